@@ -56,7 +56,7 @@ impl Watched {
     /// Starts the job. Its ranks start, and hang, after [`Self::hang`].
     fn run(&self, options: &[&str]) -> Process {
         let script = format!(
-            "while [ ! -e hang ]; do sleep 0.05; done; exec {PROGRAM} demo-rank early-exit"
+            "touch started; while [ ! -e hang ]; do sleep 0.05; done; exec {PROGRAM} demo-rank early-exit"
         );
         let mut run = program(self.dir.path());
         run.args([
@@ -159,7 +159,7 @@ fn coordinator_stopped_from_the_start_does_not_delay_the_job() {
     let watched = Watched::new();
     watched.signal_coordinator("-STOP");
     let mut run = watched.run(&[]);
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    eventually("the job has started", || watched.file("started").exists());
     run.signal("-TERM");
     assert_eq!(run.end(), Some(143));
     assert!(watched.said("the diagnosis continues on this node"));

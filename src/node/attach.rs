@@ -20,6 +20,7 @@ use v1::viewer_service_client::ViewerServiceClient;
 use super::Say;
 use super::follow::{Command, Commander};
 use super::socket;
+use super::timing::Timing;
 use crate::coordinator::{Hub, MAX_UPDATE, Updates};
 
 /// Batches on their way to the coordinator.
@@ -30,8 +31,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 /// First and maximum pause between two attempts to attach.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// First and maximum pause before a lost coordinator is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+/// Maximum pause before a lost coordinator is tried again, relative to the first one.
+const MAX_RETRY: u32 = 64;
 /// Pause before the coordinator of this process is asked again for a job that it does not know yet.
 const HERE: Duration = Duration::from_millis(5);
 /// Time limit for the conclusion after the end of the job.
@@ -71,8 +72,8 @@ pub struct Diagnosis<T> {
     pub take: T,
     /// Whether the updates of another coordinator are wanted as well.
     pub takes_remote: bool,
-    /// Maximum time without a coordinator before the diagnosis is made in this process.
-    pub patience: Duration,
+    /// How long to wait for a coordinator.
+    pub timing: Timing,
     /// Becomes true when the job has ended.
     pub ending: watch::Receiver<bool>,
 }
@@ -91,9 +92,11 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
             Coordinator::Here(hub) => return self.here(&hub).await,
             Coordinator::There(address) => address,
         };
-        let mut pause = RETRY.0;
+        let first = self.timing.coordinator_retry;
+        let mut pause = first;
+        let mut was_lost = false;
         loop {
-            match self.there(&address).await {
+            match self.there(&address, was_lost).await {
                 End::Finished => return Concluded::There,
                 End::FollowerGone => return Concluded::Nowhere,
                 End::Lost => {}
@@ -103,10 +106,8 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
                 concluded = self.here(&hub) => return concluded,
                 () = self.answers_again(&address, pause) => {}
             }
-            pause = (pause * 2).min(RETRY.1);
-            self.say.say(&format!(
-                "the coordinator at {address} answers again and continues the diagnosis"
-            ));
+            pause = (pause * 2).min(first * MAX_RETRY);
+            was_lost = true;
         }
     }
 
@@ -134,8 +135,9 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
         }
     }
 
-    /// The diagnosis by another coordinator, until it is lost for too long.
-    async fn there(&self, address: &str) -> End {
+    /// The diagnosis by another coordinator, until it is lost for too long. One that `was_lost` gets a
+    /// single attempt: this process diagnoses the job again if it fails.
+    async fn there(&self, address: &str, was_lost: bool) -> End {
         let (link, state) = watch::channel(Link::Apart(None));
         let attach = async {
             let mut backoff = BACKOFF.0;
@@ -166,17 +168,26 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
         };
         tokio::select! {
             end = beside(attach, updates, LAST_UPDATE) => end,
-            why = self.lost(address, state) => {
-                self.say.say(&format!(
-                    "{why}: the diagnosis continues on this node, without the ranks of other nodes"
-                ));
+            why = self.lost(address, state, was_lost) => {
+                if let Some(why) = why {
+                    self.say.say(&format!(
+                        "{why}: the diagnosis continues on this node, without the ranks of other nodes"
+                    ));
+                }
                 End::Lost
             }
         }
     }
 
-    /// Why the coordinator is given up, once it has been out of reach for too long.
-    async fn lost(&self, address: &str, mut state: watch::Receiver<Link>) -> String {
+    /// Why the coordinator is given up, once it has been out of reach for too long; `None`: it was lost
+    /// before, and is not back.
+    async fn lost(
+        &self,
+        address: &str,
+        mut state: watch::Receiver<Link>,
+        was_lost: bool,
+    ) -> Option<String> {
+        let mut is_back = !was_lost;
         let mut ending = self.ending.clone();
         let mut since = Instant::now();
         let mut last = None;
@@ -187,12 +198,20 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
             if last.replace((is_attached, is_ending)) != Some((is_attached, is_ending)) {
                 since = Instant::now();
             }
+            if is_attached && !std::mem::replace(&mut is_back, true) {
+                self.say.say(&format!(
+                    "the coordinator at {address} answers again and continues the diagnosis"
+                ));
+            }
+            if !is_back && matches!(*state.borrow(), Link::Apart(Some(_))) {
+                return None;
+            }
             let patience = match (is_attached, is_ending) {
                 (true, false) => None,
                 (true, true) => Some(CONCLUSION),
                 // A coordinator that is out of reach now will hardly be back a moment later.
-                (false, true) => Some(LAST_UPDATE.min(self.patience)),
-                (false, false) => Some(self.patience),
+                (false, true) => Some(LAST_UPDATE.min(self.timing.coordinator_patience)),
+                (false, false) => Some(self.timing.coordinator_patience),
             };
             let expired = async {
                 match patience {
@@ -206,13 +225,13 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
                 () = changed(&mut ending) => {}
             }
         }
-        match &*state.borrow() {
+        is_back.then(|| match &*state.borrow() {
             Link::Attached => {
                 format!("the coordinator at {address} did not accept the end of the job")
             }
             Link::Apart(Some(error)) => error.clone(),
             Link::Apart(None) => format!("no coordinator answers at {address}"),
-        }
+        })
     }
 
     /// Returns when a lost coordinator answers requests again while the job runs.
@@ -402,4 +421,101 @@ async fn watch_there(
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::net::UnixListener;
+    use tokio_stream::wrappers::UnixListenerStream;
+    use tonic::{Request, Response, Status, Streaming};
+    use v1::agent_service_server::{AgentService, AgentServiceServer};
+    use v1::viewer_service_server::{ViewerService, ViewerServiceServer};
+
+    use super::*;
+    use crate::diagnosis::timing::TimeScale;
+
+    /// A coordinator that answers and has room for no job.
+    #[derive(Clone, Default)]
+    struct Full(Arc<AtomicUsize>);
+
+    #[tonic::async_trait]
+    impl AgentService for Full {
+        type AttachStream = ReceiverStream<Result<v1::Request, Status>>;
+
+        async fn attach(
+            &self,
+            _: Request<Streaming<v1::Report>>,
+        ) -> Result<Response<Self::AttachStream>, Status> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Err(Status::resource_exhausted("too many jobs"))
+        }
+    }
+
+    #[tonic::async_trait]
+    impl ViewerService for Full {
+        type WatchStream = ReceiverStream<Result<v1::Update, Status>>;
+        type DumpStream = ReceiverStream<Result<v1::DumpPart, Status>>;
+
+        async fn watch(
+            &self,
+            _: Request<v1::WatchRequest>,
+        ) -> Result<Response<Self::WatchStream>, Status> {
+            Err(Status::not_found("no such job"))
+        }
+
+        async fn dump(
+            &self,
+            _: Request<v1::DumpRequest>,
+        ) -> Result<Response<Self::DumpStream>, Status> {
+            Err(Status::not_found("no such job"))
+        }
+    }
+
+    #[tokio::test]
+    async fn refusal_is_reported_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(dir.path(), private).unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListenerStream::new(UnixListener::bind(&path).unwrap());
+        let full = Full::default();
+        let server = tonic::transport::Server::builder()
+            .add_service(AgentServiceServer::new(full.clone()))
+            .add_service(ViewerServiceServer::new(full.clone()));
+        tokio::spawn(server.serve_with_incoming(listener));
+
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = Arc::clone(&lines);
+        let (follower, _commands) = Commander::new();
+        let (_job, ending) = watch::channel(false);
+        let diagnosis = Diagnosis {
+            follower,
+            say: Say::new(move |line| log.lock().unwrap().push(line.to_owned())),
+            job: "job".into(),
+            take: |_| true,
+            takes_remote: false,
+            timing: Timing::default().scaled(TimeScale::new(0.01).unwrap()),
+            ending,
+        };
+        let address = format!("unix:{}", path.display());
+        let running = tokio::spawn(diagnosis.run(Coordinator::There(address.clone())));
+        let first = || lines.lock().unwrap().len();
+        while first() == 0 {
+            sleep(HERE).await;
+        }
+        // It is tried again later, twice.
+        let attempts = full.0.load(Ordering::Relaxed);
+        while full.0.load(Ordering::Relaxed) < attempts + 2 {
+            sleep(HERE).await;
+        }
+        running.abort();
+        let why = format!("the coordinator at {address} refuses this job (too many jobs)");
+        let lines = lines.lock().unwrap();
+        assert!(lines[0].starts_with(&why), "{lines:?}");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+    }
 }

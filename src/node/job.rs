@@ -227,9 +227,7 @@ pub fn run(options: Options) -> Outcome {
         live,
         kill: options.kill,
         stacks: options.stacks,
-        patience: Timing::default()
-            .scaled(options.time_scale)
-            .coordinator_patience,
+        timing: Timing::default().scaled(options.time_scale),
     });
     let exit = sys::wait_without_reaping(child.id()).unwrap_or_default();
     let ended = watch.end(shell_status(exit), run_dir.as_deref());
@@ -354,7 +352,7 @@ struct WatchParts<'a> {
     kill: Option<Patience>,
     stacks: When,
     /// Maximum time without a coordinator before the diagnosis is made in this process.
-    patience: Duration,
+    timing: Timing,
 }
 
 /// Everything that runs beside the command.
@@ -434,7 +432,7 @@ impl Watch {
                 job,
                 take,
                 takes_remote: true,
-                patience: parts.patience,
+                timing: parts.timing,
                 ending: has_ended,
             };
             diagnosis = Some(runtime.spawn(it.run(coordinator)));

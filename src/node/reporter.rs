@@ -232,7 +232,7 @@ fn follow(
                 job: hello.job,
                 take,
                 takes_remote: false,
-                patience: timing.coordinator_patience,
+                timing,
                 ending: has_ended,
             };
             let coordinator = Coordinator::There(options.coordinator.clone());

@@ -41,6 +41,8 @@ scalable! {
         pub journal_heartbeat: seconds(5),
         /// Maximum time without a coordinator before a node diagnoses its ranks by itself.
         pub coordinator_patience: seconds(10),
+        /// First pause before a lost coordinator is tried again; it doubles with each attempt.
+        pub coordinator_retry: seconds(5),
         /// Time that a launch without `run` stays open after the end of its last rank, while the
         /// process that started the ranks lives and may restart them.
         pub restart_window: seconds(20),
