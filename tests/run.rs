@@ -29,6 +29,15 @@ fn run(dir: &TempDir, command: &[&str]) -> Output {
         .unwrap()
 }
 
+/// Four ranks, three of which wait for rank 1, which has exited.
+fn hanging_job(dir: &TempDir) -> Running {
+    Running::start(
+        program(dir.path())
+            .args(["run", "--report", "r.json", "--"])
+            .args([PROGRAM, "demo-rank", "early-exit"]),
+    )
+}
+
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -671,11 +680,7 @@ fn finding_is_in_the_report_while_the_job_hangs() {
 #[test]
 fn ranks_that_outlive_run_can_be_inspected() {
     let dir = dir();
-    let mut job = Running::start(
-        program(dir.path())
-            .args(["run", "--report", "r.json", "--"])
-            .args([PROGRAM, "demo-rank", "early-exit"]),
-    );
+    let mut job = hanging_job(&dir);
     let path = dir.path().join("r.json");
     eventually("the hang is found", || {
         path.exists() && report(&path).verdict == Verdict::Hang
@@ -698,19 +703,6 @@ fn ranks_that_outlive_run_can_be_inspected() {
     let (code, is_said, text, said) = ask("status");
     assert_eq!((code, is_said), (Some(0), true), "{text}{said}");
     assert!(text.contains("finding DD102"), "{text}");
-    // A coordinator takes over: the diagnosis continues until the ranks have ended.
-    let mut coordinator = Running::start(
-        program(dir.path())
-            .args([
-                "coordinator",
-                "--listen",
-                "127.0.0.1:0",
-                "--report-dir",
-                "reports",
-            ])
-            .arg("--attach")
-            .arg(&run_dir),
-    );
     let reports = || {
         let files = fs::read_dir(dir.path().join("reports"))
             .into_iter()
@@ -723,12 +715,30 @@ fn ranks_that_outlive_run_can_be_inspected() {
             .filter_map(|it| serde_json::from_slice::<Report>(&it).ok())
             .collect::<Vec<_>>()
     };
-    eventually("the hang is found again", || {
-        reports()
-            .iter()
-            .any(|it| it.verdict == Verdict::Hang && it.ranks.len() == 4)
-    });
-    assert_eq!(reports()[0].findings[0].code, "DD102");
+    // A coordinator takes over, and another one after it: the diagnosis continues until the ranks
+    // have ended.
+    let attach = || {
+        let mut command = program(dir.path());
+        command.args([
+            "coordinator",
+            "--listen",
+            "127.0.0.1:0",
+            "--report-dir",
+            "reports",
+        ]);
+        Running::start(command.arg("--attach").arg(&run_dir))
+    };
+    let is_found = || {
+        let is_it = |it: &Report| it.ranks.len() == 4 && it.findings[0].code == "DD102";
+        eventually("the hang is found again", || reports().iter().any(is_it));
+    };
+    let mut coordinator = attach();
+    is_found();
+    coordinator.signal("TERM");
+    assert_eq!(coordinator.end(), Some(0));
+    fs::remove_dir_all(dir.path().join("reports")).unwrap();
+    let mut coordinator = attach();
+    is_found();
     for rank in ranks.iter().filter(|it| it.rank != 1) {
         send("KILL", &rank.pid.to_string());
     }
@@ -784,11 +794,7 @@ fn options_of_a_nested_run_are_reported_as_ignored() {
 #[test]
 fn process_states_of_ranks_are_in_the_report() {
     let dir = dir();
-    let mut job = Running::start(
-        program(dir.path())
-            .args(["run", "--report", "r.json", "--"])
-            .args([PROGRAM, "demo-rank", "early-exit"]),
-    );
+    let mut job = hanging_job(&dir);
     let path = dir.path().join("r.json");
     let has = |what: &dyn Fn(&Report) -> bool| path.exists() && what(&report(&path));
     eventually("the end of a grandchild and its status are known", || {

@@ -74,6 +74,7 @@ pub fn host_ticks(ticks: u64) -> u64 {
         if namespace("time") != namespace("time_for_children") {
             return 0;
         }
+        // Kernels without time namespaces (before 5.6) have no such file, and no offset.
         let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
         boottime_offset(&offsets)
     });

@@ -60,6 +60,16 @@ fn address(text: &str) -> io::Result<SocketAddr> {
     found.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
+/// Follows the ranks that outlive the `run` with this run directory.
+fn follow(run_dir: &Path, address: &str) -> anyhow::Result<orphans::Reporter> {
+    let shown = run_dir.display();
+    let followed = orphans::follow(Path::new(boxes::SHARED_MEMORY), run_dir, address);
+    let followed = followed.with_context(|| format!("cannot follow the ranks of {shown}"))?;
+    followed.with_context(|| {
+        format!("no rank of {shown} is alive; ddp-doctor analyze {shown} shows its diagnosis")
+    })
+}
+
 impl Coordinator {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         if !self.listen.ip().is_loopback() {
@@ -93,19 +103,10 @@ impl Coordinator {
         let serving = runtime.spawn(serve(listener, job::access(), hub, async {
             stopped_serving.await.ok();
         }));
-        if let Some(run_dir) = &self.attach {
-            let shown = run_dir.display();
-            let followed = orphans::follow(
-                Path::new(boxes::SHARED_MEMORY),
-                run_dir,
-                &address.to_string(),
-            );
-            if followed.with_context(|| format!("cannot attach to {shown}"))? == 0 {
-                bail!(
-                    "no rank of {shown} is alive; ddp-doctor analyze {shown} shows its diagnosis"
-                );
-            }
-        }
+        let _attached = match &self.attach {
+            Some(run_dir) => Some(follow(run_dir, &address.to_string())?),
+            None => None,
+        };
         let mut screens = Screens {
             report_dir: self.report_dir,
             verbosity: global.verbosity(),

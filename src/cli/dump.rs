@@ -9,7 +9,7 @@ use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::v1;
 use v1::viewer_service_client::ViewerServiceClient;
 
-use super::target::{self, Live};
+use super::target::{Live, Orphans};
 use super::{Global, INSUFFICIENT};
 use crate::coordinator::MAX_MESSAGE;
 use crate::node::orphans::Orphan;
@@ -71,8 +71,11 @@ impl ShowStacks {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let dump = match self.pid {
             Some(pid) => of_process(pid)?,
-            None => match target::orphans(self.target.as_deref()) {
-                Some((_, ranks)) => of_orphans(&ranks),
+            None => match Orphans::find(self.target.as_deref()) {
+                Some(orphans) => {
+                    writeln!(io::stderr(), "ddp-doctor: {orphans}")?;
+                    of_orphans(&orphans.ranks)
+                }
                 None => {
                     let mut live = Live::find(self.target.as_deref())?;
                     if let Some(job) = &self.job {
@@ -132,13 +135,7 @@ fn of_job(live: &Live) -> anyhow::Result<Dump> {
         .build()?;
     let parts = runtime.block_on(async {
         let answer = tokio::time::timeout(PATIENCE, ask(live)).await;
-        answer.with_context(|| {
-            let limit = PATIENCE.as_secs();
-            format!(
-                "no answer from the coordinator at {} within {limit} s",
-                live.address
-            )
-        })?
+        answer.with_context(|| live.no_answer(PATIENCE))?
     })?;
     Ok(dump::of_job(parts))
 }

@@ -215,9 +215,12 @@ fn invalid_variable(
     arguments: &[OsString],
     error: &clap::Error,
 ) -> Option<(String, clap::Id, OsString)> {
-    let name = arguments
-        .iter()
-        .find_map(|it| it.to_str().filter(|it| ["run", "reporter"].contains(it)))?;
+    let lenient = command.clone().ignore_errors(true);
+    let matches = lenient.try_get_matches_from(arguments).ok()?;
+    let name = matches.subcommand_name()?;
+    if !["run", "reporter"].contains(&name) {
+        return None;
+    }
     let ContextValue::String(option) = error.get(ContextKind::InvalidArg)? else {
         return None;
     };
@@ -231,7 +234,8 @@ fn invalid_variable(
             .is_some_and(|it| it.split('=').next() == Some(&given))
     };
     let variable = option.get_env()?;
-    let is_set = std::env::var_os(variable).is_some() && !arguments.iter().any(|it| is_given(&it));
+    let mut own = arguments.iter().take_while(|it| *it != "--");
+    let is_set = std::env::var_os(variable).is_some() && !own.any(|it| is_given(&it));
     is_set.then(|| {
         (
             name.to_owned(),

@@ -7,7 +7,8 @@ use ddp_doctor_proto::report::{Job, Report};
 
 use super::Global;
 use super::fail_on::FailOn;
-use super::{target, viewing};
+use super::target::Orphans;
+use super::viewing;
 use crate::report::json::{self, Assembler};
 use crate::report::status;
 
@@ -55,7 +56,9 @@ enum Format {
 impl ShowStatus {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let target = viewing::find(self.target.as_deref(), self.job.as_deref())?;
-        target::orphans(self.target.as_deref());
+        if let Some(orphans) = Orphans::find(self.target.as_deref()) {
+            writeln!(io::stderr(), "ddp-doctor: {orphans}")?;
+        }
         let update = viewing::now(&target)?;
         let mut assembler = Assembler::new(Job::default());
         assembler.apply(update);

@@ -1,6 +1,6 @@
 //! Resolves TARGET of a command line to a coordinator and a job, or to evidence.
 
-use std::io::{self, Write};
+use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,24 +81,38 @@ pub(super) fn is_over(dir: &Path) -> bool {
     matches!(Description::of(dir), Ok(Some(run)) if run.is_over())
 }
 
-/// The run directory that the target names, or that of the newest run, and its living ranks, if its `run`
-/// was killed and ranks outlive it. Prints that in one line.
-pub(super) fn orphans(target: Option<&str>) -> Option<(PathBuf, Vec<Orphan>)> {
-    let Ok(Target::Left(dir)) = Target::find(target) else {
-        return None;
-    };
-    let ranks = orphans::of(Path::new(boxes::SHARED_MEMORY), &dir);
-    let numbers: Vec<u32> = ranks.iter().map(|it| it.rank).collect();
-    if numbers.is_empty() || !is_over(&dir) {
-        return None;
+/// The ranks that outlive a `run` that was killed.
+#[derive(Debug)]
+pub(super) struct Orphans {
+    run_dir: PathBuf,
+    /// By rank; not empty.
+    pub(super) ranks: Vec<Orphan>,
+}
+
+impl Orphans {
+    /// Those of the run that the target names, or of the newest run.
+    pub(super) fn find(target: Option<&str>) -> Option<Self> {
+        let Ok(Target::Left(run_dir)) = Target::find(target) else {
+            return None;
+        };
+        let ranks = orphans::of(Path::new(boxes::SHARED_MEMORY), &run_dir);
+        (is_over(&run_dir) && !ranks.is_empty()).then_some(Self { run_dir, ranks })
     }
-    let (ranks_are, shown) = (Capital(Ranks(&numbers)), dir.display());
-    let are = number(&numbers, "is", "are");
-    let line = format!(
-        "{ranks_are} {are} alive, but the run in {shown} was killed; `ddp-doctor coordinator --attach {shown}` diagnoses them"
-    );
-    writeln!(io::stderr(), "ddp-doctor: {line}").ok();
-    Some((dir, ranks))
+}
+
+impl fmt::Display for Orphans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranks: Vec<u32> = self.ranks.iter().map(|it| it.rank).collect();
+        write!(
+            f,
+            "{} {} alive, but the run in {dir} was killed; ddp-doctor coordinator --attach {dir} \
+             diagnoses {}",
+            Capital(Ranks(&ranks)),
+            number(&ranks, "is", "are"),
+            number(&ranks, "it", "them"),
+            dir = self.run_dir.display(),
+        )
+    }
 }
 
 /// Address of an active job.
@@ -111,6 +125,15 @@ pub(super) struct Live {
 }
 
 impl Live {
+    /// Message about a coordinator that did not answer in time.
+    pub(super) fn no_answer(&self, limit: Duration) -> String {
+        let limit = limit.as_secs();
+        format!(
+            "no answer from the coordinator at {} within {limit} s",
+            self.address
+        )
+    }
+
     /// Resolves an argument: `HOST:PORT` is a coordinator, a directory is a run. Without an
     /// argument, selects the newest active run of this user on this machine, or the coordinator in
     /// the environment.

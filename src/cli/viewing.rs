@@ -64,13 +64,7 @@ async fn first_update(live: &Live) -> anyhow::Result<v1::Update> {
         })
     };
     let answer = tokio::time::timeout(PATIENCE, asked).await;
-    answer.with_context(|| {
-        let limit = PATIENCE.as_secs();
-        format!(
-            "no answer from the coordinator at {} within {limit} s",
-            live.address
-        )
-    })?
+    answer.with_context(|| live.no_answer(PATIENCE))?
 }
 
 /// Requests the current stacks of all ranks without waiting: they arrive with the updates.

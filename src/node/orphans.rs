@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use ddp_doctor_agent::blackbox::Reader;
 
@@ -57,18 +57,34 @@ pub fn of(shared_memory: &Path, run_dir: &Path) -> Vec<Orphan> {
     ranks
 }
 
-/// Starts a process that follows the ranks of a run directory, dead ones included, and reports to a
-/// coordinator. Returns how many are alive; if none is, starts nothing.
+/// A process that follows the ranks of a run directory. It is killed when this is dropped, so that
+/// another process can follow them.
+#[derive(Debug)]
+pub struct Reporter(Child);
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        // It may have ended with the ranks.
+        drop(self.0.kill().and_then(|()| self.0.wait()));
+    }
+}
+
+/// Follows the ranks of a run directory, dead ones included, and reports them to a coordinator;
+/// `None`: no rank is alive.
 ///
 /// # Errors
 ///
-/// If the process cannot be started.
-pub fn follow(shared_memory: &Path, run_dir: &Path, coordinator: &str) -> io::Result<usize> {
+/// If the process that follows them cannot be started.
+pub fn follow(
+    shared_memory: &Path,
+    run_dir: &Path,
+    coordinator: &str,
+) -> io::Result<Option<Reporter>> {
     let ranks = of(shared_memory, run_dir);
     let Some(first) = ranks.first() else {
-        return Ok(0);
+        return Ok(None);
     };
-    let mut reporter = Command::new(std::env::current_exe()?)
+    let reporter = Command::new(std::env::current_exe()?)
         .arg("reporter")
         .args(["--coordinator", coordinator, "--include-dead"])
         .arg(&first.black_box)
@@ -76,9 +92,5 @@ pub fn follow(shared_memory: &Path, run_dir: &Path, coordinator: &str) -> io::Re
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()?;
-    let wait = move || drop(reporter.wait());
-    std::thread::Builder::new()
-        .name("ddp-reporter".into())
-        .spawn(wait)?;
-    Ok(ranks.len())
+    Ok(Some(Reporter(reporter)))
 }

@@ -149,13 +149,9 @@ fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>>
         if is_followed() {
             return None;
         }
-        let ours = match following {
-            Some(Some(following)) => Some(Some(following)),
-            None => Some(None),
-            Some(None) => None,
-        };
-        if ours.is_some() {
-            return ours.filter(|_| first.claim(own.0, own.1));
+        // Another process holds the lock if it is `Some(None)`.
+        if !matches!(following, Some(None)) {
+            return first.claim(own.0, own.1).then(|| following.flatten());
         }
         // The process that follows the other ranks takes this one too, unless it is about to end.
         if directories.iter().any(by_run) {

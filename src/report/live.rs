@@ -281,6 +281,8 @@ fn changed_its_mind(printed: &Finding, finding: &Finding) -> bool {
 mod tests {
     use std::sync::{Arc, Mutex};
 
+    use ddp_doctor_proto::report::Verdict;
+
     use super::*;
 
     #[derive(Clone, Default)]
@@ -329,6 +331,22 @@ mod tests {
             findings_changed: true,
             findings,
             ..Default::default()
+        }
+    }
+
+    #[test]
+    fn diagnosis_that_was_cut_off_is_not_healthy() {
+        for (before, after) in [
+            (Verdict::Healthy, Verdict::Insufficient),
+            (Verdict::Hang, Verdict::Hang),
+        ] {
+            let (mut live, screen) = live(Verbosity::default());
+            let mut verdict = update(Vec::new());
+            verdict.verdict = before.to_string();
+            live.apply(verdict, Instant::now());
+            live.cut_off();
+            assert_eq!(live.finish().verdict, after);
+            assert!(screen.take().contains("may be incomplete"));
         }
     }
 

@@ -275,7 +275,7 @@ impl Thread {
         !matches!(self.doing, Doing::Nothing) || self.issuing.is_some()
     }
 
-    /// The asynchronous call that has not returned for so long that it counts as blocked.
+    /// The asynchronous call that counts as blocked, because it has not returned for `blocked_issue`.
     #[must_use]
     pub fn held_in(&self, now: Timestamp, timing: &Timing) -> Option<&Arc<Call>> {
         let held = self.issuing.as_ref();

@@ -47,7 +47,7 @@ impl Page {
     /// What the finding means: paragraphs of plain text, code between backquotes.
     #[must_use]
     pub fn meaning(self) -> Vec<String> {
-        self.introduction().split_off(1)
+        self.introduction().into_iter().skip(1).collect()
     }
 
     /// Terminal output of a finding of this kind.
