@@ -33,9 +33,9 @@ WARM_UP = 0.2
 
 BASE = "without us"
 HOOKS = tuple(int(part) for part in version("torch").split(".")[:2]) >= (2, 14)
-VARIANTS = [BASE, "ours", "ours, no call site", "Flight Recorder"]
+VARIANTS = [BASE, "ours", "ours, in Python", "Flight Recorder"]
 if HOOKS:
-    VARIANTS += ["two empty hooks", "ours, intercepted"]
+    VARIANTS += ["two empty hooks", "ours, intercepted", "ours, intercepted in Python"]
 LISTS = (1, 16, 1024)
 
 
@@ -48,7 +48,8 @@ class Variant:
         environment = dict(os.environ, DDP_DOCTOR_JOB="bench", DDP_DOCTOR_BOX_DIR=boxes, OMP_NUM_THREADS="1")
         environment["DDP_DOCTOR_LIBRARY"] = built("libddp_doctor.so")
         environment["TORCH_FR_BUFFER_SIZE"] = "2000" if name == "Flight Recorder" else "0"
-        environment["DDP_DOCTOR_CAPTURE"] = "interception" if name == "ours, intercepted" else ""
+        environment["DDP_DOCTOR_NATIVE_HOOKS"] = "0" if name.endswith("in Python") else "1"
+        environment["DDP_DOCTOR_CAPTURE"] = "interception" if name.startswith("ours, intercepted") else ""
         environment.pop("PYTHONPATH", None)
         command = [sys.executable, os.path.abspath(__file__), "--variant", name]
         self.process = subprocess.Popen(
@@ -89,14 +90,6 @@ def serve(name):
             nothing = lambda args: None  # noqa: E731
             dist.group.WORLD.register_pre_hook(1, nothing)
             dist.group.WORLD.register_post_hook(1, nothing)
-        if name == "ours, no call site":
-            from ddp_doctor import _hooks, _kernels, _methods
-
-            def no_frame(depth):
-                raise ValueError
-
-            for module in (_hooks, _kernels, _methods):
-                module._getframe = no_frame
         calls = programs(torch, dist)
         for line in sys.stdin:
             request = json.loads(line)
@@ -104,12 +97,13 @@ def serve(name):
                 answer = warm(torch, dist)
             else:
                 call, count = calls[request[0]], request[1]
+                now = time.thread_time_ns if request[2] == "cpu" else time.perf_counter_ns
                 for _ in range(int(count * WARM_UP)):
                     call()
-                begin = time.perf_counter_ns()
+                begin = now()
                 for _ in range(count):
                     call()
-                answer = (time.perf_counter_ns() - begin) / count / 1000
+                answer = (now() - begin) / count / 1000
             print(json.dumps(answer), file=answers, flush=True)
         dist.destroy_process_group()
 
@@ -145,17 +139,20 @@ def programs(torch, dist):
 
 
 def warm(torch, dist):
-    """Cost of the two hooks and the wait alone, repeated inside a real call with warm caches, in µs."""
+    """Cost of the two hooks and the wait alone, repeated inside a real call with warm caches, in µs.
+
+    In Python: the extension sees the frames that call it, which cannot be repeated.
+    """
     import timeit
 
-    from ddp_doctor import _groups, _hooks
+    from ddp_doctor import _calls, _groups, _hooks
 
     group = dist.group.WORLD
     before, after = _hooks.make(_groups._groups[_groups.name_of(group)])
     group.unregister_pre_hook(_hooks.HOOK_ID)
     group.unregister_post_hook(_hooks.HOOK_ID)
     frame_of = _hooks._getframe
-    wait = _hooks.wrap_wait(lambda self: True)
+    wait = _calls.wrap_wait(lambda self: True)
 
     def cost(call, n=2000):
         return min(timeit.repeat(call, number=n, repeat=7)) / n * 1e6
@@ -167,7 +164,7 @@ def warm(torch, dist):
             frame = frame_of(1)
             _hooks._getframe = lambda depth: frame
             before(args)
-            (last,) = _hooks._last.values()
+            (last,) = _calls._last.values()
 
             def once():
                 last[5] = False  # the value that the second hook leaves
@@ -177,7 +174,7 @@ def warm(torch, dist):
             _hooks._getframe = frame_of
 
         def post(args):
-            (last,) = _hooks._last.values()
+            (last,) = _calls._last.values()
             again = list(last)
 
             def once():
@@ -185,24 +182,24 @@ def warm(torch, dist):
                 after(args)
 
             total.append(cost(once))
-            _hooks._last.clear()
+            _calls._last.clear()
 
         group.register_pre_hook(1, pre)
         group.register_post_hook(1, post)
         call()
         group.unregister_pre_hook(1)
         group.unregister_post_hook(1)
-        thread = _hooks.get_ident()
+        thread = _calls.get_ident()
 
         def waits():
-            _hooks._last[thread] = [_hooks.NO_CALL, 1, waits.__code__, 0, True, False, 1]
+            _calls._last[thread] = [_calls.NO_CALL, 1, waits.__code__, 0, True, False, 1]
             wait(None)
 
         total.append(cost(waits))
-        _hooks._last.clear()
+        _calls._last.clear()
         return sum(total)
 
-    _hooks._last.clear()
+    _calls._last.clear()
     tensor = torch.ones(8)
     costs = {
         "all_reduce": measure(lambda: dist.all_reduce(tensor)),
@@ -220,6 +217,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--calls", nargs="*", help="only these calls")
+    parser.add_argument(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="cpu: processor time of the calling thread, which other processes affect less",
+    )
     parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not what it costs")
     parser.add_argument("--variant", choices=VARIANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -239,19 +242,21 @@ def main():
             for turn in range(rounds + 1):
                 random.shuffle(order)
                 for name in order:
-                    micros = variants[name].ask([call, count])
+                    micros = variants[name].ask([call, count, options.clock])
                     if turn:  # the first block fills caches
                         took[name].append(micros)
-            print("\n%s: %.1f us without us (median of %d blocks of %d)" % (call, statistics.median(took[BASE]), rounds, count))
+            base = statistics.median(took[BASE])
+            print("\n%s: %.1f us without us (median of %d blocks of %d)" % (call, base, rounds, count))
             for name in VARIANTS[1:]:
                 added = interval([a - b for a, b in zip(took[name], took[BASE])])
                 ratio = statistics.median(a / b for a, b in zip(took[name], took[BASE]))
-                print("    %-20s adds %6.2f us (95 %%: %.2f to %.2f), ratio %.3f" % ((name,) + added + (ratio,)))
+                least = min(took[name]) - min(took[BASE])
+                print("    %-28s adds %6.2f us (95 %%: %.2f to %.2f), ratio %.3f, minima %+.2f us" % ((name,) + added + (ratio, least)))
             versus = interval([a - b for a, b in zip(took["ours"], took["Flight Recorder"])])
-            print("    %-20s      %+6.2f us (95 %%: %+.2f to %+.2f)" % (("ours against it",) + versus))
+            print("    %-28s      %+6.2f us (95 %%: %+.2f to %+.2f)" % (("ours against it",) + versus))
         if HOOKS:
-            print("\nthe hooks and the wait alone, warm:")
-            for call, micros in variants["ours"].ask("warm").items():
+            print("\nthe hooks and the wait alone, in Python, warm:")
+            for call, micros in variants["ours, in Python"].ask("warm").items():
                 print("    %-28s %.2f us" % (call, micros))
         for variant in variants.values():
             variant.end()

@@ -80,18 +80,15 @@ class Switch:
     """Switches everything that capture runs in a step off and on."""
 
     def __init__(self, torch, dist):
-        from ddp_doctor import _groups, _hooks
+        from ddp_doctor import _calls, _groups, _hooks
 
         self.hooks = _hooks
         self.group = dist.group.WORLD
         self.made = _hooks.make(_groups._groups[_groups.name_of(self.group)])
         ddp = torch.nn.parallel.DistributedDataParallel
         graph = torch.autograd.graph
-        wait = dist.Work.wait
-        names = wait.__code__.co_freevars
-        plain = wait.__closure__[names.index("original")].cell_contents
         self.replaced = [
-            (dist.Work, "wait", wait, plain),
+            (dist.Work, "wait", dist.Work.wait, _calls.original_wait),
             (ddp, "forward", ddp.forward, ddp.forward.__wrapped__),
         ]
         for module in (torch.autograd, graph):

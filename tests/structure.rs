@@ -60,6 +60,7 @@ fn in_process_crates_have_few_dependencies() {
     for (package, most) in [
         ("ddp-doctor-agent", 3),
         ("ddp-doctor-capi", 7),
+        ("ddp-doctor-python", 3),
         ("ddp-doctor-nccl", 4),
         ("ddp-doctor-nccl-soname", 5),
     ] {
@@ -142,6 +143,11 @@ fn unsafe_code_is_limited_to_listed_files() {
         "agent/nccl/src/real.rs",
         "agent/nccl/src/search.rs",
         "agent/nccl/src/sink.rs",
+        "agent/python/native/src/frame.rs",
+        "agent/python/native/src/lib.rs",
+        "agent/python/native/src/library.rs",
+        "agent/python/native/src/object.rs",
+        "agent/python/native/src/python.rs",
         "agent/src/blackbox/faults.rs",
         "agent/src/blackbox/map.rs",
         "agent/src/current.rs",
@@ -165,6 +171,7 @@ fn unsafe_code_is_limited_to_listed_files() {
         "agent/capi/src",
         "agent/nccl/soname/src",
         "agent/nccl/src",
+        "agent/python/native/src",
         "dashboard/src",
         "tests/doubles",
         "tests/jobs",

@@ -19,10 +19,12 @@ from setuptools.errors import SetupError
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 LIBRARY = "libddp_doctor.so"
+EXTENSION = "libddp_doctor_python.so"
 NCCL_LIBRARY = "libddp_doctor_nccl.so"
 NAMED_LIBRARY = "libddp_doctor_nccl_soname.so"
 PROGRAM = "ddp-doctor"
-FILES = (LIBRARY, NCCL_LIBRARY, NAMED_LIBRARY, PROGRAM)
+LIBRARIES = (LIBRARY, EXTENSION, NCCL_LIBRARY, NAMED_LIBRARY)
+FILES = (*LIBRARIES, PROGRAM)
 # Runs at the start of every interpreter of the environment, so it only reads two variables.
 ACTIVATION = (
     'import os; os.environ.get("DDP_DOCTOR_COORDINATOR") and os.environ.get("DDP_DOCTOR") != "0"'
@@ -57,7 +59,7 @@ def build():
         )
     target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
     command = [cargo, "build", "--release", "--locked", "--target-dir", target]
-    for package in ("ddp-doctor", "ddp-doctor-capi", "ddp-doctor-nccl", "ddp-doctor-nccl-soname"):
+    for package in ("ddp-doctor", "ddp-doctor-capi", "ddp-doctor-python", "ddp-doctor-nccl", "ddp-doctor-nccl-soname"):
         command += ["-p", package]
     done = subprocess.run(command, cwd=ROOT)
     if done.returncode:
@@ -73,7 +75,7 @@ class Build(build_py):
         folder = built()
         package = os.path.join(self.build_lib, "ddp_doctor")
         os.makedirs(os.path.join(package, "bin"), exist_ok=True)
-        for library in (LIBRARY, NCCL_LIBRARY, NAMED_LIBRARY):
+        for library in LIBRARIES:
             self.place(os.path.join(folder, library), os.path.join(package, library))
         self.place(os.path.join(folder, PROGRAM), os.path.join(package, "bin", PROGRAM))
         with open(os.path.join(self.build_lib, "ddp_doctor.pth"), "w") as file:
@@ -89,7 +91,7 @@ class Build(build_py):
 
 class Wheel(bdist_wheel):
     def get_tag(self):
-        # Any Python 3, since nothing is compiled against it; one platform.
+        # Any Python 3: the extension uses the limited API, and is not loaded where it does not fit. One platform.
         return ("py3", "none", super().get_tag()[2])
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 
 # _exit and _garbage install their hooks when they are imported.
-from . import _box, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _kernels, _methods, _sites, _words  # noqa: F401
+from . import _box, _calls, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _kernels, _methods, _sites, _words  # noqa: F401
 from ._native import CallRecord
 
 # "interception": calls are intercepted even if PyTorch has hooks.
@@ -40,7 +40,7 @@ def _return(call):
 
 def _failed(error):
     if isinstance(error, Exception):
-        _hooks.interrupted()
+        _calls.interrupted()
     _exceptions.record(_words.LEFT_COLLECTIVE, error)
 
 
@@ -205,7 +205,7 @@ def _wrap_destroy(original):
                     )
                     left = _groups.leave(None if everything else group)
                     if everything:
-                        _hooks.all_gone()
+                        _calls.all_gone()
         except Exception:
             pass
         try:
@@ -371,9 +371,7 @@ def patch(c10d, late):
     )
     if _groups.intercepts:
         _methods.replace(c10d.ProcessGroup)
-    work = c10d.Work
-    work.wait = _hooks.wrap_wait(work.wait)
-    _hooks.wrap_looks(work)
+    _calls.patch(c10d.Work)
     logger = sys.modules.get("torch.distributed.c10d_logger")
     if logger is not None:
         _replace(logger, [("_get_msg_dict", _wrap_message)], False)

@@ -53,9 +53,9 @@ def _names_system_exit():
 
 def _nobody_waits_any_more():
     try:
-        from . import _hooks
+        from . import _calls
 
-        _hooks.all_gone()
+        _calls.all_gone()
     except Exception:
         pass
 

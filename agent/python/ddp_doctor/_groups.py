@@ -18,7 +18,7 @@ _next_epoch = 0
 # group name → Group
 _groups = {}
 # id(PyTorch's group) → Group, if calls are intercepted.
-_by_id = {}
+by_id = {}
 # PyTorch has no hooks, so its functions are replaced to record calls.
 intercepts = False
 # The note that calls are not captured was recorded.
@@ -126,7 +126,7 @@ def register(c10d, pg, ranks, name=None):
 def _capture(pg, group):
     """Starts recording the calls of a group."""
     if intercepts:
-        _by_id[id(pg)] = group
+        by_id[id(pg)] = group
         _kernels.see()
         return
     before, after = _hooks.make(group)
@@ -150,7 +150,7 @@ def _note_uncaptured(error):
 
 def find(pg):
     """The Group of PyTorch's group; `None`: unknown."""
-    group = _by_id.get(id(pg))
+    group = by_id.get(id(pg))
     if group is not None and group.generation == _box.generation and group.reference() is pg:
         return group
     return None
@@ -182,8 +182,8 @@ def leave(pg):
     for group in left:
         if group.generation == _box.generation:
             _box.lib.group_destroyed(group.number)
-    _by_id.clear()
-    _by_id.update((id(group.reference()), group) for group in _groups.values())
+    by_id.clear()
+    by_id.update((id(group.reference()), group) for group in _groups.values())
     return [(group, group.reference()) for group in left]
 
 
@@ -209,7 +209,7 @@ def unhook_all():
     for group in list(_hooked):
         _unhook(group, group.reference())
     _hooked.clear()
-    _by_id.clear()
+    by_id.clear()
     _kernels.forget()
 
 
@@ -228,7 +228,7 @@ def _reset():
     epoch = _next_epoch = 0
     _noted = False
     _groups.clear()
-    _by_id.clear()
+    by_id.clear()
     _hooked.clear()
 
 

@@ -1,4 +1,4 @@
-"""Records collectives, messages and waits.
+"""Records collectives and messages.
 
 Calls come from PyTorch's hooks (2.14 and later) or from the interception of earlier versions
 (`_methods`, `_kernels`). Both describe a call with the attributes of PyTorch's `PreHookArgs`; for an
@@ -6,6 +6,7 @@ intercepted call this is `Arguments`.
 
 This code runs in every collective, so the common path through `issue` is short: a walk to the user's
 frame, shape and type of the first tensor, a look-up of a prepared record, and one call of the library.
+`libddp_doctor_python.so` does the same for calls without anything unusual (`_extension`).
 No tensor and no Work is kept, and only the first tensor of a list is read, since reading a hook's list
 creates a Python object for each tensor.
 
@@ -13,12 +14,11 @@ Nothing here may raise: an exception would surface in the user's collective.
 """
 
 import ctypes
-import functools
 import sys
 from _thread import get_ident
 
-from . import _box, _buckets, _exceptions, _init, _sites, _words
-from ._native import NO_CALL, CallRecord
+from . import _box, _buckets, _calls, _exceptions, _extension, _init, _sites, _words
+from ._native import CallRecord
 
 HOOK_ID = 0x44445044  # "DDPD"
 
@@ -59,24 +59,6 @@ _LISTS = {
 }
 _UNKNOWN = (_words.OTHER, _INPUT, True, False)
 _MOST_RECORDS = 4096
-_MOST_WORKS = 4096
-_SELF_CHECKS = 4
-# Maximum number of unawaited calls that are recorded per site.
-_MOST_UNAWAITED = 64
-# Methods of a Work that wait for it, query it, or return something to wait for.
-_LOOKS = (
-    "get_future",
-    "get_future_result",
-    "is_completed",
-    "is_success",
-    "exception",
-    "result",
-    "synchronize",
-    "block_current_stream",
-    "boxed",
-)
-_NO_TIMEOUT = object()
-
 _getframe = sys._getframe
 # Returns the exception being handled; since Python 3.11 without building a tuple.
 _exception = getattr(sys, "exception", None) or (lambda: sys.exc_info()[1])
@@ -100,34 +82,9 @@ _reduce_ops = {}
 _reduce_op_type = ()
 # Signature → (record, reference to it)
 _records = {}
-# Thread → its last call: [call, site, code, asynchronous, visible, inside, group]. `code` belongs to the
-# c10d function that waits for a synchronous call directly after it; `inside` is true until the call returns.
-_last = {}
-# Address of a Work's C++ object → (call, site; 0: it may be waited for in ways that are not recorded)
-_works = {}
-# Sites whose Works were waited for or queried; other sites with their number of unawaited Works.
-_awaited = set()
-_unawaited = {}
-_offset = object.__basicsize__
-_address = ctypes.c_void_p.from_address
-# Remaining self-checks of the addresses, which are used while no check has failed.
-_checks_left = _SELF_CHECKS
-_works_known = False
-# Thread → address that its next wait should have.
-_to_check = {}
-
-# PyTorch's groups with coalesced calls, which are waited for together.
-_gathered = {}
-
-# Generation of the open black box; 0: none.
-_live = 0
-
-issued_at = returned = wait_begin = wait_end = None
-
-
 def prepare(c10d, intercepts):
     """Reads PyTorch's constants. `c10d` is torch.distributed.distributed_c10d."""
-    global _reduce_op_type, _works_known, _gathered
+    global _reduce_op_type
     import torch
 
     bindings = torch._C._distributed_c10d
@@ -148,10 +105,7 @@ def prepare(c10d, intercepts):
         if value is not None:
             _reduce_ops[id(value)] = number
     _reduce_op_type = c10d.ReduceOp
-    _gathered = getattr(c10d._world, "pg_coalesce_state", {})
-    work = c10d.Work
-    # A pybind11 instance begins with the address of the C++ object.
-    _works_known = getattr(work, "__basicsize__", 0) >= _offset + ctypes.sizeof(ctypes.c_void_p)
+    _calls.prepare(c10d)
 
 
 class Arguments:
@@ -169,28 +123,6 @@ class Arguments:
         self.tag = tag
         # (input split sizes, output split sizes)
         self.splits = splits
-
-
-def _bind():
-    global issued_at, returned, wait_begin, wait_end, _live
-    _live = _box.generation
-    lib = _box.lib
-    issued_at, returned = lib.issued_at, lib.returned
-    wait_begin, wait_end = lib.wait_begin, lib.wait_end
-
-
-def _reset():
-    global _live
-    _live = 0
-    _last.clear()
-    _works.clear()
-    _awaited.clear()
-    _unawaited.clear()
-    _to_check.clear()
-
-
-_box.on_open.append(_bind)
-_box.on_reset.append(_reset)
 
 
 def _reduce_op(value):
@@ -328,13 +260,15 @@ def _signature(what, args, frame, values, flags):
 
 def make(group):
     """The pre-hook and post-hook of a group. `group` has the attributes `number` and `generation`."""
+    if _extension.loaded is not None:
+        return _extension.loaded.hooks_of(group.number, group.generation)
 
     generation = group.generation
     number = group.number
 
     def before(args):
         try:
-            if generation != _live:
+            if generation != _calls.live:
                 return
             try:
                 frame = _getframe(1)
@@ -346,7 +280,7 @@ def make(group):
 
     def after(args):
         try:
-            finish(args.work)
+            _calls.finish(args.work)
         except Exception:
             pass
 
@@ -355,7 +289,6 @@ def make(group):
 
 def issue(args, number, frame):
     """Records a call on the group `number`. `frame` is the caller; `None`: the thread runs no Python."""
-    thread = get_ident()
     if frame is None:
         places = None
     else:
@@ -418,184 +351,19 @@ def issue(args, number, frame):
         _exceptions.in_flight(exception)
         exception = None
 
-    try:
-        last = _last[thread]
-    except KeyError:
-        last = _last[thread] = [None] * 7
-    else:
-        if last[5]:  # the previous call raised before its post-hook
-            returned(last[0])
-    last[0] = call = issued_at(prepared, number, site)
-    last[1] = site
-    last[2] = code
-    last[3] = flags & (_ASYNC | _HIDDEN) if flags & _ASYNC else 0
-    last[4] = places is not None or not flags & _HIDDEN  # the reducer's Works are not visible in Python
-    last[5] = True
-    last[6] = number
-    if not last[4] and op == _ALL_REDUCE:
-        _buckets.sent(thread)
+    # The Works of DDP's reducer are not visible in Python.
+    visible = places is not None or not flags & _HIDDEN
+    call = _calls.begin(prepared, number, site, code, flags, visible)
+    if not visible and op == _ALL_REDUCE:
+        _buckets.sent(get_ident())
     if op == _ALL_TO_ALL:
         _splits(call, values, args)
 
 
-def finish(work):
-    """Records that this thread's call returned `work`."""
-    thread = get_ident()
-    last = _last.get(thread)
-    if last is None or not last[5]:
-        return
-    last[5] = False
-    call = last[0]
-    returned(call)
-    if last[2] is not None and not last[3]:
-        if _checks_left:
-            if work is not None:
-                _to_check[thread] = _address(id(work) + _offset).value
-    else:
-        # Only Works of calls that the user made through c10d are for the user to wait for.
-        site = last[1] if last[2] is not None and not last[3] & _HIDDEN else 0
-        last[2] = None
-        if last[4]:
-            _remember(work, call, site)
+def _extend():
+    """Called when a black box was opened."""
+    passed = {"ops": _ops, "dtypes": _dtypes, "reduce_ops": _reduce_ops, "issue": issue}
+    _extension.bind(passed)
 
 
-def _remember(work, call, site):
-    if work is None or not _works_known:
-        return
-    address = _address(id(work) + _offset).value
-    gone = _works.pop(address, None)
-    if gone is None and len(_works) >= _MOST_WORKS:
-        del _works[next(iter(_works))]
-    _works[address] = (call, 0 if _gathered else site)
-    if gone is not None:
-        # Another Work has its address, so it was destroyed.
-        _is_gone(gone)
-
-
-def _is_gone(work):
-    """Records that this Work was destroyed without a wait, unless waits at its site are known."""
-    call, site = work
-    if not site or site in _awaited:
-        return
-    times = _unawaited.get(site, 0)
-    if times < _MOST_UNAWAITED:
-        _unawaited[site] = times + 1
-        _box.lib.unawaited(call, site)
-
-
-def all_gone():
-    """Called when no Work can be waited for any more: the world is left, or the program exits."""
-    works = list(_works.values())
-    _works.clear()
-    if _live:
-        for work in works:
-            _is_gone(work)
-
-
-def _look(work):
-    """Removes a Work that is being waited for. Returns its call."""
-    call, site = _works.pop(_address(id(work) + _offset).value, (NO_CALL, 0))
-    if site:
-        _awaited.add(site)
-    return call
-
-
-def wrap_looks(work):
-    """Wraps the methods that wait for or query a Work, other than `wait`."""
-    for name in _LOOKS:
-        original = getattr(work, name, None)
-        if original is not None:
-            setattr(work, name, _wrap_look(original))
-
-
-def _wrap_look(original):
-    @functools.wraps(original)
-    def look(self, *args, **kwargs):
-        if _live and _works_known:
-            try:
-                _looked_at(self)
-            except Exception:
-                pass
-        return original(self, *args, **kwargs)
-
-    return look
-
-
-def _looked_at(work):
-    address = _address(id(work) + _offset).value
-    call, site = _works.get(address, (NO_CALL, 0))
-    if site:
-        _awaited.add(site)
-        _works[address] = (call, 0)
-
-
-def is_inside(number):
-    """Whether this thread is inside a recorded call on the group `number`."""
-    last = _last.get(get_ident())
-    return last is not None and last[5] and last[6] == number
-
-
-def interrupted():
-    """Called when this thread's call has raised. Records its return."""
-    last = _last.pop(get_ident(), None)
-    if last is not None and last[5] and _live:
-        returned(last[0])
-
-
-def _check(thread, work):
-    """Checks that c10d waits for the Work whose address the hook has stored."""
-    global _checks_left, _works_known
-    expected = _to_check.pop(thread, None)
-    if expected is None:
-        return
-    _checks_left -= 1
-    if expected != _address(id(work) + _offset).value:
-        _works_known = False
-        _checks_left = 0
-        _works.clear()
-
-
-def _waits(work, frame):
-    """Records the start of a wait other than that of a synchronous call. Returns the call."""
-    call = NO_CALL
-    if _works_known:
-        call = _look(work)
-    wait_begin(call, _locate(frame)[0])
-    return call
-
-
-def wrap_wait(original):
-    """Wraps `Work.wait` so that waits are recorded."""
-
-    def wait(self, timeout=_NO_TIMEOUT):
-        call = None
-        if _live:
-            try:
-                frame = _getframe(1)
-                last = _last.get(get_ident())
-                if last is not None and last[2] is frame.f_code:
-                    last[2] = None
-                    call = last[0]
-                    if _checks_left:
-                        _check(get_ident(), self)
-                    wait_begin(call, last[1])
-                else:
-                    call = _waits(self, frame)
-                frame = None
-            except Exception:
-                pass
-        try:
-            if timeout is _NO_TIMEOUT:
-                return original(self)
-            return original(self, timeout)
-        except BaseException as error:
-            _exceptions.record(_words.LEFT_COLLECTIVE, error)
-            raise
-        finally:
-            if call is not None:
-                wait_end(call)
-
-    wait.__doc__ = original.__doc__
-    wait.__name__ = "wait"
-    wait.__qualname__ = "Work.wait"
-    return wait
+_box.on_open.append(_extend)

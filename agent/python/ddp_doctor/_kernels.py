@@ -12,7 +12,7 @@ operator, and the program may need it.
 
 import sys
 
-from . import _groups, _hooks
+from . import _calls, _groups, _hooks
 
 _getframe = sys._getframe
 
@@ -118,7 +118,7 @@ def _kernel(operator, name, key):
 
     def begins(args, frame):
         group = _groups.find(_unbox(args[group_at]))
-        if group is None or _hooks.is_inside(group.number) or not _is_real(args[0]):
+        if group is None or _calls.is_inside(group.number) or not _is_real(args[0]):
             return False
         described = _hooks.Arguments(
             name,
@@ -148,7 +148,7 @@ def _kernel(operator, name, key):
             return pass_on(args, kwargs)
         finally:
             try:
-                _hooks.finish(None)
+                _calls.finish(None)
             except Exception:
                 pass
 

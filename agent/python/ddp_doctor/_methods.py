@@ -8,7 +8,7 @@ thread and would be affected by the guard, so their calls are forwarded without 
 import functools
 import sys
 
-from . import _groups, _hooks
+from . import _calls, _groups, _hooks
 
 _getframe = sys._getframe
 
@@ -48,6 +48,12 @@ _NAMES = {
     "output_split_sizes": ("output_splits",),
     "input_split_sizes": ("input_splits",),
 }
+# Operations with a reduction operator.
+_REDUCTIONS = ("ALLREDUCE", "REDUCE", "REDUCE_SCATTER")
+
+_process_group = None
+# (method, original, number in _hooks._ops, whether it reduces, roles) of the replaced methods
+_replaced = []
 _tensor = ()
 _below_autograd = None
 
@@ -152,21 +158,46 @@ def _replacement(original, name, roles):
 def _finish(work):
     try:
         if work is None:
-            _hooks.interrupted()
+            _calls.interrupted()
         else:
-            _hooks.finish(work)
+            _calls.finish(work)
     except Exception:
         pass
 
 
 def replace(process_group):
     """Replaces the methods of `ProcessGroup`."""
-    global _tensor, _below_autograd
+    global _process_group, _tensor, _below_autograd
     import torch
+
+    _process_group = process_group
 
     _tensor = torch.Tensor
     _below_autograd = torch._C._AutoDispatchBelowAutograd
     for method, (name, roles) in _METHODS.items():
         original = getattr(process_group, method, None)
         if original is not None:
-            setattr(process_group, method, _replacement(original, _hooks.numbers[name], roles))
+            number = _hooks.numbers[name]
+            setattr(process_group, method, _replacement(original, number, roles))
+            _replaced.append((method, original, number, name.startswith(_REDUCTIONS), roles))
+
+
+def needed():
+    """What the extension needs of this module, by name."""
+    return {"described": _described, "below_autograd": _below_autograd}
+
+
+def _described(index, *args, **kwargs):
+    """The arguments of a replaced method, by its index."""
+    _, _, number, _, roles = _replaced[index]
+    return _Call(number, roles, args, kwargs)
+
+
+def use(extension):
+    """Replaces the methods by those of the extension."""
+    for index, (method, original, number, reduces, roles) in enumerate(_replaced):
+        at = [roles.index(role) if role in roles else -1 for role in ("input", "output", "options")]
+        wrapped = extension.wrap_method(
+            index, _process_group, method, original, original.__doc__, number, *at, reduces
+        )
+        setattr(_process_group, method, wrapped)

@@ -137,7 +137,7 @@ class Library:
             entry.restype = result
             return entry
 
-        self._lib = lib
+        self.library = lib
         self.open = function("open", i32, Text, ctypes.POINTER(Identity))
         self.set_identity = function("set_identity", None, ctypes.POINTER(Identity))
         self.is_open = function("is_open", i32)

@@ -1,0 +1,113 @@
+"""Loads `libddp_doctor_python.so`, which records calls without anything unusual natively.
+
+It lies beside `libddp_doctor.so`. If it cannot be loaded, or with DDP_DOCTOR_NATIVE_HOOKS=0, the Python code
+that it replaces records the same.
+"""
+
+import ctypes
+import os
+import sys
+
+from . import _box, _buckets, _builtins, _calls, _exceptions, _init, _native, _sites, _words
+
+_NAME = "ddp_doctor_python"
+_SWITCH = "DDP_DOCTOR_NATIVE_HOOKS"
+_WRITABLE_BY_OTHERS = 0o002
+
+# The module; None: calls are recorded in Python.
+loaded = None
+_tried = False
+
+
+def bind(passed):
+    """Called when a black box was opened. `passed`: what the extension needs of `_hooks`, by name."""
+    global loaded, _tried
+    if not _tried:
+        _tried = True
+        if os.environ.get(_SWITCH) != "0":
+            try:
+                loaded = _load(passed)
+            except Exception as error:
+                _log(error)
+    if loaded is not None:
+        loaded.bind(_box.generation)
+
+
+def _log(error):
+    what = "calls are recorded in Python, which takes longer"
+    try:
+        sys.stderr.write("ddp-doctor: in process %d %s: %s\n" % (os.getpid(), what, error))
+    except Exception:
+        pass
+
+
+def _load(passed):
+    if sys.implementation.name != "cpython":
+        raise OSError("the extension is for CPython")
+    if "t" in sys.abiflags or hasattr(sys, "getobjects"):  # the layout of objects differs
+        raise OSError("the extension is not for free-threaded or tracing builds of Python")
+    library = os.path.realpath(_native.path())
+    file = os.path.join(os.path.dirname(library), "lib%s.so" % _NAME)
+    _check(file, library)
+
+    from importlib.machinery import ExtensionFileLoader, ModuleSpec
+
+    from . import _methods
+
+    loader = ExtensionFileLoader(_NAME, file)
+    extension = loader.create_module(ModuleSpec(_NAME, loader, origin=file))
+    extension.prepare(dict(passed, **_needed()), *_addresses())
+    _calls.use(extension)
+    _methods.use(extension)
+    return extension
+
+
+def _check(file, library):
+    """Raises if a user that could not replace the library could have placed the extension."""
+    found, beside = os.stat(file), os.stat(library)
+    if found.st_uid not in (0, os.geteuid(), beside.st_uid):
+        raise OSError("%s belongs to user %d" % (file, found.st_uid))
+    if found.st_mode & _WRITABLE_BY_OTHERS:
+        raise OSError("%s is writable by other users" % file)
+
+
+def _addresses():
+    """The functions of the library that record calls and waits."""
+    if _box.lib.reference is not _builtins.Address:
+        raise OSError("this interpreter lacks functions of the C API")
+    library = _box.lib.library
+    names = ("issued_at", "returned", "wait_begin", "wait_end")
+    return [ctypes.cast(getattr(library, "ddp_doctor_" + name), ctypes.c_void_p).value for name in names]
+
+
+def _needed():
+    import torch
+
+    from . import _groups, _methods
+
+    return {
+        **_methods.needed(),
+        "groups": _groups.by_id,
+        "codes": _sites.codes,
+        "tensors": (torch.Tensor, torch.nn.Parameter),
+        "look": _init.look,
+        "in_flight": _exceptions.in_flight,
+        "sent": _buckets.sent,
+        "remember": _calls.remember,
+        "expect": _calls.expect,
+        "check": _calls.check,
+        "waits": _calls.waits,
+        "record_exception": _record_exception,
+    }
+
+
+def _record_exception(error):
+    _exceptions.record(_words.LEFT_COLLECTIVE, error)
+
+
+def _reset():
+    if loaded is not None:
+        loaded.bind(0)
+
+
+_box.on_reset.append(_reset)

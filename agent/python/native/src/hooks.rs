@@ -1,0 +1,299 @@
+//! Describes and records a call as `_hooks.issue` does. Calls with anything unusual are left to that
+//! function, which is the reference.
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::blackbox::flags;
+
+use crate::calls::{self, Place};
+use crate::frame::{Frame, Variables};
+use crate::methods::{self, Method};
+use crate::object::{Owned, Ref, handled_exception, this_thread};
+use crate::record::Call;
+use crate::state::{State, What, tensor};
+
+/// A call, as far as it is known before it is made.
+struct Described {
+    record: Call,
+    /// The flags of its caller, without those of the record's fields.
+    flags: u16,
+    site: u32,
+    /// Code of the calling c10d function; `None`: called from elsewhere.
+    code: Option<Owned>,
+}
+
+/// What passes a call to this library.
+pub(crate) enum Source<'a> {
+    /// PyTorch's `PreHookArgs`.
+    Hook(Ref<'a>),
+    /// A method of `ProcessGroup`, with its index and the arguments after the group.
+    Method(&'a Method, usize, &'a [Ref<'a>]),
+}
+
+impl Source<'_> {
+    /// The first tensor of the inputs or outputs; `Some(None)`: there is none.
+    fn first(&self, state: &State, outputs: bool) -> Option<Option<Owned>> {
+        let tensors = match *self {
+            Self::Hook(args) if outputs => args.attribute(state.names.output_tensors)?,
+            Self::Hook(args) => args.attribute(state.names.input_tensors)?,
+            Self::Method(method, _, arguments) => {
+                let at = if outputs {
+                    method.outputs
+                } else {
+                    method.inputs
+                };
+                let Some(at) = at else {
+                    return Some(None);
+                };
+                let value = *arguments.get(at)?;
+                if state.is_plain_tensor(value) {
+                    return Some(Some(value.own()));
+                }
+                value.own()
+            }
+        };
+        if tensors.as_ref().length()? == 0 {
+            return Some(None);
+        }
+        tensors.as_ref().item(0).map(Some)
+    }
+
+    fn root(&self, state: &State) -> Option<i64> {
+        match *self {
+            Self::Hook(args) => args.attribute(state.names.root)?,
+            Self::Method(method, _, arguments) => {
+                let options = *arguments.get(method.options?)?;
+                options.attribute(state.names.root_rank)?
+            }
+        }
+        .as_ref()
+        .as_int()
+    }
+
+    /// PyTorch's number of the operation.
+    fn number(&self, state: &State) -> Option<i64> {
+        match *self {
+            Self::Hook(args) => args.attribute(state.names.name)?.as_ref().to_int(),
+            Self::Method(method, ..) => Some(method.number),
+        }
+    }
+
+    /// Whether the call is asynchronous, if the source itself says it.
+    fn is_async(&self, state: &State) -> Option<bool> {
+        match *self {
+            Self::Hook(args) => args.attribute(state.names.async_op)?.as_ref().is_true(),
+            Self::Method(..) => None,
+        }
+    }
+
+    /// The call as `_hooks.issue` expects it.
+    fn args(&self, state: &State) -> Option<Owned> {
+        match *self {
+            Self::Hook(args) => Some(args.own()),
+            Self::Method(_, index, arguments) => methods::describe(state, index, arguments, None),
+        }
+    }
+
+    /// Whether the source itself has a reduction operator.
+    fn has_reduce_op(&self) -> bool {
+        matches!(self, Self::Method(method, ..) if method.reduces)
+    }
+}
+
+/// Records a call of the group before it is made. `None`: it is left to Python.
+pub(crate) fn issue(
+    state: &State,
+    source: &Source<'_>,
+    frame: Option<&Frame>,
+    group: u32,
+) -> Option<()> {
+    let Some(call) = describe(state, source, frame?)? else {
+        return Some(()); // recorded elsewhere
+    };
+    if !state.seen.insert(&call.record)
+        && let Some(args) = source.args(state)
+    {
+        state.python.look.call(&[args.as_ref()]);
+    }
+    if let Some(exception) = handled_exception() {
+        state.python.in_flight.call(&[exception.as_ref()]);
+    }
+    // The Works of DDP's reducer are not visible in Python.
+    let visible = call.code.is_some() || call.flags & flags::HIDDEN == 0;
+    let place = Place {
+        group,
+        site: call.site,
+        code: call.code.as_ref().map(Owned::as_ref),
+        visible,
+    };
+    calls::begin(state, &call.record, call.flags, &place);
+    if !visible
+        && call.record.op == Op::AllReduce as u8
+        && let Some(thread) = this_thread()
+    {
+        state.python.sent.call(&[thread.as_ref()]);
+    }
+    Some(())
+}
+
+/// The hook before a call of the group. `args` are PyTorch's `PreHookArgs`.
+pub(crate) fn before(state: &'static State, args: Ref<'_>, group: u32) -> Option<()> {
+    let frame = Frame::current(&state.frames);
+    issue(state, &Source::Hook(args), frame.as_ref(), group)
+        .or_else(|| leave_to_python(state, args, frame.as_ref(), group))
+}
+
+/// Calls `_hooks.issue`.
+pub(crate) fn leave_to_python(
+    state: &State,
+    args: Ref<'_>,
+    frame: Option<&Frame>,
+    group: u32,
+) -> Option<()> {
+    let none = Owned::none();
+    let frame = frame.map_or(none.as_ref(), Frame::object);
+    let group = Owned::int(group.into())?;
+    state.python.issue.call(&[args, group.as_ref(), frame])?;
+    Some(())
+}
+
+/// Describes a call; `Some(None)`: it is recorded elsewhere. `None`: it is left to Python.
+fn describe(state: &State, source: &Source<'_>, frame: &Frame) -> Option<Option<Described>> {
+    let code = frame.code()?;
+    let (_, is_of_c10d) = state.kind(code.as_ref())?;
+    let (what, (site, mut flags)) = if is_of_c10d {
+        let what = state.at_place(code.as_ref(), frame.instruction()?)?;
+        (what, locate(state, frame.back()?)?)
+    } else {
+        let what = state.numbered(source.number(state)?)?;
+        (what, locate(state, frame.again())?)
+    };
+    if !what.is_recorded() {
+        return Some(None);
+    }
+    let is_message = [Op::Send as u8, Op::Recv as u8].contains(&what.op());
+    if is_message || what.op() == Op::AllToAll as u8 {
+        return None;
+    }
+    let mut record = Call {
+        op: what.op(),
+        root: -1,
+        ..Call::default()
+    };
+    let is_async = if is_of_c10d && what.has_more() {
+        of_function(
+            state,
+            source,
+            what,
+            &Variables::of(frame, code.as_ref()),
+            &mut record,
+        )?
+    } else {
+        of_source(state, source, what, &mut record)?
+    };
+    if is_async {
+        flags |= flags::ASYNC;
+    }
+    if what.has_root() {
+        let root = source.root(state)?;
+        if root >= 0 {
+            record.root = i32::try_from(root).ok()?;
+            record.flags |= flags::ROOT;
+        }
+    }
+    record.flags |= flags;
+    Some(Some(Described {
+        record,
+        flags,
+        site,
+        code: is_of_c10d.then_some(code),
+    }))
+}
+
+/// Site of the innermost user frame at or outside this one, and the flags of the frames inside it.
+fn locate(state: &State, mut frame: Frame) -> Option<(u32, u16)> {
+    let mut flags = 0;
+    loop {
+        let code = frame.code()?;
+        let (kind, _) = state.kind(code.as_ref())?;
+        if kind == 0 {
+            let site = state.site(code.as_ref(), frame.instruction()?)?;
+            return Some((site, flags & flags::HIDDEN));
+        }
+        flags |= u16::try_from(kind).ok()?;
+        frame = frame.back()?;
+    }
+}
+
+/// Reads the arguments of the c10d function. Returns whether the call is asynchronous.
+fn of_function(
+    state: &State,
+    source: &Source<'_>,
+    what: What,
+    variables: &Variables<'_>,
+    record: &mut Call,
+) -> Option<bool> {
+    let names = &state.names;
+    let positions = state.positions(variables.code())?;
+    let argument = |position, name| {
+        let value = variables.argument(position, name)?;
+        (!value.as_ref().is_none()).then_some(value)
+    };
+    match positions.op {
+        Some(at) => record.reduce_op = state.reduce_op(argument(at, names.op)?.as_ref())?,
+        None if source.has_reduce_op() => return None,
+        None => {}
+    }
+    match positions.tensor {
+        Some(at) if what.tensor() == tensor::INPUT => {
+            set_tensor(state, argument(at, names.tensor)?.as_ref(), record)?;
+        }
+        _ => set_tensor_of_source(state, source, what, record)?,
+    }
+    argument(positions.async_op?, names.async_op)?
+        .as_ref()
+        .is_true()
+}
+
+/// Reads what the source passes. Returns whether the call is asynchronous.
+fn of_source(state: &State, source: &Source<'_>, what: What, record: &mut Call) -> Option<bool> {
+    if source.has_reduce_op() {
+        return None;
+    }
+    set_tensor_of_source(state, source, what, record)?;
+    source.is_async(state)
+}
+
+fn set_tensor_of_source(
+    state: &State,
+    source: &Source<'_>,
+    what: What,
+    record: &mut Call,
+) -> Option<()> {
+    let first = match what.tensor() {
+        tensor::NONE => return Some(()),
+        tensor::INPUT => source.first(state, false)?,
+        tensor::OUTPUT => match source.first(state, true)? {
+            Some(output) => Some(output),
+            None => source.first(state, false)?,
+        },
+        _ => return None, // a list of tensors
+    };
+    match first {
+        Some(tensor) => set_tensor(state, tensor.as_ref(), record),
+        None => {
+            record.tensors = 1;
+            Some(())
+        }
+    }
+}
+
+fn set_tensor(state: &State, tensor: Ref<'_>, record: &mut Call) -> Option<()> {
+    if !state.is_plain_tensor(tensor) {
+        return None; // its attributes may be those of a subclass
+    }
+    record.tensors = 1;
+    record.dtype = state.dtype(tensor.attribute(state.names.dtype)?.as_ref())?;
+    let shape = tensor.attribute(state.names.shape)?;
+    let dimensions = shape.as_ref().tuple_length()?;
+    record.set_shape((0..dimensions).map(|at| shape.as_ref().tuple_item(at)?.as_int()))
+}

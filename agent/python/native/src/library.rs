@@ -1,0 +1,61 @@
+//! The functions of `libddp_doctor.so`, whose addresses the Python package passes. This library
+//! neither links nor loads that one, so both write the same black box.
+#![expect(unsafe_code, reason = "calls functions by their addresses")]
+
+use std::mem;
+
+use crate::record::Call;
+
+type IssuedAt = unsafe extern "C" fn(*const Call, u32, u32) -> u64;
+type OfCall = unsafe extern "C" fn(u64);
+type OfCallAndSite = unsafe extern "C" fn(u64, u32);
+
+/// The functions of the C API that record calls and waits.
+pub(crate) struct Library {
+    issued_at: IssuedAt,
+    returned: OfCall,
+    wait_begin: OfCallAndSite,
+    wait_end: OfCall,
+}
+
+impl Library {
+    /// # Safety
+    ///
+    /// The addresses are those of `ddp_doctor_issued_at`, `ddp_doctor_returned`,
+    /// `ddp_doctor_wait_begin` and `ddp_doctor_wait_end`, or 0.
+    pub(crate) unsafe fn new(addresses: [usize; 4]) -> Option<Self> {
+        if addresses.contains(&0) {
+            return None;
+        }
+        let [issued_at, returned, wait_begin, wait_end] = addresses;
+        // SAFETY: the caller vouches for the addresses.
+        unsafe {
+            Some(Self {
+                issued_at: mem::transmute::<usize, IssuedAt>(issued_at),
+                returned: mem::transmute::<usize, OfCall>(returned),
+                wait_begin: mem::transmute::<usize, OfCallAndSite>(wait_begin),
+                wait_end: mem::transmute::<usize, OfCall>(wait_end),
+            })
+        }
+    }
+
+    pub(crate) fn issued_at(&self, call: &Call, group: u32, site: u32) -> u64 {
+        // SAFETY: the function reads the call before it returns, and accepts any numbers.
+        unsafe { (self.issued_at)(call, group, site) }
+    }
+
+    pub(crate) fn returned(&self, call: u64) {
+        // SAFETY: the function accepts any number.
+        unsafe { (self.returned)(call) }
+    }
+
+    pub(crate) fn wait_begin(&self, call: u64, site: u32) {
+        // SAFETY: the function accepts any numbers.
+        unsafe { (self.wait_begin)(call, site) }
+    }
+
+    pub(crate) fn wait_end(&self, call: u64) {
+        // SAFETY: the function accepts any number.
+        unsafe { (self.wait_end)(call) }
+    }
+}

@@ -1,0 +1,135 @@
+//! The replaced methods of `ProcessGroup`. The same as `_methods.py`.
+
+use crate::calls;
+use crate::frame::Frame;
+use crate::guarded;
+use crate::hooks::{self, Source};
+use crate::object::{self, Owned, Pending, Ref};
+use crate::python::Pointer;
+use crate::state::State;
+
+/// Maximum number of methods.
+pub(crate) const MOST: usize = 24;
+
+/// A replaced method. Positions are those of arguments after the group.
+pub(crate) struct Method {
+    pub(crate) original: Ref<'static>,
+    /// PyTorch's number of the operation.
+    pub(crate) number: i64,
+    pub(crate) inputs: Option<usize>,
+    pub(crate) outputs: Option<usize>,
+    pub(crate) options: Option<usize>,
+    /// Whether the options have a reduction operator.
+    pub(crate) reduces: bool,
+}
+
+/// A group whose calls are recorded.
+struct Group {
+    number: u32,
+    /// None of its backends is written in Python.
+    is_native: bool,
+}
+
+/// Enters a guard that makes the dispatcher skip the Autograd keys. `None`: it cannot be entered.
+fn enter_guard(state: &State) -> Option<Owned> {
+    // A guard can be entered once.
+    let guard = state.python.below_autograd.call(&[])?;
+    guard
+        .as_ref()
+        .attribute(state.names.enter)?
+        .as_ref()
+        .call(&[])?;
+    Some(guard)
+}
+
+fn exit_guard(state: &State, guard: &Owned) {
+    if let Some(exit) = guard.as_ref().attribute(state.names.exit) {
+        let none = Owned::none();
+        exit.as_ref().call(&[none.as_ref(); 3]);
+    }
+}
+
+/// Calls a replaced method, and records the call. `arguments` begin with the group; the last ones
+/// belong to `keywords`.
+pub(crate) fn call(
+    state: &'static State,
+    method: &Method,
+    index: usize,
+    arguments: &[Ref<'_>],
+    keywords: Option<Ref<'_>>,
+) -> Pointer {
+    let pending = Pending::take();
+    let group = arguments.first().and_then(|&group| find(state, group));
+    let guard = group.as_ref().and_then(|group| {
+        guarded(|| begin(state, method, index, group, arguments, keywords));
+        group.is_native.then(|| enter_guard(state))?
+    });
+    drop(pending);
+    let result = method.original.call_raising(arguments, keywords);
+    if group.is_none() {
+        return result;
+    }
+    let pending = Pending::take();
+    if let Some(guard) = guard {
+        exit_guard(state, &guard);
+    }
+    match object::result(result) {
+        Some(work) if !work.is_none() => calls::finish(state, || Some(work.own())),
+        _ => calls::interrupted(state),
+    }
+    drop(pending);
+    result
+}
+
+/// Records that the call begins.
+fn begin(
+    state: &'static State,
+    method: &Method,
+    index: usize,
+    group: &Group,
+    arguments: &[Ref<'_>],
+    keywords: Option<Ref<'_>>,
+) -> Option<()> {
+    let others = arguments.get(1..)?;
+    let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
+    let positional = others.get(..others.len().checked_sub(named.unsigned_abs())?)?;
+    let frame = Frame::current(&state.frames);
+    let source = Source::Method(method, index, positional);
+    if let Some(()) = hooks::issue(state, &source, frame.as_ref(), group.number) {
+        return Some(());
+    }
+    let args = describe(state, index, others, keywords)?;
+    hooks::leave_to_python(state, args.as_ref(), frame.as_ref(), group.number)
+}
+
+/// The call as `_hooks.issue` expects it.
+pub(crate) fn describe(
+    state: &State,
+    index: usize,
+    arguments: &[Ref<'_>],
+    keywords: Option<Ref<'_>>,
+) -> Option<Owned> {
+    let index = Owned::int(index as i64)?;
+    let all = object::Arguments::new(index.as_ref(), arguments);
+    object::new(state.python.described.call_raising(all.list(), keywords))
+}
+
+/// The same as `_groups.find`.
+fn find(state: &State, group: Ref<'_>) -> Option<Group> {
+    let names = &state.names;
+    let id = Owned::number(group.address() as u64)?;
+    let found = state.python.groups.value(id.as_ref())?;
+    let found = found.as_ref();
+    if found.attribute(names.generation)?.as_ref().as_number()? != state.generation.get() {
+        return None;
+    }
+    let referent = found.attribute(names.reference)?.as_ref().call(&[])?;
+    if referent.as_ref() != group {
+        return None;
+    }
+    let number = found.attribute(names.number)?.as_ref().as_number()?;
+    Some(Group {
+        number: u32::try_from(number).ok()?,
+        is_native: found.attribute(names.is_native)?.as_ref().is_true()?,
+    })
+}

@@ -1,0 +1,453 @@
+//! References to Python objects, and operations on them that leave no exception set.
+//!
+//! Every function of this library is called by the interpreter, so the GIL is held.
+#![expect(unsafe_code, reason = "calls functions of CPython")]
+
+use std::ffi::{CStr, c_void};
+use std::marker::PhantomData;
+use std::mem;
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+
+use crate::python::*;
+
+/// Maximum number of arguments that are passed on without an allocation.
+const MOST_ARGUMENTS: usize = 8;
+
+/// An object that lives for `'a`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Ref<'a>(NonNull<PyObject>, PhantomData<&'a PyObject>);
+
+/// A counted reference to an object.
+pub(crate) struct Owned(Ref<'static>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: this owns one reference.
+        unsafe { Py_DecRef(self.0.pointer()) }
+    }
+}
+
+impl Owned {
+    /// Takes a new reference, as functions of CPython return it. Null: the function has failed, and
+    /// its exception is cleared.
+    ///
+    /// # Safety
+    ///
+    /// The pointer is null or a reference that the caller owns.
+    pub(crate) unsafe fn new(pointer: Pointer) -> Option<Self> {
+        let Some(pointer) = NonNull::new(pointer) else {
+            clear();
+            return None;
+        };
+        Some(Self(Ref(pointer, PhantomData)))
+    }
+
+    pub(crate) fn as_ref(&self) -> Ref<'_> {
+        self.0
+    }
+
+    pub(crate) fn int(value: i64) -> Option<Self> {
+        // SAFETY: returns a new reference or null.
+        unsafe { Self::new(PyLong_FromLongLong(value)) }
+    }
+
+    pub(crate) fn number(value: u64) -> Option<Self> {
+        // SAFETY: returns a new reference or null.
+        unsafe { Self::new(PyLong_FromUnsignedLongLong(value)) }
+    }
+
+    pub(crate) fn none() -> Self {
+        // SAFETY: returns a new reference.
+        unsafe { Self(Ref(NonNull::new_unchecked(none()), PhantomData)) }
+    }
+
+    pub(crate) fn name(text: &CStr) -> Option<Self> {
+        // SAFETY: the text ends with NUL; returns a new reference or null.
+        unsafe { Self::new(PyUnicode_InternFromString(text.as_ptr())) }
+    }
+
+    /// Keeps the object alive for ever.
+    pub(crate) fn leak(self) -> Ref<'static> {
+        let object = self.0;
+        mem::forget(self);
+        object
+    }
+
+    /// Passes the reference on to the interpreter.
+    pub(crate) fn give(self) -> Pointer {
+        self.leak().pointer()
+    }
+}
+
+impl<'a> Ref<'a> {
+    /// # Safety
+    ///
+    /// The pointer is null or an object that lives for `'a`.
+    pub(crate) unsafe fn new(pointer: Pointer) -> Option<Self> {
+        Some(Self(NonNull::new(pointer)?, PhantomData))
+    }
+
+    pub(crate) fn pointer(self) -> Pointer {
+        self.0.as_ptr()
+    }
+
+    pub(crate) fn address(self) -> usize {
+        self.pointer().addr()
+    }
+
+    pub(crate) fn own(self) -> Owned {
+        // SAFETY: the object is alive.
+        unsafe { Py_IncRef(self.pointer()) };
+        Owned(Ref(self.0, PhantomData))
+    }
+
+    /// Address of the object's type.
+    pub(crate) fn kind(self) -> usize {
+        // SAFETY: every object begins with this head.
+        unsafe { (*self.pointer()).kind }.addr()
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self.pointer() == &raw mut _Py_NoneStruct
+    }
+
+    pub(crate) fn attribute(self, name: Ref<'_>) -> Option<Owned> {
+        // SAFETY: both objects are alive; returns a new reference or null.
+        unsafe { Owned::new(PyObject_GetAttr(self.pointer(), name.pointer())) }
+    }
+
+    pub(crate) fn is_true(self) -> Option<bool> {
+        if self.pointer() == &raw mut _Py_TrueStruct {
+            return Some(true);
+        }
+        if self.pointer() == &raw mut _Py_FalseStruct {
+            return Some(false);
+        }
+        // SAFETY: the object is alive.
+        match unsafe { PyObject_IsTrue(self.pointer()) } {
+            0 => Some(false),
+            1 => Some(true),
+            _ => {
+                clear();
+                None
+            }
+        }
+    }
+
+    pub(crate) fn as_int(self) -> Option<i64> {
+        // SAFETY: the object is alive.
+        let value = unsafe { PyLong_AsLongLong(self.pointer()) };
+        (value != -1 || !has_failed()).then_some(value)
+    }
+
+    /// The lowest 64 bits of an integer.
+    pub(crate) fn as_number(self) -> Option<u64> {
+        // SAFETY: the object is alive.
+        let value = unsafe { PyLong_AsUnsignedLongLongMask(self.pointer()) };
+        (value != u64::MAX || !has_failed()).then_some(value)
+    }
+
+    /// `int(self)`
+    pub(crate) fn to_int(self) -> Option<i64> {
+        // SAFETY: the object is alive; returns a new reference or null.
+        unsafe { Owned::new(PyNumber_Long(self.pointer())) }?
+            .as_ref()
+            .as_int()
+    }
+
+    /// Length of a sequence.
+    pub(crate) fn length(self) -> Option<isize> {
+        // SAFETY: the object is alive.
+        let length = unsafe { PySequence_Size(self.pointer()) };
+        if length < 0 {
+            clear();
+            return None;
+        }
+        Some(length)
+    }
+
+    /// Item of a sequence.
+    pub(crate) fn item(self, at: isize) -> Option<Owned> {
+        // SAFETY: the object is alive; returns a new reference or null.
+        unsafe { Owned::new(PySequence_GetItem(self.pointer(), at)) }
+    }
+
+    /// Length of a tuple; `None`: it is none.
+    pub(crate) fn tuple_length(self) -> Option<isize> {
+        // SAFETY: the object is alive, and the function checks its type.
+        let length = unsafe { PyTuple_Size(self.pointer()) };
+        if length < 0 {
+            clear();
+            return None;
+        }
+        Some(length)
+    }
+
+    /// Item of a tuple, which keeps it alive.
+    pub(crate) fn tuple_item(self, at: isize) -> Option<Self> {
+        // SAFETY: the object is alive, and the function checks its type and the position.
+        let item = unsafe { Ref::new(PyTuple_GetItem(self.pointer(), at)) };
+        if item.is_none() {
+            clear();
+        }
+        item
+    }
+
+    /// Value of a key in a dictionary.
+    pub(crate) fn value(self, key: Ref<'_>) -> Option<Owned> {
+        // SAFETY: both objects are alive. A borrowed reference is counted before anything can
+        // change the dictionary.
+        let value = unsafe { Ref::new(PyDict_GetItemWithError(self.pointer(), key.pointer())) };
+        if value.is_none() {
+            clear();
+        }
+        value.map(Ref::own)
+    }
+
+    /// Value of a text in a dictionary.
+    pub(crate) fn entry(self, key: &CStr) -> Option<Owned> {
+        self.value(Owned::name(key)?.as_ref())
+    }
+
+    /// Calls `each` for all keys and values of a dictionary. It must not change the dictionary.
+    pub(crate) fn each(self, mut each: impl FnMut(Ref<'_>, Ref<'_>)) {
+        let mut position = 0;
+        let (mut key, mut value) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the dictionary is alive and not changed meanwhile; keys and values are borrowed.
+        while unsafe { PyDict_Next(self.pointer(), &mut position, &mut key, &mut value) } != 0 {
+            // SAFETY: the dictionary keeps both alive.
+            if let (Some(key), Some(value)) = unsafe { (Ref::new(key), Ref::new(value)) } {
+                each(key, value);
+            }
+        }
+    }
+
+    /// Calls this object. `None`: it has raised.
+    pub(crate) fn call(self, arguments: &[Ref<'_>]) -> Option<Owned> {
+        // SAFETY: all objects are alive.
+        unsafe { Owned::new(self.call_raising(arguments, None)) }
+    }
+
+    /// Calls this object; the values of `keywords` are the last arguments. Returns a new reference,
+    /// or null with an exception set.
+    pub(crate) fn call_raising(self, arguments: &[Ref<'_>], keywords: Option<Ref<'_>>) -> Pointer {
+        let names = keywords.map_or(ptr::null_mut(), Ref::pointer);
+        let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
+        let count = arguments.len() - named.unsigned_abs().min(arguments.len());
+        if let Some(vectorcall) = vectorcall() {
+            // SAFETY: `Ref` is a pointer, and all objects are alive.
+            return unsafe { vectorcall(self.pointer(), arguments.as_ptr().cast(), count, names) };
+        }
+        // SAFETY: as for `Owned::new`; a null tuple or dictionary has set an exception.
+        unsafe {
+            let tuple = PyTuple_New(count as isize);
+            let dict = if named > 0 {
+                PyDict_New()
+            } else {
+                ptr::null_mut()
+            };
+            if !tuple.is_null() {
+                for (at, argument) in arguments.iter().take(count).enumerate() {
+                    PyTuple_SetItem(tuple, at as isize, argument.own().give());
+                }
+                if !dict.is_null() {
+                    for (at, argument) in arguments.iter().skip(count).enumerate() {
+                        let name = PyTuple_GetItem(names, at as isize);
+                        PyDict_SetItem(dict, name, argument.pointer());
+                    }
+                }
+            }
+            let result = if tuple.is_null() || (named > 0 && dict.is_null()) {
+                ptr::null_mut()
+            } else {
+                PyObject_Call(self.pointer(), tuple, dict)
+            };
+            for made in [tuple, dict] {
+                if !made.is_null() {
+                    Py_DecRef(made);
+                }
+            }
+            result
+        }
+    }
+}
+
+/// A new reference to `None`.
+pub(crate) fn none() -> Pointer {
+    let none = &raw mut _Py_NoneStruct;
+    // SAFETY: `None` is always alive.
+    unsafe { Py_IncRef(none) };
+    none
+}
+
+/// A new reference that the interpreter has returned; `None`: it has raised, which is cleared.
+pub(crate) fn new(result: Pointer) -> Option<Owned> {
+    // SAFETY: functions that call objects return new references.
+    unsafe { Owned::new(result) }
+}
+
+/// A result that is passed on to the interpreter; `None`: null.
+pub(crate) fn result<'a>(result: Pointer) -> Option<Ref<'a>> {
+    // SAFETY: the caller passes the reference on after it was used.
+    unsafe { Ref::new(result) }
+}
+
+/// A text as an object of C, which is never freed; `None`: it is no text.
+pub(crate) fn constant(text: Ref<'_>) -> Option<&'static CStr> {
+    let mut length = 0;
+    // SAFETY: the object is alive; the text ends with NUL and is copied at once.
+    let text = unsafe {
+        let text = PyUnicode_AsUTF8AndSize(text.pointer(), &mut length);
+        if text.is_null() {
+            clear();
+            return None;
+        }
+        CStr::from_ptr(text).to_owned()
+    };
+    Some(Box::leak(text.into_boxed_c_str()))
+}
+
+/// A new tuple of two objects; null with an exception set: there is no memory.
+pub(crate) fn pair(first: Owned, second: Owned) -> Pointer {
+    // SAFETY: the tuple takes both references.
+    unsafe {
+        let pair = PyTuple_New(2);
+        if !pair.is_null() {
+            PyTuple_SetItem(pair, 0, first.give());
+            PyTuple_SetItem(pair, 1, second.give());
+        }
+        pair
+    }
+}
+
+/// The arguments of a method, beginning with the object that it belongs to.
+pub(crate) enum Arguments<'a> {
+    Few([Ref<'a>; MOST_ARGUMENTS], usize),
+    Many(Vec<Ref<'a>>),
+}
+
+impl<'a> Arguments<'a> {
+    pub(crate) fn new(this: Ref<'a>, others: &[Ref<'a>]) -> Self {
+        let count = others.len() + 1;
+        let mut few = [this; MOST_ARGUMENTS];
+        match few.get_mut(1..count) {
+            Some(places) => {
+                places.copy_from_slice(others);
+                Self::Few(few, count)
+            }
+            None => Self::Many([&[this], others].concat()),
+        }
+    }
+
+    pub(crate) fn list(&self) -> &[Ref<'a>] {
+        match self {
+            Self::Few(few, count) => few.get(..*count).unwrap_or_default(),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// The identifier of this thread, as `_thread.get_ident()` returns it.
+pub(crate) fn this_thread() -> Option<Owned> {
+    // SAFETY: called with the GIL.
+    Owned::number(unsafe { PyThread_get_thread_ident() })
+}
+
+/// Clears the exception that is set, if there is one.
+fn clear() {
+    // SAFETY: called with the GIL.
+    unsafe { PyErr_Clear() }
+}
+
+/// Whether an exception is set, which is cleared.
+fn has_failed() -> bool {
+    // SAFETY: called with the GIL.
+    let failed = unsafe { !PyErr_Occurred().is_null() };
+    if failed {
+        clear();
+    }
+    failed
+}
+
+/// Raises a ValueError. Returns null.
+pub(crate) fn raise(message: &CStr) -> Pointer {
+    // SAFETY: the type is a constant of the interpreter.
+    unsafe { PyErr_SetString(PyExc_ValueError, message.as_ptr()) };
+    ptr::null_mut()
+}
+
+/// The exception that an `except` clause handles at the moment.
+pub(crate) fn handled_exception() -> Option<Owned> {
+    let [mut kind, mut value, mut trace] = [ptr::null_mut(); 3];
+    // SAFETY: the function stores new references or null.
+    let value = unsafe {
+        PyErr_GetExcInfo(&mut kind, &mut value, &mut trace);
+        for other in [kind, trace] {
+            if !other.is_null() {
+                Py_DecRef(other);
+            }
+        }
+        if value.is_null() {
+            return None;
+        }
+        Owned::new(value)
+    };
+    value.filter(|value| !value.as_ref().is_none())
+}
+
+/// The exception that was set, which is set again when this is dropped.
+pub(crate) struct Pending([Pointer; 3]);
+
+impl Pending {
+    /// Takes the exception, if one is set.
+    pub(crate) fn take() -> Option<Self> {
+        // SAFETY: called with the GIL; the function stores references that this owns.
+        unsafe {
+            if PyErr_Occurred().is_null() {
+                return None;
+            }
+            let [mut kind, mut value, mut trace] = [ptr::null_mut(); 3];
+            PyErr_Fetch(&mut kind, &mut value, &mut trace);
+            Some(Self([kind, value, trace]))
+        }
+    }
+
+    /// The exception as an instance of its class.
+    pub(crate) fn exception(&mut self) -> Option<Ref<'_>> {
+        let [kind, value, trace] = &mut self.0;
+        // SAFETY: these are the references that the interpreter stored.
+        unsafe {
+            PyErr_NormalizeException(kind, value, trace);
+            Ref::new(*value)
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let [kind, value, trace] = self.0;
+        // SAFETY: the references are passed on.
+        unsafe { PyErr_Restore(kind, value, trace) }
+    }
+}
+
+type Vectorcall = unsafe extern "C" fn(Pointer, *const Pointer, usize, Pointer) -> Pointer;
+
+/// Address of a function of the interpreter that is not in the limited API of 3.9; `None`: this
+/// version has none.
+pub(crate) fn find(name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: the name ends with NUL.
+    NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
+}
+
+/// `PyObject_Vectorcall`, exported since 3.9.
+fn vectorcall() -> Option<Vectorcall> {
+    static FOUND: OnceLock<Option<Vectorcall>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        // SAFETY: the function of this name has this type.
+        find(c"PyObject_Vectorcall")
+            .map(|it| unsafe { mem::transmute::<NonNull<c_void>, Vectorcall>(it) })
+    })
+}

@@ -1,0 +1,373 @@
+//! What the Python package passes when it loads this library, and what is remembered of it.
+
+use std::array;
+use std::cell::{Cell, OnceCell};
+
+use crate::frame;
+use crate::library::Library;
+use crate::memo::{Memo, POSITIONS, WHOLE};
+use crate::methods::{self, Method};
+use crate::object::{Owned, Ref};
+use crate::record::Seen;
+
+/// An object of the Python package, which is kept alive for ever.
+type Kept = Ref<'static>;
+
+/// Which tensor of a call is recorded, as in `_hooks.py`.
+pub(crate) mod tensor {
+    pub(crate) const NONE: u32 = 0;
+    pub(crate) const INPUT: u32 = 1;
+    pub(crate) const OUTPUT: u32 = 2;
+}
+
+/// Number of operations that PyTorch can distinguish.
+const MOST_OPS: usize = 64;
+/// For a code object: it belongs to torch.distributed.distributed_c10d.
+const OF_C10D: u32 = 1 << 31;
+
+/// An entry of `_OPS` in `_hooks.py`.
+#[derive(Clone, Copy)]
+pub(crate) struct What(u32);
+
+impl What {
+    /// The call is recorded elsewhere.
+    const ELSEWHERE: u32 = 1 << 20;
+
+    fn read(entry: Ref<'_>) -> Option<Self> {
+        if entry.is_none() {
+            return Some(Self(Self::ELSEWHERE));
+        }
+        let op = u8::try_from(entry.tuple_item(0)?.as_int()?).ok()?;
+        let tensor = u8::try_from(entry.tuple_item(1)?.as_int()?).ok()?;
+        let flag = |at| Some(u32::from(entry.tuple_item(at)?.is_true()?));
+        Some(Self(
+            u32::from(op) | u32::from(tensor) << 8 | flag(2)? << 16 | flag(3)? << 17,
+        ))
+    }
+
+    pub(crate) fn is_recorded(self) -> bool {
+        self.0 != Self::ELSEWHERE
+    }
+
+    pub(crate) fn op(self) -> u8 {
+        self.0.to_le_bytes()[0]
+    }
+
+    /// A constant of [`tensor`], or a value for lists of tensors.
+    pub(crate) fn tensor(self) -> u32 {
+        self.0 >> 8 & 0xFF
+    }
+
+    pub(crate) fn has_root(self) -> bool {
+        self.0 >> 16 & 1 != 0
+    }
+
+    /// The caller's locals have further arguments.
+    pub(crate) fn has_more(self) -> bool {
+        self.0 >> 17 & 1 != 0
+    }
+}
+
+/// Instead of a position: there is no such argument.
+const ABSENT: u8 = u8::MAX - 1;
+
+/// Positions of the arguments of a c10d function.
+#[derive(Clone, Copy)]
+pub(crate) struct Positions {
+    pub(crate) tensor: Option<u8>,
+    pub(crate) op: Option<u8>,
+    pub(crate) async_op: Option<u8>,
+}
+
+/// Functions and dictionaries of the Python package.
+pub(crate) struct Python {
+    /// id of a code object → `[code, kind, {instruction: site}, {instruction: entry of _OPS}]`
+    codes: Kept,
+    /// Number of an operation → entry of `_OPS`
+    ops: Kept,
+    /// `(args, group, frame)`: records a call.
+    pub(crate) issue: Kept,
+    /// `(method, arguments of the method…)` → args
+    pub(crate) described: Kept,
+    /// id of PyTorch's group → Group
+    pub(crate) groups: Kept,
+    /// PyTorch's guard that makes the dispatcher skip the Autograd keys.
+    pub(crate) below_autograd: Kept,
+    /// `(args)`: called before a call with a new signature.
+    pub(crate) look: Kept,
+    /// `(exception)`: records an exception that is being handled.
+    pub(crate) in_flight: Kept,
+    /// `()`: DDP sends a bucket.
+    pub(crate) sent: Kept,
+    /// `(work, call, site)`: remembers a Work that may be waited for.
+    pub(crate) remember: Kept,
+    /// `(work)`: remembers the Work of a synchronous call for a check.
+    pub(crate) expect: Kept,
+    /// `(work)`: checks that c10d waits for that Work. Returns whether to check the next one.
+    pub(crate) check: Kept,
+    /// `(work, frame)`: records the start of any other wait. Returns the call.
+    pub(crate) waits: Kept,
+    /// `(exception)`: records an exception that leaves a wait.
+    pub(crate) record_exception: Kept,
+}
+
+/// Names of attributes and variables.
+pub(crate) struct Names {
+    pub(crate) name: Kept,
+    pub(crate) root: Kept,
+    pub(crate) work: Kept,
+    pub(crate) async_op: Kept,
+    pub(crate) input_tensors: Kept,
+    pub(crate) output_tensors: Kept,
+    pub(crate) tensor: Kept,
+    pub(crate) op: Kept,
+    pub(crate) dtype: Kept,
+    pub(crate) shape: Kept,
+    pub(crate) root_rank: Kept,
+    pub(crate) enter: Kept,
+    pub(crate) exit: Kept,
+    pub(crate) generation: Kept,
+    pub(crate) reference: Kept,
+    pub(crate) number: Kept,
+    pub(crate) is_native: Kept,
+    op_list: Kept,
+    argument_count: Kept,
+    cells: Kept,
+    variables: Kept,
+}
+
+/// The state of this library.
+pub(crate) struct State {
+    pub(crate) library: Library,
+    pub(crate) python: Python,
+    pub(crate) names: Names,
+    pub(crate) frames: frame::Names,
+    /// Address of a dtype → its number.
+    dtypes: Vec<(usize, u8)>,
+    /// Address of a reduction operator → its number.
+    reduce_ops: Vec<(usize, u8)>,
+    /// The types of tensors whose attributes no program can override.
+    tensors: Vec<usize>,
+    memo: Memo,
+    by_number: [Cell<Option<What>>; MOST_OPS],
+    pub(crate) seen: Seen,
+    /// The replaced methods of `ProcessGroup`.
+    pub(crate) methods: [OnceCell<Method>; methods::MOST],
+    /// Generation of the open black box; 0: none is open.
+    pub(crate) generation: Cell<u64>,
+    /// Whether c10d's waits are still checked.
+    pub(crate) checking: Cell<bool>,
+}
+
+fn find(table: &[(usize, u8)], object: Ref<'_>) -> Option<u8> {
+    let found = table
+        .iter()
+        .find(|(address, _)| *address == object.address());
+    found.map(|&(_, number)| number)
+}
+
+/// Numbers by the addresses of the objects that `address` returns for a key.
+fn numbers(dict: Ref<'_>, address: impl Fn(Ref<'_>) -> Option<usize>) -> Vec<(usize, u8)> {
+    let mut all = Vec::new();
+    dict.each(|key, value| {
+        let number = value.as_int().and_then(|it| u8::try_from(it).ok());
+        if let (Some(address), Some(number)) = (address(key), number) {
+            all.push((address, number));
+        }
+    });
+    all
+}
+
+impl State {
+    /// The state for what the package passes; `None`: something is missing.
+    pub(crate) fn new(library: Library, passed: Ref<'_>) -> Option<Self> {
+        let kept = |name| passed.entry(name).map(Owned::leak);
+        let name = |text| Owned::name(text).map(Owned::leak);
+        let tensors = passed.entry(c"tensors")?;
+        let count = tensors.as_ref().tuple_length()?;
+        let types = (0..count).map(|at| tensors.as_ref().tuple_item(at).map(Ref::address));
+        Some(Self {
+            library,
+            python: Python {
+                codes: kept(c"codes")?,
+                ops: kept(c"ops")?,
+                issue: kept(c"issue")?,
+                described: kept(c"described")?,
+                groups: kept(c"groups")?,
+                below_autograd: kept(c"below_autograd")?,
+                look: kept(c"look")?,
+                in_flight: kept(c"in_flight")?,
+                sent: kept(c"sent")?,
+                remember: kept(c"remember")?,
+                expect: kept(c"expect")?,
+                check: kept(c"check")?,
+                waits: kept(c"waits")?,
+                record_exception: kept(c"record_exception")?,
+            },
+            names: Names {
+                name: name(c"name")?,
+                root: name(c"root")?,
+                work: name(c"work")?,
+                async_op: name(c"async_op")?,
+                input_tensors: name(c"input_tensors")?,
+                output_tensors: name(c"output_tensors")?,
+                tensor: name(c"tensor")?,
+                op: name(c"op")?,
+                dtype: name(c"dtype")?,
+                shape: name(c"shape")?,
+                root_rank: name(c"rootRank")?,
+                enter: name(c"__enter__")?,
+                exit: name(c"__exit__")?,
+                generation: name(c"generation")?,
+                reference: name(c"reference")?,
+                number: name(c"number")?,
+                is_native: name(c"is_native")?,
+                op_list: name(c"op_list")?,
+                argument_count: name(c"co_argcount")?,
+                cells: name(c"co_cellvars")?,
+                variables: name(c"co_varnames")?,
+            },
+            frames: frame::Names::new()?,
+            dtypes: numbers(kept(c"dtypes")?, |dtype| Some(dtype.address())),
+            reduce_ops: numbers(kept(c"reduce_ops")?, |id| {
+                usize::try_from(id.as_number()?).ok()
+            }),
+            tensors: types.collect::<Option<_>>()?,
+            memo: Memo::new(),
+            by_number: array::from_fn(|_| Cell::new(None)),
+            seen: Seen::new(),
+            methods: array::from_fn(|_| OnceCell::new()),
+            generation: Cell::new(0),
+            checking: Cell::new(true),
+        })
+    }
+
+    /// Forgets what belongs to an earlier black box.
+    pub(crate) fn bind(&self, generation: u64) {
+        self.generation.set(generation);
+        self.memo.clear();
+        self.seen.clear();
+    }
+
+    pub(crate) fn dtype(&self, dtype: Ref<'_>) -> Option<u8> {
+        find(&self.dtypes, dtype)
+    }
+
+    pub(crate) fn reduce_op(&self, value: Ref<'_>) -> Option<u8> {
+        find(&self.reduce_ops, value)
+    }
+
+    pub(crate) fn is_plain_tensor(&self, tensor: Ref<'_>) -> bool {
+        self.tensors.contains(&tensor.kind())
+    }
+
+    /// Entry of a code object in `_sites.codes`.
+    fn entry(&self, code: Ref<'_>) -> Option<Owned> {
+        let id = Owned::number(code.address() as u64)?;
+        let entry = self.python.codes.value(id.as_ref())?;
+        let owner = entry.as_ref().item(0)?;
+        (owner.as_ref() == code).then_some(entry)
+    }
+
+    /// Kind of a code object as in `_sites.py`, and whether it belongs to distributed_c10d.
+    pub(crate) fn kind(&self, code: Ref<'_>) -> Option<(u32, bool)> {
+        let value = match self.memo.get(code, WHOLE) {
+            Some(value) => value,
+            None => {
+                let entry = self.entry(code)?;
+                let kind = u32::try_from(entry.as_ref().item(1)?.as_ref().as_int()?).ok()?;
+                let is_of_c10d = !entry.as_ref().item(3)?.as_ref().is_none();
+                let value = kind | if is_of_c10d { OF_C10D } else { 0 };
+                self.memo.put(code, WHOLE, value);
+                value
+            }
+        };
+        Some((value & !OF_C10D, value & OF_C10D != 0))
+    }
+
+    /// Site of an instruction of the user's code.
+    pub(crate) fn site(&self, code: Ref<'_>, instruction: i32) -> Option<u32> {
+        self.noted(code, instruction, 2, |site| {
+            u32::try_from(site.as_int()?).ok()
+        })
+    }
+
+    /// The call that an instruction of distributed_c10d makes.
+    pub(crate) fn at_place(&self, code: Ref<'_>, instruction: i32) -> Option<What> {
+        let read = |entry: Ref<'_>| What::read(entry).map(|what| what.0);
+        self.noted(code, instruction, 3, read).map(What)
+    }
+
+    /// Positions of the arguments of a c10d function that describe its call; `None`: its other
+    /// variables may describe it as well.
+    pub(crate) fn positions(&self, code: Ref<'_>) -> Option<Positions> {
+        let packed = self.memo.get(code, POSITIONS).unwrap_or_else(|| {
+            let found = self.find_positions(code);
+            let packed = found.map_or(u32::MAX, |[tensor, op, async_op]| {
+                u32::from_le_bytes([tensor, op, async_op, 0])
+            });
+            self.memo.put(code, POSITIONS, packed);
+            packed
+        });
+        let [tensor, op, async_op, other] = packed.to_le_bytes();
+        let known = |position| Some(position).filter(|&it| it != ABSENT);
+        (other == 0).then_some(Positions {
+            tensor: known(tensor),
+            op: known(op),
+            async_op: known(async_op),
+        })
+    }
+
+    fn find_positions(&self, code: Ref<'_>) -> Option<[u8; 3]> {
+        let names = &self.names;
+        let count = code.attribute(names.argument_count)?.as_ref().as_int()?;
+        let variables = code.attribute(names.variables)?;
+        let cells = code.attribute(names.cells)?;
+        let all = variables.as_ref().tuple_length()?;
+        let position = |name: Ref<'_>| {
+            let is_it = |at: &isize| variables.as_ref().tuple_item(*at) == Some(name);
+            match (0..all).find(is_it) {
+                None => Some(ABSENT),
+                Some(at) if (at as i64) < count => u8::try_from(at).ok(),
+                Some(_) => None, // a variable that may not be set yet
+            }
+        };
+        let is_plain = cells.as_ref().tuple_length()? == 0 && position(names.op_list)? == ABSENT;
+        let found = [
+            position(names.tensor)?,
+            position(names.op)?,
+            position(names.async_op)?,
+        ];
+        is_plain.then_some(found)
+    }
+
+    /// What item `at` of a code object's entry has noted of an instruction.
+    fn noted(
+        &self,
+        code: Ref<'_>,
+        instruction: i32,
+        at: isize,
+        read: impl FnOnce(Ref<'_>) -> Option<u32>,
+    ) -> Option<u32> {
+        if let Some(value) = self.memo.get(code, instruction) {
+            return Some(value);
+        }
+        let instructions = self.entry(code)?.as_ref().item(at)?;
+        let found = instructions
+            .as_ref()
+            .value(Owned::int(instruction.into())?.as_ref())?;
+        let value = read(found.as_ref())?;
+        self.memo.put(code, instruction, value);
+        Some(value)
+    }
+
+    /// The call with this number of PyTorch's.
+    pub(crate) fn numbered(&self, number: i64) -> Option<What> {
+        let slot = self.by_number.get(usize::try_from(number).ok()?)?;
+        if slot.get().is_none() {
+            let entry = self.python.ops.value(Owned::int(number)?.as_ref())?;
+            slot.set(What::read(entry.as_ref()));
+        }
+        slot.get()
+    }
+}

@@ -1,0 +1,329 @@
+"""The extension and the Python code that it replaces, which have to record the same."""
+
+import os
+import re
+import shutil
+import tempfile
+import textwrap
+import unittest
+
+from support import job, library
+
+EXTENSION = "libddp_doctor_python.so"
+HEAD = """
+import gc, os, sys, threading, weakref
+from datetime import timedelta
+import torch, torch.distributed as dist
+from ddp_doctor import _extension
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+# Exceptions are known by their addresses, which would otherwise be reused.
+kept = []
+assert (_extension.loaded is None) == (os.environ.get("DDP_DOCTOR_NATIVE_HOOKS") == "0")
+"""
+# Calls of two ranks. Each block runs twice, since the first call at a line is left to Python.
+CALLS = {
+    "collectives": """
+t, many = torch.ones(4, 2), [torch.ones(4, 2) for _ in range(world)]
+dist.all_reduce(t)
+dist.all_reduce(t.to(torch.int64), op=dist.ReduceOp.MAX)
+dist.all_reduce(t.bfloat16(), dist.ReduceOp.MIN, None, False)
+dist.all_reduce(tensor=t, op=dist.ReduceOp(dist.ReduceOp.PRODUCT))
+dist.broadcast(t, 1)
+dist.broadcast(t, src=0)
+dist.reduce(t, 1, op=dist.ReduceOp.PRODUCT)
+dist.barrier()
+dist.all_gather(many, t)
+dist.all_gather_into_tensor(torch.ones(4 * world, 2), t)
+dist.gather(t, many if rank == 0 else None, 0)
+dist.scatter(t, many if rank == 1 else None, 1)
+try:
+    dist.reduce_scatter_tensor(torch.ones(2, 2), t, dist.ReduceOp.MAX)
+    dist.reduce_scatter(torch.ones(4, 2), many)
+except RuntimeError:  # not on Gloo before 2.9
+    pass
+dist.all_to_all_single(torch.ones(4, 2), t)
+dist.all_to_all_single(torch.ones(4, 2), t, [2, 2], [2, 2])
+""",
+    "shapes": """
+for shape in ((), (0,), (1,) * 10, (1,) * 11, (3, 1, 2)):
+    dist.all_reduce(torch.ones(shape))
+    dist.broadcast(torch.ones(shape), 0)
+for dtype in (torch.uint8, torch.int64, torch.float64, torch.float16):
+    dist.broadcast(torch.zeros(2).to(dtype), 0)
+dist.all_reduce(torch.ones(2, dtype=torch.complex64))
+dist.all_reduce(torch.ones(4, 4).t()[1])
+""",
+    "asynchronous": """
+t = torch.ones(3)
+works = [dist.all_reduce(t, async_op=True), dist.broadcast(t, 0, async_op=True), dist.barrier(async_op=True)]
+for work in works:
+    work.wait()
+work = dist.all_reduce(t, async_op=True)
+work.wait(timedelta(seconds=30))
+work = dist.all_reduce(t, async_op=1)
+while not work.is_completed():
+    pass
+work = None
+""",
+    "groups": """
+pair, alone = dist.new_group([1, 0]), dist.new_group([0])
+t = torch.ones(3)
+dist.all_reduce(t, group=pair)
+dist.broadcast(t, 0, group=pair)
+if rank == 0:
+    dist.all_reduce(t, group=alone)
+dist.barrier(pair)
+pair.allreduce([t]).wait()
+pair.broadcast(t, 0).wait()
+dist.destroy_process_group(pair)
+""",
+    "messages": """
+t = torch.ones(3)
+for tag in (0, 7):
+    dist.send(t, 1, tag=tag) if rank == 0 else dist.recv(t, 0, tag=tag)
+    (dist.isend(t, 1) if rank == 0 else dist.irecv(t, 0)).wait()
+dist.send(t, 1) if rank == 0 else dist.recv(t)
+both = [dist.P2POp(dist.isend, t, 1 - rank), dist.P2POp(dist.irecv, torch.ones(3), 1 - rank)]
+for work in dist.batch_isend_irecv(both):
+    work.wait()
+""",
+    "lists": """
+ts = [torch.ones(2), torch.ones(5)]
+dist.all_reduce_coalesced(ts)
+with dist._coalescing_manager():
+    dist.all_reduce(ts[0])
+    dist.all_reduce(ts[1])
+""",
+    "objects": """
+dist.broadcast_object_list([{"a": 1}], 0)
+dist.all_gather_object([None] * world, "x" * rank)
+dist.monitored_barrier()
+""",
+    "tensors": """
+class Ours(torch.Tensor):
+    pass
+dist.all_reduce(torch.ones(3).as_subclass(Ours))
+dist.broadcast(torch.ones(3).as_subclass(Ours), 0)
+dist.all_reduce(torch.nn.Parameter(torch.ones(3)).data)
+with torch.no_grad():
+    dist.broadcast(torch.nn.Parameter(torch.ones(3)), 0)
+with torch.inference_mode():
+    dist.all_reduce(torch.ones(3))
+    dist.broadcast(torch.ones(3), 0)
+""",
+    "exceptions": """
+t = torch.ones(3)
+for wrong in (lambda: dist.all_reduce("x"), lambda: dist.broadcast(t, 9), lambda: dist.all_reduce(t, "sum")):
+    try:
+        wrong()
+    except Exception as error:
+        kept.append(error)
+        dist.all_reduce(t)
+try:
+    raise ValueError("in flight %d" % turn)
+except ValueError as error:
+    kept.append(error)
+    dist.all_reduce(t)
+    dist.barrier()
+pair = dist.new_group([0, 1], timeout=timedelta(milliseconds=100))
+try:
+    if rank == 0:
+        dist.recv(t, 1, group=pair)
+except RuntimeError as error:
+    kept.append(error)
+dist.barrier()
+try:
+    dist.all_reduce(t, async_op=True).wait("soon")
+except TypeError as error:
+    kept.append(error)
+""",
+    "threads": """
+t = torch.ones(3)
+def calls():
+    dist.all_reduce(t)
+    dist.broadcast(t, 0, async_op=True).wait()
+for _ in range(3):
+    thread = threading.Thread(target=calls)
+    thread.start()
+    thread.join()
+""",
+    "DDP": """
+torch.manual_seed(turn)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+for _ in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+with model.no_sync():
+    model(torch.ones(2, 4)).sum().backward()
+""",
+    "functional": """
+import torch.distributed._functional_collectives as functional
+functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD).sum()
+""",
+    "worlds": """
+dist.barrier()
+dist.destroy_process_group()
+store = "file://%s/store-%d" % (os.environ["DDP_DOCTOR_RUN_DIR"], turn)
+dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+dist.all_reduce(torch.ones(3))
+""",
+}
+RECORDED = ("issued", "returned", "wait-begin", "wait-end", "splits", "unawaited", "exception", "group-destroyed")
+
+
+def said(box):
+    """What the records say, apart from times, processes, and the folder of the program."""
+    threads, all_said = [], []
+    for r in box.records:
+        if r.kind not in RECORDED:
+            continue
+        if r.thread not in threads:
+            threads.append(r.thread)
+        place = r.site and r.site[1:], r.callers and [caller[1:] for caller in r.callers]
+        shape = r.dtype, r.shape, r.numel, r.tensors, r.sizes
+        what = r.kind, r.op, r.reduce_op, r.flags, r.group, r.seq, r.call, r.root, r.tag
+        text = re.sub("0x[0-9a-f]+", "0x", r.text)
+        all_said.append((*what, shape, place, threads.index(r.thread), r.step, text, r.code))
+    return all_said
+
+
+class Extension(unittest.TestCase):
+    maxDiff = None
+
+    def run_job(self, code, ranks=1, **changes):
+        outcome = job(HEAD + code + "\nos._exit(0)\n", ranks, **changes)
+        self.addCleanup(os.unlink, outcome.file)
+        self.assertEqual(outcome.statuses, [0] * ranks, "\n".join(outcome.outputs))
+        self.assertEqual(len(outcome.boxes), ranks, outcome.outputs)
+        return outcome
+
+    def both_say_the_same(self, **changes):
+        function = "def block(turn):\n%s\nblock(0)\nblock(1)"
+        code = "\n".join(function % textwrap.indent(block.strip(), "    ") for block in CALLS.values())
+        native = self.run_job(code, 2, DDP_DOCTOR_NATIVE_HOOKS="1", **changes)
+        python = self.run_job(code, 2, DDP_DOCTOR_NATIVE_HOOKS="0", **changes)
+        for rank in range(2):
+            ours, reference = said(native.boxes[rank]), said(python.boxes[rank])
+            for i, (one, other) in enumerate(zip(ours, reference)):
+                self.assertEqual(one, other, "rank %d, record %d of %d" % (rank, i, len(reference)))
+            self.assertEqual(len(ours), len(reference))
+            self.assertGreater(len(ours), 300)
+
+    def test_both_record_the_same(self):
+        self.both_say_the_same()
+
+    def test_both_record_the_same_under_interception(self):
+        self.both_say_the_same(DDP_DOCTOR_CAPTURE="interception")
+
+    def test_common_calls_are_not_left_to_python(self):
+        code = """
+from ddp_doctor import _hooks
+left = []
+issue = _hooks.issue.__code__
+def profile(frame, event, arg):
+    if event == "call" and frame.f_code is issue:
+        left.append(1)
+t, many = torch.ones(3), [torch.ones(3)]
+def calls():
+    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    dist.broadcast(t, 0)
+    dist.barrier()
+    dist.all_gather(many, t)
+    dist.reduce(t, 0)
+    dist.all_reduce(t, async_op=True).wait()
+calls()
+calls()
+sys.setprofile(profile)
+for _ in range(10):
+    calls()
+sys.setprofile(None)
+assert not left, len(left)
+"""
+        self.run_job(code)
+        self.run_job(code, DDP_DOCTOR_CAPTURE="interception")
+
+    def test_nothing_is_kept_or_leaked(self):
+        code = """
+t, value = torch.ones(3), dist.ReduceOp.MAX
+def calls():
+    dist.all_reduce(t, value)
+    dist.broadcast(t, 0)
+    dist.all_reduce(t, async_op=True).wait()
+    dist.barrier()
+def counts():
+    gc.collect()
+    seen = t, value, t.dtype, None, True, dist.group.WORLD, calls
+    return [sys.getrefcount(it) for it in seen], len(gc.get_objects())
+for _ in range(10):
+    calls()
+before, objects = counts()
+for _ in range(1000):
+    calls()
+after, objects_after = counts()
+for one, other in zip(before, after):
+    assert abs(one - other) < 100, (before, after)
+assert abs(objects - objects_after) < 100, (objects, objects_after)
+data = weakref.ref(t)
+del t
+gc.collect()
+assert data() is None
+"""
+        self.run_job(code)
+        self.run_job(code, DDP_DOCTOR_CAPTURE="interception")
+
+    def test_odd_arguments_do_not_raise_into_the_call(self):
+        self.run_job(
+            """
+extension = _extension.loaded
+before, after = extension.hooks_of(1, _extension._box.generation)
+for odd in (None, 1, "x", object(), dist.group.WORLD):
+    assert before(odd) is None and after(odd) is None
+    assert extension.finish(odd) is None and extension.bind(odd) is None
+extension.bind(_extension._box.generation)
+assert extension.interrupted() is None and extension.begin() == 0 and extension.begin(*"abcdef") == 0
+assert extension.is_inside("x") == 0
+for wrong in (lambda: extension.hooks_of("x", 1), extension.prepare, extension.wrap_wait, extension.wrap_method):
+    try:
+        wrong()
+    except ValueError:
+        pass
+    else:
+        raise AssertionError(wrong)
+for wrong in (lambda: dist.Work.wait(), lambda: dist.Work.wait(1), lambda: dist.all_reduce(torch.ones(1), async_op=True).wait(*range(20))):
+    try:
+        wrong()
+    except TypeError:
+        pass
+    else:
+        raise AssertionError(wrong)
+dist.all_reduce(torch.ones(1))
+"""
+        )
+
+    def test_an_extension_that_cannot_be_loaded_is_one_line(self):
+        folder = tempfile.mkdtemp(prefix="ddp-doctor-test-")
+        self.addCleanup(shutil.rmtree, folder)
+        alone = shutil.copy(library(), folder)
+        beside = os.path.join(folder, EXTENSION)
+        for place in (
+            lambda: None,
+            lambda: open(beside, "w").close(),
+            lambda: os.chmod(shutil.copy(os.path.join(os.path.dirname(library()), EXTENSION), beside), 0o777),
+        ):
+            place()
+            outcome = job(
+                "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
+                "dist.all_reduce(torch.ones(1))\nchild = dist.new_group([0])\n",
+                DDP_DOCTOR_LIBRARY=alone,
+            )
+            os.unlink(outcome.file)
+            self.assertEqual(outcome.statuses, [0], outcome.outputs)
+            self.assertEqual([r.op for r in outcome.box.of("issued")][:3], [32, 5, 1])
+            lines = [line for line in outcome.outputs[0].splitlines() if "ddp-doctor" in line]
+            self.assertEqual(len(lines), 1, outcome.outputs)
+            self.assertIn("calls are recorded in Python", lines[0])
+            self.assertIn(EXTENSION, lines[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

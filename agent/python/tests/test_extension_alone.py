@@ -1,0 +1,164 @@
+"""The extension without PyTorch, so that every version of CPython can run it.
+
+    DDP_DOCTOR_LIBRARY=target/debug/libddp_doctor.so python3.13 agent/python/tests/test_extension_alone.py
+"""
+
+import ctypes
+import os
+import sys
+import unittest
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from ddp_doctor import _sites, _words  # noqa: E402
+from ddp_doctor._native import CallRecord  # noqa: E402
+from support import library  # noqa: E402
+
+C10D = "/torch/distributed/distributed_c10d.py"
+NAME = "ddp_doctor_python"
+GROUP, GENERATION, SITE = 5, 1, 77
+SUM, FLOAT = object(), object()
+ALL_REDUCE, BROADCAST = 3, 2
+OPS = {ALL_REDUCE: (_words.ALL_REDUCE, 1, False, "arguments"), BROADCAST: (_words.BROADCAST, 1, True, False)}
+FUNCTIONS = """
+def all_reduce(tensor, op, group=None, async_op=False):
+    unbound = async_op
+    del unbound
+    group(args)
+    after(args)
+    if not async_op:
+        work.wait()
+    return work
+"""
+
+
+class Tensor:
+    dtype = FLOAT
+
+    def __init__(self, *shape):
+        self.shape = shape
+
+
+class Arguments:
+    async_op = False
+
+    def __init__(self, name, root, tensor):
+        self.name, self.root, self.input_tensors, self.output_tensors = name, root, [tensor], []
+
+
+class Work:
+    raised = None
+
+    def wait(self, timeout=None):
+        """Waits."""
+        if self.raised is not None:
+            raise self.raised
+        return timeout or "waited"
+
+
+class Alone(unittest.TestCase):
+    """One test, since a process has one extension."""
+
+    def setUp(self):
+        self.recorded, self.left, self.waits, self.raised = [], [], [], []
+        _sites._torch, _sites._C10D = "/torch/", C10D
+        self.work = Work()
+        original = Work.wait
+        file = os.path.join(os.path.dirname(library()), "lib%s.so" % NAME)
+        loader = ExtensionFileLoader(NAME, file)
+        self.extension = loader.create_module(ModuleSpec(NAME, loader, origin=file))
+        u32, u64 = ctypes.c_uint32, ctypes.c_uint64
+        self.functions = [
+            ctypes.CFUNCTYPE(u64, ctypes.POINTER(CallRecord), u32, u32)(self.issued_at),
+            ctypes.CFUNCTYPE(None, u64)(lambda call: self.recorded.append(("returned", call))),
+            ctypes.CFUNCTYPE(None, u64, u32)(lambda call, site: self.recorded.append(("wait", call, site))),
+            ctypes.CFUNCTYPE(None, u64)(lambda call: self.recorded.append(("end", call))),
+        ]
+        passed = {
+            "codes": _sites.codes,
+            "ops": OPS,
+            "dtypes": {FLOAT: 1},
+            "reduce_ops": {id(SUM): 2},
+            "tensors": (Tensor,),
+            "groups": {},
+            "record_exception": self.raised.append,
+            "issue": self.issue,
+            "waits": lambda work, frame: self.waits.append(work) or 0,
+            "check": lambda work: True,
+        }
+        for name in ("described", "below_autograd", "look", "in_flight", "sent", "remember", "expect"):
+            passed[name] = lambda *args: None
+        self.extension.prepare(passed, *(ctypes.cast(it, ctypes.c_void_p).value for it in self.functions))
+        Work.wait = self.extension.wrap_wait(Work, original, original.__doc__)
+        self.extension.bind(GENERATION)
+
+    def issued_at(self, record, group, site):
+        call = record[0]
+        dims = list(call.dims)[: call.ndim]
+        said = "issued", call.op, call.dtype, call.reduce_op, call.flags, call.root, call.numel, dims, call.tensors
+        self.recorded.append((*said, group, site))
+        return len(self.recorded)
+
+    def issue(self, args, group, frame):
+        """Learns the line, as `_hooks.issue` does, and records nothing."""
+        self.left.append(args)
+        entry = _sites.entry_of(frame.f_code)
+        user = frame
+        if entry[3] is not None:
+            entry[3][frame.f_lasti] = OPS[args.name]
+            user = frame.f_back
+        _sites.entry_of(user.f_code)[2][user.f_lasti] = SITE
+
+    def test_calls_and_waits(self):
+        before, after = self.extension.hooks_of(GROUP, GENERATION)
+        space = {"after": after, "work": self.work}
+        exec(compile(FUNCTIONS, C10D, "exec"), space)
+        tensor = Tensor(2, 3)
+
+        def call(args, **others):
+            space["args"] = args
+            return space["all_reduce"](tensor, SUM, before, **others)
+
+        numel_and_shape = 8 | 16
+        for flags, others in ((0, {}), (1, {"async_op": True})):
+            for turn in range(3):
+                del self.recorded[:], self.left[:]
+                call(Arguments(ALL_REDUCE, -1, tensor), **others)
+                if turn == 0 and not others:
+                    self.assertEqual(len(self.left), 1, "a new line is left to Python")
+                    continue
+                self.assertEqual(self.left, [])
+                issued = ("issued", 1, 1, 2, flags | numel_and_shape, -1, 6, [2, 3], 1, GROUP, SITE)
+                waited = [] if others else [("wait", 1, SITE), ("end", 1)]
+                self.assertEqual(self.recorded, [issued, ("returned", 1)] + waited)
+
+        # A call without a c10d function, as DDP makes them: the hook itself says what it is.
+        for turn in range(2):
+            del self.recorded[:], self.left[:]
+            before(Arguments(BROADCAST, 1, tensor))
+        self.assertEqual(self.recorded[0][:6], ("issued", 6, 1, 0, 32 | numel_and_shape, 1))
+        after(Arguments(BROADCAST, 1, tensor))
+
+        # Waits for other Works, and what they return or raise.
+        del self.waits[:]
+        self.assertEqual((self.work.wait(), self.work.wait(timeout=3)), ("waited", 3))
+        self.assertEqual((self.waits, Work.wait.__doc__), ([self.work] * 2, "Waits."))
+        self.work.raised = ValueError("lost")
+        with self.assertRaises(ValueError):
+            self.work.wait()
+        self.assertEqual(self.raised, [self.work.raised])
+
+        # An exception that is set already, an odd tensor, an odd operator: no exception.
+        del self.left[:]
+        for odd in (Arguments(ALL_REDUCE, -1, object()), Arguments("x", -1, tensor), None, 3):
+            self.assertIsNone(before(odd))
+            self.assertIsNone(after(odd))
+        count = sys.getrefcount(tensor)
+        for _ in range(100):
+            call(Arguments(ALL_REDUCE, -1, tensor), async_op=True)
+        self.assertLess(abs(sys.getrefcount(tensor) - count), 5)
+
+
+if __name__ == "__main__":
+    unittest.main()
