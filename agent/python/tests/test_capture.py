@@ -225,7 +225,8 @@ dist.destroy_process_group()
             outcome = job(head + switch + HEAD + program % kind, PYTHONPATH=PACKAGE)
             self.addCleanup(os.unlink, outcome.file)
             self.assertEqual(outcome.statuses, [0], outcome.outputs)
-            records = outcome.box.records
+            # A garbage collection may take long on a busy machine.
+            records = [r for r in outcome.box.records if r.kind != "spent"]
             said.append([(r.kind, r.op, r.call, r.seq, r.shape, r.flags, r.sizes) for r in records])
         self.assertEqual(said[0], said[1])
         self.assertIn("wait-end", [record[0] for record in said[0]])
