@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::event::ProcessId;
-use super::model::{Doing, Process};
-use super::situation::Situation;
+use crate::evidence::event::ProcessId;
+use crate::model::{Doing, Process};
+use crate::situation::Situation;
 
 /// The first two intervals are at most the stall limit divided by this: two captures precede the
 /// limit.
@@ -137,7 +137,7 @@ mod tests {
     use ddp_doctor_proto::report::Where;
 
     use super::*;
-    use crate::event::{CallId, GroupInfo, Stacks, ThreadId};
+    use crate::evidence::event::{CallId, GroupInfo, Stacks, ThreadId};
     use crate::testing::{call, group};
     use crate::{Config, Engine, Event};
 
@@ -319,7 +319,7 @@ mod tests {
                 process: ProcessId(2),
                 state: ddp_doctor_proto::ProcessState::Dead,
                 exit: ddp_doctor_proto::report::Exit::default(),
-                oom_kills: crate::event::OomKills::default(),
+                oom_kills: crate::evidence::event::OomKills::default(),
                 at: seconds(1.5),
             },
         );

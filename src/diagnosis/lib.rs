@@ -20,48 +20,31 @@ use ddp_doctor_proto::report::{
     Tool, Verdict, WaitingIn,
 };
 
-pub mod activity;
-pub mod align;
-pub mod allocation;
-pub mod backends;
-pub mod branches;
 pub mod capture;
-pub mod cause;
-pub mod certificate;
-pub mod communication;
-pub mod contract;
-pub mod creations;
-pub mod detect;
-pub mod device;
-pub mod event;
-pub mod growth;
-pub mod guards;
-pub mod interfaces;
+pub mod evidence;
+pub mod findings;
 pub mod judge;
-pub mod lateness;
 pub mod model;
-pub mod order;
-pub mod place;
-pub mod roster;
-pub mod settings;
+pub mod proof;
 pub mod situation;
-pub mod startup;
-pub mod streams;
+pub mod source;
+pub mod speed;
+pub mod stacks;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod timing;
-pub mod trend;
+pub mod trends;
 pub mod waits;
 pub mod words;
 
-pub use event::Event;
+pub use evidence::event::{self, Event};
 
 use capture::CaptureRequests;
-use detect::Key;
 use event::ProcessId;
+use evidence::roster::Roster;
+use findings::Key;
 use judge::Judged;
 use model::{Doing, Ending, Model, Process, Target};
-use roster::Roster;
 use situation::Situation;
 use timing::Timing;
 
@@ -108,9 +91,9 @@ pub struct Engine {
     ranks: Vec<Rank>,
     timeout: Option<Timestamp>,
     /// Cached analysis of stragglers.
-    late: lateness::Review,
+    late: speed::lateness::Review,
     /// Cached analysis of the duration of collectives.
-    communication: communication::Review,
+    communication: speed::communication::Review,
     /// Stack captures requested so far, and those to request next.
     asked: CaptureRequests,
     wanted: Vec<ProcessId>,
@@ -130,8 +113,8 @@ impl Engine {
             findings: Vec::new(),
             ranks: Vec::new(),
             timeout: None,
-            late: lateness::Review::default(),
-            communication: communication::Review::default(),
+            late: speed::lateness::Review::default(),
+            communication: speed::communication::Review::default(),
             asked: CaptureRequests::default(),
             wanted: Vec::new(),
         }
@@ -182,10 +165,7 @@ impl Engine {
         let mut situation = Situation::of(&self.model, &self.config, now);
         situation.straggler = self.late.look(&self.model, now).cloned();
         situation.communication = self.communication.look(&self.model, now).clone();
-        let drafts = detect::ALL
-            .iter()
-            .flat_map(|detector| detector.detect(&situation))
-            .collect();
+        let drafts = findings::detect(&situation);
         let judged = judge::judge(&situation, drafts);
         let timeout = next_look(&situation)
             .into_iter()
@@ -430,7 +410,7 @@ fn conclude(
             let cause = one
                 .caused_by
                 .and_then(|cause| keys.iter().position(|key| *key == cause));
-            let mut finding = one.draft.into_finding(situation, detected_at);
+            let mut finding = findings::finding(one.draft, situation, detected_at);
             finding.role = one.role;
             finding.caused_by = cause.into_iter().collect();
             if finding.code.starts_with("DD1") || finding.code.starts_with("DD4") {

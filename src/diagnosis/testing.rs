@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
-use super::event::{Call, CallId, GroupInfo, ThreadId};
+use crate::evidence::event::{Call, CallId, GroupInfo, ThreadId};
 
 pub(crate) struct CallBuilder(Call);
 

@@ -8,8 +8,8 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 pub use ddp_doctor_proto::words::rank_list;
 use ddp_doctor_proto::words::runs;
 
-use super::event::{Call, GroupInfo};
-use super::model::Place;
+use crate::evidence::event::{Call, GroupInfo};
+use crate::model::Place;
 
 /// Formats ranks: "rank 1", "ranks 0 and 2", "ranks 0–5, 7 and 9".
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use ddp_doctor_proto::v1;
 
 use super::markdown::escaped;
 use super::text::{Sources, Style, duration, ended, plain, short_path};
-use crate::diagnosis::{place, words};
+use crate::diagnosis::{evidence::place, words};
 
 /// Maximum length of a native function's name shown, in characters.
 const FUNCTION: usize = 60;

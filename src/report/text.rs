@@ -11,7 +11,7 @@ pub(super) use ddp_doctor_proto::words::{context, duration, ended};
 pub use ddp_doctor_proto::words::{plain, wrapped};
 use ddp_doctor_proto::words::{sides, source_line};
 
-use crate::diagnosis::{cause, detect};
+use crate::diagnosis::{findings, source::cause};
 
 /// Width at which text is wrapped, in columns.
 pub(super) const WIDTH: usize = 100;
@@ -197,7 +197,7 @@ pub fn finding(
         labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
     }
     // A newer coordinator may report codes that this version does not know.
-    if detect::about(&finding.code).is_some() {
+    if findings::detector(&finding.code).is_some() {
         let more = format!("ddp-doctor explain {}", finding.code);
         labelled(out, "more", &more, style)?;
     }

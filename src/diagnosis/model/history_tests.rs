@@ -3,7 +3,7 @@
 use ddp_doctor_proto::{ExceptionKind, Op};
 
 use super::*;
-use crate::event::{CallId, Event, ProcessId, ThreadId};
+use crate::evidence::event::{CallId, Event, ProcessId, ThreadId};
 use crate::model::Model;
 use crate::testing;
 
@@ -27,7 +27,7 @@ impl Chance {
 /// Ranks that issue calls in one group.
 struct Job {
     model: Model,
-    group: Arc<crate::event::GroupInfo>,
+    group: Arc<crate::evidence::event::GroupInfo>,
     steps: Vec<u64>,
     seqs: Vec<u64>,
     batches: Vec<Option<u64>>,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 
-use super::event::{GroupInfo, ProcessId, StartedRank};
-use super::timing::Timing;
+use crate::evidence::event::{GroupInfo, ProcessId, StartedRank};
+use crate::timing::Timing;
 
 mod accumulation;
 mod apply;

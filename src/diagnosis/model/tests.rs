@@ -4,7 +4,7 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
 use super::*;
-use crate::event::{Event, MemorySample, OomKills};
+use crate::evidence::event::{Event, MemorySample, OomKills};
 use crate::testing;
 
 #[test]

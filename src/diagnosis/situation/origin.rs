@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::absence::{Absence, Absent};
-use super::{FAILED_FOR, Situation, Stall};
-use crate::contract;
-use crate::device;
 use crate::model::{Ending, GroupId, JoinedCall, Process, Side, Wait, libc_signal};
+use crate::situation::absence::{Absence, Absent};
+use crate::situation::contract;
+use crate::situation::stall::Stall;
+use crate::situation::{FAILED_FOR, Situation};
+use crate::waits::device;
 
 /// The first condition that explains a stall or a divergence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,12 +6,13 @@ use std::time::Duration;
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::absence::{Absence, Absent, Hopelessness};
-use super::{Origin, Situation, is_last_call};
-use crate::guards::Parting;
 use crate::model::{
     Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Process, Side, Wait, libc_signal,
 };
+use crate::situation::absence::{Absence, Absent, Hopelessness};
+use crate::situation::origin::Origin;
+use crate::situation::{Situation, is_last_call};
+use crate::source::guards::Parting;
 use crate::waits::{lasts, partners};
 
 /// Ranks of a group wait for members that have not made their call.

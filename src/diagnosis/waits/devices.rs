@@ -8,11 +8,11 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::super::activity;
-use super::super::device;
-use super::super::event::CallId;
-use super::super::model::{Model, Process, Side};
-use super::{Blocked, for_message, for_others, launches};
+use crate::evidence::event::CallId;
+use crate::model::{Model, Process, Side};
+use crate::stacks;
+use crate::waits::device;
+use crate::waits::{Blocked, for_message, for_others, launches};
 
 /// The wait of a process that is inside no recorded call or wait.
 pub(super) fn blocked(
@@ -21,7 +21,7 @@ pub(super) fn blocked(
     rank: u32,
     now: Timestamp,
 ) -> Option<Blocked> {
-    let under_way = |it: &super::Thread| it.is_under_way();
+    let under_way = |it: &crate::waits::Thread| it.is_under_way();
     if process.threads.values().any(under_way) {
         return None;
     }
@@ -30,7 +30,7 @@ pub(super) fn blocked(
         .threads
         .values()
         .find_map(|it| it.within_since(now, timing.uncertain_wait));
-    let inside = within.or_else(|| activity::unseen_call(process, timing).map(|_| process.last_at));
+    let inside = within.or_else(|| stacks::unseen_call(process, timing).map(|_| process.last_at));
     if inside.is_none() && !device::is_waited_for(process, timing) {
         return None;
     }

@@ -59,7 +59,7 @@ use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::Event;
 use ddp_doctor::diagnosis::timing::{TimeScale, Timing};
-use ddp_doctor::diagnosis::{Config, Engine, certificate};
+use ddp_doctor::diagnosis::{Config, Engine, proof};
 use ddp_doctor::report::text;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
 use serde::Deserialize;
@@ -337,7 +337,7 @@ fn shown(report: &Report, code: &str) -> Result<String, String> {
 pub(crate) fn check_proof(finding: &Finding) -> Result<(), String> {
     match (&finding.certificate, finding.confidence) {
         (Some(proof), Confidence::Proved) => {
-            certificate::check(proof).map_err(|e| format!("{}: {e}: {proof:?}", finding.code))
+            proof::check(proof).map_err(|e| format!("{}: {e}: {proof:?}", finding.code))
         }
         (None, Confidence::Suspected | Confidence::Supported) => Ok(()),
         _ => Err(format!(
