@@ -1,10 +1,16 @@
-//! A sample report for tests.
+//! A sample report and its timeline for tests.
+
+use std::sync::Arc;
 
 use ddp_doctor_proto::report::{
-    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group, Job,
-    Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity, Timestamp, Tool,
-    Verdict, Where,
+    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group,
+    GroupRef, Job, Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity,
+    Timestamp, Tool, Verdict, Where,
 };
+use ddp_doctor_proto::{DType, Op, ReduceOp};
+
+use super::timeline::{Blocked, Curve, Event, Mark, TimedCall, Timeline, Track};
+use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 
 fn call(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
     RankCall {
@@ -114,5 +120,116 @@ pub(super) fn report() -> Report {
         },
         findings: vec![early_exit()],
         ranks: ranks(),
+    }
+}
+
+/// A group name with markup, as a hostile job may send it.
+pub(super) const MARKUP: &str = "</script><img src=x onerror=alert(1)>";
+
+/// The timeline of [`report`]: two calls of each rank, the second open on ranks 0 and 2.
+pub(super) fn timeline() -> Timeline {
+    let at = |ms: u64| Timestamp(ms * 1_000_000);
+    let call = |id: u64, ms: u64| Call {
+        id: CallId(id),
+        at: at(ms),
+        group: Some(Arc::new(GroupInfo {
+            key: GroupRef {
+                layer: "c10d".into(),
+                epoch: 0,
+                name: "0".into(),
+                ordinal: 0,
+                members: vec![0, 1, 2],
+            },
+            description: "default_pg".into(),
+            backend: "gloo".into(),
+            seat: None,
+        })),
+        seq: id,
+        op: Op::AllReduce,
+        dtype: DType::Float32,
+        numel: Some(4680),
+        shape: Some(vec![4680]),
+        tensors: 1,
+        step: id - 15,
+        place: Some(Arc::new(Where {
+            file: "train.py".into(),
+            line: 9,
+            function: "main".into(),
+        })),
+        ..empty_call()
+    };
+    let timed = |id, ms, ended: Option<u64>| TimedCall {
+        call: Arc::new(call(id, ms)),
+        returned: Some(at(ms + 1)),
+        wait: Some((at(ms + 1), ended.map(at))),
+        inferred: false,
+        completed: None,
+    };
+    let track = |rank| {
+        let mut calls = vec![timed(22, 8000, Some(8200 + u64::from(rank)))];
+        if rank != 1 {
+            calls.push(timed(23, 8800, None));
+        }
+        let exit = Exit {
+            code: Some(0),
+            signal: None,
+        };
+        Track {
+            rank,
+            host: "node".into(),
+            pid: 1,
+            layer: "c10d".into(),
+            began: at(1000),
+            ended: (rank == 1).then_some((at(8700), exit)),
+            calls,
+            marks: vec![Mark {
+                at: at(7900),
+                what: Event::Step(7),
+            }],
+            memory: vec![Curve {
+                name: "resident set".into(),
+                points: vec![(at(2000), 1 << 20), (at(8000), 3 << 20)],
+            }],
+            ..Track::default()
+        }
+    };
+    let blocked = |rank| Blocked {
+        rank,
+        call: Arc::new(call(23, 8800)),
+        since: at(8800),
+        needs: vec![1],
+    };
+    Timeline {
+        until: at(10_000),
+        tracks: vec![track(0), track(1), track(2)],
+        waits: vec![blocked(0), blocked(2)],
+    }
+}
+
+fn empty_call() -> Call {
+    Call {
+        id: CallId(0),
+        at: Timestamp(0),
+        thread: ThreadId(0),
+        group: None,
+        seq: 0,
+        op: Op::Unspecified,
+        dtype: DType::Unspecified,
+        reduce_op: ReduceOp::Unspecified,
+        root: None,
+        peer: None,
+        tag: None,
+        numel: None,
+        shape: None,
+        tensors: 0,
+        takes_all: false,
+        is_async: false,
+        on_stream: None,
+        beneath: None,
+        hidden: false,
+        splits: [Vec::new(), Vec::new()],
+        step: 0,
+        phase: None,
+        place: None,
     }
 }

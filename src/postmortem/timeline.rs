@@ -1,0 +1,331 @@
+//! Collects the timeline of a job while its evidence is played.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use ddp_doctor_proto::ProcessState;
+use ddp_doctor_proto::report::{CallState, Effect, Report, Timestamp, Verdict};
+
+use super::play::Observer;
+use crate::diagnosis::event::{Call, CallId, MemorySample, ProcessId, ThreadId};
+use crate::diagnosis::waits::Waits;
+use crate::diagnosis::{Engine, Event};
+use crate::report::timeline::Event as What;
+use crate::report::timeline::{Blocked, Curve, Mark, TimedCall, Timeline, Track};
+
+/// Maximum number of calls kept for all processes together …
+const CALLS: usize = 200_000;
+/// … and for each process, depending on the number of processes.
+const CALLS_EACH: [usize; 2] = [32, 512];
+/// Maximum number of marks of each kind kept per process.
+const MARKS: usize = 256;
+/// Maximum number of points per curve. When it is reached, every second point is dropped.
+const POINTS: usize = 256;
+/// Maximum number of curves per process.
+const CURVES: usize = 32;
+
+/// Builds a [`Timeline`] from the events passed to an engine.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    processes: BTreeMap<ProcessId, Process>,
+    waits: Vec<Blocked>,
+    until: Timestamp,
+}
+
+/// One process.
+#[derive(Debug, Default)]
+struct Process {
+    rank: Option<u32>,
+    track: Track,
+    /// Calls that may be dropped when newer ones need room, by id.
+    calls: BTreeMap<CallId, TimedCall>,
+    /// Older calls that had not ended when they would have been dropped.
+    open: BTreeMap<CallId, TimedCall>,
+    last: BTreeMap<ThreadId, CallId>,
+    steps: VecDeque<Mark>,
+    marks: VecDeque<Mark>,
+}
+
+impl Observer for Collector {
+    fn event(&mut self, event: &Event) {
+        let room = CALLS / self.processes.len().max(1);
+        let room = room.clamp(CALLS_EACH[0], CALLS_EACH[1]);
+        match event {
+            Event::ProcessJoined {
+                process,
+                rank,
+                host,
+                pid,
+                layer,
+                at,
+                ..
+            } => {
+                let it = self.processes.entry(*process).or_insert_with(|| Process {
+                    track: Track {
+                        host: Arc::clone(host),
+                        pid: *pid,
+                        layer: Arc::clone(layer),
+                        began: *at,
+                        ..Track::default()
+                    },
+                    ..Process::default()
+                });
+                it.rank = it.rank.or(*rank);
+            }
+            Event::Issued { process, call } => {
+                self.with(*process, |it| it.issued(call, room));
+            }
+            Event::Returned {
+                process, call, at, ..
+            } => self.with(*process, |it| {
+                it.call(*call, |call| call.returned = Some(*at));
+            }),
+            Event::WaitBegin {
+                process,
+                thread,
+                call,
+                at,
+                ..
+            } => self.with(*process, |it| it.wait(*thread, *call, *at, false)),
+            Event::WaitEnd {
+                process,
+                thread,
+                call,
+                at,
+            } => self.with(*process, |it| it.wait(*thread, *call, *at, true)),
+            Event::Completed { process, call, at } => self.with(*process, |it| {
+                it.call(*call, |call| call.completed = Some(*at));
+            }),
+            _ => self.mark(event),
+        }
+    }
+
+    fn evaluated(&mut self, engine: &Engine, now: Timestamp, changed: bool) {
+        self.until = engine.model().over().unwrap_or(now);
+        if !changed {
+            return;
+        }
+        let stalls = matches!(
+            engine.verdict(),
+            Verdict::Hang | Verdict::Crash | Verdict::Wrong
+        );
+        if !stalls {
+            self.waits.clear();
+            return;
+        }
+        // Ranks that are ended because of the stall no longer wait.
+        let blocked = Waits::of(engine.model(), now).blocked;
+        if blocked.len() >= self.waits.len() {
+            let threads = blocked.into_values().filter_map(|it| it.into_iter().next());
+            self.waits = threads
+                .map(|it| Blocked {
+                    rank: it.rank,
+                    call: it.call,
+                    since: it.since,
+                    needs: it.needs,
+                })
+                .collect();
+        }
+    }
+}
+
+impl Collector {
+    fn with(&mut self, process: ProcessId, apply: impl FnOnce(&mut Process)) {
+        self.processes.get_mut(&process).map(apply);
+    }
+
+    /// Applies the events that are no calls.
+    fn mark(&mut self, event: &Event) {
+        let (process, at, what) = match event {
+            Event::Step {
+                process, step, at, ..
+            } => (*process, *at, What::Step(*step)),
+            Event::PhaseBegin { process, name, at } => {
+                (*process, *at, What::PhaseBegan(Arc::clone(name)))
+            }
+            Event::PhaseEnd { process, name, at } => {
+                (*process, *at, What::PhaseEnded(Arc::clone(name)))
+            }
+            Event::Exception {
+                process,
+                text,
+                place,
+                at,
+                ..
+            } => {
+                let what = What::Exception(Arc::clone(text), place.clone());
+                (*process, *at, what)
+            }
+            Event::InputEnded { process, at, .. } => (*process, *at, What::InputEnded),
+            Event::ExitAnnounced {
+                process, how, at, ..
+            } => (*process, *at, What::Exit(Arc::clone(how))),
+            Event::Memory {
+                process,
+                sample,
+                at,
+            } => return self.with(*process, |it| it.measured(sample, *at)),
+            Event::Stacks { process, stacks } => {
+                return self.with(*process, |it| it.track.stacks = Some(Arc::clone(stacks)));
+            }
+            Event::ProcessChanged {
+                process,
+                state: ProcessState::Dead,
+                exit,
+                at,
+                ..
+            } => return self.with(*process, |it| it.track.ended = Some((*at, *exit))),
+            _ => return,
+        };
+        self.with(process, |it| it.marked(Mark { at, what }));
+    }
+
+    /// The timeline of the job that led to this report.
+    pub(super) fn finish(self, report: &Report) -> Timeline {
+        let processes = self.processes.into_values();
+        let mut tracks: Vec<Track> = processes.filter_map(Process::finish).collect();
+        tracks.sort_by_key(|track| (track.rank, track.began));
+        let mut timeline = Timeline {
+            until: self.until,
+            tracks,
+            waits: self.waits,
+        };
+        infer_waits(&mut timeline, report);
+        timeline
+    }
+}
+
+/// Adds waits that were not recorded, such as DDP's for its buckets: those of findings.
+fn infer_waits(timeline: &mut Timeline, report: &Report) {
+    let mut open = BTreeMap::new();
+    for it in &timeline.waits {
+        open.insert((it.rank, it.call.id), it.since);
+    }
+    for finding in report
+        .findings
+        .iter()
+        .filter(|it| it.effect == Effect::Blocks)
+    {
+        let group = finding.group.as_ref().map(|group| group.name.as_str());
+        let waiting = finding.per_rank.iter();
+        for entry in waiting.filter(|it| it.state == CallState::Waiting) {
+            if let Some(call) = timeline.call(entry, group) {
+                open.entry((entry.rank, call.call.id))
+                    .or_insert(call.call.at);
+            }
+        }
+    }
+    for track in &mut timeline.tracks {
+        for call in &mut track.calls {
+            if let Some(since) = open.get(&(track.rank, call.call.id))
+                && call.wait.is_none()
+                && !call.is_open()
+            {
+                call.wait = Some((*since, None));
+                call.inferred = true;
+            }
+        }
+    }
+}
+
+impl Process {
+    fn issued(&mut self, call: &Arc<Call>, room: usize) {
+        self.last.insert(call.thread, call.id);
+        let timed = TimedCall {
+            call: Arc::clone(call),
+            returned: None,
+            wait: None,
+            inferred: false,
+            completed: None,
+        };
+        self.calls.insert(call.id, timed);
+        while self.calls.len() > room {
+            match self.calls.pop_first() {
+                Some((id, call)) if call.is_open() && self.open.len() < room => {
+                    self.open.insert(id, call);
+                }
+                _ => self.track.omitted += 1,
+            }
+        }
+    }
+
+    fn call(&mut self, id: CallId, apply: impl FnOnce(&mut TimedCall)) {
+        let known = self.calls.get_mut(&id);
+        if let Some(call) = known.or_else(|| self.open.get_mut(&id)) {
+            apply(call);
+        }
+    }
+
+    /// A wait begins or ends. A wait for an unknown call belongs to the last call of its thread.
+    fn wait(&mut self, thread: ThreadId, call: Option<CallId>, at: Timestamp, ends: bool) {
+        let Some(id) = call.or_else(|| self.last.get(&thread).copied()) else {
+            return;
+        };
+        self.call(id, |call| {
+            let began = call.wait.map_or(at, |(began, _)| began);
+            call.wait = Some((began, ends.then_some(at)));
+        });
+    }
+
+    fn marked(&mut self, mark: Mark) {
+        let marks = match mark.what {
+            What::Step(_) => &mut self.steps,
+            _ => &mut self.marks,
+        };
+        if marks.len() == MARKS {
+            marks.pop_front();
+        }
+        marks.push_back(mark);
+    }
+
+    fn measured(&mut self, sample: &MemorySample, at: Timestamp) {
+        let host = sample.host_total.zip(sample.host_available);
+        let mut values = vec![
+            ("resident set".to_owned(), sample.rss),
+            ("control group".to_owned(), sample.cgroup_used),
+            (
+                "host".to_owned(),
+                host.map(|(total, free)| total.saturating_sub(free)),
+            ),
+        ];
+        if let Some(device) = sample.device {
+            values.push((format!("GPU {device} tensors"), sample.gpu_allocated));
+            values.push((format!("GPU {device} reserved"), sample.gpu_reserved));
+            values.push((format!("GPU {device} in use"), sample.gpu_used));
+        }
+        for (name, value) in values {
+            let Some(value) = value else { continue };
+            let curves = &mut self.track.memory;
+            if let Some(curve) = curves.iter_mut().find(|curve| curve.name == name) {
+                add(&mut curve.points, (at, value));
+            } else if curves.len() < CURVES {
+                let points = vec![(at, value)];
+                curves.push(Curve { name, points });
+            }
+        }
+    }
+
+    /// The track of the process; `None`: it is no rank.
+    fn finish(mut self) -> Option<Track> {
+        let mut track = self.track;
+        track.rank = self.rank?;
+        self.calls.append(&mut self.open);
+        track.calls = self.calls.into_values().collect();
+        track.calls.sort_by_key(|call| call.call.at);
+        track.marks = self.steps.into_iter().chain(self.marks).collect();
+        track.marks.sort_by_key(|mark| mark.at);
+        Some(track)
+    }
+}
+
+/// Appends a point, after dropping every second one if there are many.
+fn add(points: &mut Vec<(Timestamp, u64)>, point: (Timestamp, u64)) {
+    if points.len() >= POINTS {
+        let mut index = 0;
+        points.retain(|_| {
+            index += 1;
+            index % 2 == 1
+        });
+    }
+    points.push(point);
+}
