@@ -342,3 +342,93 @@ fn numbered(timeline: &Timeline) -> Vec<(&Track, BTreeMap<u32, u64>)> {
     }
     numbered
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing::{self, MARKUP};
+
+    fn events(report: &Report, timeline: &Timeline) -> Vec<Value> {
+        let mut out = Vec::new();
+        trace(&mut out, &[(report, timeline)]).unwrap();
+        let trace: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(trace["displayTimeUnit"], "ms");
+        trace["traceEvents"].as_array().unwrap().clone()
+    }
+
+    #[test]
+    fn open_wait_of_a_rank_ends_with_the_evidence() {
+        let events = events(&testing::report(), &testing::timeline());
+        let slices: Vec<&Value> = events
+            .iter()
+            .filter(|it| it["cat"] == "wait" && it["tid"] == 1000)
+            .collect();
+        let times: Vec<_> = slices.iter().map(|it| (&it["ts"], &it["dur"])).collect();
+        // In microseconds since 1 s; the evidence ends at 10 s.
+        let (first, last) = ((7_001_000.0, 199_000.0), (7_801_000.0, 1_199_000.0));
+        assert_eq!(
+            times,
+            [
+                (&json!(first.0), &json!(first.1)),
+                (&json!(last.0), &json!(last.1))
+            ]
+        );
+        assert_eq!(slices[1]["name"], "wait: all_reduce #23 float32[4680]");
+        assert_eq!(slices[1]["args"]["ended"], false);
+        let names: Vec<&Value> = events
+            .iter()
+            .filter(|it| it["name"] == "thread_name" && it["pid"] == 10)
+            .map(|it| &it["args"]["name"])
+            .collect();
+        assert_eq!(names, ["rank 0", "rank 1", "rank 2"]);
+    }
+
+    #[test]
+    fn finding_points_at_waiting_ranks_and_marks_its_root() {
+        let events = events(&testing::report(), &testing::timeline());
+        let ends = |phase: &str| -> Vec<u64> {
+            let flows = events.iter().filter(|it| it["ph"] == phase);
+            flows.map(|it| it["tid"].as_u64().unwrap()).collect()
+        };
+        assert_eq!((ends("s"), ends("f")), (vec![1, 1], vec![1000, 3000]));
+        let root = events
+            .iter()
+            .find(|it| it["ph"] == "i" && it["cat"] == "finding")
+            .unwrap();
+        assert_eq!(
+            (&root["name"], &root["tid"]),
+            (&json!("DD102 early-exit"), &json!(2000))
+        );
+        let counters = events.iter().filter(|it| it["ph"] == "C").count();
+        assert_eq!(counters, 6);
+    }
+
+    #[test]
+    fn slices_of_a_thread_do_not_overlap() {
+        let mut timeline = testing::timeline();
+        // The first call returns only after the second was issued.
+        timeline.tracks[0].calls[0].returned = Some(Timestamp(8_900_000_000));
+        let events = events(&testing::report(), &timeline);
+        let mut until = 0.0;
+        for slice in events
+            .iter()
+            .filter(|it| it["ph"] == "X" && it["tid"] == 1000)
+        {
+            let began = slice["ts"].as_f64().unwrap();
+            assert!(began >= until, "{slice}");
+            until = began + slice["dur"].as_f64().unwrap();
+        }
+        assert!(until > 0.0);
+    }
+
+    #[test]
+    fn text_of_ranks_is_plain() {
+        let mut report = testing::report();
+        report.job.id = format!("{MARKUP}\x1b[2J");
+        let mut out = Vec::new();
+        trace(&mut out, &[(&report, &testing::timeline())]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(!text.contains(['<', '\x1b']));
+        assert!(serde_json::from_str::<Value>(&text).is_ok());
+    }
+}

@@ -228,7 +228,7 @@ impl Clock {
 fn entry(finding: &Finding, report: &Report, clock: Clock, sources: &mut Sources) -> Entry {
     let side = |[who, state, place, source, call]: [String; 5]| Side {
         root: who.starts_with('▸'),
-        ranks: who.trim_start_matches(['▸', ' ']).to_owned(),
+        ranks: who.trim_start_matches(['▸', ' ']).replacen("rank ", "", 1),
         state,
         place,
         source,
