@@ -46,21 +46,21 @@ look-on = 12
 const LARGE: &str = r#"
 about = "one of 1 024 ranks does not come"
 world = 1024
-stall-after = 10
+stall-after = 2
 events = """
-loop 1-40 from 1.0 every 0.5
+loop 1-16 from 1.0 every 0.1
 0.0 * step $
-0.05 * all_reduce f32[4096,128] sum @train.py:19
-0.1 * memory rss=900M+4M*$
-0.3 * done
+0.01 * all_reduce f32[4096,128] sum @train.py:19
+0.02 * memory rss=900M+4M*$
+0.06 * done
 end
-22.0 0-776,778-1023 step 41
-22.05 0-776,778-1023 all_reduce f32[4096,128] sum @train.py:19
-22.1 777 stack S hrtimer_nanosleep @train.py:12:fetch @train.py:60:main
-22.1 0-776,778-1023 stack S futex_wait @torch/distributed/distributed_c10d.py:4181:all_reduce @train.py:19:step @train.py:60:main
-24.1 777 stack S hrtimer_nanosleep @train.py:12:fetch @train.py:60:main
+2.7 0-776,778-1023 step 17
+2.71 0-776,778-1023 all_reduce f32[4096,128] sum @train.py:19
+2.8 777 stack S hrtimer_nanosleep @train.py:12:fetch @train.py:60:main
+2.8 0-776,778-1023 stack S futex_wait @torch/distributed/distributed_c10d.py:4181:all_reduce @train.py:19:step @train.py:60:main
+4.9 777 stack S hrtimer_nanosleep @train.py:12:fetch @train.py:60:main
 """
-look-on = 20
+look-on = 2
 "#;
 
 /// A folder with the journal of a scenario.

@@ -7,7 +7,7 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::{CallState, Effect, Report, Timestamp, Verdict};
 
 use super::play::Observer;
-use crate::diagnosis::event::{Call, CallId, MemorySample, ProcessId, ThreadId};
+use crate::diagnosis::event::{Call, CallId, MemorySample, ProcessId, Stacks, ThreadId};
 use crate::diagnosis::waits::Waits;
 use crate::diagnosis::{Engine, Event};
 use crate::report::timeline::Event as What;
@@ -166,7 +166,7 @@ impl Collector {
                 at,
             } => return self.with(*process, |it| it.measured(sample, *at)),
             Event::Stacks { process, stacks } => {
-                return self.with(*process, |it| it.track.stacks = Some(Arc::clone(stacks)));
+                return self.with(*process, |it| it.stood(stacks));
             }
             Event::ProcessChanged {
                 process,
@@ -276,6 +276,15 @@ impl Process {
             marks.pop_front();
         }
         marks.push_back(mark);
+    }
+
+    /// Keeps the latest capture that has frames: those of an ending process have none.
+    fn stood(&mut self, stacks: &Arc<Stacks>) {
+        let main = stacks.main();
+        let has_frames = main.is_some_and(|it| !it.python.is_empty() || !it.native.is_empty());
+        if has_frames || self.track.stacks.is_none() {
+            self.track.stacks = Some(Arc::clone(stacks));
+        }
     }
 
     fn measured(&mut self, sample: &MemorySample, at: Timestamp) {

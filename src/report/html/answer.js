@@ -22,7 +22,7 @@ function answer(job) {
   }
   const root = finding.root.length > 0;
   return make("section", { id: "answer" }, head,
-    make("h1", { class: finding.summary.length > 130 ? "long" : null }, capital(finding.summary)),
+    make("h1", { class: finding.summary.length > 130 ? "long" : null }, sentence(finding.summary)),
     make("div", { class: "four" },
       make("div", { class: "who" }, make("h3", {}, finding.root.length === 1 ? "Rank" : "Ranks"),
         make("p", { class: finding.root_text.length > 5 ? "ranks small" : "ranks" }, root ? finding.root_text : "unknown"),
@@ -37,7 +37,7 @@ function badge(confidence) {
 }
 
 function paragraphs(texts) {
-  return texts.length > 0 ? texts.map((text) => make("p", {}, capital(text))) : make("p", { class: "note" }, "—");
+  return texts.length > 0 ? texts.map((text) => make("p", {}, sentence(text))) : make("p", { class: "note" }, "—");
 }
 
 function list(texts) {
@@ -55,17 +55,17 @@ function excerpts(finding) {
   }
   return make("div", { class: "excerpts" }, finding.excerpts.map((it) =>
     make("figure", { class: it.root ? "root" : null },
-      make("figcaption", {}, make("code", {}, it.place),
-        it.function && it.function !== "<module>" ? make("span", {}, ` in ${it.function}`) : null,
-        make("span", { class: "by" }, `${plural(it.ranks)} ${shortened(it.ranks, 40)}`)),
+      make("figcaption", {}, make("span", { class: "by" }, `${plural(it.ranks)} ${shortened(it.ranks, 40)}`),
+        make("span", {}, make("code", {}, it.place), it.function && it.function !== "<module>" ? ` in ${it.function}` : "")),
       it.lines.length > 0 && make("pre", {}, it.lines.map(([line, text]) =>
         make("code", { class: line === it.line ? "here" : null },
           make("i", {}, String(line)), `${text}\n`))))));
 }
 
-/** Which finding follows from which. Only drawn if there is more than one. */
+/** Which finding follows from which. Only drawn if there is more than one, apart from notes. */
 function causes(job) {
-  if (job.findings.length < 2) return null;
+  const isShown = (it) => it.severity !== "note" || it.caused_by.length > 0;
+  if (job.findings.filter(isShown).length < 2) return null;
   const followers = (index) => job.findings.map((it, at) => [it, at])
     .filter(([it]) => it.caused_by.includes(index));
   const shown = new Set();
@@ -74,13 +74,13 @@ function causes(job) {
     shown.add(index);
     const behind = followers(index).map(([it, at]) => branch(it, at)).filter(Boolean);
     return make("li", {},
-      make("a", { href: `#finding-${index}`, class: `cause-link ${finding.severity}` },
+      make("a", { href: `#finding-${index}`, class: `cause-link is-${finding.severity}` },
         make("span", { class: "code" }, finding.code),
         make("span", { class: "what" }, make("b", {}, finding.name), ` ${finding.summary}`),
         make("span", { class: "when" }, clock(finding.blocked ?? finding.detected))),
       behind.length > 0 && make("ol", {}, behind));
   };
-  const first = job.findings.map((it, at) => [it, at]).filter(([it]) => it.caused_by.length === 0);
+  const first = job.findings.map((it, at) => [it, at]).filter(([it]) => it.caused_by.length === 0 && isShown(it));
   const tree = make("ol", { class: "chain" }, first.map(([it, at]) => branch(it, at)));
   return section("causes", "Chain of causes", "The first finding is where it began; what is indented follows from it.", tree);
 }
@@ -88,35 +88,40 @@ function causes(job) {
 function findings(job) {
   if (job.findings.length === 0) return null;
   return section("findings", job.findings.length === 1 ? "Finding" : "Findings", null,
-    job.findings.map((finding, index) => findingArticle(finding, index)));
+    job.findings.map((finding, index) => (finding.severity === "note" && job.findings.length > 1
+      ? make("details", { class: "brief is-note", id: `finding-${index}` },
+        make("summary", {}, make("span", { class: "code" }, finding.code), ` ${sentence(finding.summary)}`), findingArticle(finding, null))
+      : findingArticle(finding, index))));
 }
 
 function findingArticle(finding, index) {
-  const cells = (side) => ["ranks", "state", "place", "source", "call"].map((key) => {
+  const titles = { ranks: "Ranks", state: "State", place: "Line", source: "Source", call: "Call" };
+  const keys = Object.keys(titles).filter((key) => finding.sides.some((side) => side[key] !== ""));
+  const cells = (side) => keys.map((key) => {
     const inner = key === "source" || key === "place" ? make("code", {}, side[key]) : side[key];
     const text = key === "ranks" ? shortened(side.ranks, 60) : inner;
     return make("td", { class: key, title: key === "ranks" ? side.ranks : null }, text);
   });
   const table = finding.sides.length > 0 && make("div", { class: "scroll" }, make("table", { class: "sides" },
-    make("thead", {}, make("tr", {}, ["Ranks", "State", "Line", "Source", "Call"].map((it) => make("th", {}, it)))),
+    make("thead", {}, make("tr", {}, keys.map((it) => make("th", {}, titles[it])))),
     make("tbody", {}, finding.sides.slice(0, 24).map((side) => make("tr", { class: side.root ? "root" : null }, cells(side))))));
   const rest = finding.sides.length - 24;
-  return make("article", { id: `finding-${index}`, class: finding.severity },
+  return make("article", { id: index === null ? null : `finding-${index}`, class: `is-${finding.severity}` },
     make("h3", {}, make("span", { class: "code" }, finding.code), ` ${finding.name}`, badge(finding.confidence),
       make("span", { class: "severity" }, finding.severity)),
-    make("p", { class: "summary" }, capital(finding.summary)),
+    make("p", { class: "summary" }, sentence(finding.summary)),
     make("p", { class: "note" }, finding.context),
     table, rest > 0 && make("p", { class: "note" }, `and ${count(rest, "more row")}`),
     make("div", { class: "two" },
       make("div", {}, make("h4", {}, "Why"), paragraphs(finding.why), causeLine(finding)),
       make("div", {}, make("h4", {}, "Fix"), list(finding.fix))),
-    excerptsOf(finding, index), parameters(finding), more(finding));
+    excerptsOf(finding), parameters(finding), more(finding));
 }
 
-function excerptsOf(finding, index) {
+function excerptsOf(finding) {
   const leads = leadingFinding(state.job) === finding;
   const known = finding.excerpts.some((it) => it.lines.length > 0);
-  return !leads && known && make("div", {}, make("h4", {}, "Source"), excerpts(finding, index));
+  return !leads && known && make("div", {}, make("h4", {}, "Source"), excerpts(finding));
 }
 
 function parameters(finding) {

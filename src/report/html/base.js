@@ -36,8 +36,9 @@ function number(n) {
   return n.toLocaleString("en-US");
 }
 
-function capital(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1);
+/** A sentence with a capital, unless it may begin with a name of the program. */
+function sentence(text) {
+  return text.replace(/^(ranks?|it|the|an?|one|no|some|all) /, (word) => word[0].toUpperCase() + word.slice(1));
 }
 
 function plural(ranks) {
@@ -116,10 +117,10 @@ function isSearching(query) {
   return query.ranks.length + query.words.length > 0;
 }
 
-/** Ranks named by initiating findings as their root cause. */
+/** Root cause ranks of the initiating findings that affect the job, or of the first finding. */
 function rootRanks(job) {
-  const leading = job.findings.filter((it) => it.role === "initiating");
-  return new Set(leading.flatMap((it) => it.root));
+  const leading = job.findings.filter((it) => it.role === "initiating" && it.effect !== "none");
+  return new Set((leading.length > 0 ? leading : job.findings.slice(0, 1)).flatMap((it) => it.root));
 }
 
 function section(id, title, note, ...content) {

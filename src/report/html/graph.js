@@ -1,7 +1,9 @@
 // The graph of waits: ranks that wait in the same call are one node; its arrows lead to the ranks
 // that it needs. Ranks whose calls met and cannot match are joined by a dashed line.
 
-const NODE = { width: 250, height: 66, gapX: 130, gapY: 26 };
+const NODE = { width: 250, height: 84, gapX: 130, gapY: 26 };
+/** Width of a ring relative to its height. */
+const FLAT = 1.9;
 /** Maximum number of nodes drawn. */
 const DRAWN = 24;
 
@@ -32,12 +34,12 @@ function waitGraph(job) {
   const leading = leadingFinding(job);
   const roots = rootRanks(job);
   const sides = (leading?.sides ?? []).map((side) => ({ ...side, set: new Set(parseRanks(side.ranks)) }));
-  const nodes = job.waits.map((it) => ({ ranks: it.ranks, text: it.text, needs: it.needs, line: it.place,
-    what: `waits in ${it.call}${it.group ? ` of group ${it.group}` : ""}` }));
+  const nodes = job.waits.map((it) => ({ ranks: it.ranks, text: it.text, needs: it.needs,
+    lines: ["waiting", `${it.call}${it.group ? ` of group ${it.group}` : ""}`, it.place] }));
   const at = new Map();
   nodes.forEach((node, index) => node.ranks.forEach((rank) => at.set(rank, index)));
-  const add = (ranks, what, line) => {
-    nodes.push({ ranks, text: rankList(ranks), needs: [], what, line });
+  const add = (ranks, lines) => {
+    nodes.push({ ranks, text: rankList(ranks), needs: [], lines: lines.filter(Boolean) });
     ranks.forEach((rank) => at.set(rank, nodes.length - 1));
   };
   // Ranks that are needed and do not wait themselves, those that are in the same state together.
@@ -52,8 +54,7 @@ function waitGraph(job) {
     groups.set(key, group);
   }
   for (const [key, { ranks, side, row }] of groups) {
-    const what = side ? [side.state, side.call].filter(Boolean).join(", ") : row?.exit ?? row?.state ?? key;
-    add(ranks, what, side?.place ?? row?.place ?? "");
+    add(ranks, side ? linesOf(side) : [row?.exit ?? row?.state ?? key, "", row?.place]);
   }
   const edges = [];
   nodes.forEach((node, from) => {
@@ -61,6 +62,7 @@ function waitGraph(job) {
     targets.forEach((to) => edges.push({ from, to }));
   });
   addClashes(leading, sides, nodes, edges, at, add);
+  if (edges.length === 0) addVictims(leading, sides, nodes, edges, at, add);
   nodes.forEach((node) => { node.bad = node.ranks.some((rank) => roots.has(rank)); });
   return limited(nodes, edges);
 }
@@ -73,7 +75,7 @@ function addClashes(leading, sides, nodes, edges, at, add) {
   if (!isMismatch) return;
   for (const side of waiting) {
     const ranks = [...side.set].filter((rank) => !at.has(rank));
-    if (ranks.length > 0) add(ranks, [side.state, side.call].filter(Boolean).join(" in "), side.place);
+    if (ranks.length > 0) add(ranks, linesOf(side));
   }
   const nodesOf = (side) => new Set([...side.set].map((rank) => at.get(rank)));
   const joined = new Set();
@@ -88,6 +90,25 @@ function addClashes(leading, sides, nodes, edges, at, add) {
       }
     }
   }
+}
+
+/** Waits that were not recorded, such as those of DDP: what the finding says. */
+function addVictims(leading, sides, nodes, edges, at, add) {
+  if (leading?.effect !== "blocks") return;
+  const roots = sides.filter((it) => it.root && !it.state.startsWith("wait"));
+  const waiting = sides.filter((it) => !it.root && it.state.startsWith("wait"));
+  for (const side of [...roots, ...waiting]) {
+    const ranks = [...side.set].filter((rank) => !at.has(rank));
+    if (ranks.length > 0) add(ranks, linesOf(side));
+  }
+  const nodeOf = (side) => at.get([...side.set][0]);
+  for (const side of waiting) roots.forEach((root) => edges.push({ from: nodeOf(side), to: nodeOf(root) }));
+}
+
+/** State, call without its tensor, and line of ranks. */
+function linesOf(side) {
+  const call = /^(last call )?\S+( #\d+)?/.exec(side.call);
+  return [side.state, call?.[0], side.place];
 }
 
 /** Ranks of a text such as "0–4, 6, 7". */
@@ -187,7 +208,7 @@ function columnSize(column) {
   if (!ring) return { ring, width: NODE.width, height: column.length * (NODE.height + NODE.gapY) - NODE.gapY };
   if (column.length === 2) return { ring, width: NODE.width * 2 + NODE.gapX, height: NODE.height };
   const radius = Math.max(110, (column.length * (NODE.height + 34)) / (2 * Math.PI));
-  return { ring, radius, width: radius * 2.9 + NODE.width, height: radius * 2 + NODE.height };
+  return { ring, radius, width: radius * 2 * FLAT + NODE.width, height: radius * 2 + NODE.height };
 }
 
 function place(column, x, y, size) {
@@ -200,7 +221,7 @@ function place(column, x, y, size) {
       node.y = y;
     } else {
       const angle = (at / column.length) * 2 * Math.PI - Math.PI / 2;
-      node.x = x + size.width / 2 + Math.cos(angle) * size.radius * 1.45 - NODE.width / 2;
+      node.x = x + size.width / 2 + Math.cos(angle) * size.radius * FLAT - NODE.width / 2;
       node.y = y + size.radius + Math.sin(angle) * size.radius;
     }
   });
@@ -208,13 +229,12 @@ function place(column, x, y, size) {
 
 function nodeShape(node) {
   const text = shortened(node.text, 24);
-  const title = `${plural(node.text)} ${node.text}: ${node.what}${node.line ? `, ${node.line}` : ""}`;
+  const title = `${plural(node.text)} ${node.text}: ${node.lines.join(", ")}`;
   return draw("g", { class: node.bad ? "node bad" : "node" }, draw("title", {}, title),
     draw("rect", { x: node.x, y: node.y, width: NODE.width, height: NODE.height, rx: 9 }),
     draw("text", { class: "title", x: node.x + 14, y: node.y + 22 }, `${plural(node.text)} ${text}`),
     node.ranks.length > 2 && draw("text", { class: "dim small", x: node.x + NODE.width - 14, y: node.y + 22, "text-anchor": "end" }, `× ${number(node.ranks.length)}`),
-    draw("text", { class: "small", x: node.x + 14, y: node.y + 40 }, shortened(node.what, 38)),
-    draw("text", { class: "dim small", x: node.x + 14, y: node.y + 56 }, shortened(node.line, 38)));
+    node.lines.map((line, at) => draw("text", { class: at < 2 ? "small" : "dim small", x: node.x + 14, y: node.y + 41 + at * 16 }, shortened(line, 36))));
 }
 
 function edgeShape(edge, _, edges) {

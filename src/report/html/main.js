@@ -94,7 +94,7 @@ function start() {
   document.getElementById("keys").addEventListener("click", help);
   document.getElementById("help").addEventListener("click", (event) => event.currentTarget === event.target && event.currentTarget.close());
   document.addEventListener("keydown", pressed);
-  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((it) => { it.open = true; }));
+  addEventListener("beforeprint", () => document.querySelectorAll("details:not(.brief)").forEach((it) => { it.open = true; }));
   show(0);
 }
 

@@ -74,7 +74,9 @@ function drawn(curves, roots, svg, { x, y, from, to }) {
 function chartNote(curves) {
   const peaks = curves.map((it) => [peak(it), it.rank]).sort((a, b) => a[0] - b[0]);
   if (peaks.length === 1) return `rank ${peaks[0][1]}: at most ${bytes(peaks[0][0])}`;
-  return `at most ${bytes(peaks[0][0])} (rank ${peaks[0][1]}) to ${bytes(peaks.at(-1)[0])} (rank ${peaks.at(-1)[1]})`;
+  const [least, most] = [bytes(peaks[0][0]), bytes(peaks.at(-1)[0])];
+  if (least === most) return `at most ${most} on every rank`;
+  return `at most ${least} (rank ${peaks[0][1]}) to ${most} (rank ${peaks.at(-1)[1]})`;
 }
 
 function peak(curve) {
