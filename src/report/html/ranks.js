@@ -130,28 +130,32 @@ function stackTree(job) {
   return make("ul", {}, branches(root, roots, true));
 }
 
-/** The lines of a branch. Ranks are named where the tree parts. */
-function branches(node, roots, isFork) {
+/** Whether stacks part below a frame. */
+function parts(node) {
+  return node.children.size + node.ends.length > 1;
+}
+
+/** The lines below a frame. Ranks are named where stacks part. */
+function branches(node, roots, isFirst) {
   const lines = [];
   const children = [...node.children.values()].sort((a, b) => a.ranks.length - b.ranks.length);
-  const forks = children.length + node.ends.length > 1;
   for (const child of children) {
     const ranks = [...new Set(child.ranks)].sort((a, b) => a - b);
     const inner = branches(child, roots, false);
-    const line = make("li", {}, (forks || isFork) && rankBadge(ranks, roots), frameText(child.frame));
-    if (forks) lines.push(line, make("li", {}, make("ul", {}, inner)));
-    else lines.push(line, ...inner);
+    lines.push(make("li", {}, (parts(node) || isFirst) && rankBadge(ranks, roots), frameText(child.frame)));
+    if (parts(node) || parts(child)) lines.push(make("li", {}, make("ul", {}, inner)));
+    else lines.push(...inner);
   }
   for (const end of node.ends) {
     const text = [end.state, end.trouble].filter(Boolean).join(" · ");
-    if (text || forks) lines.push(make("li", { class: "leaf" }, forks && rankBadge(end.ranks, roots), text));
+    if (text || parts(node)) lines.push(make("li", { class: "leaf" }, parts(node) && rankBadge(end.ranks, roots), text));
   }
   return lines;
 }
 
 function rankBadge(ranks, roots) {
   const text = rankList(ranks);
-  return make("span", { class: ranks.some((it) => roots.has(it)) ? "ranks root" : "ranks", title: text }, `${plural(text)} ${shortened(text, 40)}`);
+  return make("span", { class: ranks.every((it) => roots.has(it)) ? "ranks root" : "ranks", title: text }, `${plural(text)} ${shortened(text, 40)}`);
 }
 
 function frameText([name, place, source]) {

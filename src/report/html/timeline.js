@@ -171,9 +171,9 @@ class Timeline {
     }));
     const many = lane.ranks.length > 1;
     const label = shortened(lane.label, many ? 20 : 24);
-    group.append(draw("text", { class: lane.root ? "root" : null, x: 14, y: y + 17 }, `${lane.root ? "▸ " : ""}${many ? "" : "rank "}${label}`,
+    group.append(draw("text", { class: lane.root ? "root" : null, x: 14, y: y + 16 }, `${lane.root ? "▸ " : ""}${many ? "" : "rank "}${label}`,
       draw("title", {}, `${plural(lane.label)} ${lane.label}`)));
-    if (many) group.append(draw("text", { class: "dim small", x: LABEL - 12, y: y + 17, "text-anchor": "end" }, `× ${number(lane.ranks.length)}`));
+    if (many) group.append(draw("text", { class: "dim small", x: LABEL - 12, y: y + 16, "text-anchor": "end" }, `× ${number(lane.ranks.length)}`));
     this.marks(lane, y, group, false);
     for (const [name, list] of shapes(lane, this.window[0], this.window[1], (at) => this.x(at))) {
       const path = list.map(([a, b]) => `M${a.toFixed(1)} ${y + 5}H${b.toFixed(1)}v${ROW - 11}H${a.toFixed(1)}z`).join("");
@@ -197,7 +197,7 @@ class Timeline {
       const name = call.seq > 0 ? `${call.kind.op} #${call.seq}` : call.kind.op;
       const text = call.open ? `${name} · ${duration(call.until - call.at)}` : name;
       const fits = [text, name].find((it) => right - left > it.length * 6.1 + 14);
-      if (fits) group.append(draw("text", { class: "label", x: left + 8, y: y + 16.5 }, fits));
+      if (fits) group.append(draw("text", { class: "label", x: left + 8, y: y + 16 }, fits));
     }
     const { call } = this.chosen;
     if (call && this.lanes[this.chosen.lane] === lane) {
@@ -230,7 +230,7 @@ class Timeline {
       const x = this.x(track.ended[0]);
       const room = this.width - 14 - x;
       group.append(draw("rect", { class: "end", x: x - 1, y: y + 4, width: 2.5, height: ROW - 9 }, draw("title", {}, track.ended[1])));
-      if (room > track.ended[1].length * 6 + 12) group.append(draw("text", { class: "small dim", x: x + 8, y: y + 16.5 }, track.ended[1]));
+      if (room > track.ended[1].length * 6 + 12) group.append(draw("text", { class: "small dim", x: x + 8, y: y + 16 }, track.ended[1]));
     }
   }
 
