@@ -471,7 +471,7 @@ fn thinned(points: &[(Timestamp, u64)], most: usize, clock: Clock) -> Vec<(u64, 
     let last = points.len().saturating_sub(1);
     let chosen = points.iter().enumerate();
     chosen
-        .filter(|(index, _)| (last - index) % every == 0)
+        .filter(|(index, _)| (last - index).is_multiple_of(every))
         .map(|(_, &(at, value))| (clock.us(at), value))
         .collect()
 }
