@@ -66,9 +66,13 @@ look-on = 2
 /// A folder with the journal of a scenario.
 fn evidence(scenario: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
+    write_journal(&dir, scenario);
+    dir
+}
+
+fn write_journal(dir: &TempDir, scenario: &str) {
     let scenario = Scenario::parse(scenario).unwrap();
     scenario.journals(dir.path(), 1).unwrap();
-    dir
 }
 
 /// A folder with the journal of a recording in `tests/recordings`.
@@ -223,8 +227,8 @@ fn table_has_one_row_per_finding_and_rank() {
 
 /// Evidence with markup in the name of a group, in an exception and in a line of source.
 fn hostile() -> TempDir {
-    let source = tempfile::tempdir().unwrap();
-    let file = source.path().join("train.py");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("train.py");
     fs::write(&file, format!("pass\nbarrier()  {MARKUP}\npass\n")).unwrap();
     let line = format!("{}:2", file.display());
     let scenario = format!(
@@ -240,11 +244,8 @@ events = """
 look-on = 4
 "#
     );
-    let evidence = evidence(&scenario);
-    // The source has to be there while the page is made.
-    fs::copy(&file, evidence.path().join("train.py")).unwrap();
-    std::mem::forget(source);
-    evidence
+    write_journal(&dir, &scenario);
+    dir
 }
 
 #[test]

@@ -19,7 +19,7 @@ const CALLS: usize = 200_000;
 const CALLS_EACH: [usize; 2] = [32, 512];
 /// Maximum number of marks of each kind kept per process.
 const MARKS: usize = 256;
-/// Maximum number of points per curve. When it is reached, every second point is dropped.
+/// Maximum number of points per curve.
 const POINTS: usize = 256;
 /// Maximum number of curves per process.
 const CURVES: usize = 32;
@@ -327,8 +327,14 @@ impl Process {
     }
 }
 
-/// Appends a point, after dropping every second one if there are many.
+/// Appends a point. Points stay evenly spread over the time from the first to the last: a last point
+/// close to the one before it is replaced, and every second one is dropped if there are many.
 fn add(points: &mut Vec<(Timestamp, u64)>, point: (Timestamp, u64)) {
+    if let [first, .., before, last] = points[..]
+        && last.0.since(before.0) < point.0.since(first.0) / POINTS as u32
+    {
+        points.pop();
+    }
     if points.len() >= POINTS {
         let mut index = 0;
         points.retain(|_| {
@@ -337,4 +343,126 @@ fn add(points: &mut Vec<(Timestamp, u64)>, point: (Timestamp, u64)) {
         });
     }
     points.push(point);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::Config;
+    use crate::diagnosis::testing::call;
+    use ddp_doctor_proto::Op;
+
+    const PROCESS: ProcessId = ProcessId(1);
+    const THREAD: ThreadId = ThreadId(1);
+
+    fn collector() -> Collector {
+        let mut collector = Collector::default();
+        collector.event(&Event::ProcessJoined {
+            process: PROCESS,
+            rank: Some(0),
+            world_size: Some(2),
+            host: "node".into(),
+            pid: 1,
+            layer: "c10d".into(),
+            world: "".into(),
+            at: Timestamp(0),
+        });
+        collector
+    }
+
+    fn issued(id: u64) -> Event {
+        let call = Call {
+            id: CallId(id),
+            at: Timestamp(id * 10),
+            seq: id,
+            ..call(Op::AllReduce).build()
+        };
+        Event::Issued {
+            process: PROCESS,
+            call: Arc::new(call),
+        }
+    }
+
+    fn returned(id: u64) -> Event {
+        Event::Returned {
+            process: PROCESS,
+            thread: THREAD,
+            call: CallId(id),
+            followed: false,
+            at: Timestamp(id * 10 + 1),
+        }
+    }
+
+    fn track(collector: Collector) -> Track {
+        let report = Engine::new(Config::default()).report();
+        collector.finish(&report).tracks.remove(0)
+    }
+
+    #[test]
+    fn latest_calls_and_those_that_have_not_ended_are_kept() {
+        let mut collector = collector();
+        collector.event(&issued(1));
+        for id in 2..=1000 {
+            collector.event(&issued(id));
+            collector.event(&returned(id));
+        }
+        let track = track(collector);
+        let ids: Vec<u64> = track.calls.iter().map(|it| it.call.id.0).collect();
+        let latest: Vec<u64> = [1].into_iter().chain(489..=1000).collect();
+        assert_eq!(ids, latest);
+        assert_eq!(track.omitted, 487);
+        assert!(track.calls[0].is_open() && !track.calls[1].is_open());
+    }
+
+    #[test]
+    fn repeated_waits_are_one_from_the_first_to_the_last() {
+        let mut collector = collector();
+        collector.event(&issued(1));
+        collector.event(&returned(1));
+        for (at, call) in [(20, Some(CallId(1))), (30, None)] {
+            let thread = THREAD;
+            let begin = Event::WaitBegin {
+                process: PROCESS,
+                thread,
+                call,
+                place: None,
+                at: Timestamp(at),
+            };
+            collector.event(&begin);
+            collector.event(&Event::WaitEnd {
+                process: PROCESS,
+                thread,
+                call,
+                at: Timestamp(at + 5),
+            });
+        }
+        let call = &track(collector).calls[0];
+        assert_eq!(call.wait, Some((Timestamp(20), Some(Timestamp(35)))));
+        assert_eq!(call.over(), Some(Timestamp(35)));
+    }
+
+    #[test]
+    fn curve_of_a_long_job_stays_within_its_bound() {
+        let mut points = Vec::new();
+        for at in 0..10_000 {
+            add(&mut points, (Timestamp(at), at));
+        }
+        assert!(
+            (POINTS / 2..=POINTS).contains(&points.len()),
+            "{}",
+            points.len()
+        );
+        let widest = points.windows(2).map(|pair| pair[1].1 - pair[0].1).max();
+        assert!(widest <= Some(4 * 10_000 / POINTS as u64), "{widest:?}");
+        assert_eq!(points[0].1, 0);
+        assert_eq!(points.last(), Some(&(Timestamp(9999), 9999)));
+    }
+
+    #[test]
+    fn process_without_a_rank_has_no_track() {
+        let mut collector = Collector::default();
+        collector.event(&issued(1));
+        let report = Engine::new(Config::default()).report();
+        assert!(collector.finish(&report).tracks.is_empty());
+    }
 }

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{
-    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group,
-    GroupRef, Job, Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity,
-    Timestamp, Tool, Verdict, Where,
+    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group, Job,
+    Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity, Timestamp, Tool,
+    Verdict, Where,
 };
-use ddp_doctor_proto::{DType, Op, ReduceOp};
+use ddp_doctor_proto::{DType, Op};
 
 use super::timeline::{Blocked, Curve, Event, Mark, TimedCall, Timeline, Track};
-use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
+use crate::diagnosis::event::{Call, CallId};
+use crate::diagnosis::testing::{call, group};
 
-fn call(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
+fn entry(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
     RankCall {
         rank,
         state,
@@ -67,9 +68,9 @@ pub(super) fn early_exit() -> Finding {
         seq: Some(23),
         op: Some("all_reduce".into()),
         per_rank: vec![
-            call(0, CallState::Waiting, Some(1200)),
-            call(1, CallState::NotIssued, None),
-            call(2, CallState::Waiting, Some(1100)),
+            entry(0, CallState::Waiting, Some(1200)),
+            entry(1, CallState::NotIssued, None),
+            entry(2, CallState::Waiting, Some(1100)),
         ],
         parameters: vec![],
         certificate: None,
@@ -129,34 +130,22 @@ pub(super) const MARKUP: &str = "</script><img src=x onerror=alert(1)>";
 /// The timeline of [`report`]: two calls of each rank, the second open on ranks 0 and 2.
 pub(super) fn timeline() -> Timeline {
     let at = |ms: u64| Timestamp(ms * 1_000_000);
-    let call = |id: u64, ms: u64| Call {
-        id: CallId(id),
-        at: at(ms),
-        group: Some(Arc::new(GroupInfo {
-            key: GroupRef {
-                layer: "c10d".into(),
-                epoch: 0,
-                name: "0".into(),
-                ordinal: 0,
-                members: vec![0, 1, 2],
-            },
-            description: "default_pg".into(),
-            backend: "gloo".into(),
-            seat: None,
-        })),
-        seq: id,
-        op: Op::AllReduce,
-        dtype: DType::Float32,
-        numel: Some(4680),
-        shape: Some(vec![4680]),
-        tensors: 1,
-        step: id - 15,
-        place: Some(Arc::new(Where {
-            file: "train.py".into(),
-            line: 9,
-            function: "main".into(),
-        })),
-        ..empty_call()
+    let call = |id: u64, ms: u64| {
+        let unknown = call(Op::AllReduce).dtype(DType::Float32).numel(4680);
+        Call {
+            id: CallId(id),
+            at: at(ms),
+            group: Some(group("0", "gloo", &[0, 1, 2])),
+            seq: id,
+            shape: Some(vec![4680]),
+            step: id - 15,
+            place: Some(Arc::new(Where {
+                file: "train.py".into(),
+                line: 9,
+                function: "main".into(),
+            })),
+            ..unknown.build()
+        }
     };
     let timed = |id, ms, ended: Option<u64>| TimedCall {
         call: Arc::new(call(id, ms)),
@@ -203,33 +192,5 @@ pub(super) fn timeline() -> Timeline {
         until: at(10_000),
         tracks: vec![track(0), track(1), track(2)],
         waits: vec![blocked(0), blocked(2)],
-    }
-}
-
-fn empty_call() -> Call {
-    Call {
-        id: CallId(0),
-        at: Timestamp(0),
-        thread: ThreadId(0),
-        group: None,
-        seq: 0,
-        op: Op::Unspecified,
-        dtype: DType::Unspecified,
-        reduce_op: ReduceOp::Unspecified,
-        root: None,
-        peer: None,
-        tag: None,
-        numel: None,
-        shape: None,
-        tensors: 0,
-        takes_all: false,
-        is_async: false,
-        on_stream: None,
-        beneath: None,
-        hidden: false,
-        splits: [Vec::new(), Vec::new()],
-        step: 0,
-        phase: None,
-        place: None,
     }
 }
