@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::{CallState, Effect, Report, Timestamp, Verdict};
@@ -28,7 +29,10 @@ const CURVES: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     processes: BTreeMap<ProcessId, Process>,
+    /// The graph of waits with the most blocked ranks.
     waits: Vec<Blocked>,
+    /// Time of that graph.
+    waited_at: Timestamp,
     until: Timestamp,
 }
 
@@ -116,6 +120,7 @@ impl Observer for Collector {
         // Ranks that are ended because of the stall no longer wait.
         let blocked = Waits::of(engine.model(), now).blocked;
         if blocked.len() >= self.waits.len() {
+            self.waited_at = now;
             let threads = blocked.into_values().filter_map(|it| it.into_iter().next());
             self.waits = threads
                 .map(|it| Blocked {
@@ -190,38 +195,38 @@ impl Collector {
             tracks,
             waits: self.waits,
         };
-        infer_waits(&mut timeline, report);
+        infer_waits(&mut timeline, self.waited_at, report);
         timeline
     }
 }
 
-/// Adds waits that were not recorded, such as DDP's for its buckets: those of findings.
-fn infer_waits(timeline: &mut Timeline, report: &Report) {
-    let mut open = BTreeMap::new();
+/// Adds waits that were not recorded, such as those of DDP and those for a device: a call in which a
+/// finding or the graph of waits has a rank wait longer than was recorded.
+fn infer_waits(timeline: &mut Timeline, waited_at: Timestamp, report: &Report) {
+    let mut waited_until = BTreeMap::new();
     for it in &timeline.waits {
-        open.insert((it.rank, it.call.id), it.since);
+        waited_until.insert((it.rank, it.call.id), waited_at);
     }
-    for finding in report
-        .findings
-        .iter()
-        .filter(|it| it.effect == Effect::Blocks)
-    {
+    let blocking = report.findings.iter();
+    for finding in blocking.filter(|it| it.effect == Effect::Blocks) {
         let group = finding.group.as_ref().map(|group| group.name.as_str());
-        let waiting = finding.per_rank.iter();
-        for entry in waiting.filter(|it| it.state == CallState::Waiting) {
-            if let Some(call) = timeline.call(entry, group) {
-                open.entry((entry.rank, call.call.id))
-                    .or_insert(call.call.at);
+        for entry in &finding.per_rank {
+            let waited = entry
+                .waited_ms
+                .filter(|_| entry.state == CallState::Waiting);
+            if let Some((ms, call)) = waited.zip(timeline.call(entry, group)) {
+                let until = call.call.at.plus(Duration::from_millis(ms));
+                let known = waited_until.entry((entry.rank, call.call.id)).or_default();
+                *known = until.max(*known);
             }
         }
     }
     for track in &mut timeline.tracks {
         for call in &mut track.calls {
-            if let Some(since) = open.get(&(track.rank, call.call.id))
-                && call.wait.is_none()
-                && !call.is_open()
-            {
-                call.wait = Some((*since, None));
+            let until = waited_until.get(&(track.rank, call.call.id));
+            if !call.is_open() && until.is_some_and(|&until| call.over() < Some(until)) {
+                let began = call.wait.map_or(call.call.at, |(began, _)| began);
+                call.wait = Some((began, None));
                 call.inferred = true;
             }
         }

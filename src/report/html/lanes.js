@@ -23,6 +23,28 @@ function decode(job) {
       return call;
     });
   }
+  job.lanes = merged(job.tracks);
+}
+
+/** One lane per rank: the processes of a rank, after restarts or in several layers, as one. */
+function merged(tracks) {
+  const lanes = new Map();
+  for (const track of tracks) {
+    const ends = track.ended ? [track.ended] : [];
+    const lane = lanes.get(track.rank);
+    if (!lane) lanes.set(track.rank, { ...track, ends });
+    else {
+      Object.assign(lane, { host: track.host, pid: track.pid, ended: track.ended, ends: [...lane.ends, ...ends] });
+      lane.calls = [...lane.calls, ...track.calls].sort((a, b) => a.at - b.at);
+      lane.marks = [...lane.marks, ...track.marks].sort((a, b) => a[0] - b[0]);
+    }
+  }
+  return [...lanes.values()];
+}
+
+/** When the first process joined. */
+function beginning(job) {
+  return job.tracks.reduce((least, it) => Math.min(least, it.began), job.until);
 }
 
 /** When ranks began to block, according to the leading finding; null: nothing blocked. */
@@ -35,9 +57,9 @@ function stallOf(job) {
 /** The part of the timeline around the stall: the last rounds of calls before it, and what follows. */
 function aroundStall(job) {
   const stall = stallOf(job);
-  const begins = Math.min(...job.tracks.map((it) => it.began), job.until);
+  const begins = beginning(job);
   const whole = [begins, Math.max(job.until, begins + 1)];
-  const calls = job.tracks.reduce((most, it) => (it.calls.length > most.length ? it.calls : most), []);
+  const calls = job.lanes.reduce((most, it) => (it.calls.length > most.length ? it.calls : most), []);
   const end = stall ?? job.until;
   const before = calls.filter((it) => it.at < end && it.seq > 0);
   if (before.length === 0) return whole;
@@ -63,7 +85,7 @@ function lanesOf(job, query, grouped, expanded) {
   const kinds = new Set(job.kinds.flatMap((kind, index) =>
     matchesWords(query, `${kind.call} ${kind.group} ${kind.place} ${kind.function} ${kind.layer}`) ? [index] : []));
   const lanes = new Map();
-  for (const track of job.tracks) {
+  for (const track of job.lanes) {
     if (!matchesRank(query, track.rank)) continue;
     const state = states.get(track.rank) ?? "unknown";
     const own = matchesWords(query, `${track.host} ${track.pid} ${state} ${track.ended?.[1] ?? ""}`);
@@ -77,7 +99,7 @@ function lanesOf(job, query, grouped, expanded) {
   const order = (lane) => [lane.root ? 0 : 1, lane.tracks[0].rank];
   const list = [...lanes.values()].sort((a, b) => order(a)[0] - order(b)[0] || order(a)[1] - order(b)[1]);
   for (const lane of list) {
-    lane.ranks = [...new Set(lane.tracks.map((it) => it.rank))];
+    lane.ranks = lane.tracks.map((it) => it.rank);
     lane.track = lane.tracks[0];
     lane.label = rankList(lane.ranks);
   }

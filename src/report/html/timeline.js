@@ -9,7 +9,7 @@ const PRINTED = 40;
 class Timeline {
   constructor(job) {
     this.job = job;
-    this.grouped = new Set(job.tracks.map((it) => it.rank)).size > FEW;
+    this.grouped = job.lanes.length > FEW;
     this.expanded = new Set();
     this.stall = stallOf(job);
     this.window = aroundStall(job);
@@ -78,7 +78,7 @@ class Timeline {
   get scale() { return this.svg.clientWidth / this.width || 1; }
 
   whole() {
-    const begins = Math.min(...this.job.tracks.map((it) => it.began), this.job.until);
+    const begins = beginning(this.job);
     const margin = Math.max(this.job.until - begins, 1000) * 0.02;
     return [begins - margin, this.job.until + margin];
   }
@@ -226,11 +226,11 @@ class Timeline {
         group.append(draw("path", { class: kind === "exception" ? "exc" : "end", d: `M${x} ${y + 3}l5 7-5 7-5-7z` }, draw("title", {}, text)));
       }
     }
-    if (above && track.ended && inside(track.ended[0])) {
-      const x = this.x(track.ended[0]);
+    for (const [at, how] of track.ends.filter(([at]) => above && inside(at))) {
+      const x = this.x(at);
       const room = this.width - 14 - x;
-      group.append(draw("rect", { class: "end", x: x - 1, y: y + 4, width: 2.5, height: ROW - 9 }, draw("title", {}, track.ended[1])));
-      if (room > track.ended[1].length * 6 + 12) group.append(draw("text", { class: "small dim", x: x + 8, y: y + 16 }, track.ended[1]));
+      group.append(draw("rect", { class: "end", x: x - 1, y: y + 4, width: 2.5, height: ROW - 9 }, draw("title", {}, how)));
+      if (room > how.length * 6 + 12) group.append(draw("text", { class: "small dim", x: x + 8, y: y + 16 }, how));
     }
   }
 
