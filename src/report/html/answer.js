@@ -37,11 +37,17 @@ function badge(confidence) {
 }
 
 function paragraphs(texts) {
-  return texts.length > 0 ? texts.map((text) => make("p", {}, sentence(text))) : make("p", { class: "note" }, "—");
+  return texts.length > 0 ? texts.map((text) => make("p", {}, inline(sentence(text)))) : make("p", { class: "note" }, "—");
 }
 
 function list(texts) {
-  return texts.length > 0 ? make("ul", {}, texts.map((text) => make("li", {}, text))) : make("p", { class: "note" }, "—");
+  return texts.length > 0 ? make("ul", {}, texts.map((text) => make("li", {}, inline(text)))) : make("p", { class: "note" }, "—");
+}
+
+/** Text between backquotes is code. */
+function inline(text) {
+  const parts = text.split("`");
+  return parts.length % 2 === 0 ? text : parts.map((part, at) => (at % 2 === 0 ? part : make("code", {}, part)));
 }
 
 function causeLine(finding) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::dump::Thread;
 use ddp_doctor_proto::report::{
-    Certificate, Evidence, Finding, Parameter, Rank, RankCall, RankState, Report, Timestamp, Where,
+    Certificate, Evidence, Finding, Parameter, Rank, RankState, Report, Timestamp, Where,
 };
 use ddp_doctor_proto::words::{call_text, rank_list};
 use serde::Serialize;
@@ -272,17 +272,16 @@ fn entry(finding: &Finding, report: &Report, clock: Clock, sources: &mut Sources
 
 /// The source around the lines of a finding, those of root cause ranks first.
 fn excerpts(finding: &Finding, sources: &mut Sources) -> Vec<Excerpt> {
-    let is_root = |call: &RankCall| finding.ranks.root.contains(&call.rank);
     let mut places: Vec<(bool, &Where, Vec<u32>)> = Vec::new();
     for call in &finding.per_rank {
         let Some(place) = &call.place else { continue };
-        let root = is_root(call);
-        match places
-            .iter_mut()
-            .find(|(known, at, _)| *known == root && *at == place)
-        {
-            Some((.., ranks)) => ranks.push(call.rank),
-            None => places.push((root, place, vec![call.rank])),
+        let is_root = finding.ranks.root.contains(&call.rank);
+        match places.iter_mut().find(|(_, at, _)| *at == place) {
+            Some((root, _, ranks)) => {
+                *root |= is_root;
+                ranks.push(call.rank);
+            }
+            None => places.push((is_root, place, vec![call.rank])),
         }
     }
     places.sort_by_key(|(root, ..)| !root);
