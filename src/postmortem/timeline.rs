@@ -336,7 +336,7 @@ impl Process {
 /// close to the one before it is replaced, and every second one is dropped if there are many.
 fn add(points: &mut Vec<(Timestamp, u64)>, point: (Timestamp, u64)) {
     if let [first, .., before, last] = points[..]
-        && last.0.since(before.0) < point.0.since(first.0) / POINTS as u32
+        && last.0.since(before.0) < point.0.since(first.0) / (POINTS as u32 / 2)
     {
         points.pop();
     }
