@@ -354,8 +354,7 @@ fn add(points: &mut Vec<(Timestamp, u64)>, point: (Timestamp, u64)) {
 mod tests {
     use super::*;
     use crate::diagnosis::Config;
-    use crate::diagnosis::testing::call;
-    use ddp_doctor_proto::Op;
+    use crate::report::testing::call;
 
     const PROCESS: ProcessId = ProcessId(1);
     const THREAD: ThreadId = ThreadId(1);
@@ -376,12 +375,7 @@ mod tests {
     }
 
     fn issued(id: u64) -> Event {
-        let call = Call {
-            id: CallId(id),
-            at: Timestamp(id * 10),
-            seq: id,
-            ..call(Op::AllReduce).build()
-        };
+        let call = call(id, Timestamp(id * 10));
         Event::Issued {
             process: PROCESS,
             call: Arc::new(call),

@@ -15,4 +15,4 @@ pub mod timeline;
 pub mod viewer;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{
-    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group, Job,
-    Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity, Timestamp, Tool,
-    Verdict, Where,
+    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group,
+    GroupRef, Job, Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity,
+    Timestamp, Tool, Verdict, Where,
 };
-use ddp_doctor_proto::{DType, Op};
+use ddp_doctor_proto::{DType, Op, ReduceOp};
 
 use super::timeline::{Blocked, Curve, Event, Mark, TimedCall, Timeline, Track};
-use crate::diagnosis::event::{Call, CallId};
-use crate::diagnosis::testing::{call, group};
+use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 
 fn entry(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
     RankCall {
@@ -130,25 +129,8 @@ pub(super) const MARKUP: &str = "</script><img src=x onerror=alert(1)>";
 /// The timeline of [`report`]: two calls of each rank, the second open on ranks 0 and 2.
 pub(super) fn timeline() -> Timeline {
     let at = |ms: u64| Timestamp(ms * 1_000_000);
-    let call = |id: u64, ms: u64| {
-        let unknown = call(Op::AllReduce).dtype(DType::Float32).numel(4680);
-        Call {
-            id: CallId(id),
-            at: at(ms),
-            group: Some(group("0", "gloo", &[0, 1, 2])),
-            seq: id,
-            shape: Some(vec![4680]),
-            step: id - 15,
-            place: Some(Arc::new(Where {
-                file: "train.py".into(),
-                line: 9,
-                function: "main".into(),
-            })),
-            ..unknown.build()
-        }
-    };
     let timed = |id, ms, ended: Option<u64>| TimedCall {
-        call: Arc::new(call(id, ms)),
+        call: Arc::new(call(id, at(ms))),
         returned: Some(at(ms + 1)),
         wait: Some((at(ms + 1), ended.map(at))),
         inferred: false,
@@ -184,7 +166,7 @@ pub(super) fn timeline() -> Timeline {
     };
     let blocked = |rank| Blocked {
         rank,
-        call: Arc::new(call(23, 8800)),
+        call: Arc::new(call(23, at(8800))),
         since: at(8800),
         needs: vec![1],
     };
@@ -192,5 +174,51 @@ pub(super) fn timeline() -> Timeline {
         until: at(10_000),
         tracks: vec![track(0), track(1), track(2)],
         waits: vec![blocked(0), blocked(2)],
+    }
+}
+
+/// An `all_reduce` of the default group of three ranks, as number `id` of its process and its group.
+pub(crate) fn call(id: u64, at: Timestamp) -> Call {
+    let group = GroupInfo {
+        key: GroupRef {
+            layer: "c10d".into(),
+            epoch: 0,
+            name: "0".into(),
+            ordinal: 0,
+            members: vec![0, 1, 2],
+        },
+        description: "default_pg".into(),
+        backend: "gloo".into(),
+        seat: None,
+    };
+    let place = Where {
+        file: "train.py".into(),
+        line: 9,
+        function: "main".into(),
+    };
+    Call {
+        id: CallId(id),
+        at,
+        thread: ThreadId(1),
+        group: Some(Arc::new(group)),
+        seq: id,
+        op: Op::AllReduce,
+        dtype: DType::Float32,
+        reduce_op: ReduceOp::Unspecified,
+        root: None,
+        peer: None,
+        tag: None,
+        numel: Some(4680),
+        shape: Some(vec![4680]),
+        tensors: 1,
+        takes_all: false,
+        is_async: false,
+        on_stream: None,
+        beneath: None,
+        hidden: false,
+        splits: [Vec::new(), Vec::new()],
+        step: id.saturating_sub(15),
+        phase: None,
+        place: Some(Arc::new(place)),
     }
 }
