@@ -645,6 +645,9 @@ fn every_format_prints_the_finding_to_stdout() {
         ("json", "\"code\": \"DD103\""),
         ("markdown", "## DD103 op-mismatch: "),
         ("sarif", "\"ruleId\": \"DD103\""),
+        ("html", "\"code\":\"DD103\""),
+        ("perfetto", "\"name\":\"DD103 op-mismatch\""),
+        ("csv", ",DD103,op-mismatch,"),
     ] {
         let output = analyze(dir.path(), &["node-0.ddpj", "--format", format]);
         assert!(

@@ -8,6 +8,7 @@
 //! * `nccl`: programs that call NCCL directly, against doubles of NCCL and of the CUDA driver.
 //! * `oracle`: random programs whose true faults are known independently of the engine.
 //! * `packaging`: `pip install agent/python` in a fresh environment.
+//! * `pages`: `analyze --format html`, `perfetto` and `csv`; the page in a browser.
 //! * `postmortem`: `analyze` on complete, partial and damaged evidence.
 //! * `recorded`: recorded memory curves of real processes, and their recorder.
 //! * `run`: the command `run` as a shell sees it, on real processes.
@@ -37,6 +38,7 @@ mod lost_coordinator;
 mod nccl;
 mod oracle;
 mod packaging;
+mod pages;
 mod postmortem;
 
 mod recorded;

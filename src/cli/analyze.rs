@@ -5,13 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use ddp_doctor_proto::report::Report;
 
 use super::fail_on::FailOn;
 use super::{FOUND, Global};
-use crate::postmortem;
+use crate::postmortem::{self, Analysis};
 use crate::report::text::{self, Style};
-use crate::report::{json, markdown, sarif};
+use crate::report::{csv, html, json, markdown, perfetto, sarif};
 
 /// Diagnose a job from the files it left behind.
 ///
@@ -55,6 +54,12 @@ enum Format {
     Markdown,
     /// SARIF 2.1.0, for code scanning
     Sarif,
+    /// One HTML page with timeline, graph of waits and stacks
+    Html,
+    /// Trace of all ranks for ui.perfetto.dev
+    Perfetto,
+    /// One row per finding and rank, for pandas and spreadsheets
+    Csv,
 }
 
 impl Analyze {
@@ -73,7 +78,7 @@ impl Analyze {
             past: true,
             ..global.style(io::stdout().is_terminal())
         };
-        self.print(&analysis.reports, style, global)?;
+        self.print(&analysis, style, global)?;
         let statuses = analysis
             .reports
             .iter()
@@ -87,7 +92,9 @@ impl Analyze {
         Ok(statuses.max_by_key(grave).unwrap_or(0))
     }
 
-    fn print(&self, reports: &[Report], style: Style, global: &Global) -> anyhow::Result<()> {
+    fn print(&self, analysis: &Analysis, style: Style, global: &Global) -> anyhow::Result<()> {
+        let reports = &analysis.reports;
+        let jobs: Vec<_> = reports.iter().zip(&analysis.timelines).collect();
         let out = &mut io::stdout().lock();
         match self.format {
             Format::Text if global.quiet >= 2 => {}
@@ -108,6 +115,9 @@ impl Analyze {
                 .iter()
                 .try_for_each(|it| markdown::report(out, it))?,
             Format::Sarif => sarif::log(out, reports)?,
+            Format::Html => html::page(out, &jobs)?,
+            Format::Perfetto => perfetto::trace(out, &jobs)?,
+            Format::Csv => csv::table(out, &jobs)?,
         }
         out.flush()?;
         Ok(())

@@ -13,10 +13,13 @@ use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
 
+use crate::report::timeline::Timeline;
+
 mod collect;
 mod jobs;
 mod play;
 mod record;
+mod timeline;
 
 pub use record::{Recording, record};
 
@@ -25,6 +28,8 @@ pub use record::{Recording, record};
 pub struct Analysis {
     /// One report per job, the oldest first.
     pub reports: Vec<Report>,
+    /// The timeline of each report's job.
+    pub timelines: Vec<Timeline>,
     /// Messages about the files, apart from the findings.
     pub remarks: Vec<Remark>,
 }
@@ -48,10 +53,15 @@ impl std::fmt::Display for Remark {
 #[must_use]
 pub fn analyze(paths: &[PathBuf]) -> Analysis {
     let found = collect::collect(paths);
-    let mut remarks = found.remarks.clone();
-    let reports = jobs::of(found, &mut remarks)
-        .into_iter()
-        .map(|job| play::play(job, &mut remarks, &mut |_, _, _| {}).report())
-        .collect();
-    Analysis { reports, remarks }
+    let mut analysis = Analysis {
+        remarks: found.remarks.clone(),
+        ..Analysis::default()
+    };
+    for job in jobs::of(found, &mut analysis.remarks) {
+        let mut collector = timeline::Collector::default();
+        let report = play::play(job, &mut analysis.remarks, &mut collector).report();
+        analysis.timelines.push(collector.finish(&report));
+        analysis.reports.push(report);
+    }
+    analysis
 }

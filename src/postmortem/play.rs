@@ -31,11 +31,17 @@ const TEARDOWN: Duration = Duration::from_secs(10);
 /// Number of messages of a box decoded at a time.
 const AT_ONCE: usize = 4096;
 
-/// Called after every evaluation with the engine, its time, and whether anything changed.
-pub(super) type Observer<'a> = dyn FnMut(&Engine, Timestamp, bool) + 'a;
+/// Observes a job while it is played.
+pub(super) trait Observer {
+    /// An event is about to be passed to the engine.
+    fn event(&mut self, _event: &Event) {}
+
+    /// The engine was evaluated at `now`. `changed`: its findings or rank states are others.
+    fn evaluated(&mut self, engine: &Engine, now: Timestamp, changed: bool);
+}
 
 /// Plays the evidence of a job to its end. Returns the engine in its final state.
-pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut Observer<'_>) -> Engine {
+pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut dyn Observer) -> Engine {
     // Black boxes without a journal have no settings.
     let hellos = job.nodes.iter().map(|node| &node.hello);
     let hello = hellos.max_by_key(|it| (it.stall_after_s, it.time_scale.is_some()));
@@ -79,7 +85,7 @@ struct Stage<'a> {
     now: Timestamp,
     /// Current time of this machine.
     wall: Timestamp,
-    observer: &'a mut Observer<'a>,
+    observer: &'a mut dyn Observer,
 }
 
 impl Stage<'_> {
@@ -88,6 +94,7 @@ impl Stage<'_> {
         let mut ended = false;
         for event in self.events.drain(..) {
             ended |= matches!(event, Event::JobEnded { .. });
+            self.observer.event(&event);
             self.engine.handle(event, self.now);
         }
         ended
@@ -117,7 +124,7 @@ impl Stage<'_> {
     fn look(&mut self) {
         let changed = self.engine.poll_change();
         self.looked = self.now;
-        (self.observer)(&self.engine, self.now, changed);
+        self.observer.evaluated(&self.engine, self.now, changed);
     }
 }
 

@@ -273,6 +273,30 @@ impl Sources {
             .or_insert_with(|| read(&place.file));
         source_line(text.as_ref()?, place.line)
     }
+
+    /// The lines of a source file around a place, with their numbers. The name of the file comes
+    /// from the job: of a file that is no source, only the line itself is returned.
+    pub(super) fn around(&mut self, place: &Where, lines: u32) -> Vec<(u32, String)> {
+        /// Extensions of source files.
+        const SOURCE: [&str; 10] = [
+            "c", "cc", "cpp", "cu", "cxx", "h", "hpp", "ipynb", "py", "rs",
+        ];
+        let Some(line) = self.line(place) else {
+            return Vec::new();
+        };
+        let extension = Path::new(&place.file).extension();
+        let is_source = extension.is_some_and(|it| SOURCE.iter().any(|known| it == *known));
+        let text = self.files.get(&place.file).and_then(Option::as_ref);
+        let Some(text) = text.filter(|_| is_source) else {
+            return vec![(place.line, line)];
+        };
+        let first = place.line.saturating_sub(lines).max(1);
+        let shown = text.lines().enumerate().skip(first as usize - 1);
+        shown
+            .take((place.line - first + lines) as usize + 1)
+            .map(|(index, line)| (index as u32 + 1, plain(&line.replace('\t', "    "))))
+            .collect()
+    }
 }
 
 /// Reads a source file, if it is a regular file of moderate size: its name comes from the job.
