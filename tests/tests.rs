@@ -15,6 +15,7 @@
 //! * `screens`: the dashboard's screens on terminals of three sizes.
 //! * `security`: what other users of the machine and hostile files can do.
 //! * `stacks`: stacks of real ranks, captured by `run` and by `dump`.
+//! * `streams`: what other processes of the same user send to a coordinator.
 //! * `structure`: allowed dependencies and other invariants of the architecture.
 //! * `timing`: `DDP_DOCTOR_TIME_SCALE`.
 //! * `watch`: the dashboard on a terminal, beside real jobs.
@@ -45,6 +46,7 @@ mod scenarios;
 mod screens;
 mod security;
 mod stacks;
+mod streams;
 mod structure;
 mod support;
 mod timing;

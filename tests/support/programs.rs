@@ -1,0 +1,77 @@
+//! Programs in C that tests compile and link with the agent's library.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use super::artifact;
+
+/// Source of the example in C.
+pub(crate) const TRAINING: &str = "agent/capi/examples/training.c";
+
+/// The library of the C API.
+pub(crate) fn library() -> PathBuf {
+    artifact("libddp_doctor.so")
+}
+
+/// A program in C, linked with the library.
+pub(crate) struct Compiled {
+    _scratch: TempDir,
+    program: PathBuf,
+}
+
+impl Compiled {
+    /// Path of the program.
+    pub(crate) fn path(&self) -> &str {
+        self.program.to_str().unwrap()
+    }
+}
+
+/// Compiles a source of the repository.
+pub(crate) fn compile(source: &str) -> Compiled {
+    let scratch = tempfile::tempdir().unwrap();
+    let program = scratch.path().join("program");
+    let library = library();
+    let folder = library.parent().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let compiled = Command::new("gcc")
+        .args([
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Werror",
+            "-o",
+        ])
+        .arg(&program)
+        .arg(root.join(source))
+        .arg("-I")
+        .arg(root.join("agent/capi/include"))
+        .arg("-L")
+        .arg(folder)
+        .arg("-lddp_doctor")
+        .arg(format!("-Wl,-rpath,{}", folder.display()))
+        .status()
+        .unwrap();
+    assert!(compiled.success());
+    Compiled {
+        _scratch: scratch,
+        program,
+    }
+}
+
+/// The example in C. Its ranks print checksums of their weights.
+pub(crate) fn training() -> &'static str {
+    static TRAINING_PROGRAM: OnceLock<Compiled> = OnceLock::new();
+    TRAINING_PROGRAM.get_or_init(|| compile(TRAINING)).path()
+}
+
+/// A rank that makes 200 000 calls once the file `flood` exists, and exits once `stop` exists.
+pub(crate) fn flood() -> &'static str {
+    static FLOOD: OnceLock<Compiled> = OnceLock::new();
+    FLOOD
+        .get_or_init(|| compile("tests/support/flood.c"))
+        .path()
+}
