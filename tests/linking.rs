@@ -598,7 +598,7 @@ fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
 
 #[test]
 fn records_lost_while_run_is_stopped_are_reported() {
-    let mut job = HealthyJob::start_program(&[], &[flood()]);
+    let mut job = HealthyJob::start_program(&[], &[flood(), "200000"]);
     job.start_ranks();
     job.signal("-STOP");
     job.create("flood");
@@ -695,8 +695,9 @@ time.sleep(600)
 #[test]
 fn reporter_ends_on_sigterm() {
     let coordinator = Coordinator::start();
-    let mut bare = Bare::start("term", coordinator.address(), &[flood()]);
-    coordinator.until("term", |report| report.evidence.records > 0);
+    let command = [flood(), "1000"];
+    let mut bare = Bare::start("term", coordinator.address(), &command);
+    coordinator.until("term", |report| !report.ranks.is_empty());
     eventually("one reporter is left", || {
         reporters(bare.scratch.path()).len() == 1
     });
@@ -708,7 +709,7 @@ fn reporter_ends_on_sigterm() {
     for name in ["flood", "stop"] {
         fs::write(bare.scratch.path().join(name), "").unwrap();
     }
-    bare.assert_same_result(&[flood()]);
+    bare.assert_same_result(&command);
     assert_eq!(bare.ranks().len(), 1);
 }
 

@@ -179,7 +179,7 @@ fn coordinator_stopped_from_the_start_does_not_delay_the_job() {
 }
 
 #[test]
-fn healthy_job_ends_as_without_ddp_doctor_after_its_coordinator_is_lost() {
+fn healthy_job_is_undisturbed_when_its_coordinator_is_lost() {
     for signal in ["-KILL", "-STOP"] {
         let coordinator = Coordinator::start();
         let mut job = HealthyJob::start(&[

@@ -751,7 +751,7 @@ fn ranks_that_outlive_run_can_be_inspected() {
 
 #[test]
 fn ranks_that_outlive_run_end_as_without_it() {
-    let command = ["sh", "-c", "\"$0\"; echo status $?", flood()];
+    let command = ["sh", "-c", "\"$0\" 1000; echo status $?", flood()];
     let job = HealthyJob::start_program(&[], &command);
     job.start_ranks();
     job.signal("-KILL");

@@ -379,7 +379,7 @@ fn report(path: &Path) -> Option<Report> {
 
 #[test]
 fn truncation_of_a_box_in_use_is_reported() {
-    let mut job = HealthyJob::start_program(&[], &[flood()]);
+    let mut job = HealthyJob::start_program(&[], &[flood(), "200000"]);
     job.start_ranks();
     for file in fs::read_dir(job.variable("DDP_DOCTOR_BOX_DIR")).unwrap() {
         let path = file.unwrap().path();
@@ -441,9 +441,17 @@ fn claimed_world_size_does_not_disturb_a_job() {
     assert_eq!(report.ranks.len(), 4, "{report:#?}");
 }
 
-/// Runs a copy of the program in `shared/target/debug`; returns the job's PYTHONPATH and what `run`
-/// prints. Panics unless the result of the job is that without ddp-doctor.
-fn python_path(shared: &Path) -> (String, String) {
+/// A job in Python that writes its PYTHONPATH to the file `path`.
+const PYTHON_JOB: [&str; 3] = [
+    "python3",
+    "-c",
+    "import os, zlib; open('path', 'w').write(os.environ.get('PYTHONPATH', '')); \
+     print(zlib.crc32(bytes(range(256))))",
+];
+
+/// Runs [`PYTHON_JOB`] with a copy of the program in `shared/target/debug`; returns its PYTHONPATH
+/// and what is printed.
+fn python_path(shared: &Path) -> (String, Output) {
     let folder = shared.join("target/debug");
     fs::create_dir_all(&folder).unwrap();
     let copy = folder.join("ddp-doctor");
@@ -454,19 +462,14 @@ fn python_path(shared: &Path) -> (String, String) {
     for (variable, _) in clean.get_envs() {
         command.env_remove(variable);
     }
-    let compute = "import os, zlib; open('path', 'w').write(os.environ.get('PYTHONPATH', '')); \
-                   print(zlib.crc32(bytes(range(256))))";
-    let job = ["python3", "-c", compute];
     let output = command
         .current_dir(dir.path())
         .env_remove("PYTHONPATH")
         .args(["run", "--"])
-        .args(job)
+        .args(PYTHON_JOB)
         .output()
         .unwrap();
-    assert_same_result(&job, output.status.code(), &output.stdout);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (fs::read_to_string(dir.path().join("path")).unwrap(), said)
+    (fs::read_to_string(dir.path().join("path")).unwrap(), output)
 }
 
 fn plant_package(folder: &Path) {
@@ -480,11 +483,13 @@ fn python_package_that_others_can_write_to_is_not_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let shared = dir.path().join("shared");
     plant_package(&shared.join("agent/python"));
-    let (path, said) = python_path(&shared);
-    assert!(path.contains("agent/python"), "{said}");
+    let (path, output) = python_path(&shared);
+    assert!(path.contains("agent/python"), "{output:?}");
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
-    let (path, said) = python_path(&shared);
-    assert_eq!(path, "", "{said}");
+    let (path, output) = python_path(&shared);
+    assert_same_result(&PYTHON_JOB, output.status.code(), &output.stdout);
+    assert_eq!(path, "", "{output:?}");
+    let said = text(&output);
     assert!(said.contains("shared is writable by other users"), "{said}");
     assert!(said.contains("set DDP_DOCTOR_PYTHON"), "{said}");
 }
@@ -494,8 +499,8 @@ fn python_package_around_a_program_outside_of_it_is_not_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let shared = dir.path().join("shared");
     plant_package(&shared);
-    let (path, said) = python_path(&shared);
-    assert_eq!(path, "", "{said}");
+    let (path, output) = python_path(&shared);
+    assert_eq!(path, "", "{output:?}");
 }
 
 /// Writes a journal with these events.

@@ -71,7 +71,7 @@ fn forged_end_of_a_rank_does_not_disturb_a_job() {
     let coordinator = Coordinator::start();
     let address = coordinator.address();
     let options = ["--job", "forged", "--coordinator", address];
-    let mut job = HealthyJob::start_program(&options, &[flood()]);
+    let mut job = HealthyJob::start_program(&options, &[flood(), "1000"]);
     job.start_ranks();
     let (hello, process) = announced(&job);
     let ended = Kind::ProcessChanged(v1::ProcessChanged {
@@ -111,7 +111,8 @@ fn coordinator_without_room_does_not_disturb_a_job() {
         let mut streams = Vec::new();
         let mut channel = connect(address).await.unwrap();
         for number in 0..256 {
-            if number % 100 == 99 {
+            // A connection has at most 16 streams.
+            if number % 16 == 0 {
                 channel = connect(address).await.unwrap();
             }
             let hello = Kind::Hello(v1::Hello {
