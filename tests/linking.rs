@@ -697,7 +697,7 @@ fn reporter_ends_on_sigterm() {
     let coordinator = Coordinator::start();
     let command = [flood(), "1000"];
     let mut bare = Bare::start("term", coordinator.address(), &command);
-    coordinator.until("term", |report| !report.ranks.is_empty());
+    coordinator.until("term", |_| true);
     eventually("one reporter is left", || {
         reporters(bare.scratch.path()).len() == 1
     });

@@ -133,11 +133,15 @@ impl HealthyJob {
         serde_json::from_slice(&fs::read(self.file("r.json")).ok()?).ok()
     }
 
-    /// Starts the ranks, and waits until one is in the report.
+    /// Starts the ranks, and waits until one is followed. The report does not show that: it is
+    /// written when findings change.
     pub(crate) fn start_ranks(&self) {
         self.create("go");
+        let coordinator = self.variable("DDP_DOCTOR_COORDINATOR");
         eventually("a rank is followed", || {
-            self.report().is_some_and(|it| !it.ranks.is_empty())
+            let mut status = program(self.dir.path());
+            let output = status.args(["status", &coordinator]).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).contains("rank 0 running")
         });
     }
 
