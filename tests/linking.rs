@@ -134,7 +134,7 @@ fn memory_of_c_ranks_is_sampled_and_journaled() {
 
 #[test]
 fn healthy_c_job_has_no_findings() {
-    is_healthy(&run(&[training(), "4"]), 4);
+    is_healthy(&HealthyJob::start(&[]).assert_same_result(), 4);
 }
 
 #[test]
@@ -158,7 +158,9 @@ fn rust_job_is_diagnosed_to_the_line() {
 
 #[test]
 fn healthy_rust_job_has_no_findings() {
-    is_healthy(&run(&[ring().to_str().unwrap()]), 3);
+    let ring = ring().into_os_string().into_string().unwrap();
+    let mut job = HealthyJob::start_program(&[], &[ring]);
+    is_healthy(&job.assert_same_result(), 3);
 }
 
 // --- With a standing coordinator -----------------------------------------------------------------

@@ -182,14 +182,8 @@ fn coordinator_stopped_from_the_start_does_not_delay_the_job() {
 fn healthy_job_is_undisturbed_when_its_coordinator_is_lost() {
     for signal in ["-KILL", "-STOP"] {
         let coordinator = Coordinator::start();
-        let mut job = HealthyJob::start(&[
-            "--coordinator",
-            coordinator.address(),
-            "--time-scale",
-            "0.2",
-            "--on-hang",
-            "kill",
-        ]);
+        let options = ["--time-scale", "0.2", "--on-hang", "kill", "--coordinator"];
+        let mut job = HealthyJob::start(&[&options[..], &[coordinator.address()]].concat());
         eventually("the job is attached", || job.report().is_some());
         send(signal, coordinator.pid());
         wait_until_continued(&job);

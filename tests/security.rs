@@ -21,7 +21,7 @@ use v1::event::Kind;
 
 use crate::support::coordinator::Coordinator;
 use crate::support::process::program;
-use crate::support::programs::{flood, training};
+use crate::support::programs::{flood, pytorch, training};
 use crate::support::report::is_healthy;
 use crate::support::result::{HealthyJob, assert_same_result};
 
@@ -345,13 +345,14 @@ fn flood_of_connections_leaves_descriptors_for_jobs_and_reports() {
     drop(flood);
 }
 
-/// Runs a command and truncates its black boxes whenever they are not empty.
+/// Runs a command and truncates its black boxes every 10 ms.
 const CUT_BOXES: &str = r#"
 cut() {
     while :; do
         for box in "$DDP_DOCTOR_BOX_DIR"/*.box; do
             [ -s "$box" ] && : > "$box"
         done
+        sleep 0.01
     done
 }
 cut & cutter=$!
@@ -362,15 +363,18 @@ exit $status
 
 #[test]
 fn truncated_boxes_end_neither_ranks_nor_run() {
-    let dir = tempfile::tempdir().unwrap();
-    let output = program(dir.path())
-        .args(["run", "--report", "r.json", "--", "sh", "-c", CUT_BOXES])
-        .args([training(), "4"])
-        .output()
-        .unwrap();
-    assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
-    let verdict = report(&dir.path().join("r.json")).unwrap().verdict;
-    assert_eq!(verdict, Verdict::Insufficient, "{}", text(&output));
+    let c = vec![training().to_owned(), "4".to_owned()];
+    for command in [c].into_iter().chain(pytorch()) {
+        let dir = tempfile::tempdir().unwrap();
+        let output = program(dir.path())
+            .args(["run", "--report", "r.json", "--", "sh", "-c", CUT_BOXES])
+            .args(&command)
+            .output()
+            .unwrap();
+        assert_same_result(&command, output.status.code(), &output.stdout);
+        let verdict = report(&dir.path().join("r.json")).unwrap().verdict;
+        assert_eq!(verdict, Verdict::Insufficient, "{}", text(&output));
+    }
 }
 
 fn report(path: &Path) -> Option<Report> {

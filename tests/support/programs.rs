@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 use super::artifact;
+use super::jobs::{launch, venv};
 
 /// Source of the example in C.
 pub(crate) const TRAINING: &str = "agent/capi/examples/training.c";
@@ -75,4 +76,22 @@ pub(crate) fn flood() -> &'static str {
     FLOOD
         .get_or_init(|| compile("tests/support/flood.c"))
         .path()
+}
+
+/// Two ranks that train with PyTorch and DDP, and print checksums of their parameters; `None`
+/// without PyTorch.
+pub(crate) fn pytorch() -> Option<Vec<String>> {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/train.py");
+    let mut command = launch(2, &program);
+    command[0] = venv()?.join("bin/python");
+    let text = |word: PathBuf| word.into_os_string().into_string().unwrap();
+    // One thread for each rank makes the order of its sums the same in every run.
+    let command = command.into_iter().map(text);
+    Some(
+        ["env", "OMP_NUM_THREADS=1"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(command)
+            .collect(),
+    )
 }

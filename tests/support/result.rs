@@ -37,12 +37,12 @@ impl JobResult {
     }
 
     /// Runs a command without ddp-doctor. All files that it may wait for exist.
-    fn without_ddp_doctor(command: &[&str]) -> Self {
+    fn without_ddp_doctor(command: &[String]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in AWAITED {
             fs::write(dir.path().join(name), "").unwrap();
         }
-        let mut alone = Command::new(command[0]);
+        let mut alone = Command::new(&command[0]);
         without_our_variables(&mut alone);
         let output = alone
             .args(&command[1..])
@@ -63,15 +63,23 @@ impl JobResult {
 /// Panics unless this exit status and standard output are those of the command without ddp-doctor.
 /// Each command runs once without it.
 #[track_caller]
-pub(crate) fn assert_same_result(command: &[&str], status: Option<i32>, stdout: impl AsRef<[u8]>) {
+pub(crate) fn assert_same_result(
+    command: &[impl AsRef<str>],
+    status: Option<i32>,
+    stdout: impl AsRef<[u8]>,
+) {
     static RESULTS: Mutex<BTreeMap<Vec<String>, JobResult>> = Mutex::new(BTreeMap::new());
-    let key = command.iter().map(|&word| word.to_owned()).collect();
+    let command = owned(command);
     let mut results = RESULTS.lock().unwrap_or_else(PoisonError::into_inner);
     let expected = results
-        .entry(key)
-        .or_insert_with(|| JobResult::without_ddp_doctor(command));
+        .entry(command.clone())
+        .or_insert_with(|| JobResult::without_ddp_doctor(&command));
     let result = JobResult::new(status, stdout.as_ref());
     assert_eq!(&result, expected, "{command:?}");
+}
+
+fn owned(words: &[impl AsRef<str>]) -> Vec<String> {
+    words.iter().map(|word| word.as_ref().to_owned()).collect()
 }
 
 /// A healthy job under `run`, which starts its ranks once the file `go` exists in its directory.
@@ -79,7 +87,7 @@ pub(crate) fn assert_same_result(command: &[&str], status: Option<i32>, stdout: 
 pub(crate) struct HealthyJob {
     run: Child,
     dir: TempDir,
-    command: Vec<&'static str>,
+    command: Vec<String>,
 }
 
 impl HealthyJob {
@@ -89,25 +97,22 @@ impl HealthyJob {
     }
 
     /// Starts `run` with these options and this program.
-    pub(crate) fn start_program(options: &[&str], command: &[&'static str]) -> Self {
+    pub(crate) fn start_program(options: &[&str], command: &[impl AsRef<str>]) -> Self {
+        let command = owned(command);
         let dir = tempfile::tempdir().unwrap();
         let create = |name| fs::File::create(dir.path().join(name)).unwrap();
         let run = program(dir.path())
             .args(["run", "--report", "r.json"])
             .args(options)
             .args(["--", "sh", "-c", GATE])
-            .args(command)
+            .args(&command)
             .stdin(Stdio::null())
             .stdout(create("printed"))
             .stderr(create("said"))
             .process_group(0)
             .spawn()
             .unwrap();
-        Self {
-            run,
-            dir,
-            command: command.to_vec(),
-        }
+        Self { run, dir, command }
     }
 
     /// Path of a file in the job's directory.
