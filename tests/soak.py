@@ -6,7 +6,8 @@
 Every job is the C example. Some are started by `ddp-doctor run`, some report by themselves; some are healthy, some hang, some are
 killed, and the coordinator is killed, stopped and restarted beside them. As root, another user sends evidence and requests, too.
 At the end it prints one line of figures and exits with 1 if a planted hang was not found, a healthy job got a finding or another result
-(checksums that its ranks print, exit status) than without ddp-doctor, or a process, a file in shared memory or a descriptor of the coordinator remained.
+(checksums that its ranks print, exit status) than without ddp-doctor, or a process, a file in shared memory or a descriptor of the
+coordinator remained.
 """
 
 import argparse
