@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor::coordinator::{Access, serve};
 use ddp_doctor::evidence::journal::Writer as Journal;
-use ddp_doctor_agent::blackbox::{Options, Place, Writer};
 use ddp_doctor_proto::report::{Finding, Report, Verdict};
 use ddp_doctor_proto::v1;
 use serde_json::Value;
@@ -399,50 +398,6 @@ fn truncation_of_a_box_in_use_is_reported() {
     });
     let last = job.assert_same_result();
     assert_eq!(last.verdict, Verdict::Insufficient, "{last:#?}");
-}
-
-/// Creates a black box in this directory.
-fn black_box(dir: &Path, rank: u32, world_size: u32) -> Writer {
-    let options = Options {
-        layer: "c".into(),
-        job: "job".into(),
-        rank: Some(rank),
-        world_size: Some(world_size),
-        ..Options::default()
-    };
-    Writer::create(&Place::within(dir), &options).unwrap()
-}
-
-#[test]
-fn box_of_another_user_beside_those_of_the_ranks_is_not_read() {
-    let mut job = HealthyJob::start(&[]);
-    let boxes = job.variable("DDP_DOCTOR_BOX_DIR");
-    let boxes = Path::new(&boxes);
-    let dir = tempfile::tempdir().unwrap();
-    let other = black_box(dir.path(), 7, 8);
-    std::os::unix::fs::symlink(other.path(), boxes.join("1.2.c.box")).unwrap();
-    let copy = boxes.join("copy");
-    fs::copy(other.path(), &copy).unwrap();
-    // Only root can change the owner.
-    if std::os::unix::fs::chown(&copy, Some(65534), None).is_ok() {
-        fs::rename(&copy, boxes.join("1.3.c.box")).unwrap();
-    }
-    is_healthy(&job.assert_same_result(), 4);
-}
-
-#[test]
-fn claimed_world_size_does_not_disturb_a_job() {
-    let mut job = HealthyJob::start(&[]);
-    let boxes = job.variable("DDP_DOCTOR_BOX_DIR");
-    let _claim = black_box(Path::new(&boxes), 0, 20_000_000);
-    let is_claim = |finding: &Finding| finding.summary.contains("claims a world of");
-    eventually("it is reported", || {
-        job.report()
-            .is_some_and(|it| it.findings.iter().any(is_claim))
-    });
-    let report = job.assert_same_result();
-    assert!(report.findings.iter().any(is_claim), "{report:#?}");
-    assert_eq!(report.ranks.len(), 4, "{report:#?}");
 }
 
 /// A job in Python that writes its PYTHONPATH to the file `path`.
