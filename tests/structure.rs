@@ -284,3 +284,30 @@ fn files_below(folder: &str, extension: &str) -> Vec<PathBuf> {
     assert!(!files.is_empty(), "no files below {folder}");
     files
 }
+
+/// Source of a test function that is named as `module::function`.
+fn test_source(name: &str) -> String {
+    let (module, function) = name.split_once("::").unwrap();
+    let path = root().join("tests").join(module).with_extension("rs");
+    let text = fs::read_to_string(path).unwrap();
+    let start = text.find(&format!("\n#[test]\nfn {function}() {{"));
+    let source = &text[start.unwrap_or_else(|| panic!("no test {name}"))..];
+    source[..source.find("\n}\n").unwrap()].to_owned()
+}
+
+#[test]
+fn first_tests_of_unaffected_jobs_compare_their_results() {
+    let page = fs::read_to_string(root().join("docs/operations/faults.md")).unwrap();
+    let mut count = 0;
+    for row in page.lines() {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        if cells.len() != 4 || !cells[1].starts_with("unaffected") {
+            continue;
+        }
+        let name = cells[3].split('`').nth(1).unwrap();
+        let compares = test_source(name).contains("assert_same_result(");
+        assert!(compares, "{name} does not compare the result of its job");
+        count += 1;
+    }
+    assert!(count > 20, "{count} rows");
+}

@@ -16,6 +16,7 @@
 //! * `screens`: the dashboard's screens on terminals of three sizes.
 //! * `security`: what other users of the machine and hostile files can do.
 //! * `stacks`: stacks of real ranks, captured by `run` and by `dump`.
+//! * `streams`: streams at a coordinator and black boxes that are not those of the job.
 //! * `structure`: allowed dependencies and other invariants of the architecture.
 //! * `timing`: `DDP_DOCTOR_TIME_SCALE`.
 //! * `watch`: the dashboard on a terminal, beside real jobs.
@@ -47,6 +48,7 @@ mod scenarios;
 mod screens;
 mod security;
 mod stacks;
+mod streams;
 mod structure;
 mod support;
 mod timing;

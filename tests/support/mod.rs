@@ -3,7 +3,9 @@
 pub(crate) mod coordinator;
 pub(crate) mod jobs;
 pub(crate) mod process;
+pub(crate) mod programs;
 pub(crate) mod report;
+pub(crate) mod result;
 pub(crate) mod scenario;
 pub(crate) mod tmux;
 
