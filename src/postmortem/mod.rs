@@ -8,10 +8,15 @@
 //! times of detection. If the journal is incomplete or missing, black boxes contain what their
 //! ranks recorded up to their end. The end of a rank and the duration of its last wait are then
 //! known only as far as they were observed; the report states what was not observed.
+//!
+//! Logs and stacks as text ([`crate::ingest::logs`]) are evidence of a job of their own: they prove
+//! nothing, and contain what ranks printed.
 
 use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
+
+use crate::ingest::logs;
 
 mod collect;
 mod jobs;
@@ -44,14 +49,21 @@ impl std::fmt::Display for Remark {
     }
 }
 
-/// Analyzes run directories, journals and black boxes, in any mix.
+/// Analyzes run directories, journals, black boxes and logs, in any mix.
 #[must_use]
 pub fn analyze(paths: &[PathBuf]) -> Analysis {
     let found = collect::collect(paths);
     let mut remarks = found.remarks.clone();
     let reports = jobs::of(found, &mut remarks)
         .into_iter()
-        .map(|job| play::play(job, &mut remarks, &mut |_, _, _| {}).report())
+        .map(|job| {
+            let is_text = !job.logs.is_empty();
+            let mut report = play::play(job, &mut remarks, &mut |_, _, _| {}).report();
+            if is_text {
+                logs::limit(&mut report);
+            }
+            report
+        })
         .collect();
     Analysis { reports, remarks }
 }

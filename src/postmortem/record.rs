@@ -9,6 +9,7 @@ use prost::Message;
 
 use super::{Remark, collect, jobs, play};
 use crate::diagnosis::Engine;
+use crate::ingest::logs;
 use crate::report::viewer::{Detail, Sent};
 
 /// Minimum time between two updates, unless the number of findings changes.
@@ -33,13 +34,17 @@ pub fn record(paths: &[PathBuf]) -> Option<Recording> {
     let found = collect::collect(paths);
     let mut remarks = found.remarks.clone();
     let job = jobs::of(found, &mut remarks).pop()?;
+    let is_text = !job.logs.is_empty();
     let mut recorder = Recorder::default();
     let mut last = Timestamp::default();
     let engine = play::play(job, &mut remarks, &mut |engine, now, changed| {
         recorder.look(engine, now, changed);
         last = now;
     });
-    let report = engine.report();
+    let mut report = engine.report();
+    if is_text {
+        logs::limit(&mut report);
+    }
     recorder.take(&report, &Detail::of(engine.model(), last), last, true);
     Some(Recording {
         updates: recorder.updates,

@@ -1,0 +1,579 @@
+//! Facts of all logs of a job as events for the engine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ParameterFact, ProcessState};
+
+use super::facts::{EndedHow, Fact, Facts, GroupName, What};
+use super::names::Names;
+use super::{Log, before, groups, start};
+use crate::diagnosis::contract::UNFINISHED;
+use crate::diagnosis::event::{Event, GroupInfo, OomKills, Parameters, ProcessId, Stacks};
+use crate::diagnosis::words::Ranks;
+
+/// Layer of processes that are known from text.
+const LAYER: &str = "log";
+/// Maximum number of notes of one kind.
+const MAX_NOTES: usize = 4;
+/// Time by which facts without one precede those with one.
+const EARLIER: Duration = Duration::from_secs(1);
+
+/// What the logs of a job state, for the engine.
+#[derive(Debug)]
+pub struct Evidence {
+    /// The events, in order.
+    pub events: Vec<Event>,
+    /// When the text ends.
+    pub ends: Timestamp,
+    /// The shortest wait that the text itself calls too long.
+    pub timeout: Option<Duration>,
+}
+
+/// What is known of a rank.
+#[derive(Debug, Default)]
+pub(super) struct Rank {
+    /// The first collective of each group that its watchdog gave up.
+    pub(super) waits: BTreeMap<GroupName, Waiting>,
+    /// Numbers of the last collectives that it enqueued and completed.
+    pub(super) progress: BTreeMap<GroupName, (u64, u64)>,
+    /// A collective that PyTorch compared with those of others.
+    pub(super) runs: Option<Waiting>,
+    pub(super) raised: Vec<Raised>,
+    pub(super) ended: Option<(Timestamp, EndedHow)>,
+    pub(super) device: Option<Arc<str>>,
+    /// Number of parameters of its model.
+    parameters: Option<(Timestamp, u64)>,
+    /// Parameters without a gradient.
+    without: Option<(Timestamp, u64, Arc<str>)>,
+    pub(super) stacks: Vec<Arc<Stacks>>,
+}
+
+/// A collective that a rank waited for.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) seq: u64,
+    pub(super) op: Op,
+    pub(super) numel: Option<u64>,
+    pub(super) shape: Option<Vec<u32>>,
+    pub(super) dtype: String,
+    /// When the wait began, and when it was given up.
+    pub(super) since: Timestamp,
+    pub(super) at: Timestamp,
+}
+
+/// An exception of a rank.
+#[derive(Clone, Debug)]
+pub(super) struct Raised {
+    pub(super) at: Timestamp,
+    pub(super) text: Arc<str>,
+    pub(super) place: Option<Where>,
+    uncaught: bool,
+}
+
+impl Raised {
+    /// Whether nothing caught it, as PyTorch's label shows.
+    pub(super) const fn is_uncaught(&self) -> bool {
+        self.uncaught
+    }
+}
+
+/// Everything known of a job.
+pub(super) struct Job {
+    pub(super) names: Names,
+    pub(super) ranks: BTreeMap<u32, Rank>,
+    pub(super) joins: start::Joins,
+    pub(super) notes: Vec<String>,
+    pub(super) events: Vec<(Timestamp, Event)>,
+    /// When a watchdog first gave up a collective: what followed was its consequence.
+    pub(super) given_up: Option<Timestamp>,
+    begins: Timestamp,
+    ends: Timestamp,
+}
+
+/// Turns the facts of all logs of one job into events.
+#[must_use]
+pub fn evidence(logs: &[Log]) -> Evidence {
+    let all: Vec<&Facts> = logs.iter().map(|log| &log.facts).collect();
+    let mut job = Job::of(&all, Clock::of(logs));
+    job.take_back_consequences();
+    job.open(logs);
+    start::joins(&mut job);
+    groups::calls(&mut job);
+    job.ends_and_exceptions();
+    job.models();
+    job.close()
+}
+
+/// Times of facts.
+struct Clock {
+    /// Time of the first fact that has one.
+    first: Timestamp,
+}
+
+impl Clock {
+    fn of(logs: &[Log]) -> Self {
+        let facts = logs.iter().flat_map(|log| &log.facts.facts);
+        let stacks = logs.iter().flat_map(|log| &log.facts.stacks);
+        let times = facts.map(|fact| fact.at).chain(stacks.map(|it| it.at));
+        let first = times.filter(|at| at.0 > 0).min();
+        let written = logs.iter().map(|log| log.written).max();
+        Self {
+            first: first.or(written).unwrap_or_default(),
+        }
+    }
+
+    /// The time of the fact with this index in its file; facts keep their order.
+    fn time(&self, at: Timestamp, index: usize) -> Timestamp {
+        let at = if at.0 > 0 { at } else { before(self.first, EARLIER) };
+        at.plus(Duration::from_nanos(index as u64))
+    }
+}
+
+impl Job {
+    fn of(all: &[&Facts], clock: Clock) -> Self {
+        let names = Names::of(all);
+        let known = names.processes.keys();
+        let mut job = Self {
+            ranks: known.map(|&rank| (rank, Rank::default())).collect(),
+            names,
+            joins: start::Joins::default(),
+            notes: Vec::new(),
+            events: Vec::new(),
+            given_up: None,
+            begins: clock.first,
+            ends: clock.first,
+        };
+        for facts in all {
+            let groups = groups_of(facts);
+            for (index, fact) in facts.facts.iter().enumerate() {
+                let at = clock.time(fact.at, index);
+                job.saw(at);
+                job.fact(fact, &groups, at);
+            }
+            for (index, dumped) in facts.stacks.iter().enumerate() {
+                let at = clock.time(dumped.at, facts.facts.len() + index);
+                job.saw(at);
+                let rank = job.names.rank(&dumped.who, None);
+                let Some(rank) = rank.or_else(|| job.only_one_ended_by(dumped.signal)) else {
+                    job.note("a process that the text does not identify left stacks".into());
+                    continue;
+                };
+                let mut stacks = dumped.stacks.clone();
+                stacks.at = at;
+                let known = job.ranks.entry(rank).or_default();
+                known.stacks.push(Arc::new(stacks));
+            }
+        }
+        for rank in job.joins.missing_at_barriers() {
+            job.ranks.entry(rank).or_default();
+        }
+        for rank in job.ranks.values_mut() {
+            rank.stacks.sort_by_key(|stacks| stacks.at);
+        }
+        job
+    }
+
+    /// Takes note of a time that the text covers.
+    fn saw(&mut self, at: Timestamp) {
+        self.begins = self.begins.min(at);
+        self.ends = self.ends.max(at);
+    }
+
+    fn fact(&mut self, fact: &Fact, groups: &Groups, at: Timestamp) {
+        let mut who = fact.who.clone();
+        if let What::TimedOut { seq, .. } = fact.what
+            && !who.group.is_named()
+            && let Some(group) = groups.get(&(who.label, who.rank, seq))
+        {
+            who.group = group.clone();
+        }
+        match self.names.rank(&who, Some(&fact.what)) {
+            Some(rank) => self.of_rank(rank, who.group, &fact.what, at),
+            None => self.of_unknown(&fact.what),
+        }
+    }
+
+    fn of_rank(&mut self, number: u32, group: GroupName, what: &What, at: Timestamp) {
+        let rank = self.ranks.entry(number).or_default();
+        match what {
+            What::Named { .. } => {}
+            What::TimedOut {
+                seq,
+                op,
+                numel,
+                waited_ms,
+            } => {
+                let since = before(at, Duration::from_millis(*waited_ms));
+                let waiting = Waiting {
+                    seq: *seq,
+                    op: *op,
+                    numel: *numel,
+                    shape: None,
+                    dtype: String::new(),
+                    since,
+                    at,
+                };
+                let first = rank.waits.entry(group).or_insert_with(|| waiting.clone());
+                if *seq < first.seq {
+                    *first = waiting;
+                }
+                self.given_up = Some(self.given_up.map_or(at, |known| known.min(at)));
+                self.saw(since);
+            }
+            What::Progress {
+                enqueued,
+                completed,
+                ..
+            } => {
+                let known = rank.progress.entry(group).or_default();
+                *known = (known.0.max(*enqueued), known.1.max(*completed));
+            }
+            What::Runs {
+                seq,
+                op,
+                shape,
+                dtype,
+            } => {
+                let numel = shape.as_ref().map(|it| it.iter().map(|&n| u64::from(n)).product());
+                rank.runs.get_or_insert_with(|| Waiting {
+                    seq: *seq,
+                    op: *op,
+                    numel,
+                    shape: shape.clone(),
+                    dtype: dtype.clone(),
+                    since: at,
+                    at,
+                });
+            }
+            What::Raised {
+                text,
+                place,
+                uncaught,
+                by_launcher: false,
+            } => rank.raised.push(Raised {
+                at,
+                text: Arc::clone(text),
+                place: place.clone(),
+                uncaught: *uncaught,
+            }),
+            What::Raised { text, .. } => self.note(format!("a launcher raised {text}")),
+            What::Ended(how) => {
+                let known = rank.ended.get_or_insert((at, *how));
+                known.1.for_memory |= how.for_memory;
+            }
+            What::WithoutGradient { total, lines } => {
+                rank.without.get_or_insert_with(|| (at, *total, Arc::clone(lines)));
+            }
+            What::Parameters { total } => rank.parameters = Some((at, *total)),
+            What::Uses { device } => rank.device = Some(Arc::clone(device)),
+            What::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),
+            What::Network { text } => {
+                self.note(format!("NCCL reported on rank {number}: {text}"));
+            }
+            What::Joins { .. } | What::Clients { .. } | What::MissesAddress { .. } | What::MissesAtBarrier { .. } => {
+                self.joins.take(Some(number), what, at);
+                let waited_ms = start::waited_ms(what);
+                self.saw(before(at, Duration::from_millis(waited_ms)));
+            }
+        }
+    }
+
+    /// A fact about a process that the text does not identify.
+    fn of_unknown(&mut self, what: &What) {
+        match what {
+            What::Raised {
+                text, by_launcher, ..
+            } => {
+                let who = if *by_launcher { "a launcher" } else { "a process that the text does not identify" };
+                self.note(format!("{who} raised {text}"));
+            }
+            // A crash is reported twice: by the process, and by its launcher.
+            What::Ended(how) => {
+                let known = self.ranks.values().filter_map(|rank| rank.ended);
+                if !known.into_iter().any(|(_, known)| known.signal == how.signal) {
+                    self.note(format!("a process that the text does not identify ended: {}", ending(*how)));
+                }
+            }
+            What::Network { text } => self.note(format!("NCCL reported: {text}")),
+            What::TimedOut { op, seq, .. } => {
+                self.note(format!("the watchdog of a rank that the text does not identify gave up {op} #{seq}"));
+            }
+            what => self.joins.take(None, what, Timestamp::default()),
+        }
+    }
+
+    /// The rank that was ended by this signal, if the text states that of one only.
+    fn only_one_ended_by(&self, signal: Option<i32>) -> Option<u32> {
+        let signal = signal?;
+        let mut ended = self.ranks.iter().filter(|(_, rank)| {
+            let how = rank.ended.map(|(_, how)| how.signal);
+            how == Some(Some(signal))
+        });
+        let (only, _) = ended.next()?;
+        ended.next().is_none().then_some(*only)
+    }
+
+    pub(super) fn note(&mut self, text: String) {
+        /// Length at which a note is cut.
+        const MAX: usize = 600;
+        let text = super::scan::cut(&text, MAX).to_owned();
+        if self.notes.len() < MAX_NOTES && !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    /// Drops ends and exceptions that a watchdog's timeout brought about.
+    fn take_back_consequences(&mut self) {
+        let Some(given_up) = self.given_up else {
+            return;
+        };
+        for rank in self.ranks.values_mut() {
+            rank.raised.retain(|it| it.at < given_up);
+            rank.ended = rank.ended.filter(|(at, _)| *at < given_up);
+        }
+    }
+
+    /// The processes of all ranks.
+    fn open(&mut self, logs: &[Log]) {
+        let begins = before(self.begins, EARLIER);
+        let name = logs.first().and_then(|log| log.path.file_stem());
+        let name = name.map(|it| it.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut hosts: Vec<Arc<str>> = self.ranks.keys().map(|&rank| self.host(rank)).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        if hosts.is_empty() {
+            hosts.push(Arc::default());
+        }
+        for host in hosts {
+            let started = Event::JobStarted {
+                job: name.clone(),
+                attempt: 0,
+                host,
+                at: begins,
+            };
+            self.events.push((begins, started));
+        }
+        let ranks: Vec<u32> = self.ranks.keys().copied().collect();
+        for rank in ranks {
+            let pid = self.names.processes.get(&rank).and_then(|it| it.1);
+            let joined = Event::ProcessJoined {
+                process: process(rank),
+                rank: Some(rank),
+                world_size: self.names.world,
+                host: self.host(rank),
+                pid: pid.unwrap_or(0),
+                layer: LAYER.into(),
+                world: Arc::default(),
+                at: begins,
+            };
+            self.events.push((begins, joined));
+        }
+    }
+
+    fn host(&self, rank: u32) -> Arc<str> {
+        let known = self.names.processes.get(&rank);
+        known.and_then(|it| it.0.clone()).unwrap_or_default()
+    }
+
+    /// The group of all ranks, as far as the text names them.
+    pub(super) fn world(&self, name: &str, backend: &str) -> Arc<GroupInfo> {
+        let highest = self.ranks.keys().next_back().map_or(0, |rank| rank + 1);
+        let members = (0..self.names.world.unwrap_or(highest)).collect();
+        group(name, backend, members)
+    }
+
+    fn ends_and_exceptions(&mut self) {
+        let mut notes = Vec::new();
+        for (&number, rank) in &self.ranks {
+            let failed = rank.ended.is_some_and(|(_, how)| how.code != Some(0));
+            for raised in &rank.raised {
+                if !raised.uncaught && !failed {
+                    notes.push(format!("rank {number} logged an exception: {}", raised.text));
+                    continue;
+                }
+                let kinds = [
+                    is_from_peers(&raised.text).then_some(ExceptionKind::LeftCollective),
+                    Some(ExceptionKind::Uncaught),
+                ];
+                for kind in kinds.into_iter().flatten() {
+                    let event = Event::Exception {
+                        process: process(number),
+                        kind,
+                        text: Arc::clone(&raised.text),
+                        place: raised.place.clone().map(Arc::new),
+                        at: raised.at,
+                    };
+                    self.events.push((raised.at, event));
+                }
+            }
+            if let Some((at, how)) = rank.ended {
+                let kills = how.for_memory.then_some(1);
+                let event = Event::ProcessChanged {
+                    process: process(number),
+                    state: ProcessState::Dead,
+                    exit: how.exit(),
+                    oom_kills: OomKills {
+                        in_cgroup: kills,
+                        on_host: None,
+                    },
+                    at,
+                };
+                self.events.push((at, event));
+            }
+            for stacks in &rank.stacks {
+                let event = Event::Stacks {
+                    process: process(number),
+                    stacks: Arc::clone(stacks),
+                };
+                self.events.push((stacks.at, event));
+            }
+        }
+        for note in notes {
+            self.note(note);
+        }
+    }
+
+    /// What ranks state about the parameters of their models.
+    fn models(&mut self) {
+        let group = self.world("0", "");
+        let said = |total, lines: Arc<str>, fact| Parameters {
+            fact,
+            model: 1,
+            total,
+            lines,
+            ..Parameters::default()
+        };
+        let lack = self.ranks.values().filter(|rank| rank.without.is_some()).count();
+        let waited = self.ranks.values().any(|rank| !rank.waits.is_empty());
+        let everybody = self.names.world.map_or(self.ranks.len(), |size| size as usize);
+        // What one rank lacks says nothing about others that only might exist.
+        let tells = waited || lack == everybody && lack > 1;
+        let mut events = Vec::new();
+        for (&number, rank) in &self.ranks {
+            let parameters = rank.parameters.map(|(at, total)| {
+                (at, said(total, Arc::default(), ParameterFact::Layout))
+            });
+            let without = rank.without.clone().filter(|_| tells).map(|(at, total, lines)| {
+                let raised = rank.raised.iter().find(|it| it.text.contains(UNFINISHED));
+                let mut said = said(total, lines, ParameterFact::WithoutGradient);
+                said.place = raised.and_then(|it| it.place.clone()).map(Arc::new);
+                (raised.map_or(at, |it| it.at.min(at)), said)
+            });
+            for (at, said) in parameters.into_iter().chain(without) {
+                let process = process(number);
+                let group = Arc::clone(&group);
+                let joined = Event::GroupJoined {
+                    process,
+                    group: Arc::clone(&group),
+                };
+                let told = Event::Parameters {
+                    process,
+                    group,
+                    said,
+                    at,
+                };
+                events.extend([(at, joined), (at, told)]);
+            }
+        }
+        self.events.extend(events);
+    }
+
+    /// The events in order, and the end of the text.
+    fn close(mut self) -> Evidence {
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.extend(self.joins.notes());
+        for text in notes {
+            let note = Event::Note {
+                process: None,
+                kind: NoteKind::Unreadable,
+                rank: None,
+                pid: None,
+                text: text.into(),
+                at: self.ends,
+            };
+            self.events.push((self.ends, note));
+        }
+        self.events.sort_by_key(|(at, _)| *at);
+        let mut events: Vec<Event> = self.events.into_iter().map(|(_, event)| event).collect();
+        for (&rank, known) in &self.ranks {
+            if known.ended.is_none() {
+                events.push(Event::Unwatched {
+                    process: process(rank),
+                    since: self.ends,
+                    read_whole: true,
+                });
+            }
+        }
+        events.push(Event::EvidenceEnded { at: self.ends });
+        let waits = self.ranks.values().flat_map(|rank| rank.waits.values());
+        let waits = waits.map(|it| it.at.since(it.since));
+        Evidence {
+            events,
+            ends: self.ends,
+            timeout: waits.chain(self.joins.timeouts()).min(),
+        }
+    }
+}
+
+/// Groups of collectives that a watchdog gave up, by the process and the sequence number.
+type Groups = BTreeMap<(super::label::Label, Option<u32>, u64), GroupName>;
+
+/// The line about a timeout names no group; a later line of the same process does.
+fn groups_of(facts: &Facts) -> Groups {
+    let mut groups = Groups::new();
+    for Fact { who, what, .. } in &facts.facts {
+        let seq = match what {
+            What::TimedOut { seq, .. } => Some(*seq),
+            What::Progress { failed, .. } => *failed,
+            _ => None,
+        };
+        if let Some(seq) = seq.filter(|_| who.group.is_named()) {
+            let key = (who.label, who.rank, seq);
+            groups.entry(key).or_insert_with(|| who.group.clone());
+        }
+    }
+    groups
+}
+
+/// Number of a rank's process.
+pub(super) const fn process(rank: u32) -> ProcessId {
+    ProcessId::of(0, rank + 1)
+}
+
+pub(super) fn group(name: &str, backend: &str, members: Vec<u32>) -> Arc<GroupInfo> {
+    Arc::new(GroupInfo {
+        key: GroupRef {
+            layer: "c10d".into(),
+            epoch: 0,
+            name: name.into(),
+            ordinal: 0,
+            members,
+        },
+        description: Arc::default(),
+        backend: backend.into(),
+        seat: None,
+    })
+}
+
+/// Whether an exception says that something is wrong with another rank.
+fn is_from_peers(text: &str) -> bool {
+    ["DDP expects same model", "Detected mismatch between collectives", "timeout", "Timed out", "monitoredBarrier"]
+        .iter()
+        .any(|it| text.contains(it))
+}
+
+fn ending(how: EndedHow) -> String {
+    match (how.signal, how.code) {
+        (Some(signal), _) => format!("signal {signal}"),
+        (None, code) => format!("status {}", code.unwrap_or_default()),
+    }
+}
+
+/// "ranks 0–3" and "was" or "were".
+pub(super) fn were(ranks: &[u32]) -> String {
+    let verb = if ranks.len() == 1 { "was" } else { "were" };
+    format!("{} {verb}", Ranks(ranks))
+}
