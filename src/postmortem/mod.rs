@@ -57,11 +57,9 @@ pub fn analyze(paths: &[PathBuf]) -> Analysis {
     let reports = jobs::of(found, &mut remarks)
         .into_iter()
         .map(|job| {
-            let is_text = !job.logs.is_empty();
+            let claims = logs::Claims::of(&job.logs);
             let mut report = play::play(job, &mut remarks, &mut |_, _, _| {}).report();
-            if is_text {
-                logs::limit(&mut report);
-            }
+            claims.limit(&mut report);
             report
         })
         .collect();

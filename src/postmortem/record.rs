@@ -34,7 +34,7 @@ pub fn record(paths: &[PathBuf]) -> Option<Recording> {
     let found = collect::collect(paths);
     let mut remarks = found.remarks.clone();
     let job = jobs::of(found, &mut remarks).pop()?;
-    let is_text = !job.logs.is_empty();
+    let claims = logs::Claims::of(&job.logs);
     let mut recorder = Recorder::default();
     let mut last = Timestamp::default();
     let engine = play::play(job, &mut remarks, &mut |engine, now, changed| {
@@ -42,9 +42,7 @@ pub fn record(paths: &[PathBuf]) -> Option<Recording> {
         last = now;
     });
     let mut report = engine.report();
-    if is_text {
-        logs::limit(&mut report);
-    }
+    claims.limit(&mut report);
     recorder.take(&report, &Detail::of(engine.model(), last), last, true);
     Some(Recording {
         updates: recorder.updates,

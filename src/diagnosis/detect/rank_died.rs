@@ -151,15 +151,23 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         draft.root = unseen;
         draft.root_confidence = Confidence::Suspected;
     }
+    let process_id = match process.pid {
+        0 => String::new(),
+        pid => format!("process {pid} of "),
+    };
     draft.why = vec![format!(
-        "The operating system reports that process {} of rank {rank} {how}; no exception was recorded before it.",
-        process.pid
+        "The operating system reports that {process_id}rank {rank} {how}; no exception was recorded before it.",
     )];
     draft.next = vec![match exit.signal {
-        Some(libc_signal::KILL) => format!(
-            "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person. Host of the process: {}.",
-            process.host
-        ),
+        Some(libc_signal::KILL) => {
+            let host = match &*process.host {
+                "" => String::new(),
+                host => format!(" Host of the process: {host}."),
+            };
+            format!(
+                "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person.{host}"
+            )
+        }
         Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
             "Find out who sent the signal: the launcher after another rank failed, a batch system, a person.".into()
         }

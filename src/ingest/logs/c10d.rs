@@ -20,7 +20,10 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
     let text = line.text;
     let who = who(line);
     let mut found = Vec::new();
-    if let Some(work) = after(text, "Watchdog caught collective operation timeout: WorkNCCL(") {
+    if let Some(work) = after(
+        text,
+        "Watchdog caught collective operation timeout: WorkNCCL(",
+    ) {
         found.extend(timed_out(work));
     }
     found.extend(progress(text));
@@ -46,7 +49,9 @@ fn who(line: &Line<'_>) -> Who {
     Who {
         label: line.label,
         rank: bracketed_rank(line.text).or_else(|| in_group(line.text).map(|(_, rank)| rank)),
-        group: in_group(line.text).map(|(group, _)| group).unwrap_or_default(),
+        group: in_group(line.text)
+            .map(|(group, _)| group)
+            .unwrap_or_default(),
         ..Who::default()
     }
 }
@@ -58,7 +63,9 @@ fn in_group(text: &str) -> Option<(GroupName, u32)> {
     if group.len() > 4 * MAX_NAME {
         return None;
     }
-    let rank = u32::try_from(number(rank)?).ok().filter(|&it| it < MAX_WORLD)?;
+    let rank = u32::try_from(number(rank)?)
+        .ok()
+        .filter(|&it| it < MAX_WORLD)?;
     let group = after(group, "PG GUID ").unwrap_or(group);
     let group = group.strip_prefix("ID ").unwrap_or(group);
     let (name, description) = group.split_once('(').unwrap_or((group, ""));
@@ -146,7 +153,9 @@ fn fingerprints(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool
 
 /// The part about one rank.
 fn until_next_rank(print: &str) -> &str {
-    print.split_once(", but Rank ").map_or(print, |(own, _)| own)
+    print
+        .split_once(", but Rank ")
+        .map_or(print, |(own, _)| own)
 }
 
 fn sizes(text: &str) -> Option<Vec<u32>> {

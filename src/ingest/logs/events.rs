@@ -64,6 +64,21 @@ pub(super) struct Waiting {
     pub(super) at: Timestamp,
 }
 
+impl Waiting {
+    /// A call without a number.
+    pub(super) const fn unnumbered(op: Op, at: Timestamp) -> Self {
+        Self {
+            seq: 0,
+            op,
+            numel: None,
+            shape: None,
+            dtype: String::new(),
+            since: at,
+            at,
+        }
+    }
+}
+
 /// An exception of a rank.
 #[derive(Clone, Debug)]
 pub(super) struct Raised {
@@ -101,7 +116,9 @@ pub fn evidence(logs: &[Log]) -> Evidence {
     job.take_back_consequences();
     job.open(logs);
     start::joins(&mut job);
+    start::devices(&mut job);
     groups::calls(&mut job);
+    groups::last_calls(&mut job);
     job.ends_and_exceptions();
     job.models();
     job.close()
@@ -127,7 +144,11 @@ impl Clock {
 
     /// The time of the fact with this index in its file; facts keep their order.
     fn time(&self, at: Timestamp, index: usize) -> Timestamp {
-        let at = if at.0 > 0 { at } else { before(self.first, EARLIER) };
+        let at = if at.0 > 0 {
+            at
+        } else {
+            before(self.first, EARLIER)
+        };
         at.plus(Duration::from_nanos(index as u64))
     }
 }
@@ -148,10 +169,17 @@ impl Job {
         };
         for facts in all {
             let groups = groups_of(facts);
+            let mut unknown = Vec::new();
             for (index, fact) in facts.facts.iter().enumerate() {
                 let at = clock.time(fact.at, index);
                 job.saw(at);
-                job.fact(fact, &groups, at);
+                if !job.fact(fact, &groups, at) {
+                    unknown.push(&fact.what);
+                }
+            }
+            // Launchers name a rank after it printed its last line.
+            for what in unknown {
+                job.of_unknown(what);
             }
             for (index, dumped) in facts.stacks.iter().enumerate() {
                 let at = clock.time(dumped.at, facts.facts.len() + index);
@@ -182,7 +210,8 @@ impl Job {
         self.ends = self.ends.max(at);
     }
 
-    fn fact(&mut self, fact: &Fact, groups: &Groups, at: Timestamp) {
+    /// Takes a fact; `false`: the text does not say which rank it is about.
+    fn fact(&mut self, fact: &Fact, groups: &Groups, at: Timestamp) -> bool {
         let mut who = fact.who.clone();
         if let What::TimedOut { seq, .. } = fact.what
             && !who.group.is_named()
@@ -190,10 +219,11 @@ impl Job {
         {
             who.group = group.clone();
         }
-        match self.names.rank(&who, Some(&fact.what)) {
-            Some(rank) => self.of_rank(rank, who.group, &fact.what, at),
-            None => self.of_unknown(&fact.what),
+        let rank = self.names.rank(&who, Some(&fact.what));
+        if let Some(rank) = rank {
+            self.of_rank(rank, who.group, &fact.what, at);
         }
+        rank.is_some()
     }
 
     fn of_rank(&mut self, number: u32, group: GroupName, what: &What, at: Timestamp) {
@@ -209,12 +239,9 @@ impl Job {
                 let since = before(at, Duration::from_millis(*waited_ms));
                 let waiting = Waiting {
                     seq: *seq,
-                    op: *op,
                     numel: *numel,
-                    shape: None,
-                    dtype: String::new(),
-                    since,
                     at,
+                    ..Waiting::unnumbered(*op, since)
                 };
                 let first = rank.waits.entry(group).or_insert_with(|| waiting.clone());
                 if *seq < first.seq {
@@ -237,15 +264,15 @@ impl Job {
                 shape,
                 dtype,
             } => {
-                let numel = shape.as_ref().map(|it| it.iter().map(|&n| u64::from(n)).product());
+                let numel = shape
+                    .as_ref()
+                    .map(|it| it.iter().map(|&n| u64::from(n)).product());
                 rank.runs.get_or_insert_with(|| Waiting {
                     seq: *seq,
-                    op: *op,
                     numel,
                     shape: shape.clone(),
                     dtype: dtype.clone(),
-                    since: at,
-                    at,
+                    ..Waiting::unnumbered(*op, at)
                 });
             }
             What::Raised {
@@ -265,7 +292,8 @@ impl Job {
                 known.1.for_memory |= how.for_memory;
             }
             What::WithoutGradient { total, lines } => {
-                rank.without.get_or_insert_with(|| (at, *total, Arc::clone(lines)));
+                rank.without
+                    .get_or_insert_with(|| (at, *total, Arc::clone(lines)));
             }
             What::Parameters { total } => rank.parameters = Some((at, *total)),
             What::Uses { device } => rank.device = Some(Arc::clone(device)),
@@ -273,7 +301,10 @@ impl Job {
             What::Network { text } => {
                 self.note(format!("NCCL reported on rank {number}: {text}"));
             }
-            What::Joins { .. } | What::Clients { .. } | What::MissesAddress { .. } | What::MissesAtBarrier { .. } => {
+            What::Joins { .. }
+            | What::Clients { .. }
+            | What::MissesAddress { .. }
+            | What::MissesAtBarrier { .. } => {
                 self.joins.take(Some(number), what, at);
                 let waited_ms = start::waited_ms(what);
                 self.saw(before(at, Duration::from_millis(waited_ms)));
@@ -284,22 +315,36 @@ impl Job {
     /// A fact about a process that the text does not identify.
     fn of_unknown(&mut self, what: &What) {
         match what {
+            // These state the same as the line that the exception consists of.
+            What::Raised { text, .. } if start::is_about_a_wait(text) => {}
             What::Raised {
                 text, by_launcher, ..
             } => {
-                let who = if *by_launcher { "a launcher" } else { "a process that the text does not identify" };
+                let who = if *by_launcher {
+                    "a launcher"
+                } else {
+                    "a process that the text does not identify"
+                };
                 self.note(format!("{who} raised {text}"));
             }
             // A crash is reported twice: by the process, and by its launcher.
             What::Ended(how) => {
                 let known = self.ranks.values().filter_map(|rank| rank.ended);
-                if !known.into_iter().any(|(_, known)| known.signal == how.signal) {
-                    self.note(format!("a process that the text does not identify ended: {}", ending(*how)));
+                if !known
+                    .into_iter()
+                    .any(|(_, known)| known.signal == how.signal)
+                {
+                    self.note(format!(
+                        "a process that the text does not identify ended: {}",
+                        ending(*how)
+                    ));
                 }
             }
             What::Network { text } => self.note(format!("NCCL reported: {text}")),
             What::TimedOut { op, seq, .. } => {
-                self.note(format!("the watchdog of a rank that the text does not identify gave up {op} #{seq}"));
+                self.note(format!(
+                    "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
+                ));
             }
             what => self.joins.take(None, what, Timestamp::default()),
         }
@@ -340,7 +385,9 @@ impl Job {
     fn open(&mut self, logs: &[Log]) {
         let begins = before(self.begins, EARLIER);
         let name = logs.first().and_then(|log| log.path.file_stem());
-        let name = name.map(|it| it.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = name
+            .map(|it| it.to_string_lossy().into_owned())
+            .unwrap_or_default();
         let mut hosts: Vec<Arc<str>> = self.ranks.keys().map(|&rank| self.host(rank)).collect();
         hosts.sort_unstable();
         hosts.dedup();
@@ -356,21 +403,29 @@ impl Job {
             };
             self.events.push((begins, started));
         }
-        let ranks: Vec<u32> = self.ranks.keys().copied().collect();
+        let mut ranks: Vec<Option<u32>> = self.ranks.keys().map(|&rank| Some(rank)).collect();
+        if ranks.is_empty() {
+            // Some process wrote the text.
+            ranks.push(None);
+        }
         for rank in ranks {
-            let pid = self.names.processes.get(&rank).and_then(|it| it.1);
+            let known = rank.and_then(|rank| self.names.processes.get(&rank));
             let joined = Event::ProcessJoined {
-                process: process(rank),
-                rank: Some(rank),
+                process: process(rank.unwrap_or(0)),
+                rank,
                 world_size: self.names.world,
-                host: self.host(rank),
-                pid: pid.unwrap_or(0),
+                host: rank.map(|rank| self.host(rank)).unwrap_or_default(),
+                pid: known.and_then(|it| it.1).unwrap_or(0),
                 layer: LAYER.into(),
                 world: Arc::default(),
                 at: begins,
             };
             self.events.push((begins, joined));
         }
+    }
+
+    pub(super) const fn begins(&self) -> Timestamp {
+        self.begins
     }
 
     fn host(&self, rank: u32) -> Arc<str> {
@@ -391,7 +446,10 @@ impl Job {
             let failed = rank.ended.is_some_and(|(_, how)| how.code != Some(0));
             for raised in &rank.raised {
                 if !raised.uncaught && !failed {
-                    notes.push(format!("rank {number} logged an exception: {}", raised.text));
+                    notes.push(format!(
+                        "rank {number} logged an exception: {}",
+                        raised.text
+                    ));
                     continue;
                 }
                 let kinds = [
@@ -446,22 +504,39 @@ impl Job {
             lines,
             ..Parameters::default()
         };
-        let lack = self.ranks.values().filter(|rank| rank.without.is_some()).count();
+        let lack = self
+            .ranks
+            .values()
+            .filter(|rank| rank.without.is_some())
+            .count();
         let waited = self.ranks.values().any(|rank| !rank.waits.is_empty());
-        let everybody = self.names.world.map_or(self.ranks.len(), |size| size as usize);
+        let everybody = self
+            .names
+            .world
+            .map_or(self.ranks.len(), |size| size as usize);
         // What one rank lacks says nothing about others that only might exist.
         let tells = waited || lack == everybody && lack > 1;
         let mut events = Vec::new();
         for (&number, rank) in &self.ranks {
             let parameters = rank.parameters.map(|(at, total)| {
-                (at, said(total, Arc::default(), ParameterFact::Layout))
+                let mut said = said(total, Arc::default(), ParameterFact::Layout);
+                said.place = rank
+                    .raised
+                    .first()
+                    .and_then(|it| it.place.clone())
+                    .map(Arc::new);
+                (at, said)
             });
-            let without = rank.without.clone().filter(|_| tells).map(|(at, total, lines)| {
-                let raised = rank.raised.iter().find(|it| it.text.contains(UNFINISHED));
-                let mut said = said(total, lines, ParameterFact::WithoutGradient);
-                said.place = raised.and_then(|it| it.place.clone()).map(Arc::new);
-                (raised.map_or(at, |it| it.at.min(at)), said)
-            });
+            let without = rank
+                .without
+                .clone()
+                .filter(|_| tells)
+                .map(|(at, total, lines)| {
+                    let raised = rank.raised.iter().find(|it| it.text.contains(UNFINISHED));
+                    let mut said = said(total, lines, ParameterFact::WithoutGradient);
+                    said.place = raised.and_then(|it| it.place.clone()).map(Arc::new);
+                    (raised.map_or(at, |it| it.at.min(at)), said)
+                });
             for (at, said) in parameters.into_iter().chain(without) {
                 let process = process(number);
                 let group = Arc::clone(&group);
@@ -560,9 +635,15 @@ pub(super) fn group(name: &str, backend: &str, members: Vec<u32>) -> Arc<GroupIn
 
 /// Whether an exception says that something is wrong with another rank.
 fn is_from_peers(text: &str) -> bool {
-    ["DDP expects same model", "Detected mismatch between collectives", "timeout", "Timed out", "monitoredBarrier"]
-        .iter()
-        .any(|it| text.contains(it))
+    [
+        "DDP expects same model",
+        "Detected mismatch between collectives",
+        "timeout",
+        "Timed out",
+        "monitoredBarrier",
+    ]
+    .iter()
+    .any(|it| text.contains(it))
 }
 
 fn ending(how: EndedHow) -> String {

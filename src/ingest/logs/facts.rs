@@ -185,7 +185,13 @@ impl Facts {
         }
     }
 
-    pub(super) fn add_stacks(&mut self, who: Who, at: Timestamp, stacks: Stacks, signal: Option<i32>) {
+    pub(super) fn add_stacks(
+        &mut self,
+        who: Who,
+        at: Timestamp,
+        stacks: Stacks,
+        signal: Option<i32>,
+    ) {
         if self.stacks.len() < MAX_STACKS {
             self.stacks.push(Dumped {
                 who,

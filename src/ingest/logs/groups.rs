@@ -44,15 +44,24 @@ struct Members {
 
 impl Members {
     fn of(job: &Job, name: &GroupName) -> Self {
-        let of_rank = |(&number, rank): (&u32, &Rank)| Some((number, rank.waits.get(name)?.clone()));
+        let of_rank =
+            |(&number, rank): (&u32, &Rank)| Some((number, rank.waits.get(name)?.clone()));
         let waiting: BTreeMap<u32, Waiting> = job.ranks.iter().filter_map(of_rank).collect();
         let progress = job.ranks.iter();
-        let progress = progress.filter_map(|(&number, rank)| Some((number, *rank.progress.get(name)?)));
-        let is_gone = |rank: &Rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.is_uncaught());
-        let gone = job.ranks.iter().filter(|(_, rank)| name.is_world() && is_gone(rank));
+        let progress =
+            progress.filter_map(|(&number, rank)| Some((number, *rank.progress.get(name)?)));
+        let is_gone =
+            |rank: &Rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.is_uncaught());
+        let gone = job
+            .ranks
+            .iter()
+            .filter(|(_, rank)| name.is_world() && is_gone(rank));
         Self {
             progress: progress.collect(),
-            gone: gone.map(|(&number, _)| number).filter(|it| !waiting.contains_key(it)).collect(),
+            gone: gone
+                .map(|(&number, _)| number)
+                .filter(|it| !waiting.contains_key(it))
+                .collect(),
             waiting,
             is_complete: name.is_world() && job.names.world.is_some(),
         }
@@ -98,22 +107,19 @@ impl Members {
             .collect();
         let can_tell = self.is_consistent() && (self.is_complete || self.is_decisive());
         let info = can_tell.then(|| self.info(job, name, &known));
-        let begins = self.waiting.values().map(|it| it.since).min().unwrap_or_default();
+        let begins = self
+            .waiting
+            .values()
+            .map(|it| it.since)
+            .min()
+            .unwrap_or_default();
         if let Some(info) = &info {
             for &rank in &known {
                 let (process, group) = (process(rank), Arc::clone(info));
                 let joined = Event::GroupJoined { process, group };
                 job.events.push((begins, joined));
-                if let Some(issued) = self.issued(rank) {
-                    let frontier = Event::Frontier {
-                        process,
-                        group: Arc::clone(info),
-                        issued,
-                        p2p_issued: 0,
-                    };
-                    job.events.push((begins, frontier));
-                }
             }
+            self.add_progress(job, info, index);
         }
         for (&rank, waiting) in &self.waiting {
             issue(job, rank, index, info.as_ref(), waiting);
@@ -121,6 +127,34 @@ impl Members {
         let silent = job.ranks.keys().filter(|it| !known.contains(it));
         let silent: Vec<u32> = silent.copied().collect();
         self.explain(job, name, can_tell, &silent);
+    }
+
+    /// Adds how far ranks had come that did not time out.
+    fn add_progress(&self, job: &mut Job, info: &Arc<GroupInfo>, index: u32) {
+        let last = self
+            .waiting
+            .values()
+            .map(|it| it.since)
+            .max()
+            .unwrap_or_default();
+        for (&rank, &(enqueued, _)) in &self.progress {
+            if self.waiting.contains_key(&rank) || enqueued == 0 {
+                continue;
+            }
+            let waiting = Waiting {
+                seq: enqueued,
+                ..Waiting::unnumbered(Op::Unspecified, last)
+            };
+            issue(job, rank, index, Some(info), &waiting);
+            let returned = Event::Returned {
+                process: process(rank),
+                thread: ThreadId(index),
+                call: CallId(u64::from(index)),
+                followed: false,
+                at: last,
+            };
+            job.events.push((last, returned));
+        }
     }
 
     fn info(&self, job: &Job, name: &GroupName, known: &BTreeSet<u32>) -> Arc<GroupInfo> {
@@ -173,7 +207,9 @@ impl Members {
 /// Adds the call that a rank waited in.
 fn issue(job: &mut Job, rank: u32, thread: u32, group: Option<&Arc<GroupInfo>>, waiting: &Waiting) {
     let known = job.ranks.get(&rank);
-    let place = known.and_then(|it| in_collective(it.stacks.last()?)).and_then(|it| it.1);
+    let place = known
+        .and_then(|it| in_collective(it.stacks.last()?))
+        .and_then(|it| it.1);
     let call = Call {
         id: CallId(u64::from(thread)),
         at: waiting.since,
@@ -233,7 +269,8 @@ fn join(job: &mut Job, rank: u32, group: &Arc<GroupInfo>, at: Timestamp) {
         process: process(rank),
         group: Arc::clone(group),
     };
-    job.events.push((super::before(at, Duration::from_millis(2)), joined));
+    job.events
+        .push((super::before(at, Duration::from_millis(2)), joined));
 }
 
 /// Adds a call of the ranks whose stacks stand in one collective at one line, if other ranks stand
@@ -272,14 +309,22 @@ fn stacks(job: &mut Job) {
     for (rank, (op, _, at)) in inside {
         let waiting = Waiting {
             seq: 1,
-            op,
-            numel: None,
-            shape: None,
-            dtype: String::new(),
-            since: at,
-            at,
+            ..Waiting::unnumbered(op, at)
         };
         issue(job, rank, 1, Some(&info), &waiting);
+    }
+}
+
+/// Adds the calls in which ranks ended, according to their stacks.
+pub(super) fn last_calls(job: &mut Job) {
+    let ended = job.ranks.iter().filter_map(|(&number, rank)| {
+        let (at, _) = rank.ended.filter(|_| rank.waits.is_empty())?;
+        let op = in_collective(rank.stacks.last()?)?.0?;
+        let since = super::before(at, Duration::from_nanos(1));
+        Some((number, Waiting::unnumbered(op, since)))
+    });
+    for (rank, waiting) in ended.collect::<Vec<_>>() {
+        issue(job, rank, 1, None, &waiting);
     }
 }
 
@@ -287,19 +332,25 @@ fn stacks(job: &mut Job) {
 fn describe(job: &mut Job) {
     let mut places: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (&number, rank) in &job.ranks {
-        let Some(last) = rank.stacks.last() else {
+        let Some(last) = rank.stacks.last().filter(|_| rank.ended.is_none()) else {
             continue;
         };
-        let line = activity::line_of(last).map(|line| format!(" at {}:{}", file_name(&line.file), line.line));
+        let line = activity::line_of(last)
+            .map(|line| format!(" at {}:{}", file_name(&line.file), line.line));
         let text = match in_collective(last) {
             Some((Some(op), _)) => format!("in {op}{}", line.unwrap_or_default()),
             Some((None, _)) => format!("in PyTorch{}", line.unwrap_or_default()),
-            None => line.map_or_else(|| "at no line of the program".into(), |it| it[1..].to_owned()),
+            None => line.map_or_else(
+                || "at no line of the program".into(),
+                |it| it[1..].to_owned(),
+            ),
         };
         places.entry(text).or_default().push(number);
     }
     if !places.is_empty() {
-        let places = places.iter().map(|(text, ranks)| format!("{} {text}", were(ranks)));
+        let places = places
+            .iter()
+            .map(|(text, ranks)| format!("{} {text}", were(ranks)));
         let places: Vec<String> = places.collect();
         job.note(format!(
             "one moment does not show whether ranks wait: {}; add a second dump of every rank, a minute \

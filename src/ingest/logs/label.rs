@@ -109,7 +109,8 @@ fn task(line: &str) -> Option<(u32, &str)> {
     }
     let (task, rest) = line.split_once(':')?;
     let task = task.trim_start();
-    let is_number = !task.is_empty() && task.len() <= 6 && task.bytes().all(|it| it.is_ascii_digit());
+    let is_number =
+        !task.is_empty() && task.len() <= 6 && task.bytes().all(|it| it.is_ascii_digit());
     let ends = rest.is_empty() || rest.starts_with(' ');
     let task = (is_number && ends).then(|| task.parse().ok())??;
     Some((believed(task)?, rest.strip_prefix(' ').unwrap_or(rest)))
@@ -119,7 +120,10 @@ fn task(line: &str) -> Option<(u32, &str)> {
 fn local(text: &str) -> Option<(u32, &str)> {
     let (inner, rest) = text.strip_prefix('[')?.split_once("]:")?;
     let role = inner.trim_end_matches(|it: char| it.is_ascii_digit());
-    let is_word = !role.is_empty() && role.bytes().all(|it| it.is_ascii_alphabetic() || it == b'_');
+    let is_word = !role.is_empty()
+        && role
+            .bytes()
+            .all(|it| it.is_ascii_alphabetic() || it == b'_');
     if !is_word || role == "rank" || role.len() > 32 {
         return None;
     }
@@ -168,7 +172,12 @@ fn stamp(text: &str) -> Option<(Timestamp, &str)> {
         return None;
     }
     let (of_day, rest) = clock(inner.get(11..)?)?;
-    let at = moment(year.parse().ok()?, month.parse().ok()?, date.parse().ok()?, of_day)?;
+    let at = moment(
+        year.parse().ok()?,
+        month.parse().ok()?,
+        date.parse().ok()?,
+        of_day,
+    )?;
     let rest = rest.strip_prefix('Z').unwrap_or(rest);
     let rest = rest.strip_prefix(']').unwrap_or(rest);
     Some((at, rest.trim_start_matches([' ', '|'])))
@@ -196,7 +205,9 @@ pub(super) fn report_time(text: &str) -> Option<Timestamp> {
 /// Nanoseconds of "18:44:12.715", and what follows.
 fn clock(text: &str) -> Option<(u64, &str)> {
     let part = |at: usize| -> Option<u64> { text.get(at..at + 2)?.parse().ok() };
-    let colons = [2, 5].iter().all(|&at| text.as_bytes().get(at) == Some(&b':'));
+    let colons = [2, 5]
+        .iter()
+        .all(|&at| text.as_bytes().get(at) == Some(&b':'));
     let (hour, minute, second) = (part(0)?, part(3)?, part(6)?);
     if !colons || hour > 23 || minute > 59 || second > 60 {
         return None;
@@ -209,17 +220,23 @@ fn clock(text: &str) -> Option<(u64, &str)> {
         nanos = format!("{shown:0<9}").parse().unwrap_or(0);
         rest = &fraction[digits..];
     }
-    Some((((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nanos, rest))
+    Some((
+        ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nanos,
+        rest,
+    ))
 }
 
 /// A time from a date of the Gregorian calendar and the nanoseconds of the day.
 fn moment(year: i64, month: i64, date: i64, of_day: u64) -> Option<Timestamp> {
-    let plausible = (1990..=2200).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&date);
+    let plausible =
+        (1990..=2200).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&date);
     if !plausible {
         return None;
     }
     let days = days_from_civil(year, month, date);
-    Some(Timestamp(u64::try_from(days).ok()? * 86_400_000_000_000 + of_day))
+    Some(Timestamp(
+        u64::try_from(days).ok()? * 86_400_000_000_000 + of_day,
+    ))
 }
 
 /// Days since 1970-01-01.

@@ -65,7 +65,9 @@ pub(super) fn torchrun(line: &Line<'_>, at: Timestamp, failure: &mut Failure, fa
 /// "-9 (pid: 7)".
 fn status(value: &str) -> Option<i32> {
     let number: i64 = value.split([' ', '(']).next()?.parse().ok()?;
-    i32::try_from(number).ok().filter(|it| (-64..=255).contains(it))
+    i32::try_from(number)
+        .ok()
+        .filter(|it| (-64..=255).contains(it))
 }
 
 /// Reads one line of Slurm: "srun: error: node: task 3: Out Of Memory".

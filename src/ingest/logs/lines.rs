@@ -112,6 +112,11 @@ pub(super) fn is_text(head: &[u8]) -> bool {
 fn clean(line: &[u8], text: &mut String) {
     text.clear();
     let decoded = String::from_utf8_lossy(line);
+    // Most lines are plain.
+    if line.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t')) {
+        text.push_str(decoded.trim_end());
+        return;
+    }
     let mut rest = decoded.chars();
     while let Some(letter) = rest.next() {
         match letter {

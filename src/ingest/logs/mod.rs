@@ -40,7 +40,7 @@ mod start;
 mod traceback;
 
 pub use events::{Evidence, evidence};
-pub use report::limit;
+pub use report::Claims;
 
 /// Maximum number of processes whose lines are told apart in one file.
 const MAX_STREAMS: usize = 65_536;
@@ -81,7 +81,9 @@ pub fn is_text(head: &[u8]) -> bool {
 /// Fails if the file cannot be opened or its first line cannot be read.
 pub fn read(path: &Path) -> io::Result<Log> {
     let written = fs::metadata(path)?.modified();
-    let written = written.ok().and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+    let written = written
+        .ok()
+        .and_then(|it| it.duration_since(UNIX_EPOCH).ok());
     let written = Timestamp(written.unwrap_or_default().as_nanos() as u64);
     let mut reader = Reader {
         facts: Facts::default(),
@@ -149,7 +151,10 @@ fn numbered(path: &Path, prefix: &str) -> Option<u32> {
 /// The process that a path names: "rank3.log", or "attempt_0/3/stderr.log" of torchrun, where 3 is
 /// the rank on its node.
 fn in_path(path: &Path) -> Label {
-    let name = path.file_name().and_then(|it| it.to_str()).unwrap_or_default();
+    let name = path
+        .file_name()
+        .and_then(|it| it.to_str())
+        .unwrap_or_default();
     let rank = name.to_ascii_lowercase();
     let rank = rank.match_indices("rank").find_map(|(at, key)| {
         let rest = &rank[at + key.len()..];

@@ -54,7 +54,9 @@ impl Names {
             names.processes.entry(*rank).or_default();
         }
         let highest = names.processes.keys().next_back().copied();
-        names.world = names.world.filter(|&size| highest.is_none_or(|rank| rank < size));
+        names.world = names
+            .world
+            .filter(|&size| highest.is_none_or(|rank| rank < size));
         names
     }
 

@@ -1,38 +1,115 @@
 //! What a report from text alone may claim.
 
-use ddp_doctor_proto::report::{Confidence, Report};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Finding, Report};
 
+use super::Log;
 use super::groups::UNNUMBERED;
 
-/// Lowers what a report of logs and stacks claims: text is not a recording, so nothing about the
-/// job is proved by it, and calls that it does not number have no number.
-pub fn limit(report: &mut Report) {
-    for finding in &mut report.findings {
-        let is_gap = ddp_doctor_proto::catalogue::is_gap(&finding.code);
-        if !is_gap {
-            finding.certificate = None;
-            finding.confidence = finding.confidence.min(Confidence::Supported);
-            finding.ranks.root_confidence = finding.ranks.root_confidence.min(Confidence::Supported);
-        }
-        let unnumbered = finding.group.as_ref().is_some_and(|it| it.name == UNNUMBERED);
-        if unnumbered {
-            finding.seq = None;
-            finding.summary = without_number(&finding.summary);
-            for text in finding.why.iter_mut().chain(&mut finding.next) {
-                *text = without_number(text);
-            }
-            for call in &mut finding.per_rank {
-                call.seq = None;
-            }
+/// What a report may claim.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims {
+    /// The evidence is text.
+    is_text: bool,
+    /// The text states times.
+    has_times: bool,
+}
+
+impl Claims {
+    /// What a report from these logs may claim; without logs, everything.
+    #[must_use]
+    pub fn of(logs: &[Log]) -> Self {
+        Self {
+            is_text: !logs.is_empty(),
+            has_times: logs.iter().any(|log| log.facts.last.0 > 0),
         }
     }
+
+    /// Lowers the claims of a report from text. Text is not a recording: nothing about the job is
+    /// proved by it. Calls whose group and number it does not state have none, and if it has no
+    /// times, neither has the report.
+    pub fn limit(self, report: &mut Report) {
+        if self.is_text {
+            limit(report, self.has_times);
+        }
+    }
+}
+
+fn limit(report: &mut Report, has_times: bool) {
+    if !has_times {
+        report.job.started_at = None;
+        report.job.ended_at = None;
+    }
+    for finding in &mut report.findings {
+        if !catalogue::is_gap(&finding.code) {
+            finding.certificate = None;
+            finding.confidence = finding.confidence.min(Confidence::Supported);
+            let root = &mut finding.ranks.root_confidence;
+            *root = (*root).min(Confidence::Supported);
+        }
+        if !has_times {
+            finding.blocked_at = None;
+        }
+    }
+    without_numbers(&mut report.findings);
     for rank in &mut report.ranks {
-        if let Some(waiting) = rank.waiting_in.as_mut().filter(|it| it.group == UNNUMBERED) {
+        if let Some(waiting) = &mut rank.waiting_in
+            && waiting.group == UNNUMBERED
+        {
+            waiting.group.clear();
             waiting.seq = None;
         }
     }
 }
 
-fn without_number(text: &str) -> String {
-    text.replace(" #1", "")
+/// Removes the group and the number that the engine needs for calls that have none.
+fn without_numbers(findings: &mut [Finding]) {
+    let mut ops = Vec::new();
+    for finding in findings.iter_mut() {
+        if finding.group.take_if(|it| it.name == UNNUMBERED).is_some() {
+            finding.seq = None;
+            ops.extend(finding.op.clone());
+        }
+    }
+    for finding in findings {
+        let texts = finding.why.iter_mut().chain(&mut finding.next);
+        for text in texts.chain([&mut finding.summary]) {
+            *text = text.replace(&format!(" of group \"{UNNUMBERED}\""), "");
+            for op in &ops {
+                *text = without_number(text, op);
+            }
+        }
+        for call in &mut finding.per_rank {
+            if call.op.as_ref().is_some_and(|it| ops.contains(it)) {
+                call.seq = call.seq.filter(|&it| it != 1);
+            }
+        }
+    }
+}
+
+/// "barrier #1" as "barrier", but "barrier #12" as it is.
+fn without_number(text: &str, op: &str) -> String {
+    let numbered = format!("{op} #1");
+    let mut parts = text.split(&numbered);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let goes_on = part.starts_with(|it: char| it.is_ascii_digit());
+        shown.push_str(if goes_on { &numbered } else { op });
+        shown.push_str(part);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_number_of_a_call_is_removed() {
+        let shown = without_number(
+            "rank 0 waits in barrier #1; barrier #12 is complete",
+            "barrier",
+        );
+        assert_eq!(shown, "rank 0 waits in barrier; barrier #12 is complete");
+    }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::Timestamp;
 
 use super::events::{Job, process, were};
 use super::facts::What;
@@ -38,6 +38,18 @@ pub(super) struct Joins {
 struct Wait {
     since: Timestamp,
     lasted: Duration,
+}
+
+/// Whether an exception states what a fact of this module states.
+pub(super) fn is_about_a_wait(text: &str) -> bool {
+    [
+        "store based barrier",
+        "waiting for clients",
+        "wait timeout after",
+        "monitoredBarrier",
+    ]
+    .iter()
+    .any(|it| text.contains(it))
 }
 
 /// For how long the wait that a fact states lasted.
@@ -74,7 +86,8 @@ impl Joins {
             What::MissesAtBarrier { ranks, .. } => {
                 // Only the first rank of a group names others.
                 let first = rank.filter(|it| !ranks.contains(it));
-                self.barriers.extend(first.map(|it| (it, (ranks.clone(), wait))));
+                self.barriers
+                    .extend(first.map(|it| (it, (ranks.clone(), wait))));
             }
             What::WatchdogStuck { seconds } => {
                 self.notes.push(format!(
@@ -153,7 +166,8 @@ pub(super) fn joins(job: &mut Job) {
     if !missing.is_empty() && all.len() as u64 == u64::from(size) {
         world(job, size);
     } else if !came.is_empty() {
-        let (ranks, missing): (Vec<u32>, Vec<u32>) = (came.into_iter().collect(), missing.into_iter().collect());
+        let (ranks, missing): (Vec<u32>, Vec<u32>) =
+            (came.into_iter().collect(), missing.into_iter().collect());
         job.note(format!(
             "{} waiting for the address of {}; the text does not say which other ranks had joined",
             were(&ranks),
@@ -164,7 +178,12 @@ pub(super) fn joins(job: &mut Job) {
 
 /// Adds that ranks were joining a world of this size.
 fn world(job: &mut Job, size: u32) {
-    let waiting: Vec<(u32, Wait)> = job.joins.waiting.iter().map(|(&rank, &wait)| (rank, wait)).collect();
+    let waiting: Vec<(u32, Wait)> = job
+        .joins
+        .waiting
+        .iter()
+        .map(|(&rank, &wait)| (rank, wait))
+        .collect();
     for (rank, wait) in waiting {
         let settings = [
             ("init.rank", rank.to_string()),
@@ -189,6 +208,39 @@ fn world(job: &mut Job, size: u32) {
     }
 }
 
+/// Adds the devices that ranks use, which NCCL compared when it connected them.
+pub(super) fn devices(job: &mut Job) {
+    let used = job.ranks.iter();
+    let used = used.filter_map(|(&rank, known)| Some((rank, known.device.clone()?)));
+    let at = job.begins();
+    for (rank, device) in used.collect::<Vec<_>>() {
+        let process = process(rank);
+        let settings = [("init.backend", "nccl".into()), ("gpu", device)];
+        for (name, value) in settings {
+            let setting = Event::Setting {
+                process,
+                name: name.into(),
+                value,
+                at,
+            };
+            job.events.push((at, setting));
+        }
+        let init = Arc::new(call(Op::InitProcessGroup, at, 0));
+        let returned = Event::Returned {
+            process,
+            thread: init.thread,
+            call: init.id,
+            followed: false,
+            at,
+        };
+        let issued = Event::Issued {
+            process,
+            call: init,
+        };
+        job.events.extend([(at, issued), (at, returned)]);
+    }
+}
+
 /// Adds the waits in monitored barriers.
 fn barriers(job: &mut Job) {
     let barriers = std::mem::take(&mut job.joins.barriers);
@@ -208,7 +260,10 @@ fn barriers(job: &mut Job) {
             };
             job.events.push((wait.since, joined));
         }
-        let raised = job.ranks.get(&rank).and_then(|it| it.raised.last()?.place.clone());
+        let raised = job
+            .ranks
+            .get(&rank)
+            .and_then(|it| it.raised.last()?.place.clone());
         let call = Call {
             group: Some(Arc::clone(&group)),
             place: raised.map(Arc::new),

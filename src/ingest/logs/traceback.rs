@@ -77,8 +77,12 @@ impl Traceback {
             return false;
         }
         if text.starts_with(BECAUSE) || text.starts_with(WHILE) {
-            let is_cause = text.starts_with(BECAUSE) || crate::diagnosis::allocation::failed(&self.text).is_some();
-            let before = (std::mem::take(&mut self.text), std::mem::take(&mut self.frames));
+            let is_cause = text.starts_with(BECAUSE)
+                || crate::diagnosis::allocation::failed(&self.text).is_some();
+            let before = (
+                std::mem::take(&mut self.text),
+                std::mem::take(&mut self.frames),
+            );
             self.cause = is_cause.then(|| self.cause.take().unwrap_or(before));
             self.lines = 0;
             return true;
@@ -104,7 +108,12 @@ impl Traceback {
 
     /// Whether a line continues the message: messages of NCCL and DDP have several lines.
     fn is_message(&self, line: &Line<'_>) -> bool {
-        let known = ["NCCL", "DistBackendError", "finished reduction", "monitoredBarrier"];
+        let known = [
+            "NCCL",
+            "DistBackendError",
+            "finished reduction",
+            "monitoredBarrier",
+        ];
         known.iter().any(|it| self.text.contains(it))
             && line.time.is_none()
             && self.text.len() < MAX_TEXT
@@ -130,7 +139,7 @@ impl Traceback {
         }
         let innermost: Vec<Where> = frames.into_iter().rev().collect();
         let what = What::Raised {
-            text: without_module(cut(&text, MAX_TEXT)).into(),
+            text: reason_first(&without_module(cut(&text, MAX_TEXT))).into(),
             place: users_line(innermost),
             uncaught,
             by_launcher,
@@ -148,7 +157,9 @@ fn is_exception(text: &str) -> bool {
     let name = text.split(':').next().unwrap_or_default();
     let is_name = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '.');
     let class = name.rsplit('.').next().unwrap_or_default();
-    name.len() <= 128 && name.chars().all(is_name) && class.starts_with(|it: char| it.is_ascii_uppercase())
+    name.len() <= 128
+        && name.chars().all(is_name)
+        && class.starts_with(|it: char| it.is_ascii_uppercase())
 }
 
 /// "torch.cuda.OutOfMemoryError: x" as "`OutOfMemoryError`: x", which is how ranks report it.
@@ -163,8 +174,21 @@ fn without_module(text: &str) -> String {
     }
 }
 
+/// Moves the last error of NCCL to the front of an exception's text.
+fn reason_first(text: &str) -> String {
+    let Some((before, reason)) = text.split_once(" Last error: ") else {
+        return text.to_owned();
+    };
+    let (class, message) = before.split_once(": ").unwrap_or((before, ""));
+    format!("{class}: {reason} ({message})")
+}
+
 fn is_launcher(file: &str) -> bool {
-    ["/torch/distributed/run.py", "/torch/distributed/launcher/", "/torch/distributed/elastic/agent/"]
-        .iter()
-        .any(|it| file.contains(it))
+    [
+        "/torch/distributed/run.py",
+        "/torch/distributed/launcher/",
+        "/torch/distributed/elastic/agent/",
+    ]
+    .iter()
+    .any(|it| file.contains(it))
 }

@@ -16,10 +16,30 @@ const MAX_NAME: usize = 1024;
 
 /// Modules of the standard library and packages that py-spy prints without their folder.
 const SHORTENED: [&str; 24] = [
-    "torch/", "deepspeed/", "accelerate/", "transformers/", "lightning/", "pytorch_lightning/", "megatron/",
-    "numpy/", "tqdm/", "ray/", "threading.py", "selectors.py", "queue.py", "socket.py", "ssl.py",
-    "subprocess.py", "contextlib.py", "runpy.py", "multiprocessing/", "concurrent/", "asyncio/", "importlib/",
-    "json/", "pickle.py",
+    "torch/",
+    "deepspeed/",
+    "accelerate/",
+    "transformers/",
+    "lightning/",
+    "pytorch_lightning/",
+    "megatron/",
+    "numpy/",
+    "tqdm/",
+    "ray/",
+    "threading.py",
+    "selectors.py",
+    "queue.py",
+    "socket.py",
+    "ssl.py",
+    "subprocess.py",
+    "contextlib.py",
+    "runpy.py",
+    "multiprocessing/",
+    "concurrent/",
+    "asyncio/",
+    "importlib/",
+    "json/",
+    "pickle.py",
 ];
 /// How many of them are packages.
 const PACKAGES: usize = 10;
@@ -59,7 +79,8 @@ impl Dump {
             return Part::Begin;
         }
         let inside = thread(line).is_some()
-            || !self.threads.is_empty() && (spy_frame(line).is_some() || fault_frame(line).is_some());
+            || !self.threads.is_empty()
+                && (spy_frame(line).is_some() || fault_frame(line).is_some());
         if inside { Part::Inside } else { Part::Foreign }
     }
 
@@ -173,7 +194,10 @@ fn in_folder(file: &str) -> String {
 
 /// The frame in "  File "train.py", line 9 in main" of faulthandler.
 fn fault_frame(line: &str) -> Option<Where> {
-    let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+    let (file, rest) = line
+        .trim_start()
+        .strip_prefix("File \"")?
+        .split_once("\", line ")?;
     let (number, function) = rest.split_once(" in ")?;
     frame(file, number, function)
 }
@@ -181,7 +205,10 @@ fn fault_frame(line: &str) -> Option<Where> {
 /// The frame in "  File "train.py", line 9, in main" of a traceback.
 #[must_use]
 pub fn python_frame(line: &str) -> Option<Where> {
-    let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+    let (file, rest) = line
+        .trim_start()
+        .strip_prefix("File \"")?
+        .split_once("\", line ")?;
     let (number, function) = rest.split_once(", in ")?;
     frame(file, number, function)
 }
