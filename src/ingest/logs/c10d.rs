@@ -254,7 +254,22 @@ fn barrier(text: &str) -> Option<What> {
 /// Errors of DDP that name parameters.
 fn ddp(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
     const INDICES: &str = "Parameter indices which did not receive grad for rank ";
+    const NAMES: &str = "Parameters which did not receive grad for rank ";
     const EXPECTS: &str = "DDP expects same model across all ranks, but Rank ";
+    if let Some(rest) = after(text, NAMES)
+        && let Some((rank, names)) = rest.split_once(": ")
+        && let Ok(rank) = rank.trim().parse()
+    {
+        let names: Vec<&str> = names.split(", ").map(str::trim).collect();
+        let lines = names.iter().take(MAX_LIST);
+        let lines: String = lines.map(|it| format!("- - {it}\n")).collect();
+        let what = What::WithoutGradient {
+            total: names.len() as u64,
+            lines: lines.into(),
+        };
+        facts.add(named(who, rank), at, what);
+        return true;
+    }
     if let Some(rest) = after(text, INDICES)
         && let Some((rank, indices)) = rest.split_once(": ")
         && let Ok(rank) = rank.trim().parse()

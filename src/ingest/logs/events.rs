@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
-use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ParameterFact, ProcessState};
+use ddp_doctor_proto::NoteKind;
+use ddp_doctor_proto::report::{GroupRef, Timestamp};
 
 use super::facts::{EndedHow, Fact, Facts, GroupName, What};
 use super::names::Names;
+use super::rank::{Raised, Rank, Waiting};
 use super::{Log, before, groups, start};
-use crate::diagnosis::contract::UNFINISHED;
-use crate::diagnosis::event::{Event, GroupInfo, OomKills, Parameters, ProcessId, Stacks};
+use crate::diagnosis::event::{Event, GroupInfo, ProcessId};
 use crate::diagnosis::words::Ranks;
 
 /// Layer of processes that are known from text.
@@ -30,69 +30,6 @@ pub struct Evidence {
     pub ends: Timestamp,
     /// The shortest wait that the text itself calls too long.
     pub timeout: Option<Duration>,
-}
-
-/// What is known of a rank.
-#[derive(Debug, Default)]
-pub(super) struct Rank {
-    /// The first collective of each group that its watchdog gave up.
-    pub(super) waits: BTreeMap<GroupName, Waiting>,
-    /// Numbers of the last collectives that it enqueued and completed.
-    pub(super) progress: BTreeMap<GroupName, (u64, u64)>,
-    /// A collective that PyTorch compared with those of others.
-    pub(super) runs: Option<Waiting>,
-    pub(super) raised: Vec<Raised>,
-    pub(super) ended: Option<(Timestamp, EndedHow)>,
-    pub(super) device: Option<Arc<str>>,
-    /// Number of parameters of its model.
-    parameters: Option<(Timestamp, u64)>,
-    /// Parameters without a gradient.
-    without: Option<(Timestamp, u64, Arc<str>)>,
-    pub(super) stacks: Vec<Arc<Stacks>>,
-}
-
-/// A collective that a rank waited for.
-#[derive(Clone, Debug)]
-pub(super) struct Waiting {
-    pub(super) seq: u64,
-    pub(super) op: Op,
-    pub(super) numel: Option<u64>,
-    pub(super) shape: Option<Vec<u32>>,
-    pub(super) dtype: String,
-    /// When the wait began, and when it was given up.
-    pub(super) since: Timestamp,
-    pub(super) at: Timestamp,
-}
-
-impl Waiting {
-    /// A call without a number.
-    pub(super) const fn unnumbered(op: Op, at: Timestamp) -> Self {
-        Self {
-            seq: 0,
-            op,
-            numel: None,
-            shape: None,
-            dtype: String::new(),
-            since: at,
-            at,
-        }
-    }
-}
-
-/// An exception of a rank.
-#[derive(Clone, Debug)]
-pub(super) struct Raised {
-    pub(super) at: Timestamp,
-    pub(super) text: Arc<str>,
-    pub(super) place: Option<Where>,
-    uncaught: bool,
-}
-
-impl Raised {
-    /// Whether nothing caught it, as PyTorch's label shows.
-    pub(super) const fn is_uncaught(&self) -> bool {
-        self.uncaught
-    }
 }
 
 /// Everything known of a job.
@@ -119,8 +56,8 @@ pub fn evidence(logs: &[Log]) -> Evidence {
     start::devices(&mut job);
     groups::calls(&mut job);
     groups::last_calls(&mut job);
-    job.ends_and_exceptions();
-    job.models();
+    job.add_ends();
+    job.add_models();
     job.close()
 }
 
@@ -229,7 +166,7 @@ impl Job {
     fn of_rank(&mut self, number: u32, group: GroupName, what: &What, at: Timestamp) {
         let rank = self.ranks.entry(number).or_default();
         match what {
-            What::Named { .. } => {}
+            What::Named { .. } | What::Cancelled { .. } => {}
             What::TimedOut {
                 seq,
                 op,
@@ -341,6 +278,9 @@ impl Job {
                 }
             }
             What::Network { text } => self.note(format!("NCCL reported: {text}")),
+            What::Cancelled { text } => {
+                self.note(format!("the batch system ended the job due to {text}"));
+            }
             What::TimedOut { op, seq, .. } => {
                 self.note(format!(
                     "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
@@ -440,122 +380,6 @@ impl Job {
         group(name, backend, members)
     }
 
-    fn ends_and_exceptions(&mut self) {
-        let mut notes = Vec::new();
-        for (&number, rank) in &self.ranks {
-            let failed = rank.ended.is_some_and(|(_, how)| how.code != Some(0));
-            for raised in &rank.raised {
-                if !raised.uncaught && !failed {
-                    notes.push(format!(
-                        "rank {number} logged an exception: {}",
-                        raised.text
-                    ));
-                    continue;
-                }
-                let kinds = [
-                    is_from_peers(&raised.text).then_some(ExceptionKind::LeftCollective),
-                    Some(ExceptionKind::Uncaught),
-                ];
-                for kind in kinds.into_iter().flatten() {
-                    let event = Event::Exception {
-                        process: process(number),
-                        kind,
-                        text: Arc::clone(&raised.text),
-                        place: raised.place.clone().map(Arc::new),
-                        at: raised.at,
-                    };
-                    self.events.push((raised.at, event));
-                }
-            }
-            if let Some((at, how)) = rank.ended {
-                let kills = how.for_memory.then_some(1);
-                let event = Event::ProcessChanged {
-                    process: process(number),
-                    state: ProcessState::Dead,
-                    exit: how.exit(),
-                    oom_kills: OomKills {
-                        in_cgroup: kills,
-                        on_host: None,
-                    },
-                    at,
-                };
-                self.events.push((at, event));
-            }
-            for stacks in &rank.stacks {
-                let event = Event::Stacks {
-                    process: process(number),
-                    stacks: Arc::clone(stacks),
-                };
-                self.events.push((stacks.at, event));
-            }
-        }
-        for note in notes {
-            self.note(note);
-        }
-    }
-
-    /// What ranks state about the parameters of their models.
-    fn models(&mut self) {
-        let group = self.world("0", "");
-        let said = |total, lines: Arc<str>, fact| Parameters {
-            fact,
-            model: 1,
-            total,
-            lines,
-            ..Parameters::default()
-        };
-        let lack = self
-            .ranks
-            .values()
-            .filter(|rank| rank.without.is_some())
-            .count();
-        let waited = self.ranks.values().any(|rank| !rank.waits.is_empty());
-        let everybody = self
-            .names
-            .world
-            .map_or(self.ranks.len(), |size| size as usize);
-        // What one rank lacks says nothing about others that only might exist.
-        let tells = waited || lack == everybody && lack > 1;
-        let mut events = Vec::new();
-        for (&number, rank) in &self.ranks {
-            let parameters = rank.parameters.map(|(at, total)| {
-                let mut said = said(total, Arc::default(), ParameterFact::Layout);
-                said.place = rank
-                    .raised
-                    .first()
-                    .and_then(|it| it.place.clone())
-                    .map(Arc::new);
-                (at, said)
-            });
-            let without = rank
-                .without
-                .clone()
-                .filter(|_| tells)
-                .map(|(at, total, lines)| {
-                    let raised = rank.raised.iter().find(|it| it.text.contains(UNFINISHED));
-                    let mut said = said(total, lines, ParameterFact::WithoutGradient);
-                    said.place = raised.and_then(|it| it.place.clone()).map(Arc::new);
-                    (raised.map_or(at, |it| it.at.min(at)), said)
-                });
-            for (at, said) in parameters.into_iter().chain(without) {
-                let process = process(number);
-                let group = Arc::clone(&group);
-                let joined = Event::GroupJoined {
-                    process,
-                    group: Arc::clone(&group),
-                };
-                let told = Event::Parameters {
-                    process,
-                    group,
-                    said,
-                    at,
-                };
-                events.extend([(at, joined), (at, told)]);
-            }
-        }
-        self.events.extend(events);
-    }
-
     /// The events in order, and the end of the text.
     fn close(mut self) -> Evidence {
         let mut notes = std::mem::take(&mut self.notes);
@@ -631,19 +455,6 @@ pub(super) fn group(name: &str, backend: &str, members: Vec<u32>) -> Arc<GroupIn
         backend: backend.into(),
         seat: None,
     })
-}
-
-/// Whether an exception says that something is wrong with another rank.
-fn is_from_peers(text: &str) -> bool {
-    [
-        "DDP expects same model",
-        "Detected mismatch between collectives",
-        "timeout",
-        "Timed out",
-        "monitoredBarrier",
-    ]
-    .iter()
-    .any(|it| text.contains(it))
 }
 
 fn ending(how: EndedHow) -> String {

@@ -13,8 +13,10 @@ use crate::diagnosis::event::Stacks;
 const MAX_FACTS: usize = 1 << 18;
 /// Maximum number of pairs of labels and of ranks kept.
 const MAX_NAMES: usize = 1 << 17;
-/// Maximum number of stacks kept.
-const MAX_STACKS: usize = 1 << 14;
+/// Memory for the texts and stacks of a log, in bytes.
+const MAX_BYTES: usize = 128 << 20;
+/// Memory of a frame of a stack, in bytes, about.
+const FRAME: usize = 256;
 
 /// A process group, as lines of PyTorch name it; both empty: not named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,6 +116,23 @@ pub(super) enum What {
     WatchdogStuck { seconds: u64 },
     /// A layer reported an error of the network.
     Network { text: Arc<str> },
+    /// The batch system ended the job, for this reason.
+    Cancelled { text: Arc<str> },
+}
+
+impl What {
+    /// Memory of its texts and lists, in bytes, about.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Raised { text, .. } | Self::Network { text } | Self::Cancelled { text } => {
+                text.len()
+            }
+            Self::WithoutGradient { lines, .. } => lines.len(),
+            Self::MissesAtBarrier { ranks, .. } => ranks.len() * 4,
+            Self::Runs { shape, .. } => shape.as_ref().map_or(0, |it| it.len() * 4),
+            _ => 0,
+        }
+    }
 }
 
 /// How a process ended.
@@ -158,8 +177,10 @@ pub(super) struct Dumped {
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) facts: Vec<Fact>,
-    /// Hashes of all facts, to leave out repeated ones.
+    /// All facts, to leave out repeated ones.
     seen: HashSet<(Who, What)>,
+    /// Memory that texts and stacks take.
+    bytes: usize,
     pub(super) stacks: Vec<Dumped>,
     /// Ranks that labels name.
     pub(super) ranks: BTreeSet<u32>,
@@ -167,8 +188,6 @@ pub(super) struct Facts {
     pub(super) pairs: BTreeSet<(Option<u32>, Option<u32>, u32)>,
     /// World sizes that the text states.
     pub(super) worlds: BTreeSet<u32>,
-    /// A line of a launcher that starts several ranks per task.
-    pub(super) has_launcher: bool,
     /// Time of the latest line with one.
     pub(super) last: Timestamp,
 }
@@ -180,7 +199,10 @@ impl Facts {
     }
 
     pub(super) fn add(&mut self, who: Who, at: Timestamp, what: What) {
-        if self.facts.len() < MAX_FACTS && self.seen.insert((who.clone(), what.clone())) {
+        let bytes = self.bytes + 2 * what.bytes();
+        let is_full = self.facts.len() >= MAX_FACTS || bytes > MAX_BYTES;
+        if !is_full && self.seen.insert((who.clone(), what.clone())) {
+            self.bytes = bytes;
             self.facts.push(Fact { who, at, what });
         }
     }
@@ -192,7 +214,10 @@ impl Facts {
         stacks: Stacks,
         signal: Option<i32>,
     ) {
-        if self.stacks.len() < MAX_STACKS {
+        let frames: usize = stacks.threads.iter().map(|it| it.python.len() + 1).sum();
+        let bytes = self.bytes + frames * FRAME;
+        if bytes <= MAX_BYTES {
+            self.bytes = bytes;
             self.stacks.push(Dumped {
                 who,
                 at,

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::vocabulary::Direction;
 use ddp_doctor_proto::{DType, Op};
 
-use super::events::{Job, Rank, Waiting, group, process, were};
+use super::events::{Job, group, process, were};
 use super::facts::GroupName;
+use super::rank::{Rank, Waiting};
 use crate::diagnosis::activity;
 use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, Stacks, ThreadId};
 use crate::diagnosis::words::Ranks;
@@ -90,11 +92,16 @@ impl Members {
         let Some(first) = self.waiting.values().next() else {
             return false;
         };
-        let differs = |it: &Waiting| it.op != first.op || it.numel != first.numel;
-        let is_behind = |&rank: &u32| self.issued(rank).is_some_and(|it| it < first.seq);
-        self.waiting.values().any(differs)
-            || self.progress.keys().any(is_behind)
-            || !self.gone.is_empty()
+        let is_gone = |&rank: &u32| self.issued(rank).is_none_or(|it| it < first.seq);
+        self.waiting.values().any(|it| differ(first, it))
+            || !self.behind(first.seq).is_empty()
+            || self.gone.iter().any(is_gone)
+    }
+
+    /// Ranks that had not issued this call.
+    fn behind(&self, seq: u64) -> Vec<u32> {
+        let is_behind = |rank: &&u32| self.issued(**rank).is_some_and(|it| it < seq);
+        self.progress.keys().filter(is_behind).copied().collect()
     }
 
     fn add(&self, job: &mut Job, name: &GroupName, index: u32) {
@@ -176,7 +183,11 @@ impl Members {
         let Some(first) = self.waiting.values().next() else {
             return;
         };
-        let what = format!("{} #{}", first.op, first.seq);
+        let op = match first.op {
+            Op::Unspecified => "call".to_owned(),
+            op => op.to_string(),
+        };
+        let what = format!("{op} #{}", first.seq);
         let group = match (name.description.as_str(), name.name.as_str()) {
             ("", "") => "a group that the text does not name".to_owned(),
             ("", name) => format!("group {name}"),
@@ -185,7 +196,7 @@ impl Members {
         let waited = first.at.since(first.since).as_secs();
         if !self.is_consistent() {
             job.note(format!(
-                "{} waiting in {group} at calls that exclude each other: these are several groups",
+                "{} waiting in {group} at calls that cannot belong to one group: the text does not tell the groups apart",
                 were(&ranks)
             ));
         } else if !can_tell {
@@ -193,6 +204,15 @@ impl Members {
                 "{} waiting {waited} s for {what} in {group} and agree on it; which other ranks belong to \
                  the group is unknown",
                 were(&ranks)
+            ));
+        } else if let behind @ [_, ..] = &self.behind(first.seq)[..]
+            && first.op.direction() != Direction::Symmetric
+        {
+            job.note(format!(
+                "{} waiting {waited} s for {what}, which {} had not reached: whether it needs all ranks is \
+                 unknown",
+                were(&ranks),
+                Ranks(behind)
             ));
         } else if !silent.is_empty() && name.is_world() && !self.is_decisive() {
             job.note(format!(
@@ -202,6 +222,14 @@ impl Members {
             ));
         }
     }
+}
+
+/// Whether two calls cannot be of one collective.
+fn differ(one: &Waiting, other: &Waiting) -> bool {
+    let is_known = one.op != Op::Unspecified && other.op != Op::Unspecified;
+    let same_size = matches!(one.op, Op::AllReduce | Op::Reduce | Op::Broadcast);
+    let sizes = one.numel.zip(other.numel);
+    is_known && one.op != other.op || same_size && sizes.is_some_and(|(one, other)| one != other)
 }
 
 /// Adds the call that a rank waited in.

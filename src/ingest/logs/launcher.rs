@@ -21,9 +21,6 @@ pub(super) struct Failure {
 /// Reads one line of torchrun; `failure` is the report that earlier lines began.
 pub(super) fn torchrun(line: &Line<'_>, at: Timestamp, failure: &mut Failure, facts: &mut Facts) {
     let text = line.text.trim_start();
-    if text.contains("torch/distributed/elastic") || text.contains("torch.distributed.elastic") {
-        facts.has_launcher = true;
-    }
     let Some((key, value)) = text.split_once(':') else {
         return;
     };
@@ -41,7 +38,6 @@ pub(super) fn torchrun(line: &Line<'_>, at: Timestamp, failure: &mut Failure, fa
             let (Some((rank, local)), Some(status)) = (rank, status(value)) else {
                 return;
             };
-            facts.has_launcher = true;
             let named = Label {
                 rank: Some(rank),
                 local,
@@ -72,6 +68,13 @@ fn status(value: &str) -> Option<i32> {
 
 /// Reads one line of Slurm: "srun: error: node: task 3: Out Of Memory".
 pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+    if let Some((_, why)) = line.text.split_once(" CANCELLED AT ")
+        && let Some((_, why)) = why.split_once(" DUE TO ")
+    {
+        let text = cut(why.trim_end_matches([' ', '*']), 256).into();
+        facts.add(Who::default(), at, What::Cancelled { text });
+        return true;
+    }
     let Some(said) = after(line.text, "srun: error: ") else {
         return false;
     };

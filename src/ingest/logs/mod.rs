@@ -26,6 +26,7 @@ use lines::Lines;
 use traceback::Traceback;
 
 mod c10d;
+mod ends;
 mod events;
 mod facts;
 mod groups;
@@ -34,6 +35,7 @@ mod launcher;
 mod lines;
 mod names;
 mod nccl;
+mod rank;
 mod report;
 mod scan;
 mod start;
@@ -46,6 +48,8 @@ pub use report::Claims;
 const MAX_STREAMS: usize = 65_536;
 /// Maximum depth of the folders of a launcher.
 const MAX_DEPTH: usize = 4;
+/// Beginning of the names of folders for the attempts of torchrun.
+const ATTEMPT: &str = "attempt_";
 /// Maximum number of files read of one folder.
 const MAX_FILES: usize = 65_536;
 
@@ -112,34 +116,52 @@ pub fn read(path: &Path) -> io::Result<Log> {
     })
 }
 
-/// Files that may be logs in a folder and in those that launchers create in it. Of the attempts
-/// that torchrun keeps apart, only the last one counts.
+/// Files that may be logs in a folder, and in those that torchrun creates in it. Of the attempts that
+/// torchrun keeps apart, only the last one counts.
 #[must_use]
 pub fn find(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     collect(dir, MAX_DEPTH, &mut found);
     found.sort_unstable();
-    let attempt = |path: &PathBuf| numbered(path, "attempt_");
+    let attempt = |path: &PathBuf| numbered(path, ATTEMPT);
     let last = found.iter().filter_map(attempt).max();
     found.retain(|path| attempt(path) == last || attempt(path).is_none());
     found
 }
 
 fn collect(dir: &Path, depth: usize, found: &mut Vec<PathBuf>) {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    for entry in entries {
+    for entry in entries(dir) {
         let path = entry.path();
         if found.len() >= MAX_FILES {
             return;
         }
         // Links could lead around in circles.
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() && depth > 0 => collect(&path, depth - 1, found),
+            Ok(kind) if kind.is_dir() && depth > 0 && is_torchruns(&path) => {
+                collect(&path, depth - 1, found);
+            }
             Ok(kind) if kind.is_dir() => {}
             Ok(_) if path.is_file() => found.push(path),
             _ => {}
         }
     }
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(dir).into_iter().flatten().flatten()
+}
+
+/// Whether a folder is one of `torchrun --log-dir`: "ID/attempt_0/3".
+fn is_torchruns(dir: &Path) -> bool {
+    let name = |path: &Path| {
+        path.file_name()
+            .and_then(|it| it.to_str())
+            .map(str::to_owned)
+    };
+    let is_attempt = |name: &String| name.starts_with(ATTEMPT);
+    let is_part = |name: &String| is_attempt(name) || name.bytes().all(|it| it.is_ascii_digit());
+    name(dir).is_some_and(|it| is_part(&it))
+        || entries(dir).any(|entry| name(&entry.path()).is_some_and(|it| is_attempt(&it)))
 }
 
 /// The number of the folder "attempt_2" in a path.
@@ -163,7 +185,7 @@ fn in_path(path: &Path) -> Label {
     });
     let is_output = matches!(name, "stdout.log" | "stderr.log");
     let folder = path.parent().and_then(|it| it.file_name()?.to_str());
-    let local = folder.filter(|_| is_output && numbered(path, "attempt_").is_some());
+    let local = folder.filter(|_| is_output && numbered(path, ATTEMPT).is_some());
     Label {
         rank: rank.filter(|&it| it < crate::diagnosis::model::MAX_WORLD),
         local: local.and_then(|it| it.parse().ok()),
