@@ -8,7 +8,6 @@
 pub mod cli;
 pub mod coordinator;
 pub mod demo;
-pub mod diagnosis;
 pub mod evidence;
 pub mod files;
 pub mod ingest;
@@ -16,7 +15,4 @@ pub mod node;
 pub mod postmortem;
 pub mod report;
 
-// Unit tests run scenarios with the harness of the integration tests, which refers to this crate by
-// name.
-#[cfg(test)]
-extern crate self as ddp_doctor;
+pub use ddp_doctor_diagnosis as diagnosis;

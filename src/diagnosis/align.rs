@@ -168,7 +168,7 @@ mod tests {
     use ddp_doctor_proto::{DType, ReduceOp};
 
     use super::*;
-    use crate::diagnosis::testing::call;
+    use crate::testing::call;
 
     #[test]
     fn first_difference_names_the_mismatch() {

@@ -137,9 +137,9 @@ mod tests {
     use ddp_doctor_proto::report::Where;
 
     use super::*;
-    use crate::diagnosis::event::{CallId, GroupInfo, Stacks, ThreadId};
-    use crate::diagnosis::testing::{call, group};
-    use crate::diagnosis::{Config, Engine, Event};
+    use crate::event::{CallId, GroupInfo, Stacks, ThreadId};
+    use crate::testing::{call, group};
+    use crate::{Config, Engine, Event};
 
     const BOTH: [u64; 2] = [1, 2];
 
@@ -319,7 +319,7 @@ mod tests {
                 process: ProcessId(2),
                 state: ddp_doctor_proto::ProcessState::Dead,
                 exit: ddp_doctor_proto::report::Exit::default(),
-                oom_kills: crate::diagnosis::event::OomKills::default(),
+                oom_kills: crate::event::OomKills::default(),
                 at: seconds(1.5),
             },
         );

@@ -565,27 +565,3 @@ pub fn said_of<'a>(situation: &Situation<'a>, breach: &Breach, rank: u32) -> Opt
         Kind::Bypassed => replica.outside.as_ref(),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::diagnosis::testing::holds;
-
-    #[test]
-    fn gradients_of_a_second_backward_are_not_missing() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 * layout "float32 8,4 a.weight" "float32 8 b.weight" @train.py:5
-            2.0 * step 1
-            2.1 * without-gradient "float32 8 b.weight" @train.py:9
-            2.5 0 complete
-            2.6 0 all_reduce hidden f32[40] @train.py:10
-            9.0 1 complete
-            9.1 1 all_reduce hidden f32[40] @train.py:10
-            9.2 * done
-            """
-            "#,
-        );
-    }
-}

@@ -2,8 +2,8 @@ use ddp_doctor_proto::report::Exit;
 use ddp_doctor_proto::{Op, ProcessState};
 
 use super::*;
-use crate::diagnosis::event::OomKills;
-use crate::diagnosis::testing::call;
+use crate::event::OomKills;
+use crate::testing::call;
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
 

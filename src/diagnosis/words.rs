@@ -221,7 +221,7 @@ mod tests {
     use ddp_doctor_proto::{DType, Op, ReduceOp};
 
     use super::*;
-    use crate::diagnosis::testing;
+    use crate::testing;
 
     #[test]
     fn ranks_are_formatted_as_a_phrase() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{CallState, Finding, Rank, Report, Timestamp};
 use ddp_doctor_proto::v1;
 
-use crate::diagnosis::detect::view;
+use crate::diagnosis::detect;
 use crate::diagnosis::event::Stacks;
 use crate::diagnosis::growth::{self, Exhausted, Grower, Growth};
 use crate::diagnosis::model::{
@@ -399,7 +399,7 @@ fn call(rank: u32, joined: &JoinedCall) -> v1::RankCall {
         Wait::NotSeen if joined.is_awaited() && joined.returned.is_none() => CallState::Waiting,
         Wait::NotSeen => CallState::Issued,
     };
-    v1::RankCall::from(&view::describe(rank, state, None, &joined.call))
+    v1::RankCall::from(&detect::describe(rank, state, None, &joined.call))
 }
 
 #[cfg(test)]

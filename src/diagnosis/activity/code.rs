@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::report::Where;
 
-use crate::diagnosis::event::ThreadStack;
+use crate::event::ThreadStack;
 
 /// Modules of the standard library that wait for their callers. The position within them is
 /// irrelevant: they poll.

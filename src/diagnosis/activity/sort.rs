@@ -4,8 +4,8 @@
 use ddp_doctor_proto::report::Where;
 
 use super::code::{Frames, is_stdlib};
-use crate::diagnosis::device;
-use crate::diagnosis::event::{Stacks, ThreadStack};
+use crate::device;
+use crate::event::{Stacks, ThreadStack};
 
 /// What a process does or waits for outside collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

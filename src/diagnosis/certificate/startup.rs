@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ddp_doctor_proto::report::{CertificateKind, Fact};
 
 use super::Rejection;
-use crate::diagnosis::backends::is_nccl;
+use crate::backends::is_nccl;
 
 /// Two processes that expect each other, with contradicting descriptions of the world.
 ///
@@ -149,7 +149,7 @@ pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
 }
 
 /// Whether the two backends share no device: "gloo" and "cpu:gloo,cuda:nccl" meet on the CPU.
-pub(in crate::diagnosis) fn never_meet(a: &str, b: &str) -> bool {
+pub(crate) fn never_meet(a: &str, b: &str) -> bool {
     let (a, b) = (by_device(a), by_device(b));
     let of = |backends: &BTreeMap<&str, String>, device: &str| {
         backends.get(device).or(backends.get("")).cloned()
@@ -216,7 +216,7 @@ mod tests {
     use ddp_doctor_proto::report::{Certificate, Timestamp};
 
     use super::*;
-    use crate::diagnosis::certificate::check;
+    use crate::certificate::check;
 
     /// A process from "RANK/SIZE ADDRESS:PORT BACKEND [HOST]"; the default host is "node".
     fn joins(text: &str, pid: u32, launcher: Option<u32>) -> Fact {

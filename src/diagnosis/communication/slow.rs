@@ -14,9 +14,9 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{CollectiveTime, collective_time, quantile};
-use crate::diagnosis::event::{Call, SchedulingSample};
-use crate::diagnosis::lateness;
-use crate::diagnosis::model::{Buckets, Encounter, GroupId, Model, Process};
+use crate::event::{Call, SchedulingSample};
+use crate::lateness;
+use crate::model::{Buckets, Encounter, GroupId, Model, Process};
 
 /// Minimum number of calls in a stretch.
 const CALLS: usize = 20;

@@ -12,9 +12,9 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::{CollectiveTime, collective_time, quantile};
-use crate::diagnosis::event::Call;
-use crate::diagnosis::lateness;
-use crate::diagnosis::model::{GroupId, Model};
+use crate::event::Call;
+use crate::lateness;
+use crate::model::{GroupId, Model};
 
 /// Maximum bytes of a call that counts as small.
 const SMALL: u64 = 64 << 10;

@@ -5,12 +5,12 @@ use ddp_doctor_proto::report::{Confidence, RankCall, Timestamp};
 use super::early_exit::victims;
 use super::view::with_place;
 use super::{About, Draft, message};
-use crate::diagnosis::activity;
-use crate::diagnosis::event::Call;
-use crate::diagnosis::model::Process;
-use crate::diagnosis::situation::{Situation, Stall};
-use crate::diagnosis::timing::Timing;
-use crate::diagnosis::words::{self, Capital, Ranks, number};
+use crate::activity;
+use crate::event::Call;
+use crate::model::Process;
+use crate::situation::{Situation, Stall};
+use crate::timing::Timing;
+use crate::words::{self, Capital, Ranks, number};
 
 /// Live ranks that others wait for.
 pub(super) struct Absent<'a> {

@@ -8,9 +8,9 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 use super::early_exit::victims;
 use super::view::last_call;
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::model::Process;
-use crate::diagnosis::situation::{Origin, Situation, Stall};
-use crate::diagnosis::words::{Ranks, number};
+use crate::model::Process;
+use crate::situation::{Origin, Situation, Stall};
+use crate::words::{Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD904,
@@ -79,7 +79,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     if !draft.victims.is_empty() {
         why.push_str(&format!(
             " {} {} for {}.",
-            crate::diagnosis::words::Capital(Ranks(&draft.victims)),
+            crate::words::Capital(Ranks(&draft.victims)),
             number(&draft.victims, "waits", "wait"),
             number(&ranks, "it", "them"),
         ));
@@ -92,109 +92,4 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     draft.root = ranks;
     draft.root_confidence = Confidence::Supported;
     Some(draft)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ABOUT;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 4
-            hosts = { node-a = [0, 1], node-b = [2, 3] }
-            events = """
-            1.0 * all_reduce f32[4096] sum @train.py:31
-            1.1 * done
-            2.0 0,1 all_reduce f32[4096] sum @train.py:31
-            12.0 - silent node-b 1.2
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn silent_node_is_a_note_and_its_ranks_are_not_the_origin() {
-        holds(
-            r#"
-            world = 4
-            hosts = { a = [0, 1], b = [2, 3] }
-            stall-after = 30
-            events = """
-            1.0 * all_reduce f32[8] sum @train.py:5
-            1.1 * done
-            2.0 0,1 all_reduce f32[8] sum @train.py:5
-            12.0 - silent b 1.2
-            """
-            look-on = 100
-            verdict = "insufficient"
-            [[expect]]
-            code = "DD904"
-            severity = "note"
-            confidence = "supported"
-            root = [2, 3]
-            victims = [0, 1]
-            detected = 12.0
-            "#,
-        );
-    }
-
-    #[test]
-    fn silence_is_withdrawn_when_the_node_reports_again() {
-        holds(
-            r#"
-            world = 4
-            hosts = { a = [0, 1], b = [2, 3] }
-            events = """
-            1.0 0,1 all_reduce f32[8] sum @train.py:5
-            12.0 - silent b 1.2
-            20.0 - speaks b
-            20.1 2,3 all_reduce f32[8] sum @train.py:5
-            20.2 * done
-            """
-            look-on = 100
-            "#,
-        );
-    }
-
-    #[test]
-    fn rank_without_calls_is_not_silent() {
-        holds(
-            r#"
-            world = 2
-            hosts = { a = [0], b = [1] }
-            events = """
-            1.0 * all_reduce f32[8] sum @train.py:5
-            1.1 * done
-            """
-            look-on = 500
-            "#,
-        );
-    }
-
-    #[test]
-    fn missing_rank_beside_a_silent_node_is_the_origin() {
-        holds(
-            r#"
-            world = 4
-            hosts = { a = [0, 1], b = [2, 3] }
-            stall-after = 30
-            events = """
-            2.0 0 all_reduce f32[8] sum @train.py:5
-            12.0 - silent b 1.2
-            """
-            look-on = 100
-            verdict = "hang"
-            [[expect]]
-            code = "DD101"
-            root = [1]
-            [[expect]]
-            code = "DD904"
-            root = [2, 3]
-            "#,
-        );
-    }
 }

@@ -4,10 +4,10 @@ use ddp_doctor_proto::catalogue;
 
 use super::joining::{blame, contradiction, describe_joiners, pair, who};
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::certificate::never_meet;
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::startup::{Forming, Joiner, by_place, ranks};
-use crate::diagnosis::words;
+use crate::certificate::never_meet;
+use crate::situation::Situation;
+use crate::startup::{Forming, Joiner, by_place, ranks};
+use crate::words;
 
 static ABOUT: About = About {
     code: &catalogue::DD304,
@@ -64,82 +64,4 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
             .into(),
     ];
     Some(draft.proved_by(Some(contradiction(&one, &other))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ABOUT;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 3
-            starting = true
-            events = """
-            1.0 0,1 inits 3 node-a:29500 nccl @train.py:12
-            1.6 2 inits 3 node-a:29500 gloo @train.py:12
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn incompatible_backends_are_proved_at_once() {
-        holds(
-            r#"
-            world = 3
-            starting = true
-            events = """
-            1.0 0,1 inits 3 node-a:29500 gloo @train.py:12
-            1.6 2 inits 3 node-a:29500 nccl @train.py:14
-            1.7 2 raises left-collective "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!" @train.py:14
-            1.7 2 raises uncaught "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!" @train.py:14
-            1.9 2 exits 1
-            """
-            [[expect]]
-            code = "DD304"
-            confidence = "proved"
-            root = [2]
-            victims = [0, 1]
-            detected = 1.6
-            [[expect]]
-            code = "DD202"
-            role = "cascade"
-            caused-by = "DD304"
-            "#,
-        );
-    }
-
-    #[test]
-    fn backends_that_share_a_device_type_are_compatible() {
-        holds(
-            r#"
-            world = 2
-            starting = true
-            events = """
-            1.0 0 inits 2 node-a:29500 gloo @train.py:12
-            1.6 1 inits 2 node-a:29500 cpu:gloo,cuda:nccl @train.py:12
-            """
-            look-on = 20
-            "#,
-        );
-    }
-
-    #[test]
-    fn rank_without_a_named_backend_is_not_compared() {
-        holds(
-            r#"
-            world = 2
-            starting = true
-            events = """
-            1.0 0 inits 2 node-a:29500 gloo @train.py:12
-            1.6 1 inits 2 node-a:29500 undefined @train.py:12
-            """
-            look-on = 20
-            "#,
-        );
-    }
 }

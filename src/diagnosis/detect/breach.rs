@@ -7,9 +7,9 @@ use ddp_doctor_proto::report::{
 
 use super::view::{last_call, with_place};
 use super::{About, Draft, KeyPlace, divergence, rank_calls};
-use crate::diagnosis::contract::{self, Breach, Kind};
-use crate::diagnosis::model::{Ending, Exception, Process};
-use crate::diagnosis::situation::{Divergence, Origin, Situation, Stall};
+use crate::contract::{self, Breach, Kind};
+use crate::model::{Ending, Exception, Process};
+use crate::situation::{Divergence, Origin, Situation, Stall};
 
 /// Maximum number of parameters that a sentence names.
 const NAMED: usize = 4;
@@ -115,7 +115,7 @@ fn certificate(
     let proof = certain.then(|| divergence::certificate(join, about, kind));
     proof.flatten().filter(|proof| {
         // Calls that differ in dtype alone can complete: the checker rejects such a proof.
-        crate::diagnosis::certificate::check(proof).is_ok()
+        crate::certificate::check(proof).is_ok()
     })
 }
 

@@ -4,12 +4,12 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence, Effect, Severity};
 
 use super::{About, Detector, Draft, divergence, order};
-use crate::diagnosis::align::Mismatch;
-use crate::diagnosis::cause::Reading;
-use crate::diagnosis::model::Join;
-use crate::diagnosis::order::{Permutation, runs_on};
-use crate::diagnosis::situation::{Divergence, Nature, Origin, Situation};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::align::Mismatch;
+use crate::cause::Reading;
+use crate::model::Join;
+use crate::order::{Permutation, runs_on};
+use crate::situation::{Divergence, Nature, Origin, Situation};
+use crate::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD109,
@@ -135,73 +135,4 @@ fn side(
         number(ranks, "calls", "call"),
         calls.join(", then ")
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            1.0 * step 19
-            1.0 0 all_reduce async f32[8] sum as loss @train.py:31
-            1.1 0 broadcast async f32[8] root=0 as mask @train.py:32
-            1.2 1 broadcast async f32[8] root=0 as mask @train.py:35
-            1.5 1 all_reduce async f32[8] sum as loss @train.py:36
-            2.0 * wait loss
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn swapped_calls_are_proved_once_both_were_issued() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 all_reduce async f32[8] sum @train.py:5
-            1.1 0 broadcast async f32[8] root=0 @train.py:6
-            1.2 1 broadcast async f32[8] root=0 @train.py:6
-            1.5 1 all_reduce async f32[8] sum @train.py:5
-            """
-            [[expect]]
-            code = "DD109"
-            confidence = "proved"
-            certificate = "unsatisfiable-join"
-            effect = "blocks"
-            cause = "swapped-calls"
-            root = [0, 1]
-            root-confidence = "suspected"
-            seq = 1
-            detected = 1.5
-            lines = { 0 = "train.py:5", 1 = "train.py:6" }
-            "#,
-        );
-    }
-
-    #[test]
-    fn omitted_call_is_not_a_different_order() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 * step 1
-            1.1 0 all_reduce async f32[8] sum @train.py:5
-            1.2 0 broadcast async f32[8] root=0 @train.py:6
-            1.3 1 broadcast async f32[8] root=0 @train.py:6
-            2.0 * step 2
-            2.1 1 all_reduce async f32[8] sum @train.py:5
-            """
-            [[expect]]
-            code = "DD103"
-            "#,
-        );
-    }
 }

@@ -13,9 +13,9 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
 
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::model::{Clock, Model};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::Ranks;
+use crate::model::{Clock, Model};
+use crate::situation::Situation;
+use crate::words::Ranks;
 
 /// Tolerated difference: far more than that of hosts which synchronise with a time server.
 const BEARABLE: Duration = Duration::from_millis(500);
@@ -186,116 +186,4 @@ fn ranks_of(model: &Model, host: &Arc<str>) -> Vec<u32> {
         .filter_map(|process| Some((process.rank?, ())))
         .collect();
     ranks.into_keys().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ABOUT;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 4
-            hosts = { node-a = [0, 1], node-b = [2, 3] }
-            events = """
-            1.0 - clock node-a 0.0 0.0004
-            1.1 - clock node-b -12.3 0.0009
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn clock_difference_names_both_hosts() {
-        holds(
-            r#"
-            world = 4
-            hosts = { a = [0, 1], b = [2, 3] }
-            events = """
-            1.0 - clock a 0.0 0.001
-            1.1 - clock b -12.3 0.002
-            """
-            verdict = "healthy"
-            [[expect]]
-            code = "DD903"
-            severity = "note"
-            confidence = "proved"
-            root = []
-            victims = [0, 1, 2, 3]
-            detected = 1.1
-            summary-has = "the clock of host a is 12.3 s ahead of that of host b"
-            "#,
-        );
-    }
-
-    #[test]
-    fn small_clock_difference_is_ignored() {
-        holds(
-            r#"
-            world = 4
-            hosts = { a = [0, 1], b = [2, 3] }
-            events = """
-            1.0 - clock a 0.0 0.001
-            1.1 - clock b -0.3 0.002
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn large_uncertainty_is_reported_instead_of_a_difference() {
-        holds(
-            r#"
-            world = 4
-            hosts = { a = [0, 1], b = [2, 3] }
-            events = """
-            1.0 - clock a 0.0 0.001
-            1.1 - clock b 0.8 0.9
-            """
-            [[expect]]
-            code = "DD903"
-            confidence = "supported"
-            summary-has = "the network to host b is too slow to measure the difference"
-            "#,
-        );
-    }
-
-    #[test]
-    fn collective_that_ends_before_its_last_member_proves_skew() {
-        holds(
-            r#"
-            world = 2
-            hosts = { a = [0], b = [1] }
-            events = """
-            1.0 0 all_reduce f32[8] sum @train.py:5
-            1.1 0 done
-            4.0 1 all_reduce f32[8] sum @train.py:5
-            4.1 1 done
-            """
-            verdict = "healthy"
-            [[expect]]
-            code = "DD903"
-            confidence = "proved"
-            summary-has = "the clock of host b is at least 2.9 s ahead of that of host a"
-            "#,
-        );
-    }
-
-    #[test]
-    fn early_end_on_one_host_is_ignored() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 all_reduce f32[8] sum @train.py:5
-            1.1 0 done
-            1.3 1 all_reduce f32[8] sum @train.py:5
-            1.4 1 done
-            """
-            "#,
-        );
-    }
 }

@@ -6,14 +6,14 @@ use ddp_doctor_proto::report::{Cause, CauseKind, Certificate, CertificateKind, C
 
 use super::view::{blocked_call, line_since};
 use super::{About, Draft, KeyPlace, message};
-use crate::diagnosis::cause;
-use crate::diagnosis::model::GroupId;
-use crate::diagnosis::situation::{Origin, Situation};
-use crate::diagnosis::waits::Blocked;
-use crate::diagnosis::words;
+use crate::cause;
+use crate::model::GroupId;
+use crate::situation::{Origin, Situation};
+use crate::waits::Blocked;
+use crate::words;
 
 /// Cycles that are the origin of a stall, with their index in
-/// [`crate::diagnosis::waits::Waits::cycles`].
+/// [`crate::waits::Waits::cycles`].
 pub(super) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Blocked])> {
     let led_to: BTreeSet<usize> = situation
         .stalls

@@ -3,9 +3,9 @@
 use ddp_doctor_proto::catalogue;
 
 use super::{About, Detector, Draft, breach, order};
-use crate::diagnosis::contract::{self, Kind};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::contract::{self, Kind};
+use crate::situation::Situation;
+use crate::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD405,
@@ -50,73 +50,5 @@ impl Detector for DdpBypassed {
                 draft
             })
             .collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    const OUTSIDE: &str = r#"
-        0.5 * layout "float32 16,32 body.weight" "float32 4,16 head.weight" @train.py:12
-        0.6 * all_gather hidden i64[1] @train.py:12
-        0.7 * done
-        3.0 * outside @train.py:19
-    "#;
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            &format!("world = 2\nevents = \"\"\"\n{OUTSIDE}\"\"\"\n"),
-        );
-    }
-
-    #[test]
-    fn gradients_without_any_averaging_are_found() {
-        holds(&format!(
-            r#"
-            world = 2
-            events = """{OUTSIDE}
-            4.0 * all_reduce f32[1] sum @train.py:25
-            4.1 * done
-            """
-            verdict = "wrong"
-            look-on = 100
-            [[expect]]
-            code = "DD405"
-            confidence = "supported"
-            effect = "corrupts"
-            root = [0, 1]
-            detected = 3.0
-            lines = {{ 0 = "train.py:19", 1 = "train.py:19" }}
-            "#
-        ));
-    }
-
-    #[test]
-    fn gradients_that_the_program_averages_are_ignored() {
-        holds(&format!(
-            r#"
-            world = 2
-            events = """
-            0.2 * all_reduce f32[512] sum @train.py:20
-            0.3 * done
-            {OUTSIDE}"""
-            look-on = 100
-            "#
-        ));
-    }
-
-    #[test]
-    fn single_rank_does_not_need_averaging() {
-        holds(&format!(
-            r#"
-            world = 1
-            events = """{OUTSIDE}"""
-            look-on = 100
-            "#
-        ));
     }
 }

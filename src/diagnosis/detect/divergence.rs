@@ -5,11 +5,11 @@ use ddp_doctor_proto::report::{
 };
 
 use super::{About, Draft, KeyPlace, issued, rank_calls, sequence_slip};
-use crate::diagnosis::align::{Mismatch, OddOnes, compare, odd_ones};
-use crate::diagnosis::cause::{self, Reading};
-use crate::diagnosis::model::{Ending, GroupId, Join, Wait};
-use crate::diagnosis::situation::{Divergence, Nature, Origin, Situation};
-use crate::diagnosis::words::{self, Capital, Ranks};
+use crate::align::{Mismatch, OddOnes, compare, odd_ones};
+use crate::cause::{self, Reading};
+use crate::model::{Ending, GroupId, Join, Wait};
+use crate::situation::{Divergence, Nature, Origin, Situation};
+use crate::words::{self, Capital, Ranks};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
@@ -188,10 +188,7 @@ fn all_differences(join: &Join) -> Vec<&'static str> {
     let mut calls = join.calls.values();
     while let Some(first) = calls.next() {
         for second in calls.clone() {
-            found.extend(crate::diagnosis::align::differences(
-                &first.call,
-                &second.call,
-            ));
+            found.extend(crate::align::differences(&first.call, &second.call));
         }
     }
     found.sort_unstable();

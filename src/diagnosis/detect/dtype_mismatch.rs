@@ -5,8 +5,8 @@ use ddp_doctor_proto::report::CertificateKind;
 
 use super::divergence::{self, Words};
 use super::{About, Detector, Draft, order};
-use crate::diagnosis::align::Mismatch;
-use crate::diagnosis::situation::Situation;
+use crate::align::Mismatch;
+use crate::situation::Situation;
 
 static ABOUT: About = About {
     code: &catalogue::DD105,
@@ -34,40 +34,5 @@ impl Detector for DTypeMismatch {
             CertificateKind::Contradiction,
             &words,
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{agree, differ, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 3
-            events = """
-            1.0 0,1 all_reduce f32[1] sum @train.py:48
-            1.2 2 all_reduce i32[1] sum @train.py:48
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn different_calls_are_proved_at_their_lines() {
-        differ(
-            "DD105",
-            "contradiction",
-            "all_reduce f32[8] sum",
-            "all_reduce i32[8] sum",
-        );
-    }
-
-    #[test]
-    fn matching_calls_are_not_reported() {
-        agree("all_reduce f32[8] sum", "all_reduce sum");
     }
 }

@@ -8,9 +8,9 @@ use ddp_doctor_proto::report::Confidence;
 
 use super::joining::{contradiction, describe_joiners};
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::startup::{Forming, Joiner, by_place};
-use crate::diagnosis::words::{self, Ranks};
+use crate::situation::Situation;
+use crate::startup::{Forming, Joiner, by_place};
+use crate::words::{self, Ranks};
 
 /// Maximum number of ranks that are searched for missing ones.
 const MOST_RANKS: u32 = 1 << 16;
@@ -120,106 +120,4 @@ fn processes(one: &Joiner<'_>, other: &Joiner<'_>) -> String {
         "process {} on {} and process {} on {}",
         a.pid, a.host, b.pid, b.host
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ABOUT;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 3
-            starting = true
-            events = """
-            1.0 0,1 inits 3 node-a:29500 @train.py:12
-            1.5 1 restarts
-            1.6 1 inits 3 node-a:29500 @train.py:12
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn second_process_of_a_rank_is_proved_when_it_joins() {
-        holds(
-            r#"
-            world = 3
-            starting = true
-            events = """
-            1.0 0,1 inits 3 node-a:29500 @train.py:12
-            1.5 1 restarts
-            1.6 1 inits 3 node-a:29500 @train.py:12
-            """
-            verdict = "hang"
-            [[expect]]
-            code = "DD302"
-            confidence = "proved"
-            certificate = "contradiction"
-            root = [1]
-            root-confidence = "proved"
-            victims = [0]
-            detected = 1.6
-            summary-has = "processes 1001 and 1101 on node"
-            "#,
-        );
-    }
-
-    #[test]
-    fn second_process_is_found_after_the_world_is_complete() {
-        holds(
-            r#"
-            world = 2
-            starting = true
-            events = """
-            1.0 0,1 inits 2 node-a:29500 @train.py:12
-            1.2 0,1 inited
-            1.5 1 restarts
-            1.6 1 inits 2 node-a:29500 @train.py:12
-            """
-            [[expect]]
-            code = "DD302"
-            confidence = "proved"
-            root = [1]
-            detected = 1.6
-            "#,
-        );
-    }
-
-    #[test]
-    fn restarted_rank_is_not_a_duplicate() {
-        holds(
-            r#"
-            world = 2
-            starting = true
-            events = """
-            1.0 * inits 2 node-a:29500 @train.py:12
-            1.2 * exits 0
-            1.5 * restarts
-            1.6 * inits 2 node-a:29500 @train.py:12
-            1.7 * inited
-            """
-            look-on = 100
-            "#,
-        );
-    }
-
-    #[test]
-    fn same_rank_of_another_world_is_not_a_duplicate() {
-        holds(
-            r#"
-            world = 2
-            starting = true
-            events = """
-            1.0 0 inits 2 node-a:29500 @train.py:12
-            1.5 0 restarts
-            1.6 0 inits 2 node-a:29501 @train.py:12
-            """
-            look-on = 20
-            "#,
-        );
-    }
 }

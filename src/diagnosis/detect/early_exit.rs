@@ -4,11 +4,11 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Timestamp};
 
 use super::{About, Detector, Draft, creates, issued, message, order, sequence_slip};
-use crate::diagnosis::cause;
-use crate::diagnosis::event::Call;
-use crate::diagnosis::model::{JoinedCall, Process, Side};
-use crate::diagnosis::situation::{Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Capital, Ranks, number};
+use crate::cause;
+use crate::event::Call;
+use crate::model::{JoinedCall, Process, Side};
+use crate::situation::{Origin, Situation, Stall};
+use crate::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD102,
@@ -193,78 +193,4 @@ pub(super) fn victims(stalls: &[&Stall]) -> Vec<u32> {
     victims.sort_unstable();
     victims.dedup();
     victims
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 3
-            events = """
-            1.0 * step 7
-            1.0 * all_reduce hidden f32[4680] @train.py:9
-            1.1 * done
-            1.2 0,2 step 8
-            1.3 0,2 all_reduce hidden f32[4680] @train.py:9
-            1.3 1 input-ended
-            1.5 1 exits 0
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn early_exit_is_proved_when_the_rank_ends() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 all_reduce f32[8] sum @train.py:5
-            2.0 1 exits 0
-            """
-            [[expect]]
-            code = "DD102"
-            confidence = "proved"
-            root = [1]
-            victims = [0]
-            detected = 2.0
-            "#,
-        );
-    }
-
-    #[test]
-    fn exit_after_the_last_call_is_not_reported() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 * all_reduce f32[8] sum @train.py:5
-            1.5 1 exits 0
-            1.6 0 done
-            9.0 0 exits 0
-            """
-            silent-until = 9
-            "#,
-        );
-    }
-
-    #[test]
-    fn leaf_of_a_rooted_collective_is_not_a_victim() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 gather f32[8] root=1 @train.py:5
-            2.0 1 exits 0
-            """
-            look-on = 100
-            "#,
-        );
-    }
 }

@@ -8,9 +8,9 @@ use ddp_doctor_proto::report::{
 
 use super::view::{last_call, made_call};
 use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
-use crate::diagnosis::model::{Note, Process, Target};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{Ranks, number};
+use crate::model::{Note, Process, Target};
+use crate::situation::Situation;
+use crate::words::{Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD901,
@@ -278,60 +278,4 @@ fn missing(mut draft: Draft, rank: Option<u32>, pid: Option<u32>, what: &str) ->
         kind: CertificateKind::Observation,
         facts,
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            unseen = [1]
-            events = """
-            0.5 1 note capture-lost "python was started with -I"
-            1.0 0 barrier @train.py:5
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn rank_without_capture_makes_the_verdict_insufficient() {
-        holds(
-            r#"
-            world = 2
-            unseen = [1]
-            events = """
-            0.5 1 note capture-lost "python was started with -I"
-            1.0 0 barrier @train.py:5
-            """
-            look-on = 100
-            verdict = "insufficient"
-            [[expect]]
-            code = "DD901"
-            severity = "error"
-            root = [1]
-            "#,
-        );
-    }
-
-    #[test]
-    fn complete_evidence_has_no_finding() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 * barrier @train.py:5
-            1.1 * done
-            2.0 * exits 0
-            3.0 - ends
-            """
-            "#,
-        );
-    }
 }

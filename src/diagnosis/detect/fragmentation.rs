@@ -5,10 +5,10 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::view::last_call;
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::allocation;
-use crate::diagnosis::model::{Device, Process};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::allocation;
+use crate::model::{Device, Process};
+use crate::situation::Situation;
+use crate::words::{self, Ranks, number};
 
 /// Minimum number of retries, which must occur in at least two intervals between samples.
 const RETRIES: u64 = 2;
@@ -167,82 +167,4 @@ fn largest(found: &Fragmented<'_>) -> String {
         words::bytes(largest),
         asked.unwrap_or_default()
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            loop 1-6 from 1.0 every 10.0
-            0.0 * step $
-            0.5 0 memory tensors=60G reserved=70G split=1G retries=0 gpu=78G/80G
-            0.5 1 memory tensors=60G reserved=78G split=15G retries=0 gpu=79G/80G
-            end
-            61.0 * step 7
-            61.5 1 memory tensors=60G reserved=78G split=15G retries=1
-            71.0 * step 8
-            71.5 1 memory tensors=60G reserved=78G split=15G retries=3 largest=800M
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn failed_allocation_is_shown_beside_the_largest_block() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            loop 1-4 from 1.0 every 10.0
-            0.0 * step $
-            0.5 * memory tensors=60G reserved=78G split=15G retries=$ gpu=79G/80G
-            end
-            32.0 1 raises left-forward "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB." @train.py:5
-            32.1 1 memory tensors=60G reserved=78G split=15G retries=5 largest=512M
-            """
-            [[expect]]
-            code = "DD504"
-            root = [0, 1]
-            why-has = "512 MiB when it last ran short, 2.0 GiB were asked for"
-            "#,
-        );
-    }
-
-    #[test]
-    fn cache_without_retries_is_not_reported() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            loop 1-20 from 1.0 every 10.0
-            0.0 * step $
-            0.5 * memory tensors=20G reserved=78G split=15G retries=1 gpu=79G/80G
-            end
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn retries_on_a_device_full_of_tensors_are_not_reported() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            loop 1-20 from 1.0 every 10.0
-            0.0 * step $
-            0.5 * memory tensors=77G reserved=78G split=512M retries=$ gpu=79G/80G
-            end
-            """
-            "#,
-        );
-    }
 }

@@ -4,11 +4,11 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::{About, Detector, Draft, cycle, order};
-use crate::diagnosis::creations;
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::streams;
-use crate::diagnosis::waits::Blocked;
-use crate::diagnosis::words::Ranks;
+use crate::creations;
+use crate::situation::Situation;
+use crate::streams;
+use crate::waits::Blocked;
+use crate::words::Ranks;
 
 static ABOUT: About = About {
     code: &catalogue::DD111,
@@ -109,132 +109,4 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     }
     .into()];
     Some(draft)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            0.5 * group tp 0,1
-            0.5 * group dp 0,1
-            1.0 0 all_reduce/tp f32[256] sum @train.py:30
-            1.4 1 all_reduce/dp f32[256] sum @train.py:33
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn cycle_across_groups_is_proved_when_it_closes() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            0.5 * group a 0,1
-            0.5 * group b 0,1
-            1.0 0 barrier/a @train.py:5
-            2.0 1 barrier/b @train.py:6
-            """
-            [[expect]]
-            code = "DD111"
-            confidence = "proved"
-            certificate = "cycle"
-            root = [0, 1]
-            detected = 2.0
-            "#,
-        );
-    }
-
-    #[test]
-    fn same_order_is_not_reported() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            0.5 * group a 0,1
-            0.5 * group b 0,1
-            1.0 * barrier/a @train.py:5
-            1.1 * done
-            2.0 * barrier/b @train.py:6
-            2.1 * done
-            """
-            look-on = 100
-            "#,
-        );
-    }
-
-    #[test]
-    fn silent_backward_thread_does_not_release_a_cycle() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            0.5 * group a 0,1
-            0.5 * group b 0,1
-            1.0 * all_reduce/a hidden t7 f32[8] @train.py:5
-            1.1 * done
-            5.0 0 barrier/a @train.py:6
-            5.1 1 barrier/b @train.py:7
-            """
-            look-on = 30
-            [[expect]]
-            code = "DD111"
-            confidence = "supported"
-            root = [0, 1]
-            detected = 5.1
-            "#,
-        );
-    }
-
-    #[test]
-    fn active_backward_thread_delays_the_finding() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            0.5 * group a 0,1
-            0.5 * group b 0,1
-            1.0 * all_reduce/a hidden t7 f32[8] @train.py:5
-            1.1 * done
-            2.0 0 barrier/a @train.py:6
-            2.1 1 barrier/b @train.py:7
-            """
-            look-on = 30
-            silent-until = 4
-            [[expect]]
-            code = "DD111"
-            confidence = "supported"
-            root = [0, 1]
-            "#,
-        );
-    }
-
-    #[test]
-    fn inferred_wait_of_ddp_is_reported_late_and_not_proved() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            0.5 * group a 0,1
-            0.5 * group b 0,1
-            1.0 0 all_reduce/a hidden f32[8] @train.py:5
-            2.0 1 barrier/b @train.py:6
-            """
-            look-on = 30
-            silent-until = 4
-            [[expect]]
-            code = "DD111"
-            confidence = "supported"
-            root = [0, 1]
-            "#,
-        );
-    }
 }

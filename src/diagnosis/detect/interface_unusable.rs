@@ -9,11 +9,11 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use super::joining::describe_joiners;
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::interfaces::{self, Interface, Unusable};
-use crate::diagnosis::model::Process;
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::startup::{Forming, Joiner, ranks, worlds};
-use crate::diagnosis::words::{self, Ranks};
+use crate::interfaces::{self, Interface, Unusable};
+use crate::model::Process;
+use crate::situation::Situation;
+use crate::startup::{Forming, Joiner, ranks, worlds};
+use crate::words::{self, Ranks};
 
 /// Setting with the list of interfaces that a process sees.
 const SEEN: &str = "interfaces";
@@ -138,123 +138,4 @@ fn draft(
         kind: CertificateKind::Observation,
         facts,
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ABOUT;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 3
-            starting = true
-            events = """
-            0.9 1 begins 3
-            0.9 1 sets env.GLOO_SOCKET_IFNAME=eth0
-            0.9 1 sets "interfaces=lo=up,loopback,ipv4 ens5=up,ipv4"
-            1.0 * inits 3 node-a:29500 @train.py:12
-            1.1 1 raises left-collective "RuntimeError: Unable to find address for: eth0" @train.py:12
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn missing_interface_explains_the_exception() {
-        holds(
-            r#"
-            world = 3
-            starting = true
-            events = """
-            1.0 1 begins 3
-            1.0 1 sets env.GLOO_SOCKET_IFNAME=eth0
-            1.0 1 sets "interfaces=lo=up,loopback,ipv4 ens5=up,ipv4"
-            1.0 * inits 3 node-a:29500 @train.py:12
-            1.1 1 raises left-collective "RuntimeError: Unable to find address for: eth0" @train.py:12
-            1.1 1 raises uncaught "RuntimeError: Unable to find address for: eth0" @train.py:12
-            1.2 1 exits 1
-            """
-            verdict = "hang"
-            [[expect]]
-            code = "DD308"
-            confidence = "proved"
-            root = [1]
-            root-confidence = "proved"
-            victims = [0, 2]
-            detected = 1.0
-            [[expect]]
-            code = "DD202"
-            role = "cascade"
-            caused-by = "DD308"
-            "#,
-        );
-    }
-
-    #[test]
-    fn loopback_is_unusable_only_between_hosts() {
-        let scenario = |hosts: &str, expect: &str| {
-            format!(
-                r#"
-                world = 2
-                hosts = {{ {hosts} }}
-                starting = true
-                events = """
-                1.0 * begins 2
-                1.0 * sets env.GLOO_SOCKET_IFNAME=lo
-                1.0 * sets "interfaces=lo=up,loopback,ipv4 eth0=up,ipv4"
-                1.0 * inits 2 10.0.0.1:29500 @train.py:12
-                """
-                look-on = 20
-                {expect}
-                "#
-            )
-        };
-        holds(&scenario("a = [0, 1]", ""));
-        let found = "[[expect]]\ncode = \"DD308\"\nconfidence = \"supported\"\nroot = [0, 1]";
-        holds(&scenario("a = [0], b = [1]", found));
-    }
-
-    #[test]
-    fn missing_interface_is_found_before_nccl_connects() {
-        holds(
-            r#"
-            world = 2
-            backend = "nccl"
-            starting = true
-            events = """
-            1.0 * begins 2
-            1.0 1 sets env.NCCL_SOCKET_IFNAME=ib
-            1.0 1 sets "interfaces=lo=up,loopback,ipv4 eth0=up,ipv4"
-            1.0 * inits 2 node-a:29500 nccl @train.py:12
-            1.2 * inited
-            """
-            [[expect]]
-            code = "DD308"
-            confidence = "proved"
-            root = [1]
-            "#,
-        );
-    }
-
-    #[test]
-    fn interface_that_gloo_connected_with_is_usable() {
-        holds(
-            r#"
-            world = 2
-            starting = true
-            events = """
-            1.0 * begins 2
-            1.0 1 sets env.GLOO_SOCKET_IFNAME=eth0
-            1.0 1 sets "interfaces=lo=up,loopback,ipv4 eth0=up,ipv4"
-            1.0 * inits 2 node-a:29500 gloo @train.py:12
-            1.2 * inited
-            """
-            look-on = 20
-            "#,
-        );
-    }
 }

@@ -5,10 +5,10 @@ use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Confiden
 
 use super::Draft;
 use super::view::describe;
-use crate::diagnosis::align::{OddOnes, odd_ones};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::startup::{Forming, Joiner, ranks};
-use crate::diagnosis::words::{self, Ranks};
+use crate::align::{OddOnes, odd_ones};
+use crate::situation::Situation;
+use crate::startup::{Forming, Joiner, ranks};
+use crate::words::{self, Ranks};
 
 /// Fills in the calls of the joiners, the start of the wait, and the victims.
 pub(super) fn describe_joiners(

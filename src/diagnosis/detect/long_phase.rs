@@ -13,11 +13,11 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::absent::{Absent, last_call_of};
 use super::{About, Detector, Draft, order};
-use crate::diagnosis::activity;
-use crate::diagnosis::model::{Group, Process};
-use crate::diagnosis::situation::{Origin, Situation, Stall};
-use crate::diagnosis::timing::Timing;
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::activity;
+use crate::model::{Group, Process};
+use crate::situation::{Origin, Situation, Stall};
+use crate::timing::Timing;
+use crate::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD206,
@@ -189,74 +189,5 @@ fn timeout(group: &Group, waiting: &[u32]) -> Timeout {
     Timeout {
         length: told.unwrap_or(default),
         assumed: told.is_none(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 3
-            timeout = 600
-            events = """
-            1.0 * all_reduce f32[4096] sum @train.py:31
-            1.1 * done
-            1.2 0 phase checkpoint
-            2.0 1,2 barrier @train.py:52
-            """
-            look-on = 451
-            "#,
-        );
-    }
-
-    #[test]
-    fn phase_is_reported_after_most_of_the_timeout() {
-        holds(
-            r#"
-            world = 2
-            timeout = 400
-            stall-after = 60
-            events = """
-            1.0 0 phase checkpoint
-            2.0 1 barrier @train.py:20
-            """
-            look-on = 310
-            silent-until = 302
-            verdict = "slow"
-            [[expect]]
-            code = "DD206"
-            severity = "warning"
-            effect = "slows"
-            confidence = "suspected"
-            root = [0]
-            victims = [1]
-            detected = 302.0
-            "#,
-        );
-    }
-
-    #[test]
-    fn phase_that_ends_in_time_is_not_reported() {
-        holds(
-            r#"
-            world = 2
-            timeout = 400
-            stall-after = 60
-            events = """
-            1.0 0 phase checkpoint
-            2.0 1 barrier @train.py:20
-            250 0 endphase checkpoint
-            250.1 0 barrier @train.py:20
-            250.2 * done
-            """
-            silent-until = 251
-            "#,
-        );
     }
 }

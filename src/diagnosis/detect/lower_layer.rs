@@ -7,9 +7,9 @@ use std::sync::Arc;
 use ddp_doctor_proto::{Op, ReduceOp};
 
 use super::Draft;
-use crate::diagnosis::model::Target;
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{Capital, Ranks, number};
+use crate::model::Target;
+use crate::situation::Situation;
+use crate::words::{Capital, Ranks, number};
 
 /// Sentences that are appended to `why`.
 pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {

@@ -6,9 +6,9 @@ use ddp_doctor_proto::report::Confidence;
 use super::oom_forecast::{look_for, of, shared, went};
 use super::view::last_call;
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::growth::{self, Grower};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::growth::{self, Grower};
+use crate::situation::Situation;
+use crate::words::{self, Ranks, number};
 
 /// Minimum step that the growth must reach if the end of the input is not recorded.
 const LONG: u64 = 200;
@@ -81,94 +81,4 @@ fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
     draft.why.extend(shared(most));
     draft.next = vec![look_for(&draft.root)];
     Some(draft)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            loop 1-240 from 1.0 every 0.5
-            0.0 * step $
-            0.2 0 memory rss=500M
-            0.2 1 memory rss=500M+2M*$
-            end
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn growth_is_reported_after_the_first_pass() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            loop 1-60 from 1.0 every 1.0
-            0.0 * step $
-            0.5 0 memory rss=500M host=20G/640G
-            0.5 1 memory rss=500M+20M*$ host=20G/640G
-            end
-            61.0 * input-ended
-            loop 61-90 from 62.0 every 1.0
-            0.0 * step $
-            0.5 0 memory rss=500M host=20G/640G
-            0.5 1 memory rss=500M+20M*$ host=20G/640G
-            end
-            """
-            silent-until = 80
-            [[expect]]
-            code = "DD503"
-            severity = "warning"
-            effect = "none"
-            root = [1]
-            summary-has = "20.0 MiB with every step"
-            "#,
-        );
-    }
-
-    #[test]
-    fn cache_that_fills_in_the_first_pass_is_ignored() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            loop 1-100 from 1.0 every 1.0
-            0.0 * step $
-            0.5 * memory rss=500M+20M*$ host=20G/640G
-            end
-            101.0 * input-ended
-            loop 101-160 from 102.0 every 1.0
-            0.0 * step $
-            0.5 * memory rss=2500M host=20G/640G
-            end
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn all_leaking_ranks_are_named() {
-        holds(
-            r#"
-            world = 4
-            events = """
-            loop 1-240 from 1.0 every 0.5
-            0.0 * step $
-            0.2 * memory rss=500M+2M*$
-            end
-            """
-            [[expect]]
-            code = "DD503"
-            root = [0, 1, 2, 3]
-            "#,
-        );
-    }
 }

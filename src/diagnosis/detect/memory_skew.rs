@@ -5,9 +5,9 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::view::last_call;
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::model::{Ending, Process, Series};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::model::{Ending, Process, Series};
+use crate::situation::Situation;
+use crate::words::{self, Ranks, number};
 
 /// Number of last steps in which the rank must have held more than its peers.
 const STEPS: u64 = 20;
@@ -124,84 +124,4 @@ fn draft(held: &[Usage<'_>]) -> Option<Draft> {
     )];
     draft.root = ranks;
     Some(draft)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 4
-            events = """
-            loop 1-30 from 1.0 every 10.0
-            0.0 * step $
-            0.5 0,1,3 memory rss=2G
-            0.5 2 memory rss=9G
-            end
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn rank_with_far_more_memory_is_reported_after_some_steps() {
-        holds(
-            r#"
-            world = 4
-            events = """
-            loop 1-60 from 1.0 every 1.0
-            0.0 * step $
-            0.5 1-3 memory tensors=20G reserved=30G gpu=31G/80G
-            0.5 0 memory tensors=45G reserved=50G gpu=51G/80G
-            end
-            """
-            silent-until = 60
-            verdict = "healthy"
-            [[expect]]
-            code = "DD505"
-            severity = "note"
-            root = [0]
-            summary-has = "holds 45.0 GiB of GPU memory, most others 20.0 GiB"
-            "#,
-        );
-    }
-
-    #[test]
-    fn small_or_short_differences_are_ignored() {
-        for (one, others) in [("3G", "2G"), ("900M", "300M"), ("2G+9G*$%2", "2G")] {
-            holds(&format!(
-                r#"
-                world = 3
-                events = """
-                loop 1-60 from 1.0 every 1.0
-                0.0 * step $
-                0.5 0 memory rss={one}
-                0.5 1,2 memory rss={others}
-                end
-                """
-                "#
-            ));
-        }
-    }
-
-    #[test]
-    fn pipeline_stages_of_different_size_are_ignored() {
-        holds(
-            r#"
-            world = 4
-            events = """
-            loop 1-60 from 1.0 every 1.0
-            0.0 * step $
-            0.5 0,1 memory rss=2G
-            0.5 2,3 memory rss=9G
-            end
-            """
-            "#,
-        );
-    }
 }

@@ -5,12 +5,12 @@ use ddp_doctor_proto::report::{Cause, CauseKind, Fact, RankCall, Timestamp};
 
 use super::view::{last_call, waiting_call};
 use super::{KeyPlace, creates, issued, rank_calls, signature};
-use crate::diagnosis::cause;
-use crate::diagnosis::event::Call;
-use crate::diagnosis::model::{GroupId, Lone, Side};
-use crate::diagnosis::situation::{Situation, Stall};
-use crate::diagnosis::waits::Blocked;
-use crate::diagnosis::words;
+use crate::cause;
+use crate::event::Call;
+use crate::model::{GroupId, Lone, Side};
+use crate::situation::{Situation, Stall};
+use crate::waits::Blocked;
+use crate::words;
 
 /// The calls in which ranks wait in a stall, and the last calls of the missing ranks.
 pub(super) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<RankCall> {

@@ -5,11 +5,11 @@ use ddp_doctor_proto::report::Confidence;
 
 use super::absent::{Absent, last_call_of};
 use super::{About, Detector, Draft, order, rendezvous_incomplete, sequence_slip};
-use crate::diagnosis::activity::{self, Activity};
-use crate::diagnosis::cause;
-use crate::diagnosis::model::Process;
-use crate::diagnosis::situation::{Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::activity::{self, Activity};
+use crate::cause;
+use crate::model::Process;
+use crate::situation::{Origin, Situation, Stall};
+use crate::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD101,
@@ -170,138 +170,5 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
             words::line(line)
         ),
         _ => String::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 3
-            events = """
-            1.0 * all_reduce f32[4096] sum @train.py:31
-            1.1 * done
-            1.2 1 continues
-            2.0 0,2 barrier @train.py:40
-            """
-            look-on = 61
-            "#,
-        );
-    }
-
-    #[test]
-    fn call_made_by_ddp_names_the_constructor() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 layout "float32 4,16 weight" "float32 4 bias" @train.py:12
-            1.1 0 all_gather hidden i64[1] @train.py:12
-            """
-            look-on = 100
-            [[expect]]
-            code = "DD101"
-            root = [1]
-            victims = [0]
-            why-has = "made by the constructor of DistributedDataParallel, needs all its ranks"
-            "#,
-        );
-    }
-
-    #[test]
-    fn missing_rank_is_reported_at_the_stall_limit() {
-        holds(
-            r#"
-            world = 2
-            stall-after = 30
-            events = """
-            1.0 0 barrier @train.py:5
-            """
-            look-on = 40
-            silent-until = 31
-            [[expect]]
-            code = "DD101"
-            confidence = "supported"
-            root = [1]
-            detected = 31.0
-            "#,
-        );
-    }
-
-    #[test]
-    fn asynchronous_call_without_a_wait_is_not_a_stall() {
-        holds(
-            r#"
-            world = 2
-            stall-after = 30
-            events = """
-            1.0 0 all_reduce async f32[8] sum @train.py:5
-            """
-            look-on = 100
-            "#,
-        );
-    }
-
-    #[test]
-    fn rank_in_an_unseen_call_is_a_suspected_root() {
-        let stands = "S poll_schedule_timeout cpu=1 @/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:9:recv @/v/lib/python3.11/site-packages/torch/distributed/c10d_logger.py:9:wrapper @train.py:20:step";
-        holds(&format!(
-            r#"
-            world = 3
-            layer = "nccl"
-            backend = "nccl"
-            stall-after = 30
-            events = """
-            1.0 0,1 all_reduce f32[8] sum
-            1.1 2 continues
-            5.0 2 stack {stands}
-            9.0 2 stack {stands}
-            """
-            look-on = 40
-            [[expect]]
-            code = "DD101"
-            confidence = "supported"
-            root = [2]
-            root-confidence = "suspected"
-            why-has = "It is inside recv() of PyTorch at train.py:20; which rank it waits for is unknown."
-            next-has = "Find the peer that rank 2 waits for in recv() at train.py:20"
-            "#
-        ));
-    }
-
-    #[test]
-    fn rank_that_computes_gradients_is_a_supported_root() {
-        let at = |cpu| {
-            format!(
-                "R cpu={cpu} @/v/lib/python3.11/site-packages/torch/autograd/graph.py:9:_engine_run_backward @train.py:20:step"
-            )
-        };
-        holds(&format!(
-            r#"
-            world = 3
-            layer = "nccl"
-            backend = "nccl"
-            stall-after = 30
-            events = """
-            1.0 0,1 all_reduce f32[8] sum
-            1.1 2 continues
-            5.0 2 stack {}
-            9.0 2 stack {}
-            """
-            look-on = 40
-            [[expect]]
-            code = "DD101"
-            root = [2]
-            root-confidence = "supported"
-            "#,
-            at(1),
-            at(5),
-        ));
     }
 }

@@ -79,11 +79,11 @@ mod unawaited_work;
 mod unused_parameters;
 mod unused_parameters_differ;
 mod version_skew;
-pub(crate) mod view;
+mod view;
 mod world_mismatch;
 
 pub use out_of_memory::lead;
-pub use view::rank_calls;
+pub use view::{describe, rank_calls};
 
 /// All detectors, ordered by code.
 pub const ALL: &[&dyn Detector] = &[

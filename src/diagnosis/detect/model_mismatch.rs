@@ -6,9 +6,9 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, Param
 
 use super::breach::{self, Consequence};
 use super::{About, Detector, Draft, order};
-use crate::diagnosis::contract::{Breach, Difference, Kind, SideOfModel, What};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{self, Capital, Ranks, number};
+use crate::contract::{Breach, Difference, Kind, SideOfModel, What};
+use crate::situation::Situation;
+use crate::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD404,
@@ -164,121 +164,4 @@ fn certificate(
         kind: CertificateKind::Contradiction,
         facts: vec![fact(a)?, fact(b)?],
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    const COUNT: &str = r#"
-        1.0 0 layout "float32 16,32 body.weight" "float32 10,16 head.weight" @train.py:12
-        1.0 0 all_gather hidden i64[1] @train.py:12
-        1.2 1 layout "float32 16,32 body.weight" "float32 16,16 extra.weight" "float32 10,16 head.weight" @train.py:12
-        1.2 1 all_gather hidden i64[1] @train.py:12
-        1.3 * done
-        1.4 * raises uncaught "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 2 params" @train.py:12
-        1.5 * exits 1
-    "#;
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            &format!("world = 2\nevents = \"\"\"\n{COUNT}\"\"\"\n"),
-        );
-    }
-
-    #[test]
-    fn additional_layer_on_one_rank_is_proved() {
-        holds(&format!(
-            r#"
-            world = 2
-            events = """{COUNT}"""
-            verdict = "crash"
-            [[expect]]
-            code = "DD404"
-            role = "initiating"
-            effect = "crashes"
-            confidence = "proved"
-            certificate = "contradiction"
-            root = [0, 1]
-            root-confidence = "suspected"
-            detected = 1.2
-            lines = {{ 0 = "train.py:12", 1 = "train.py:12" }}
-            summary-has = "first in parameter 1: rank 0 has 2 parameters, there head.weight float32[10, 16], rank 1 has 3 parameters, there extra.weight float32[16, 16]"
-            [[expect]]
-            code = "DD202"
-            role = "cascade"
-            caused-by = "DD404"
-            "#
-        ));
-    }
-
-    #[test]
-    fn rank_with_a_different_shape_is_the_root() {
-        holds(
-            r#"
-            world = 3
-            events = """
-            1.0 0,2 layout "float32 16,32 body.weight" "float32 10,16 head.weight" @train.py:12
-            1.0 1 layout "float32 16,32 body.weight" "float32 11,16 head.weight" @train.py:12
-            1.1 * broadcast hidden i64[4] root=0 @train.py:12
-            1.2 * done
-            1.3 1 raises uncaught "RuntimeError: [1]: params[1] in this process with sizes [11, 16] appears not to match" @train.py:12
-            1.3 0,2 broadcast hidden f32[700] root=0 @train.py:12
-            1.4 1 exits 1
-            """
-            [[expect]]
-            code = "DD404"
-            role = "initiating"
-            root = [1]
-            root-confidence = "supported"
-            victims = [0, 2]
-            confidence = "proved"
-            detected = 1.0
-            [[expect]]
-            code = "DD202"
-            role = "cascade"
-            "#,
-        );
-    }
-
-    #[test]
-    fn different_order_of_parameters_corrupts() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 layout "float32 8 a.weight" "float32 8 b.weight" @train.py:12
-            1.0 1 layout "float32 8 b.weight" "float32 8 a.weight" @train.py:12
-            1.1 * all_gather hidden i64[1] @train.py:12
-            1.2 * done
-            """
-            look-on = 100
-            verdict = "wrong"
-            [[expect]]
-            code = "DD404"
-            confidence = "supported"
-            effect = "corrupts"
-            root = [0, 1]
-            "#,
-        );
-    }
-
-    #[test]
-    fn different_parameter_names_are_ignored() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 layout "float32 8 a.weight" "float32 8 b.weight" @train.py:12
-            1.0 1 layout "float32 8 model.a.weight" "float32 8 model.b.weight" @train.py:12
-            1.1 * all_gather hidden i64[1] @train.py:12
-            1.2 * done
-            """
-            look-on = 100
-            "#,
-        );
-    }
 }

@@ -7,9 +7,9 @@ use ddp_doctor_proto::report::Confidence;
 
 use super::view::{last_call, with_place};
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::model::{Group, Process, Replica, Said};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words;
+use crate::model::{Group, Process, Replica, Said};
+use crate::situation::Situation;
+use crate::words;
 
 /// Maximum number of models of a group that are examined.
 const MOST_MODELS: u32 = 64;
@@ -77,59 +77,4 @@ fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> 
     )];
     draft.next = vec!["Wrap the model without find_unused_parameters=True.".into()];
     Some(draft)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    const NEVER: &str = r#"
-        0.5 * layout "float32 16,32 body.weight" "float32 4,16 head.weight" @train.py:12
-        0.6 * all_gather hidden i64[1] @train.py:12
-        0.7 * done
-        2.0 * forward 200 @train.py:17
-    "#;
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            &format!("world = 2\nevents = \"\"\"\n{NEVER}\n3.0 * never-unused\n\"\"\"\n"),
-        );
-    }
-
-    #[test]
-    fn search_without_a_result_on_all_ranks_is_reported() {
-        holds(&format!(
-            r#"
-            world = 2
-            events = """{NEVER}
-            3.0 0 never-unused
-            3.5 1 never-unused
-            """
-            silent-until = 3.5
-            verdict = "slow"
-            [[expect]]
-            code = "DD407"
-            severity = "note"
-            confidence = "supported"
-            root = [0, 1]
-            lines = {{ 0 = "train.py:12" }}
-            "#
-        ));
-    }
-
-    #[test]
-    fn search_is_needed_if_one_rank_finds_a_parameter() {
-        holds(&format!(
-            r#"
-            world = 2
-            events = """{NEVER}
-            3.0 0 never-unused
-            """
-            look-on = 100
-            "#
-        ));
-    }
 }

@@ -5,10 +5,10 @@ use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
 
 use super::breach::{self, Consequence};
 use super::{About, Detector, Draft, order};
-use crate::diagnosis::cause;
-use crate::diagnosis::contract::Kind;
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::cause;
+use crate::contract::Kind;
+use crate::situation::Situation;
+use crate::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD406,
@@ -82,122 +82,4 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
         because: None,
     });
     Some(draft)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    /// Two ranks that average after every third micro-batch, rank 1 one earlier.
-    const OFF_BY_ONE: &str = r#"
-        1.0 * forward 1 @train.py:17 no-sync
-        2.0 0 forward 2 @train.py:17 no-sync
-        2.0 1 forward 2 @train.py:17
-        2.1 1 all_reduce hidden f32[64] @train.py:19
-        3.0 0 forward 3 @train.py:17
-        3.1 0 all_reduce hidden f32[64] @train.py:19
-        3.2 * done
-        4.0 0 forward 4 @train.py:17 no-sync
-        4.0 1 forward 3 @train.py:17 no-sync
-        5.0 0 forward 5 @train.py:17 no-sync
-        5.0 1 forward 4 @train.py:17 no-sync
-        6.0 1 forward 5 @train.py:17
-        6.1 1 all_reduce hidden f32[64] @train.py:19
-    "#;
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            &format!("world = 2\nevents = \"\"\"\n{OFF_BY_ONE}\n6.5 0 exits 0\n\"\"\"\n"),
-        );
-    }
-
-    #[test]
-    fn different_boundary_is_found_when_a_rank_ends() {
-        holds(&format!(
-            r#"
-            world = 2
-            events = """{OFF_BY_ONE}
-            6.5 0 exits 0
-            """
-            verdict = "hang"
-            silent-until = 6.5
-            [[expect]]
-            code = "DD406"
-            role = "initiating"
-            confidence = "supported"
-            root = [0, 1]
-            root-confidence = "suspected"
-            seq = 2
-            detected = 6.5
-            summary-has = "training forward 5"
-            "#
-        ));
-    }
-
-    #[test]
-    fn different_boundary_is_proved_by_another_call() {
-        holds(&format!(
-            r#"
-            world = 2
-            events = """{OFF_BY_ONE}
-            6.5 0 barrier @train.py:25
-            """
-            [[expect]]
-            code = "DD406"
-            confidence = "proved"
-            certificate = "unsatisfiable-join"
-            "#
-        ));
-    }
-
-    #[test]
-    fn rank_with_fewer_batches_is_an_early_exit() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 * forward 1 @train.py:17 no-sync
-            2.0 * forward 2 @train.py:17
-            2.1 * all_reduce hidden f32[64] @train.py:19
-            2.2 * done
-            3.0 * forward 3 @train.py:17 no-sync
-            4.0 0 forward 4 @train.py:17
-            4.1 0 all_reduce hidden f32[64] @train.py:19
-            4.5 1 exits 0
-            """
-            [[expect]]
-            code = "DD102"
-            root = [1]
-            "#,
-        );
-    }
-
-    #[test]
-    fn rank_ahead_by_a_micro_batch_is_an_early_exit() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 * forward 1 @train.py:17
-            1.1 * all_reduce hidden f32[64] @train.py:19
-            1.2 * done
-            2.0 1 forward 2 @train.py:17 no-sync
-            3.0 0 forward 2 @train.py:17
-            3.0 1 forward 3 @train.py:17
-            3.1 * all_reduce hidden f32[64] @train.py:19
-            3.2 * done
-            4.0 1 forward 4 @train.py:17 no-sync
-            4.0 0 forward 3 @train.py:17
-            4.1 0 all_reduce hidden f32[64] @train.py:19
-            4.5 1 exits 0
-            """
-            [[expect]]
-            code = "DD102"
-            root = [1]
-            "#,
-        );
-    }
 }

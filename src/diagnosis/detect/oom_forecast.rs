@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::view::last_call;
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::growth::{Exhausted, Grower, GrowsIn};
-use crate::diagnosis::model::{Memory, RoomKind};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::growth::{Exhausted, Grower, GrowsIn};
+use crate::model::{Memory, RoomKind};
+use crate::situation::Situation;
+use crate::words::{self, Ranks, number};
 
 /// Maximum steps left of further ranks that are named, relative to the first.
 const ALONGSIDE: f64 = 4.0;
@@ -188,24 +188,6 @@ fn rounded(steps: f64, round: fn(f64) -> f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            loop 1-40 from 1.0 every 1.0
-            0.0 * step $
-            0.5 0 memory rss=500M host=20G/64G cgroup=1400M+20M*$/2900M
-            0.5 1 memory rss=500M+16M*$%3+20M*$ host=20G/64G cgroup=1400M+20M*$/2900M
-            end
-            """
-            "#,
-        );
-    }
 
     #[test]
     fn steps_are_rounded_to_two_digits() {
@@ -220,88 +202,5 @@ mod tests {
         }
         assert_eq!(between((81.3, f64::INFINITY)), "(81 at least)");
         assert_eq!(between((128.0, 171.0)), "(between 120 and 180)");
-    }
-
-    #[test]
-    fn leak_is_forecast_long_before_its_end() {
-        // 38 steps are left after 25.
-        holds(
-            r#"
-            world = 2
-            events = """
-            loop 1-25 from 1.0 every 1.0
-            0.0 * step $
-            0.5 0 memory rss=500M host=20G/64G
-            0.5 1 memory rss=500M+20M*$ host=20G/64G virtual=8G+20M*$/9450M
-            end
-            """
-            silent-until = 20
-            [[expect]]
-            code = "DD502"
-            severity = "warning"
-            effect = "none"
-            confidence = "supported"
-            root = [1]
-            summary-has = "in about 38 steps"
-            "#,
-        );
-    }
-
-    #[test]
-    fn throttling_of_the_control_group_is_reported() {
-        for (counts, why) in [
-            ("held=40+8*$", "it was held at its limit 192 times:"),
-            (
-                "held=0 slowed=1000+10*$",
-                "it was slowed down at its lower limit (memory.high) 240 times:",
-            ),
-        ] {
-            holds(&format!(
-                r#"
-                world = 1
-                events = """
-                loop 1-25 from 1.0 every 1.0
-                0.0 0 step $
-                0.5 0 memory rss=500M+20M*$ host=20G/64G cgroup=600M+20M*$/1700M {counts}
-                end
-                """
-                [[expect]]
-                code = "DD502"
-                why-has = "{why}"
-                "#
-            ));
-        }
-    }
-
-    #[test]
-    fn varying_or_constant_memory_is_ignored() {
-        for rss in ["500M+40M*$%7", "900M", "500M+20M*$%31"] {
-            holds(&format!(
-                r#"
-                world = 2
-                events = """
-                loop 1-60 from 1.0 every 1.0
-                0.0 * step $
-                0.5 * memory rss={rss} host=20G/64G cgroup=2G/3G
-                end
-                """
-                "#
-            ));
-        }
-    }
-
-    #[test]
-    fn leak_far_from_its_limit_is_not_forecast() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            loop 1-40 from 1.0 every 1.0
-            0.0 * step $
-            0.5 1 memory rss=500M+20M*$ host=20G/64G
-            end
-            """
-            "#,
-        );
     }
 }

@@ -5,8 +5,8 @@ use ddp_doctor_proto::report::CertificateKind;
 
 use super::divergence::{self, Words};
 use super::{About, Detector, Draft, order};
-use crate::diagnosis::align::Mismatch;
-use crate::diagnosis::situation::Situation;
+use crate::align::Mismatch;
+use crate::situation::Situation;
 
 static ABOUT: About = About {
     code: &catalogue::DD103,
@@ -34,42 +34,5 @@ impl Detector for OpMismatch {
             CertificateKind::UnsatisfiableJoin,
             &words,
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{agree, differ, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            1.0 * step 19
-            1.0 0 all_reduce hidden f32[2762] @train.py:19
-            1.5 1 input-ended
-            1.5 1 barrier @train.py:41
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn different_calls_are_proved_at_their_lines() {
-        differ(
-            "DD103",
-            "unsatisfiable-join",
-            "all_reduce f32[8] sum",
-            "barrier",
-        );
-    }
-
-    #[test]
-    fn matching_calls_are_not_reported() {
-        agree("all_reduce f32[8] sum", "all_reduce f32[8] sum");
     }
 }

@@ -5,11 +5,11 @@ use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence};
 
 use super::sequence_slip;
 use super::{About, Detector, Draft, KeyPlace, divergence, early_exit, order, rank_calls};
-use crate::diagnosis::cause::Reading;
-use crate::diagnosis::guards::{self, Parting};
-use crate::diagnosis::model::GroupId;
-use crate::diagnosis::situation::{Divergence, Nature, Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::cause::Reading;
+use crate::guards::{self, Parting};
+use crate::model::GroupId;
+use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
+use crate::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD117,
@@ -172,66 +172,4 @@ fn explain(draft: &mut Draft, parting: &Parting) {
         },
         because: None,
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 3
-            events = """
-            0.5 0 guard holds rank "rank == 0" @train.py:40 @train.py:41
-            1.0 * step 19
-            1.0 1,2 all_reduce hidden f32[2762] @train.py:19
-            1.5 0 barrier @train.py:41
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn rank_condition_explains_different_calls() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            0.5 0 guard holds rank "rank == 0" @train.py:40 @train.py:41
-            1.0 1 all_reduce hidden f32[8] @train.py:19
-            1.5 0 barrier @train.py:41
-            """
-            [[expect]]
-            code = "DD117"
-            confidence = "supported"
-            root = [0]
-            root-confidence = "supported"
-            victims = [1]
-            cause = "rank-conditional"
-            detected = 1.5
-            lines = { 0 = "train.py:41", 1 = "train.py:19" }
-            "#,
-        );
-    }
-
-    #[test]
-    fn call_on_both_branches_is_not_reported() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            0.5 0 guard holds rank "rank == 0" @train.py:40 @train.py:41
-            0.5 1 guard fails rank "rank == 0" @train.py:40 @train.py:43
-            1.0 1 broadcast f32[8] root=0 @train.py:43
-            1.5 0 broadcast f32[8] root=0 @train.py:41
-            1.6 * done
-            """
-            look-on = 100
-            "#,
-        );
-    }
 }

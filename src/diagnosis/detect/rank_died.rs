@@ -8,9 +8,9 @@ use super::view::last_call;
 use super::{
     About, Detector, Draft, KeyPlace, ProcessFact, host_memory, message, order, out_of_memory,
 };
-use crate::diagnosis::model::{Ending, Process, libc_signal};
-use crate::diagnosis::situation::{Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::model::{Ending, Process, libc_signal};
+use crate::situation::{Origin, Situation, Stall};
+use crate::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD201,
@@ -192,57 +192,4 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         kind: CertificateKind::Observation,
         facts,
     })))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 3
-            events = """
-            1.0 * all_reduce f32[4096] sum @train.py:31
-            1.1 * done
-            2.0 0,2 all_reduce f32[4096] sum @train.py:31
-            2.3 1 killed 9
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn death_by_a_signal_is_proved_at_once() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 exits 0
-            2.0 1 killed 11
-            """
-            [[expect]]
-            code = "DD201"
-            confidence = "proved"
-            root = [1]
-            detected = 2.0
-            summary-has = "SIGSEGV"
-            "#,
-        );
-    }
-
-    #[test]
-    fn normal_exits_are_not_reported() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 * exits 0
-            """
-            "#,
-        );
-    }
 }

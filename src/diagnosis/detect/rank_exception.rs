@@ -11,10 +11,10 @@ use super::{
     About, Detector, Draft, Key, KeyPlace, ProcessFact, device_shared, message, order, rank_calls,
     version_skew,
 };
-use crate::diagnosis::allocation;
-use crate::diagnosis::model::{Exception, Join, Process};
-use crate::diagnosis::situation::{Divergence, Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::allocation;
+use crate::model::{Exception, Join, Process};
+use crate::situation::{Divergence, Origin, Situation, Stall};
+use crate::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD202,
@@ -263,62 +263,4 @@ fn is_from_communication(process: &Process, exception: &Exception) -> bool {
         .iter()
         .any(|other| other.kind == ExceptionKind::LeftCollective && other.text == exception.text)
         || TRANSPORT.iter().any(|word| exception.text.contains(word))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            1.0 * step 12
-            1.0 0 all_reduce hidden f32[2762] @train.py:19
-            1.2 1 raises uncaught "ValueError: empty batch" @data.py:33
-            1.3 1 exits 1
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn uncaught_exception_is_proved_at_once() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 barrier @train.py:5
-            2.0 1 raises uncaught "ValueError: no" @data.py:3
-            2.1 1 exits 1
-            """
-            [[expect]]
-            code = "DD202"
-            confidence = "proved"
-            root = [1]
-            victims = [0]
-            detected = 2.0
-            lines = { 1 = "data.py:3" }
-            "#,
-        );
-    }
-
-    #[test]
-    fn caught_exception_is_not_reported() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 1 raises left-forward "ValueError: no" @data.py:3
-            2.0 * barrier @train.py:5
-            2.1 * done
-            """
-            look-on = 100
-            "#,
-        );
-    }
 }

@@ -8,8 +8,8 @@ use ddp_doctor_proto::report::{
 
 use super::early_exit::victims;
 use super::{About, Detector, Draft, KeyPlace, message, order};
-use crate::diagnosis::situation::{Inside, Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::situation::{Inside, Origin, Situation, Stall};
+use crate::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD203,
@@ -144,84 +144,4 @@ fn draft(
         kind: CertificateKind::Observation,
         facts,
     })))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            1.0 * all_reduce f32[4096] sum @train.py:31
-            1.1 * done
-            2.0 1 stops
-            3.0 0 all_reduce f32[4096] sum @train.py:31
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn stopped_rank_is_proved_once_another_rank_waits() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 1 stops
-            3.0 0 barrier @train.py:5
-            """
-            [[expect]]
-            code = "DD203"
-            confidence = "proved"
-            root = [1]
-            detected = 3.0
-            "#,
-        );
-    }
-
-    #[test]
-    fn repeatedly_stopped_rank_is_reported_later() {
-        let again = r#"
-            world = 2
-            events = """
-            loop 1-4 from 1.0 every 1.0
-            0.0 1 stops
-            0.1 0 barrier @train.py:5
-            0.4 1 continues
-            0.5 1 barrier @train.py:5
-            0.6 * done
-            end
-            6.0 1 stops
-            6.0 0 barrier @train.py:5
-            """
-        "#;
-        holds(&format!("{again}\nlook-on = 0.5"));
-        holds(&format!(
-            r#"{again}
-            look-on = 2
-            [[expect]]
-            code = "DD203"
-            root = [1]
-            "#
-        ));
-    }
-
-    #[test]
-    fn stopped_rank_without_a_waiter_is_ignored() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 1 stops
-            """
-            look-on = 100
-            "#,
-        );
-    }
 }

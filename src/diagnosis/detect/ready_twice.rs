@@ -3,10 +3,10 @@
 use ddp_doctor_proto::catalogue;
 
 use super::{About, Detector, Draft, breach, order};
-use crate::diagnosis::branches::{self, Use};
-use crate::diagnosis::contract::{self, Kind};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{self, Ranks};
+use crate::branches::{self, Use};
+use crate::contract::{self, Kind};
+use crate::situation::Situation;
+use crate::words::{self, Ranks};
 
 static ABOUT: About = About {
     code: &catalogue::DD403,
@@ -78,87 +78,5 @@ impl Detector for ReadyTwice {
                 draft
             })
             .collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    const TWICE: &str = r#"
-        0.5 * layout "float32 16,32 body.weight" "float32 4,16 head.weight" @train.py:12
-        1.0 * forward 1 @train.py:17
-        1.1 * raises left-backward "RuntimeError: Expected to mark a variable ready only once. This error is" @train.py:19
-        1.1 * ready-twice "float32 4,16 head.weight" @train.py:19
-        1.2 * raises uncaught "RuntimeError: Expected to mark a variable ready only once. This error is" @train.py:19
-        1.3 * exits 1
-    "#;
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            &format!("world = 2\nevents = \"\"\"\n{TWICE}\"\"\"\n"),
-        );
-    }
-
-    #[test]
-    fn gradient_ready_twice_is_named() {
-        holds(&format!(
-            r#"
-            world = 2
-            events = """{TWICE}"""
-            verdict = "crash"
-            [[expect]]
-            code = "DD403"
-            role = "initiating"
-            effect = "crashes"
-            root = [0, 1]
-            lines = {{ 0 = "train.py:19" }}
-            summary-has = "head.weight was ready twice"
-            [[expect]]
-            code = "DD202"
-            role = "cascade"
-            caused-by = "DD403"
-            "#
-        ));
-    }
-
-    #[test]
-    fn caught_error_without_a_stall_is_ignored() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            0.5 * layout "float32 4,16 head.weight" @train.py:12
-            1.1 * raises left-backward "RuntimeError: Expected to mark a variable ready only once. This error is" @train.py:19
-            1.1 * ready-twice "float32 4,16 head.weight" @train.py:19
-            1.2 * barrier @train.py:22
-            1.3 * done
-            """
-            look-on = 100
-            "#,
-        );
-    }
-
-    #[test]
-    fn changed_graph_on_one_rank_blocks_the_others() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            0.5 * layout "float32 4,16 head.weight" @train.py:12
-            1.0 0 all_reduce hidden f32[64] @train.py:19
-            1.1 1 graph-changed @train.py:19
-            1.2 1 raises uncaught "RuntimeError: Your training graph has changed in this iteration, e.g." @train.py:19
-            1.3 1 exits 1
-            """
-            [[expect]]
-            code = "DD403"
-            root = [1]
-            victims = [0]
-            "#,
-        );
     }
 }

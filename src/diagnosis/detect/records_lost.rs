@@ -5,9 +5,9 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use super::view::last_call;
 use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::model::Process;
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{Ranks, number};
+use crate::model::Process;
+use crate::situation::Situation;
+use crate::words::{Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD902,
@@ -87,75 +87,4 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
         kind: CertificateKind::Observation,
         facts,
     })))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ABOUT;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            1.0 * all_reduce f32[4096] sum @train.py:31
-            1.1 * done
-            1.2 1 lost 120
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn lost_records_are_a_note_with_ranks_and_counts() {
-        holds(
-            r#"
-            world = 3
-            events = """
-            1.0 * all_reduce f32[8] sum @train.py:5
-            1.1 * done
-            1.2 1 lost 12
-            1.3 2 lost 30
-            1.4 2 lost 1
-            2.0 * all_reduce f32[8] sum @train.py:5
-            2.1 * done
-            """
-            look-on = 100
-            verdict = "insufficient"
-            [[expect]]
-            code = "DD902"
-            severity = "note"
-            effect = "none"
-            confidence = "proved"
-            root = [1, 2]
-            summary-has = "43 records of ranks 1 and 2 were lost"
-            "#,
-        );
-    }
-
-    #[test]
-    fn missing_rank_with_lost_records_is_suspected() {
-        holds(
-            r#"
-            world = 2
-            stall-after = 30
-            events = """
-            0.5 1 lost 12
-            1.0 0 barrier @train.py:5
-            """
-            look-on = 40
-            verdict = "hang"
-            [[expect]]
-            code = "DD101"
-            confidence = "suspected"
-            root = [1]
-            [[expect]]
-            code = "DD902"
-            role = "initiating"
-            "#,
-        );
-    }
 }

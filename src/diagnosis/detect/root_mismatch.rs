@@ -5,8 +5,8 @@ use ddp_doctor_proto::report::CertificateKind;
 
 use super::divergence::{self, Words};
 use super::{About, Detector, Draft, order};
-use crate::diagnosis::align::Mismatch;
-use crate::diagnosis::situation::Situation;
+use crate::align::Mismatch;
+use crate::situation::Situation;
 
 static ABOUT: About = About {
     code: &catalogue::DD107,
@@ -34,40 +34,5 @@ impl Detector for RootMismatch {
             CertificateKind::UnsatisfiableJoin,
             &words,
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{agree, differ, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            1.0 0 broadcast f32[512] root=0 @train.py:22
-            1.2 1 broadcast f32[512] root=1 @train.py:22
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn different_calls_are_proved_at_their_lines() {
-        differ(
-            "DD107",
-            "unsatisfiable-join",
-            "broadcast f32[8] root=0",
-            "broadcast f32[8] root=1",
-        );
-    }
-
-    #[test]
-    fn matching_calls_are_not_reported() {
-        agree("broadcast f32[8] root=1", "broadcast f32[8] root=1");
     }
 }

@@ -5,12 +5,12 @@ use ddp_doctor_proto::report::{CallState, Cause, CauseKind, Confidence, RankCall
 
 use super::view::describe;
 use super::{About, Detector, Draft, Key, KeyPlace, order};
-use crate::diagnosis::align::{OddOnes, odd_ones};
-use crate::diagnosis::cause::{self, Reading};
-use crate::diagnosis::guards;
-use crate::diagnosis::model::{By, Group, GroupId, Slip};
-use crate::diagnosis::situation::{Situation, Stall};
-use crate::diagnosis::words::{self, Capital, Ranks};
+use crate::align::{OddOnes, odd_ones};
+use crate::cause::{self, Reading};
+use crate::guards;
+use crate::model::{By, Group, GroupId, Slip};
+use crate::situation::{Situation, Stall};
+use crate::words::{self, Capital, Ranks};
 use ddp_doctor_proto::GuardForm;
 
 static ABOUT: About = About {
@@ -198,81 +198,4 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
         )
     });
     of(CauseKind::SkippedIteration, Confidence::Supported, because)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    /// Steps of three ranks; rank 1 omits the calls of its step 6.
-    const SKIPS: &str = r#"
-        loop 1-5 from 1.0 every 1.0
-        0.0 * forward $ @train.py:17
-        0.1 * all_reduce hidden f32[2762] @train.py:19
-        end
-        6.0 1 forward 6 @train.py:17
-        loop 6-11 from 6.1 every 1.0
-        0.0 0,2 forward $ @train.py:17
-        0.0 1 forward $+1 @train.py:17
-        0.1 * all_reduce hidden f32[2762] @train.py:19
-        end
-    "#;
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            &format!(
-                "world = 3\nevents = \"\"\"\n0.5 1 guard skips finite \"not torch.isfinite(loss)\" \
-                 @train.py:18 @train.py:19\n{SKIPS}\"\"\"\n"
-            ),
-        );
-    }
-
-    #[test]
-    fn omitted_calls_are_found_two_steps_later() {
-        holds(&format!(
-            r#"
-            world = 3
-            events = """{SKIPS}"""
-            verdict = "wrong"
-            silent-until = 8.0
-            [[expect]]
-            code = "DD110"
-            severity = "critical"
-            effect = "corrupts"
-            confidence = "supported"
-            root = [1]
-            root-confidence = "supported"
-            victims = [0, 2]
-            cause = "skipped-iteration"
-            seq = 6
-            detected = 8.2
-            "#
-        ));
-    }
-
-    #[test]
-    fn step_omitted_by_all_ranks_is_ignored() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            loop 1-5 from 1.0 every 1.0
-            0.0 * forward $ @train.py:17
-            0.1 * all_reduce hidden f32[2762] @train.py:19
-            end
-            6.0 * forward 6 @train.py:17
-            loop 7-12 from 7.0 every 1.0
-            0.0 * forward $ @train.py:17
-            0.1 * all_reduce hidden f32[2762] @train.py:19
-            end
-            13.0 * all_reduce f32[1] sum @train.py:30
-            13.1 * done
-            """
-            look-on = 100
-            "#,
-        );
-    }
 }

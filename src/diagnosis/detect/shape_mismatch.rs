@@ -5,8 +5,8 @@ use ddp_doctor_proto::report::CertificateKind;
 
 use super::divergence::{self, Words};
 use super::{About, Detector, Draft, order};
-use crate::diagnosis::align::Mismatch;
-use crate::diagnosis::situation::Situation;
+use crate::align::Mismatch;
+use crate::situation::Situation;
 
 static ABOUT: About = About {
     code: &catalogue::DD104,
@@ -34,40 +34,5 @@ impl Detector for ShapeMismatch {
             CertificateKind::UnsatisfiableJoin,
             &words,
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{agree, differ, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            1.0 0 all_gather f32[64,128] @eval.py:52
-            1.2 1 all_gather f32[61,128] @eval.py:52
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn different_calls_are_proved_at_their_lines() {
-        differ(
-            "DD104",
-            "unsatisfiable-join",
-            "all_reduce f32[8] sum",
-            "all_reduce f32[9] sum",
-        );
-    }
-
-    #[test]
-    fn matching_calls_are_not_reported() {
-        agree("all_reduce f32[2,4] sum", "all_reduce f32[8] sum");
     }
 }

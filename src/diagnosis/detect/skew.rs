@@ -5,10 +5,10 @@ use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Fact, Ra
 use super::joining::blame;
 use super::view::{describe, no_call};
 use super::{About, Draft, Key, KeyPlace};
-use crate::diagnosis::model::Process;
-use crate::diagnosis::settings::{Peers, Side, Skew};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{Ranks, number};
+use crate::model::Process;
+use crate::settings::{Peers, Side, Skew};
+use crate::situation::Situation;
+use crate::words::{Ranks, number};
 
 /// Maximum number of differences that a sentence names per side.
 const NAMED: usize = 4;

@@ -6,9 +6,9 @@ use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 
 use super::view::{no_call, with_place};
 use super::{About, Draft, KeyPlace};
-use crate::diagnosis::lateness::Straggler;
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{self, Capital, Ranks, number};
+use crate::lateness::Straggler;
+use crate::situation::Situation;
+use crate::words::{self, Capital, Ranks, number};
 
 /// A draft about ranks that keep the others waiting. `because` ends the summary; `place` is the
 /// line at which the late ranks lose time, if known.

@@ -14,11 +14,11 @@ use super::view::{last_call, with_place};
 use super::{
     About, Detector, Draft, Key, KeyPlace, divergence, message, order, rank_calls, rank_exception,
 };
-use crate::diagnosis::align::Mismatch;
-use crate::diagnosis::event::Call;
-use crate::diagnosis::model::{Doing, Ending, GroupId, Process};
-use crate::diagnosis::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Capital, Ranks, number};
+use crate::align::Mismatch;
+use crate::event::Call;
+use crate::model::{Doing, Ending, GroupId, Process};
+use crate::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
+use crate::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD205,
@@ -370,68 +370,4 @@ fn advice(draft: &Draft) -> Vec<String> {
          training itself."
             .into()
     }]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 2
-            events = """
-            1.0 0 all_reduce f32[2762] sum @train.py:19
-            1.2 1 raises in-flight "ValueError: empty batch" @data.py:33
-            1.3 1 barrier @train.py:44
-            """
-            "#,
-        );
-    }
-
-    #[test]
-    fn clean_up_call_is_a_cascade_of_its_exception() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 all_reduce f32[8] sum @train.py:5
-            2.0 1 raises in-flight "ValueError: no" @train.py:4
-            2.1 1 barrier @train.py:12
-            """
-            verdict = "crash"
-            [[expect]]
-            code = "DD202"
-            role = "initiating"
-            root = [1]
-            [[expect]]
-            code = "DD205"
-            role = "cascade"
-            caused-by = "DD202"
-            effect = "blocks"
-            confidence = "proved"
-            root = [1]
-            victims = [0]
-            lines = { 1 = "train.py:12" }
-            "#,
-        );
-    }
-
-    #[test]
-    fn clean_up_call_of_all_ranks_is_not_reported() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            2.0 * raises in-flight "StopTraining: enough" @train.py:4
-            2.1 * barrier @train.py:12
-            2.2 * done
-            """
-            look-on = 100
-            "#,
-        );
-    }
 }

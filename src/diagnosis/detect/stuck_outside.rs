@@ -1,17 +1,17 @@
 //! DD204 stuck-outside: a live rank makes no progress outside of collectives.
 //!
 //! Two captures of its stacks, some time apart, show it idle at one line. Its frames show what it
-//! waits for ([`crate::diagnosis::outside`]).
+//! waits for ([`crate::outside`]).
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::absent::{Absent, last_call_of};
 use super::{About, Detector, Draft, order};
-use crate::diagnosis::activity::{self, Activity, What};
-use crate::diagnosis::model::Process;
-use crate::diagnosis::situation::{Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::activity::{self, Activity, What};
+use crate::model::Process;
+use crate::situation::{Origin, Situation, Stall};
+use crate::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD204,
@@ -222,76 +222,5 @@ pub(super) fn advice(what: What, process: &Process) -> Vec<String> {
         What::Unknown => vec![text(
             "Look at what this line waits for, and give it a timeout.",
         )],
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            r#"
-            world = 3
-            events = """
-            1.0 * all_reduce f32[4096] sum @train.py:31
-            1.1 * done
-            2.0 0,2 all_reduce f32[4096] sum @train.py:31
-            50  1 stack S do_poll cpu=5.0 @/usr/lib/python3.11/selectors.py:415:select @/usr/lib/python3.11/multiprocessing/queues.py:113:get @/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1275:_try_get_data @train.py:28:<module>
-            55  1 stack S do_poll cpu=5.0 @/usr/lib/python3.11/selectors.py:415:select @/usr/lib/python3.11/multiprocessing/queues.py:113:get @/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1275:_try_get_data @train.py:28:<module>
-            """
-            look-on = 7
-            "#,
-        );
-    }
-
-    #[test]
-    fn idle_rank_at_one_line_is_stuck() {
-        holds(
-            r#"
-            world = 2
-            stall-after = 30
-            events = """
-            1.0 0 barrier @train.py:5
-            20  1 stack S hrtimer_nanosleep cpu=5 @train.py:9:wait @train.py:30:main
-            25  1 stack S hrtimer_nanosleep cpu=5.01 @train.py:9:wait @train.py:30:main
-            """
-            look-on = 40
-            silent-until = 31
-            [[expect]]
-            code = "DD204"
-            confidence = "supported"
-            root = [1]
-            root-confidence = "supported"
-            victims = [0]
-            detected = 31.0
-            lines = { 0 = "train.py:5", 1 = "train.py:9" }
-            summary-has = "sleeps at train.py:9"
-            "#,
-        );
-    }
-
-    #[test]
-    fn rank_that_computes_at_one_line_is_not_stuck() {
-        holds(
-            r#"
-            world = 2
-            stall-after = 30
-            events = """
-            1.0 0 barrier @train.py:5
-            20  1 stack R cpu=5 @train.py:9:solve
-            25  1 stack R cpu=9.9 @train.py:9:solve
-            """
-            look-on = 40
-            [[expect]]
-            code = "DD101"
-            root = [1]
-            detected = 31.0
-            lines = { 1 = "train.py:9" }
-            "#,
-        );
     }
 }

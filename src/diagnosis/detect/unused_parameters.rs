@@ -3,10 +3,10 @@
 use ddp_doctor_proto::catalogue;
 
 use super::{About, Detector, Draft, breach, order};
-use crate::diagnosis::branches::{self, Use};
-use crate::diagnosis::contract::{self, Kind};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words;
+use crate::branches::{self, Use};
+use crate::contract::{self, Kind};
+use crate::situation::Situation;
+use crate::words;
 
 static ABOUT: About = About {
     code: &catalogue::DD401,
@@ -59,90 +59,5 @@ impl Detector for UnusedParameters {
                 draft
             })
             .collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::diagnosis::testing::{holds, shows};
-
-    const UNUSED: &str = r#"
-        0.5 * layout "float32 16,32 body.weight" "float32 4,16 aux.weight" "float32 4 aux.bias" @train.py:12
-        1.0 * forward 1 @train.py:17
-        1.1 * without-gradient "float32 4,16 aux.weight" "float32 4 aux.bias" @train.py:19
-    "#;
-
-    #[test]
-    fn example_matches_output() {
-        shows(
-            &ABOUT,
-            &format!(
-                "world = 2\nevents = \"\"\"\n{UNUSED}\n\
-                 1.2 0 raises uncaught \"RuntimeError: Expected to have finished reduction in the prior iteration before\" @train.py:17\n\
-                 1.3 1 raises uncaught \"RuntimeError: Expected to have finished reduction in the prior iteration before\" @train.py:17\n\
-                 1.4 * exits 1\n\"\"\"\n"
-            ),
-        );
-    }
-
-    #[test]
-    fn parameters_unused_on_all_ranks_explain_the_crash() {
-        holds(&format!(
-            r#"
-            world = 3
-            events = """{UNUSED}
-            1.2 * raises uncaught "RuntimeError: Expected to have finished reduction in the prior iteration before" @train.py:17
-            1.4 * exits 1
-            """
-            verdict = "crash"
-            [[expect]]
-            code = "DD401"
-            role = "initiating"
-            confidence = "proved"
-            root = [0, 1, 2]
-            root-confidence = "supported"
-            effect = "crashes"
-            detected = 1.2
-            lines = {{ 0 = "train.py:19", 2 = "train.py:19" }}
-            summary-has = "aux.weight, aux.bias"
-            [[expect]]
-            code = "DD202"
-            role = "cascade"
-            caused-by = "DD401"
-            "#
-        ));
-    }
-
-    #[test]
-    fn rank_ended_before_it_raised_is_included() {
-        holds(&format!(
-            r#"
-            world = 2
-            events = """{UNUSED}
-            1.2 0 raises uncaught "RuntimeError: Expected to have finished reduction in the prior iteration before" @train.py:17
-            1.3 0 exits 1
-            1.5 1 killed 15
-            """
-            [[expect]]
-            code = "DD401"
-            root = [0, 1]
-            "#
-        ));
-    }
-
-    #[test]
-    fn missing_gradients_without_an_error_are_ignored() {
-        holds(&format!(
-            r#"
-            world = 2
-            events = """{UNUSED}
-            1.2 * complete
-            1.3 * all_reduce hidden f32[580] @train.py:20
-            1.4 * done
-            """
-            look-on = 100
-            "#
-        ));
     }
 }

@@ -3,12 +3,12 @@
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
 
-use crate::diagnosis::activity;
-use crate::diagnosis::event::Call;
-use crate::diagnosis::model::{Doing, GroupId, JoinedCall, Process, Wait};
-use crate::diagnosis::situation::Situation;
-use crate::diagnosis::waits::Blocked;
-use crate::diagnosis::words::{Capital, Ranks, number};
+use crate::activity;
+use crate::event::Call;
+use crate::model::{Doing, GroupId, JoinedCall, Process, Wait};
+use crate::situation::Situation;
+use crate::waits::Blocked;
+use crate::words::{Capital, Ranks, number};
 
 /// Rows of all members of the group that are known. A member that has not issued this call is shown
 /// with its last call.
@@ -183,12 +183,7 @@ pub(super) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall 
 
 /// The row of a call.
 #[must_use]
-pub(crate) fn describe(
-    rank: u32,
-    state: CallState,
-    waited_ms: Option<u64>,
-    call: &Call,
-) -> RankCall {
+pub fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call) -> RankCall {
     RankCall {
         rank,
         state,

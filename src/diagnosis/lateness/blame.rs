@@ -13,8 +13,8 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::diagnosis::event::Call;
-use crate::diagnosis::model::{Came, Encounter, GroupId, Model};
+use crate::event::Call;
+use crate::model::{Came, Encounter, GroupId, Model};
 
 /// Maximum number of consecutive waits that are followed.
 const FURTHEST: usize = 16;

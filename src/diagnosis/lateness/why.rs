@@ -8,7 +8,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Spending;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::diagnosis::model::{Model, Process};
+use crate::model::{Model, Process};
 
 /// Minimum share of the loss that a cause must account for.
 const EXPLAINS: f64 = 0.5;
@@ -179,7 +179,7 @@ fn confined(late: &[&Process], others: &[&Process]) -> Option<String> {
 fn rate(
     process: &Process,
     (from, to): (Timestamp, Timestamp),
-    of: impl Fn(&crate::diagnosis::event::SchedulingSample) -> Option<u32>,
+    of: impl Fn(&crate::event::SchedulingSample) -> Option<u32>,
 ) -> Option<f64> {
     process.pace.share(of, from, to)
 }

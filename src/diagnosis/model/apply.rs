@@ -11,7 +11,7 @@ use super::{
     Announced, Averaged, Clock, CreationRequest, Doing, End, Ending, Exception, Group, GroupId,
     MeetingPoint, Member, Model, Note, Process, Target, Thread, Wait, World,
 };
-use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
+use crate::event::{Call, Event, GroupInfo, ProcessId};
 
 /// Layer of the calls that a program makes to NCCL directly.
 pub(super) const NCCL: &str = "nccl";

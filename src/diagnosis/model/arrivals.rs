@@ -2,7 +2,7 @@
 //! until when it waited.
 //!
 //! Nothing is concluded here. Late ranks and their share in waits are determined in
-//! [`crate::diagnosis::lateness`].
+//! [`crate::lateness`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use ddp_doctor_proto::vocabulary::Direction;
 use super::channel::{Met, Post};
 use super::group::{GroupId, Join, Wait};
 use super::process::Target;
-use crate::diagnosis::event::{Call, CallId};
+use crate::event::{Call, CallId};
 
 /// Maximum number of arrivals kept, over all encounters …
 const KEPT: usize = 262_144;
@@ -328,7 +328,7 @@ mod tests {
     use ddp_doctor_proto::Op;
 
     use super::*;
-    use crate::diagnosis::testing;
+    use crate::testing;
 
     fn met(seq: u64, ats: &[u64]) -> Encounter {
         let call = Arc::new(testing::call(Op::AllReduce).build());

@@ -16,7 +16,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::group::{JoinedCall, Wait};
 use super::transport::{Matching, Transport};
-use crate::diagnosis::event::{Call, CallId};
+use crate::event::{Call, CallId};
 
 /// Maximum number of channels per group.
 const KEPT_CHANNELS: usize = 65_536;

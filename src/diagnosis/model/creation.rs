@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::process::World;
-use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
+use crate::event::{Call, GroupInfo, ProcessId};
 
 /// Maximum number of incomplete meetings kept.
 const KEPT: usize = 1024;

@@ -13,9 +13,9 @@ use super::channel::Traffic;
 use super::history::{History, Position};
 use super::process::World;
 use super::threads::Crossings;
-use crate::diagnosis::align::{self, Mismatch};
-use crate::diagnosis::backends;
-use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
+use crate::align::{self, Mismatch};
+use crate::backends;
+use crate::event::{Call, GroupInfo, ProcessId};
 
 /// Number of calls in entered collectives that a group keeps, over all members …
 const KEPT_CALLS: usize = 4096;
@@ -499,7 +499,7 @@ impl Join {
 
 impl JoinedCall {
     /// A call without a recorded wait.
-    pub(in crate::diagnosis) fn new(call: &Arc<Call>) -> Self {
+    pub(crate) fn new(call: &Arc<Call>) -> Self {
         Self {
             call: Arc::clone(call),
             wait: Wait::NotSeen,

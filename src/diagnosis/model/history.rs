@@ -27,7 +27,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::group::Join;
-use crate::diagnosis::event::{Call, Forward};
+use crate::event::{Call, Forward};
 
 /// Number of turns for which a relation must hold before a change of it counts.
 const HELD: u32 = 3;

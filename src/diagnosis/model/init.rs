@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::MAX_WORLD;
 use super::apply::NCCL;
-use crate::diagnosis::event::Call;
+use crate::event::Call;
 
 /// One initialisation of the world by one process, as recorded before it began.
 #[derive(Clone, Debug)]

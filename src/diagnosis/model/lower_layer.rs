@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use super::group::{Group, Join, JoinedCall};
-use crate::diagnosis::align;
-use crate::diagnosis::event::{Beneath, Call};
+use crate::align;
+use crate::event::{Beneath, Call};
 
 impl Group {
     /// Adds the contents of a member's call. Returns the call with them; `None` if the call is not

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::series::{KEPT_OF_SHARED, Series};
-use crate::diagnosis::event::MemorySample;
+use crate::event::MemorySample;
 
 /// Maximum number of devices per process.
 const KEPT_DEVICES: usize = 64;

@@ -8,7 +8,7 @@ use ddp_doctor_proto::ParameterFact;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::group::GroupId;
-use crate::diagnosis::event::Parameters;
+use crate::event::Parameters;
 
 /// Maximum number of models kept per process.
 const KEPT_MODELS: usize = 64;

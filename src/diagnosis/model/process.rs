@@ -16,11 +16,11 @@ use super::init::Init;
 use super::memory::Memory;
 use super::pace::Pace;
 use super::parameters::Models;
-use crate::diagnosis::event::{
+use crate::event::{
     Call, CallId, GroupInfo, Guard, OomKills, ProcessId, Stacks, Standing, ThreadId, Transfer,
 };
-use crate::diagnosis::settings;
-use crate::diagnosis::timing::Timing;
+use crate::settings;
+use crate::timing::Timing;
 
 /// Maximum number of places kept per process.
 const KEPT_PLACES: usize = 4096;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::group::Join;
-use crate::diagnosis::event::ThreadId;
+use crate::event::ThreadId;
 
 /// Number of crossings kept.
 const KEPT: usize = 16;

@@ -4,9 +4,9 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::{Inside, Situation, is_last_call};
 
-use crate::diagnosis::event::ThreadId;
-use crate::diagnosis::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread};
-use crate::diagnosis::{activity, waits};
+use crate::event::ThreadId;
+use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread};
+use crate::{activity, waits};
 
 /// A member that has not arrived.
 #[derive(Clone, Debug)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Where;
 
 use super::{Origin, Situation, Stall};
-use crate::diagnosis::align::Mismatch;
-use crate::diagnosis::guards::{self, Parting};
-use crate::diagnosis::model::{Group, GroupId, Join, JoinedCall, Slip};
-use crate::diagnosis::order::{self, Permutation};
+use crate::align::Mismatch;
+use crate::guards::{self, Parting};
+use crate::model::{Group, GroupId, Join, JoinedCall, Slip};
+use crate::order::{self, Permutation};
 
 /// Number of calls before a divergence in which the ranks' paths may have separated.
 const PARTED_BEFORE: usize = 16;
