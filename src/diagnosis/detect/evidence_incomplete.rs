@@ -49,13 +49,10 @@ fn is_blind(situation: &Situation<'_>) -> bool {
             .any(|process| process.last_call.is_some())
 }
 
-/// Layer of processes that are known from logs alone.
-const LOG: &str = "log";
-
 /// Whether all evidence is text: what ranks printed.
 fn is_text(situation: &Situation<'_>) -> bool {
     let processes = &situation.model.processes;
-    !processes.is_empty() && processes.values().all(|it| &*it.layer == LOG)
+    !processes.is_empty() && processes.values().all(Process::is_from_text)
 }
 
 /// What to do if all evidence is text.

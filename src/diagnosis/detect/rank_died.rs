@@ -119,20 +119,20 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         (None, None) => "ended with an unknown status".into(),
     };
     let last = process.last_call.as_ref().map_or_else(
-        || "before its first call".to_owned(),
+        || before_its_first_call(process).to_owned(),
         |call| {
             format!(
-                "after {}{}",
+                " after {}{}",
                 words::call(call),
                 words::at(call.place.as_deref())
             )
         },
     );
     draft.summary = if draft.victims.is_empty() {
-        format!("rank {rank} {how} {last}")
+        format!("rank {rank} {how}{last}")
     } else {
         format!(
-            "rank {rank} {how} {last}; {} {} for it",
+            "rank {rank} {how}{last}; {} {} for it",
             Ranks(&draft.victims),
             number(&draft.victims, "waits", "wait")
         )
@@ -142,7 +142,9 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     // Ranks whose processes were seen have a known end.
     unseen.retain(|&rank| situation.model.not_joined(rank).is_empty());
     let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
-    let is_inferred = asked && !unseen.is_empty() && draft.victims.is_empty();
+    // Logs do not show who never joined.
+    let is_alone = draft.victims.is_empty() && !process.is_from_text();
+    let is_inferred = asked && !unseen.is_empty() && is_alone;
     if is_inferred {
         let event = "probably failed before joining: the launcher ended the other ranks";
         draft.summary = format!("{} {event}", Ranks(&unseen));
@@ -192,4 +194,13 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         kind: CertificateKind::Observation,
         facts,
     })))
+}
+
+/// What is known of a process without a recorded call, for sentences about its end.
+pub(super) fn before_its_first_call(process: &Process) -> &'static str {
+    if process.is_from_text() {
+        ""
+    } else {
+        " before its first call"
+    }
 }

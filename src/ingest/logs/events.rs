@@ -12,10 +12,9 @@ use super::names::Names;
 use super::rank::{Raised, Rank, Waiting};
 use super::{Log, before, groups, start};
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId};
+use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::Ranks;
 
-/// Layer of processes that are known from text.
-const LAYER: &str = "log";
 /// Maximum number of notes of one kind.
 const MAX_NOTES: usize = 4;
 /// Time by which facts without one precede those with one.
@@ -356,7 +355,7 @@ impl Job {
                 world_size: self.names.world,
                 host: rank.map(|rank| self.host(rank)).unwrap_or_default(),
                 pid: known.and_then(|it| it.1).unwrap_or(0),
-                layer: LAYER.into(),
+                layer: TEXT_LAYER.into(),
                 world: Arc::default(),
                 at: begins,
             };
@@ -377,7 +376,7 @@ impl Job {
     pub(super) fn world(&self, name: &str, backend: &str) -> Arc<GroupInfo> {
         let highest = self.ranks.keys().next_back().map_or(0, |rank| rank + 1);
         let members = (0..self.names.world.unwrap_or(highest)).collect();
-        group(name, backend, members)
+        group(name, "default_pg", backend, members)
     }
 
     /// The events in order, and the end of the text.
@@ -442,7 +441,12 @@ pub(super) const fn process(rank: u32) -> ProcessId {
     ProcessId::of(0, rank + 1)
 }
 
-pub(super) fn group(name: &str, backend: &str, members: Vec<u32>) -> Arc<GroupInfo> {
+pub(super) fn group(
+    name: &str,
+    description: &str,
+    backend: &str,
+    members: Vec<u32>,
+) -> Arc<GroupInfo> {
     Arc::new(GroupInfo {
         key: GroupRef {
             layer: "c10d".into(),
@@ -451,7 +455,7 @@ pub(super) fn group(name: &str, backend: &str, members: Vec<u32>) -> Arc<GroupIn
             ordinal: 0,
             members,
         },
-        description: Arc::default(),
+        description: description.into(),
         backend: backend.into(),
         seat: None,
     })

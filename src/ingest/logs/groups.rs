@@ -15,7 +15,9 @@ use crate::diagnosis::activity;
 use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, Stacks, ThreadId};
 use crate::diagnosis::words::Ranks;
 
-/// Name of a group whose calls the text does not number.
+/// Name of a group that the text does not name.
+pub(super) const UNNAMED: &str = "unnamed";
+/// Name of such a group whose calls the text does not number either.
 pub(super) const UNNUMBERED: &str = "unnumbered";
 /// Time between two dumps of stacks after which the calls in them count as waits.
 const LASTING: Duration = Duration::from_secs(60);
@@ -170,11 +172,7 @@ impl Members {
             Some(size) => (0..size).collect(),
             None => known.iter().copied().collect(),
         };
-        let mut info = group(&name.name, "nccl", members);
-        if let Some(info) = Arc::get_mut(&mut info) {
-            info.description = name.description.as_str().into();
-        }
-        info
+        group(&name.name, &name.description, "nccl", members)
     }
 
     /// Says why the calls decide nothing.
@@ -194,6 +192,11 @@ impl Members {
             (description, _) => format!("group {description}"),
         };
         let waited = first.at.since(first.since).as_secs();
+        let agree = if ranks.len() > 1 {
+            " and agree on it"
+        } else {
+            ""
+        };
         if !self.is_consistent() {
             job.note(format!(
                 "{} waiting in {group} at calls that cannot belong to one group: the text does not tell the groups apart",
@@ -201,7 +204,7 @@ impl Members {
             ));
         } else if !can_tell {
             job.note(format!(
-                "{} waiting {waited} s for {what} in {group} and agree on it; which other ranks belong to \
+                "{} waiting {waited} s for {what} in {group}{agree}; which other ranks belong to \
                  the group is unknown",
                 were(&ranks)
             ));
@@ -279,7 +282,7 @@ fn compared(job: &mut Job) {
     if ranks.len() < 2 {
         return;
     }
-    let info = group("default_pg", "", ranks);
+    let info = group(UNNAMED, "", "", ranks);
     for (&rank, waiting) in &runs {
         join(job, rank, &info, waiting.since);
         // All of them made their call before the comparison failed.
@@ -330,7 +333,7 @@ fn stacks(job: &mut Job) {
     }
     let ranks: Vec<u32> = inside.keys().chain(&outside).copied().collect();
     let begins = inside.values().map(|it| it.2).min().unwrap_or_default();
-    let info = group(UNNUMBERED, "", ranks.clone());
+    let info = group(UNNUMBERED, "", "", ranks.clone());
     for rank in ranks {
         join(job, rank, &info, begins);
     }

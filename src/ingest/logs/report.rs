@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Finding, Report};
 
 use super::Log;
-use super::groups::UNNUMBERED;
+use super::groups::{UNNAMED, UNNUMBERED};
 
 /// What a report may claim.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ fn limit(report: &mut Report, has_times: bool) {
     }
 }
 
-/// Removes the group and the number that the engine needs for calls that have none.
+/// Removes groups and numbers of calls that the engine needs and the text does not state.
 fn without_numbers(findings: &mut [Finding]) {
     let mut ops = Vec::new();
     for finding in findings.iter_mut() {
@@ -70,11 +70,14 @@ fn without_numbers(findings: &mut [Finding]) {
             finding.seq = None;
             ops.extend(finding.op.clone());
         }
+        finding.group.take_if(|it| it.name == UNNAMED);
     }
     for finding in findings {
         let texts = finding.why.iter_mut().chain(&mut finding.next);
         for text in texts.chain([&mut finding.summary]) {
-            *text = text.replace(&format!(" of group \"{UNNUMBERED}\""), "");
+            for name in [UNNUMBERED, UNNAMED] {
+                *text = text.replace(&format!(" of group \"{name}\""), "");
+            }
             for op in &ops {
                 *text = without_number(text, op);
             }

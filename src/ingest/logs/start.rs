@@ -249,7 +249,7 @@ fn barriers(job: &mut Job) {
         members.push(rank);
         members.sort_unstable();
         members.dedup();
-        let group = events::group(UNNUMBERED, "gloo", members.clone());
+        let group = events::group(UNNUMBERED, "", "gloo", members.clone());
         for member in members {
             if !job.ranks.contains_key(&member) {
                 continue;
