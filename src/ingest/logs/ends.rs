@@ -132,8 +132,8 @@ fn is_from_peers(text: &str) -> bool {
     [
         "DDP expects same model",
         "Detected mismatch between collectives",
-        "timeout",
-        "Timed out",
+        "DistStoreError",
+        "store based barrier",
         "monitoredBarrier",
     ]
     .iter()
