@@ -96,10 +96,16 @@ impl Lines {
     }
 }
 
-/// Whether a file that begins like this may be a text, or a compressed one.
+/// Whether a file that begins like this may be a text, or a compressed one. A JSON document is none.
 pub(super) fn is_text(head: &[u8]) -> bool {
     if head.starts_with(&GZIP) {
-        return true;
+        let mut inner = Vec::new();
+        // The rest of the file is missing here.
+        let _is_cut = MultiGzDecoder::new(head).read_to_end(&mut inner).is_err();
+        return !inner.starts_with(&GZIP) && is_text(&inner);
+    }
+    if head.trim_ascii_start().starts_with(b"{\"") {
+        return false;
     }
     let is_control = |byte: &&u8| **byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
     let controls = head.iter().filter(is_control).count();
@@ -182,5 +188,7 @@ mod tests {
         assert!(is_text("Schritt 1: 3,4 \u{2588}\u{2588}".as_bytes()));
         assert!(!is_text(&[0, 1, 2, 3, 0, 0, 200, 201]));
         assert!(!is_text(b""));
+        assert!(!is_text(b"{\"entries\": []}"));
+        assert!(is_text(b"{'loss': 1.8}"));
     }
 }

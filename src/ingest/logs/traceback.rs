@@ -38,8 +38,15 @@ impl Traceback {
     /// Reads one line of a process. Returns whether it belongs to a traceback.
     pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
         let text = line.text;
+        if text.trim().is_empty() {
+            return false;
+        }
         if text.ends_with(BEGIN) {
-            self.finish(line.label, facts);
+            // The exception that follows has a cause, which was printed before.
+            if !self.text.is_empty() || self.cause.is_none() {
+                self.finish(line.label, facts);
+            }
+            self.frames.clear();
             self.is_open = true;
             self.is_own_rank = line.is_own_rank;
             self.at = at;
