@@ -3,13 +3,14 @@
 //! [`cli`] parses arguments and runs a command. [`node`] starts a job and reads the black boxes of
 //! its ranks; [`coordinator`] receives the evidence of the nodes and passes it, through
 //! [`evidence::decode`], to the engine in [`diagnosis`]; [`report`] formats the diagnosis as text
-//! and files. [`demo`] contains jobs with a planted fault for a first trial.
+//! and files. [`ingest`] reads what other tools leave behind. [`demo`] contains jobs with a planted fault for a first trial.
 
 pub mod cli;
 pub mod coordinator;
 pub mod demo;
 pub mod evidence;
 pub mod files;
+pub mod ingest;
 pub mod node;
 pub mod postmortem;
 pub mod report;

@@ -491,7 +491,11 @@ fn unusable_file_is_named_with_a_remedy() {
     forged[header::RING_AT * WORD..][..WORD].copy_from_slice(&[0xff; WORD]);
     let files: [(&str, &[u8], &str); 13] = [
         ("empty", b"", "the file is empty"),
-        ("notes.txt", b"hello", "no evidence of a known kind"),
+        (
+            "notes.txt",
+            b"hello",
+            "no line of torchrun, PyTorch, NCCL or Slurm",
+        ),
         ("zeros", &[0; 5000], "no evidence of a known kind"),
         ("short.ddpj", b"DDPJ", "no journal"),
         (

@@ -4,6 +4,7 @@
 //! * `framework`: a scenario with a wrong expectation fails, and the message says why.
 //! * `launchers`: ways to start a job, and failures between `run` and the job.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
+//! * `logs`: `analyze` on plain logs and stacks as text.
 //! * `lost_coordinator`: the diagnosis continues when the coordinator is lost.
 //! * `nccl`: programs that call NCCL directly, against doubles of NCCL and of the CUDA driver.
 //! * `oracle`: random programs whose true faults are known independently of the engine.
@@ -35,6 +36,7 @@ mod doubles;
 mod framework;
 mod launchers;
 mod linking;
+mod logs;
 mod lost_coordinator;
 mod nccl;
 mod oracle;

@@ -6,7 +6,7 @@
 //! same findings, whether it is live, from a journal or from a scenario file.
 //!
 //! ```text
-//! event ─► model ─► situation ─────────────► detect/* ─► judge ─► report
+//! event ─► model ─► situation ─────────────► findings/* ─► judge ─► report
 //!                    stalls, divergences      drafts      causal order
 //!                    waits, cycles            with certificates
 //! ```

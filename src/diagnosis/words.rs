@@ -54,7 +54,10 @@ pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a st
 /// Name and number of a call: "all_reduce #23", "recv #2 from rank 0".
 #[must_use]
 pub fn call(call: &Call) -> String {
-    let mut text = call.op.to_string();
+    let mut text = match call.op {
+        ddp_doctor_proto::Op::Unspecified => "call".to_owned(),
+        op => op.to_string(),
+    };
     if call.seq != 0 {
         let _infallible = write!(text, " #{}", call.seq);
     }

@@ -11,6 +11,7 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 
 use super::Remark;
 use crate::evidence::journal::{JournalError, Reader};
+use crate::ingest::logs::{self, Log};
 use crate::node::boxes::{BoxDir, SHARED_MEMORY};
 use crate::node::rundir::Description;
 
@@ -27,6 +28,8 @@ pub(super) struct Collected {
     pub(super) journals: Vec<JournalFile>,
     pub(super) boxes: Vec<BoxFile>,
     pub(super) no_boxes: Vec<NoBoxFile>,
+    /// Logs that state something.
+    pub(super) logs: Vec<Log>,
     /// Evidence that exists and is unreadable.
     pub(super) gaps: Vec<Gap>,
     pub(super) remarks: Vec<Remark>,
@@ -79,6 +82,7 @@ enum FileKind {
     FlightRecorder,
     Report,
     Description,
+    Text,
     Empty,
     Unknown,
 }
@@ -127,13 +131,35 @@ impl Collected {
             Ok(FileKind::Description) => {
                 "this describes a run: give the directory that it lies in".into()
             }
-            Ok(FileKind::Empty) => "the file is empty".into(),
-            Ok(FileKind::Unknown) => {
-                "this is no evidence of a known kind: give run directories, journals or black boxes"
-                    .into()
+            Ok(FileKind::Text) => {
+                if self.log(path) {
+                    return;
+                }
+                format!("{NOTHING_IN_TEXT}: {WANTED}")
             }
+            Ok(FileKind::Empty) => "the file is empty".into(),
+            Ok(FileKind::Unknown) => format!("this is no evidence of a known kind: {WANTED}"),
         };
         self.remark(path, text);
+    }
+
+    /// Adds a log, if it states something.
+    fn log(&mut self, path: &Path) -> bool {
+        let log = match logs::read(path) {
+            Ok(log) => log,
+            Err(error) => {
+                self.remark(path, reason(&error));
+                return true;
+            }
+        };
+        if let Some(trouble) = &log.trouble {
+            self.remark(path, trouble.clone());
+        }
+        let states_something = !log.is_empty();
+        if states_something && self.takes(path) {
+            self.logs.push(log);
+        }
+        states_something
     }
 
     /// Adds a run directory, or any directory with evidence.
@@ -161,6 +187,14 @@ impl Collected {
                 n => format!(" ({n} of them)"),
             };
             self.remark(first, format!("{NO_FLIGHT_RECORDER}{others}"));
+        }
+        // Beside recordings, the output of a job says nothing more.
+        if self.met == before.0 {
+            for path in logs::find(dir) {
+                if matches!(kind_of(&path), Ok(FileKind::Text)) {
+                    self.log(&path);
+                }
+            }
         }
         if (self.met, self.remarks.len()) == before {
             let text = nothing_in(dir);
@@ -276,6 +310,10 @@ impl Collected {
     }
 }
 
+const NOTHING_IN_TEXT: &str =
+    "this text has no line of torchrun, PyTorch, NCCL or Slurm about a failure, and no stacks";
+const WANTED: &str =
+    "give run directories, journals, black boxes, logs of a job, or stacks as text";
 const NO_FLIGHT_RECORDER: &str = "Flight Recorder dumps are not read yet";
 
 /// Detects the kind of a file from its beginning.
@@ -295,6 +333,7 @@ fn kind_of(path: &Path) -> io::Result<FileKind> {
         [b'{', ..] if has("ddp-doctor/report") => FileKind::Report,
         [b'{', ..] if has("boot_id") && has("start_ticks") => FileKind::Description,
         [b'{', ..] if has("entries") && has("pg_config") => FileKind::FlightRecorder,
+        head if logs::is_text(head) => FileKind::Text,
         _ => FileKind::Unknown,
     })
 }
@@ -331,7 +370,9 @@ fn nothing_in(dir: &Path) -> String {
         [] if dir.join("report.json").exists() => {
             "there is a report and no evidence: journal and black boxes are gone".into()
         }
-        [] => "there is no evidence in it: neither a journal nor a black box".into(),
+        [] => "there is no evidence in it: neither a journal nor a black box, nor a log that states a \
+             failure"
+            .into(),
         [one] => format!("this is no run directory; there is one in it: {one}"),
         several => format!(
             "this is no run directory; there are {} in it, the newest: {}",

@@ -8,11 +8,15 @@
 //! times of detection. If the journal is incomplete or missing, black boxes contain what their
 //! ranks recorded up to their end. The end of a rank and the duration of its last wait are then
 //! known only as far as they were observed; the report states what was not observed.
+//!
+//! Logs and stacks as text ([`crate::ingest::logs`]) are evidence of a job of their own: they prove
+//! nothing, and contain what ranks printed.
 
 use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
 
+use crate::ingest::logs;
 use crate::report::timeline::Timeline;
 
 mod collect;
@@ -49,7 +53,7 @@ impl std::fmt::Display for Remark {
     }
 }
 
-/// Analyzes run directories, journals and black boxes, in any mix.
+/// Analyzes run directories, journals, black boxes and logs, in any mix.
 #[must_use]
 pub fn analyze(paths: &[PathBuf]) -> Analysis {
     let found = collect::collect(paths);
@@ -58,8 +62,10 @@ pub fn analyze(paths: &[PathBuf]) -> Analysis {
         ..Analysis::default()
     };
     for job in jobs::of(found, &mut analysis.remarks) {
+        let claims = logs::Claims::of(&job.logs);
         let mut collector = timeline::Collector::default();
-        let report = play::play(job, &mut analysis.remarks, &mut collector).report();
+        let mut report = play::play(job, &mut analysis.remarks, &mut collector).report();
+        claims.limit(&mut report);
         analysis.timelines.push(collector.finish(&report));
         analysis.reports.push(report);
     }

@@ -15,11 +15,12 @@ use super::Remark;
 use super::collect::BoxFile;
 use super::jobs::{Job, Node};
 use crate::diagnosis::event::OomKills;
-use crate::diagnosis::{Engine, Event};
+use crate::diagnosis::{Config, Engine, Event};
 use crate::evidence::blackbox;
 use crate::evidence::decode::{Decoder, KnownProcess};
 use crate::evidence::journal::Reader;
 use crate::evidence::settings;
+use crate::ingest::logs;
 use crate::node::proc::{self, Watched};
 
 /// Minimum interval of engine evaluations while a journal is played: that of a live node.
@@ -46,6 +47,9 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut dyn Obser
     let hellos = job.nodes.iter().map(|node| &node.hello);
     let hello = hellos.max_by_key(|it| (it.stall_after_s, it.time_scale.is_some()));
     let config = hello.map(settings::config).unwrap_or_default();
+    if !job.logs.is_empty() {
+        return play_logs(&job, config, observer);
+    }
     let mut stage = Stage {
         engine: Engine::new(config),
         events: Vec::new(),
@@ -72,6 +76,26 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut dyn Obser
         part.play_boxes(&mut stage, remarks);
     }
     conclude(parts, &mut stage, remarks);
+    stage.engine
+}
+
+/// Plays logs: their events at once, and the end of the text.
+fn play_logs(job: &Job, mut config: Config, observer: &mut dyn Observer) -> Engine {
+    let evidence = logs::evidence(&job.logs);
+    // What the text itself gave up has waited long enough.
+    let given_up = evidence.timeout.unwrap_or(config.stall_after);
+    config.stall_after = config.stall_after.min(given_up);
+    let mut stage = Stage {
+        engine: Engine::new(config),
+        events: evidence.events,
+        looked: Timestamp::default(),
+        now: evidence.ends,
+        wall: Timestamp::now(),
+        observer,
+    };
+    stage.hand_on();
+    stage.engine.handle_timeout(stage.now);
+    stage.look();
     stage.engine
 }
 

@@ -9,6 +9,7 @@ use prost::Message;
 
 use super::{Remark, collect, jobs, play};
 use crate::diagnosis::Engine;
+use crate::ingest::logs;
 use crate::report::viewer::{Detail, Sent};
 
 /// Minimum time between two updates, unless the number of findings changes.
@@ -33,9 +34,11 @@ pub fn record(paths: &[PathBuf]) -> Option<Recording> {
     let found = collect::collect(paths);
     let mut remarks = found.remarks.clone();
     let job = jobs::of(found, &mut remarks).pop()?;
+    let claims = logs::Claims::of(&job.logs);
     let mut recorder = Recorder::default();
     let engine = play::play(job, &mut remarks, &mut recorder);
-    let report = engine.report();
+    let mut report = engine.report();
+    claims.limit(&mut report);
     let last = recorder.evaluated;
     recorder.take(&report, &Detail::of(engine.model(), last), last, true);
     Some(Recording {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{CallState, Exit, RankCall, Timestamp, Where};
 
-use crate::diagnosis::findings;
 use crate::diagnosis::event::{Call, Stacks};
+use crate::diagnosis::findings;
 
 /// The recorded course of a job. Long jobs are covered from some time before the end only.
 #[derive(Clone, Debug, Default)]

@@ -48,6 +48,8 @@ pub use transport::{Matching, Transport};
 
 /// Largest accepted world size. The members of a larger group would not fit into a black box.
 pub const MAX_WORLD: u32 = 1 << 17;
+/// Layer of processes that are known from logs alone.
+pub const TEXT_LAYER: &str = "log";
 /// Maximum time by which ranks may be asked to end before that request is reported.
 const REFLEX: Duration = Duration::from_millis(250);
 

@@ -30,7 +30,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
     let sides: Vec<String> = difference
         .sides
         .iter()
-        .map(|side| said(side, difference.what))
+        .map(|side| said(side, difference.what, difference.index))
         .collect();
     draft.summary = format!(
         "the models of {} differ, first in parameter {}: {}",
@@ -82,12 +82,17 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
 }
 
 /// "rank 0 has 12 parameters, there head.weight float32[10, 64]".
-fn said(side: &SideOfModel, what: What) -> String {
+fn said(side: &SideOfModel, what: What, index: u64) -> String {
     let has = format!(
         "{} {}",
         Ranks(&side.ranks),
         number(&side.ranks, "has", "have")
     );
+    // What the others have there may be unknown as well.
+    let is_last = side.parameter.is_none() && what == What::Count && side.total > index;
+    if is_last {
+        return format!("{has} {} parameters", side.total);
+    }
     let there = match &side.parameter {
         Some((dtype, shape, name)) => format!("{name} {dtype}{shape:?}"),
         None => "no such parameter".to_owned(),

@@ -37,6 +37,21 @@ fn is_blind(situation: &Situation<'_>) -> bool {
             .any(|process| process.last_call.is_some())
 }
 
+/// Whether all evidence is text: what ranks printed.
+fn is_text(situation: &Situation<'_>) -> bool {
+    let processes = &situation.model.processes;
+    !processes.is_empty() && processes.values().all(Process::is_from_text)
+}
+
+/// What to do if all evidence is text.
+fn next_for_text() -> Vec<String> {
+    vec![
+        "Add the logs of all ranks and nodes. To have the calls of every rank recorded, start the job \
+         under ddp-doctor run."
+            .into(),
+    ]
+}
+
 fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     let pid = note.pid.unwrap_or(0);
     let place = KeyPlace::Process(note.rank.unwrap_or(u32::MAX), pid);
@@ -61,7 +76,9 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
         }
         _ => format!("the collectives of {who} are not recorded: {}", note.text),
     };
+    let is_text = is_text(situation) && note.rank.is_none() && note.pid.is_none();
     draft.why = vec![match note.kind {
+        _ if is_text => "Logs state what ranks printed: the rest cannot be judged.".into(),
         NoteKind::NoHooks => {
             "Collectives are recorded by hooks of PyTorch, or by replacing its functions: neither works here.".into()
         }
@@ -93,6 +110,9 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
         NoteKind::SeveralRanks => "Run one process per device to have all of them recorded.".into(),
         _ => "Start every rank under ddp-doctor run.".into(),
     }];
+    if is_text {
+        draft.next = next_for_text();
+    }
     missing(draft, note.rank, note.pid, &note.text)
 }
 
@@ -141,6 +161,10 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     ];
     draft.next =
         vec!["Start every rank under ddp-doctor run, on other nodes with --coordinator.".into()];
+    if is_text(situation) {
+        draft.why = vec!["No line names them.".into()];
+        draft.next = next_for_text();
+    }
     draft.leaves_open = true;
     draft.root = unseen;
     Some(missing(draft, None, None, "ranks that never reported"))
@@ -220,6 +244,10 @@ fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
          black boxes in /dev/shm of ranks that were killed."
             .into(),
     ];
+    if is_text(situation) {
+        draft.why = vec!["Logs state what ranks printed, and these printed no end.".into()];
+        draft.next = next_for_text();
+    }
     draft.root = names;
     Some(missing(draft, None, None, "how ranks ended"))
 }

@@ -3,8 +3,8 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
+use crate::evidence::allocation;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::memory::allocation;
 use crate::findings::view::last_call;
 use crate::model::{Device, Process};
 use crate::situation::Situation;

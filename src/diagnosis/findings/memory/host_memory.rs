@@ -221,10 +221,10 @@ fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         (false, false) => Confidence::Suspected,
     };
     let last = process.last_call.as_ref().map_or_else(
-        || "before its first call".to_owned(),
+        || rank_died::before_its_first_call(process).to_owned(),
         |call| {
             let at = words::at(call.place.as_deref());
-            format!("after {}{at}", words::call(call))
+            format!(" after {}{at}", words::call(call))
         },
     );
     let waits = match &draft.victims[..] {
@@ -235,7 +235,7 @@ fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
             number(victims, "waits", "wait")
         ),
     };
-    draft.summary = format!("the kernel killed rank {rank} for want of memory {last}{waits}");
+    draft.summary = format!("the kernel killed rank {rank} for want of memory{last}{waits}");
     let place = if kill.in_cgroup {
         "in its control group"
     } else {

@@ -1,6 +1,5 @@
 //! Memory that runs out, or will.
 
-pub(crate) mod allocation;
 pub(crate) mod fragmentation;
 pub(crate) mod host_memory;
 pub(crate) mod memory_creep;

@@ -8,9 +8,9 @@ use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact};
 
+use crate::evidence::allocation;
+use crate::evidence::allocation::Failed;
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
-use crate::findings::memory::allocation;
-use crate::findings::memory::allocation::Failed;
 use crate::findings::memory::fragmentation;
 use crate::findings::process::{rank_died, rank_exception};
 use crate::findings::view::{last_call, with_place};

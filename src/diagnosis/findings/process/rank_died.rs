@@ -105,20 +105,20 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         (None, None) => "ended with an unknown status".into(),
     };
     let last = process.last_call.as_ref().map_or_else(
-        || "before its first call".to_owned(),
+        || before_its_first_call(process).to_owned(),
         |call| {
             format!(
-                "after {}{}",
+                " after {}{}",
                 words::call(call),
                 words::at(call.place.as_deref())
             )
         },
     );
     draft.summary = if draft.victims.is_empty() {
-        format!("rank {rank} {how} {last}")
+        format!("rank {rank} {how}{last}")
     } else {
         format!(
-            "rank {rank} {how} {last}; {} {} for it",
+            "rank {rank} {how}{last}; {} {} for it",
             Ranks(&draft.victims),
             number(&draft.victims, "waits", "wait")
         )
@@ -128,7 +128,9 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     // Ranks whose processes were seen have a known end.
     unseen.retain(|&rank| situation.model.not_joined(rank).is_empty());
     let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
-    let is_inferred = asked && !unseen.is_empty() && draft.victims.is_empty();
+    // Logs do not show who never joined.
+    let is_alone = draft.victims.is_empty() && !process.is_from_text();
+    let is_inferred = asked && !unseen.is_empty() && is_alone;
     if is_inferred {
         let event = "probably failed before joining: the launcher ended the other ranks";
         draft.summary = format!("{} {event}", Ranks(&unseen));
@@ -137,15 +139,23 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         draft.root = unseen;
         draft.root_confidence = Confidence::Suspected;
     }
+    let process_id = match process.pid {
+        0 => String::new(),
+        pid => format!("process {pid} of "),
+    };
     draft.why = vec![format!(
-        "The operating system reports that process {} of rank {rank} {how}; no exception was recorded before it.",
-        process.pid
+        "The operating system reports that {process_id}rank {rank} {how}; no exception was recorded before it.",
     )];
     draft.next = vec![match exit.signal {
-        Some(libc_signal::KILL) => format!(
-            "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person. Host of the process: {}.",
-            process.host
-        ),
+        Some(libc_signal::KILL) => {
+            let host = match &*process.host {
+                "" => String::new(),
+                host => format!(" Host of the process: {host}."),
+            };
+            format!(
+                "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person.{host}"
+            )
+        }
         Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
             "Find out who sent the signal: the launcher after another rank failed, a batch system, a person.".into()
         }
@@ -170,4 +180,13 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         kind: CertificateKind::Observation,
         facts,
     })))
+}
+
+/// What is known of a process without a recorded call, for sentences about its end.
+pub(crate) fn before_its_first_call(process: &Process) -> &'static str {
+    if process.is_from_text() {
+        ""
+    } else {
+        " before its first call"
+    }
 }

@@ -5,10 +5,10 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
+use crate::evidence::allocation;
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
 use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::message;
-use crate::findings::memory::allocation;
 use crate::findings::process::rank_died::is_process;
 use crate::findings::startup::{device_shared, version_skew};
 use crate::findings::view::rank_calls;

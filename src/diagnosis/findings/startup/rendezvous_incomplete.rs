@@ -350,8 +350,10 @@ fn tell(
         ));
     }
     if !never_seen.is_empty() {
-        let hosts: Vec<&str> = situation.model.hosts.iter().map(|host| &**host).collect();
-        draft.why.push(format!(
+        let hosts = situation.model.hosts.iter().map(|host| &**host);
+        // Logs do not always name hosts.
+        let hosts: Vec<&str> = hosts.filter(|host| !host.is_empty()).collect();
+        let where_not = format!(
             "{} {} not on the {} watched ({}); other hosts are not watched.",
             Capital(Ranks(&never_seen)),
             number(&never_seen, "is", "are"),
@@ -361,7 +363,10 @@ fn tell(
                 "hosts that are"
             },
             hosts.join(", ")
-        ));
+        );
+        draft
+            .why
+            .extend(Some(where_not).filter(|_| !hosts.is_empty()));
         draft.next.push(
             "Compare what was launched (nodes × processes per node) with the size of the world, and \
              check for nodes that did not start."

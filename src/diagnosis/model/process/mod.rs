@@ -257,6 +257,12 @@ impl Process {
         }
     }
 
+    /// Whether it is known from logs alone: calls that these do not state may have been made.
+    #[must_use]
+    pub fn is_from_text(&self) -> bool {
+        &*self.layer == crate::model::TEXT_LAYER
+    }
+
     /// Whether it has ended, so that no further events follow.
     #[must_use]
     pub const fn has_ended(&self) -> bool {

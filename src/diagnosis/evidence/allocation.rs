@@ -2,7 +2,7 @@
 
 /// A failed allocation, in bytes; `None`: not in the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub struct Failed {
     /// The allocation was on a device, not in host memory.
     pub on_device: bool,
     /// Requested size.
@@ -41,7 +41,7 @@ const DEVICES: [&str; 6] = ["CUDA", "HIP ", "XPU ", "CUBLAS", "CUDNN", "NCCL"];
 
 /// Parses the text of an exception, "Type: message"; `None`: it is not a failed allocation.
 #[must_use]
-pub(crate) fn failed(text: &str) -> Option<Failed> {
+pub fn failed(text: &str) -> Option<Failed> {
     let kind = text.split(':').next().unwrap_or_default();
     let kind = kind.rsplit('.').next().unwrap_or_default();
     let says = SAYINGS.iter().any(|saying| text.contains(saying));
