@@ -11,6 +11,7 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 
 use super::Remark;
 use crate::evidence::journal::{JournalError, Reader};
+use crate::ingest::flight_recorder;
 use crate::node::boxes::{BoxDir, SHARED_MEMORY};
 use crate::node::rundir::Description;
 
@@ -27,6 +28,8 @@ pub(super) struct Collected {
     pub(super) journals: Vec<JournalFile>,
     pub(super) boxes: Vec<BoxFile>,
     pub(super) no_boxes: Vec<NoBoxFile>,
+    /// Files that may contain Flight Recorder dumps.
+    pub(super) dumps: Vec<PathBuf>,
     /// Evidence that exists and is unreadable.
     pub(super) gaps: Vec<Gap>,
     pub(super) remarks: Vec<Remark>,
@@ -118,7 +121,7 @@ impl Collected {
             }
             Ok(FileKind::BlackBox) => return self.black_box(path, place),
             Ok(_) if is_marker => return self.marker(path, place),
-            Ok(FileKind::FlightRecorder) => NO_FLIGHT_RECORDER.into(),
+            Ok(FileKind::FlightRecorder) => return self.dump(path),
             Ok(FileKind::Report) => {
                 "this is a report of ddp-doctor: give the evidence it was made from, the run \
                  directory"
@@ -129,7 +132,8 @@ impl Collected {
             }
             Ok(FileKind::Empty) => "the file is empty".into(),
             Ok(FileKind::Unknown) => {
-                "this is no evidence of a known kind: give run directories, journals or black boxes"
+                "this is no evidence of a known kind: give run directories, journals, black boxes or \
+                 Flight Recorder dumps (pickle or JSON)"
                     .into()
             }
         };
@@ -151,16 +155,8 @@ impl Collected {
         // Boxes of an active run, or of one that was killed, are still in shared memory.
         let canonical = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         folders.extend(BoxDir::awaited(Path::new(SHARED_MEMORY), &canonical));
-        let mut flight_records = Vec::new();
         for folder in &folders {
-            self.folder(folder, place, description.as_ref(), &mut flight_records);
-        }
-        if let Some(first) = flight_records.first() {
-            let others = match flight_records.len() {
-                1 => String::new(),
-                n => format!(" ({n} of them)"),
-            };
-            self.remark(first, format!("{NO_FLIGHT_RECORDER}{others}"));
+            self.folder(folder, place, description.as_ref());
         }
         if (self.met, self.remarks.len()) == before {
             let text = nothing_in(dir);
@@ -168,13 +164,7 @@ impl Collected {
         }
     }
 
-    fn folder(
-        &mut self,
-        folder: &Path,
-        place: Place,
-        description: Option<&Description>,
-        flight_records: &mut Vec<PathBuf>,
-    ) {
+    fn folder(&mut self, folder: &Path, place: Place, description: Option<&Description>) {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) => return self.remark(folder, reason(&error)),
@@ -189,7 +179,7 @@ impl Collected {
             match kind_of(&path) {
                 Ok(FileKind::Journal) => self.journal(&path, place, description),
                 Ok(FileKind::BlackBox) => self.black_box(&path, place),
-                Ok(FileKind::FlightRecorder) => flight_records.push(path),
+                Ok(FileKind::FlightRecorder) => self.dump(&path),
                 Ok(_) => self.marker(&path, place),
                 Err(error) => self.remark(&path, reason(&error)),
             }
@@ -247,6 +237,12 @@ impl Collected {
         }
     }
 
+    fn dump(&mut self, path: &Path) {
+        if self.takes(path) {
+            self.dumps.push(path.to_owned());
+        }
+    }
+
     fn marker(&mut self, path: &Path, place: Place) {
         let marker = file_name(path).and_then(|name| NoBox::parse(&name));
         if let Some(marker) = marker {
@@ -276,8 +272,6 @@ impl Collected {
     }
 }
 
-const NO_FLIGHT_RECORDER: &str = "Flight Recorder dumps are not read yet";
-
 /// Detects the kind of a file from its beginning.
 fn kind_of(path: &Path) -> io::Result<FileKind> {
     let mut head = Vec::new();
@@ -290,11 +284,9 @@ fn kind_of(path: &Path) -> io::Result<FileKind> {
         [] => FileKind::Empty,
         [b'D', b'D', b'P', b'J', ..] => FileKind::Journal,
         [b'D', b'D', b'P', b'D', b'B', b'O', b'X', ..] => FileKind::BlackBox,
-        // A pickle of protocol 2 or later: a dump of PyTorch's Flight Recorder.
-        [0x80, 2..=5, ..] => FileKind::FlightRecorder,
         [b'{', ..] if has("ddp-doctor/report") => FileKind::Report,
         [b'{', ..] if has("boot_id") && has("start_ticks") => FileKind::Description,
-        [b'{', ..] if has("entries") && has("pg_config") => FileKind::FlightRecorder,
+        head if flight_recorder::is_candidate(head) => FileKind::FlightRecorder,
         _ => FileKind::Unknown,
     })
 }
@@ -331,7 +323,10 @@ fn nothing_in(dir: &Path) -> String {
         [] if dir.join("report.json").exists() => {
             "there is a report and no evidence: journal and black boxes are gone".into()
         }
-        [] => "there is no evidence in it: neither a journal nor a black box".into(),
+        [] => {
+            "there is no evidence in it: neither a journal, a black box nor a Flight Recorder dump"
+                .into()
+        }
         [one] => format!("this is no run directory; there is one in it: {one}"),
         several => format!(
             "this is no run directory; there are {} in it, the newest: {}",

@@ -13,6 +13,8 @@ use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
 
+use crate::ingest::flight_recorder;
+
 mod collect;
 mod jobs;
 mod play;
@@ -44,14 +46,17 @@ impl std::fmt::Display for Remark {
     }
 }
 
-/// Analyzes run directories, journals and black boxes, in any mix.
+/// Analyzes run directories, journals, black boxes and Flight Recorder dumps, in any mix.
 #[must_use]
 pub fn analyze(paths: &[PathBuf]) -> Analysis {
-    let found = collect::collect(paths);
+    let mut found = collect::collect(paths);
     let mut remarks = found.remarks.clone();
-    let reports = jobs::of(found, &mut remarks)
+    let dumps = std::mem::take(&mut found.dumps);
+    let mut reports: Vec<Report> = jobs::of(found, &mut remarks)
         .into_iter()
         .map(|job| play::play(job, &mut remarks, &mut |_, _, _| {}).report())
         .collect();
+    let dumped = flight_recorder::read(&dumps, &mut remarks);
+    reports.extend(dumped.iter().map(flight_recorder::diagnose));
     Analysis { reports, remarks }
 }

@@ -1,0 +1,431 @@
+//! Passes the calls of a job to the engine, and limits its findings to what dumps can show.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::{NoteKind, Op, ReduceOp};
+
+use super::dump::{Dump, Entry};
+use super::groups::Groups;
+use super::jobs::Job;
+use super::messages::Messages;
+use super::units::{Calls, Unit, is_on_host};
+use crate::diagnosis::event::{Call, CallId, Event, OnStream, ProcessId, ThreadId};
+use crate::diagnosis::timing::Timing;
+use crate::diagnosis::{Config, Engine};
+
+/// Calls derived from counters have ids below this one.
+const FIRST_RECORDED: u64 = 1 << 32;
+
+/// A job as the engine sees it.
+pub(super) struct Play<'a> {
+    pub(super) job: &'a Job,
+    pub(super) groups: Groups,
+    pub(super) calls: BTreeMap<u32, Calls>,
+    messages: Messages,
+    /// For coalesced groups, the entry that differs between ranks, by group and number.
+    shown: BTreeMap<(usize, u64), usize>,
+    /// When the dumps were written, in nanoseconds since the Unix epoch.
+    pub(super) end: u64,
+    stall_after: Duration,
+}
+
+impl<'a> Play<'a> {
+    pub(super) fn of(job: &'a Job) -> Self {
+        let groups = Groups::of(job);
+        let calls = job.ranks.iter();
+        let calls: BTreeMap<u32, Calls> = calls
+            .map(|(&rank, dump)| (rank, Calls::of(rank, dump, &groups)))
+            .collect();
+        let messages = Messages::of(job, &groups, &calls);
+        let mut play = Self {
+            job,
+            groups,
+            calls,
+            messages,
+            shown: BTreeMap::new(),
+            end: 0,
+            stall_after: Timing::default().default_stall_after,
+        };
+        play.shown = play.representatives();
+        play.set_end();
+        play
+    }
+
+    /// Dumps are written when a wait reaches its timeout, and do not contain the time. It is that
+    /// of the first call whose timeout is over, and not before the latest call.
+    fn set_end(&mut self) {
+        let latest = self.job.ranks.values().map(Dump::latest).max().unwrap_or(0);
+        let open = self.open_entries().filter(|entry| entry.created > 0);
+        let timeout = |entry: &Entry| entry.timeout_ms.map(Duration::from_millis);
+        let first = open.min_by_key(|entry| entry.created.saturating_add(nanos(timeout(entry))));
+        let Some(first) = first else {
+            self.end = latest;
+            return;
+        };
+        let timeout = timeout(first).unwrap_or(self.stall_after);
+        self.stall_after = self.stall_after.min(timeout);
+        let waited = first.created.saturating_add(nanos(Some(timeout)));
+        let last_open = self.open_entries().map(|entry| entry.created).max();
+        // Every open call is reportable at the end.
+        let last = last_open
+            .unwrap_or(0)
+            .saturating_add(nanos(Some(self.stall_after)));
+        self.end = latest.max(waited).max(last);
+    }
+
+    /// Entries that are not complete.
+    pub(super) fn open_entries(&self) -> impl Iterator<Item = &'a Entry> {
+        let open = self.calls.iter().flat_map(|(rank, calls)| {
+            let entries = &self.job.ranks[rank].entries;
+            let open = calls.units.iter().filter(|unit| !unit.is_complete);
+            open.map(|unit| &entries[unit.entries.start])
+        });
+        open.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Plays the whole job. Returns the engine after its only evaluation.
+    pub(super) fn run(&self, mut observer: impl FnMut(&Engine, Timestamp)) -> Engine {
+        let mut engine = Engine::new(Config {
+            stall_after: self.stall_after,
+            ..Config::default()
+        });
+        let mut events = Vec::new();
+        let started = self.start();
+        events.push(Event::JobStarted {
+            job: self.name(),
+            attempt: 0,
+            host: "".into(),
+            at: started,
+        });
+        for (&rank, dump) in &self.job.ranks {
+            self.join(rank, dump, started, &mut events);
+        }
+        hand_on(&mut engine, &mut events);
+        self.issue_all(&mut engine);
+        for (&rank, dump) in &self.job.ranks {
+            self.progress(rank, dump, &mut events);
+        }
+        events.extend(self.missing_dumps());
+        let end = Timestamp(self.end);
+        events.push(Event::EvidenceEnded { at: end });
+        hand_on(&mut engine, &mut events);
+        engine.handle_timeout(end);
+        engine.poll_change();
+        observer(&engine, end);
+        engine
+    }
+
+    /// Name of the folder of the dumps.
+    fn name(&self) -> String {
+        let folder = std::path::absolute(&self.job.folder).unwrap_or_default();
+        let name = folder.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
+    fn start(&self) -> Timestamp {
+        let entries = self.job.ranks.values().flat_map(|dump| &dump.entries);
+        Timestamp(entries.map(|entry| entry.created).min().unwrap_or(0))
+    }
+
+    fn join(&self, rank: u32, dump: &Dump, at: Timestamp, out: &mut Vec<Event>) {
+        let process = process(rank);
+        out.push(Event::ProcessJoined {
+            process,
+            rank: Some(rank),
+            world_size: Some(self.groups.world_size),
+            host: "".into(),
+            pid: 0,
+            layer: "c10d".into(),
+            world: "".into(),
+            at,
+        });
+        for group in self.groups.of_rank(rank) {
+            out.push(Event::GroupJoined {
+                process,
+                group: Arc::clone(&self.groups.all[group].info),
+            });
+        }
+        if dump.cut.is_some() {
+            out.push(Event::RecordsLost { process, count: 1 });
+        }
+        self.completed_before(rank, at, out);
+    }
+
+    /// Calls that are only known to be complete, from the counters of a rank, where other ranks
+    /// have not completed theirs.
+    fn completed_before(&self, rank: u32, at: Timestamp, out: &mut Vec<Event>) {
+        for group in self.groups.of_rank(rank) {
+            let Some((open, unit)) = self.first_open(group) else {
+                continue;
+            };
+            let progress = self.groups.all[group].progress.get(&rank);
+            let completed = progress.is_some_and(|it| it.completed >= unit.seq);
+            let own = &self.calls[&rank].units;
+            let is_recorded = own.iter().any(|it| it.group == group && it.seq == unit.seq);
+            if !completed || is_recorded {
+                continue;
+            }
+            let mut call = self.call(open, unit, CallId(group as u64 + 1));
+            call.at = call.at.max(at);
+            call.thread = ThreadId(0);
+            call.numel = None;
+            call.shape = None;
+            call.place = None;
+            call.on_stream = call.on_stream.map(|on| OnStream {
+                stream: on.stream + COUNTED,
+                ..on
+            });
+            issue(process(rank), call, true, false, out);
+        }
+    }
+
+    /// The first collective of a group that a rank has not completed, with that rank.
+    fn first_open(&self, group: usize) -> Option<(u32, &Unit)> {
+        let open = self.calls.iter().flat_map(|(&rank, calls)| {
+            let open =
+                move |unit: &&Unit| unit.group == group && !unit.is_message && !unit.is_complete;
+            let mut units = calls.units.iter();
+            units.find(open).map(|unit| (rank, unit))
+        });
+        open.min_by_key(|(_, unit)| unit.seq)
+    }
+
+    /// Issues the calls of all ranks in the order of their times.
+    fn issue_all(&self, engine: &mut Engine) {
+        let mut next: BinaryHeap<Reverse<(u64, u32, usize)>> = BinaryHeap::new();
+        let time = |rank: u32, at: usize| {
+            let unit = self.calls[&rank].units.get(at)?;
+            Some(self.job.ranks[&rank].entries[unit.entries.start].created)
+        };
+        for &rank in self.calls.keys() {
+            next.extend(time(rank, 0).map(|at| Reverse((at, rank, 0))));
+        }
+        let mut events = Vec::new();
+        while let Some(Reverse((now, rank, at))) = next.pop() {
+            self.issue(rank, at, &mut events);
+            hand_on(engine, &mut events);
+            // The clock of a process may be set back.
+            let later = time(rank, at + 1).map(|time| time.max(now));
+            next.extend(later.map(|time| Reverse((time, rank, at + 1))));
+        }
+    }
+
+    fn issue(&self, rank: u32, at: usize, out: &mut Vec<Event>) {
+        let calls = &self.calls[&rank];
+        let unit = &calls.units[at];
+        let entries = &self.job.ranks[&rank].entries;
+        let entry = &entries[unit.entries.start];
+        let id = CallId(FIRST_RECORDED + at as u64);
+        let mut call = self.call(rank, unit, id);
+        if unit.is_message && !self.messages.place(rank, at, &mut call) {
+            return;
+        }
+        let on_host = is_on_host(&entry.backend);
+        let later = calls.units[at + 1..].iter();
+        let mut later = later.filter(|it| entries[it.entries.start].thread == entry.thread);
+        // A thread of the host that has made no further call is in this one.
+        let is_inside = on_host && !unit.is_complete && later.next().is_none();
+        call.is_async = unit.is_complete && (on_host || unit.is_message);
+        issue(process(rank), call, unit.is_complete, is_inside, out);
+    }
+
+    /// A call, without what dumps do not contain.
+    fn call(&self, rank: u32, unit: &Unit, id: CallId) -> Call {
+        let dump = &self.job.ranks[&rank];
+        let group = &self.groups.all[unit.group];
+        let shown = self
+            .shown
+            .get(&(unit.group, unit.seq))
+            .copied()
+            .unwrap_or(0);
+        let at = unit.entries.start + shown.min(unit.entries.len() - 1);
+        let entry = &dump.entries[at];
+        let threads = || dump.entries.iter().map(|it| &it.thread);
+        let thread = threads().position(|it| *it == entry.thread).unwrap_or(0);
+        let stream = match self.calls[&rank].one_stream {
+            true => 1,
+            false => unit.group as u64 + 2,
+        };
+        Call {
+            id,
+            at: Timestamp(entry.created),
+            thread: ThreadId(thread as u32),
+            group: Some(Arc::clone(&group.info)),
+            seq: unit.seq,
+            op: entry.op,
+            dtype: entry.dtype,
+            reduce_op: ReduceOp::Unspecified,
+            root: None,
+            peer: None,
+            tag: None,
+            numel: entry.numel,
+            shape: entry.shape.clone(),
+            tensors: entry.tensors,
+            takes_all: false,
+            is_async: false,
+            on_stream: (!is_on_host(&entry.backend)).then_some(OnStream {
+                stream,
+                launch: unit.launch,
+            }),
+            beneath: None,
+            hidden: false,
+            splits: [Vec::new(), Vec::new()],
+            step: 0,
+            phase: None,
+            place: entry.place.clone(),
+        }
+    }
+
+    /// How far a rank got, from entries and counters.
+    fn progress(&self, rank: u32, dump: &Dump, out: &mut Vec<Event>) {
+        for at in self.groups.of_rank(rank) {
+            let group = &self.groups.all[at];
+            let Some(progress) = group.progress.get(&rank) else {
+                continue;
+            };
+            // The last calls of a dump that was cut off are in its counters alone.
+            let issued = match dump.cut {
+                Some(_) if dump.status.is_empty() => u64::MAX >> 1,
+                _ => progress.issued,
+            };
+            out.push(Event::Frontier {
+                process: process(rank),
+                group: Arc::clone(&group.info),
+                issued,
+                p2p_issued: 0,
+            });
+        }
+    }
+
+    /// Notes on ranks without a dump.
+    fn missing_dumps(&self) -> Vec<Event> {
+        let job = self.job;
+        let ranks = (0..self.groups.world_size).filter(|rank| !job.ranks.contains_key(rank));
+        let note = |rank: u32| {
+            let known = job.unreadable.get(&rank);
+            let mut text = known.cloned().unwrap_or_else(|| "it left no dump".into());
+            if let Some(wait) = self.waits_for(rank) {
+                text.push_str(&wait);
+            }
+            Event::Note {
+                process: None,
+                kind: NoteKind::Unreadable,
+                rank: Some(rank),
+                pid: None,
+                text: text.into(),
+                at: Timestamp(self.end),
+            }
+        };
+        ranks.map(note).collect()
+    }
+
+    /// What other ranks may be waiting for, as all of those with a dump have made the call.
+    fn waits_for(&self, missing: u32) -> Option<String> {
+        let groups = self.groups.of_rank(missing);
+        let found = groups.filter_map(|at| {
+            let (rank, unit) = self.first_open(at)?;
+            let group = &self.groups.all[at];
+            let all = group.progress.values().all(|it| it.issued >= unit.seq);
+            all.then(|| (self.call(rank, unit, CallId(0)), unit.seq))
+        });
+        let (call, seq) = found.min_by_key(|(call, _)| call.at)?;
+        let group = call.group.as_ref().map(|it| it.description.to_string());
+        Some(format!(
+            "; {} #{seq} of {} is not complete, and all its other ranks have made that call",
+            call.op,
+            group.unwrap_or_default(),
+        ))
+    }
+
+    /// For each coalesced group of collectives, the first entry that differs between ranks.
+    fn representatives(&self) -> BTreeMap<(usize, u64), usize> {
+        let signatures = |rank: u32, unit: &Unit| -> Vec<(Op, Option<u64>, u8)> {
+            let entries = &self.job.ranks[&rank].entries[unit.entries.clone()];
+            let signature = |it: &Entry| (it.op, it.numel, it.dtype.number());
+            entries.iter().map(signature).collect()
+        };
+        let mut first: BTreeMap<(usize, u64), Vec<(Op, Option<u64>, u8)>> = BTreeMap::new();
+        let mut shown = BTreeMap::new();
+        for (&rank, calls) in &self.calls {
+            let several = calls.units.iter().filter(|unit| unit.entries.len() > 1);
+            for unit in several.filter(|unit| !unit.is_message) {
+                let own = signatures(rank, unit);
+                let known = first
+                    .entry((unit.group, unit.seq))
+                    .or_insert_with(|| own.clone());
+                let pairs = own.iter().zip(known.iter());
+                let differs = pairs.enumerate().find(|(_, (a, b))| a != b);
+                if let Some((at, _)) = differs {
+                    let at_first = shown.entry((unit.group, unit.seq)).or_insert(at);
+                    *at_first = at.min(*at_first);
+                }
+            }
+        }
+        shown
+    }
+}
+
+/// Streams of calls that are derived from counters have numbers from here on.
+const COUNTED: u64 = 1 << 32;
+
+fn hand_on(engine: &mut Engine, events: &mut Vec<Event>) {
+    for event in events.drain(..) {
+        engine.handle(event, Timestamp::default());
+    }
+}
+
+fn process(rank: u32) -> ProcessId {
+    ProcessId::of(0, rank)
+}
+
+fn nanos(duration: Option<Duration>) -> u64 {
+    duration.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// The events of one call. Its completion is reported at once: later than that, nothing of the
+/// process depends on it.
+fn issue(process: ProcessId, call: Call, is_complete: bool, is_inside: bool, out: &mut Vec<Event>) {
+    let (id, at, thread) = (call.id, call.at, call.thread);
+    let followed = call.on_stream.is_some() && !call.is_async;
+    out.push(Event::Issued {
+        process,
+        call: Arc::new(call),
+    });
+    if is_inside {
+        return;
+    }
+    let is_waited = is_complete && followed;
+    if is_waited {
+        out.push(Event::WaitBegin {
+            process,
+            thread,
+            call: Some(id),
+            place: None,
+            at,
+        });
+        out.push(Event::WaitEnd {
+            process,
+            thread,
+            call: Some(id),
+            at,
+        });
+    }
+    out.push(Event::Returned {
+        process,
+        thread,
+        call: id,
+        followed,
+        at,
+    });
+    if is_waited {
+        out.push(Event::Completed {
+            process,
+            call: id,
+            at,
+        });
+    }
+}

@@ -1,0 +1,3 @@
+//! Readers of evidence that other programs wrote.
+
+pub mod flight_recorder;
