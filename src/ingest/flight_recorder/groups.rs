@@ -117,8 +117,8 @@ impl Groups {
     }
 
     /// Members of a group that the rank's own dump does not describe: those in the dump of another
-    /// member; those of the only group without a name, as Gloo writes its default group; or the
-    /// ranks that have entries of the group.
+    /// member, or the ranks that have entries of the group. Gloo describes only the group that was
+    /// created last, without its name.
     fn members(&self, job: &Job, rank: u32, entry: &Entry) -> Arc<[u32]> {
         let dumps = || job.ranks.values();
         let described = dumps().find_map(|dump| {
@@ -128,23 +128,20 @@ impl Groups {
                 .contains(&rank)
                 .then(|| Arc::clone(&config.members))
         });
-        let unnamed = || {
-            let own = job.ranks.get(&rank)?.groups.get("")?;
-            let fits = own.members.contains(&rank);
-            fits.then(|| Arc::clone(&own.members))
-        };
         let world = || {
             let is_default = &*entry.description == "default_pg";
             is_default.then(|| (0..self.world_size).collect())
         };
-        described
-            .or_else(unnamed)
-            .or_else(world)
-            .unwrap_or_else(|| {
-                let uses = |dump: &Dump| dump.entries.iter().any(|it| it.group == entry.group);
-                let users = job.ranks.iter().filter(|(_, dump)| uses(dump));
-                users.map(|(&rank, _)| rank).collect()
-            })
+        let uses = |dump: &Dump| dump.entries.iter().any(|it| it.group == entry.group);
+        let users = job.ranks.iter().filter(|(_, dump)| uses(dump));
+        let users: Arc<[u32]> = users.map(|(&rank, _)| rank).collect();
+        let unnamed = || {
+            let config = job.ranks.get(&rank)?.groups.get("")?;
+            let fits = users.iter().all(|user| config.members.contains(user));
+            fits.then(|| Arc::clone(&config.members))
+        };
+        let found = described.or_else(world).or_else(unnamed);
+        found.unwrap_or_else(|| Arc::clone(&users))
     }
 
     fn find_peers(&mut self, job: &Job) {

@@ -34,6 +34,12 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
     for contents in contents {
         unreadable.extend(contents.unreadable);
         for found in contents.dumps {
+            if found.dump.is_unused() {
+                let text = "it contains neither groups nor calls: another recorder of the process \
+                            was in use";
+                unreadable.push((found.path, text.into()));
+                continue;
+            }
             ranked.extend(with_rank(found, remarks));
         }
     }

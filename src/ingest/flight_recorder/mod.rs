@@ -15,13 +15,13 @@ use ddp_doctor_proto::report::Report;
 
 use crate::postmortem::Remark;
 
-mod confidence;
 mod document;
 mod dump;
 mod files;
 mod groups;
 mod jobs;
 mod json;
+mod limits;
 mod messages;
 mod names;
 mod pickle;
@@ -49,5 +49,5 @@ pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>) -> Vec<Job> {
 pub fn diagnose(job: &Job) -> Report {
     let play = play::Play::of(job);
     let engine = play.run(|_, _| {});
-    confidence::limited(engine.report(), &play)
+    limits::limited(engine.report(), &play)
 }

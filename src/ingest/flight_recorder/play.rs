@@ -111,6 +111,13 @@ impl<'a> Play<'a> {
         }
         events.extend(self.missing_dumps());
         let end = Timestamp(self.end);
+        let is_open = self.open_entries().next().is_some();
+        let unwatched = |&rank| Event::Unwatched {
+            process: process(rank),
+            since: end,
+            read_whole: true,
+        };
+        events.extend(self.job.ranks.keys().filter(|_| is_open).map(unwatched));
         events.push(Event::EvidenceEnded { at: end });
         hand_on(&mut engine, &mut events);
         engine.handle_timeout(end);
@@ -335,7 +342,7 @@ impl<'a> Play<'a> {
         let (call, seq) = found.min_by_key(|(call, _)| call.at)?;
         let group = call.group.as_ref().map(|it| it.description.to_string());
         Some(format!(
-            "; {} #{seq} of {} is not complete, and all its other ranks have made that call",
+            "; {} #{seq} of {} is not complete, and all of its ranks with a dump have made that call",
             call.op,
             group.unwrap_or_default(),
         ))

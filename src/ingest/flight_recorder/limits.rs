@@ -9,14 +9,64 @@ use super::dump::{Dump, State};
 use super::play::Play;
 use super::units::is_on_host;
 use crate::diagnosis::timing::Timing;
+use crate::diagnosis::verdict_of;
 
-/// The report, without proofs that rest on waits.
+/// The report, without proofs that rest on waits, and without what dumps cannot show.
 pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
     let lasts = shows_a_hang(play);
+    let entries = play
+        .job
+        .ranks
+        .values()
+        .map(|dump| dump.entries.len() as u64);
+    report.evidence.records = entries.sum();
+    // Dumps name no hosts.
+    report.job.nodes = 0;
+    let is_alone = report.findings.len() == 1;
+    drop_findings(&mut report.findings, |finding| {
+        // Clocks of hosts that cannot be compared make ranks appear late.
+        let is_about_time =
+            finding.code.starts_with("DD6") || finding.code == catalogue::DD903.code;
+        is_about_time || (!is_alone && is_about_ends(finding))
+    });
+    report.verdict = verdict_of(&report.findings);
     for finding in &mut report.findings {
+        if is_about_ends(finding) {
+            finding.why = vec!["A dump shows its process at one moment.".into()];
+            finding.next = vec!["Write dumps again later, and compare them with these.".into()];
+        } else if catalogue::is_gap(&finding.code) {
+            finding.next = vec![
+                "Add the missing dumps (TORCH_FR_DUMP_TEMP_FILE names where they are written), or \
+                 look into the logs of these ranks: a process that dies leaves no dump."
+                    .into(),
+            ];
+        }
         limit(finding, lasts);
     }
     report
+}
+
+/// Removes findings, and the references to them.
+fn drop_findings(findings: &mut Vec<Finding>, is_dropped: impl Fn(&Finding) -> bool) {
+    let mut kept = 0..;
+    let places = findings
+        .iter()
+        .map(|it| (!is_dropped(it)).then(|| kept.next()).flatten());
+    let places: Vec<Option<usize>> = places.collect();
+    findings.retain(|finding| !is_dropped(finding));
+    for finding in findings {
+        let known = finding
+            .caused_by
+            .iter()
+            .filter_map(|&cause| places.get(cause).copied()?);
+        finding.caused_by = known.collect();
+    }
+}
+
+/// Whether a finding states that the ends of processes were not recorded, which holds for all
+/// dumps.
+fn is_about_ends(finding: &Finding) -> bool {
+    finding.code == catalogue::DD901.code && finding.summary.starts_with("it is unknown how")
 }
 
 /// Whether the dumps show that calls stay incomplete, so that they are not of a job that goes on:
