@@ -17,6 +17,8 @@ const MAX_ENTRIES: usize = 1 << 20;
 const MAX_NAME: usize = 256;
 /// Maximum number of dimensions of a shape.
 const MAX_DIMS: usize = 64;
+/// Limit of counters and of times in nanoseconds, far beyond any real one.
+const MAX_COUNT: u64 = 1 << 62;
 
 /// What one process recorded.
 #[derive(Debug, Default)]
@@ -121,7 +123,7 @@ impl Dump {
         }
         for (id, status) in root.get("pg_status").into_iter().flat_map(Node::pairs) {
             let Some(id) = id.int() else { continue };
-            let count = |key| u64::try_from(status.get(key)?.int()?).ok();
+            let count = |key| counted(status.get(key)?.int()?);
             let status = Status {
                 enqueued: count("last_enqueued_collective"),
                 completed: count("last_completed_collective"),
@@ -141,7 +143,7 @@ impl Dump {
 
     /// Whether the ring was not full: the entries are all calls since the start of the process.
     pub(super) fn is_whole(&self) -> bool {
-        let follow = |pair: &[Entry]| pair[1].record == pair[0].record + 1;
+        let follow = |pair: &[Entry]| pair[1].record == pair[0].record.wrapping_add(1);
         let first = self.entries.first().is_some_and(|entry| entry.record == 0);
         self.cut.is_none() && self.skipped == 0 && first && self.entries.windows(2).all(follow)
     }
@@ -185,7 +187,7 @@ impl Names {
         let (group, description) = (group.next()?.text()?, group.next());
         let description = description.and_then(Node::text).unwrap_or_default();
         let int = |key| entry.get(key).and_then(Node::int);
-        let count = |key| int(key).and_then(|it| u64::try_from(it).ok());
+        let count = |key| int(key).and_then(counted);
         let tensors = |sizes: &str, dtypes: &str| Tensors::of(entry.get(sizes), entry.get(dtypes));
         let inputs = tensors("input_sizes", "input_dtypes");
         let outputs = tensors("output_sizes", "output_dtypes");
@@ -215,7 +217,7 @@ impl Names {
             },
             seq_of_messages,
             created: count("time_created_ns")
-                .or_else(|| Some(count("time_created_us")? * 1000))
+                .or_else(|| count("time_created_us")?.checked_mul(1000))
                 .unwrap_or(0),
             state: match text(entry, "state") {
                 Some("completed") => State::Completed,
@@ -305,6 +307,11 @@ impl Tensors {
         let sum = shapes.try_fold(0_u64, |sum, shape| sum.checked_add(elements(shape)?));
         sum.filter(|_| !self.shapes.is_empty())
     }
+}
+
+/// A counter or a time; `None`: there is none yet, or it is impossible.
+fn counted(number: i64) -> Option<u64> {
+    u64::try_from(number).ok().filter(|&it| it < MAX_COUNT)
 }
 
 fn elements(shape: &[u32]) -> Option<u64> {

@@ -12,7 +12,7 @@ use super::dump::Dump;
 use super::{json, pickle};
 
 /// Maximum size of a dump, decompressed.
-const MAX_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 128 << 20;
 /// Maximum size of an archive, decompressed.
 const MAX_ARCHIVE: u64 = 4 << 30;
 /// Maximum number of files of an archive.

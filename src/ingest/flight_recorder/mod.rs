@@ -28,6 +28,8 @@ mod pickle;
 mod place;
 mod play;
 mod rank;
+#[cfg(test)]
+mod tests;
 mod units;
 
 pub use jobs::Job;
