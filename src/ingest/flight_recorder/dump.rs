@@ -91,7 +91,8 @@ pub(super) struct Entry {
     pub(super) numel: Option<u64>,
     pub(super) shape: Option<Vec<u32>>,
     pub(super) tensors: u32,
-    /// Elements of the whole and of a rank's piece, for operations that gather or scatter.
+    /// Elements of the whole and of a rank's piece, for operations that gather or scatter pieces
+    /// of equal size.
     pub(super) pieces: Option<(u64, u64)>,
     pub(super) place: Option<Arc<Where>>,
 }
@@ -183,6 +184,7 @@ impl Names {
     /// `None`: it lacks its name or its group.
     fn entry(&mut self, entry: Node<'_>) -> Option<Entry> {
         let name = Name::parse(text(entry, "profiling_name")?);
+        let is_uneven = text(entry, "profiling_name")?.ends_with("_v");
         let mut group = entry.get("process_group")?.items();
         let (group, description) = (group.next()?.text()?, group.next());
         let description = description.and_then(Node::text).unwrap_or_default();
@@ -238,6 +240,7 @@ impl Names {
                 1
             },
             pieces: match name.op {
+                _ if is_uneven => None,
                 Op::AllGather => outputs.total().zip(inputs.total()),
                 Op::ReduceScatter => inputs.total().zip(outputs.total()),
                 _ => None,

@@ -1,6 +1,6 @@
 //! The process groups of a job, and how far each rank got in them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::GroupRef;
@@ -17,7 +17,9 @@ pub(super) type GroupAt = usize;
 pub(super) struct Groups {
     pub(super) all: Vec<Group>,
     /// Groups by rank and name.
-    of: BTreeMap<(u32, Arc<str>), GroupAt>,
+    of: BTreeMap<u32, HashMap<Arc<str>, GroupAt>>,
+    /// Groups that each rank with a dump is a member of.
+    by_rank: BTreeMap<u32, Vec<GroupAt>>,
     by_identity: BTreeMap<(Arc<str>, Arc<[u32]>), GroupAt>,
     /// Number of ranks of the job.
     pub(super) world_size: u32,
@@ -60,11 +62,18 @@ impl Groups {
         }
         for (&rank, dump) in &job.ranks {
             for entry in &dump.entries {
-                if groups.of.contains_key(&(rank, Arc::clone(&entry.group))) {
+                if groups.of_entry(rank, entry).is_some() {
                     continue;
                 }
                 let members = groups.members(job, rank, entry);
                 groups.add(rank, &entry.group, &entry.description, &members, &backends);
+            }
+        }
+        for (at, group) in groups.all.iter().enumerate() {
+            for &rank in &group.info.key.members {
+                if job.ranks.contains_key(&rank) {
+                    groups.by_rank.entry(rank).or_default().push(at);
+                }
             }
         }
         groups.find_peers(job);
@@ -74,13 +83,12 @@ impl Groups {
 
     /// The group of an entry of a rank.
     pub(super) fn of_entry(&self, rank: u32, entry: &Entry) -> Option<GroupAt> {
-        self.of.get(&(rank, Arc::clone(&entry.group))).copied()
+        self.of.get(&rank)?.get(&entry.group).copied()
     }
 
-    /// The groups that a rank is a member of.
-    pub(super) fn of_rank(&self, rank: u32) -> impl Iterator<Item = GroupAt> {
-        let own = self.all.iter().enumerate();
-        own.filter_map(move |(at, group)| group.info.key.members.contains(&rank).then_some(at))
+    /// The groups that a rank with a dump is a member of.
+    pub(super) fn of_rank(&self, rank: u32) -> &[GroupAt] {
+        self.by_rank.get(&rank).map_or(&[], Vec::as_slice)
     }
 
     fn add(
@@ -113,7 +121,8 @@ impl Groups {
             });
             self.all.len() - 1
         });
-        self.of.insert((rank, Arc::clone(name)), at);
+        let of = self.of.entry(rank).or_default();
+        of.insert(Arc::clone(name), at);
     }
 
     /// Members of a group that the rank's own dump does not describe: those in the dump of another
@@ -191,7 +200,7 @@ impl Groups {
             let furthest = dump.status.iter().filter(|(id, _)| !known.contains(id));
             let furthest = furthest.filter_map(|(_, status)| status.enqueued).max();
             let is_whole = dump.is_whole();
-            for at in self.of_rank(rank).collect::<Vec<_>>() {
+            for at in self.of_rank(rank).to_vec() {
                 let group = &mut self.all[at];
                 // With messages in the group, its status counts whichever came last.
                 let status = match ids.get(&at) {

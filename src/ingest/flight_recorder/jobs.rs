@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::dump::Dump;
+use super::dump::{Dump, Entry};
 use super::files::{Contents, Found};
 use super::rank;
 use crate::postmortem::Remark;
@@ -136,7 +136,29 @@ fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
         let text = format!("{unknown} entries are of operations that this version does not know");
         remarks.push(remark(text));
     }
+    let odd = dump
+        .entries
+        .iter()
+        .filter(|entry| !fits_its_group(&dump, entry))
+        .count();
+    if odd > 0 {
+        let text = format!(
+            "the sizes of {odd} entries that gather or scatter do not fit the size of their group"
+        );
+        remarks.push(remark(text));
+    }
     Some(Ranked { rank, path, dump })
+}
+
+/// Whether the pieces of all members make up the whole. PyTorch refuses calls of which that is not
+/// true.
+fn fits_its_group(dump: &Dump, entry: &Entry) -> bool {
+    let members = dump
+        .groups
+        .get(&entry.group)
+        .map_or(0, |it| it.members.len() as u64);
+    let fits = |(whole, piece): (u64, u64)| piece.checked_mul(members) == Some(whole);
+    members == 0 || entry.pieces.is_none_or(fits)
 }
 
 impl Job {

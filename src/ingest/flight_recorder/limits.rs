@@ -35,9 +35,10 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
             finding.why = vec!["A dump shows its process at one moment.".into()];
             finding.next = vec!["Write dumps again later, and compare them with these.".into()];
         } else if catalogue::is_gap(&finding.code) {
+            finding.why = vec!["A process that dies leaves no dump.".into()];
             finding.next = vec![
                 "Add the missing dumps (TORCH_FR_DUMP_TEMP_FILE names where they are written), or \
-                 look into the logs of these ranks: a process that dies leaves no dump."
+                 look into the logs of these ranks."
                     .into(),
             ];
         }

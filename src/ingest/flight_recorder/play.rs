@@ -1,7 +1,7 @@
 //! Passes the calls of a job to the engine, and limits its findings to what dumps can show.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ pub(super) struct Play<'a> {
     pub(super) groups: Groups,
     pub(super) calls: BTreeMap<u32, Calls>,
     messages: Messages,
+    /// For each group, the first collective that a rank has not completed, with that rank.
+    first_open: Vec<Option<(u32, Unit)>>,
     /// For coalesced groups, the entry that differs between ranks, by group and number.
     shown: BTreeMap<(usize, u64), usize>,
     /// When the dumps were written, in nanoseconds since the Unix epoch.
@@ -46,10 +48,12 @@ impl<'a> Play<'a> {
             groups,
             calls,
             messages,
+            first_open: Vec::new(),
             shown: BTreeMap::new(),
             end: 0,
             stall_after: Timing::default().default_stall_after,
         };
+        play.first_open = play.find_first_open();
         play.shown = play.representatives();
         play.set_end();
         play
@@ -150,7 +154,7 @@ impl<'a> Play<'a> {
             world: "".into(),
             at,
         });
-        for group in self.groups.of_rank(rank) {
+        for &group in self.groups.of_rank(rank) {
             out.push(Event::GroupJoined {
                 process,
                 group: Arc::clone(&self.groups.all[group].info),
@@ -165,8 +169,8 @@ impl<'a> Play<'a> {
     /// Calls that are only known to be complete, from the counters of a rank, where other ranks
     /// have not completed theirs.
     fn completed_before(&self, rank: u32, at: Timestamp, out: &mut Vec<Event>) {
-        for group in self.groups.of_rank(rank) {
-            let Some((open, unit)) = self.first_open(group) else {
+        for &group in self.groups.of_rank(rank) {
+            let Some((open, unit)) = &self.first_open[group] else {
                 continue;
             };
             let progress = self.groups.all[group].progress.get(&rank);
@@ -176,7 +180,7 @@ impl<'a> Play<'a> {
             if !completed || is_recorded {
                 continue;
             }
-            let mut call = self.call(open, unit, CallId(group as u64 + 1));
+            let mut call = self.call(*open, unit, CallId(group as u64 + 1));
             call.at = call.at.max(at);
             call.thread = ThreadId(0);
             call.numel = None;
@@ -190,15 +194,18 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// The first collective of a group that a rank has not completed, with that rank.
-    fn first_open(&self, group: usize) -> Option<(u32, &Unit)> {
-        let open = self.calls.iter().flat_map(|(&rank, calls)| {
-            let open =
-                move |unit: &&Unit| unit.group == group && !unit.is_message && !unit.is_complete;
-            let mut units = calls.units.iter();
-            units.find(open).map(|unit| (rank, unit))
-        });
-        open.min_by_key(|(_, unit)| unit.seq)
+    fn find_first_open(&self) -> Vec<Option<(u32, Unit)>> {
+        let mut first: Vec<Option<(u32, Unit)>> = vec![None; self.groups.all.len()];
+        for (&rank, calls) in &self.calls {
+            let collectives = calls.units.iter().filter(|unit| !unit.is_message);
+            for unit in collectives.filter(|unit| !unit.is_complete) {
+                let known = &mut first[unit.group];
+                if known.as_ref().is_none_or(|(_, known)| unit.seq < known.seq) {
+                    *known = Some((rank, unit.clone()));
+                }
+            }
+        }
+        first
     }
 
     /// Issues the calls of all ranks in the order of their times.
@@ -233,9 +240,9 @@ impl<'a> Play<'a> {
         }
         let on_host = is_on_host(&entry.backend);
         let later = calls.units[at + 1..].iter();
-        let mut later = later.filter(|it| entries[it.entries.start].thread == entry.thread);
+        let mut later = later.map(|it| &entries[it.entries.start].thread);
         // A thread of the host that has made no further call is in this one.
-        let is_inside = on_host && !unit.is_complete && later.next().is_none();
+        let is_inside = on_host && !unit.is_complete && later.all(|it| *it != entry.thread);
         call.is_async = unit.is_complete && (on_host || unit.is_message);
         issue(process(rank), call, unit.is_complete, is_inside, out);
     }
@@ -289,7 +296,7 @@ impl<'a> Play<'a> {
 
     /// How far a rank got, from entries and counters.
     fn progress(&self, rank: u32, dump: &Dump, out: &mut Vec<Event>) {
-        for at in self.groups.of_rank(rank) {
+        for &at in self.groups.of_rank(rank) {
             let group = &self.groups.all[at];
             let Some(progress) = group.progress.get(&rank) else {
                 continue;
@@ -308,44 +315,76 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Notes on ranks without a dump.
+    /// Notes on ranks without a dump that others may be waiting for, or whose dump is unreadable.
     fn missing_dumps(&self) -> Vec<Event> {
-        let job = self.job;
-        let ranks = (0..self.groups.world_size).filter(|rank| !job.ranks.contains_key(rank));
-        let note = |rank: u32| {
-            let known = job.unreadable.get(&rank);
-            let mut text = known.cloned().unwrap_or_else(|| "it left no dump".into());
-            if let Some(wait) = self.waits_for(rank) {
-                text.push_str(&wait);
+        /// Maximum number of ranks that are listed one by one.
+        const LISTED: usize = 64;
+        let mut texts: BTreeMap<u32, String> = BTreeMap::new();
+        let unreadable = self.job.unreadable.iter();
+        texts.extend(unreadable.map(|(&rank, text)| (rank, text.clone())));
+        for (at, call) in self.waits_for_missing() {
+            for rank in &self.groups.all[at].info.key.members {
+                if !self.job.ranks.contains_key(rank) {
+                    let text = texts
+                        .entry(*rank)
+                        .or_insert_with(|| "it left no dump".into());
+                    if !text.contains(" is not complete") {
+                        text.push_str(&call);
+                    }
+                }
             }
-            Event::Note {
+        }
+        texts
+            .retain(|rank, _| *rank < self.groups.world_size && !self.job.ranks.contains_key(rank));
+        let notes = texts
+            .into_iter()
+            .take(LISTED)
+            .map(|(rank, text)| Event::Note {
                 process: None,
                 kind: NoteKind::Unreadable,
                 rank: Some(rank),
                 pid: None,
                 text: text.into(),
                 at: Timestamp(self.end),
-            }
-        };
-        ranks.map(note).collect()
+            });
+        notes.collect()
     }
 
-    /// What other ranks may be waiting for, as all of those with a dump have made the call.
-    fn waits_for(&self, missing: u32) -> Option<String> {
-        let groups = self.groups.of_rank(missing);
-        let found = groups.filter_map(|at| {
-            let (rank, unit) = self.first_open(at)?;
-            let group = &self.groups.all[at];
+    /// Groups whose ranks with a dump have all made a call that is not complete, with a sentence on
+    /// the call: of the groups of each rank without a dump, the one with the earliest call.
+    fn waits_for_missing(&self) -> Vec<(usize, String)> {
+        let mut found: Vec<(Call, usize)> = Vec::new();
+        for (at, group) in self.groups.all.iter().enumerate() {
+            let Some((rank, unit)) = &self.first_open[at] else {
+                continue;
+            };
+            let is_incomplete = group.progress.len() < group.info.key.members.len();
             let all = group.progress.values().all(|it| it.issued >= unit.seq);
-            all.then(|| (self.call(rank, unit, CallId(0)), unit.seq))
+            if is_incomplete && all {
+                found.push((self.call(*rank, unit, CallId(0)), at));
+            }
+        }
+        found.sort_by_key(|(call, _)| call.at);
+        let mut told: BTreeSet<u32> = BTreeSet::new();
+        found.retain(|(_, at)| {
+            let members = self.groups.all[*at].info.key.members.iter();
+            let missing = members.filter(|rank| !self.job.ranks.contains_key(rank));
+            let new: Vec<u32> = missing
+                .copied()
+                .filter(|rank| !told.contains(rank))
+                .collect();
+            told.extend(&new);
+            !new.is_empty()
         });
-        let (call, seq) = found.min_by_key(|(call, _)| call.at)?;
-        let group = call.group.as_ref().map(|it| it.description.to_string());
-        Some(format!(
-            "; {} #{seq} of {} is not complete, and all of its ranks with a dump have made that call",
-            call.op,
-            group.unwrap_or_default(),
-        ))
+        let sentence = |(call, at): (Call, usize)| {
+            let group = &self.groups.all[at].info;
+            let text = format!(
+                "; {} #{} of {} is not complete, and all of its ranks with a dump have made that call",
+                call.op, call.seq, group.description,
+            );
+            (at, text)
+        };
+        found.into_iter().map(sentence).collect()
     }
 
     /// For each coalesced group of collectives, the first entry that differs between ranks.
