@@ -379,7 +379,10 @@ fn j_traces_of_hooks() {
             json!([[8], [4]]),
         ),
     ];
-    check(vec![pair("J1", [&order, &order], false, "DD116 []", "")]);
+    check(vec![
+        pair("J1", [&order, &order], false, "healthy", ""),
+        pair("J1, behind", [&order, &order[..3]], true, "DD101 [1]", ""),
+    ]);
     for (name, inputs, outputs) in [
         ("all_gather", one(), json!([[8], [8], [8]])),
         ("reduce_scatter", json!([[8], [8], [8]]), one()),

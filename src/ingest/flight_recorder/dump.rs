@@ -139,6 +139,10 @@ impl Dump {
                 None => dump.skipped += 1,
             }
         }
+        if dump.cut.is_some() {
+            // The last one may be incomplete.
+            dump.entries.pop();
+        }
         Ok(dump)
     }
 

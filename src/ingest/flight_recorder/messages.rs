@@ -53,7 +53,9 @@ impl Messages {
         let whole: BTreeSet<u32> = whole.map(|(&rank, _)| rank).collect();
         for ((group, sender, receiver), channel) in channels {
             let both = whole.contains(&sender) && whole.contains(&receiver);
-            let seen = job.ranks.contains_key(&sender) && job.ranks.contains_key(&receiver);
+            // The last messages of a dump that was cut off are unknown.
+            let is_read = |rank: &u32| job.ranks.get(rank).is_some_and(|it| it.cut.is_none());
+            let seen = is_read(&sender) && is_read(&receiver);
             let from = if both {
                 None
             } else if seen && groups.all[group].is_pair(sender, receiver) {

@@ -111,22 +111,24 @@ impl Calls {
             units,
             one_stream: true,
         };
-        calls.last_are_open(dump, &silent);
+        calls.last_are_open(dump, groups, &silent);
         calls.one_stream = calls.is_in_order(dump);
         calls
     }
 
-    /// The last call of each group on a backend that never records completion is not complete, as
-    /// far as known.
-    fn last_are_open(&mut self, dump: &Dump, silent: &BTreeSet<Arc<str>>) {
+    /// On a backend that never records completion, the last call of a group is not complete if
+    /// another rank has not made it.
+    fn last_are_open(&mut self, dump: &Dump, groups: &Groups, silent: &BTreeSet<Arc<str>>) {
         let mut last: BTreeMap<GroupAt, usize> = BTreeMap::new();
         for (at, unit) in self.units.iter().enumerate() {
             if silent.contains(&dump.entries[unit.entries.start].backend) {
                 last.insert(unit.group, at);
             }
         }
-        for at in last.into_values() {
-            self.units[at].is_complete = false;
+        for (group, at) in last {
+            let unit = &mut self.units[at];
+            let mut progress = groups.all[group].progress.values();
+            unit.is_complete = !progress.any(|it| it.issued < unit.seq);
         }
     }
 
