@@ -15,16 +15,16 @@ use crate::report::{json, markdown, sarif};
 
 /// Diagnose a job from the files it left behind.
 ///
-/// Accepts any mix of run directories, journals and black boxes; file types are detected by content.
-/// All files of one job, also from several nodes, give one report. Files of several jobs give one
-/// report per job.
+/// Accepts any mix of run directories, journals, black boxes and Flight Recorder dumps of PyTorch
+/// (pickle or JSON, also .gz and .tar.gz); file types are detected by content. All files of one job,
+/// also from several nodes, give one report. Files of several jobs give one report per job.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
                   error, 3 nothing could be analyzed, 4 insufficient evidence for a verdict."
 )]
 pub(super) struct Analyze {
-    /// Run directory, journal or black box
+    /// Run directory, journal, black box, or Flight Recorder dumps
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Output format
