@@ -45,8 +45,8 @@ pub(super) fn is_candidate(head: &[u8]) -> bool {
         "\"nccl_version\"",
     ];
     match head {
-        // A pickle of protocol 2 or later, or a gzip file.
-        [0x80, 2..=5, ..] | [0x1f, 0x8b, ..] => true,
+        // A pickle of protocol 2 or later, or a file compressed with gzip or zstd.
+        [0x80, 2..=5, ..] | [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => true,
         _ if is_archive(head) => true,
         _ => head.trim_ascii_start().first() == Some(&b'{') && keys.iter().any(|key| has(key)),
     }
@@ -243,6 +243,10 @@ pub(super) fn parse(bytes: Vec<u8>, damage: Option<String>) -> Result<Dump, Inva
     let (mut document, root): (Document, Value) = match bytes.trim_ascii_start().first() {
         Some(0x80) => pickle::read(bytes)?,
         Some(b'{') => json::read(&bytes)?,
+        Some(0x28) if bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => {
+            let text = "it is compressed with zstd: decompress it first (zstd -d)";
+            return Err(Invalid(text.into()));
+        }
         Some(_) => {
             return Err(Invalid(
                 "it is neither a pickle of protocol 2 or later nor JSON, as Flight Recorder dumps \
