@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
-use ddp_doctor_proto::{NoteKind, Op, ReduceOp};
+use ddp_doctor_proto::{DType, NoteKind, Op, ReduceOp};
 
 use super::dump::{Dump, Entry};
 use super::groups::Groups;
@@ -389,12 +389,12 @@ impl<'a> Play<'a> {
 
     /// For each coalesced group of collectives, the first entry that differs between ranks.
     fn representatives(&self) -> BTreeMap<(usize, u64), usize> {
-        let signatures = |rank: u32, unit: &Unit| -> Vec<(Op, Option<u64>, u8)> {
+        let signatures = |rank: u32, unit: &Unit| -> Vec<Signature> {
             let entries = &self.job.ranks[&rank].entries[unit.entries.clone()];
-            let signature = |it: &Entry| (it.op, it.numel, it.dtype.number());
+            let signature = |it: &Entry| (it.op, it.numel, it.dtype);
             entries.iter().map(signature).collect()
         };
-        let mut first: BTreeMap<(usize, u64), Vec<(Op, Option<u64>, u8)>> = BTreeMap::new();
+        let mut first: BTreeMap<(usize, u64), Vec<Signature>> = BTreeMap::new();
         let mut shown = BTreeMap::new();
         for (&rank, calls) in &self.calls {
             let several = calls.units.iter().filter(|unit| unit.entries.len() > 1);
@@ -414,6 +414,9 @@ impl<'a> Play<'a> {
         shown
     }
 }
+
+/// What the entries of a coalesced group must agree on.
+type Signature = (Op, Option<u64>, DType);
 
 /// Streams of calls that are derived from counters have numbers from here on.
 const COUNTED: u64 = 1 << 32;

@@ -183,7 +183,10 @@ fn files_that_are_no_dumps_are_named_as_such() {
         b"epoch,loss\n1,2\n".to_vec(),
         "neither a pickle of protocol 2 or later nor JSON",
     );
-    rejected(b"\x28\xb5\x2f\xfd\x00".to_vec(), "compressed with zstd: decompress it first");
+    rejected(
+        b"\x28\xb5\x2f\xfd\x00".to_vec(),
+        "compressed with zstd: decompress it first",
+    );
     rejected(Vec::new(), "it is empty");
     rejected(b"\x80\x02.".to_vec(), "a value is used that is not there");
     rejected(b"\x80\x02e.".to_vec(), "a collection ends that never began");
