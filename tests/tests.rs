@@ -1,6 +1,7 @@
 //! The integration tests, one binary.
 //!
 //! * `copied`: the program without its Python package and libraries.
+//! * `dumps`: `analyze` on Flight Recorder dumps.
 //! * `framework`: a scenario with a wrong expectation fails, and the message says why.
 //! * `launchers`: ways to start a job, and failures between `run` and the job.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
@@ -20,6 +21,7 @@
 //! * `streams`: streams at a coordinator and black boxes that are not those of the job.
 //! * `structure`: allowed dependencies and other invariants of the architecture.
 //! * `timing`: `DDP_DOCTOR_TIME_SCALE`.
+//! * `vectors`: the test vectors of PyTorch's analyzer of dumps, with our verdicts.
 //! * `watch`: the dashboard on a terminal, beside real jobs.
 
 #![expect(
@@ -33,6 +35,7 @@
 mod copied;
 #[path = "doubles/harness.rs"]
 mod doubles;
+mod dumps;
 mod framework;
 mod launchers;
 mod linking;
@@ -54,4 +57,5 @@ mod streams;
 mod structure;
 mod support;
 mod timing;
+mod vectors;
 mod watch;

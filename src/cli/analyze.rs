@@ -14,17 +14,18 @@ use crate::report::{csv, html, json, markdown, perfetto, sarif};
 
 /// Diagnose a job from the files it left behind.
 ///
-/// Accepts any mix of run directories, journals, black boxes, logs (torchrun, Slurm, NCCL, PyTorch;
-/// also gzip) and printed stacks (py-spy, faulthandler); file types are detected by content. All
-/// files of one job, also from several nodes, give one report. Files of several jobs give one report
-/// per job; all logs count as one job.
+/// Accepts any mix of run directories, journals, black boxes, Flight Recorder dumps of PyTorch
+/// (pickle or JSON, also .gz and .tar.gz), logs (torchrun, Slurm, NCCL, PyTorch; also .gz) and
+/// printed stacks (py-spy, faulthandler); file types are detected by content. All files of one job,
+/// also from several nodes, give one report. Files of several jobs give one report per job; all
+/// logs count as one job.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
                   error, 3 nothing could be analyzed, 4 insufficient evidence for a verdict."
 )]
 pub(super) struct Analyze {
-    /// Run directory, journal, black box, log, or directory of logs
+    /// Run directory, journal, black box, Flight Recorder dumps, log, or directory of logs
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Output format

@@ -254,31 +254,7 @@ impl Engine {
     /// Verdict on the job, from the leading finding.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        let leading = self
-            .findings
-            .iter()
-            .find(|finding| finding.role == Role::Initiating && finding.effect != Effect::None);
-        match leading.map(|finding| finding.effect) {
-            Some(Effect::Blocks) => Verdict::Hang,
-            Some(Effect::Crashes) => Verdict::Crash,
-            Some(Effect::Corrupts) => Verdict::Wrong,
-            Some(Effect::Slows) => Verdict::Slow,
-            Some(Effect::None) | None => {
-                // DD901 may also concern a process that is no rank. It is an error if it leaves the
-                // verdict open.
-                let is_gap = |finding: &Finding| {
-                    catalogue::is_gap(&finding.code)
-                        && (finding.code != catalogue::DD901.code
-                            || finding.severity >= Severity::Error)
-                };
-                let blind = self.findings.iter().any(is_gap);
-                if blind {
-                    Verdict::Insufficient
-                } else {
-                    Verdict::Healthy
-                }
-            }
-        }
+        verdict_of(&self.findings)
     }
 
     fn rank_states(&self) -> Vec<Rank> {
@@ -389,6 +365,35 @@ impl Engine {
             })
         });
         waits.max_by_key(|waiting| waiting.waited_ms)
+    }
+}
+
+/// Verdict on a job, from the leading one of its findings.
+#[must_use]
+pub fn verdict_of(findings: &[Finding]) -> Verdict {
+    let leading = findings
+        .iter()
+        .find(|finding| finding.role == Role::Initiating && finding.effect != Effect::None);
+    match leading.map(|finding| finding.effect) {
+        Some(Effect::Blocks) => Verdict::Hang,
+        Some(Effect::Crashes) => Verdict::Crash,
+        Some(Effect::Corrupts) => Verdict::Wrong,
+        Some(Effect::Slows) => Verdict::Slow,
+        Some(Effect::None) | None => {
+            // DD901 may also concern a process that is no rank. It is an error if it leaves the
+            // verdict open.
+            let is_gap = |finding: &Finding| {
+                catalogue::is_gap(&finding.code)
+                    && (finding.code != catalogue::DD901.code
+                        || finding.severity >= Severity::Error)
+            };
+            let blind = findings.iter().any(is_gap);
+            if blind {
+                Verdict::Insufficient
+            } else {
+                Verdict::Healthy
+            }
+        }
     }
 }
 

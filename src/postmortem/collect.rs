@@ -11,7 +11,10 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 
 use super::Remark;
 use crate::evidence::journal::{JournalError, Reader};
-use crate::ingest::logs::{self, Log};
+use crate::ingest::{
+    flight_recorder,
+    logs::{self, Log},
+};
 use crate::node::boxes::{BoxDir, SHARED_MEMORY};
 use crate::node::rundir::Description;
 
@@ -30,6 +33,8 @@ pub(super) struct Collected {
     pub(super) no_boxes: Vec<NoBoxFile>,
     /// Logs that state something.
     pub(super) logs: Vec<Log>,
+    /// Files that may contain Flight Recorder dumps.
+    pub(super) dumps: Vec<PathBuf>,
     /// Evidence that exists and is unreadable.
     pub(super) gaps: Vec<Gap>,
     pub(super) remarks: Vec<Remark>,
@@ -122,7 +127,7 @@ impl Collected {
             }
             Ok(FileKind::BlackBox) => return self.black_box(path, place),
             Ok(_) if is_marker => return self.marker(path, place),
-            Ok(FileKind::FlightRecorder) => NO_FLIGHT_RECORDER.into(),
+            Ok(FileKind::FlightRecorder) => return self.dump(path),
             Ok(FileKind::Report) => {
                 "this is a report of ddp-doctor: give the evidence it was made from, the run \
                  directory"
@@ -177,16 +182,8 @@ impl Collected {
         // Boxes of an active run, or of one that was killed, are still in shared memory.
         let canonical = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         folders.extend(BoxDir::awaited(Path::new(SHARED_MEMORY), &canonical));
-        let mut flight_records = Vec::new();
         for folder in &folders {
-            self.folder(folder, place, description.as_ref(), &mut flight_records);
-        }
-        if let Some(first) = flight_records.first() {
-            let others = match flight_records.len() {
-                1 => String::new(),
-                n => format!(" ({n} of them)"),
-            };
-            self.remark(first, format!("{NO_FLIGHT_RECORDER}{others}"));
+            self.folder(folder, place, description.as_ref());
         }
         // Beside recordings, the output of a job says nothing more.
         if self.met == before.0 {
@@ -202,15 +199,11 @@ impl Collected {
         }
     }
 
-    fn folder(
-        &mut self,
-        folder: &Path,
-        place: Place,
-        description: Option<&Description>,
-        flight_records: &mut Vec<PathBuf>,
-    ) {
+    fn folder(&mut self, folder: &Path, place: Place, description: Option<&Description>) {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
+            // Boxes in shared memory may be moved to their run directory meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return self.remark(folder, reason(&error)),
         };
         let files = entries.flatten().map(|entry| entry.path());
@@ -223,7 +216,7 @@ impl Collected {
             match kind_of(&path) {
                 Ok(FileKind::Journal) => self.journal(&path, place, description),
                 Ok(FileKind::BlackBox) => self.black_box(&path, place),
-                Ok(FileKind::FlightRecorder) => flight_records.push(path),
+                Ok(FileKind::FlightRecorder) => self.dump(&path),
                 Ok(_) => self.marker(&path, place),
                 Err(error) => self.remark(&path, reason(&error)),
             }
@@ -281,6 +274,12 @@ impl Collected {
         }
     }
 
+    fn dump(&mut self, path: &Path) {
+        if self.takes(path) {
+            self.dumps.push(path.to_owned());
+        }
+    }
+
     fn marker(&mut self, path: &Path, place: Place) {
         let marker = file_name(path).and_then(|name| NoBox::parse(&name));
         if let Some(marker) = marker {
@@ -312,9 +311,8 @@ impl Collected {
 
 const NOTHING_IN_TEXT: &str =
     "this text has no line of torchrun, PyTorch, NCCL or Slurm about a failure, and no stacks";
-const WANTED: &str =
-    "give run directories, journals, black boxes, logs of a job, or stacks as text";
-const NO_FLIGHT_RECORDER: &str = "Flight Recorder dumps are not read yet";
+const WANTED: &str = "give run directories, journals, black boxes, Flight Recorder dumps (pickle or JSON), logs of a \
+     job, or stacks as text";
 
 /// Detects the kind of a file from its beginning.
 fn kind_of(path: &Path) -> io::Result<FileKind> {
@@ -328,12 +326,10 @@ fn kind_of(path: &Path) -> io::Result<FileKind> {
         [] => FileKind::Empty,
         [b'D', b'D', b'P', b'J', ..] => FileKind::Journal,
         [b'D', b'D', b'P', b'D', b'B', b'O', b'X', ..] => FileKind::BlackBox,
-        // A pickle of protocol 2 or later: a dump of PyTorch's Flight Recorder.
-        [0x80, 2..=5, ..] => FileKind::FlightRecorder,
         [b'{', ..] if has("ddp-doctor/report") => FileKind::Report,
         [b'{', ..] if has("boot_id") && has("start_ticks") => FileKind::Description,
-        [b'{', ..] if has("entries") && has("pg_config") => FileKind::FlightRecorder,
         head if logs::is_text(head) => FileKind::Text,
+        head if flight_recorder::is_candidate(head) => FileKind::FlightRecorder,
         _ => FileKind::Unknown,
     })
 }
@@ -370,8 +366,8 @@ fn nothing_in(dir: &Path) -> String {
         [] if dir.join("report.json").exists() => {
             "there is a report and no evidence: journal and black boxes are gone".into()
         }
-        [] => "there is no evidence in it: neither a journal nor a black box, nor a log that states a \
-             failure"
+        [] => "there is no evidence in it: neither a journal, a black box nor a Flight Recorder dump, nor a \
+             log that states a failure"
             .into(),
         [one] => format!("this is no run directory; there is one in it: {one}"),
         several => format!(

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
 
-use crate::ingest::logs;
+use crate::ingest::{flight_recorder, logs};
 use crate::report::timeline::Timeline;
 
 mod collect;
@@ -53,19 +53,26 @@ impl std::fmt::Display for Remark {
     }
 }
 
-/// Analyzes run directories, journals, black boxes and logs, in any mix.
+/// Analyzes run directories, journals, black boxes, Flight Recorder dumps and logs, in any mix.
 #[must_use]
 pub fn analyze(paths: &[PathBuf]) -> Analysis {
-    let found = collect::collect(paths);
+    let mut found = collect::collect(paths);
     let mut analysis = Analysis {
         remarks: found.remarks.clone(),
         ..Analysis::default()
     };
+    let dumps = std::mem::take(&mut found.dumps);
     for job in jobs::of(found, &mut analysis.remarks) {
         let claims = logs::Claims::of(&job.logs);
         let mut collector = timeline::Collector::default();
         let mut report = play::play(job, &mut analysis.remarks, &mut collector).report();
         claims.limit(&mut report);
+        analysis.timelines.push(collector.finish(&report));
+        analysis.reports.push(report);
+    }
+    for job in flight_recorder::read(&dumps, &mut analysis.remarks) {
+        let mut collector = timeline::Collector::default();
+        let report = flight_recorder::diagnose(&job, &mut collector);
         analysis.timelines.push(collector.finish(&report));
         analysis.reports.push(report);
     }

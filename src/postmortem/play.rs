@@ -20,7 +20,7 @@ use crate::evidence::blackbox;
 use crate::evidence::decode::{Decoder, KnownProcess};
 use crate::evidence::journal::Reader;
 use crate::evidence::settings;
-use crate::ingest::logs;
+use crate::ingest::{Observer, logs};
 use crate::node::proc::{self, Watched};
 
 /// Minimum interval of engine evaluations while a journal is played: that of a live node.
@@ -31,15 +31,6 @@ const PATIENCE: u32 = 64;
 const TEARDOWN: Duration = Duration::from_secs(10);
 /// Number of messages of a box decoded at a time.
 const AT_ONCE: usize = 4096;
-
-/// Observes a job while it is played.
-pub(super) trait Observer {
-    /// An event is about to be passed to the engine.
-    fn event(&mut self, _event: &Event) {}
-
-    /// The engine was evaluated at `now`. `changed`: its findings or rank states are others.
-    fn evaluated(&mut self, engine: &Engine, now: Timestamp, changed: bool);
-}
 
 /// Plays the evidence of a job to its end. Returns the engine in its final state.
 pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut dyn Observer) -> Engine {

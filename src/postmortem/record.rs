@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::{Remark, collect, jobs, play};
 use crate::diagnosis::Engine;
-use crate::ingest::logs;
+use crate::ingest::{Observer, logs};
 use crate::report::viewer::{Detail, Sent};
 
 /// Minimum time between two updates, unless the number of findings changes.
@@ -59,7 +59,7 @@ struct Recorder {
     bytes: usize,
 }
 
-impl play::Observer for Recorder {
+impl Observer for Recorder {
     fn evaluated(&mut self, engine: &Engine, now: Timestamp, changed: bool) {
         self.evaluated = now;
         let every = EVERY * (1 << (self.bytes / ROOM).min(16));

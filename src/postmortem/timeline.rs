@@ -7,10 +7,10 @@ use std::time::Duration;
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::{CallState, Effect, Report, Timestamp, Verdict};
 
-use super::play::Observer;
 use crate::diagnosis::event::{Call, CallId, MemorySample, ProcessId, Stacks, ThreadId};
 use crate::diagnosis::waits::Waits;
 use crate::diagnosis::{Engine, Event};
+use crate::ingest::Observer;
 use crate::report::timeline::Event as What;
 use crate::report::timeline::{Blocked, Curve, Mark, TimedCall, Timeline, Track};
 

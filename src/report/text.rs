@@ -99,11 +99,11 @@ pub fn about(report: &Report) -> String {
         n => format!("{n} {what}s"),
     };
     let ranks = job.world_size.unwrap_or(report.ranks.len() as u32);
-    let mut parts = vec![format!(
-        "{} on {}",
-        count(u64::from(ranks), "rank"),
-        count(u64::from(job.nodes), "node")
-    )];
+    let mut parts = vec![count(u64::from(ranks), "rank")];
+    // The number of nodes may be unknown.
+    if job.nodes > 0 {
+        parts[0] += &format!(" on {}", count(u64::from(job.nodes), "node"));
+    }
     if !job.backends.is_empty() {
         parts.push(plain(&job.backends.join(", ")));
     }

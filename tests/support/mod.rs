@@ -1,6 +1,7 @@
 //! Helpers shared by the integration tests.
 
 pub(crate) mod coordinator;
+pub(crate) mod dumps;
 pub(crate) mod jobs;
 pub(crate) mod process;
 pub(crate) mod programs;

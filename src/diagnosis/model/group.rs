@@ -539,8 +539,11 @@ impl JoinedCall {
                 missing.to_vec()
             };
         }
+        // Any missing member may be the root, or lie between the root and this rank.
+        let root_is_unknown = self.call.root.is_none() && self.call.on_stream.is_some();
         match self.call.op.direction() {
             Direction::Symmetric => missing.to_vec(),
+            Direction::FromRoot | Direction::ToRoot if root_is_unknown => missing.to_vec(),
             Direction::FromRoot => missing
                 .iter()
                 .copied()

@@ -286,16 +286,26 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
     let mut hosts: Vec<&str> = members.iter().map(|process| &*process.host).collect();
     hosts.sort_unstable();
     hosts.dedup();
+    let interface = if backend.contains("nccl") {
+        "NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
+    } else {
+        "GLOO_SOCKET_IFNAME"
+    };
+    // Evidence that other programs recorded may contain neither process ids nor hosts.
     let pid = members.first().map_or(0, |process| process.pid);
+    let connections = match pid {
+        0 => String::new(),
+        pid => format!(
+            "Look at the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent \
+             and is not acknowledged. ",
+        ),
+    };
+    let hosts = match hosts.join(", ") {
+        names if names.is_empty() => String::new(),
+        names => format!(" ({names})"),
+    };
     let mut next = vec![format!(
-        "Look at the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent and \
-         is not acknowledged. Check that the interface that is used ({}) reaches every host ({}).",
-        if backend.contains("nccl") {
-            "NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
-        } else {
-            "GLOO_SOCKET_IFNAME"
-        },
-        hosts.join(", "),
+        "{connections}Check that the interface that is used ({interface}) reaches every host{hosts}.",
     )];
     if backend.contains("nccl") {
         next.push(
