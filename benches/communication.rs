@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use ddp_doctor::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
 use ddp_doctor::diagnosis::model::Model;
-use ddp_doctor::diagnosis::{communication, lateness};
+use ddp_doctor::diagnosis::speed::{communication, lateness};
 use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 

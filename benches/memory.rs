@@ -12,8 +12,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ddp_doctor::diagnosis::growth;
 use ddp_doctor::diagnosis::model::Series;
+use ddp_doctor::diagnosis::trends::growth;
 use ddp_doctor::node::cgroup::{self, MemoryGroup};
 use ddp_doctor::node::proc;
 use ddp_doctor_proto::report::Timestamp;

@@ -17,6 +17,7 @@ preload        cost of starting a program that inherits this library and calls n
 lateness       cost of recording why a rank is late
 communication  cost of analyzing the durations of collectives, by their number
 stacks         cost of capturing its stacks for a busy process
+dumps          time and memory for analyzing the Flight Recorder dumps of 1 024 ranks
 latency        time from the deciding call to the finding, for every planted fault
 """
 
@@ -41,6 +42,7 @@ PARTS = {
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
     "lateness": [sys.executable, os.path.join(HERE, "lateness.py")],
     "communication": ["cargo", "bench", "--quiet", "--bench", "communication"],
+    "dumps": [sys.executable, os.path.join(HERE, "dumps.py")],
     "latency": [sys.executable, os.path.join(HERE, "latency.py")],
 }
 

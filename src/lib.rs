@@ -1,21 +1,18 @@
 //! The program `ddp-doctor`: monitors a distributed training job and reports why it hangs.
 //!
 //! [`cli`] parses arguments and runs a command. [`node`] starts a job and reads the black boxes of
-//! its ranks; [`coordinator`] receives the evidence of the nodes and passes it, through
+//! its ranks; [`ingest`] reads the files of other programs; [`coordinator`] receives the evidence of the nodes and passes it, through
 //! [`evidence::decode`], to the engine in [`diagnosis`]; [`report`] formats the diagnosis as text
-//! and files. [`demo`] contains jobs with a planted fault for a first trial.
+//! and files. [`ingest`] reads what other tools leave behind. [`demo`] contains jobs with a planted fault for a first trial.
 
 pub mod cli;
 pub mod coordinator;
 pub mod demo;
-pub mod diagnosis;
 pub mod evidence;
 pub mod files;
+pub mod ingest;
 pub mod node;
 pub mod postmortem;
 pub mod report;
 
-// Unit tests run scenarios with the harness of the integration tests, which refers to this crate by
-// name.
-#[cfg(test)]
-extern crate self as ddp_doctor;
+pub use ddp_doctor_diagnosis as diagnosis;

@@ -65,11 +65,9 @@ fn unmet_expectation_fails() {
 }
 
 #[test]
-fn shown_prints_the_finding_with_the_given_code() {
-    let scenario = Scenario::parse(EARLY_EXIT).unwrap();
-    let shown = scenario.shown("DD102").unwrap();
-    assert!(shown.starts_with("error[DD102] early-exit: "), "{shown}");
-    assert_eq!(scenario.shown("DD103").unwrap_err(), "no DD103 was found");
+fn example_without_its_finding_fails() {
+    let example = format!("example = \"DD103\"\n{EARLY_EXIT}\n[[expect]]\ncode = \"DD102\"");
+    fails(&example, "no DD103 was found");
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use ddp_doctor::diagnosis::event::Event;
@@ -18,7 +17,9 @@ use tempfile::TempDir;
 use crate::support::artifact;
 use crate::support::coordinator::Coordinator;
 use crate::support::process::{PROGRAM, eventually, program, run_to_end};
+use crate::support::programs::{TRAINING, compile, flood, training};
 use crate::support::report::{initiating, is_healthy};
+use crate::support::result::{HealthyJob, assert_same_result};
 
 /// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,60 +28,12 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-pub(crate) fn library() -> PathBuf {
-    artifact("libddp_doctor.so")
-}
-
 /// The example in Rust.
 fn ring() -> PathBuf {
     artifact("examples/ring")
 }
 
-/// A program in C, linked with the library.
-struct Compiled {
-    _scratch: TempDir,
-    program: PathBuf,
-}
-
-fn compile(source: &str) -> Compiled {
-    let scratch = tempfile::tempdir().unwrap();
-    let program = scratch.path().join("program");
-    let library = library();
-    let folder = library.parent().unwrap();
-    let compiled = Command::new("gcc")
-        .args([
-            "-std=c11",
-            "-Wall",
-            "-Wextra",
-            "-Wpedantic",
-            "-Werror",
-            "-o",
-        ])
-        .arg(&program)
-        .arg(root().join(source))
-        .arg("-I")
-        .arg(root().join("agent/capi/include"))
-        .arg("-L")
-        .arg(folder)
-        .arg("-lddp_doctor")
-        .arg(format!("-Wl,-rpath,{}", folder.display()))
-        .status()
-        .unwrap();
-    assert!(compiled.success());
-    Compiled {
-        _scratch: scratch,
-        program,
-    }
-}
-
-const TRAINING: &str = "agent/capi/examples/training.c";
 const RING: &str = "agent/examples/ring.rs";
-
-/// The example in C.
-fn training() -> &'static Path {
-    static TRAINED: OnceLock<Compiled> = OnceLock::new();
-    &TRAINED.get_or_init(|| compile(TRAINING)).program
-}
 
 /// 1-based number of the first line of a source that contains this text.
 fn line(source: &str, text: &str) -> u32 {
@@ -115,7 +68,7 @@ fn run(command: &[&str]) -> Report {
 
 #[test]
 fn c_job_is_diagnosed_to_the_line() {
-    let training = training().to_str().unwrap();
+    let training = training();
     let report = run(&[training, "4", "barrier"]);
     assert_eq!(initiating(&report), ("DD103", &[2][..]));
     let (odd, others) = (
@@ -148,7 +101,7 @@ fn memory_of_c_ranks_is_sampled_and_journaled() {
     let mut run = program(scratch.path());
     run.args(["run", "--run-dir", "run", "--on-hang", "kill"])
         .args(["--kill-after", "3", "--"])
-        .args([training().to_str().unwrap(), "3", "early-exit"]);
+        .args([training(), "3", "early-exit"]);
     let finished = run_to_end(run);
     assert_eq!(finished.status, Some(75), "{finished}");
     let mut journal = Journal::open(&scratch.path().join("run/journal.ddpj")).unwrap();
@@ -181,7 +134,7 @@ fn memory_of_c_ranks_is_sampled_and_journaled() {
 
 #[test]
 fn healthy_c_job_has_no_findings() {
-    is_healthy(&run(&[training().to_str().unwrap(), "4"]), 4);
+    is_healthy(&HealthyJob::start(&[]).assert_same_result(), 4);
 }
 
 #[test]
@@ -205,7 +158,9 @@ fn rust_job_is_diagnosed_to_the_line() {
 
 #[test]
 fn healthy_rust_job_has_no_findings() {
-    is_healthy(&run(&[ring().to_str().unwrap()]), 3);
+    let ring = ring().into_os_string().into_string().unwrap();
+    let mut job = HealthyJob::start_program(&[], &[ring]);
+    is_healthy(&job.assert_same_result(), 3);
 }
 
 // --- With a standing coordinator -----------------------------------------------------------------
@@ -246,7 +201,7 @@ impl Bare {
             .env("DDP_DOCTOR_BOX_DIR", scratch.path().join("boxes"))
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(fs::File::create(scratch.path().join("printed")).unwrap())
             .stderr(fs::File::create(scratch.path().join("said")).unwrap())
             .process_group(0)
             .spawn()
@@ -283,6 +238,14 @@ impl Bare {
     fn wait(&mut self) -> Option<i32> {
         eventually("the job ends", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap().code()
+    }
+
+    /// Waits for the exit. Panics unless the result is that of the command without ddp-doctor.
+    #[track_caller]
+    fn assert_same_result(&mut self, command: &[&str]) {
+        let status = self.wait();
+        let printed = fs::read(self.scratch.path().join("printed")).unwrap();
+        assert_same_result(command, status, printed);
     }
 
     fn signal(&self, signal: &str) {
@@ -322,7 +285,7 @@ fn reporters(folder: &Path) -> Vec<u32> {
 #[test]
 fn job_started_without_run_reports_to_a_coordinator() {
     let mut coordinator = Coordinator::start();
-    let training = training().to_str().unwrap();
+    let training = training();
     let address = coordinator.address().to_owned();
     let hung = Bare::start("hung", &address, &[training, "4", "barrier"]);
     let mut healthy = Bare::start("healthy", &address, &[training, "3"]);
@@ -364,7 +327,7 @@ fn job_started_without_run_reports_to_a_coordinator() {
 #[test]
 fn killed_ranks_are_reported_with_their_signal() {
     let coordinator = Coordinator::start();
-    let training = training().to_str().unwrap();
+    let training = training();
     let bare = Bare::start("killed", coordinator.address(), &[training, "4", "barrier"]);
     coordinator.until("killed", |report| !report.findings.is_empty());
     let mut ranks = bare.ranks();
@@ -388,8 +351,7 @@ fn killed_ranks_are_reported_with_their_signal() {
 fn last_records_of_a_short_lived_process_arrive() {
     let coordinator = Coordinator::start();
     let program = compile("tests/jobs/c/last_words.c");
-    let program = program.program.to_str().unwrap();
-    let mut bare = Bare::start("brief", coordinator.address(), &[program]);
+    let mut bare = Bare::start("brief", coordinator.address(), &[program.path()]);
     assert_eq!(bare.wait(), Some(0));
     let report = coordinator.until("brief", has_ended);
     assert_eq!(report.ranks.len(), 2, "{report:#?}");
@@ -407,7 +369,7 @@ fn late_or_restarted_coordinator_gets_all_records() {
     let mut coordinator = Coordinator::start();
     let address = coordinator.address().to_owned();
     coordinator.kill();
-    let training = training().to_str().unwrap();
+    let training = training();
     let bare = Bare::start("late", &address, &[training, "4", "root"]);
     eventually("it hangs", || bare.ranks().len() == 4);
     std::thread::sleep(Duration::from_millis(500));
@@ -433,10 +395,10 @@ fn late_or_restarted_coordinator_gets_all_records() {
 
 #[test]
 fn job_without_a_coordinator_runs_and_leaves_its_boxes() {
-    let training = training().to_str().unwrap();
+    let training = training();
     let started = Instant::now();
     let mut bare = Bare::start("alone", "127.0.0.1:1", &[training, "4"]);
-    assert_eq!(bare.wait(), Some(0));
+    bare.assert_same_result(&[training, "4"]);
     assert!(
         started.elapsed() < PATIENCE / 2,
         "the job waited for a coordinator"
@@ -459,9 +421,9 @@ fn job_without_a_coordinator_runs_and_leaves_its_boxes() {
 fn missing_box_is_one_line() {
     let taken = tempfile::NamedTempFile::new().unwrap();
     let environment = [("DDP_DOCTOR_BOX_DIR", taken.path().to_str().unwrap())];
-    let command = [training().to_str().unwrap(), "4"];
+    let command = [training(), "4"];
     let mut bare = Bare::start_with("none", "127.0.0.1:1", &command, &environment);
-    assert_eq!(bare.wait(), Some(0));
+    bare.assert_same_result(&command);
     let said = bare.said();
     assert!(
         said.starts_with("ddp-doctor: nothing is captured: no room for a black box"),
@@ -472,7 +434,7 @@ fn missing_box_is_one_line() {
 
 #[test]
 fn reporting_failure_is_one_line() {
-    let training = training().to_str().unwrap();
+    let training = training();
     for (name, value, because) in [
         (
             "DDP_DOCTOR_PROGRAM",
@@ -487,7 +449,7 @@ fn reporting_failure_is_one_line() {
     ] {
         let mut bare =
             Bare::start_with("nowhere", "127.0.0.1:1", &[training, "4"], &[(name, value)]);
-        assert_eq!(bare.wait(), Some(0));
+        bare.assert_same_result(&[training, "4"]);
         eventually("it is said", || bare.said().contains(because));
         assert_eq!(bare.said().lines().count(), 1, "{}", bare.said());
     }
@@ -498,7 +460,7 @@ fn evidence_is_kept_in_a_named_run_directory() {
     let coordinator = Coordinator::start();
     let kept = tempfile::tempdir().unwrap();
     let run_dir = kept.path().join("run");
-    let training = training().to_str().unwrap();
+    let training = training();
     let environment = [("DDP_DOCTOR_RUN_DIR", run_dir.to_str().unwrap())];
     let address = coordinator.address();
     let bare = Bare::start_with(
@@ -525,16 +487,23 @@ fn evidence_is_kept_in_a_named_run_directory() {
 fn ranks_with_boxes_in_two_directories_have_one_reporter() {
     let coordinator = Coordinator::start();
     let kept = tempfile::tempdir().unwrap();
-    let run_dir = kept.path().join("run");
-    let environment = [("DDP_DOCTOR_RUN_DIR", run_dir.to_str().unwrap())];
+    let run_dir = |job: &str| kept.path().join(job);
     // The file system of the preferred directory is full after two of four boxes.
-    let script = format!(
-        "mkdir boxes && mount -t tmpfs -o size=64m,nr_inodes=4 none boxes && exec {} 4 early-exit",
-        training().display()
-    );
-    let command = ["unshare", "--map-current-user", "--keep-caps", "--mount"];
-    let command = [&command[..], &["sh", "-c", &script]].concat();
-    let bare = Bare::start_with("two", coordinator.address(), &command, &environment);
+    let start = |job: &str, bug: &str| {
+        let run_dir = run_dir(job);
+        let environment = [("DDP_DOCTOR_RUN_DIR", run_dir.to_str().unwrap())];
+        let script = format!(
+            "mkdir boxes && mount -t tmpfs -o size=64m,nr_inodes=4 none boxes && exec {} 4 {bug}",
+            training()
+        );
+        let command = ["unshare", "--map-current-user", "--keep-caps", "--mount"];
+        let command = [&command[..], &["sh", "-c", &script]].concat();
+        Bare::start_with(job, coordinator.address(), &command, &environment)
+    };
+    let mut healthy = start("healthy", "");
+    healthy.assert_same_result(&[training(), "4"]);
+    is_healthy(&coordinator.until("healthy", has_ended), 4);
+    let bare = start("two", "early-exit");
     let report = coordinator.until("two", |report| !report.findings.is_empty());
     assert_eq!(initiating(&report).0, "DD102", "{report:#?}");
     assert_eq!(report.ranks.len(), 4, "{report:#?}");
@@ -552,7 +521,10 @@ fn ranks_with_boxes_in_two_directories_have_one_reporter() {
     eventually("the reporter is gone", || {
         reporters(bare.scratch.path()).is_empty()
     });
-    assert_eq!(fs::read_dir(run_dir.join("boxes")).unwrap().count(), 4);
+    assert_eq!(
+        fs::read_dir(run_dir("two").join("boxes")).unwrap().count(),
+        4
+    );
 }
 
 /// Runs a script under a new mount namespace in a folder.
@@ -571,27 +543,35 @@ fn in_namespace(folder: &Path, script: &str) -> Output {
 
 #[test]
 fn run_follows_boxes_in_two_directories() {
-    let dir = tempfile::tempdir().unwrap();
-    // /dev/shm is full after some of the boxes. The ranks also inherit the address of a coordinator.
-    let script = format!(
-        "mount -t tmpfs -o size=64m,nr_inodes=8 none /dev/shm
-        {PROGRAM} coordinator --listen 127.0.0.1:0 >address & coordinator=$!
-        until [ -s address ]; do sleep 0.05; done
-        DDP_DOCTOR_COORDINATOR=$(cat address) DDP_DOCTOR_PROGRAM={PROGRAM} \
-            {PROGRAM} run --run-dir run --on-hang kill --kill-after 1 -- {} 4 early-exit
-        status=$?; kill $coordinator; ls /dev/shm/ddp-doctor-*; exit $status",
-        training().display()
-    );
-    let output = in_namespace(dir.path(), &script);
-    assert_eq!(output.status.code(), Some(75), "{output:?}");
-    let report = fs::read(dir.path().join("run/report.json")).unwrap();
-    let report: Report = serde_json::from_slice(&report).unwrap();
-    assert_eq!(initiating(&report), ("DD102", &[1][..]));
-    let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
-    assert_eq!(codes, ["DD102"]);
-    assert_eq!(report.ranks.len(), 4);
-    let boxes = fs::read_dir(dir.path().join("run/boxes")).unwrap();
-    assert_eq!(boxes.count(), 4);
+    for (bug, status) in [("early-exit", 75), ("", 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        // /dev/shm is full after some of the boxes. The ranks also inherit the address of a
+        // coordinator.
+        let script = format!(
+            "mount -t tmpfs -o size=64m,nr_inodes=8 none /dev/shm
+            {PROGRAM} coordinator --listen 127.0.0.1:0 >address & coordinator=$!
+            until [ -s address ]; do sleep 0.05; done
+            DDP_DOCTOR_COORDINATOR=$(cat address) DDP_DOCTOR_PROGRAM={PROGRAM} \
+                {PROGRAM} run --run-dir run --on-hang kill --kill-after 1 -- {} 4 {bug}
+            status=$?; kill $coordinator; exit $status",
+            training()
+        );
+        let output = in_namespace(dir.path(), &script);
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let report = fs::read(dir.path().join("run/report.json")).unwrap();
+        let report: Report = serde_json::from_slice(&report).unwrap();
+        if bug.is_empty() {
+            is_healthy(&report, 4);
+            assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
+            continue;
+        }
+        assert_eq!(initiating(&report), ("DD102", &[1][..]));
+        let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
+        assert_eq!(codes, ["DD102"]);
+        assert_eq!(report.ranks.len(), 4);
+        let boxes = fs::read_dir(dir.path().join("run/boxes")).unwrap();
+        assert_eq!(boxes.count(), 4);
+    }
 }
 
 #[test]
@@ -600,10 +580,10 @@ fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
     let script = format!(
         "mkdir full && mount -t tmpfs -o size=8k none full
         exec {PROGRAM} run --run-dir full/run -- {} 4",
-        training().display()
+        training()
     );
     let output = in_namespace(dir.path(), &script);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
     let said = String::from_utf8(output.stderr).unwrap();
     let (_, at) = said.split_once("black boxes remain in ").unwrap();
     let at = Path::new(at.split_once(": ").unwrap().0);
@@ -620,36 +600,16 @@ fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
 
 #[test]
 fn records_lost_while_run_is_stopped_are_reported() {
-    let flood = compile("tests/support/flood.c");
-    let dir = tempfile::tempdir().unwrap();
-    let file = |name: &str| dir.path().join(name);
-    let mut run = program(dir.path())
-        .args(["run", "--report", "r.json", "--"])
-        .arg(&flood.program)
-        .stderr(fs::File::create(file("said")).unwrap())
-        .spawn()
-        .unwrap();
-    let report =
-        || -> Option<Report> { serde_json::from_slice(&fs::read(file("r.json")).ok()?).ok() };
-    let signal = |signal: &str| {
-        let status = Command::new("kill")
-            .args([signal, &run.id().to_string()])
-            .status();
-        assert!(status.unwrap().success());
-    };
-    eventually("the rank is followed", || {
-        report().is_some_and(|it| it.evidence.records > 0)
-    });
-    signal("-STOP");
-    fs::write(file("flood"), "").unwrap();
-    eventually("the records are written", || file("flooded").exists());
-    signal("-CONT");
-    fs::write(file("stop"), "").unwrap();
-    assert_eq!(run.wait().unwrap().code(), Some(0));
-    let report = report().unwrap();
+    let mut job = HealthyJob::start_program(&[], &[flood(), "200000"]);
+    job.start_ranks();
+    job.signal("-STOP");
+    job.create("flood");
+    eventually("the records are written", || job.file("flooded").exists());
+    job.signal("-CONT");
+    let report = job.assert_same_result();
     assert!(report.evidence.records_lost > 0, "{report:#?}");
     assert_eq!(report.verdict, Verdict::Insufficient);
-    let said = fs::read_to_string(file("said")).unwrap();
+    let said = job.said();
     assert!(
         said.contains("note[DD902]") && said.contains("insufficient"),
         "{said}"
@@ -658,7 +618,7 @@ fn records_lost_while_run_is_stopped_are_reported() {
 
 #[test]
 fn job_in_a_time_namespace_is_diagnosed() {
-    let training = training().to_str().unwrap();
+    let training = training();
     for (bug, verdict) in [("", Verdict::Healthy), ("early-exit", Verdict::Hang)] {
         let dir = tempfile::tempdir().unwrap();
         let mut run = program(dir.path());
@@ -692,6 +652,9 @@ fn job_in_a_time_namespace_is_diagnosed() {
         let report: Report = serde_json::from_slice(&report).unwrap();
         assert_eq!(report.verdict, verdict, "{output:?}");
         assert_eq!(report.ranks.len(), 4);
+        if verdict == Verdict::Healthy {
+            assert_same_result(&[training, "4"], output.status.code(), &output.stdout);
+        }
     }
 }
 
@@ -712,6 +675,7 @@ open('mounted', 'w').write(str(mounted))
 time.sleep(600)
 ";
     fs::write(dir.path().join("server.py"), server).unwrap();
+    let job = format!("{} 4; exit 7", training());
     let script = format!(
         "mount -t tmpfs none /dev/shm && mkdir stuck
         python3 server.py & server=$!
@@ -719,21 +683,23 @@ time.sleep(600)
         [ $(cat mounted) = 0 ] || exit 99
         mkdir -m 700 /dev/shm/ddp-doctor-$(id -u) /dev/shm/ddp-doctor-$(id -u)/dead
         printf '4194304 1 gone\\n%s/stuck/run\\n' $PWD >/dev/shm/ddp-doctor-$(id -u)/dead/owner
-        timeout -k 1 20 {PROGRAM} run -- sh -c 'exit 7'; ran=$?
+        timeout -k 1 20 {PROGRAM} run -- sh -c '{job}' >printed; ran=$?
         timeout -k 1 20 {PROGRAM} status; asked=$?
         kill $server; echo $ran $asked"
     );
     let output = in_namespace(dir.path(), &script);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.trim_end().ends_with("7 4"), "{output:?}");
+    assert!(text.trim_end().ends_with("7 0"), "{output:?}");
+    let printed = fs::read(dir.path().join("printed")).unwrap();
+    assert_same_result(&["sh", "-c", &job], Some(7), printed);
 }
 
 #[test]
 fn reporter_ends_on_sigterm() {
     let coordinator = Coordinator::start();
-    let training = training().to_str().unwrap();
-    let bare = Bare::start("term", coordinator.address(), &[training, "4", "barrier"]);
-    coordinator.until("term", |report| !report.findings.is_empty());
+    let command = [flood(), "1000"];
+    let mut bare = Bare::start("term", coordinator.address(), &command);
+    coordinator.until("term", |_| true);
     eventually("one reporter is left", || {
         reporters(bare.scratch.path()).len() == 1
     });
@@ -742,13 +708,17 @@ fn reporter_ends_on_sigterm() {
         assert!(status.unwrap().success());
     }
     eventually("it is gone", || reporters(bare.scratch.path()).is_empty());
-    assert_eq!(bare.ranks().len(), 4);
+    for name in ["flood", "stop"] {
+        fs::write(bare.scratch.path().join(name), "").unwrap();
+    }
+    bare.assert_same_result(&command);
+    assert_eq!(bare.ranks().len(), 1);
 }
 
 #[test]
 fn launches_with_the_same_job_name_are_kept_apart() {
     let coordinator = Coordinator::start();
-    let training = training().to_str().unwrap();
+    let training = training();
     let address = coordinator.address();
     let start = |port: &str, bug: &str| {
         let command = [training, "4", bug];
@@ -773,7 +743,7 @@ fn launches_with_the_same_job_name_are_kept_apart() {
 #[test]
 fn killed_run_is_not_part_of_the_next_run() {
     let coordinator = Coordinator::start();
-    let training = training().to_str().unwrap();
+    let training = training();
     let start = |bug: &str| {
         let mut run = program(coordinator.folder());
         run.args(["run", "--quiet", "--job", "again", "--coordinator"])
@@ -830,7 +800,7 @@ fn process_under_run_starts_no_reporter() {
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&fake, executable).unwrap();
     run.env("DDP_DOCTOR_PROGRAM", &fake)
-        .args(["run", "--", training().to_str().unwrap(), "3"]);
+        .args(["run", "--", training(), "3"]);
     let finished = run_to_end(run);
     assert_eq!(finished.status, Some(0), "{finished}");
     assert!(!trace.exists());

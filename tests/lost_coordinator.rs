@@ -9,6 +9,8 @@ use tempfile::TempDir;
 
 use crate::support::coordinator::Coordinator;
 use crate::support::process::{PROGRAM, eventually, program};
+use crate::support::report::is_healthy;
+use crate::support::result::HealthyJob;
 
 /// A process that is killed at the end of the test.
 struct Process(Child);
@@ -154,14 +156,37 @@ fn stopped_coordinator_does_not_switch_on_hang_kill_off() {
     assert_eq!(watched.report().unwrap().findings[0].code, "DD102");
 }
 
+/// Waits until a line about the lost coordinator is logged.
+fn wait_until_continued(job: &HealthyJob) {
+    eventually("the node continues", || {
+        job.said().contains("the diagnosis continues on this node")
+    });
+}
+
 #[test]
 fn coordinator_stopped_from_the_start_does_not_delay_the_job() {
-    let watched = Watched::new();
-    watched.signal_coordinator("-STOP");
-    let mut run = watched.run(&[]);
-    eventually("the job has started", || watched.file("started").exists());
-    run.signal("-TERM");
-    assert_eq!(run.end(), Some(143));
-    assert!(watched.said("the diagnosis continues on this node"));
-    assert!(watched.report().is_some());
+    let coordinator = Coordinator::start();
+    send("-STOP", coordinator.pid());
+    let mut job = HealthyJob::start(&[
+        "--coordinator",
+        coordinator.address(),
+        "--time-scale",
+        "0.2",
+    ]);
+    job.variable("DDP_DOCTOR_JOB");
+    wait_until_continued(&job);
+    is_healthy(&job.assert_same_result(), 4);
+}
+
+#[test]
+fn healthy_job_is_undisturbed_when_its_coordinator_is_lost() {
+    for signal in ["-KILL", "-STOP"] {
+        let coordinator = Coordinator::start();
+        let options = ["--time-scale", "0.2", "--on-hang", "kill", "--coordinator"];
+        let mut job = HealthyJob::start(&[&options[..], &[coordinator.address()]].concat());
+        eventually("the job is attached", || job.report().is_some());
+        send(signal, coordinator.pid());
+        wait_until_continued(&job);
+        is_healthy(&job.assert_same_result(), 4);
+    }
 }

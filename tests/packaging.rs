@@ -9,11 +9,11 @@ use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
 use crate::doubles::Doubles;
-use crate::linking::library;
 use crate::nccl;
 use crate::support::coordinator::Coordinator;
 use crate::support::jobs::{variant, venv};
 use crate::support::process::{program, run_to_end};
+use crate::support::programs::library;
 use crate::support::report::initiating;
 
 /// A fresh Python environment with the package installed.

@@ -491,7 +491,11 @@ fn unusable_file_is_named_with_a_remedy() {
     forged[header::RING_AT * WORD..][..WORD].copy_from_slice(&[0xff; WORD]);
     let files: [(&str, &[u8], &str); 13] = [
         ("empty", b"", "the file is empty"),
-        ("notes.txt", b"hello", "no evidence of a known kind"),
+        (
+            "notes.txt",
+            b"hello",
+            "no line of torchrun, PyTorch, NCCL or Slurm",
+        ),
         ("zeros", &[0; 5000], "no evidence of a known kind"),
         ("short.ddpj", b"DDPJ", "no journal"),
         (
@@ -645,6 +649,9 @@ fn every_format_prints_the_finding_to_stdout() {
         ("json", "\"code\": \"DD103\""),
         ("markdown", "## DD103 op-mismatch: "),
         ("sarif", "\"ruleId\": \"DD103\""),
+        ("html", "\"code\":\"DD103\""),
+        ("perfetto", "\"name\":\"DD103 op-mismatch\""),
+        ("csv", ",DD103,op-mismatch,"),
     ] {
         let output = analyze(dir.path(), &["node-0.ddpj", "--format", format]);
         assert!(

@@ -15,6 +15,9 @@ use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 use tempfile::TempDir;
 
 use crate::support::process::{PROGRAM, eventually, program, without_our_variables};
+use crate::support::programs::{flood, training};
+use crate::support::report::is_healthy;
+use crate::support::result::{HealthyJob, assert_same_result};
 
 fn dir() -> TempDir {
     tempfile::tempdir().unwrap()
@@ -347,6 +350,11 @@ fn job_runs_without_a_run_directory() {
     assert_eq!(said.matches("no run directory").count(), 1, "{said}");
 }
 
+/// A job of four healthy ranks whose launcher exits with status 5.
+fn exits_with_5() -> [&'static str; 4] {
+    ["sh", "-c", "\"$0\" 4; exit 5", training()]
+}
+
 #[test]
 fn job_is_journaled_without_a_coordinator() {
     let dir = dir();
@@ -356,30 +364,18 @@ fn job_is_journaled_without_a_coordinator() {
         .unwrap()
         .to_string();
     let output = program(dir.path())
-        .args([
-            "run",
-            "--coordinator",
-            &closed,
-            "--report",
-            "r.json",
-            "--",
-            "sh",
-            "-c",
-            "exit 5",
-        ])
+        .args(["run", "--coordinator", &closed, "--report", "r.json", "--"])
+        .args(exits_with_5())
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(5));
+    assert_same_result(&exits_with_5(), output.status.code(), &output.stdout);
     let said = stderr(&output);
     assert_eq!(
         said.matches("no coordinator of this user listens").count(),
         1,
         "{said}"
     );
-    assert_eq!(
-        report(&dir.path().join("r.json")).verdict,
-        Verdict::Insufficient
-    );
+    assert_eq!(report(&dir.path().join("r.json")).verdict, Verdict::Healthy);
     let journal = run_dir(dir.path()).join("journal.ddpj");
     let mut journal = Journal::open(&journal).unwrap();
     let first = journal.read().unwrap().unwrap();
@@ -541,6 +537,7 @@ fn late_or_restarted_coordinator_receives_all_evidence() {
             .args(["run", "--coordinator", &address, "--report", "r.json", "--"])
             .args([PROGRAM, "demo-rank", "early-exit"]),
     );
+    let mut healthy = HealthyJob::start(&["--coordinator", &address]);
     std::thread::sleep(Duration::from_secs(1));
     let path = dir.path().join("r.json");
     assert!(!path.exists(), "a report before there is a coordinator");
@@ -556,6 +553,7 @@ fn late_or_restarted_coordinator_receives_all_evidence() {
     assert_eq!(report.evidence.records_lost, 0);
     job.signal("TERM");
     assert_eq!(job.end(), Some(143));
+    is_healthy(&healthy.assert_same_result(), 4);
 }
 
 #[test]
@@ -752,15 +750,29 @@ fn ranks_that_outlive_run_can_be_inspected() {
 }
 
 #[test]
+fn ranks_that_outlive_run_end_as_without_it() {
+    let command = ["sh", "-c", "\"$0\" 1000; echo status $?", flood()];
+    let job = HealthyJob::start_program(&[], &command);
+    job.start_ranks();
+    job.signal("-KILL");
+    job.create("flood");
+    job.create("stop");
+    let printed = || fs::read_to_string(job.file("printed")).unwrap();
+    eventually("the job ends", || printed().contains("status"));
+    assert_same_result(&command, Some(0), printed());
+}
+
+#[test]
 fn invalid_variable_does_not_stop_the_job() {
     let dir = dir();
     let output = program(dir.path())
         .env("DDP_DOCTOR_STALL_AFTER", "soon")
         .env("DDP_DOCTOR_COLOR", "maybe")
-        .args(["run", "--", "sh", "-c", "exit 5"])
+        .args(["run", "--"])
+        .args(exits_with_5())
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(5));
+    assert_same_result(&exits_with_5(), output.status.code(), &output.stdout);
     let said = stderr(&output);
     for variable in ["DDP_DOCTOR_STALL_AFTER=soon", "DDP_DOCTOR_COLOR=maybe"] {
         let line = format!("ddp-doctor: {variable} is ignored: not a valid value\n");

@@ -1,26 +1,35 @@
 //! The engine on the scenario files in `tests/scenarios`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
 
 use crate::support::scenario::Scenario;
 
 #[test]
 fn every_scenario_meets_its_expectations() {
     let mut files = Vec::new();
-    collect(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios"),
-        &mut files,
-    );
-    files.sort();
-    let mut failures = Vec::new();
-    for file in &files {
-        let text = std::fs::read_to_string(file).unwrap();
-        if let Err(failure) = Scenario::parse(&text).and_then(|scenario| scenario.check()) {
-            failures.push(format!("{}: {failure}", file.display()));
-        }
-    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    collect(&folder, &mut files);
     println!("{} scenarios", files.len());
     assert!(!files.is_empty(), "no scenario was found");
+    let next = Mutex::new(files.iter());
+    let failures = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                let pop = || next.lock().unwrap().next();
+                while let Some(file) = pop() {
+                    let text = std::fs::read_to_string(file).unwrap();
+                    let result = Scenario::parse(&text).and_then(|scenario| scenario.check());
+                    let failed = |failure| format!("{}: {failure}", file.display());
+                    failures.lock().unwrap().extend(result.err().map(failed));
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 

@@ -12,15 +12,17 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor::coordinator::{Access, serve};
 use ddp_doctor::evidence::journal::Writer as Journal;
-use ddp_doctor_agent::blackbox::{Call, Options, Place, Writer};
 use ddp_doctor_proto::report::{Finding, Report, Verdict};
-use ddp_doctor_proto::{Op, v1};
+use ddp_doctor_proto::v1;
 use serde_json::Value;
 use tempfile::TempDir;
 use v1::event::Kind;
 
 use crate::support::coordinator::Coordinator;
 use crate::support::process::program;
+use crate::support::programs::{flood, pytorch, training};
+use crate::support::report::is_healthy;
+use crate::support::result::{HealthyJob, assert_same_result};
 
 /// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -84,9 +86,8 @@ impl Running {
     }
 
     fn spawn(dir: TempDir, command: &mut Command) -> Self {
-        let said = fs::File::create(dir.path().join("said")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.stderr(said).spawn().unwrap();
+        let child = command.stderr(Stdio::null()).spawn().unwrap();
         Self { child, dir }
     }
 
@@ -115,10 +116,6 @@ impl Running {
     fn wait(&mut self) -> Option<i32> {
         eventually("it ends", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap().code()
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(self.dir.path().join("said")).unwrap()
     }
 }
 
@@ -183,10 +180,10 @@ fn other_user_cannot_see_a_job() {
     let Some(other) = OtherUser::new() else {
         return;
     };
-    let run = Running::start(&["run", "--job", "secret-name", "--", "sleep", "60"]);
-    let address = run.address();
+    let mut job = HealthyJob::start(&["--job", "secret-name"]);
+    let address = job.variable("DDP_DOCTOR_COORDINATOR");
     let status = || {
-        program(run.dir.path())
+        program(other.dir.path())
             .args(["status", &address])
             .output()
             .unwrap()
@@ -212,6 +209,7 @@ fn other_user_cannot_see_a_job() {
             text(&refused)
         );
     }
+    is_healthy(&job.assert_same_result(), 4);
 }
 
 /// Connects to a socket and begins HTTP/2. Exit status 0: answered, 1: no connection, 2: closed
@@ -256,8 +254,7 @@ fn forged_evidence_of_another_user_does_not_end_a_job() {
         return;
     };
     let coordinator = Coordinator::start();
-    let mut healthy = Running::start(&[
-        "run",
+    let mut healthy = HealthyJob::start(&[
         "--job",
         "healthy",
         "--coordinator",
@@ -266,10 +263,6 @@ fn forged_evidence_of_another_user_does_not_end_a_job() {
         "kill",
         "--kill-after",
         "0.1",
-        "--",
-        "sh",
-        "-c",
-        "until [ -e stop ]; do sleep 0.05; done",
     ]);
     eventually("the job is known", || {
         !coordinator.reports("healthy").is_empty()
@@ -292,13 +285,12 @@ fn forged_evidence_of_another_user_does_not_end_a_job() {
         .output()
         .unwrap();
     assert_eq!(forged.status.code(), Some(75), "{}", text(&forged));
-    fs::write(healthy.dir.path().join("stop"), "").unwrap();
-    assert_eq!(healthy.wait(), Some(0), "{}", healthy.said());
     for report in coordinator.reports("healthy") {
         let is_forged = |finding: &Finding| finding.code == "DD103";
         assert!(!report.findings.iter().any(is_forged), "{report:#?}");
         assert!(report.ranks.is_empty(), "{report:#?}");
     }
+    is_healthy(&healthy.assert_same_result(), 4);
 }
 
 #[test]
@@ -308,6 +300,8 @@ fn half_open_connections_are_closed() {
     let mut idle = UnixStream::connect(coordinator.socket()).unwrap();
     idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .unwrap();
+    let mut job = HealthyJob::start(&["--coordinator", coordinator.address()]);
+    is_healthy(&job.assert_same_result(), 4);
     for connection in [&mut silent, &mut idle] {
         connection.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut answer = Vec::new();
@@ -345,16 +339,19 @@ fn flood_of_connections_leaves_descriptors_for_jobs_and_reports() {
     assert_eq!(output.status.code(), Some(75), "{}", text(&output));
     let report = coordinator.until("flooded", |report| !report.findings.is_empty());
     assert_eq!(report.findings[0].code, "DD103");
+    let mut job = HealthyJob::start(&["--coordinator", coordinator.address()]);
+    is_healthy(&job.assert_same_result(), 4);
     drop(flood);
 }
 
-/// Runs a command and truncates its black boxes whenever they are not empty.
+/// Runs a command and truncates its black boxes every 10 ms.
 const CUT_BOXES: &str = r#"
 cut() {
     while :; do
         for box in "$DDP_DOCTOR_BOX_DIR"/*.box; do
             [ -s "$box" ] && : > "$box"
         done
+        sleep 0.01
     done
 }
 cut & cutter=$!
@@ -365,15 +362,18 @@ exit $status
 
 #[test]
 fn truncated_boxes_end_neither_ranks_nor_run() {
-    let dir = tempfile::tempdir().unwrap();
-    let output = program(dir.path())
-        .args(["run", "--report", "r.json", "--", "sh", "-c", CUT_BOXES])
-        .args([env!("CARGO_BIN_EXE_ddp-doctor"), "demo-rank", "healthy"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    let verdict = report(&dir.path().join("r.json")).unwrap().verdict;
-    assert_eq!(verdict, Verdict::Insufficient, "{}", text(&output));
+    let c = vec![training().to_owned(), "4".to_owned()];
+    for command in [c].into_iter().chain(pytorch()) {
+        let dir = tempfile::tempdir().unwrap();
+        let output = program(dir.path())
+            .args(["run", "--report", "r.json", "--", "sh", "-c", CUT_BOXES])
+            .args(&command)
+            .output()
+            .unwrap();
+        assert_same_result(&command, output.status.code(), &output.stdout);
+        let verdict = report(&dir.path().join("r.json")).unwrap().verdict;
+        assert_eq!(verdict, Verdict::Insufficient, "{}", text(&output));
+    }
 }
 
 fn report(path: &Path) -> Option<Report> {
@@ -382,48 +382,35 @@ fn report(path: &Path) -> Option<Report> {
 
 #[test]
 fn truncation_of_a_box_in_use_is_reported() {
-    let script = "echo $DDP_DOCTOR_BOX_DIR > place.new; mv place.new place; \
-                  until [ -e stop ]; do sleep 0.05; done";
-    let mut run = Running::start(&["run", "--report", "r.json", "--", "sh", "-c", script]);
-    let place = run.dir.path().join("place");
-    eventually("the job runs", || place.exists());
-    // This process is the rank.
-    let boxes = fs::read_to_string(&place).unwrap();
-    let options = Options {
-        layer: "c".into(),
-        job: "job".into(),
-        rank: Some(0),
-        world_size: Some(1),
-        ..Options::default()
-    };
-    let writer = Writer::create(&Place::within(boxes.trim()), &options).unwrap();
-    let group = writer.group(b"0", b"all", b"gloo", 0, &[0]);
-    let call = Call {
-        op: Op::Barrier,
-        group,
-        ..Call::default()
-    };
-    writer.issued(&call);
-    let path = run.dir.path().join("r.json");
-    let known = || report(&path).filter(|it| it.evidence.records > 0);
-    eventually("the rank is known", || known().is_some());
-    fs::File::create(writer.path()).unwrap();
-    for _ in 0..100_000 {
-        writer.issued(&call);
+    let mut job = HealthyJob::start_program(&[], &[flood(), "200000"]);
+    job.start_ranks();
+    for file in fs::read_dir(job.variable("DDP_DOCTOR_BOX_DIR")).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|it| it == "box") {
+            fs::File::create(path).unwrap();
+        }
     }
+    job.create("flood");
     let is_reported = |finding: &Finding| finding.summary.contains("was truncated");
     eventually("it is reported", || {
-        report(&path).is_some_and(|it| it.findings.iter().any(is_reported))
+        job.report()
+            .is_some_and(|it| it.findings.iter().any(is_reported))
     });
-    fs::write(run.dir.path().join("stop"), "").unwrap();
-    assert_eq!(run.wait(), Some(0), "{}", run.said());
-    let last = report(&path).unwrap();
+    let last = job.assert_same_result();
     assert_eq!(last.verdict, Verdict::Insufficient, "{last:#?}");
 }
 
-/// Runs a copy of the program in `shared/target/debug`; returns the job's PYTHONPATH and what `run`
-/// prints.
-fn python_path(shared: &Path) -> (String, String) {
+/// A job in Python that writes its PYTHONPATH to the file `path`.
+const PYTHON_JOB: [&str; 3] = [
+    "python3",
+    "-c",
+    "import os, zlib; open('path', 'w').write(os.environ.get('PYTHONPATH', '')); \
+     print(zlib.crc32(bytes(range(256))))",
+];
+
+/// Runs [`PYTHON_JOB`] with a copy of the program in `shared/target/debug`; returns its PYTHONPATH
+/// and what is printed.
+fn python_path(shared: &Path) -> (String, Output) {
     let folder = shared.join("target/debug");
     fs::create_dir_all(&folder).unwrap();
     let copy = folder.join("ddp-doctor");
@@ -437,11 +424,11 @@ fn python_path(shared: &Path) -> (String, String) {
     let output = command
         .current_dir(dir.path())
         .env_remove("PYTHONPATH")
-        .args(["run", "--", "sh", "-c", "echo $PYTHONPATH"])
+        .args(["run", "--"])
+        .args(PYTHON_JOB)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (String::from_utf8_lossy(&output.stdout).into_owned(), said)
+    (fs::read_to_string(dir.path().join("path")).unwrap(), output)
 }
 
 fn plant_package(folder: &Path) {
@@ -455,11 +442,13 @@ fn python_package_that_others_can_write_to_is_not_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let shared = dir.path().join("shared");
     plant_package(&shared.join("agent/python"));
-    let (path, said) = python_path(&shared);
-    assert!(path.contains("agent/python"), "{said}");
+    let (path, output) = python_path(&shared);
+    assert!(path.contains("agent/python"), "{output:?}");
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
-    let (path, said) = python_path(&shared);
-    assert_eq!(path, "\n", "{said}");
+    let (path, output) = python_path(&shared);
+    assert_same_result(&PYTHON_JOB, output.status.code(), &output.stdout);
+    assert_eq!(path, "", "{output:?}");
+    let said = text(&output);
     assert!(said.contains("shared is writable by other users"), "{said}");
     assert!(said.contains("set DDP_DOCTOR_PYTHON"), "{said}");
 }
@@ -469,8 +458,8 @@ fn python_package_around_a_program_outside_of_it_is_not_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let shared = dir.path().join("shared");
     plant_package(&shared);
-    let (path, said) = python_path(&shared);
-    assert_eq!(path, "\n", "{said}");
+    let (path, output) = python_path(&shared);
+    assert_eq!(path, "", "{output:?}");
 }
 
 /// Writes a journal with these events.
@@ -565,13 +554,16 @@ fn fifo_in_place_of_a_file_blocks_no_command() {
         &["dump", path],
         &["watch", "--once", path],
         &["analyze", path],
-        &["run", "--run-dir", path, "--", "true"],
     ] {
         let scratch = tempfile::tempdir().unwrap();
         let mut command = program(dir.path());
         let mut running = Running::spawn(scratch, command.args(args));
         assert!(running.wait().is_some(), "{args:?}");
     }
+    is_healthy(
+        &HealthyJob::start(&["--run-dir", path]).assert_same_result(),
+        4,
+    );
 }
 
 #[test]
@@ -582,10 +574,10 @@ fn run_watches_the_job_although_a_directory_for_boxes_is_named() {
     let output = program(dir.path())
         .env("DDP_DOCTOR_BOX_DIR", &boxes)
         .args(["run", "--report", "r.json", "--"])
-        .args([env!("CARGO_BIN_EXE_ddp-doctor"), "demo-rank", "healthy"])
+        .args([training(), "4"])
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
     let report = report(&dir.path().join("r.json")).unwrap();
     assert_eq!(report.evidence.ranks_reporting, 4, "{}", text(&output));
 }

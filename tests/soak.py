@@ -5,8 +5,9 @@
 
 Every job is the C example. Some are started by `ddp-doctor run`, some report by themselves; some are healthy, some hang, some are
 killed, and the coordinator is killed, stopped and restarted beside them. As root, another user sends evidence and requests, too.
-At the end it prints one line of figures and exits with 1 if a planted hang was not found, a healthy job got a finding or another exit
-status, or a process, a file in shared memory or a descriptor of the coordinator remained.
+At the end it prints one line of figures and exits with 1 if a planted hang was not found, a healthy job got a finding or another result
+(checksums that its ranks print, exit status) than without ddp-doctor, or a process, a file in shared memory or a descriptor of the
+coordinator remained.
 """
 
 import argparse
@@ -32,6 +33,11 @@ FOUND, ENDED = 60, 60
 NOBODY = 65534
 
 
+def result(status, stdout):
+    """The result of a job. Lines are sorted, since ranks print in any order."""
+    return status, sorted(stdout.splitlines())
+
+
 def wait_until(what, limit):
     end = time.monotonic() + limit
     while time.monotonic() < end:
@@ -55,6 +61,9 @@ class Soak:
         subprocess.run(
             ["gcc", "-o", self.training, example, "-I", ROOT / "agent" / "capi" / "include", "-L", TARGET, "-lddp_doctor",
              "-Wl,-rpath,%s" % TARGET], check=True)
+        alone = subprocess.run(
+            [self.training, "4"], env=dict(self.environment(), DDP_DOCTOR="0"), capture_output=True, text=True, check=True)
+        self.result = result(alone.returncode, alone.stdout)
         self.coordinator = None
         self.address = "127.0.0.1:0"
         self.start_coordinator()
@@ -95,7 +104,7 @@ class Soak:
                 options += ["--on-hang", "kill", "--kill-after", "1"]
             command = [str(PROGRAM), "run", *options, "--", *command]
         process = subprocess.Popen(
-            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=open(folder / "stdout", "w"),
             stderr=open(folder / "stderr", "w"), start_new_session=True)
         self.counts["jobs"] += 1
         self.counts["jobs without run" if bare else "jobs under run"] += 1
@@ -132,8 +141,9 @@ class Soak:
             return True
         if not fault:
             self.counts["healthy"] += 1
-            if process.returncode != 0:
-                self.failures.append("%s: healthy, exit status %s" % (job["name"], process.returncode))
+            own = result(process.returncode, (job["folder"] / "stdout").read_text())
+            if own != self.result:
+                self.failures.append("%s: healthy, result %s instead of %s" % (job["name"], own, self.result))
             bad = [it for it in codes if {c for c in it if not c.startswith("DD9")}]
             if bad:
                 self.failures.append("%s: healthy, findings %s" % (job["name"], bad))

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ddp_doctor::diagnosis::detect;
+use ddp_doctor::diagnosis::findings;
 use ddp_doctor::report::explain::{self, Page};
 use ddp_doctor_proto::catalogue;
 
@@ -85,6 +85,14 @@ fn dashboard_and_proto_depend_on_no_higher_crate() {
 }
 
 #[test]
+fn engine_depends_on_proto_alone() {
+    must_not_reach(
+        "ddp-doctor-diagnosis",
+        &["ddp-doctor", "ddp-doctor-agent", "libc", "tokio", "tonic"],
+    );
+}
+
+#[test]
 fn workspace_stays_within_its_crate_budget() {
     let crates = crates_of("ddp-doctor", &["--all-features"]);
     assert!(crates.len() <= 220, "{} crates: {crates:?}", crates.len());
@@ -102,14 +110,6 @@ fn engine_uses_no_io_clock_or_thread() {
         "Instant::now",
         "SystemTime",
         "Timestamp::now",
-        "tokio",
-        "tonic",
-        "prost",
-        "libc::",
-        "ddp_doctor_agent",
-        "crate::node",
-        "crate::coordinator",
-        "crate::evidence",
     ];
     for file in files_below("src/diagnosis", "rs") {
         let text = fs::read_to_string(&file).unwrap();
@@ -192,28 +192,25 @@ fn unsafe_code_is_limited_to_listed_files() {
 }
 
 #[test]
-fn every_finding_has_a_file_a_place_in_the_list_and_words() {
-    let abouts: Vec<_> = detect::ALL
-        .iter()
-        .map(|detector| detector.about().code)
-        .collect();
-    assert!(abouts.is_sorted_by_key(|about| about.code), "by code");
-    for about in &abouts {
-        let file = root()
-            .join("src/diagnosis/detect")
-            .join(about.name.replace('-', "_") + ".rs");
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        let head = format!("//! {} {}: ", about.code, about.name);
+fn every_finding_has_an_example_and_a_silent_scenario() {
+    let codes: Vec<_> = findings::ALL.iter().map(|it| it.code).collect();
+    assert!(codes.is_sorted_by_key(|code| code.code), "by code");
+    for code in codes {
+        let scenarios = format!("tests/scenarios/findings/{}", code.name);
+        let scenarios: Vec<_> = files_below(&scenarios, "toml")
+            .iter()
+            .map(|file| fs::read_to_string(file).unwrap())
+            .collect();
+        let any_has = |line: String| scenarios.iter().any(|it| it.contains(&line));
+        let example = format!("\nexample = \"{}\"\n", code.code);
         assert!(
-            text.starts_with(&head),
-            "{} begins with {head:?}",
-            file.display()
+            any_has(example),
+            "{}: no scenario is its example",
+            code.code
         );
-        assert!(
-            text.contains("#[cfg(test)]"),
-            "{} has tests",
-            file.display()
-        );
+        let expected = format!("code = \"{}\"", code.code);
+        let is_silent = scenarios.iter().any(|it| !it.contains(&expected));
+        assert!(is_silent, "{}: no scenario without it", code.code);
     }
 }
 
@@ -226,14 +223,9 @@ fn every_finding_is_explained() {
         let page = Page::of(code);
         let summary = page.summary();
         assert!(summary.len() > 20, "{}: {summary:?}", code.code);
-        if detect::about(code.code).is_none() {
+        if findings::detector(code.code).is_none() {
             continue;
         }
-        let source = code.name.replace('-', "_") + ".rs";
-        let source = root().join("src/diagnosis/detect").join(source);
-        let source = fs::read_to_string(source).unwrap();
-        let is_tested = source.contains("shows(") && source.contains("&ABOUT,");
-        assert!(is_tested, "{}: no test prints its example", code.code);
         let head = format!("[{}] {}: ", code.code, code.name);
         assert!(page.example().contains(&head), "{}: example", code.code);
         for (section, items) in [
@@ -298,4 +290,31 @@ fn files_below(folder: &str, extension: &str) -> Vec<PathBuf> {
     }
     assert!(!files.is_empty(), "no files below {folder}");
     files
+}
+
+/// Source of a test function that is named as `module::function`.
+fn test_source(name: &str) -> String {
+    let (module, function) = name.split_once("::").unwrap();
+    let path = root().join("tests").join(module).with_extension("rs");
+    let text = fs::read_to_string(path).unwrap();
+    let start = text.find(&format!("\n#[test]\nfn {function}() {{"));
+    let source = &text[start.unwrap_or_else(|| panic!("no test {name}"))..];
+    source[..source.find("\n}\n").unwrap()].to_owned()
+}
+
+#[test]
+fn first_tests_of_unaffected_jobs_compare_their_results() {
+    let page = fs::read_to_string(root().join("docs/operations/faults.md")).unwrap();
+    let mut count = 0;
+    for row in page.lines() {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        if cells.len() != 4 || !cells[1].starts_with("unaffected") {
+            continue;
+        }
+        let name = cells[3].split('`').nth(1).unwrap();
+        let compares = test_source(name).contains("assert_same_result(");
+        assert!(compares, "{name} does not compare the result of its job");
+        count += 1;
+    }
+    assert!(count > 20, "{count} rows");
 }

@@ -1,13 +1,16 @@
 //! The integration tests, one binary.
 //!
 //! * `copied`: the program without its Python package and libraries.
+//! * `dumps`: `analyze` on Flight Recorder dumps.
 //! * `framework`: a scenario with a wrong expectation fails, and the message says why.
 //! * `launchers`: ways to start a job, and failures between `run` and the job.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
+//! * `logs`: `analyze` on plain logs and stacks as text.
 //! * `lost_coordinator`: the diagnosis continues when the coordinator is lost.
 //! * `nccl`: programs that call NCCL directly, against doubles of NCCL and of the CUDA driver.
 //! * `oracle`: random programs whose true faults are known independently of the engine.
 //! * `packaging`: `pip install agent/python` in a fresh environment.
+//! * `pages`: `analyze --format html`, `perfetto` and `csv`; the page in a browser.
 //! * `postmortem`: `analyze` on complete, partial and damaged evidence.
 //! * `recorded`: recorded memory curves of real processes, and their recorder.
 //! * `run`: the command `run` as a shell sees it, on real processes.
@@ -15,8 +18,10 @@
 //! * `screens`: the dashboard's screens on terminals of three sizes.
 //! * `security`: what other users of the machine and hostile files can do.
 //! * `stacks`: stacks of real ranks, captured by `run` and by `dump`.
+//! * `streams`: streams at a coordinator and black boxes that are not those of the job.
 //! * `structure`: allowed dependencies and other invariants of the architecture.
 //! * `timing`: `DDP_DOCTOR_TIME_SCALE`.
+//! * `vectors`: the test vectors of PyTorch's analyzer of dumps, with our verdicts.
 //! * `watch`: the dashboard on a terminal, beside real jobs.
 
 #![expect(
@@ -30,13 +35,16 @@
 mod copied;
 #[path = "doubles/harness.rs"]
 mod doubles;
+mod dumps;
 mod framework;
 mod launchers;
 mod linking;
+mod logs;
 mod lost_coordinator;
 mod nccl;
 mod oracle;
 mod packaging;
+mod pages;
 mod postmortem;
 
 mod recorded;
@@ -45,7 +53,9 @@ mod scenarios;
 mod screens;
 mod security;
 mod stacks;
+mod streams;
 mod structure;
 mod support;
 mod timing;
+mod vectors;
 mod watch;

@@ -3,7 +3,7 @@
 //!
 //! ```console
 //! $ cargo build -p ddp-doctor-agent --example ring
-//! $ ddp-doctor run -- target/debug/examples/ring           # healthy: prints nothing
+//! $ ddp-doctor run -- target/debug/examples/ring           # healthy: prints only its own sums
 //! $ ddp-doctor run -- target/debug/examples/ring shape     # rank 1 uses a smaller tensor
 //! $ ddp-doctor run -- target/debug/examples/ring panic     # rank 1 panics
 //! ```
@@ -98,6 +98,7 @@ fn train(rank: u32, bug: &str) -> Result<ExitCode> {
         neighbours: Neighbours::meet(rank)?,
         agent,
     };
+    let mut weights = [0.0; PARAMETERS];
     for step in 1..=STEPS {
         ring.agent.step();
         thread::sleep(Duration::from_millis(20));
@@ -105,14 +106,23 @@ fn train(rank: u32, bug: &str) -> Result<ExitCode> {
         if is_faulty && bug == "panic" {
             panic!("loss is NaN"); // BUG panic
         }
-        let mut gradients = vec![1.0; PARAMETERS];
+        let mut gradients = weights.map(|weight| (rank + step) as f32 + weight);
         if is_faulty && bug == "shape" {
             ring.all_reduce(&mut gradients[1..])?; // BUG shape: rank 1
         } else {
             ring.all_reduce(&mut gradients)?; // BUG shape: the others
         }
+        for (weight, gradient) in weights.iter_mut().zip(gradients) {
+            *weight -= 0.1 * gradient;
+        }
     }
     ring.agent.input_ended();
+    let sum: f32 = weights.iter().sum();
+    // A failed write to standard output is ignored.
+    drop(writeln!(
+        io::stdout(),
+        "rank {rank}: sum of the weights {sum:?}"
+    ));
     ring.agent.exit(0, "main returned");
     Ok(ExitCode::SUCCESS)
 }

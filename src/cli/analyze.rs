@@ -5,26 +5,27 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use ddp_doctor_proto::report::Report;
 
 use super::fail_on::FailOn;
 use super::{FOUND, Global};
-use crate::postmortem;
+use crate::postmortem::{self, Analysis};
 use crate::report::text::{self, Style};
-use crate::report::{json, markdown, sarif};
+use crate::report::{csv, html, json, markdown, perfetto, sarif};
 
 /// Diagnose a job from the files it left behind.
 ///
-/// Accepts any mix of run directories, journals and black boxes; file types are detected by content.
-/// All files of one job, also from several nodes, give one report. Files of several jobs give one
-/// report per job.
+/// Accepts any mix of run directories, journals, black boxes, Flight Recorder dumps of PyTorch
+/// (pickle or JSON, also .gz and .tar.gz), logs (torchrun, Slurm, NCCL, PyTorch; also .gz) and
+/// printed stacks (py-spy, faulthandler); file types are detected by content. All files of one job,
+/// also from several nodes, give one report. Files of several jobs give one report per job; all
+/// logs count as one job.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
                   error, 3 nothing could be analyzed, 4 insufficient evidence for a verdict."
 )]
 pub(super) struct Analyze {
-    /// Run directory, journal or black box
+    /// Run directory, journal, black box, Flight Recorder dumps, log, or directory of logs
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Output format
@@ -55,6 +56,12 @@ enum Format {
     Markdown,
     /// SARIF 2.1.0, for code scanning
     Sarif,
+    /// One HTML page with timeline, graph of waits and stacks
+    Html,
+    /// Trace of all ranks for ui.perfetto.dev
+    Perfetto,
+    /// One row per finding and rank, for pandas and spreadsheets
+    Csv,
 }
 
 impl Analyze {
@@ -73,7 +80,7 @@ impl Analyze {
             past: true,
             ..global.style(io::stdout().is_terminal())
         };
-        self.print(&analysis.reports, style, global)?;
+        self.print(&analysis, style, global)?;
         let statuses = analysis
             .reports
             .iter()
@@ -87,7 +94,9 @@ impl Analyze {
         Ok(statuses.max_by_key(grave).unwrap_or(0))
     }
 
-    fn print(&self, reports: &[Report], style: Style, global: &Global) -> anyhow::Result<()> {
+    fn print(&self, analysis: &Analysis, style: Style, global: &Global) -> anyhow::Result<()> {
+        let reports = &analysis.reports;
+        let jobs: Vec<_> = reports.iter().zip(&analysis.timelines).collect();
         let out = &mut io::stdout().lock();
         match self.format {
             Format::Text if global.quiet >= 2 => {}
@@ -108,6 +117,9 @@ impl Analyze {
                 .iter()
                 .try_for_each(|it| markdown::report(out, it))?,
             Format::Sarif => sarif::log(out, reports)?,
+            Format::Html => html::page(out, &jobs)?,
+            Format::Perfetto => perfetto::trace(out, &jobs)?,
+            Format::Csv => csv::table(out, &jobs)?,
         }
         out.flush()?;
         Ok(())

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::event::ProcessId;
-use super::model::{Doing, Process};
-use super::situation::Situation;
+use crate::evidence::event::ProcessId;
+use crate::model::{Doing, Process};
+use crate::situation::Situation;
 
 /// The first two intervals are at most the stall limit divided by this: two captures precede the
 /// limit.
@@ -137,9 +137,9 @@ mod tests {
     use ddp_doctor_proto::report::Where;
 
     use super::*;
-    use crate::diagnosis::event::{CallId, GroupInfo, Stacks, ThreadId};
-    use crate::diagnosis::testing::{call, group};
-    use crate::diagnosis::{Config, Engine, Event};
+    use crate::evidence::event::{CallId, GroupInfo, Stacks, ThreadId};
+    use crate::testing::{call, group};
+    use crate::{Config, Engine, Event};
 
     const BOTH: [u64; 2] = [1, 2];
 
@@ -319,7 +319,7 @@ mod tests {
                 process: ProcessId(2),
                 state: ddp_doctor_proto::ProcessState::Dead,
                 exit: ddp_doctor_proto::report::Exit::default(),
-                oom_kills: crate::diagnosis::event::OomKills::default(),
+                oom_kills: crate::evidence::event::OomKills::default(),
                 at: seconds(1.5),
             },
         );

@@ -6,12 +6,20 @@
 
 use std::time::Duration;
 
+use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
 
-use super::detect::{Draft, Key, KeyPlace, ProcessFact, lead, order};
-use super::model::{World, libc_signal};
-use super::situation::Situation;
-use super::words::Ranks;
+use crate::findings::draft::{Draft, Key, KeyPlace, Precedence, ProcessFact};
+use crate::findings::memory::out_of_memory::lead;
+use crate::model::{World, libc_signal};
+use crate::situation::Situation;
+use crate::words::Ranks;
+
+/// Findings about one process, and those about the same process that they follow from.
+static OF_ONE_PROCESS: [(&Code, &Code); 2] = [
+    (&catalogue::DD201, &catalogue::DD506),
+    (&catalogue::DD201, &catalogue::DD501),
+];
 
 /// Maximum time by which the failure of a peer may be observed before the end of that peer.
 const ECHO: Duration = Duration::from_secs(2);
@@ -33,13 +41,14 @@ pub struct Judged {
 /// by time.
 #[must_use]
 pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
+    link_findings_of_one_process(&mut drafts);
     lead(situation, &mut drafts);
     if drafts
         .iter()
-        .any(|draft| draft.effect != Effect::None && draft.about.order < order::HINT)
+        .any(|draft| draft.effect != Effect::None && draft.precedence() < Precedence::Hint)
     {
         // Hints are reported only if there is no other finding with an effect.
-        drafts.retain(|draft| draft.about.order != order::HINT);
+        drafts.retain(|draft| draft.precedence() != Precedence::Hint);
     }
     let worlds: Vec<Option<World>> = drafts.iter().map(|draft| world(situation, draft)).collect();
     let causes: Vec<Option<usize>> = (0..drafts.len())
@@ -68,7 +77,7 @@ pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
         })
         .collect();
     judged.sort_by(|a, b| {
-        let rank = |j: &Judged| (j.role != Role::Initiating, j.draft.about.order);
+        let rank = |j: &Judged| (j.role != Role::Initiating, j.draft.precedence());
         rank(a)
             .cmp(&rank(b))
             .then(b.draft.severity.cmp(&a.draft.severity))
@@ -77,6 +86,22 @@ pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
             .then(a.draft.key.code.cmp(b.draft.key.code))
     });
     merge(judged)
+}
+
+fn link_findings_of_one_process(drafts: &mut [Draft]) {
+    for (effect, cause) in OF_ONE_PROCESS {
+        let causes: Vec<Key> = drafts
+            .iter()
+            .filter(|it| it.key.code == cause.code && !it.only_as_cause)
+            .map(|it| it.key.clone())
+            .collect();
+        for draft in drafts.iter_mut() {
+            if draft.key.code == effect.code && draft.follows.is_none() {
+                let is_same = |it: &&Key| it.place == draft.key.place;
+                draft.follows = causes.iter().find(is_same).cloned();
+            }
+        }
+    }
 }
 
 /// The world that a draft concerns, if any. A failure in a world that the launcher started later
@@ -133,12 +158,12 @@ fn cause(
     let held = others()
         .filter(|(_, other)| {
             let began = other.blocked_at.unwrap_or(other.evidence_at);
-            let is_about_calls = other.place.is_some() || other.about.order == order::START;
+            let is_about_calls = other.place.is_some() || other.precedence() == Precedence::Start;
             let drawn_in = other.victims.contains(&fact.rank)
                 || (other.fact.is_none() && other.root.contains(&fact.rank) && is_about_calls);
             drawn_in && began <= fact.at && !is_caused_by(other, fact, draft)
         })
-        .min_by_key(|(_, other)| (other.about.order, other.evidence_at));
+        .min_by_key(|(_, other)| (other.precedence(), other.evidence_at));
     if let Some((i, _)) = held {
         return Some(i);
     }
@@ -158,7 +183,7 @@ fn cause(
         // The peer may also have left in order, after all its calls.
         let left = others().find(|(_, other)| other.fact.is_none() && other.evidence_at <= fact.at);
         if let Some((i, other)) = left
-            && other.about.order < order::SETTINGS
+            && other.precedence() < Precedence::Settings
         {
             return Some(i);
         }
@@ -173,7 +198,7 @@ fn cause(
     };
     others()
         .filter(|(_, other)| {
-            other.about.order < order::SETTINGS
+            other.precedence() < Precedence::Settings
                 && begins(situation, other).plus(grace) <= fact.at
                 && !other
                     .fact
@@ -184,7 +209,7 @@ fn cause(
                 .fact
                 .is_none_or(|f| f.signal != fact.signal || f.at < fact.at)
         })
-        .min_by_key(|(_, other)| (other.about.order, other.evidence_at))
+        .min_by_key(|(_, other)| (other.precedence(), other.evidence_at))
         .map(|(i, _)| i)
 }
 
@@ -217,7 +242,7 @@ fn merge(judged: Vec<Judged>) -> Vec<Judged> {
 
 fn is_one_event(a: &Judged, b: &Judged) -> bool {
     let same_words = a.draft.event.is_some() && a.draft.event == b.draft.event;
-    a.draft.about.code.code == b.draft.about.code.code
+    a.draft.code.code == b.draft.code.code
         && a.role == b.role
         && a.caused_by == b.caused_by
         && (a.role == Role::Cascade || same_words)

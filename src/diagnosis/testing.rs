@@ -1,74 +1,11 @@
-//! Builders for unit tests of the engine, and scenarios for tests of findings.
+//! Builders for unit tests of the engine.
 
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
-use super::detect::About;
-use super::event::{Call, CallId, GroupInfo, ThreadId};
-
-#[path = "../../tests/support/example.rs"]
-mod example;
-#[path = "../../tests/support/scenario/mod.rs"]
-mod scenario;
-
-/// Runs a scenario without an `about` line; panics with the failure if it does not hold.
-#[track_caller]
-pub(crate) fn holds(scenario: &str) {
-    let scenario = format!("about = \"one rule at work\"\n{scenario}");
-    if let Err(failure) = scenario::Scenario::parse(&scenario).and_then(|s| s.check()) {
-        panic!("{failure}");
-    }
-}
-
-/// Panics unless the example on the finding's page is what the terminal shows of a scenario, without an
-/// `about` line. With `UPDATE_DOCS=1` in the environment, updates the page instead.
-#[track_caller]
-pub(crate) fn shows(about: &About, scenario: &str) {
-    let scenario = format!("about = \"the example of a finding\"\n{scenario}");
-    let shown = scenario::Scenario::parse(&scenario).and_then(|s| s.shown(about.code.code));
-    let shown = shown.unwrap_or_else(|failure| panic!("{failure}"));
-    example::compare(about.code.code, &shown);
-}
-
-/// Checks that two calls that meet and cannot match are reported as proved, with place and time.
-#[track_caller]
-pub(crate) fn differ(code: &str, proof: &str, one: &str, other: &str) {
-    holds(&format!(
-        r#"
-        world = 2
-        events = """
-        1.0 0 {one} @train.py:5
-        1.5 1 {other} @train.py:7
-        """
-        [[expect]]
-        code = "{code}"
-        confidence = "proved"
-        certificate = "{proof}"
-        root = [0, 1]
-        seq = 1
-        detected = 1.5
-        lines = {{ 0 = "train.py:5", 1 = "train.py:7" }}
-        "#
-    ));
-}
-
-/// Checks that two calls that meet and match lead to no finding.
-#[track_caller]
-pub(crate) fn agree(one: &str, other: &str) {
-    holds(&format!(
-        r#"
-        world = 2
-        events = """
-        1.0 0 {one} @train.py:5
-        1.5 1 {other} @train.py:7
-        1.6 * done
-        """
-        look-on = 100
-        "#
-    ));
-}
+use crate::evidence::event::{Call, CallId, GroupInfo, ThreadId};
 
 pub(crate) struct CallBuilder(Call);
 

@@ -23,6 +23,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// Defines a struct of durations with their defaults, and its `scaled`.
+#[macro_export]
 macro_rules! scalable {
     (
         $(#[$about:meta])*
@@ -45,13 +46,12 @@ macro_rules! scalable {
         impl $name {
             /// Every duration multiplied by `scale`.
             #[must_use]
-            pub fn scaled(&self, scale: $crate::diagnosis::timing::TimeScale) -> Self {
+            pub fn scaled(&self, scale: $crate::timing::TimeScale) -> Self {
                 Self { $( $field: scale.of(self.$field), )+ }
             }
         }
     };
 }
-pub(crate) use scalable;
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -152,7 +152,9 @@ impl TimeScale {
         self.0
     }
 
-    pub(crate) fn of(self, duration: Duration) -> Duration {
+    /// A duration multiplied by the factor.
+    #[must_use]
+    pub fn of(self, duration: Duration) -> Duration {
         duration.mul_f64(self.0)
     }
 }

@@ -8,8 +8,8 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 pub use ddp_doctor_proto::words::rank_list;
 use ddp_doctor_proto::words::runs;
 
-use super::event::{Call, GroupInfo};
-use super::model::Place;
+use crate::evidence::event::{Call, GroupInfo};
+use crate::model::Place;
 
 /// Formats ranks: "rank 1", "ranks 0 and 2", "ranks 0–5, 7 and 9".
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,10 @@ pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a st
 /// Name and number of a call: "all_reduce #23", "recv #2 from rank 0".
 #[must_use]
 pub fn call(call: &Call) -> String {
-    let mut text = call.op.to_string();
+    let mut text = match call.op {
+        ddp_doctor_proto::Op::Unspecified => "call".to_owned(),
+        op => op.to_string(),
+    };
     if call.seq != 0 {
         let _infallible = write!(text, " #{}", call.seq);
     }
@@ -218,7 +221,7 @@ mod tests {
     use ddp_doctor_proto::{DType, Op, ReduceOp};
 
     use super::*;
-    use crate::diagnosis::testing;
+    use crate::testing;
 
     #[test]
     fn ranks_are_formatted_as_a_phrase() {

@@ -425,7 +425,8 @@ pub(super) fn text(text: &str) -> Arc<str> {
     cut(text, MAX_TEXT).into()
 }
 
-pub(super) fn cut(text: &str, bytes: usize) -> &str {
+/// A text, cut to at most this many bytes.
+pub(crate) fn cut(text: &str, bytes: usize) -> &str {
     let mut end = text.len().min(bytes);
     while !text.is_char_boundary(end) {
         end -= 1;

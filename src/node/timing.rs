@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use crate::diagnosis::timing::{self, scalable};
+use crate::diagnosis::{scalable, timing};
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

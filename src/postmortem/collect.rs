@@ -11,6 +11,10 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 
 use super::Remark;
 use crate::evidence::journal::{JournalError, Reader};
+use crate::ingest::{
+    flight_recorder,
+    logs::{self, Log},
+};
 use crate::node::boxes::{BoxDir, SHARED_MEMORY};
 use crate::node::rundir::Description;
 
@@ -27,6 +31,10 @@ pub(super) struct Collected {
     pub(super) journals: Vec<JournalFile>,
     pub(super) boxes: Vec<BoxFile>,
     pub(super) no_boxes: Vec<NoBoxFile>,
+    /// Logs that state something.
+    pub(super) logs: Vec<Log>,
+    /// Files that may contain Flight Recorder dumps.
+    pub(super) dumps: Vec<PathBuf>,
     /// Evidence that exists and is unreadable.
     pub(super) gaps: Vec<Gap>,
     pub(super) remarks: Vec<Remark>,
@@ -79,6 +87,7 @@ enum FileKind {
     FlightRecorder,
     Report,
     Description,
+    Text,
     Empty,
     Unknown,
 }
@@ -118,7 +127,7 @@ impl Collected {
             }
             Ok(FileKind::BlackBox) => return self.black_box(path, place),
             Ok(_) if is_marker => return self.marker(path, place),
-            Ok(FileKind::FlightRecorder) => NO_FLIGHT_RECORDER.into(),
+            Ok(FileKind::FlightRecorder) => return self.dump(path),
             Ok(FileKind::Report) => {
                 "this is a report of ddp-doctor: give the evidence it was made from, the run \
                  directory"
@@ -127,13 +136,35 @@ impl Collected {
             Ok(FileKind::Description) => {
                 "this describes a run: give the directory that it lies in".into()
             }
-            Ok(FileKind::Empty) => "the file is empty".into(),
-            Ok(FileKind::Unknown) => {
-                "this is no evidence of a known kind: give run directories, journals or black boxes"
-                    .into()
+            Ok(FileKind::Text) => {
+                if self.log(path) {
+                    return;
+                }
+                format!("{NOTHING_IN_TEXT}: {WANTED}")
             }
+            Ok(FileKind::Empty) => "the file is empty".into(),
+            Ok(FileKind::Unknown) => format!("this is no evidence of a known kind: {WANTED}"),
         };
         self.remark(path, text);
+    }
+
+    /// Adds a log, if it states something.
+    fn log(&mut self, path: &Path) -> bool {
+        let log = match logs::read(path) {
+            Ok(log) => log,
+            Err(error) => {
+                self.remark(path, reason(&error));
+                return true;
+            }
+        };
+        if let Some(trouble) = &log.trouble {
+            self.remark(path, trouble.clone());
+        }
+        let states_something = !log.is_empty();
+        if states_something && self.takes(path) {
+            self.logs.push(log);
+        }
+        states_something
     }
 
     /// Adds a run directory, or any directory with evidence.
@@ -151,16 +182,16 @@ impl Collected {
         // Boxes of an active run, or of one that was killed, are still in shared memory.
         let canonical = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         folders.extend(BoxDir::awaited(Path::new(SHARED_MEMORY), &canonical));
-        let mut flight_records = Vec::new();
         for folder in &folders {
-            self.folder(folder, place, description.as_ref(), &mut flight_records);
+            self.folder(folder, place, description.as_ref());
         }
-        if let Some(first) = flight_records.first() {
-            let others = match flight_records.len() {
-                1 => String::new(),
-                n => format!(" ({n} of them)"),
-            };
-            self.remark(first, format!("{NO_FLIGHT_RECORDER}{others}"));
+        // Beside recordings, the output of a job says nothing more.
+        if self.met == before.0 {
+            for path in logs::find(dir) {
+                if matches!(kind_of(&path), Ok(FileKind::Text)) {
+                    self.log(&path);
+                }
+            }
         }
         if (self.met, self.remarks.len()) == before {
             let text = nothing_in(dir);
@@ -168,15 +199,11 @@ impl Collected {
         }
     }
 
-    fn folder(
-        &mut self,
-        folder: &Path,
-        place: Place,
-        description: Option<&Description>,
-        flight_records: &mut Vec<PathBuf>,
-    ) {
+    fn folder(&mut self, folder: &Path, place: Place, description: Option<&Description>) {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
+            // Boxes in shared memory may be moved to their run directory meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return self.remark(folder, reason(&error)),
         };
         let files = entries.flatten().map(|entry| entry.path());
@@ -189,7 +216,7 @@ impl Collected {
             match kind_of(&path) {
                 Ok(FileKind::Journal) => self.journal(&path, place, description),
                 Ok(FileKind::BlackBox) => self.black_box(&path, place),
-                Ok(FileKind::FlightRecorder) => flight_records.push(path),
+                Ok(FileKind::FlightRecorder) => self.dump(&path),
                 Ok(_) => self.marker(&path, place),
                 Err(error) => self.remark(&path, reason(&error)),
             }
@@ -247,6 +274,12 @@ impl Collected {
         }
     }
 
+    fn dump(&mut self, path: &Path) {
+        if self.takes(path) {
+            self.dumps.push(path.to_owned());
+        }
+    }
+
     fn marker(&mut self, path: &Path, place: Place) {
         let marker = file_name(path).and_then(|name| NoBox::parse(&name));
         if let Some(marker) = marker {
@@ -276,7 +309,10 @@ impl Collected {
     }
 }
 
-const NO_FLIGHT_RECORDER: &str = "Flight Recorder dumps are not read yet";
+const NOTHING_IN_TEXT: &str =
+    "this text has no line of torchrun, PyTorch, NCCL or Slurm about a failure, and no stacks";
+const WANTED: &str = "give run directories, journals, black boxes, Flight Recorder dumps (pickle or JSON), logs of a \
+     job, or stacks as text";
 
 /// Detects the kind of a file from its beginning.
 fn kind_of(path: &Path) -> io::Result<FileKind> {
@@ -290,11 +326,10 @@ fn kind_of(path: &Path) -> io::Result<FileKind> {
         [] => FileKind::Empty,
         [b'D', b'D', b'P', b'J', ..] => FileKind::Journal,
         [b'D', b'D', b'P', b'D', b'B', b'O', b'X', ..] => FileKind::BlackBox,
-        // A pickle of protocol 2 or later: a dump of PyTorch's Flight Recorder.
-        [0x80, 2..=5, ..] => FileKind::FlightRecorder,
         [b'{', ..] if has("ddp-doctor/report") => FileKind::Report,
         [b'{', ..] if has("boot_id") && has("start_ticks") => FileKind::Description,
-        [b'{', ..] if has("entries") && has("pg_config") => FileKind::FlightRecorder,
+        head if logs::is_text(head) => FileKind::Text,
+        head if flight_recorder::is_candidate(head) => FileKind::FlightRecorder,
         _ => FileKind::Unknown,
     })
 }
@@ -331,7 +366,9 @@ fn nothing_in(dir: &Path) -> String {
         [] if dir.join("report.json").exists() => {
             "there is a report and no evidence: journal and black boxes are gone".into()
         }
-        [] => "there is no evidence in it: neither a journal nor a black box".into(),
+        [] => "there is no evidence in it: neither a journal, a black box nor a Flight Recorder dump, nor a \
+             log that states a failure"
+            .into(),
         [one] => format!("this is no run directory; there is one in it: {one}"),
         several => format!(
             "this is no run directory; there are {} in it, the newest: {}",

@@ -8,11 +8,14 @@ use ddp_doctor_proto::v1;
 use super::Remark;
 use super::collect::{BoxFile, Collected, JournalFile, NoBoxFile};
 use crate::evidence::journal;
+use crate::ingest::logs::Log;
 
 /// The evidence of one job.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Job {
     pub(super) nodes: Vec<Node>,
+    /// Logs, if these are its only evidence.
+    pub(super) logs: Vec<Log>,
 }
 
 /// The evidence of one node of a job.
@@ -27,7 +30,7 @@ pub(super) struct Node {
     pub(super) gaps: Vec<String>,
 }
 
-/// Groups evidence into jobs, the oldest first.
+/// Groups evidence into jobs, the oldest first. All logs are of one job.
 pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut journals = found.journals;
@@ -94,7 +97,14 @@ pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
     for node in &mut nodes {
         node.drop_helpers();
     }
-    into_jobs(nodes)
+    let mut jobs = into_jobs(nodes);
+    if !found.logs.is_empty() {
+        jobs.push(Job {
+            logs: found.logs,
+            ..Job::default()
+        });
+    }
+    jobs
 }
 
 impl Node {
@@ -133,7 +143,10 @@ fn into_jobs(mut nodes: Vec<Node>) -> Vec<Job> {
             .find(|job| job.nodes.iter().all(|other| is_one_job(other, &node)));
         match job {
             Some(job) => job.nodes.push(node),
-            None => jobs.push(Job { nodes: vec![node] }),
+            None => jobs.push(Job {
+                nodes: vec![node],
+                ..Job::default()
+            }),
         }
     }
     jobs

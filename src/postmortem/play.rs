@@ -15,11 +15,12 @@ use super::Remark;
 use super::collect::BoxFile;
 use super::jobs::{Job, Node};
 use crate::diagnosis::event::OomKills;
-use crate::diagnosis::{Engine, Event};
+use crate::diagnosis::{Config, Engine, Event};
 use crate::evidence::blackbox;
 use crate::evidence::decode::{Decoder, KnownProcess};
 use crate::evidence::journal::Reader;
 use crate::evidence::settings;
+use crate::ingest::{Observer, logs};
 use crate::node::proc::{self, Watched};
 
 /// Minimum interval of engine evaluations while a journal is played: that of a live node.
@@ -31,15 +32,15 @@ const TEARDOWN: Duration = Duration::from_secs(10);
 /// Number of messages of a box decoded at a time.
 const AT_ONCE: usize = 4096;
 
-/// Called after every evaluation with the engine, its time, and whether anything changed.
-pub(super) type Observer<'a> = dyn FnMut(&Engine, Timestamp, bool) + 'a;
-
 /// Plays the evidence of a job to its end. Returns the engine in its final state.
-pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut Observer<'_>) -> Engine {
+pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut dyn Observer) -> Engine {
     // Black boxes without a journal have no settings.
     let hellos = job.nodes.iter().map(|node| &node.hello);
     let hello = hellos.max_by_key(|it| (it.stall_after_s, it.time_scale.is_some()));
     let config = hello.map(settings::config).unwrap_or_default();
+    if !job.logs.is_empty() {
+        return play_logs(&job, config, observer);
+    }
     let mut stage = Stage {
         engine: Engine::new(config),
         events: Vec::new(),
@@ -69,6 +70,26 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut Observer<
     stage.engine
 }
 
+/// Plays logs: their events at once, and the end of the text.
+fn play_logs(job: &Job, mut config: Config, observer: &mut dyn Observer) -> Engine {
+    let evidence = logs::evidence(&job.logs);
+    // What the text itself gave up has waited long enough.
+    let given_up = evidence.timeout.unwrap_or(config.stall_after);
+    config.stall_after = config.stall_after.min(given_up);
+    let mut stage = Stage {
+        engine: Engine::new(config),
+        events: evidence.events,
+        looked: Timestamp::default(),
+        now: evidence.ends,
+        wall: Timestamp::now(),
+        observer,
+    };
+    stage.hand_on();
+    stage.engine.handle_timeout(stage.now);
+    stage.look();
+    stage.engine
+}
+
 /// The engine and its time.
 struct Stage<'a> {
     engine: Engine,
@@ -79,7 +100,7 @@ struct Stage<'a> {
     now: Timestamp,
     /// Current time of this machine.
     wall: Timestamp,
-    observer: &'a mut Observer<'a>,
+    observer: &'a mut dyn Observer,
 }
 
 impl Stage<'_> {
@@ -88,6 +109,7 @@ impl Stage<'_> {
         let mut ended = false;
         for event in self.events.drain(..) {
             ended |= matches!(event, Event::JobEnded { .. });
+            self.observer.event(&event);
             self.engine.handle(event, self.now);
         }
         ended
@@ -117,7 +139,7 @@ impl Stage<'_> {
     fn look(&mut self) {
         let changed = self.engine.poll_change();
         self.looked = self.now;
-        (self.observer)(&self.engine, self.now, changed);
+        self.observer.evaluated(&self.engine, self.now, changed);
     }
 }
 

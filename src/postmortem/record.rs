@@ -9,6 +9,7 @@ use prost::Message;
 
 use super::{Remark, collect, jobs, play};
 use crate::diagnosis::Engine;
+use crate::ingest::{Observer, logs};
 use crate::report::viewer::{Detail, Sent};
 
 /// Minimum time between two updates, unless the number of findings changes.
@@ -33,13 +34,12 @@ pub fn record(paths: &[PathBuf]) -> Option<Recording> {
     let found = collect::collect(paths);
     let mut remarks = found.remarks.clone();
     let job = jobs::of(found, &mut remarks).pop()?;
+    let claims = logs::Claims::of(&job.logs);
     let mut recorder = Recorder::default();
-    let mut last = Timestamp::default();
-    let engine = play::play(job, &mut remarks, &mut |engine, now, changed| {
-        recorder.look(engine, now, changed);
-        last = now;
-    });
-    let report = engine.report();
+    let engine = play::play(job, &mut remarks, &mut recorder);
+    let mut report = engine.report();
+    claims.limit(&mut report);
+    let last = recorder.evaluated;
     recorder.take(&report, &Detail::of(engine.model(), last), last, true);
     Some(Recording {
         updates: recorder.updates,
@@ -53,12 +53,15 @@ struct Recorder {
     told: Sent,
     updates: Vec<v1::Update>,
     taken: Timestamp,
+    /// Time of the latest evaluation.
+    evaluated: Timestamp,
     findings: usize,
     bytes: usize,
 }
 
-impl Recorder {
-    fn look(&mut self, engine: &Engine, now: Timestamp, changed: bool) {
+impl Observer for Recorder {
+    fn evaluated(&mut self, engine: &Engine, now: Timestamp, changed: bool) {
+        self.evaluated = now;
         let every = EVERY * (1 << (self.bytes / ROOM).min(16));
         let is_due = now.since(self.taken) >= every;
         if !changed && !is_due {
@@ -71,7 +74,9 @@ impl Recorder {
             self.take(&report, &Detail::of(engine.model(), now), now, false);
         }
     }
+}
 
+impl Recorder {
     fn take(&mut self, report: &Report, detail: &Detail, at: Timestamp, ended: bool) {
         let update = self.told.update(report, Some(detail), at, ended);
         self.taken = at;

@@ -9,7 +9,7 @@ use ddp_doctor_proto::v1;
 
 use super::markdown::escaped;
 use super::text::{Sources, Style, duration, ended, plain, short_path};
-use crate::diagnosis::{place, words};
+use crate::diagnosis::{evidence::place, words};
 
 /// Maximum length of a native function's name shown, in characters.
 const FUNCTION: usize = 60;
@@ -270,7 +270,7 @@ fn stack_rows(members: &[&Process], frames: &[Where], sources: &mut Sources) -> 
 }
 
 /// The native frames called from Python, then the Python frames; without Python, all native frames.
-fn thread_rows(thread: &Thread, sources: &mut Sources) -> Vec<[String; 3]> {
+pub(super) fn thread_rows(thread: &Thread, sources: &mut Sources) -> Vec<[String; 3]> {
     let is_interpreter = |frame: &&Where| file_name(&frame.file).contains("python");
     let called = match thread.python.is_empty() {
         true => thread.native.len(),
@@ -361,7 +361,7 @@ fn state_row(process: &Process) -> [String; 4] {
 }
 
 /// State of a thread: "sleeping in futex_do_wait, holds the GIL".
-fn thread_state(thread: &Thread) -> String {
+pub(super) fn thread_state(thread: &Thread) -> String {
     let mut text = match thread.state.as_deref() {
         Some("R") => "running".to_owned(),
         Some("S") => "sleeping".to_owned(),

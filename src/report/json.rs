@@ -71,6 +71,12 @@ impl Assembler {
         self.verdict
     }
 
+    /// Number of ranks that have reported.
+    #[must_use]
+    pub const fn ranks_reporting(&self) -> u32 {
+        self.evidence.ranks_reporting
+    }
+
     /// The current report.
     #[must_use]
     pub fn report(&self) -> Report {

@@ -93,9 +93,10 @@ impl Live {
     /// Applies an update.
     pub fn apply(&mut self, update: v1::Update, now: Instant) {
         let ended = update.ended;
-        let verdict = self.assembler.verdict();
+        let outline = |it: &Assembler| (it.verdict(), it.ranks_reporting());
+        let before = outline(&self.assembler);
         let changed = self.assembler.apply(update);
-        if changed || ended || verdict != self.assembler.verdict() {
+        if changed || ended || before != outline(&self.assembler) {
             self.write_files();
         }
         if !changed {
@@ -347,6 +348,30 @@ mod tests {
             live.cut_off();
             assert_eq!(live.finish().verdict, after);
             assert!(screen.take().contains("may be incomplete"));
+        }
+    }
+
+    #[test]
+    fn report_of_a_healthy_job_counts_the_ranks_that_join() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        let (out, style) = (Box::new(Screen::default()), Style::default());
+        let files = vec![path.clone()];
+        let mut live = Live::new(out, style, Verbosity::default(), Job::default(), files);
+        for ranks in [1, 2] {
+            let evidence = v1::Evidence {
+                ranks_reporting: ranks,
+                ..Default::default()
+            };
+            let joined = v1::Update {
+                verdict: Verdict::Healthy.to_string(),
+                evidence: Some(evidence),
+                ..Default::default()
+            };
+            live.apply(joined, Instant::now());
+            let report = std::fs::read_to_string(&path).unwrap();
+            let line = format!("\"ranks_reporting\": {ranks}");
+            assert!(report.contains(&line), "{report}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use ddp_doctor_proto::report::{Finding, Report, Role};
 
 use super::text::{about, context, plain, rows};
-use crate::diagnosis::cause;
+use crate::diagnosis::source::cause;
 
 /// Writes a whole report.
 ///

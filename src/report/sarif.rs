@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::explain::{self, Page};
 use super::text::plain;
-use crate::diagnosis::detect;
+use crate::diagnosis::findings;
 
 const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
@@ -71,7 +71,7 @@ fn rule(code: &str, report: &Report) -> Value {
         "shortDescription": { "text": sentence(&known.map_or_else(|| code.to_owned(), |it| Page::of(it).summary())) },
         "defaultConfiguration": { "level": level(severity.unwrap_or(Severity::Error)) },
     });
-    if let Some(code) = known.filter(|it| detect::about(it.code).is_some()) {
+    if let Some(code) = known.filter(|it| findings::detector(it.code).is_some()) {
         let page = Page::of(code);
         let meaning = page.meaning().join("\n\n");
         let mut help = meaning.clone();

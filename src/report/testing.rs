@@ -1,12 +1,18 @@
-//! A sample report for tests.
+//! A sample report and its timeline for tests.
+
+use std::sync::Arc;
 
 use ddp_doctor_proto::report::{
-    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group, Job,
-    Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity, Timestamp, Tool,
-    Verdict, Where,
+    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group,
+    GroupRef, Job, Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity,
+    Timestamp, Tool, Verdict, Where,
 };
+use ddp_doctor_proto::{DType, Op, ReduceOp};
 
-fn call(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
+use super::timeline::{Blocked, Curve, Event, Mark, TimedCall, Timeline, Track};
+use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
+
+fn entry(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
     RankCall {
         rank,
         state,
@@ -61,9 +67,9 @@ pub(super) fn early_exit() -> Finding {
         seq: Some(23),
         op: Some("all_reduce".into()),
         per_rank: vec![
-            call(0, CallState::Waiting, Some(1200)),
-            call(1, CallState::NotIssued, None),
-            call(2, CallState::Waiting, Some(1100)),
+            entry(0, CallState::Waiting, Some(1200)),
+            entry(1, CallState::NotIssued, None),
+            entry(2, CallState::Waiting, Some(1100)),
         ],
         parameters: vec![],
         certificate: None,
@@ -114,5 +120,105 @@ pub(super) fn report() -> Report {
         },
         findings: vec![early_exit()],
         ranks: ranks(),
+    }
+}
+
+/// A group name with markup, as a hostile job may send it.
+pub(super) const MARKUP: &str = "</script><img src=x onerror=alert(1)>";
+
+/// The timeline of [`report`]: two calls of each rank, the second open on ranks 0 and 2.
+pub(super) fn timeline() -> Timeline {
+    let at = |ms: u64| Timestamp(ms * 1_000_000);
+    let timed = |id, ms, ended: Option<u64>| TimedCall {
+        call: Arc::new(call(id, at(ms))),
+        returned: Some(at(ms + 1)),
+        wait: Some((at(ms + 1), ended.map(at))),
+        inferred: false,
+        completed: None,
+    };
+    let track = |rank| {
+        let mut calls = vec![timed(22, 8000, Some(8200 + u64::from(rank)))];
+        if rank != 1 {
+            calls.push(timed(23, 8800, None));
+        }
+        let exit = Exit {
+            code: Some(0),
+            signal: None,
+        };
+        Track {
+            rank,
+            host: "node".into(),
+            pid: 1,
+            layer: "c10d".into(),
+            began: at(1000),
+            ended: (rank == 1).then_some((at(8700), exit)),
+            calls,
+            marks: vec![Mark {
+                at: at(7900),
+                what: Event::Step(7),
+            }],
+            memory: vec![Curve {
+                name: "resident set".into(),
+                points: vec![(at(2000), 1 << 20), (at(8000), 3 << 20)],
+            }],
+            ..Track::default()
+        }
+    };
+    let blocked = |rank| Blocked {
+        rank,
+        call: Arc::new(call(23, at(8800))),
+        since: at(8800),
+        needs: vec![1],
+    };
+    Timeline {
+        until: at(10_000),
+        tracks: vec![track(0), track(1), track(2)],
+        waits: vec![blocked(0), blocked(2)],
+    }
+}
+
+/// An `all_reduce` of the default group of three ranks, as number `id` of its process and its group.
+pub(crate) fn call(id: u64, at: Timestamp) -> Call {
+    let group = GroupInfo {
+        key: GroupRef {
+            layer: "c10d".into(),
+            epoch: 0,
+            name: "0".into(),
+            ordinal: 0,
+            members: vec![0, 1, 2],
+        },
+        description: "default_pg".into(),
+        backend: "gloo".into(),
+        seat: None,
+    };
+    let place = Where {
+        file: "train.py".into(),
+        line: 9,
+        function: "main".into(),
+    };
+    Call {
+        id: CallId(id),
+        at,
+        thread: ThreadId(1),
+        group: Some(Arc::new(group)),
+        seq: id,
+        op: Op::AllReduce,
+        dtype: DType::Float32,
+        reduce_op: ReduceOp::Unspecified,
+        root: None,
+        peer: None,
+        tag: None,
+        numel: Some(4680),
+        shape: Some(vec![4680]),
+        tensors: 1,
+        takes_all: false,
+        is_async: false,
+        on_stream: None,
+        beneath: None,
+        hidden: false,
+        splits: [Vec::new(), Vec::new()],
+        step: id.saturating_sub(15),
+        phase: None,
+        place: Some(Arc::new(place)),
     }
 }

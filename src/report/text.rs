@@ -11,7 +11,7 @@ pub(super) use ddp_doctor_proto::words::{context, duration, ended};
 pub use ddp_doctor_proto::words::{plain, wrapped};
 use ddp_doctor_proto::words::{sides, source_line};
 
-use crate::diagnosis::{cause, detect};
+use crate::diagnosis::{findings, source::cause};
 
 /// Width at which text is wrapped, in columns.
 pub(super) const WIDTH: usize = 100;
@@ -99,11 +99,11 @@ pub fn about(report: &Report) -> String {
         n => format!("{n} {what}s"),
     };
     let ranks = job.world_size.unwrap_or(report.ranks.len() as u32);
-    let mut parts = vec![format!(
-        "{} on {}",
-        count(u64::from(ranks), "rank"),
-        count(u64::from(job.nodes), "node")
-    )];
+    let mut parts = vec![count(u64::from(ranks), "rank")];
+    // The number of nodes may be unknown.
+    if job.nodes > 0 {
+        parts[0] += &format!(" on {}", count(u64::from(job.nodes), "node"));
+    }
     if !job.backends.is_empty() {
         parts.push(plain(&job.backends.join(", ")));
     }
@@ -197,7 +197,7 @@ pub fn finding(
         labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
     }
     // A newer coordinator may report codes that this version does not know.
-    if detect::about(&finding.code).is_some() {
+    if findings::detector(&finding.code).is_some() {
         let more = format!("ddp-doctor explain {}", finding.code);
         labelled(out, "more", &more, style)?;
     }
@@ -272,6 +272,30 @@ impl Sources {
             .entry(place.file.clone())
             .or_insert_with(|| read(&place.file));
         source_line(text.as_ref()?, place.line)
+    }
+
+    /// The lines of a source file around a place, with their numbers. The name of the file comes
+    /// from the job: of a file that is no source, only the line itself is returned.
+    pub(super) fn around(&mut self, place: &Where, lines: u32) -> Vec<(u32, String)> {
+        /// Extensions of source files.
+        const SOURCE: [&str; 10] = [
+            "c", "cc", "cpp", "cu", "cxx", "h", "hpp", "ipynb", "py", "rs",
+        ];
+        let Some(line) = self.line(place) else {
+            return Vec::new();
+        };
+        let extension = Path::new(&place.file).extension();
+        let is_source = extension.is_some_and(|it| SOURCE.iter().any(|known| it == *known));
+        let text = self.files.get(&place.file).and_then(Option::as_ref);
+        let Some(text) = text.filter(|_| is_source) else {
+            return vec![(place.line, line)];
+        };
+        let first = place.line.saturating_sub(lines).max(1);
+        let shown = text.lines().enumerate().skip(first as usize - 1);
+        shown
+            .take((place.line - first + lines) as usize + 1)
+            .map(|(index, line)| (index as u32 + 1, plain(&line.replace('\t', "    "))))
+            .collect()
     }
 }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{CallState, Finding, Rank, Report, Timestamp};
 use ddp_doctor_proto::v1;
 
-use crate::diagnosis::detect::view;
 use crate::diagnosis::event::Stacks;
-use crate::diagnosis::growth::{self, Exhausted, Grower, Growth};
+use crate::diagnosis::findings;
 use crate::diagnosis::model::{
     self, Doing, Group, GroupId, JoinedCall, Model, Process, RoomKind, Target, Wait,
 };
 use crate::diagnosis::timing::Timing;
+use crate::diagnosis::trends::growth::{self, Exhausted, Grower, Growth};
 
 /// Maximum number of ranks listed in `waits_for`; the others are counted.
 const NAMED: usize = 64;
@@ -399,14 +399,14 @@ fn call(rank: u32, joined: &JoinedCall) -> v1::RankCall {
         Wait::NotSeen if joined.is_awaited() && joined.returned.is_none() => CallState::Waiting,
         Wait::NotSeen => CallState::Issued,
     };
-    v1::RankCall::from(&view::describe(rank, state, None, &joined.call))
+    v1::RankCall::from(&findings::describe(rank, state, None, &joined.call))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::diagnosis::model::Room;
-    use crate::diagnosis::trend::Trend;
+    use crate::diagnosis::trends::trend::Trend;
     use crate::report::testing::report;
 
     #[test]

@@ -1,15 +1,15 @@
-/* A rank that makes more calls than its black box can hold: when the file `flood` appears, until it has
- * made the file `flooded`; exits when the file `stop` appears. */
+/* A rank that makes the given number of calls when the file `flood` appears, and then creates the file `flooded`;
+ * when the file `stop` appears, it prints a checksum of its data and exits. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "ddp_doctor.h"
-
-#define CALLS 200000
 
 static void wait_for(const char *file)
 {
@@ -18,11 +18,13 @@ static void wait_for(const char *file)
         nanosleep(&a_while, NULL);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     ddp_doctor_identity identity = {0, 1, 0};
     uint32_t members[1] = {0}, world;
     ddp_doctor_call call;
+    unsigned data = 1;
+    int calls = argc > 1 ? atoi(argv[1]) : 0;
 
     ddp_doctor_open(ddp_doctor_text_of("c"), &identity);
     world = ddp_doctor_group(ddp_doctor_text_of("world"), ddp_doctor_text_of("all ranks"),
@@ -32,10 +34,14 @@ int main(void)
     call.group = world;
     ddp_doctor_returned(ddp_doctor_issued(&call));
     wait_for("flood");
-    for (int i = 0; i < CALLS; ++i)
-        ddp_doctor_returned(ddp_doctor_issued(&call));
+    for (int i = 0; i < calls; ++i) {
+        uint64_t id = ddp_doctor_issued(&call);
+        data = data * 1664525u + 1013904223u;
+        ddp_doctor_returned(id);
+    }
     close(open("flooded", O_CREAT | O_WRONLY, 0600));
     wait_for("stop");
+    printf("rank 0: %d calls, checksum %08x\n", calls, data);
     ddp_doctor_exit(0, ddp_doctor_text_of("main returned"));
     return 0;
 }

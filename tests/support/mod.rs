@@ -1,9 +1,12 @@
 //! Helpers shared by the integration tests.
 
 pub(crate) mod coordinator;
+pub(crate) mod dumps;
 pub(crate) mod jobs;
 pub(crate) mod process;
+pub(crate) mod programs;
 pub(crate) mod report;
+pub(crate) mod result;
 pub(crate) mod scenario;
 pub(crate) mod tmux;
 

@@ -1,6 +1,6 @@
 //! Compares a report with the truth of its program.
 
-use ddp_doctor::diagnosis::certificate;
+use ddp_doctor::diagnosis::proof;
 use ddp_doctor_proto::report::{Confidence, Report, Severity};
 
 use crate::program::{Case, Launcher, Variant, marked_lines};
@@ -116,7 +116,7 @@ fn is_found(case: &Case, outcome: &Outcome) {
         assert!(is_note || is_shown, "{}", show());
     }
     match (&finding.certificate, finding.confidence) {
-        (Some(proof), Confidence::Proved) => certificate::check(proof).unwrap(),
+        (Some(proof), Confidence::Proved) => proof::check(proof).unwrap(),
         (None, Confidence::Supported | Confidence::Suspected) => {}
         _ => panic!("certificate and confidence disagree\n{}", show()),
     }

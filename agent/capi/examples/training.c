@@ -3,7 +3,7 @@
  * over sockets.
  *
  *   cc -o training training.c -I ../include -L <folder of libddp_doctor.so> -lddp_doctor
- *   ddp-doctor run -- ./training 4                   healthy: prints nothing
+ *   ddp-doctor run -- ./training 4                   healthy: prints only its own checksums
  *   ddp-doctor run -- ./training 4 early-exit        rank 1 has fewer batches than the others
  *   ddp-doctor run -- ./training 4 barrier           rank 2 calls a barrier while the others reduce
  *   ddp-doctor run -- ./training 4 root              rank 3 broadcasts from a different root
@@ -136,12 +136,22 @@ static void collective(int op, int reduce_op, int root, float *values, uint32_t 
 
 /* --- Training --------------------------------------------------------------------------------- */
 
-static void compute(int rank, float *gradients)
+static void compute(int rank, const float *weights, float *gradients)
 {
     struct timespec a_while = {0, 20 * 1000 * 1000};
     nanosleep(&a_while, NULL);
     for (int k = 0; k < PARAMETERS; ++k)
-        gradients[k] = (float)(rank + k);
+        gradients[k] = (float)(rank + k) + weights[k];
+}
+
+/* FNV-1a */
+static unsigned checksum(const float *values)
+{
+    const unsigned char *bytes = (const unsigned char *)values;
+    unsigned sum = 2166136261u;
+    for (size_t i = 0; i < PARAMETERS * sizeof *values; ++i)
+        sum = (sum ^ bytes[i]) * 16777619u;
+    return sum;
 }
 
 static int train(int rank, int ranks, const char *bug)
@@ -167,7 +177,7 @@ static int train(int rank, int ranks, const char *bug)
 
     for (int step = 1; step <= batches; ++step) {
         ddp_doctor_step();
-        compute(rank, gradients);
+        compute(rank, weights, gradients);
         if (rank == 2 && step == FAULTY_STEP && strcmp(bug, "barrier") == 0)
             barrier(gradients); /* BUG barrier: rank 2 */
         all_reduce(gradients); /* BUG barrier, early-exit: the others */
@@ -175,6 +185,7 @@ static int train(int rank, int ranks, const char *bug)
             weights[k] -= 0.1f * gradients[k];
     }
     ddp_doctor_input_ended(DDP_DOCTOR_HERE);
+    printf("rank %d: checksum of the weights %08x\n", rank, checksum(weights));
     ddp_doctor_exit(0, ddp_doctor_text_of("main returned"));
     return 0;
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::diagnosis::event::Forward;
+use crate::evidence::event::Forward;
 
 /// Number of synchronised forwards kept.
 const KEPT: usize = 64;

@@ -7,11 +7,14 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use ddp_doctor_proto::{Op, ProcessState, Spending};
 
-use super::{
-    Announced, Averaged, Clock, CreationRequest, Doing, End, Ending, Exception, Group, GroupId,
-    MeetingPoint, Member, Model, Note, Process, Target, Thread, Wait, World,
+use crate::evidence::event::{Call, Event, GroupInfo, ProcessId};
+use crate::model::arrivals::Averaged;
+use crate::model::creation::{CreationRequest, MeetingPoint};
+use crate::model::group::{Group, GroupId, Member, Wait};
+use crate::model::process::{
+    Announced, Doing, End, Ending, Exception, Process, Target, Thread, World,
 };
-use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
+use crate::model::{Clock, Model, Note};
 
 /// Layer of the calls that a program makes to NCCL directly.
 pub(super) const NCCL: &str = "nccl";

@@ -2,7 +2,7 @@
 //! until when it waited.
 //!
 //! Nothing is concluded here. Late ranks and their share in waits are determined in
-//! [`crate::diagnosis::lateness`].
+//! [`crate::speed::lateness`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use super::channel::{Met, Post};
-use super::group::{GroupId, Join, Wait};
-use super::process::Target;
-use crate::diagnosis::event::{Call, CallId};
+use crate::evidence::event::{Call, CallId};
+use crate::model::channel::{Met, Post};
+use crate::model::group::{GroupId, Join, Wait};
+use crate::model::process::Target;
 
 /// Maximum number of arrivals kept, over all encounters …
 const KEPT: usize = 262_144;
@@ -328,7 +328,7 @@ mod tests {
     use ddp_doctor_proto::Op;
 
     use super::*;
-    use crate::diagnosis::testing;
+    use crate::testing;
 
     fn met(seq: u64, ats: &[u64]) -> Encounter {
         let call = Arc::new(testing::call(Op::AllReduce).build());

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::group::{JoinedCall, Wait};
-use super::transport::{Matching, Transport};
-use crate::diagnosis::event::{Call, CallId};
+use crate::evidence::event::{Call, CallId};
+use crate::model::group::{JoinedCall, Wait};
+use crate::model::transport::{Matching, Transport};
 
 /// Maximum number of channels per group.
 const KEPT_CHANNELS: usize = 65_536;

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::process::World;
-use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
+use crate::evidence::event::{Call, GroupInfo, ProcessId};
+use crate::model::process::World;
 
 /// Maximum number of incomplete meetings kept.
 const KEPT: usize = 1024;

@@ -8,14 +8,15 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use super::arrivals::{Averaged, Encounter};
-use super::channel::Traffic;
-use super::history::{History, Position};
-use super::process::World;
-use super::threads::Crossings;
-use crate::diagnosis::align::{self, Mismatch};
-use crate::diagnosis::backends;
-use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
+use crate::evidence::align;
+use crate::evidence::align::Mismatch;
+use crate::evidence::backends;
+use crate::evidence::event::{Call, GroupInfo, ProcessId};
+use crate::model::arrivals::{Averaged, Encounter};
+use crate::model::channel::Traffic;
+use crate::model::history::{History, Position};
+use crate::model::process::World;
+use crate::model::threads::Crossings;
 
 /// Number of calls in entered collectives that a group keeps, over all members …
 const KEPT_CALLS: usize = 4096;
@@ -66,7 +67,7 @@ pub struct Group {
     pub history: History,
     /// Collectives whose calls came from different lines.
     pub crossings: Crossings,
-    /// Collectives completed by the latest call, for [`super::Arrivals`].
+    /// Collectives completed by the latest call, for [`crate::model::Arrivals`].
     pub(super) met: Vec<Encounter>,
     /// The wait that ended longest before the last member arrived, by their clocks.
     pub ended_early: Option<EndedEarly>,
@@ -413,7 +414,7 @@ impl Group {
     }
 
     /// A member has waited for DDP's buckets, of which this call is the last. Complete collectives
-    /// are updated in [`super::Arrivals`].
+    /// are updated in [`crate::model::Arrivals`].
     pub(super) fn set_averaged(&mut self, rank: u32, seq: u64, averaged: Averaged) {
         let join = self.joins.get_mut(&seq);
         if let Some(joined) = join.and_then(|join| join.calls.get_mut(&rank)) {
@@ -499,7 +500,7 @@ impl Join {
 
 impl JoinedCall {
     /// A call without a recorded wait.
-    pub(in crate::diagnosis) fn new(call: &Arc<Call>) -> Self {
+    pub(crate) fn new(call: &Arc<Call>) -> Self {
         Self {
             call: Arc::clone(call),
             wait: Wait::NotSeen,
@@ -538,8 +539,11 @@ impl JoinedCall {
                 missing.to_vec()
             };
         }
+        // Any missing member may be the root, or lie between the root and this rank.
+        let root_is_unknown = self.call.root.is_none() && self.call.on_stream.is_some();
         match self.call.op.direction() {
             Direction::Symmetric => missing.to_vec(),
+            Direction::FromRoot | Direction::ToRoot if root_is_unknown => missing.to_vec(),
             Direction::FromRoot => missing
                 .iter()
                 .copied()

@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::group::Join;
-use crate::diagnosis::event::{Call, Forward};
+use crate::evidence::event::{Call, Forward};
+use crate::model::group::Join;
 
 /// Number of turns for which a relation must hold before a change of it counts.
 const HELD: u32 = 3;

@@ -3,9 +3,9 @@
 use ddp_doctor_proto::{ExceptionKind, Op};
 
 use super::*;
-use crate::diagnosis::event::{CallId, Event, ProcessId, ThreadId};
-use crate::diagnosis::model::Model;
-use crate::diagnosis::testing;
+use crate::evidence::event::{CallId, Event, ProcessId, ThreadId};
+use crate::model::Model;
+use crate::testing;
 
 /// Deterministic pseudo-random numbers (Knuth's MMIX generator).
 struct Chance(u64);
@@ -27,7 +27,7 @@ impl Chance {
 /// Ranks that issue calls in one group.
 struct Job {
     model: Model,
-    group: Arc<crate::diagnosis::event::GroupInfo>,
+    group: Arc<crate::evidence::event::GroupInfo>,
     steps: Vec<u64>,
     seqs: Vec<u64>,
     batches: Vec<Option<u64>>,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::MAX_WORLD;
-use super::apply::NCCL;
-use crate::diagnosis::event::Call;
+use crate::evidence::event::Call;
+use crate::model::MAX_WORLD;
+use crate::model::apply::NCCL;
 
 /// One initialisation of the world by one process, as recorded before it began.
 #[derive(Clone, Debug)]

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use super::group::{Group, Join, JoinedCall};
-use crate::diagnosis::align;
-use crate::diagnosis::event::{Beneath, Call};
+use crate::evidence::align;
+use crate::evidence::event::{Beneath, Call};
+use crate::model::group::{Group, Join, JoinedCall};
 
 impl Group {
     /// Adds the contents of a member's call. Returns the call with them; `None` if the call is not

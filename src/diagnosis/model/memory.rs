@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::series::{KEPT_OF_SHARED, Series};
-use crate::diagnosis::event::MemorySample;
+use crate::evidence::event::MemorySample;
+use crate::model::series::{KEPT_OF_SHARED, Series};
 
 /// Maximum number of devices per process.
 const KEPT_DEVICES: usize = 64;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 
-use super::event::{GroupInfo, ProcessId, StartedRank};
-use super::timing::Timing;
+use crate::evidence::event::{GroupInfo, ProcessId, StartedRank};
+use crate::timing::Timing;
 
 mod accumulation;
 mod apply;
@@ -48,6 +48,8 @@ pub use transport::{Matching, Transport};
 
 /// Largest accepted world size. The members of a larger group would not fit into a black box.
 pub const MAX_WORLD: u32 = 1 << 17;
+/// Layer of processes that are known from logs alone.
+pub const TEXT_LAYER: &str = "log";
 /// Maximum time by which ranks may be asked to end before that request is reported.
 const REFLEX: Duration = Duration::from_millis(250);
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Spending;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use crate::diagnosis::event::{SchedulingSample, ThreadId};
+use crate::evidence::event::{SchedulingSample, ThreadId};
 
 /// Maximum number of steps kept per process.
 const KEPT_STEPS: usize = 256;

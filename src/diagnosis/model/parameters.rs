@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ddp_doctor_proto::ParameterFact;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::group::GroupId;
-use crate::diagnosis::event::Parameters;
+use crate::evidence::event::Parameters;
+use crate::model::group::GroupId;
 
 /// Maximum number of models kept per process.
 const KEPT_MODELS: usize = 64;

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::report::Timestamp;
 
 /// Number of steps kept for memory that processes share. It has to fill for a minute before it
-/// counts ([`crate::diagnosis::growth`]), and may be measured twice a second.
+/// counts ([`crate::trends::growth`]), and may be measured twice a second.
 pub const KEPT_OF_SHARED: usize = 160;
 
 /// A value at the latest steps that have one: the last value of each. Only noticeable changes are

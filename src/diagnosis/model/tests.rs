@@ -4,8 +4,8 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
 use super::*;
-use crate::diagnosis::event::{Event, MemorySample, OomKills};
-use crate::diagnosis::testing;
+use crate::evidence::event::{Event, MemorySample, OomKills};
+use crate::testing;
 
 #[test]
 fn rank_known_late_is_a_member_of_its_groups() {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::group::Join;
-use crate::diagnosis::event::ThreadId;
+use crate::evidence::event::ThreadId;
+use crate::model::group::Join;
 
 /// Number of crossings kept.
 const KEPT: usize = 16;

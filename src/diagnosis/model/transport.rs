@@ -19,7 +19,7 @@
 //! small message may leave before its receiver arrives, and `wait` only orders streams, so its end
 //! says nothing about the message (`ncclSend` in NCCL's documentation; `ProcessGroupNCCL.cpp`).
 
-use crate::diagnosis::backends;
+use crate::evidence::backends;
 
 /// Properties of a backend's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,12 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::{Inside, Situation, is_last_call};
+use crate::situation::inside::Inside;
+use crate::situation::{Situation, is_last_call};
 
-use crate::diagnosis::event::ThreadId;
-use crate::diagnosis::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread};
-use crate::diagnosis::{activity, waits};
+use crate::evidence::event::ThreadId;
+use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread};
+use crate::{stacks, waits};
 
 /// A member that has not arrived.
 #[derive(Clone, Debug)]
@@ -137,7 +138,7 @@ impl Situation<'_> {
         let outside = || {
             let nothing = !process.is_inside_a_call();
             nothing
-                .then(|| activity::of(process, &self.model.timing))
+                .then(|| stacks::of(process, &self.model.timing))
                 .flatten()
         };
         if process.is_leaving() && outside().is_none() {

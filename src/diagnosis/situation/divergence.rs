@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Where;
 
-use super::{Origin, Situation, Stall};
-use crate::diagnosis::align::Mismatch;
-use crate::diagnosis::guards::{self, Parting};
-use crate::diagnosis::model::{Group, GroupId, Join, JoinedCall, Slip};
-use crate::diagnosis::order::{self, Permutation};
+use crate::evidence::align::Mismatch;
+use crate::model::{Group, GroupId, Join, JoinedCall, Slip};
+use crate::situation::Situation;
+use crate::situation::origin::Origin;
+use crate::situation::stall::Stall;
+use crate::source::guards;
+use crate::source::guards::Parting;
+use crate::waits::order;
+use crate::waits::order::Permutation;
 
 /// Number of calls before a divergence in which the ranks' paths may have separated.
 const PARTED_BEFORE: usize = 16;
@@ -141,7 +145,7 @@ impl<'a> Situation<'a> {
                 let place = place_of(*side.first()?)?;
                 let others = sides.iter().filter(|it| *it != side);
                 let others: Vec<u32> = others.flatten().copied().collect();
-                guards::parted(self, (group.id, seq), &place, side, &others)
+                guards::parted(self.model, (group.id, seq), &place, side, &others)
             })
             .collect();
         if partings.len() == sides.len() {
@@ -166,7 +170,7 @@ impl<'a> Situation<'a> {
             .values()
             .all(|it| it.call.place.as_ref() == Some(&place));
         together
-            .then(|| guards::parted(self, (stall.group, stall.seq), &place, &here, &absent))
+            .then(|| guards::parted(self.model, (stall.group, stall.seq), &place, &here, &absent))
             .flatten()
     }
 

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::Situation;
-use crate::diagnosis::device::{self, Progress};
-use crate::diagnosis::model::{Group, GroupId, Join, JoinedCall, Wait, is_inside};
+use crate::model::{Group, GroupId, Join, JoinedCall, Wait, is_inside};
+use crate::situation::Situation;
+use crate::waits::device;
+use crate::waits::device::Progress;
 
 /// A collective that every member has entered and that does not complete.
 #[derive(Clone, Debug)]

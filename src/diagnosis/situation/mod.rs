@@ -8,25 +8,28 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::Config;
-use super::communication;
-use super::contract::{self, Breach};
-use super::creations;
-use super::device;
-use super::event::CallId;
-use super::growth::{self, Grower};
-use super::lateness::Straggler;
-use super::model::{Group, GroupId, Join, JoinedCall, Model, Process};
-use super::waits::Waits;
+use crate::Config;
+use crate::evidence::event::CallId;
+use crate::model::{Group, GroupId, Join, JoinedCall, Model, Process};
+use crate::speed::communication;
+use crate::speed::lateness::Straggler;
+use crate::trends::growth;
+use crate::trends::growth::Grower;
+use crate::waits::Waits;
+use crate::waits::device;
 
 mod absence;
+pub mod contract;
+pub mod creations;
 mod divergence;
 mod inside;
 mod origin;
 mod overdue;
 mod stall;
+pub mod startup;
 
 pub use absence::{Absence, Absent};
+pub use contract::Breach;
 pub use divergence::{Divergence, Nature};
 pub use inside::Inside;
 pub use origin::Origin;

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::absence::{Absence, Absent};
-use super::{FAILED_FOR, Situation, Stall};
-use crate::diagnosis::contract;
-use crate::diagnosis::device;
-use crate::diagnosis::model::{Ending, GroupId, JoinedCall, Process, Side, Wait, libc_signal};
+use crate::model::{Ending, GroupId, JoinedCall, Process, Side, Wait, libc_signal};
+use crate::situation::absence::{Absence, Absent};
+use crate::situation::contract;
+use crate::situation::stall::Stall;
+use crate::situation::{FAILED_FOR, Situation};
+use crate::waits::device;
 
 /// The first condition that explains a stall or a divergence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +28,7 @@ pub enum Origin {
     Leaving(Vec<u32>),
     /// A send and a receive between two ranks, sender first, that wait with different tags.
     OtherTag(GroupId, u32, u32),
-    /// A cycle of waits, by its index in [`crate::diagnosis::waits::Waits::cycles`].
+    /// A cycle of waits, by its index in [`crate::waits::Waits::cycles`].
     Cycle(usize),
     /// Ranks that stopped reporting.
     Silent(Vec<u32>),

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::{FAILED_FOR, Situation, Stall};
-use crate::diagnosis::model::GroupId;
+use crate::model::GroupId;
+use crate::situation::stall::Stall;
+use crate::situation::{FAILED_FOR, Situation};
 
 impl Situation<'_> {
     /// Whether a stall has lasted long enough to be a finding without a proof.

@@ -6,13 +6,14 @@ use std::time::Duration;
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::absence::{Absence, Absent, Hopelessness};
-use super::{Origin, Situation, is_last_call};
-use crate::diagnosis::guards::Parting;
-use crate::diagnosis::model::{
+use crate::model::{
     Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Process, Side, Wait, libc_signal,
 };
-use crate::diagnosis::waits::{lasts, partners};
+use crate::situation::absence::{Absence, Absent, Hopelessness};
+use crate::situation::origin::Origin;
+use crate::situation::{Situation, is_last_call};
+use crate::source::guards::Parting;
+use crate::waits::{lasts, partners};
 
 /// Ranks of a group wait for members that have not made their call.
 #[derive(Clone, Debug)]

@@ -8,11 +8,11 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::super::activity;
-use super::super::device;
-use super::super::event::CallId;
-use super::super::model::{Model, Process, Side};
-use super::{Blocked, for_message, for_others, launches};
+use crate::evidence::event::CallId;
+use crate::model::{Model, Process, Side};
+use crate::stacks;
+use crate::waits::device;
+use crate::waits::{Blocked, for_message, for_others, launches};
 
 /// The wait of a process that is inside no recorded call or wait.
 pub(super) fn blocked(
@@ -21,7 +21,7 @@ pub(super) fn blocked(
     rank: u32,
     now: Timestamp,
 ) -> Option<Blocked> {
-    let under_way = |it: &super::Thread| it.is_under_way();
+    let under_way = |it: &crate::waits::Thread| it.is_under_way();
     if process.threads.values().any(under_way) {
         return None;
     }
@@ -30,7 +30,7 @@ pub(super) fn blocked(
         .threads
         .values()
         .find_map(|it| it.within_since(now, timing.uncertain_wait));
-    let inside = within.or_else(|| activity::unseen_call(process, timing).map(|_| process.last_at));
+    let inside = within.or_else(|| stacks::unseen_call(process, timing).map(|_| process.last_at));
     if inside.is_none() && !device::is_waited_for(process, timing) {
         return None;
     }
@@ -88,154 +88,4 @@ fn open(
     };
     let first = found.into_iter().min_by_key(|(id, it)| (sends(it), *id));
     first.map(|(_, blocked)| blocked)
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::diagnosis::testing::holds;
-
-    /// The program waits for its device: blocked in the driver, or polling.
-    const BLOCKED: &str =
-        "S cpu=1 libc.so.6!futex libcuda.so.1!cuStreamSynchronize @train.py:30:step";
-    const SPINS: [&str; 2] = ["R cpu=3 @train.py:30:step", "R cpu=8 @train.py:30:step"];
-    const LOADS: &str = "S cpu=1 @/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:9:_next_data @train.py:20:step";
-
-    /// Three ranks on NCCL, the first two with a group of their own, and two captures of each
-    /// rank's stacks after its last call.
-    fn job(calls: &str, stands: [[&str; 2]; 3], expect: &str) {
-        let mut events: Vec<String> = calls.trim().lines().map(|it| it.trim().into()).collect();
-        for (rank, [first, last]) in stands.into_iter().enumerate() {
-            events.push(format!("5.0 {rank} stack {first}"));
-            events.push(format!("9.0 {rank} stack {last}"));
-        }
-        // Events are written by rank and played by time.
-        let second = |event: &String| event.split('.').next()?.parse::<u32>().ok();
-        events.sort_by_key(second);
-        let events = events.join("\n");
-        holds(&format!(
-            r#"
-            world = 3
-            backend = "nccl"
-            stall-after = 30
-            look-on = 60
-            events = """
-            0.5 0,1 group model 0,1
-            {events}
-            """
-            {expect}
-            "#
-        ));
-    }
-
-    /// Rank 1 leaves out the call of its group.
-    const LEFT_OUT: &str = "
-        1.0 0 all_reduce/model f32[8] sum @train.py:9
-        1.0 0 done
-        1.0 1,2 all_reduce f32[8] sum @train.py:12
-        1.0 1,2 done";
-
-    const CIRCLE: &str = r#"
-        silent-until = 31
-        [[expect]]
-        code = "DD111"
-        confidence = "supported"
-        root = [0, 1]
-        victims = [2]
-        cause = "unknown"
-        states = { 0 = "waiting", 1 = "waiting" }
-        why-has = "their completion is awaited by rank 0 at train.py:30 and by rank 1 at train.py:30"
-        "#;
-
-    #[test]
-    fn programs_waiting_for_devices_form_a_cycle() {
-        job(LEFT_OUT, [[BLOCKED; 2]; 3], CIRCLE);
-    }
-
-    #[test]
-    fn polling_programs_form_a_cycle_as_well() {
-        job(LEFT_OUT, [SPINS, SPINS, [BLOCKED; 2]], CIRCLE);
-    }
-
-    #[test]
-    fn rank_waiting_for_its_device_is_not_the_root() {
-        let calls = "
-            1.0 0 all_reduce/model f32[8] sum @train.py:9
-            1.0 0 done
-            1.0 2 all_reduce f32[8] sum @train.py:12
-            1.0 2 done
-            1.1 1 continues";
-        job(
-            calls,
-            [SPINS, [LOADS; 2], SPINS],
-            r#"
-            [[expect]]
-            code = "DD204"
-            root = [1]
-            victims = [0, 2]
-            states = { 1 = "not-issued", 2 = "waiting" }
-            "#,
-        );
-    }
-
-    #[test]
-    fn rank_waiting_for_its_input_is_the_root() {
-        job(
-            LEFT_OUT,
-            [[LOADS; 2], SPINS, SPINS],
-            r#"
-            [[expect]]
-            code = "DD204"
-            root = [0]
-            victims = [1, 2]
-            "#,
-        );
-    }
-
-    #[test]
-    fn missing_message_blocks_a_device() {
-        let calls = "
-            1.0 2 recv f32[8] peer=1 @train.py:9
-            1.0 2 done
-            1.0 0,1 all_reduce f32[8] sum @train.py:12
-            1.0 0,1 done";
-        job(
-            calls,
-            [SPINS; 3],
-            r#"
-            [[expect]]
-            code = "DD112"
-            confidence = "supported"
-            root = [1, 2]
-            victims = [0]
-            why-has = "rank 2 waits in recv #1 from rank 1"
-            "#,
-        );
-        let calls = "
-            1.0 2 recv f32[8] peer=1 @train.py:9
-            1.0 2 done
-            1.0 0 all_reduce f32[8] sum @train.py:12
-            1.0 0 done
-            1.1 1 continues";
-        job(
-            calls,
-            [SPINS, [LOADS; 2], SPINS],
-            r#"
-            [[expect]]
-            code = "DD113"
-            root = [1]
-            "#,
-        );
-    }
-
-    #[test]
-    fn devices_that_progress_are_no_finding() {
-        let calls = format!(
-            "{LEFT_OUT}
-            20.0 1 all_reduce/model f32[8] sum @train.py:9
-            20.0 1 done
-            20.1 0 all_reduce f32[8] sum @train.py:12
-            20.1 0 done"
-        );
-        job(&calls, [SPINS, SPINS, SPINS], "");
-    }
 }

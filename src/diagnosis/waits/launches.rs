@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::super::event::{Call, ThreadId};
-use super::super::model::{Doing, GroupId, JoinedCall, Lone, Model, Process, Side, Target};
-use super::Blocked;
+use crate::evidence::event::{Call, ThreadId};
+use crate::model::{Doing, GroupId, JoinedCall, Lone, Model, Process, Side, Target};
+use crate::waits::Blocked;
 
 /// The wait of a thread inside a launch of messages, whose latest message may have met its partner.
 pub(super) fn blocked(
@@ -103,7 +103,7 @@ fn wait_of(model: &Model, group: GroupId, lone: Lone, rank: u32) -> Option<Block
         call: Arc::clone(&lone.joined.call),
         since: lone.joined.call.at,
         until: None,
-        needs: super::partners(model, group, &lone)?,
+        needs: crate::waits::partners(model, group, &lone)?,
         message: Some(lone),
         certain: false,
         only_thread: false,

@@ -1,10 +1,10 @@
 //! Captures stacks in a separate thread, so that the follower never waits for it.
 //!
 //! A capture takes some milliseconds, but needs the kernel's lock of the process' memory map, which
-//! a hanging device can hold indefinitely. A thread that blocks on this lock is abandoned, and
-//! another thread captures the next process.
+//! a hanging device can hold indefinitely. If a capture takes too long, another thread captures the
+//! next process. A late capture, on a busy host, is still reported.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -15,10 +15,10 @@ use ddp_doctor_proto::v1;
 
 use super::native::FunctionCache;
 
-/// Time limit of a capture.
+/// Time after which another thread captures the next process.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Maximum number of abandoned captures of one process.
-const MOST_LEFT_BEHIND: u32 = 3;
+/// Maximum number of unfinished captures of one process.
+const MAX_UNFINISHED: usize = 3;
 
 /// When stacks are captured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,8 +55,8 @@ pub struct Taker {
     awaited: VecDeque<Wanted>,
     /// Answers that [`Self::poll`] returns next.
     ready: Vec<v1::Stacks>,
-    /// Number of abandoned captures by process.
-    left_behind: BTreeMap<u64, u32>,
+    /// Process and answers of each thread whose capture takes too long.
+    overdue: Vec<(u64, Receiver<Answer>)>,
 }
 
 /// A capturing thread.
@@ -97,7 +97,7 @@ impl Taker {
             worker: None,
             awaited: VecDeque::new(),
             ready: Vec::new(),
-            left_behind: BTreeMap::new(),
+            overdue: Vec::new(),
         }
     }
 
@@ -107,13 +107,13 @@ impl Taker {
             return;
         }
         for wanted in wanted {
-            let left_behind = self.left_behind.get(&wanted.process).copied().unwrap_or(0);
+            let unfinished = self.overdue.iter().filter(|it| it.0 == wanted.process);
             if self.when == When::Never {
                 self.answer(
                     wanted.process,
                     "taking stacks is switched off (--stacks never)",
                 );
-            } else if left_behind >= MOST_LEFT_BEHIND {
+            } else if unfinished.count() >= MAX_UNFINISHED {
                 self.answer(
                     wanted.process,
                     "the kernel does not let go of its memory map: looks at it do not come back",
@@ -140,20 +140,32 @@ impl Taker {
                 }
             }
         }
-        self.leave_behind();
+        self.replace_worker_if_overdue();
+        self.overdue.retain(|(_, answers)| {
+            let late = answers.try_iter().find_map(|answer| match answer {
+                Answer::Taken(stacks) => Some(stacks),
+                Answer::Begun(_) => None,
+            });
+            let is_unfinished = late.is_none();
+            self.ready.extend(late);
+            is_unfinished
+        });
         std::mem::take(&mut self.ready)
     }
 
-    /// Abandons a worker that exceeds the time limit.
-    fn leave_behind(&mut self) {
-        let busy = self.worker.as_ref().and_then(|worker| worker.busy);
-        let Some((process, since)) = busy else { return };
-        if since.elapsed() < PATIENCE {
+    fn replace_worker_if_overdue(&mut self) {
+        let is_overdue = |worker: &mut Worker| {
+            let busy = worker.busy;
+            busy.is_some_and(|(_, since)| since.elapsed() >= PATIENCE)
+        };
+        let Some(worker) = self.worker.take_if(is_overdue) else {
             return;
-        }
-        // The thread ends once it is unblocked, since its channel is closed.
-        self.worker = None;
-        *self.left_behind.entry(process).or_insert(0) += 1;
+        };
+        let Some((process, _)) = worker.busy else {
+            return;
+        };
+        // The thread ends after its capture, when `answers` is dropped.
+        self.overdue.push((process, worker.answers));
         self.awaited.retain(|wanted| wanted.process != process);
         self.answer(
             process,
@@ -216,6 +228,9 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
     use super::*;
 
     fn wanted(process: u64) -> Wanted {
@@ -254,9 +269,26 @@ mod tests {
         let said = answers(&mut taker, 3);
         assert_eq!((said[&1].as_str(), said[&3].as_str()), ("", ""));
         assert!(said[&2].contains("has not come back"), "{said:?}");
-        taker.left_behind.insert(2, MOST_LEFT_BEHIND);
+        let unfinished = || (2, channel().1);
+        taker.overdue = vec![unfinished(), unfinished(), unfinished()];
         taker.ask([wanted(2)].into_iter(), true);
         assert!(answers(&mut taker, 1)[&2].contains("do not come back"));
+    }
+
+    #[test]
+    fn late_capture_is_reported() {
+        let (finish, is_finished) = channel();
+        let is_finished = Mutex::new(is_finished);
+        let look = move |_, _| {
+            is_finished.lock().unwrap().recv().unwrap();
+            v1::Stacks::default()
+        };
+        let mut taker = Taker::with(When::Stall, Arc::new(look));
+        taker.ask([wanted(1)].into_iter(), false);
+        assert!(answers(&mut taker, 1)[&1].contains("has not come back"));
+        finish.send(()).unwrap();
+        assert_eq!(answers(&mut taker, 1)[&1], "");
+        assert!(taker.overdue.is_empty());
     }
 
     #[test]

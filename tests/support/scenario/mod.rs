@@ -59,11 +59,12 @@ use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::Event;
 use ddp_doctor::diagnosis::timing::{TimeScale, Timing};
-use ddp_doctor::diagnosis::{Config, Engine, certificate};
+use ddp_doctor::diagnosis::{Config, Engine, proof};
 use ddp_doctor::report::text;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
 use serde::Deserialize;
 
+mod example;
 mod journal;
 mod memory;
 mod script;
@@ -77,6 +78,8 @@ const START: u64 = 1_800_000_000_000_000_000;
 pub(crate) struct Scenario {
     /// Subject of the scenario, in a sentence of at least three words.
     about: String,
+    /// Code of the finding on whose page this is the example.
+    example: Option<String>,
     world: u32,
     #[serde(default = "gloo")]
     backend: String,
@@ -180,6 +183,9 @@ impl Scenario {
             ));
         }
         self.compare(&report)?;
+        if let Some(code) = &self.example {
+            example::compare(code, &shown(&report, code)?)?;
+        }
         if let Some(last) = self.ends_in_step {
             self.forecasts_hold(&script, last)?;
         }
@@ -241,17 +247,6 @@ impl Scenario {
                 wrong.join("\n")
             )),
         }
-    }
-
-    /// Text output of the first finding with this code.
-    pub(crate) fn shown(&self, code: &str) -> Result<String, String> {
-        let (report, _) = Script::of(self)?.play_live(self);
-        let finding = report.findings.iter().find(|found| found.code == code);
-        let finding = finding.ok_or(format!("no {code} was found"))?;
-        let mut shown = Vec::new();
-        text::finding(&mut shown, finding, &report.ranks, text::Style::default())
-            .map_err(|error| error.to_string())?;
-        String::from_utf8(shown).map_err(|error| error.to_string())
     }
 
     fn compare(&self, report: &Report) -> Result<(), String> {
@@ -327,12 +322,22 @@ impl Scenario {
     }
 }
 
+/// Text output of the first finding with this code.
+fn shown(report: &Report, code: &str) -> Result<String, String> {
+    let finding = report.findings.iter().find(|found| found.code == code);
+    let finding = finding.ok_or(format!("no {code} was found"))?;
+    let mut shown = Vec::new();
+    text::finding(&mut shown, finding, &report.ranks, text::Style::default())
+        .map_err(|error| error.to_string())?;
+    String::from_utf8(shown).map_err(|error| error.to_string())
+}
+
 /// Fails unless a proved finding has a certificate that the checker accepts, and any other finding
 /// has none.
 pub(crate) fn check_proof(finding: &Finding) -> Result<(), String> {
     match (&finding.certificate, finding.confidence) {
         (Some(proof), Confidence::Proved) => {
-            certificate::check(proof).map_err(|e| format!("{}: {e}: {proof:?}", finding.code))
+            proof::check(proof).map_err(|e| format!("{}: {e}: {proof:?}", finding.code))
         }
         (None, Confidence::Suspected | Confidence::Supported) => Ok(()),
         _ => Err(format!(

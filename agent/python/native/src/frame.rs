@@ -2,13 +2,13 @@
 #![expect(unsafe_code, reason = "calls functions of CPython")]
 
 use std::cell::OnceCell;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use crate::object::{Owned, Ref, find};
-use crate::python::{Pointer, Py_GetVersion, PyEval_GetFrame, PyFrame_GetCode, PyObject};
+use crate::python::{Pointer, PyEval_GetFrame, PyFrame_GetCode};
 
 type GetBack = unsafe extern "C" fn(Pointer) -> Pointer;
 type GetLasti = unsafe extern "C" fn(Pointer) -> c_int;
@@ -116,42 +116,6 @@ impl Frame {
     }
 }
 
-/// The head of `PyFrameObject` in CPython 3.11.
-#[repr(C)]
-struct FrameObject {
-    head: PyObject,
-    back: Pointer,
-    inner: *const InnerFrame,
-}
-
-/// `_PyInterpreterFrame` in CPython 3.11, up to the local variables, which begin with the arguments.
-#[repr(C)]
-struct InnerFrame {
-    function: Pointer,
-    globals: Pointer,
-    builtins: Pointer,
-    locals: Pointer,
-    code: Pointer,
-    object: Pointer,
-    previous: *const Self,
-    instruction: *const u16,
-    top: c_int,
-    is_entry: bool,
-    owner: u8,
-    variables: [Pointer; 0],
-}
-
-/// Whether this is CPython 3.11, the only version in which reading one variable would create a
-/// dictionary of all of them.
-fn is_3_11() -> bool {
-    static IS: OnceLock<bool> = OnceLock::new();
-    *IS.get_or_init(|| {
-        // SAFETY: the function returns a constant text that ends with NUL.
-        let version = unsafe { CStr::from_ptr(Py_GetVersion()) };
-        version.to_bytes().starts_with(b"3.11.")
-    })
-}
-
 /// The local variables of a running function.
 pub(crate) struct Variables<'a> {
     frame: &'a Frame,
@@ -174,35 +138,14 @@ impl<'a> Variables<'a> {
         self.code
     }
 
-    /// Value of an argument; `None`: it has none. `position` is that of an argument of this name,
-    /// in a function without cell variables.
-    pub(crate) fn argument(&self, position: u8, name: Ref<'_>) -> Option<Owned> {
+    /// Value of an argument; `None`: it has none.
+    pub(crate) fn argument(&self, name: Ref<'_>) -> Option<Owned> {
         if let Some(var) = functions().var {
             // SAFETY: both objects are alive; returns a new reference or null.
             return unsafe { Owned::new(var(self.frame.object().pointer(), name.pointer())) };
         }
-        if is_3_11()
-            && let Some(value) = self.read(position)
-        {
-            return Some(value);
-        }
         let locals = || self.frame.object().attribute(self.frame.names.locals);
         let copy = self.copy.get_or_init(locals).as_ref()?;
         copy.as_ref().value(name)
-    }
-
-    /// Value of an argument in CPython 3.11.
-    fn read(&self, position: u8) -> Option<Owned> {
-        // SAFETY: this is the layout of 3.11, which no later release of it changes. That both
-        // structures refer to each other is checked. The variables begin with the arguments.
-        unsafe {
-            let object = self.frame.object().pointer();
-            let inner = (*object.cast::<FrameObject>()).inner.as_ref()?;
-            if inner.object != object || inner.code != self.code.pointer() {
-                return None;
-            }
-            let variables = (&raw const inner.variables).cast::<Pointer>();
-            Ref::new(*variables.add(position.into())).map(Ref::own)
-        }
     }
 }

@@ -233,25 +233,25 @@ fn of_function(
     record: &mut Call,
 ) -> Option<bool> {
     let names = &state.names;
-    let positions = state.positions(variables.code())?;
-    let argument = |position, name| {
-        let value = variables.argument(position, name)?;
+    let has = state.arguments(variables.code())?;
+    let argument = |name| {
+        let value = variables.argument(name)?;
         (!value.as_ref().is_none()).then_some(value)
     };
-    match positions.op {
-        Some(at) => record.reduce_op = state.reduce_op(argument(at, names.op)?.as_ref())?,
-        None if source.has_reduce_op() => return None,
-        None => {}
+    if has.op {
+        record.reduce_op = state.reduce_op(argument(names.op)?.as_ref())?;
+    } else if source.has_reduce_op() {
+        return None;
     }
-    match positions.tensor {
-        Some(at) if what.tensor() == tensor::INPUT => {
-            set_tensor(state, argument(at, names.tensor)?.as_ref(), record)?;
-        }
-        _ => set_tensor_of_source(state, source, what, record)?,
+    if has.tensor && what.tensor() == tensor::INPUT {
+        set_tensor(state, argument(names.tensor)?.as_ref(), record)?;
+    } else {
+        set_tensor_of_source(state, source, what, record)?;
     }
-    argument(positions.async_op?, names.async_op)?
-        .as_ref()
-        .is_true()
+    if !has.async_op {
+        return None;
+    }
+    argument(names.async_op)?.as_ref().is_true()
 }
 
 /// Reads what the source passes. Returns whether the call is asynchronous.

@@ -12,8 +12,8 @@ const SIZE: usize = 2048;
 const MOST: usize = SIZE / 2;
 /// Instead of an instruction, for the code object itself.
 pub(crate) const WHOLE: i32 = i32::MIN;
-/// Instead of an instruction, for the positions of a code object's arguments.
-pub(crate) const POSITIONS: i32 = i32::MIN + 1;
+/// Instead of an instruction, for the arguments of a code object.
+pub(crate) const ARGUMENTS: i32 = i32::MIN + 1;
 
 #[derive(Clone, Copy, Default)]
 struct Entry {

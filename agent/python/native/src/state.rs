@@ -5,7 +5,7 @@ use std::cell::{Cell, OnceCell};
 
 use crate::frame;
 use crate::library::Library;
-use crate::memo::{Memo, POSITIONS, WHOLE};
+use crate::memo::{ARGUMENTS, Memo, WHOLE};
 use crate::methods::{self, Method};
 use crate::object::{Owned, Ref};
 use crate::record::Seen;
@@ -68,15 +68,12 @@ impl What {
     }
 }
 
-/// Instead of a position: there is no such argument.
-const ABSENT: u8 = u8::MAX - 1;
-
-/// Positions of the arguments of a c10d function.
+/// Which arguments a c10d function has.
 #[derive(Clone, Copy)]
-pub(crate) struct Positions {
-    pub(crate) tensor: Option<u8>,
-    pub(crate) op: Option<u8>,
-    pub(crate) async_op: Option<u8>,
+pub(crate) struct Arguments {
+    pub(crate) tensor: bool,
+    pub(crate) op: bool,
+    pub(crate) async_op: bool,
 }
 
 /// Functions and dictionaries of the Python package.
@@ -298,45 +295,43 @@ impl State {
         self.noted(code, instruction, 3, read).map(What)
     }
 
-    /// Positions of the arguments of a c10d function that describe its call; `None`: its other
-    /// variables may describe it as well.
-    pub(crate) fn positions(&self, code: Ref<'_>) -> Option<Positions> {
-        let packed = self.memo.get(code, POSITIONS).unwrap_or_else(|| {
-            let found = self.find_positions(code);
-            let packed = found.map_or(u32::MAX, |[tensor, op, async_op]| {
-                u32::from_le_bytes([tensor, op, async_op, 0])
-            });
-            self.memo.put(code, POSITIONS, packed);
+    /// Which arguments of a c10d function describe its call; `None`: its other variables may
+    /// describe it as well.
+    pub(crate) fn arguments(&self, code: Ref<'_>) -> Option<Arguments> {
+        let packed = self.memo.get(code, ARGUMENTS).unwrap_or_else(|| {
+            let found = self.find_arguments(code);
+            let packed = found.map_or(u32::MAX, |has| u32::from_le_bytes(has.map(u8::from)));
+            self.memo.put(code, ARGUMENTS, packed);
             packed
         });
         let [tensor, op, async_op, other] = packed.to_le_bytes();
-        let known = |position| Some(position).filter(|&it| it != ABSENT);
-        (other == 0).then_some(Positions {
-            tensor: known(tensor),
-            op: known(op),
-            async_op: known(async_op),
+        (other == 0).then_some(Arguments {
+            tensor: tensor != 0,
+            op: op != 0,
+            async_op: async_op != 0,
         })
     }
 
-    fn find_positions(&self, code: Ref<'_>) -> Option<[u8; 3]> {
+    fn find_arguments(&self, code: Ref<'_>) -> Option<[bool; 4]> {
         let names = &self.names;
         let count = code.attribute(names.argument_count)?.as_ref().as_int()?;
         let variables = code.attribute(names.variables)?;
         let cells = code.attribute(names.cells)?;
         let all = variables.as_ref().tuple_length()?;
-        let position = |name: Ref<'_>| {
+        let has = |name: Ref<'_>| {
             let is_it = |at: &isize| variables.as_ref().tuple_item(*at) == Some(name);
             match (0..all).find(is_it) {
-                None => Some(ABSENT),
-                Some(at) if (at as i64) < count => u8::try_from(at).ok(),
+                None => Some(false),
+                Some(at) if (at as i64) < count => Some(true),
                 Some(_) => None, // a variable that may not be set yet
             }
         };
-        let is_plain = cells.as_ref().tuple_length()? == 0 && position(names.op_list)? == ABSENT;
+        let is_plain = cells.as_ref().tuple_length()? == 0 && !has(names.op_list)?;
         let found = [
-            position(names.tensor)?,
-            position(names.op)?,
-            position(names.async_op)?,
+            has(names.tensor)?,
+            has(names.op)?,
+            has(names.async_op)?,
+            false,
         ];
         is_plain.then_some(found)
     }

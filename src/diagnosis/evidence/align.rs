@@ -1,0 +1,245 @@
+//! Matching of calls: what the peers of one collective must agree on.
+//!
+//! Calls of a group meet by sequence number. Whether two calls can be one collective is decided
+//! here, by the rules of each operation. Unknown attributes match everything.
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::vocabulary::Direction;
+
+use crate::evidence::event::Call;
+
+/// The first disagreement of two calls, in the order in which findings are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mismatch {
+    /// Different operations.
+    Op,
+    /// Different sizes that must be equal.
+    Size,
+    /// Different dtypes.
+    DType,
+    /// Different reduction operators.
+    ReduceOp,
+    /// Different roots.
+    Root,
+}
+
+/// The first disagreement of two calls that met at one sequence number of a group.
+#[must_use]
+pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
+    if a.op == Op::Unspecified || b.op == Op::Unspecified {
+        return None;
+    }
+    if a.op != b.op {
+        return Some(Mismatch::Op);
+    }
+    if differ(size(a), size(b)) {
+        return Some(Mismatch::Size);
+    }
+    if differ(a.dtype.name(), b.dtype.name()) && carries_data(a.op) {
+        return Some(Mismatch::DType);
+    }
+    if reduce_ops_differ(a, b) && a.op.reduces() {
+        return Some(Mismatch::ReduceOp);
+    }
+    if differ(a.root, b.root) && a.op.is_rooted() {
+        return Some(Mismatch::Root);
+    }
+    None
+}
+
+/// Compares operators reported by one layer: layers may name the same reduction differently.
+fn reduce_ops_differ(a: &Call, b: &Call) -> bool {
+    let beneath = |call: &Call| call.reduce_op_beneath().and_then(|it| it.name());
+    match (a.reduce_op.name(), b.reduce_op.name()) {
+        (Some(a), Some(b)) => a != b,
+        _ => differ(beneath(a), beneath(b)),
+    }
+}
+
+/// All disagreements of two calls.
+#[must_use]
+pub fn differences(a: &Call, b: &Call) -> Vec<Mismatch> {
+    let mut found = Vec::new();
+    if differ(a.op.name(), b.op.name()) {
+        found.push(Mismatch::Op);
+    }
+    if differ(size(a), size(b)) {
+        found.push(Mismatch::Size);
+    }
+    if differ(a.dtype.name(), b.dtype.name()) {
+        found.push(Mismatch::DType);
+    }
+    if reduce_ops_differ(a, b) {
+        found.push(Mismatch::ReduceOp);
+    }
+    if differ(a.root, b.root) {
+        found.push(Mismatch::Root);
+    }
+    found
+}
+
+/// The number of elements that must be equal on all ranks, if the operation has one.
+///
+/// Only element counts are compared, not shapes: `[2, 3]` and `[6]` reduce correctly. Splits of an
+/// `all_to_all` may differ, and an `all_gather` on NCCL may gather pieces of different sizes.
+#[must_use]
+pub fn size(call: &Call) -> Option<u64> {
+    let uneven_is_legal = match call.op {
+        Op::AllToAll | Op::Barrier => true,
+        // c10d turns an all_gather of unequal pieces into broadcasts, except on Gloo.
+        Op::AllGather | Op::ReduceScatter => !is_even(call),
+        _ => false,
+    };
+    // Only the first tensor of a call is recorded, so other sizes are unknown.
+    let one_tensor = call.tensors <= 1 || !call.op.is_coalesced();
+    if uneven_is_legal || !one_tensor {
+        None
+    } else {
+        call.numel
+    }
+}
+
+/// Whether all pieces must have the same size: on Gloo, and in direct calls of NCCL.
+fn is_even(call: &Call) -> bool {
+    call.group
+        .as_ref()
+        .is_some_and(|group| &*group.backend == "gloo" || group.key.layer == "nccl")
+}
+
+/// Whether the dtype is meaningful: that of a barrier depends on its transport.
+const fn carries_data(op: Op) -> bool {
+    !matches!(op, Op::Barrier) && !matches!(op.direction(), Direction::Unknown)
+}
+
+fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if a != b)
+}
+
+/// Groups ranks by agreeing calls: largest class first, ties by lowest rank.
+#[must_use]
+pub fn classes<'a>(calls: impl Iterator<Item = (u32, &'a Call)>) -> Vec<Vec<u32>> {
+    let mut classes: Vec<(&Call, Vec<u32>)> = Vec::new();
+    for (rank, call) in calls {
+        match classes
+            .iter_mut()
+            .find(|(head, _)| compare(head, call).is_none())
+        {
+            Some((_, ranks)) => ranks.push(rank),
+            None => classes.push((call, vec![rank])),
+        }
+    }
+    let mut classes: Vec<Vec<u32>> = classes.into_iter().map(|(_, ranks)| ranks).collect();
+    classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
+    classes
+}
+
+/// The ranks in the minority: all but the class that outnumbers every other one and has at least
+/// two ranks. Without such a class, all ranks disagree.
+#[must_use]
+pub fn odd_ones(classes: &[Vec<u32>]) -> OddOnes {
+    let (first, rest) = match classes {
+        [] => return OddOnes::None,
+        [_] => return OddOnes::None,
+        [first, rest @ ..] => (first, rest),
+    };
+    if first.len() >= 2 && first.len() > rest[0].len() {
+        let mut odd: Vec<u32> = rest.concat();
+        odd.sort_unstable();
+        return OddOnes::Outnumbered(odd);
+    }
+    let mut all = classes.concat();
+    all.sort_unstable();
+    OddOnes::Tie(all)
+}
+
+/// Ranks in the minority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OddOnes {
+    /// All ranks agree.
+    None,
+    /// A majority agrees; these ranks do not.
+    Outnumbered(Vec<u32>),
+    /// No side outnumbers the others.
+    Tie(Vec<u32>),
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::{DType, ReduceOp};
+
+    use super::*;
+    use crate::testing::call;
+
+    #[test]
+    fn first_difference_names_the_mismatch() {
+        let a = call(Op::AllReduce)
+            .numel(8)
+            .dtype(DType::Float32)
+            .reduce_op(ReduceOp::Sum)
+            .build();
+        let same = compare(&a, &a.clone());
+        assert_eq!(same, None);
+        let b = call(Op::Broadcast).numel(9).build();
+        assert_eq!(compare(&a, &b), Some(Mismatch::Op));
+        let b = call(Op::AllReduce).numel(9).dtype(DType::Int32).build();
+        assert_eq!(compare(&a, &b), Some(Mismatch::Size));
+        let b = call(Op::AllReduce)
+            .numel(8)
+            .dtype(DType::Int32)
+            .reduce_op(ReduceOp::Max)
+            .build();
+        assert_eq!(compare(&a, &b), Some(Mismatch::DType));
+        assert_eq!(differences(&a, &b), [Mismatch::DType, Mismatch::ReduceOp]);
+        let b = call(Op::AllReduce)
+            .numel(8)
+            .dtype(DType::Float32)
+            .reduce_op(ReduceOp::Max)
+            .build();
+        assert_eq!(compare(&a, &b), Some(Mismatch::ReduceOp));
+        let (a, b) = (
+            call(Op::Broadcast).root(0).build(),
+            call(Op::Broadcast).root(1).build(),
+        );
+        assert_eq!(compare(&a, &b), Some(Mismatch::Root));
+    }
+
+    #[test]
+    fn unknown_attributes_never_disagree() {
+        let known = call(Op::AllReduce)
+            .numel(8)
+            .reduce_op(ReduceOp::Sum)
+            .build();
+        let hidden = call(Op::AllReduce).build();
+        assert_eq!(compare(&known, &hidden), None);
+        assert_eq!(compare(&known, &call(Op::Unspecified).build()), None);
+    }
+
+    #[test]
+    fn legally_different_sizes_are_not_compared() {
+        for (op, backend, legal) in [
+            (Op::AllToAll, "gloo", true),
+            (Op::AllGather, "nccl", true),
+            (Op::AllGather, "gloo", false),
+            (Op::Barrier, "gloo", true),
+            (Op::Reduce, "nccl", false),
+        ] {
+            let a = call(op).backend(backend).numel(1).build();
+            let b = call(op).backend(backend).numel(2).build();
+            assert_eq!(compare(&a, &b).is_none(), legal, "{op} on {backend}");
+        }
+    }
+
+    #[test]
+    fn sides_of_equal_size_are_a_tie() {
+        assert_eq!(odd_ones(&[vec![0], vec![1]]), OddOnes::Tie(vec![0, 1]));
+        assert_eq!(
+            odd_ones(&[vec![0, 1], vec![2, 3]]),
+            OddOnes::Tie(vec![0, 1, 2, 3])
+        );
+        assert_eq!(
+            odd_ones(&[vec![0, 2], vec![1]]),
+            OddOnes::Outnumbered(vec![1])
+        );
+        assert_eq!(odd_ones(&[vec![0, 1, 2]]), OddOnes::None);
+    }
+}

@@ -1,0 +1,9 @@
+//! What enters the engine: events, and the members of communicators, which no event names alone.
+
+pub mod align;
+pub mod allocation;
+pub mod backends;
+pub mod event;
+pub mod place;
+pub mod roster;
+pub mod settings;

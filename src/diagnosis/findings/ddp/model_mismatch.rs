@@ -1,0 +1,158 @@
+//! DD404 model-mismatch: the parameters of a model differ between ranks in count, shape, dtype or
+//! order.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, Parameter};
+
+use crate::findings::ddp::breach;
+use crate::findings::ddp::breach::Consequence;
+use crate::findings::draft::Draft;
+use crate::situation::Situation;
+use crate::situation::contract::{Breach, Difference, Kind, SideOfModel, What};
+use crate::words;
+use crate::words::{Capital, Ranks, number};
+
+/// DD404: different models in one group.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let found = breach::of(situation, &catalogue::DD404, |kind| {
+        matches!(kind, Kind::Models(_))
+    });
+    let found = found.into_iter();
+    found.filter_map(|it| draft(situation, it)).collect()
+}
+
+fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
+    let Consequence { breach, mut draft } = it;
+    let Kind::Models(difference) = &breach.kind else {
+        return None;
+    };
+    let group = &situation.model.group(breach.group).info;
+    let sides: Vec<String> = difference
+        .sides
+        .iter()
+        .map(|side| said(side, difference.what, difference.index))
+        .collect();
+    draft.summary = format!(
+        "the models of {} differ, first in parameter {}: {}",
+        words::group(group),
+        difference.index,
+        sides.join(", ")
+    );
+    draft.why =
+        vec![match difference.what {
+        What::Count | What::Shape => {
+            "DDP matches the parameters of ranks by their order alone, and its constructor rejects \
+             models that differ in the number or the shapes of parameters."
+                .to_owned()
+        }
+        What::DType => "DDP matches the parameters of ranks by their order alone, and sends \
+             those of one dtype together: different dtypes are different messages."
+            .to_owned(),
+        What::Order => "DDP matches the parameters of ranks by their order alone. The same ones in \
+             another order get each other's values and gradients without an error."
+            .to_owned(),
+    }];
+    if breach.is_odd {
+        draft.why.push(format!(
+            "{} {} from the others, which agree.",
+            Capital(Ranks(&breach.root)),
+            number(&breach.root, "differs", "differ"),
+        ));
+    }
+    draft.next = vec![
+        "Build the model from values that all ranks share: broadcast the configuration from rank 0, \
+         and sort what layers are built from."
+            .into(),
+    ];
+    if difference.what == What::Order {
+        // The job continues with wrong results.
+        draft.effect = Effect::Corrupts;
+    }
+    draft.victims = situation
+        .model
+        .group(breach.group)
+        .members
+        .keys()
+        .copied()
+        .filter(|rank| !breach.root.contains(rank))
+        .collect();
+    draft.parameters = parameters(difference);
+    let proof = certificate(situation, breach, difference);
+    Some(draft.proved_by(proof))
+}
+
+/// "rank 0 has 12 parameters, there head.weight float32[10, 64]".
+fn said(side: &SideOfModel, what: What, index: u64) -> String {
+    let has = format!(
+        "{} {}",
+        Ranks(&side.ranks),
+        number(&side.ranks, "has", "have")
+    );
+    // What the others have there may be unknown as well.
+    let is_last = side.parameter.is_none() && what == What::Count && side.total > index;
+    if is_last {
+        return format!("{has} {} parameters", side.total);
+    }
+    let there = match &side.parameter {
+        Some((dtype, shape, name)) => format!("{name} {dtype}{shape:?}"),
+        None => "no such parameter".to_owned(),
+    };
+    match what {
+        What::Count => format!("{has} {} parameters, there {there}", side.total),
+        What::Shape | What::DType | What::Order => format!("{has} {there}"),
+    }
+}
+
+fn parameters(difference: &Difference) -> Vec<Parameter> {
+    let mut found: Vec<Parameter> = Vec::new();
+    for side in &difference.sides {
+        let Some((_, shape, name)) = &side.parameter else {
+            continue;
+        };
+        if !found
+            .iter()
+            .any(|it| it.name == *name && it.shape == *shape)
+        {
+            found.push(Parameter {
+                name: name.clone(),
+                shape: shape.clone(),
+                missing_on: Vec::new(),
+            });
+        }
+    }
+    found
+}
+
+/// The proof: two ranks that differ. `None` for a different order, which only names show.
+fn certificate(
+    situation: &Situation<'_>,
+    breach: &Breach,
+    difference: &Difference,
+) -> Option<Certificate> {
+    let [a, rest @ ..] = &difference.sides[..] else {
+        return None;
+    };
+    let signature = |side: &SideOfModel| {
+        let (dtype, shape, _) = side.parameter.as_ref()?;
+        Some(format!("{dtype}{shape:?}"))
+    };
+    let b = rest
+        .iter()
+        .find(|b| a.total != b.total || signature(a) != signature(b))?;
+    let fact = |side: &SideOfModel| {
+        // The parameter exists, but was not recorded.
+        let is_told = side.parameter.is_some() == (difference.index < side.total);
+        is_told.then(|| Fact::Wraps {
+            rank: side.ranks[0],
+            group: situation.model.group(breach.group).info.key.clone(),
+            model: breach.model,
+            total: side.total,
+            index: difference.index,
+            parameter: signature(side),
+        })
+    };
+    Some(Certificate {
+        kind: CertificateKind::Contradiction,
+        facts: vec![fact(a)?, fact(b)?],
+    })
+}

@@ -1,0 +1,67 @@
+//! DD407 needless-unused-search: DDP searches for unused parameters and never finds any.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::view::{last_call, with_place};
+use crate::model::{Group, Process, Replica, Said};
+use crate::situation::Situation;
+use crate::words;
+
+/// Maximum number of models of a group that are examined.
+const MOST_MODELS: u32 = 64;
+
+/// DD407: searches for unused parameters without a result on any rank.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let groups = situation.model.groups();
+    groups
+        .flat_map(|group| {
+            let models = 1..=MOST_MODELS;
+            models.filter_map(|model| draft(situation, group, model))
+        })
+        .collect()
+}
+
+fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> {
+    let mut said: Vec<(u32, &Process, &Replica, &Said)> = Vec::new();
+    for &rank in group.members.keys() {
+        let process = situation.model.member(group.id, rank)?;
+        let replica = process.models.get(group.id, model)?;
+        said.push((rank, process, replica, replica.never_unused.as_ref()?));
+    }
+    if said.len() < group.info.key.members.len() {
+        return None;
+    }
+    let at = said.iter().map(|(.., said)| said.at).max()?;
+    let place = KeyPlace::Join(group.id, u64::from(model));
+    let mut draft = Draft::new(&catalogue::DD407, place, at);
+    draft.root = said.iter().map(|(rank, ..)| *rank).collect();
+    draft.root_confidence = Confidence::Supported;
+    draft.place = Some((group.id, 0));
+    draft.per_rank = said
+        .iter()
+        .map(|(rank, process, replica, _)| {
+            with_place(last_call(*rank, process), replica.place.as_deref())
+        })
+        .collect();
+    let (_, _, replica, first) = said.first()?;
+    let longest = said.iter().map(|(.., said)| said.number).max()?;
+    let took = Duration::from_micros(u64::from(longest));
+    draft.summary = format!(
+        "find_unused_parameters=True{} has found nothing unused in {} steps; the search takes up to \
+         {:.2} ms of each",
+        words::at(replica.place.as_deref()),
+        first.step,
+        took.as_secs_f64() * 1e3,
+    );
+    draft.why = vec![format!(
+        "Each step traverses the graph of the forward, and sends one all_reduce of {} numbers \
+         more.",
+        first.total.max(replica.total)
+    )];
+    draft.next = vec!["Wrap the model without find_unused_parameters=True.".into()];
+    Some(draft)
+}

@@ -1,0 +1,74 @@
+//! DD406 no-sync-mismatch: ranks leave `no_sync` at different training forwards.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
+
+use crate::findings::ddp::breach;
+use crate::findings::ddp::breach::Consequence;
+use crate::findings::draft::Draft;
+use crate::situation::Situation;
+use crate::situation::contract::Kind;
+use crate::source::cause;
+use crate::words;
+use crate::words::{Ranks, number};
+
+/// DD406: different boundaries of gradient accumulation.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let found = breach::of(situation, &catalogue::DD406, |kind| {
+        matches!(kind, Kind::Boundaries(_))
+    });
+    let found = found.into_iter();
+    found.filter_map(|it| draft(situation, it)).collect()
+}
+
+fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
+    let Consequence { breach, mut draft } = it;
+    let Kind::Boundaries(boundary) = &breach.kind else {
+        return None;
+    };
+    let (some, others) = (&boundary.synchronise, &boundary.accumulate);
+    let group = &situation.model.group(breach.group).info;
+    let call = match (draft.op, draft.place) {
+        (Some(op), Some((_, seq))) => format!(", in {op} #{seq} of {}", words::group(group)),
+        _ => String::new(),
+    };
+    draft.summary = format!(
+        "at their training forward {}, {} {} gradients and {} only {}; the first {}{call}",
+        boundary.forward,
+        Ranks(some),
+        number(some, "averages", "average"),
+        Ranks(others),
+        number(others, "accumulates", "accumulate"),
+        number(some, "waits", "wait"),
+    );
+    draft.victims = [some, others]
+        .into_iter()
+        .flatten()
+        .copied()
+        .filter(|rank| !breach.root.contains(rank))
+        .collect();
+    draft.victims.sort_unstable();
+    draft.why = vec![format!(
+        "All of them had made {} training forwards. Under no_sync a backward sends nothing, so ranks \
+         must leave it at the same forward. {}",
+        boundary.forward,
+        if boundary.always {
+            "They never did."
+        } else {
+            "Until then they did."
+        }
+    )];
+    draft.next = vec![
+        "Derive the boundary from the index of the batch on every rank, and give all ranks the same \
+         number of batches."
+            .into(),
+    ];
+    draft.explain(cause::Reading {
+        cause: Cause {
+            kind: CauseKind::LocalDecision,
+            confidence: Confidence::Suspected,
+        },
+        because: None,
+    });
+    Some(draft)
+}

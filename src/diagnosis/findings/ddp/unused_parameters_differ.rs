@@ -1,0 +1,121 @@
+//! DD402 unused-parameters-differ: parameters have no gradient on some ranks only.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
+
+use crate::findings::ddp::breach;
+use crate::findings::ddp::breach::Consequence;
+use crate::findings::draft::Draft;
+use crate::situation::Situation;
+use crate::situation::contract;
+use crate::situation::contract::{Breach, Kind};
+use crate::source::branches;
+use crate::source::branches::Use;
+use crate::source::cause;
+use crate::words;
+use crate::words::{Capital, Ranks, number};
+
+/// DD402: gradients missing on some ranks, or different ones on each.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let found = breach::of(situation, &catalogue::DD402, |kind| {
+        matches!(kind, Kind::UnusedDiffer)
+    });
+    let found = found.into_iter();
+    found.map(|it| draft(situation, it)).collect()
+}
+
+fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
+    let Consequence { breach, mut draft } = it;
+    let group = &situation.model.group(breach.group).info;
+    let said: Vec<(u32, u64)> = breach
+        .root
+        .iter()
+        .filter_map(|&rank| Some((rank, contract::said_of(situation, breach, rank)?.total)))
+        .collect();
+    let mut sides: Vec<(Vec<u32>, String)> = Vec::new();
+    for (rank, total) in said {
+        let names = breach::names(&draft, Some(rank), total);
+        match sides.iter_mut().find(|(_, known)| *known == names) {
+            Some((ranks, _)) => ranks.push(rank),
+            None => sides.push((vec![rank], names)),
+        }
+    }
+    let lacks: Vec<String> = sides
+        .iter()
+        .map(|(ranks, names)| {
+            let has = number(ranks, "has", "have");
+            format!("{} {has} no gradient for {names}", Ranks(ranks))
+        })
+        .collect();
+    let seq = draft.place.map_or(0, |(_, seq)| seq);
+    let waits = match (draft.victims.is_empty(), draft.op) {
+        (false, Some(op)) => format!(
+            "; {} {} for them in {op} #{seq} of {}",
+            Ranks(&draft.victims),
+            number(&draft.victims, "waits", "wait"),
+            words::group(group)
+        ),
+        _ => String::new(),
+    };
+    draft.summary = format!("{}{waits}", lacks.join(", "));
+    draft.why = vec![
+        "DDP sends a bucket of gradients once all of them are there, and a backward is over for it \
+         once all buckets are."
+            .to_owned(),
+    ];
+    if !draft.victims.is_empty() {
+        draft.why.push(format!(
+            "{} had them all. On {} the backward was over without these: their bucket was never \
+             sent.",
+            Capital(Ranks(&draft.victims)),
+            Ranks(&breach.root)
+        ));
+    }
+    draft.why.extend(changes(situation, breach));
+    let left_out = branches::left_out(situation, breach);
+    draft.why.extend(left_out.iter().map(Use::sentence));
+    draft.next = vec![
+        "DistributedDataParallel(…, find_unused_parameters=True), if which parts are used depends \
+         on the batch."
+            .into(),
+    ];
+    let tests = left_out.iter().filter_map(|it| it.guard);
+    let mut kinds = tests.filter_map(|guard| cause::meaning(guard, false));
+    let kind = kinds.find(|kind| {
+        matches!(
+            kind,
+            CauseKind::RankConditional | CauseKind::LocalDecision | CauseKind::DataDependentPath
+        )
+    });
+    draft.explain(cause::Reading {
+        cause: Cause {
+            kind: kind.unwrap_or(CauseKind::DataDependentPath),
+            confidence: Confidence::Suspected,
+        },
+        because: None,
+    });
+    draft
+}
+
+/// A sentence on ranks that had all gradients in earlier steps: their used parameters change.
+fn changes(situation: &Situation<'_>, breach: &Breach) -> Option<String> {
+    let before = |rank: &u32| {
+        let said = contract::said_of(situation, breach, *rank)?;
+        Some((*rank, said.number)).filter(|(_, before)| *before > 0)
+    };
+    let had: Vec<(u32, u32)> = breach.root.iter().filter_map(before).collect();
+    let most = had.iter().map(|(_, before)| *before).max()?;
+    let up_to = match had.iter().all(|(_, before)| *before == most) {
+        true => "",
+        false => "up to ",
+    };
+    let ranks: Vec<u32> = had.into_iter().map(|(rank, _)| rank).collect();
+    Some(format!(
+        "{} had all of them in {} before: what the forward uses there changes from step to step.",
+        Capital(Ranks(&ranks)),
+        match most {
+            1 => "the backward".to_owned(),
+            most => format!("{up_to}{most} backwards"),
+        },
+    ))
+}

@@ -1,0 +1,206 @@
+//! Findings before their causal order is known.
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::report::{
+    Cause, Certificate, Confidence, Effect, Parameter, RankCall, Severity, Timestamp, Where,
+};
+
+use crate::model::GroupId;
+use crate::proof;
+use crate::source::cause::{self, Reading};
+
+/// Which of several findings leads: the lowest value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precedence {
+    /// A rank ran out of memory.
+    Memory,
+    /// An exception ended a rank, or made it leave the path of the others.
+    Exception,
+    /// A rank died.
+    Died,
+    /// A rank is stopped.
+    Stopped,
+    /// A rank ended in order.
+    Left,
+    /// Calls that disagree.
+    Wire,
+    /// Cycles of waits.
+    Cycle,
+    /// Ranks that disagree about the world that they form.
+    Start,
+    /// Incomplete creation of a group or of the world.
+    Creation,
+    /// Point-to-point calls without a partner.
+    Unmatched,
+    /// Stalls that are reported once they have lasted long enough.
+    Time,
+    /// Hints, withheld while a finding with an effect and a higher precedence exists.
+    Hint,
+    /// Settings that must be equal on all ranks, or different on each. They explain a rank's end
+    /// only if it is among their victims or its finding names them in [`Draft::follows`].
+    Settings,
+    /// Notes about the evidence.
+    Evidence,
+}
+
+/// Identity of a finding over time: two evaluations report the same finding if the keys are equal.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Code of the finding.
+    pub code: &'static str,
+    /// Distinguishes findings of one code.
+    pub place: KeyPlace,
+}
+
+/// The part of a key that distinguishes findings of one code.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeyPlace {
+    /// A group and a sequence number in it.
+    Join(GroupId, u64),
+    /// A point-to-point call in a group, with its sender and receiver if known.
+    Channel(GroupId, Option<u32>, Option<u32>),
+    /// A set of ranks.
+    Ranks(Vec<u32>),
+    /// A rank and the PID of its process.
+    Process(u32, u32),
+    /// A line of the program.
+    Line(Where),
+    /// The job.
+    Job,
+}
+
+/// A finding before [`crate::judge`] has determined its role in the causal order.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// Code, name, default severity and effect.
+    pub code: &'static Code,
+    /// Precedence, if it is not that of the detector.
+    pub own_precedence: Option<Precedence>,
+    /// Identity over time.
+    pub key: Key,
+    /// Severity; that of the code by default.
+    pub severity: Severity,
+    /// Effect on the job; that of the code by default.
+    pub effect: Effect,
+    /// Confidence in the facts: `Proved` only with a certificate.
+    pub confidence: Confidence,
+    /// The proof, if there is one.
+    pub certificate: Option<Certificate>,
+    /// Root cause ranks.
+    pub root: Vec<u32>,
+    /// Confidence that `root` is right.
+    pub root_confidence: Confidence,
+    /// Ranks that are affected without having caused it.
+    pub victims: Vec<u32>,
+    /// Group and sequence number of the call concerned; number 0: none.
+    pub place: Option<(GroupId, u64)>,
+    /// Operation of the call concerned.
+    pub op: Option<Op>,
+    /// Calls of the ranks concerned.
+    pub per_rank: Vec<RankCall>,
+    /// Parameters of the model concerned.
+    pub parameters: Vec<Parameter>,
+    /// What happened, in one sentence.
+    pub summary: String,
+    /// The reasoning, one paragraph each.
+    pub why: Vec<String>,
+    /// Advice, one paragraph each.
+    pub next: Vec<String>,
+    /// Hypothesis why it happened.
+    pub cause: Option<Cause>,
+    /// Time at which the first rank began to wait because of it.
+    pub blocked_at: Option<Timestamp>,
+    /// Time from which the evidence sufficed for the finding.
+    pub evidence_at: Timestamp,
+    /// The fact about a rank's process that this finding states.
+    pub fact: Option<ProcessFact>,
+    /// Predicate that follows the rank in a sentence ("raised …"). Findings of one code with equal
+    /// events and causes are merged.
+    pub event: Option<String>,
+    /// Key of the finding that this one follows from, if that exists.
+    pub follows: Option<Key>,
+    /// Without this evidence the job cannot be judged: an error unless some finding has an effect.
+    pub leaves_open: bool,
+    /// Dropped unless another finding follows from it.
+    pub only_as_cause: bool,
+}
+
+/// A fact about a rank's process, for the causal order.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessFact {
+    /// The rank.
+    pub rank: u32,
+    /// Time of the event.
+    pub at: Timestamp,
+    /// The signal that ended the process.
+    pub signal: Option<i32>,
+    /// A communication call reported it, which it also does if a peer fails.
+    pub from_communication: bool,
+}
+
+impl Draft {
+    /// A draft with severity and effect of its code; all else is empty.
+    #[must_use]
+    pub fn new(code: &'static Code, place: KeyPlace, evidence_at: Timestamp) -> Self {
+        Self {
+            code,
+            own_precedence: None,
+            key: Key {
+                code: code.code,
+                place,
+            },
+            severity: code.severity,
+            effect: code.effect,
+            confidence: Confidence::Supported,
+            certificate: None,
+            root: Vec::new(),
+            root_confidence: Confidence::Suspected,
+            victims: Vec::new(),
+            place: None,
+            op: None,
+            per_rank: Vec::new(),
+            parameters: Vec::new(),
+            summary: String::new(),
+            why: Vec::new(),
+            next: Vec::new(),
+            cause: None,
+            blocked_at: None,
+            evidence_at,
+            fact: None,
+            event: None,
+            follows: None,
+            leaves_open: false,
+            only_as_cause: false,
+        }
+    }
+
+    /// Precedence among the findings of a situation.
+    #[must_use]
+    pub fn precedence(&self) -> Precedence {
+        self.own_precedence.unwrap_or(Precedence::Evidence)
+    }
+
+    /// Attaches a certificate and raises the confidence to `Proved`, if the checker accepts it.
+    #[must_use]
+    pub fn proved_by(mut self, proof: Option<Certificate>) -> Self {
+        let proof = proof.filter(|proof| {
+            let verdict = proof::check(proof);
+            debug_assert!(verdict.is_ok(), "{}: {verdict:?} {proof:?}", self.code.code);
+            verdict.is_ok()
+        });
+        if proof.is_some() {
+            self.confidence = Confidence::Proved;
+            self.certificate = proof;
+        }
+        self
+    }
+
+    /// Sets the cause, appends its reason to `why`, and puts its advice first in `next`.
+    pub fn explain(&mut self, reading: Reading) {
+        self.why.extend(reading.because);
+        let advice = cause::advice(reading.cause).map(str::to_owned);
+        self.next.splice(0..0, advice);
+        self.cause = Some(reading.cause);
+    }
+}

@@ -1,0 +1,82 @@
+//! DD904 agent-silent: a node has stopped reporting, so the state of its ranks is unknown.
+
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Timestamp};
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::hang::early_exit::victims;
+use crate::findings::view::last_call;
+use crate::model::Process;
+use crate::situation::{Origin, Situation, Stall};
+use crate::words::{Ranks, number};
+
+/// DD904: nodes that have stopped reporting.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let mut nodes: BTreeMap<u32, Vec<&Process>> = BTreeMap::new();
+    for process in situation.model.processes.values() {
+        if process.rank.is_some() && situation.model.silent_since(process).is_some() {
+            nodes.entry(process.id.node()).or_default().push(process);
+        }
+    }
+    nodes
+        .into_values()
+        .filter_map(|processes| draft(situation, &processes))
+        .collect()
+}
+
+fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
+    let first = processes.first()?;
+    let since: Timestamp = situation.model.silent_since(first)?;
+    let mut ranks: Vec<u32> = processes
+        .iter()
+        .filter_map(|process| process.rank)
+        .collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let mut draft = Draft::new(&catalogue::DD904, KeyPlace::Ranks(ranks.clone()), since);
+    let waits: Vec<&Stall> = situation
+        .stalls
+        .iter()
+        .filter(|stall| match &stall.origin {
+            Origin::Silent(silent) => silent.iter().any(|rank| ranks.contains(rank)),
+            _ => false,
+        })
+        .collect();
+    draft.victims = victims(&waits);
+    draft.victims.retain(|rank| !ranks.contains(rank));
+    draft.blocked_at = waits.iter().map(|stall| stall.since).min();
+    draft.per_rank = ranks
+        .iter()
+        .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
+        .collect();
+    draft.summary = format!(
+        "no reports from {} on host {} since {since}",
+        Ranks(&ranks),
+        first.host,
+    );
+    let mut why = format!(
+        "A live node reports every second. {} may still be running: what {} {} since then is unknown, \
+         and findings that depend on it cannot be made.",
+        number(&ranks, "Its rank", "Its ranks"),
+        number(&ranks, "it", "they"),
+        number(&ranks, "has done", "have done"),
+    );
+    if !draft.victims.is_empty() {
+        why.push_str(&format!(
+            " {} {} for {}.",
+            crate::words::Capital(Ranks(&draft.victims)),
+            number(&draft.victims, "waits", "wait"),
+            number(&ranks, "it", "them"),
+        ));
+    }
+    draft.why = vec![why];
+    draft.next = vec![format!(
+        "Check that host {} is up and reachable, and that ddp-doctor runs there.",
+        first.host
+    )];
+    draft.root = ranks;
+    draft.root_confidence = Confidence::Supported;
+    Some(draft)
+}

@@ -1,0 +1,266 @@
+//! DD901 evidence-incomplete: evidence about ranks is missing, so findings about them are too.
+
+use ddp_doctor_proto::NoteKind;
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
+};
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::view::rank_calls;
+use crate::findings::view::{last_call, made_call};
+use crate::model::{Note, Process, Target};
+use crate::situation::Situation;
+use crate::words::{Ranks, number};
+
+/// DD901: gaps in the evidence.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let mut drafts: Vec<Draft> = situation
+        .model
+        .notes
+        .iter()
+        .map(|note| of_note(situation, note))
+        .collect();
+    drafts.extend(unseen_ranks(situation));
+    drafts.extend(nothing_seen(situation));
+    drafts.extend(unwatched_ends(situation));
+    drafts
+}
+
+/// Whether the job has ended without any recorded call. Until its end ranks may still report.
+fn is_blind(situation: &Situation<'_>) -> bool {
+    let model = situation.model;
+    model.over().is_some()
+        && !model
+            .processes
+            .values()
+            .any(|process| process.last_call.is_some())
+}
+
+/// Whether all evidence is text: what ranks printed.
+fn is_text(situation: &Situation<'_>) -> bool {
+    let processes = &situation.model.processes;
+    !processes.is_empty() && processes.values().all(Process::is_from_text)
+}
+
+/// What to do if all evidence is text.
+fn next_for_text() -> Vec<String> {
+    vec![
+        "Add the logs of all ranks and nodes. To have the calls of every rank recorded, start the job \
+         under ddp-doctor run."
+            .into(),
+    ]
+}
+
+fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
+    let pid = note.pid.unwrap_or(0);
+    let place = KeyPlace::Process(note.rank.unwrap_or(u32::MAX), pid);
+    let mut draft = Draft::new(&catalogue::DD901, place, note.at);
+    if is_blind(situation) {
+        draft.severity = Severity::Error;
+    }
+    // A note without a rank is about a process that is none.
+    draft.leaves_open = note.rank.is_some();
+    let who = match (note.rank, note.pid) {
+        (Some(rank), Some(pid)) => format!("rank {rank} (process {pid})"),
+        (Some(rank), None) => format!("rank {rank}"),
+        (None, Some(pid)) => format!("process {pid}"),
+        (None, None) => "a process".into(),
+    };
+    draft.root = note.rank.into_iter().collect();
+    draft.summary = match (note.rank, note.pid) {
+        (None, None) => note.text.to_string(),
+        _ if note.kind == NoteKind::SeveralRanks => format!("{who} {}", note.text),
+        _ if note.kind == NoteKind::Unreadable => {
+            format!("later calls of {who} are unknown: {}", note.text)
+        }
+        _ => format!("the collectives of {who} are not recorded: {}", note.text),
+    };
+    let is_text = is_text(situation) && note.rank.is_none() && note.pid.is_none();
+    draft.why = vec![match note.kind {
+        _ if is_text => "Logs state what ranks printed: the rest cannot be judged.".into(),
+        NoteKind::NoHooks => {
+            "Collectives are recorded by hooks of PyTorch, or by replacing its functions: neither works here.".into()
+        }
+        NoteKind::CaptureLost => {
+            "The capture is switched on by environment variables, which this process did not receive or ignores.".into()
+        }
+        NoteKind::NoBlackBox => {
+            "Records are written to a file in shared memory; without room for it there are none.".into()
+        }
+        NoteKind::NoLibrary => "Records are written by a native library.".into(),
+        NoteKind::SeveralRanks => {
+            "Records identify ranks by their processes. Findings about the ranks that are not recorded, \
+             and about those that wait for them, cannot be made."
+                .into()
+        }
+        _ => "Findings about this rank, and about ranks that wait for it, cannot be made.".into(),
+    }];
+    draft.next = vec![match note.kind {
+        NoteKind::NoHooks => {
+            "Run the job with PyTorch 2.4 or later, and without other tools that patch torch.distributed.".into()
+        }
+        NoteKind::CaptureLost => {
+            "Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the environment is rebuilt.".into()
+        }
+        NoteKind::NoBlackBox => {
+            "Make room in /dev/shm (about 2 MiB per rank), or name another directory in DDP_DOCTOR_BOX_DIR.".into()
+        }
+        NoteKind::NoLibrary => "Name libddp_doctor.so in DDP_DOCTOR_LIBRARY.".into(),
+        NoteKind::SeveralRanks => "Run one process per device to have all of them recorded.".into(),
+        _ => "Start every rank under ddp-doctor run.".into(),
+    }];
+    if is_text {
+        draft.next = next_for_text();
+    }
+    missing(draft, note.rank, note.pid, &note.text)
+}
+
+/// Ranks of the world that have not reported although it is complete or the job has ended.
+fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
+    let model = situation.model;
+    let world_size = model.world_size()?;
+    let is_told = |process: &Process| {
+        let place = process.init.as_ref().and_then(|init| init.place.as_ref());
+        process.is_joining() && place.is_some()
+    };
+    if model.processes.values().any(is_told) {
+        // The world is still incomplete: DD301 reports who is missing.
+        return None;
+    }
+    let grace = model.timing.unseen_rank_grace;
+    let joined = model.world_joined.map(|at| at.plus(grace));
+    let due = joined.into_iter().chain(model.over()).min()?;
+    if due > situation.now {
+        return None;
+    }
+    // They may be ranks of a process that runs several.
+    if model
+        .notes
+        .iter()
+        .any(|note| note.kind == NoteKind::SeveralRanks)
+    {
+        return None;
+    }
+    let named: Vec<u32> = model.notes.iter().filter_map(|note| note.rank).collect();
+    let mut unseen = model.unseen();
+    unseen.retain(|rank| !named.contains(rank));
+    if unseen.is_empty() {
+        return None;
+    }
+    let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Ranks(Vec::new()), due);
+    draft.summary = format!(
+        "{} of {world_size} {} never seen: findings about {} cannot be made",
+        Ranks(&unseen),
+        number(&unseen, "was", "were"),
+        number(&unseen, "it", "them")
+    );
+    draft.why = vec![
+        "The world was joined by all its ranks, but these have no black box that a node reported."
+            .into(),
+    ];
+    draft.next =
+        vec!["Start every rank under ddp-doctor run, on other nodes with --coordinator.".into()];
+    if is_text(situation) {
+        draft.why = vec!["No line names them.".into()];
+        draft.next = next_for_text();
+    }
+    draft.leaves_open = true;
+    draft.root = unseen;
+    Some(missing(draft, None, None, "ranks that never reported"))
+}
+
+/// A finding if the job has ended and no rank was recorded.
+fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
+    let model = situation.model;
+    let ended: Timestamp = model.over()?;
+    if !model.processes.is_empty() || !model.notes.is_empty() {
+        return None;
+    }
+    let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Job, ended);
+    draft.severity = Severity::Error;
+    draft.summary =
+        "no process of this job joined a process group: there is nothing to judge".into();
+    draft.next = vec![
+        "If this was a training job with PyTorch: keep PYTHONPATH and DDP_DOCTOR_*, start Python without -I, -E \
+         or -S, and install the package ddp_doctor if ddp-doctor reported at the start that it is missing. \
+         In other programs, link the agent."
+            .into(),
+    ];
+    Some(missing(draft, None, None, "any rank"))
+}
+
+/// Ranks whose end was not recorded, with their last calls.
+///
+/// It is unknown how long they stayed in these calls: the records of a healthy job that was killed
+/// end with waits, too. Without another finding the job cannot be judged.
+fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
+    let model = situation.model;
+    let unwatched =
+        |&(_, process): &(u32, &Process)| process.unwatched.is_some() && !process.has_ended();
+    let ranks: Vec<(u32, &Process)> = model
+        .ranks
+        .keys()
+        .filter_map(|&rank| Some((rank, model.process_of(rank)?)))
+        .filter(unwatched)
+        .collect();
+    let since = ranks
+        .iter()
+        .filter_map(|(_, process)| process.unwatched)
+        .min()?;
+    let names: Vec<u32> = ranks.iter().map(|(rank, _)| *rank).collect();
+    let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Ranks(names.clone()), since);
+    draft.leaves_open = true;
+    draft.summary = format!(
+        "it is unknown how {} ended: the evidence ends while {} running",
+        Ranks(&names),
+        number(&names, "it was", "they were")
+    );
+    draft.per_rank = names
+        .iter()
+        .filter_map(|&rank| {
+            let process = model.process_of(rank)?;
+            let inside =
+                process
+                    .last_call
+                    .as_ref()
+                    .and_then(|call| match process.target(call.id)? {
+                        Target::Join(group, seq) => {
+                            let calls = rank_calls(situation, group, seq);
+                            calls.into_iter().find(|call| call.rank == rank)
+                        }
+                        Target::Message(..) => Some(made_call(situation, rank, process, call)),
+                    });
+            Some(inside.unwrap_or_else(|| last_call(rank, process)))
+        })
+        .collect();
+    draft.why = vec![
+        "How a rank ended, and how long it was in its last call, is recorded by the ddp-doctor that \
+         watches it: there was none, or it ended before the rank."
+            .into(),
+    ];
+    draft.next = vec![
+        "Add the remaining evidence: the run directory of every node, with its journal, and the \
+         black boxes in /dev/shm of ranks that were killed."
+            .into(),
+    ];
+    if is_text(situation) {
+        draft.why = vec!["Logs state what ranks printed, and these printed no end.".into()];
+        draft.next = next_for_text();
+    }
+    draft.root = names;
+    Some(missing(draft, None, None, "how ranks ended"))
+}
+
+fn missing(mut draft: Draft, rank: Option<u32>, pid: Option<u32>, what: &str) -> Draft {
+    draft.root_confidence = Confidence::Supported;
+    let facts = vec![Fact::Missing {
+        rank,
+        pid,
+        what: what.to_owned(),
+    }];
+    draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    }))
+}

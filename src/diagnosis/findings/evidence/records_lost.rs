@@ -1,0 +1,77 @@
+//! DD902 records-lost: records of ranks were overwritten or dropped before they were read.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::view::last_call;
+use crate::model::Process;
+use crate::situation::Situation;
+use crate::words::{Ranks, number};
+
+/// DD902: gaps in the records of ranks.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    draft(situation).into_iter().collect()
+}
+
+fn draft(situation: &Situation<'_>) -> Option<Draft> {
+    let lossy = situation.model.processes.values();
+    let mut lossy: Vec<(u32, &Process)> = lossy
+        .filter(|process| process.lost > 0)
+        .filter_map(|process| Some((process.rank?, process)))
+        .collect();
+    lossy.sort_by_key(|(rank, process)| (*rank, process.pid));
+    let (_, first) = lossy.first()?;
+    let since = lossy.iter().map(|(_, process)| process.lost_at).min()?;
+    // A process that lost its first records has no earlier time.
+    let since = since.max(situation.model.started.unwrap_or_default());
+    let lost: u64 = lossy.iter().map(|(_, process)| process.lost).sum();
+    let mut ranks: Vec<u32> = lossy.iter().map(|(rank, _)| *rank).collect();
+    ranks.dedup();
+
+    let mut draft = Draft::new(&catalogue::DD902, KeyPlace::Job, since);
+    draft.per_rank = ranks
+        .iter()
+        .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
+        .collect();
+    draft.summary = format!(
+        "{lost} {} of {} {} lost before they were read: what {} did then is unknown",
+        if lost == 1 { "record" } else { "records" },
+        Ranks(&ranks),
+        if lost == 1 { "was" } else { "were" },
+        number(&ranks, "it", "they"),
+    );
+    let each: Vec<String> = lossy
+        .iter()
+        .map(|(rank, process)| format!("rank {rank} {}", process.lost))
+        .collect();
+    draft.why = vec![
+        format!(
+            "A black box keeps the latest records of its process, and new ones take the place of old \
+             ones that were not read in time: {}.",
+            each.join(", ")
+        ),
+        format!(
+            "How far {} came in each group is counted separately and is not lost. Findings that depend \
+             on what {} did in between have less confidence, and none of them is proved.",
+            number(&ranks, "it", "they"),
+            number(&ranks, "it", "they"),
+        ),
+    ];
+    draft.next = vec![
+        "Give ddp-doctor, which reads the black boxes, time to run: a core that the ranks leave \
+         free, or less load on the node."
+            .into(),
+    ];
+    draft.root = ranks;
+    draft.root_confidence = Confidence::Proved;
+    let facts = vec![Fact::Missing {
+        rank: Some(lossy.first()?.0),
+        pid: Some(first.pid),
+        what: format!("{} records", first.lost),
+    }];
+    Some(draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    })))
+}

@@ -1,0 +1,48 @@
+//! Facts about calls, for certificates.
+
+use ddp_doctor_proto::report::{CallSignature, Fact};
+
+use crate::evidence::align;
+use crate::evidence::event::Call;
+use crate::model::{Matching, Transport};
+
+/// Signature of a call, for a certificate.
+#[must_use]
+pub(crate) fn signature(call: &Call) -> CallSignature {
+    CallSignature {
+        op: call.op.to_string(),
+        numel: align::size(call),
+        dtype: call.dtype.name().map(str::to_owned),
+        reduce_op: call.told_reduce_op().name().map(str::to_owned),
+        root: call.root.or(call.peer),
+        tag: call.tag.filter(|_| {
+            let group = call.group.as_ref();
+            group.is_some_and(|group| Transport::of(&group.backend).matching == Matching::ByTag)
+        }),
+    }
+}
+
+/// The fact that a rank began to create a group; `None` if the call creates none.
+#[must_use]
+pub(crate) fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact> {
+    let group = call.group.as_ref().filter(|_| call.op.creates_group())?;
+    Some(Fact::Creates {
+        rank,
+        thread: call.thread.0,
+        group: group.key.clone(),
+        takes_all: call.takes_all,
+        only_thread,
+    })
+}
+
+/// The fact that a rank issued a call.
+#[must_use]
+pub(crate) fn issued(rank: u32, call: &Call) -> Option<Fact> {
+    Some(Fact::Issued {
+        rank,
+        group: call.group.as_ref()?.key.clone(),
+        seq: call.seq,
+        call: signature(call),
+        step: call.step,
+    })
+}

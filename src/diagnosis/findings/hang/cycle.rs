@@ -1,0 +1,180 @@
+//! Shared by the findings about cycles of waits.
+
+use ddp_doctor_proto::catalogue::Code;
+use std::collections::BTreeSet;
+
+use ddp_doctor_proto::report::{Cause, CauseKind, Certificate, CertificateKind, Confidence, Fact};
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::hang::message;
+use crate::findings::view::{blocked_call, line_since};
+use crate::model::GroupId;
+use crate::situation::{Origin, Situation};
+use crate::source::cause;
+use crate::waits::Blocked;
+use crate::words;
+
+/// Cycles that are the origin of a stall, with their index in
+/// [`crate::waits::Waits::cycles`].
+pub(crate) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Blocked])> {
+    let led_to: BTreeSet<usize> = situation
+        .stalls
+        .iter()
+        .filter_map(|stall| match stall.origin {
+            Origin::Cycle(cycle) => Some(cycle),
+            _ => None,
+        })
+        .collect();
+    let cycles = situation.waits.cycles.iter().enumerate();
+    cycles
+        .filter(|(i, _)| led_to.contains(i))
+        .map(|(i, cycle)| (i, &cycle[..]))
+        .collect()
+}
+
+/// Whether a stall of this cycle is overdue. Required if a wait of the cycle may still end.
+pub(crate) fn is_overdue(situation: &Situation<'_>, index: usize) -> bool {
+    let led_to = |origin: &Origin| *origin == Origin::Cycle(index);
+    let mut stalls = situation.stalls.iter().filter(|s| led_to(&s.origin));
+    stalls.any(|stall| situation.is_overdue(stall))
+}
+
+/// Whether every rank is inside the call that it waits for, instead of waiting for it later.
+pub(crate) fn are_in_their_calls(cycle: &[Blocked]) -> bool {
+    cycle.iter().all(|wait| !wait.came_back)
+}
+
+/// The groups in which ranks of a cycle wait.
+pub(crate) fn groups(cycle: &[Blocked]) -> BTreeSet<GroupId> {
+    cycle.iter().map(|wait| wait.group).collect()
+}
+
+/// A draft without sentences.
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    index: usize,
+    cycle: &[Blocked],
+    code: &'static Code,
+) -> Option<Draft> {
+    let first = cycle.first()?;
+    let mut ranks: Vec<u32> = cycle.iter().map(|wait| wait.rank).collect();
+    ranks.sort_unstable();
+    let closed = cycle.iter().map(|wait| wait.since).max()?;
+    let mut victims: Vec<u32> = situation
+        .stalls
+        .iter()
+        .filter(|stall| stall.origin == Origin::Cycle(index))
+        .flat_map(|stall| stall.waiting.iter().copied())
+        .filter(|rank| !ranks.contains(rank))
+        .collect();
+    victims.sort_unstable();
+    victims.dedup();
+
+    let mut draft = Draft::new(code, KeyPlace::Ranks(ranks.clone()), closed);
+    draft.place = Some((first.group, first.seq));
+    draft.op = Some(first.call.op);
+    draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
+    draft.per_rank = cycle
+        .iter()
+        .filter_map(|wait| blocked_call(situation, wait))
+        .collect();
+    draft.per_rank.sort_by_key(|call| call.rank);
+    draft.cause = Some(match swapped(situation, cycle) {
+        true => Cause {
+            kind: CauseKind::SwappedCalls,
+            confidence: Confidence::Supported,
+        },
+        false if cycle.iter().any(|wait| wait.message.is_some()) => {
+            message::cause(situation, &ranks, &victims, closed)
+        }
+        false => cause::of(situation, &ranks, &victims, closed),
+    });
+    draft.root = ranks;
+    draft.victims = victims;
+    let mut draft = draft.proved_by(proof(situation, cycle));
+    // The ranks of the cycle are its root cause.
+    draft.root_confidence = draft.confidence;
+    Some(draft)
+}
+
+/// A phrase for each wait of the cycle: "rank 0 waits in … for rank 1".
+pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Vec<String> {
+    let next = cycle.iter().cycle().skip(1);
+    cycle
+        .iter()
+        .zip(next)
+        .map(|(wait, next)| {
+            let rank = wait.rank;
+            let call = words::call(&wait.call);
+            let group = words::group(&situation.model.group(wait.group).info);
+            let at = words::at(wait.call.place.as_deref());
+            if wait.message.is_some() && !wait.needs_any() {
+                format!("rank {rank} waits in {call} in {group}{at}")
+            } else {
+                format!(
+                    "rank {rank} waits in {call} of {group}{at} for rank {}",
+                    next.rank
+                )
+            }
+        })
+        .collect()
+}
+
+/// A sentence on the ranks that wait later than in the call itself, with their lines.
+pub(crate) fn further_on(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<String> {
+    let mut waits: Vec<&Blocked> = cycle.iter().filter(|wait| wait.came_back).collect();
+    waits.sort_by_key(|wait| wait.rank);
+    let places = waits.iter().map(|wait| {
+        let process = situation.model.member(wait.group, wait.rank);
+        let line = process.and_then(|process| line_since(process, wait.since));
+        format!("rank {}{}", wait.rank, words::at(line))
+    });
+    let places: Vec<String> = places.collect();
+    (!places.is_empty()).then(|| {
+        format!(
+            "Calls on a device return before they are complete; their completion is awaited by {}.",
+            places.join(" and by "),
+        )
+    })
+}
+
+/// The proof; `None` unless no wait of the cycle can end before the next one.
+pub(crate) fn proof(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<Certificate> {
+    let must_block = cycle.iter().all(|wait| {
+        wait.certain
+            && wait.recorded
+            && wait.only_thread
+            && situation
+                .model
+                .member(wait.group, wait.rank)
+                .is_some_and(|process| process.lost == 0)
+    });
+    if !must_block || cycle.len() < 2 {
+        return None;
+    }
+    let waits = cycle.iter().map(|wait| message::waits(situation, wait));
+    let next = cycle.iter().cycle().skip(1);
+    let never = cycle
+        .iter()
+        .zip(next)
+        .map(|(wait, next)| message::never_came(situation, wait, next.rank));
+    let facts: Vec<Fact> = waits.chain(never).collect();
+    Some(Certificate {
+        kind: CertificateKind::Cycle,
+        facts,
+    })
+}
+
+/// Whether two ranks wait in collectives of two groups that both belong to: the same two calls,
+/// swapped. A rank that waits for its device may have omitted a call before, so it does not count.
+fn swapped(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
+    let [a, b] = cycle else { return false };
+    if !are_in_their_calls(cycle) {
+        return false;
+    }
+    let members = |wait: &Blocked| &situation.model.group(wait.group).info.key.members;
+    a.message.is_none()
+        && b.message.is_none()
+        && members(a).contains(&b.rank)
+        && members(b).contains(&a.rank)
+}

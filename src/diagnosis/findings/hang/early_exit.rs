@@ -1,0 +1,191 @@
+//! DD102 early-exit: a rank ended in order or destroyed the group while peers wait for it.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Timestamp};
+
+use crate::evidence::event::Call;
+use crate::findings::draft::Draft;
+use crate::findings::facts::{creates, issued};
+use crate::findings::hang::message;
+use crate::findings::mismatch::sequence_slip;
+use crate::model::{JoinedCall, Process, Side};
+use crate::situation::{Origin, Situation, Stall};
+use crate::source::cause;
+use crate::words;
+use crate::words::{Capital, Ranks, number};
+
+/// DD102: ranks that ended, or destroyed the group, before their last collective.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let by_origin = situation.stalls_by_origin();
+    by_origin
+        .iter()
+        .filter_map(|(origin, stalls)| match origin {
+            Origin::Left(ranks) => draft(situation, ranks, stalls),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Advice if it is unknown why a rank made fewer calls.
+const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give each the same number \
+     of batches (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model]).";
+
+fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+    let stall = *stalls.first()?;
+    let group = situation.model.group(stall.group);
+    let first = *gone.first()?;
+    let process = situation.model.member(stall.group, first)?;
+    let left = left_at(situation, stall, first, process);
+    let calls = || situation.calls(stall).into_iter();
+    let needs = |rank: u32, joined: &JoinedCall| joined.needs(rank, gone).contains(&first);
+    let awaited = calls().find(|(rank, joined)| {
+        stall.message.is_some() || joined.is_awaited() && needs(*rank, joined)
+    });
+    let held = || {
+        calls().find(|(rank, joined)| {
+            situation.is_held_in(group, *rank, joined) && needs(*rank, joined)
+        })
+    };
+    let (waiter, waiting) = awaited.or_else(held)?;
+
+    let mut draft = Draft::new(
+        &catalogue::DD102,
+        message::key(stall),
+        left.max(waiting.call.at),
+    );
+    draft.place = Some((stall.group, stall.seq));
+    draft.op = Some(waiting.call.op);
+    draft.root = gone.to_vec();
+    draft.victims = victims(stalls);
+    draft.per_rank = message::stalled_calls(situation, stall);
+    draft.blocked_at = Some(stall.since);
+    draft.follows = sequence_slip::of_stall(situation, stall);
+
+    let call = words::call(&waiting.call);
+    let how = if process.has_ended() {
+        number(gone, "has ended", "have ended")
+    } else {
+        number(gone, "has destroyed the group", "have destroyed the group")
+    };
+    draft.summary = format!(
+        "{} {how}; {} {} for {} in {call}",
+        Ranks(gone),
+        Ranks(&draft.victims),
+        number(&draft.victims, "waits", "wait"),
+        number(gone, "it", "them"),
+    );
+    let last = match (&stall.message, group.members.get(&first)) {
+        (None, None) => format!("; {} never began to, and", Ranks(&[first])),
+        (None, Some(member)) => format!(
+            "; {}'s last call there was #{}, and it",
+            Ranks(&[first]),
+            member.issued
+        ),
+        (Some(_), _) => format!("; {}", Ranks(gone)),
+    };
+    draft.why = vec![format!(
+        "{} {} {} started it{last} can never join.",
+        message::needs(situation, stall, &waiting.call),
+        Capital(Ranks(&stall.waiting)),
+        number(&stall.waiting, "has", "have"),
+    )];
+    draft.next = match &stall.message {
+        None => vec![
+            "Where a rank may stop early, let all ranks agree first: all_reduce the decision."
+                .into(),
+        ],
+        Some(lone) => vec![format!(
+            "Let {} make as many {} as {} {} from it, or send their number first; wait for the Work \
+             that isend returns before the rank ends.",
+            Ranks(gone),
+            if lone.side == Side::Receive {
+                "sends"
+            } else {
+                "receives"
+            },
+            Ranks(&stall.waiting),
+            if lone.side == Side::Receive {
+                "receives"
+            } else {
+                "needs"
+            },
+        )],
+    };
+    if stall.message.is_none() {
+        let place = Some((stall.group, stall.seq));
+        let at = left.max(stall.since);
+        let reading = cause::read(situation, place, gone, &draft.victims, at);
+        if cause::advice(reading.cause).is_none() {
+            draft.next.insert(0, EQUAL_CALLS.into());
+        }
+        draft.explain(reading);
+    }
+
+    // An asynchronous call that seems blocked may still return: no proof.
+    let proof = awaited.and_then(|_| never_comes(situation, stall, (waiter, &waiting.call), first));
+    let mut draft = draft.proved_by(proof);
+    draft.root_confidence = draft.confidence;
+    Some(draft)
+}
+
+/// The proof that a call waits for a rank that has ended or destroyed the group.
+pub(crate) fn never_comes(
+    situation: &Situation<'_>,
+    stall: &Stall,
+    (waiter, call): (u32, &Call),
+    gone: u32,
+) -> Option<Certificate> {
+    let process = situation.model.member(stall.group, gone)?;
+    if process.lost > 0 || process.ended_by_its_own_word() {
+        return None;
+    }
+    let (waits, never) = match &stall.message {
+        // This kind of group is created without waiting for all its members.
+        None if stall.seq == 0 && !call.takes_all => return None,
+        None => (
+            creates(waiter, call, false).or_else(|| issued(waiter, call))?,
+            message::never_issued(situation, stall.group, gone),
+        ),
+        // A send may complete early, and a receive from any source has other possible senders.
+        Some(lone) if lone.side == Side::Send || lone.peer.is_none() || !lone.sure => return None,
+        Some(lone) => (
+            message::posted(waiter, call, lone.nth)?,
+            message::never_posted(situation, stall.group, lone, gone),
+        ),
+    };
+    let end = match process.end {
+        Some(end) => Fact::Ended {
+            rank: gone,
+            pid: process.pid,
+            code: end.exit.code,
+            signal: end.exit.signal,
+        },
+        None => Fact::GroupDestroyed {
+            rank: gone,
+            group: situation.model.group(stall.group).info.key.clone(),
+        },
+    };
+    Some(Certificate {
+        kind: CertificateKind::TerminalRank,
+        facts: vec![waits, never, end],
+    })
+}
+
+fn left_at(situation: &Situation<'_>, stall: &Stall, rank: u32, process: &Process) -> Timestamp {
+    let group = situation.model.group(stall.group);
+    let destroyed = group.members.get(&rank).and_then(|member| member.destroyed);
+    destroyed
+        .or(process.end.map(|end| end.at))
+        .unwrap_or(situation.now)
+}
+
+/// All ranks that wait in these stalls, ascending.
+pub(crate) fn victims(stalls: &[&Stall]) -> Vec<u32> {
+    let mut victims: Vec<u32> = stalls
+        .iter()
+        .flat_map(|stall| stall.waiting.iter().copied())
+        .collect();
+    victims.sort_unstable();
+    victims.dedup();
+    victims
+}

@@ -1,0 +1,544 @@
+//! DD114 group-creation-mismatch: ranks do not create the same groups in the same order.
+//!
+//! Checked in this order: requests under one name that disagree, cycles of waits that include the
+//! creation of a group, creations that have waited longer than the stall limit. Each initialisation
+//! of a world gets at most one of these findings.
+
+use std::collections::BTreeSet;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{
+    CallState, Certificate, CertificateKind, Confidence, RankCall, Timestamp,
+};
+
+use crate::evidence::align;
+use crate::evidence::align::OddOnes;
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::facts::creates;
+use crate::findings::hang::cycle;
+use crate::findings::hang::early_exit::victims;
+use crate::findings::hang::stuck_outside::where_it_is;
+use crate::findings::view::rank_calls;
+use crate::findings::view::{blocked_call, describe, with_place};
+use crate::model::{Group, GroupId, Request, Wait, World, is_inside};
+use crate::situation::creations;
+use crate::situation::creations::Mismatch;
+use crate::situation::{Origin, Situation, Stall};
+use crate::source::cause;
+use crate::stacks;
+use crate::waits::Blocked;
+use crate::words;
+use crate::words::{Ranks, number};
+
+/// DD114: groups that some ranks do not create, or create differently.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let mut explained = BTreeSet::new();
+    let mut drafts = Vec::new();
+    for mismatch in &situation.mismatches {
+        if let Some(draft) = of_mismatch(situation, mismatch) {
+            explained.insert((&mismatch.at.world, mismatch.at.epoch));
+            drafts.push(draft);
+        }
+    }
+    let model = situation.model;
+    let is_new = |explained: &BTreeSet<(&World, u32)>, group: GroupId| {
+        !explained.contains(&creations::place_of(model, group))
+    };
+    for (i, cycle) in situation.waits.cycles.iter().enumerate() {
+        let is_making = creations::is_making_cycle(model, cycle);
+        let stalls = stalls_of(situation, |origin| *origin == Origin::Cycle(i));
+        if is_making
+            && !stalls.is_empty()
+            && is_new(&explained, cycle[0].group)
+            && let Some(draft) = of_cycle(situation, cycle, &stalls)
+        {
+            explained.insert(creations::place_of(model, cycle[0].group));
+            drafts.push(draft);
+        }
+    }
+    for (origin, stalls) in situation.stalls_by_origin() {
+        let Origin::Making(absent) = origin else {
+            continue;
+        };
+        let overdue = stalls.iter().find(|stall| situation.is_overdue(stall));
+        if let Some(stall) = overdue
+            && is_new(&explained, stall.group)
+            && let Some(draft) = of_stall(situation, stall, absent, &stalls)
+        {
+            explained.insert(creations::place_of(model, stall.group));
+            drafts.push(draft);
+        }
+    }
+    for group in model.groups() {
+        if is_new(&explained, group.id)
+            && let Some(draft) = of_group(situation, group)
+        {
+            explained.insert(creations::place_of(model, group.id));
+            drafts.push(draft);
+        }
+    }
+    drafts
+}
+
+fn stalls_of<'a>(situation: &'a Situation<'_>, of: impl Fn(&Origin) -> bool) -> Vec<&'a Stall> {
+    let stalls = situation.stalls.iter();
+    stalls.filter(|stall| of(&stall.origin)).collect()
+}
+
+/// Ranks create different groups under one name.
+fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Draft> {
+    let model = situation.model;
+    let group = model.groups().find(|group| {
+        let members = &group.info.key.members;
+        let wanted = mismatch
+            .pair
+            .map_or(mismatch.requests[0], |[(_, it), _]| it);
+        group.world == mismatch.at.world
+            && group.info.key.epoch == mismatch.at.epoch
+            && group.info.key.name == mismatch.at.name
+            && *members == wanted.group.key.members
+    })?;
+    let mut draft = Draft::new(
+        &catalogue::DD114,
+        KeyPlace::Join(group.id, 0),
+        mismatch.since,
+    );
+    draft.place = Some((group.id, 0));
+    let mut classes: Vec<Vec<u32>> = mismatch
+        .requests
+        .iter()
+        .map(|request| request.ranks.keys().copied().collect())
+        .collect();
+    classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
+    blame(&mut draft, &classes);
+    for request in &mismatch.requests {
+        let calls = request.ranks.iter().filter_map(|(&rank, asked)| {
+            let process = creations::process_of(model, asked)?;
+            let inside = is_inside(process, &asked.call);
+            let until = process.end.map_or(situation.now, |end| end.at);
+            let waited = until.since(asked.call.at).as_millis() as u64;
+            let call = match inside {
+                true => describe(rank, CallState::Waiting, Some(waited), &asked.call),
+                false => describe(rank, CallState::Returned, None, &asked.call),
+            };
+            Some((asked.call.op, call))
+        });
+        for (op, call) in calls {
+            draft.op = Some(op);
+            draft.per_rank.push(call);
+        }
+    }
+    draft.per_rank.sort_by_key(|call| call.rank);
+    let stalls = stalls_of(situation, |origin| match origin {
+        Origin::Making(_) => true,
+        Origin::Cycle(i) => creations::is_making_cycle(model, &situation.waits.cycles[*i]),
+        _ => false,
+    });
+    let stalls: Vec<&Stall> = stalls
+        .into_iter()
+        .filter(|stall| model.group(stall.group).world == mismatch.at.world)
+        .collect();
+    draft.blocked_at = stalls.iter().map(|stall| stall.since).min();
+    // No member of these groups can use them.
+    draft.victims = victims(&stalls);
+    draft
+        .victims
+        .extend(classes.concat().into_iter().filter(|rank| {
+            let mut requests = mismatch.requests.iter();
+            requests.any(|request| request.group.key.members.contains(rank))
+        }));
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+    draft.victims.retain(|rank| !draft.root.contains(rank));
+    draft.cause = Some(cause_of(situation, &draft));
+
+    let part = |request: &&&Request| {
+        let ranks: Vec<u32> = request.ranks.keys().copied().collect();
+        let place = request.ranks.values().next();
+        let place = place.and_then(|asked| asked.call.place.as_deref());
+        format!(
+            "{} {} a group of {}{}",
+            Ranks(&ranks),
+            number(&ranks, "creates", "create"),
+            Ranks(&sorted(&request.group.key.members)),
+            words::at(place),
+        )
+    };
+    let mut requests: Vec<&&Request> = mismatch.requests.iter().collect();
+    requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
+    let parts: Vec<String> = requests.iter().map(part).collect();
+    let order = match mismatch.is_other_order(model) {
+        true => "; they create the same groups in another order",
+        false => "",
+    };
+    draft.summary = format!("{}{order}", parts.join(", where "));
+    let asked = requests.iter().flat_map(|request| request.ranks.values());
+    let mut nths: Vec<String> = asked.map(|asked| nth(asked.nth)).collect();
+    nths.sort_unstable();
+    nths.dedup();
+    draft.why = vec![format!(
+        "Ranks that create a group find each other by its name, and PyTorch numbers the groups that \
+         a process takes part in creating. Both are {:?} here: the {} group that these ranks create.",
+        mismatch.at.name,
+        nths.join(" or "),
+    )];
+    match mismatch.pair {
+        Some([(maker, wanted), (absent, _)]) => draft.why.push(format!(
+            "Rank {maker} needs rank {absent} for its group of {}, but rank {absent} uses that name for another one.",
+            Ranks(&sorted(&wanted.group.key.members))
+        )),
+        None => draft.why.push(
+            "The groups have no rank in common, but their ranks look for each other under one name, \
+             and find the wrong ones."
+                .into(),
+        ),
+    }
+    draft.next = next_steps();
+
+    let proof = mismatch.pair.and_then(|[a, b]| {
+        let fact = |(rank, request): (u32, &Request)| {
+            let asked = request.ranks.get(&rank)?;
+            let process = creations::process_of(model, asked)?;
+            let only_thread = process.threads.len() == 1;
+            (process.lost == 0)
+                .then(|| creates(rank, &asked.call, only_thread))
+                .flatten()
+        };
+        Some(Certificate {
+            kind: CertificateKind::Contradiction,
+            facts: vec![fact(a)?, fact(b)?],
+        })
+    });
+    Some(draft.proved_by(proof))
+}
+
+/// A cycle of waits in which a rank creates a group.
+fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> Option<Draft> {
+    let model = situation.model;
+    let next = |i: usize| cycle[(i + 1) % cycle.len()].rank;
+    let at = cycle.iter().enumerate().position(|(i, wait)| {
+        wait.seq == 0 || !model.group(wait.group).members.contains_key(&next(i))
+    })?;
+    let making = &cycle[at];
+    let group = model.group(making.group);
+    let closed: Timestamp = cycle.iter().map(|wait| wait.since).max()?;
+    let mut draft = Draft::new(&catalogue::DD114, KeyPlace::Join(making.group, 0), closed);
+    draft.place = Some((making.group, making.seq));
+    draft.op = Some(making.call.op);
+    makers_and_others(situation, group, &mut draft);
+    draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
+    draft.victims = victims(stalls);
+    draft.victims.extend(cycle.iter().map(|wait| wait.rank));
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+    draft.victims.retain(|rank| !draft.root.contains(rank));
+    let elsewhere = cycle
+        .iter()
+        .filter_map(|wait| blocked_call(situation, wait));
+    let elsewhere: Vec<RankCall> = elsewhere.collect();
+    draft.per_rank = rank_calls(situation, making.group, making.seq);
+    draft
+        .per_rank
+        .retain(|call| elsewhere.iter().all(|other| other.rank != call.rank));
+    draft.per_rank.extend(elsewhere);
+    draft.per_rank.sort_by_key(|call| call.rank);
+    draft.cause = Some(cause_of(situation, &draft));
+
+    let makers: Vec<u32> = group.members.keys().copied().collect();
+    let absent = model.not_made_by(group);
+    draft.summary = format!(
+        "{} {} a group that {} {} not: {} wait for each other",
+        Ranks(&makers),
+        number(&makers, "creates", "create"),
+        Ranks(&absent),
+        number(&absent, "does", "do"),
+        if makers.len() + absent.len() == 2 {
+            "they"
+        } else {
+            "ranks"
+        },
+    );
+    draft.why = vec![
+        format!("{}.", cycle::steps(situation, cycle).join("; ")),
+        "None of these waits can end before the other rank does its part, and no rank can do it \
+         before its present wait ends."
+            .into(),
+    ];
+    draft.why.extend(other_name(situation, group, &absent));
+    draft.next = next_steps();
+
+    Some(draft.proved_by(cycle::proof(situation, cycle)))
+}
+
+/// Creators have waited longer than the stall limit for live ranks.
+fn of_stall(
+    situation: &Situation<'_>,
+    stall: &Stall,
+    absent: &[u32],
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let model = situation.model;
+    let group = model.group(stall.group);
+    let waiting = situation
+        .join(stall.group, stall.seq)?
+        .calls
+        .iter()
+        .find(|(rank, _)| stall.waiting.contains(rank))?;
+    let mut draft = Draft::new(
+        &catalogue::DD114,
+        KeyPlace::Join(stall.group, 0),
+        situation.overdue_at(stall),
+    );
+    draft.place = Some((stall.group, stall.seq));
+    draft.op = Some(waiting.1.call.op);
+    draft.root = absent.to_vec();
+    draft.victims = victims(stalls);
+    draft.victims.retain(|rank| !absent.contains(rank));
+    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.blocked_at = Some(stall.since);
+    draft.cause = Some(cause_of(situation, &draft));
+    let complete = absent.iter().all(|&rank| {
+        model
+            .member(stall.group, rank)
+            .is_some_and(|process| process.lost == 0)
+    });
+    if !complete || situation.is_cut_short(stall) {
+        draft.confidence = Confidence::Suspected;
+    }
+    let not_begun: Vec<u32> = absent
+        .iter()
+        .copied()
+        .filter(|rank| !group.members.contains_key(rank))
+        .collect();
+    let does = match not_begun.len() == absent.len() {
+        true => number(absent, "has not created", "have not created"),
+        false => number(
+            absent,
+            "has not returned from creating",
+            "have not returned from creating",
+        ),
+    };
+    let made_in = match is_communicator(group) {
+        true => "NCCL, which creates it".into(),
+        false => words::call(&waiting.1.call),
+    };
+    draft.summary = format!(
+        "{} {does} {}; {} {} for {} in {made_in}",
+        Ranks(absent),
+        words::group(&group.info),
+        Ranks(&draft.victims),
+        number(&draft.victims, "waits", "wait"),
+        number(absent, "it", "them"),
+    );
+    draft.why = vec![format!(
+        "{} has {}; {} {} begun to create it.",
+        Sentence(&words::group(&group.info)),
+        Ranks(&sorted(&group.info.key.members)),
+        Ranks(&group.members.keys().copied().collect::<Vec<_>>()),
+        number(
+            &group.members.keys().copied().collect::<Vec<_>>(),
+            "has",
+            "have"
+        ),
+    )];
+    for &rank in absent {
+        let Some(process) = model.member(stall.group, rank) else {
+            continue;
+        };
+        let still = stacks::of(process, &situation.model.timing).filter(|it| !it.moves);
+        if let Some(still) = still
+            && let Some(place) = where_it_is(process, &still)
+        {
+            draft.why.push(place);
+            let rows = draft.per_rank.iter_mut().filter(|it| it.rank == rank);
+            rows.for_each(|row| *row = with_place(row.clone(), still.line));
+            continue;
+        }
+        draft.why.push(format!(
+            "Rank {rank} is alive; {}; it has created {} {}.",
+            process.last_call.as_ref().map_or_else(
+                || "it has made no call yet".to_owned(),
+                |call| format!(
+                    "its last call was {}{}",
+                    words::call(call),
+                    words::at(call.place.as_deref())
+                )
+            ),
+            process.groups_made,
+            if process.groups_made == 1 {
+                "group"
+            } else {
+                "groups"
+            },
+        ));
+    }
+    draft.why.extend(other_name(situation, group, &not_begun));
+    draft.next = match is_communicator(group) {
+        true => vec![format!(
+            "Find out why {} {} not create it. All ranks of a communicator create it together; PyTorch \
+             creates one with the first collective of a group, which has to be the same on all of them.",
+            Ranks(absent),
+            number(absent, "does", "do"),
+        )],
+        false => next_steps(),
+    };
+    Some(draft)
+}
+
+/// Whether it is an NCCL communicator, created by the program or by a group's first collective.
+fn is_communicator(group: &Group) -> bool {
+    group.info.key.layer == "nccl"
+}
+
+/// All members create the group, and one has not returned within the stall limit.
+fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
+    let join = group.join(0)?;
+    let inside: Vec<(u32, Timestamp)> = join
+        .calls
+        .iter()
+        .filter(|(rank, joined)| {
+            joined.wait == Wait::NotSeen
+                && situation
+                    .model
+                    .member(group.id, **rank)
+                    .is_some_and(|process| is_inside(process, &joined.call) && !process.has_ended())
+        })
+        .map(|(&rank, joined)| (rank, joined.call.at))
+        .collect();
+    let all = situation.model.not_made_by(group).is_empty() && group.is_fully_seen();
+    // Time at which the last member began.
+    let begun = join.calls.values().map(|joined| joined.call.at).max()?;
+    let due = begun.plus(situation.config.stall_after);
+    let known = situation.known_of(group.id, group.members.keys().copied());
+    if inside.is_empty() || !all || due > known {
+        return None;
+    }
+    let stopped = |(rank, _): &(u32, Timestamp)| {
+        situation
+            .model
+            .member(group.id, *rank)
+            .is_some_and(|process| process.is_stopped())
+    };
+    if inside.iter().any(stopped) {
+        return None;
+    }
+    let ranks: Vec<u32> = inside.iter().map(|(rank, _)| *rank).collect();
+    let mut draft = Draft::new(&catalogue::DD114, KeyPlace::Join(group.id, 0), due);
+    draft.place = Some((group.id, 0));
+    draft.op = join.calls.values().next().map(|joined| joined.call.op);
+    draft.root = ranks.clone();
+    draft.per_rank = rank_calls(situation, group.id, 0);
+    draft.blocked_at = inside.iter().map(|(_, at)| *at).min();
+    draft.cause = Some(cause_of(situation, &draft));
+    draft.summary = format!(
+        "{} {} not returned from creating {}, although all its members create it",
+        Ranks(&ranks),
+        number(&ranks, "has", "have"),
+        words::group(&group.info),
+    );
+    draft.why = vec![
+        "Every member has begun to create it and is connecting to the others: no rank is missing."
+            .into(),
+    ];
+    draft.next = vec![
+        "Check that ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
+         NCCL_SOCKET_IFNAME), firewalls, and the host of the store (MASTER_ADDR)."
+            .into(),
+    ];
+    Some(draft)
+}
+
+/// Makes the smaller side the root cause: members that create the group, or those that do not.
+fn makers_and_others(situation: &Situation<'_>, group: &Group, draft: &mut Draft) {
+    let makers: Vec<u32> = group.members.keys().copied().collect();
+    let mut classes = vec![makers, situation.model.not_made_by(group)];
+    classes.retain(|ranks| !ranks.is_empty());
+    classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
+    blame(draft, &classes);
+}
+
+fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
+    (draft.root, draft.root_confidence) = match align::odd_ones(classes) {
+        OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
+        OddOnes::Tie(all) => (all, Confidence::Suspected),
+        OddOnes::None => (classes.concat(), Confidence::Suspected),
+    };
+}
+
+fn cause_of(situation: &Situation<'_>, draft: &Draft) -> ddp_doctor_proto::report::Cause {
+    cause::of(situation, &draft.root, &draft.victims, draft.evidence_at)
+}
+
+/// A sentence if absent members create a group of the same members under another name, because they
+/// have created a different number of groups before.
+fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Option<String> {
+    let twin = situation.model.groups().find(|other| {
+        other.id != group.id
+            && other.world == group.world
+            && other.info.key.epoch == group.info.key.epoch
+            && other.info.key.members == group.info.key.members
+            && other.joins.contains_key(&0)
+            && other.members.keys().any(|rank| absent.contains(rank))
+    })?;
+    let made = |ranks: Vec<u32>| {
+        let first = ranks.first()?;
+        let process = situation.model.member(group.id, *first)?;
+        Some(
+            format!(
+                "{} {} {:?}",
+                Ranks(&ranks),
+                number(&ranks, "is at its", "are at their"),
+                nth(process.groups_made),
+            )
+            .replace('"', ""),
+        )
+    };
+    let here = made(group.members.keys().copied().collect())?;
+    let there = made(twin.members.keys().copied().collect())?;
+    Some(format!(
+        "Others create a group of the same ranks under another name ({:?}, not {:?}): {here} group, {there}. \
+         A group that only some ranks take part in creating shifts the names of all later ones, also \
+         with use_local_synchronization=True.",
+        twin.info.key.name, group.info.key.name,
+    ))
+}
+
+fn next_steps() -> Vec<String> {
+    vec![
+        "Call new_group on every rank, also on those that do not become members, in one order and \
+         with the same ranks."
+            .into(),
+        "If only members call it (use_local_synchronization=True), let every rank create the same \
+         number of groups before the next one that all ranks create."
+            .into(),
+    ]
+}
+
+fn sorted(members: &[u32]) -> Vec<u32> {
+    let mut members = members.to_vec();
+    members.sort_unstable();
+    members
+}
+
+/// "1st", "2nd", …
+fn nth(n: u64) -> String {
+    let ending = match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{n}{ending}")
+}
+
+/// Displays a text with its first letter in upper case.
+struct Sentence<'a>(&'a str);
+
+impl std::fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut letters = self.0.chars();
+        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+        write!(f, "{}{}", first.unwrap_or_default(), letters.as_str())
+    }
+}

@@ -1,0 +1,98 @@
+//! DD111 group-order-deadlock: a cycle of waits across process groups.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use crate::findings::draft::Draft;
+use crate::findings::hang::cycle;
+use crate::situation::Situation;
+use crate::situation::creations;
+use crate::waits::Blocked;
+use crate::waits::streams;
+use crate::words::Ranks;
+
+/// DD111: cycles of waits that lead through several groups.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    cycle::led_to(situation)
+        .into_iter()
+        .filter(|(_, cycle)| {
+            cycle.iter().all(|wait| wait.message.is_none())
+                && !creations::is_making_cycle(situation.model, cycle)
+        })
+        .filter(|(i, cycle)| cycle::are_in_their_calls(cycle) || cycle::is_overdue(situation, *i))
+        .filter_map(|(i, cycle)| draft(situation, i, cycle))
+        .chain(on_streams(situation))
+        .collect()
+}
+
+/// Cycles among the streams of devices. Their ranks need not have a blocked thread.
+fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
+    /// Index of no cycle in `Waits::cycles`.
+    const OF_STREAMS: usize = usize::MAX;
+    let cycles = streams::cycles(situation.model);
+    let told = cycles.iter().filter_map(|cycle| {
+        let mut draft = cycle::draft(situation, OF_STREAMS, cycle, &catalogue::DD111)?;
+        draft.confidence = Confidence::Supported;
+        draft.root_confidence = Confidence::Supported;
+        draft.summary = format!(
+            "The streams of {} wait for each other in {} communicators, which they use in different \
+             orders",
+            Ranks(&draft.root),
+            cycle::groups(cycle).len(),
+        );
+        draft.why = vec![
+            format!("{}.", cycle::steps(situation, cycle).join("; ")),
+            "Every rank has made all of these calls. But a call on a stream begins only once those \
+             before it are complete, and these cannot complete before the others have begun."
+                .into(),
+        ];
+        draft.next = vec![
+            "Use the communicators in the same order on every rank, or put their calls on separate \
+             streams."
+                .into(),
+        ];
+        Some(draft)
+    });
+    told.collect()
+}
+
+fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
+    let groups = cycle::groups(waits).len();
+    if groups < 2 {
+        return None;
+    }
+    let mut draft = cycle::draft(situation, index, waits, &catalogue::DD111)?;
+    let in_their_calls = cycle::are_in_their_calls(waits);
+    draft.summary = format!(
+        "{} wait for each other in {groups} process groups{}",
+        Ranks(&draft.root),
+        if in_their_calls {
+            ", which they use in different orders"
+        } else {
+            ": each is in a call that the other one has not made"
+        },
+    );
+    draft.why = vec![
+        format!("{}.", cycle::steps(situation, waits).join("; ")),
+        if in_their_calls {
+            "None of these calls can complete before the other rank makes its own, and no rank can make \
+             it before its present call completes."
+        } else {
+            "None of these calls can complete before the other rank makes its own."
+        }
+        .into(),
+    ];
+    draft.why.extend(cycle::further_on(situation, waits));
+    draft.next = vec![match in_their_calls {
+        true => {
+            "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
+             wait for them after all are issued."
+        }
+        false => {
+            "Use the groups in the same order on every rank, and let none leave out a call that the \
+             others make."
+        }
+    }
+    .into()];
+    Some(draft)
+}

@@ -1,0 +1,161 @@
+//! Shared by the findings about point-to-point calls: facts, and the calls of both sides.
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{Cause, CauseKind, Fact, RankCall, Timestamp};
+
+use crate::evidence::event::Call;
+use crate::findings::draft::KeyPlace;
+use crate::findings::facts::{creates, issued, signature};
+use crate::findings::view::rank_calls;
+use crate::findings::view::{last_call, waiting_call};
+use crate::model::{GroupId, Lone, Side};
+use crate::situation::{Situation, Stall};
+use crate::source::cause;
+use crate::waits::Blocked;
+use crate::words;
+
+/// The calls in which ranks wait in a stall, and the last calls of the missing ranks.
+pub(crate) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<RankCall> {
+    let Some(lone) = &stall.message else {
+        return rank_calls(situation, stall.group, stall.seq);
+    };
+    let member = |rank| situation.model.member(stall.group, rank);
+    let waits =
+        member(lone.rank).map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
+    let missing = stall.missing.iter().filter_map(|absent| {
+        let process = member(absent.rank)?;
+        Some(last_call(absent.rank, process))
+    });
+    let mut calls: Vec<RankCall> = waits.into_iter().chain(missing).collect();
+    calls.sort_by_key(|call| call.rank);
+    calls
+}
+
+/// The fact that a rank issued this call as its n-th on the channel.
+pub(crate) fn posted(rank: u32, call: &Call, nth: u64) -> Option<Fact> {
+    let mut fact = issued(rank, call)?;
+    if let Fact::Issued { seq, .. } = &mut fact {
+        *seq = nth;
+    }
+    Some(fact)
+}
+
+/// The fact that a thread waits for a collective, or for a message with its number on the channel.
+pub(crate) fn waits(situation: &Situation<'_>, wait: &Blocked) -> Fact {
+    if let Some(creates) = creates(wait.rank, &wait.call, wait.only_thread) {
+        return creates;
+    }
+    Fact::Waits {
+        rank: wait.rank,
+        thread: wait.thread.0,
+        group: situation.model.group(wait.group).info.key.clone(),
+        seq: wait.message.as_ref().map_or(wait.seq, |lone| lone.nth),
+        call: signature(&wait.call),
+        only_thread: wait.only_thread,
+    }
+}
+
+/// The fact that a rank has not issued the call that another one waits for.
+pub(crate) fn never_came(situation: &Situation<'_>, wait: &Blocked, absent: u32) -> Fact {
+    wait.message.as_ref().map_or_else(
+        || never_issued(situation, wait.group, absent),
+        |lone| never_posted(situation, wait.group, lone, absent),
+    )
+}
+
+/// The fact of the last collective that a rank issued in a group, or that it has not created it.
+pub(crate) fn never_issued(situation: &Situation<'_>, group: GroupId, absent: u32) -> Fact {
+    let group = situation.model.group(group);
+    match group.members.get(&absent) {
+        Some(member) => Fact::NeverIssued {
+            rank: absent,
+            group: group.info.key.clone(),
+            last: member.issued,
+        },
+        None => Fact::NeverCreated {
+            rank: absent,
+            group: group.info.key.clone(),
+        },
+    }
+}
+
+/// The fact of the last call that a rank issued on its side of a channel.
+pub(crate) fn never_posted(
+    situation: &Situation<'_>,
+    group: GroupId,
+    lone: &Lone,
+    absent: u32,
+) -> Fact {
+    let group = situation.model.group(group);
+    let (op, side) = match lone.side {
+        Side::Send => (Op::Recv, Side::Receive),
+        Side::Receive => (Op::Send, Side::Send),
+    };
+    Fact::NeverPosted {
+        rank: absent,
+        group: group.info.key.clone(),
+        op: op.to_string(),
+        peer: lone.rank,
+        tag: group.traffic.lane(&lone.joined.call),
+        last: group.traffic.made(lone, side),
+    }
+}
+
+/// The hypothesis why two sides of a channel do not match. A condition on the rank explains
+/// nothing: a send and its receive are always on different ranks.
+pub(crate) fn cause(
+    situation: &Situation<'_>,
+    odd: &[u32],
+    others: &[u32],
+    at: Timestamp,
+) -> Cause {
+    let cause = cause::of(situation, odd, others, at);
+    match cause.kind {
+        CauseKind::RankConditional => Cause {
+            kind: CauseKind::Unknown,
+            ..cause
+        },
+        _ => cause,
+    }
+}
+
+/// Identifies a stall within its code.
+pub(crate) fn key(stall: &Stall) -> KeyPlace {
+    let Some(lone) = &stall.message else {
+        return KeyPlace::Join(stall.group, stall.seq);
+    };
+    match lone.side {
+        Side::Send => KeyPlace::Channel(stall.group, Some(lone.rank), lone.peer),
+        Side::Receive => KeyPlace::Channel(stall.group, lone.peer, Some(lone.rank)),
+    }
+}
+
+/// A phrase if the call is at the line where a waiting rank wrapped its model.
+fn made_by_ddp(situation: &Situation<'_>, stall: &Stall, call: &Call) -> Option<&'static str> {
+    let place = call.place.as_ref().filter(|_| call.hidden)?;
+    let wraps = |rank: &u32| {
+        let process = situation.model.member(stall.group, *rank);
+        let mut models = process.into_iter().flat_map(|process| process.models.all());
+        models.any(|(group, _, replica)| {
+            group == stall.group && replica.at <= call.at && replica.place.as_ref() == Some(place)
+        })
+    };
+    let is_constructor = stall.waiting.iter().any(wraps);
+    is_constructor.then_some(", made by the constructor of DistributedDataParallel,")
+}
+
+/// What a stalled call needs: "all_reduce #5 of the default group needs all its ranks."
+pub(crate) fn needs(situation: &Situation<'_>, stall: &Stall, call: &Call) -> String {
+    let text = words::call(call);
+    let group = words::group(&situation.model.group(stall.group).info);
+    match &stall.message {
+        None => {
+            let by = made_by_ddp(situation, stall, call).unwrap_or_default();
+            format!("{text} of {group}{by} needs all its ranks.")
+        }
+        Some(lone) if lone.side == Side::Receive => {
+            format!("{text} in {group} needs a message that was never sent.")
+        }
+        Some(_) => format!("{text} in {group} needs a receive that was never made."),
+    }
+}

@@ -1,0 +1,170 @@
+//! DD101 missing-rank: a live rank does not reach a collective in which its group waits.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use crate::findings::draft::Draft;
+use crate::findings::hang::absent::{Absent, last_call_of};
+use crate::findings::mismatch::sequence_slip;
+use crate::findings::startup::rendezvous_incomplete;
+use crate::model::Process;
+use crate::situation::{Origin, Situation, Stall};
+use crate::source::cause;
+use crate::stacks;
+use crate::stacks::Activity;
+use crate::words;
+use crate::words::{Ranks, number};
+
+/// DD101: live ranks that others wait for.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let by_origin = situation.stalls_by_origin();
+    by_origin
+        .iter()
+        .filter_map(|(origin, stalls)| match origin {
+            // A wait for a message without a partner is DD113.
+            Origin::Elsewhere(ranks) if stalls.first()?.message.is_none() => {
+                draft(situation, ranks, stalls)
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+    let mut overdue = stalls
+        .iter()
+        .filter(|stall| stall.message.is_none() && situation.is_overdue(stall));
+    let stall = *overdue.next()?;
+    if stall.parting.is_some() {
+        return None;
+    }
+    let absent = Absent::of(situation, ranks, stall)?;
+    let (ranks, processes) = (&absent.ranks[..], &absent.processes);
+    let mut draft = absent.draft(
+        situation,
+        &catalogue::DD101,
+        stalls,
+        situation.overdue_at(stall),
+    );
+    draft.follows = sequence_slip::of_stall(situation, stall);
+    if let [process] = processes[..] {
+        // A rank that is still joining the world cannot make the call.
+        let joining = rendezvous_incomplete::of(situation, process);
+        draft.follows = draft.follows.or(joining);
+    }
+    let timing = &situation.model.timing;
+    // The rank may wait for the very ranks that wait for it.
+    let unseen = |process: &&Process| stacks::unseen_call(process, timing).is_some();
+    if processes
+        .iter()
+        .any(|process| process.is_inside_a_call() || unseen(process))
+    {
+        draft.root_confidence = Confidence::Suspected;
+    }
+    draft.summary = format!(
+        "{} {} not reached {}; {} {} for {}",
+        Ranks(ranks),
+        number(ranks, "has", "have"),
+        words::call(absent.call),
+        Ranks(&draft.victims),
+        number(&draft.victims, "waits", "wait"),
+        number(ranks, "it", "them"),
+    );
+    draft.why = vec![format!(
+        "{} {} {}.",
+        absent.needs_all(situation),
+        absent.are(),
+        if absent.watched && processes.iter().any(unseen) {
+            "alive, and in no recorded call"
+        } else if absent.watched {
+            "alive and not in a collective"
+        } else {
+            "last seen outside of any collective; its later state is unknown"
+        },
+    )];
+    for process in processes {
+        let Some(rank) = process.rank else { continue };
+        draft.why.push(format!(
+            "Rank {rank}: {}{}.{}",
+            last_call_of(process),
+            if absent.is_past {
+                String::new()
+            } else {
+                format!("; its process is {}", process.state)
+            },
+            whereabouts(process, situation),
+        ));
+    }
+    if situation.is_cut_short(stall) {
+        draft
+            .why
+            .push("The job was interrupted while they waited.".into());
+    }
+    if stall.failed {
+        draft.why.push("A wait for it has already failed.".into());
+    }
+    let known = processes
+        .iter()
+        .any(|process| stacks::of(process, timing).is_some());
+    draft.next = vec![format!(
+        "{}, and let {} reach the same calls as the others.",
+        if absent.is_past || known {
+            format!("Look at what {} does after that call", Ranks(ranks))
+        } else {
+            format!(
+                "Look at what {} {} doing now (ddp-doctor dump)",
+                Ranks(ranks),
+                absent.be()
+            )
+        },
+        number(ranks, "it", "them"),
+    )];
+    let unseen = processes.iter().find_map(|process| {
+        let (called, line) = stacks::unseen_call(process, timing)?;
+        Some((process.rank?, words::function(called), words::at(line)))
+    });
+    if let Some((rank, called, at)) = unseen {
+        draft.next = vec![format!(
+            "Find the peer that rank {rank} waits for in {called}{at}: it may have left out its side.",
+        )];
+    }
+    let place = Some((stall.group, stall.seq));
+    let reading = cause::read(situation, place, ranks, &draft.victims, situation.now);
+    draft.explain(reading);
+    Some(draft)
+}
+
+/// A sentence on the call that the rank is inside, or on the line that its stacks show.
+fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
+    let timing = &situation.model.timing;
+    let inside = process
+        .threads
+        .values()
+        .find_map(|thread| thread.inside(situation.now, timing));
+    if let Some(call) = inside {
+        return format!(
+            " It is inside {}{}.",
+            words::call(call),
+            words::at(call.place.as_deref())
+        );
+    }
+    if let Some((called, line)) = stacks::unseen_call(process, timing) {
+        return format!(
+            " It is inside {} of PyTorch{}; which rank it waits for is unknown.",
+            words::function(called),
+            words::at(line),
+        );
+    }
+    match stacks::of(process, timing) {
+        Some(Activity {
+            line: Some(line),
+            moves: true,
+            ..
+        }) => format!(
+            " It is running {} at {}.",
+            words::function(line),
+            words::line(line)
+        ),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,125 @@
+//! DD112 p2p-deadlock: a cycle of waits that includes a send or a receive.
+
+use ddp_doctor_proto::catalogue;
+
+use crate::findings::draft::Draft;
+use crate::findings::hang::cycle;
+use crate::model::Side;
+use crate::situation::Situation;
+use crate::waits::Blocked;
+use crate::words;
+use crate::words::Ranks;
+
+/// DD112: cycles of waits with a point-to-point call.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    cycle::led_to(situation)
+        .into_iter()
+        .filter(|(_, cycle)| cycle.iter().any(|wait| wait.message.is_some()))
+        .filter(|(i, cycle)| is_believed(situation, *i, cycle))
+        .filter_map(|(i, cycle)| draft(situation, i, cycle))
+        .collect()
+}
+
+/// Whether no wait of the cycle can end by itself. A send may, unless the backend's sends wait for
+/// their receive: then the cycle counts once it is overdue.
+fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bool {
+    let sends_wait = |wait: &Blocked| {
+        situation
+            .model
+            .group(wait.group)
+            .traffic
+            .transport
+            .sends_wait
+    };
+    let lasts = cycle
+        .iter()
+        .all(|wait| sends_wait(wait) || !is(wait, Side::Send));
+    lasts && cycle::are_in_their_calls(cycle) || cycle::is_overdue(situation, index)
+}
+
+fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
+    let mut draft = cycle::draft(situation, index, waits, &catalogue::DD112)?;
+    let calls: Vec<String> = waits
+        .iter()
+        .map(|wait| {
+            let call = words::call(&wait.call);
+            format!("rank {} in {call}", wait.rank)
+        })
+        .collect();
+    draft.summary = format!(
+        "{} wait for each other: {}",
+        Ranks(&draft.root),
+        calls.join(", ")
+    );
+    draft.why = vec![format!("{}.", cycle::steps(situation, waits).join("; "))];
+    let sends = waits.iter().any(|wait| is(wait, Side::Send));
+    let receives = waits.iter().any(|wait| is(wait, Side::Receive));
+    if receives {
+        draft.why.push(
+            "A receive cannot end before its message was sent, and none of these ranks can send it \
+             before its own wait ends."
+                .into(),
+        );
+    }
+    if sends {
+        draft.why.push(if is_rendezvous(situation, waits) {
+            "On Gloo a send ends when its receive was made, however small the message is.".into()
+        } else {
+            "A send ends when its message has left, which a large one does only once its receive was \
+             made. It has not ended yet."
+                .into()
+        });
+    }
+    draft.why.extend(cycle::further_on(situation, waits));
+    let collectives = waits.iter().any(|wait| wait.message.is_none());
+    let met = waits.iter().find(|wait| has_partner(situation, wait));
+    if let Some(met) = met {
+        draft.why.push(format!(
+            "Rank {} has made the call that {} needs, in a group (ncclGroupStart) with further calls \
+             that need rank {}. NCCL connects two ranks for all calls of a group at once: both have to \
+             group the same calls.",
+            met.call.peer.unwrap_or_default(),
+            words::call(&met.call),
+            met.rank,
+        ));
+    }
+    draft.next = vec![if met.is_some() {
+        "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on both sides."
+            .into()
+    } else if collectives {
+        "Make the calls of the message on both sides before the collective, or on both after it: a \
+         rank that waits in one cannot make the other."
+            .into()
+    } else {
+        "Let one side go first: even ranks send and then receive, odd ranks receive and then send. \
+         Or issue isend and irecv for both (batch_isend_irecv) and wait after all are issued."
+            .into()
+    }];
+    Some(draft)
+}
+
+/// Whether the partner of the message that it waits for has been issued.
+fn has_partner(situation: &Situation<'_>, wait: &Blocked) -> bool {
+    let Some(waiting) = &wait.message else {
+        return false;
+    };
+    let mut alone = situation.model.group(wait.group).traffic.open();
+    waiting.peer.is_some()
+        && !alone.any(|lone| lone.rank == wait.rank && lone.joined.call.id == wait.call.id)
+}
+
+fn is(wait: &Blocked, side: Side) -> bool {
+    wait.message.as_ref().is_some_and(|lone| lone.side == side)
+}
+
+fn is_rendezvous(situation: &Situation<'_>, waits: &[Blocked]) -> bool {
+    let mut sends = waits.iter().filter(|wait| is(wait, Side::Send));
+    sends.all(|wait| {
+        situation
+            .model
+            .group(wait.group)
+            .traffic
+            .transport
+            .sends_wait
+    })
+}

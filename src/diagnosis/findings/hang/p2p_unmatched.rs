@@ -1,0 +1,397 @@
+//! DD113 p2p-unmatched: a send or receive without a partner, or with a different tag or size.
+
+use crate::findings::draft::Precedence;
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCall, Timestamp};
+
+use crate::evidence::event::Call;
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::hang::early_exit;
+use crate::findings::hang::early_exit::victims;
+use crate::findings::hang::{cycle, message, stuck_outside};
+use crate::findings::view::{made_call, waiting_call};
+use crate::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
+use crate::situation::{Origin, Situation, Stall};
+use crate::stacks;
+use crate::waits::Blocked;
+use crate::words;
+use crate::words::{Capital, Ranks, number};
+
+/// DD113: point-to-point calls without a matching partner.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let sizes = situation.model.groups().flat_map(|group| {
+        let clashes = group.traffic.clashes();
+        clashes.filter_map(|(from, to, clash)| other_size(situation, group, from, to, clash))
+    });
+    let mut drafts: Vec<Draft> = sizes.collect();
+    for (origin, stalls) in &situation.stalls_by_origin() {
+        let draft = match origin {
+            Origin::OtherTag(group, sender, receiver) => {
+                other_tag(situation, *group, *sender, *receiver, stalls)
+            }
+            Origin::Elsewhere(ranks) if stalls.first().is_some_and(|s| s.message.is_some()) => {
+                alone(situation, ranks, stalls)
+            }
+            _ => None,
+        };
+        drafts.extend(draft);
+    }
+    // One finding per channel.
+    let mut keys = Vec::new();
+    drafts.retain(|draft| {
+        let new = !keys.contains(&draft.key);
+        keys.push(draft.key.clone());
+        new
+    });
+    drafts
+}
+
+/// A send and its receive with different sizes.
+fn other_size(
+    situation: &Situation<'_>,
+    group: &Group,
+    from: u32,
+    to: u32,
+    clash: &Clash,
+) -> Option<Draft> {
+    let (send, receive) = (&clash.send, &clash.receive);
+    let met = send.at.max(receive.at);
+    let place = KeyPlace::Channel(group.id, Some(from), Some(to));
+    let mut draft = Draft::new(&catalogue::DD113, place, met);
+    draft.place = Some((group.id, receive.seq));
+    draft.op = Some(receive.op);
+    draft.root = both(from, to);
+    draft.blocked_at = Some(met);
+    draft.cause = Some(message::cause(situation, &[from], &[to], met));
+    for (rank, call) in [(from, send), (to, receive)] {
+        let process = situation.model.member(group.id, rank)?;
+        draft
+            .per_rank
+            .push(made_call(situation, rank, process, call));
+    }
+    draft.per_rank.sort_by_key(|call| call.rank);
+    draft.summary = format!(
+        "rank {from} sends {} to rank {to}{}, which receives {}{}",
+        data(send),
+        words::at(send.place.as_deref()),
+        data(receive),
+        words::at(receive.place.as_deref()),
+    );
+    draft.why = vec![
+        format!(
+            "{} and {} in {} match: they are the same in their order between the two ranks{}.",
+            words::call(send),
+            words::call(receive),
+            words::group(&group.info),
+            if group.traffic.lane(send).is_some() {
+                " and by their tag"
+            } else {
+                ""
+            },
+        ),
+        if group.traffic.transport.sends_wait {
+            "Gloo aborts the process of a receiver whose tensor is too small for the message."
+                .into()
+        } else {
+            "If the sizes differ, the message arrives incompletely, or its transfer never ends."
+                .into()
+        },
+    ];
+    draft.next = vec![
+        "Receive into a tensor of the shape and dtype that is sent. If they vary, send them first."
+            .into(),
+    ];
+    let seen = heard_all(situation, group.id, &[from, to]);
+    let proof = || {
+        Some(Certificate {
+            kind: CertificateKind::Contradiction,
+            facts: vec![
+                message::posted(from, send, clash.nth)?,
+                message::posted(to, receive, clash.nth)?,
+            ],
+        })
+    };
+    Some(draft.proved_by(seen.then(proof).flatten()))
+}
+
+/// A send and a receive that wait with different tags.
+fn other_tag(
+    situation: &Situation<'_>,
+    group_id: GroupId,
+    from: u32,
+    to: u32,
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let group = situation.model.group(group_id);
+    let (stall, lone, other) = stalls.iter().find_map(|stall| {
+        let lone = stall.message.as_ref().filter(|_| stall.is_direct())?;
+        Some((*stall, lone, group.traffic.other_tag(lone)?))
+    })?;
+    let (send, receive) = match lone.side {
+        Side::Send => (lone, &other),
+        Side::Receive => (&other, lone),
+    };
+    let began = since(send).max(since(receive));
+    let place = KeyPlace::Channel(group_id, Some(from), Some(to));
+    let mut draft = Draft::new(&catalogue::DD113, place, began);
+    draft.place = Some((group_id, receive.joined.call.seq));
+    draft.op = Some(receive.joined.call.op);
+    draft.root = both(from, to);
+    draft.victims = victims(stalls);
+    draft.victims.retain(|rank| ![from, to].contains(rank));
+    draft.blocked_at = Some(since(send).min(since(receive)));
+    draft.per_rank = sides(situation, group_id, &[send, receive]);
+    draft.cause = Some(message::cause(situation, &[from], &[to], began));
+    draft.summary = format!(
+        "rank {from} sends to rank {to} with tag {}{}, which waits for tag {}{}",
+        tag(&send.joined.call),
+        words::at(send.joined.call.place.as_deref()),
+        tag(&receive.joined.call),
+        words::at(receive.joined.call.place.as_deref()),
+    );
+    let partner = situation.model.member(group_id, from)?;
+    let gone = situation.model.ending_of(partner) != Ending::None || group.is_destroyed_by(from);
+    draft.why = vec![format!(
+        "In {} a message and its receive have the same tag. Rank {from} has sent rank {to} nothing with \
+         tag {}, and rank {to} receives nothing with tag {}{}.",
+        words::group(&group.info),
+        tag(&receive.joined.call),
+        tag(&send.joined.call),
+        if gone {
+            format!("; rank {from} has ended")
+        } else {
+            "; neither can continue".into()
+        },
+    )];
+    draft.next = vec![format!(
+        "Use one tag on both sides: {} or {}. If both messages are intended, issue them with isend and \
+         irecv and wait after all are issued.",
+        tag(&send.joined.call),
+        tag(&receive.joined.call),
+    )];
+    let proof = if gone {
+        early_exit::never_comes(situation, stall, (to, &receive.joined.call), from)
+    } else {
+        tags_proof(situation, group_id, send, receive)
+            .or_else(|| circle(situation, to).and_then(|waits| cycle::proof(situation, waits)))
+    };
+    Some(draft.proved_by(proof))
+}
+
+/// The proof: each waits in the only thread of its process and has not issued the other's partner.
+fn tags_proof(
+    situation: &Situation<'_>,
+    group: GroupId,
+    send: &Lone,
+    receive: &Lone,
+) -> Option<Certificate> {
+    let wait = |lone: &Lone| -> Option<&Blocked> {
+        let mut threads = situation.waits.blocked.get(&lone.rank)?.iter();
+        threads.find(|wait| {
+            let waits_for = wait.message.as_ref().map(|m| m.joined.call.id);
+            wait.group == group && waits_for == Some(lone.joined.call.id)
+        })
+    };
+    let (receiver, sender) = (wait(receive)?, wait(send)?);
+    let certain = [receiver, sender]
+        .iter()
+        .all(|wait| wait.recorded && wait.only_thread)
+        && receive.sure
+        && send.sure
+        && situation.model.group(group).traffic.transport.sends_wait
+        && heard_all(situation, group, &[send.rank, receive.rank]);
+    certain.then(|| Certificate {
+        kind: CertificateKind::Contradiction,
+        facts: vec![
+            message::waits(situation, receiver),
+            message::waits(situation, sender),
+            message::never_posted(situation, group, receive, send.rank),
+            message::never_posted(situation, group, send, receive.rank),
+        ],
+    })
+}
+
+/// The cycle of waits that contains a rank.
+fn circle<'s>(situation: &'s Situation<'_>, rank: u32) -> Option<&'s [Blocked]> {
+    let mut cycles = situation.waits.cycles.iter();
+    let found = cycles.find(|cycle| cycle.iter().any(|wait| wait.rank == rank));
+    found.map(|cycle| &cycle[..])
+}
+
+/// An overdue call whose partner is alive and has not issued its side.
+fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+    let stall = *stalls
+        .iter()
+        .find(|stall| stall.message.is_some() && situation.is_overdue(stall))?;
+    let lone = stall.message.as_ref()?;
+    let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
+    let absent = if absent.is_empty() { &missing } else { absent };
+    let processes = || {
+        let members = absent.iter();
+        members.filter_map(|&rank| situation.model.member(stall.group, rank))
+    };
+    // A rank in a phase that the program marked as long is expected to be late.
+    if processes().any(|process| !process.phases.is_empty()) {
+        return None;
+    }
+    let group = situation.model.group(stall.group);
+    let other = group.traffic.other_tag(lone);
+
+    let mut draft = Draft::new(
+        &catalogue::DD113,
+        message::key(stall),
+        situation.overdue_at(stall),
+    );
+    draft.own_precedence = Some(Precedence::Unmatched);
+    draft.place = Some((stall.group, stall.seq));
+    draft.op = Some(lone.joined.call.op);
+    draft.root = absent.to_vec();
+    draft.victims = victims(stalls);
+    draft.victims.retain(|rank| !absent.contains(rank));
+    draft.blocked_at = Some(stall.since);
+    draft.cause = Some(message::cause(
+        situation,
+        absent,
+        &draft.victims,
+        situation.now,
+    ));
+    draft.per_rank = match &other {
+        Some(other) => sides(situation, stall.group, &[lone, other]),
+        None => message::stalled_calls(situation, stall),
+    };
+    // A call with another tag is evidence; without one the partner may still make the call.
+    draft.confidence = match other {
+        Some(_) if !situation.is_cut_short(stall) => Confidence::Supported,
+        _ => Confidence::Suspected,
+    };
+
+    let call = words::call(&lone.joined.call);
+    let did = match lone.side {
+        Side::Send => "received",
+        Side::Receive => "sent",
+    };
+    draft.summary = format!(
+        "rank {} waits in {call}{}, which {} {} not {did}",
+        lone.rank,
+        words::at(lone.joined.call.place.as_deref()),
+        Ranks(absent),
+        number(absent, "has", "have"),
+    );
+    let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
+    draft.why = vec![format!(
+        "{} {} alive, and {} made no matching call: {call} in {} has no partner.",
+        Capital(Ranks(absent)),
+        match over {
+            true => number(absent, "was", "were"),
+            false => number(absent, "is", "are"),
+        },
+        number(absent, "has", "have"),
+        words::group(&group.info),
+    )];
+    if let Some(other) = &other {
+        draft.why.push(format!(
+            "Rank {} has {did} with tag {}{}; rank {} waits for tag {}.",
+            other.rank,
+            tag(&other.joined.call),
+            words::at(other.joined.call.place.as_deref()),
+            lone.rank,
+            tag(&lone.joined.call),
+        ));
+    }
+    for &rank in absent {
+        let Some(process) = situation.model.member(stall.group, rank) else {
+            continue;
+        };
+        let last = process.last_call.as_ref().map_or_else(
+            || "it has made no call yet".to_owned(),
+            |call| {
+                let at = words::at(call.place.as_deref());
+                format!("its last call was {}{at}", words::call(call))
+            },
+        );
+        let still = stacks::of(process, &situation.model.timing).filter(|outside| !outside.moves);
+        let told = still.and_then(|outside| {
+            draft
+                .next
+                .extend(stuck_outside::advice(outside.what, process));
+            stuck_outside::where_it_is(process, &outside)
+        });
+        draft
+            .why
+            .push(told.unwrap_or_else(|| format!("Rank {rank}: {last}.")));
+    }
+    if situation.is_cut_short(stall) {
+        draft
+            .why
+            .push("The job was interrupted while it waited.".into());
+    }
+    if stall.failed {
+        draft.why.push("The wait has already failed.".into());
+    }
+    let general = format!(
+        "Look at what {} {} after that call, and let {} make the {} that rank {} waits for, or neither \
+         of the two.",
+        Ranks(absent),
+        number(absent, "does", "do"),
+        number(absent, "it", "them"),
+        if lone.side == Side::Send {
+            "receive"
+        } else {
+            "send"
+        },
+        lone.rank,
+    );
+    draft.next.push(general);
+    Some(draft)
+}
+
+/// The calls of both sides, ordered by rank.
+fn sides(situation: &Situation<'_>, group: GroupId, lones: &[&Lone]) -> Vec<RankCall> {
+    let mut calls: Vec<RankCall> = lones
+        .iter()
+        .filter_map(|lone| {
+            let process = situation.model.member(group, lone.rank)?;
+            Some(waiting_call(situation, lone.rank, process, &lone.joined))
+        })
+        .collect();
+    calls.sort_by_key(|call| call.rank);
+    calls
+}
+
+fn both(from: u32, to: u32) -> Vec<u32> {
+    vec![from.min(to), from.max(to)]
+}
+
+/// Time at which a rank began to wait for its call, or issued it.
+fn since(lone: &Lone) -> Timestamp {
+    match lone.joined.wait {
+        Wait::Since(at) => at,
+        Wait::NotSeen | Wait::Over(_) => lone.joined.call.at,
+    }
+}
+
+fn tag(call: &Call) -> String {
+    call.tag.map_or_else(|| "?".into(), |tag| tag.to_string())
+}
+
+/// "float32[8] (32 bytes)".
+fn data(call: &Call) -> String {
+    let size = match (&call.shape, call.numel) {
+        (Some(shape), _) => format!("{shape:?}"),
+        (None, Some(numel)) => format!("[{numel} elements]"),
+        (None, None) => "[?]".into(),
+    };
+    let bytes = call
+        .numel
+        .zip(call.dtype.size())
+        .and_then(|(numel, size)| numel.checked_mul(size));
+    let bytes = bytes.map_or_else(String::new, |bytes| format!(" ({bytes} bytes)"));
+    format!("{}{size}{bytes}", call.dtype.name().unwrap_or("?"))
+}
+
+fn heard_all(situation: &Situation<'_>, group: GroupId, ranks: &[u32]) -> bool {
+    ranks.iter().all(|&rank| {
+        let process = situation.model.member(group, rank);
+        process.is_some_and(|process| process.lost == 0)
+    })
+}

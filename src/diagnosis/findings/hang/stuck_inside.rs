@@ -1,0 +1,318 @@
+//! DD116 stuck-inside: a collective that all members have entered does not complete.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{CallState, Confidence};
+
+use crate::evidence::event::{Call, WaitsFor};
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::hang::early_exit::victims;
+use crate::findings::view::rank_calls;
+use crate::model::{Ending, Process};
+use crate::situation::{Inside, Origin, Situation, Stall};
+use crate::source::cause;
+use crate::words;
+use crate::words::{Capital, Ranks, number};
+
+/// DD116: collectives that do not complete although all members have entered.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let overdue = |inside: &&Inside| {
+        let members = situation.model.group(inside.group).members.keys();
+        inside.overdue_at <= situation.known_of(inside.group, members.copied())
+    };
+    let inside = situation.inside.iter().filter(overdue);
+    inside
+        .filter_map(|inside| draft(situation, inside))
+        .collect()
+}
+
+fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
+    let group = situation.model.group(inside.group);
+    let members: Option<Vec<&Process>> = group
+        .members
+        .keys()
+        .map(|&rank| situation.model.member(inside.group, rank))
+        .collect();
+    let members = members?;
+    // Ranks that have ended or are stopped are the cause; ranks that stopped reporting may be.
+    let moves = |process: &&Process| {
+        let ended = process.uncaught().map(|exception| exception.at);
+        let ended = ended.or(process.end.map(|end| end.at));
+        let later = inside
+            .timed_out
+            .zip(ended)
+            .is_some_and(|(out, end)| out <= end);
+        (situation.model.ending_of(process) == Ending::None || later)
+            && !process.is_stopped()
+            && situation.model.silent_since(process).is_none()
+    };
+    if !members.iter().all(moves) {
+        return None;
+    }
+    let call = &group
+        .entered
+        .get(&inside.seq)?
+        .calls
+        .get(inside.waiting.first()?)?
+        .call;
+    let following: Vec<&Stall> = situation
+        .stalls
+        .iter()
+        .filter(|stall| stall.origin == Origin::Inside(inside.group, inside.seq))
+        .collect();
+
+    let mut draft = Draft::new(
+        &catalogue::DD116,
+        KeyPlace::Join(inside.group, inside.seq),
+        inside.overdue_at,
+    );
+    draft.place = Some((inside.group, inside.seq));
+    draft.op = Some(call.op);
+    draft.per_rank = rank_calls(situation, inside.group, inside.seq);
+    for call in &mut draft.per_rank {
+        if inside.waiting.contains(&call.rank) {
+            call.state = CallState::Waiting;
+        }
+    }
+    draft.blocked_at = Some(inside.since);
+    let on_device = inside.on_device;
+    // A call on a stream returns at once on every rank.
+    let is_back = |state: CallState| match state {
+        CallState::Completed => true,
+        CallState::Returned => !on_device,
+        _ => false,
+    };
+    let back: Vec<u32> = draft
+        .per_rank
+        .iter()
+        .filter(|it| is_back(it.state) && !inside.waiting.contains(&it.rank))
+        .map(|it| it.rank)
+        .collect();
+    // If most ranks have returned, the others are the root cause; if none has, no rank is.
+    if back.len() > inside.waiting.len() {
+        draft.root.clone_from(&inside.waiting);
+    }
+    draft.root_confidence = Confidence::Suspected;
+    draft.victims = victims(&following);
+    draft.victims.extend(&inside.waiting);
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+    draft.victims.retain(|rank| !draft.root.contains(rank));
+    let standing = standing(situation, inside);
+    // Without completion events, a long computation cannot be excluded.
+    let is_everybody = inside.waiting.len() + back.len() == members.len();
+    let is_told = !on_device
+        || is_everybody
+            && inside.waiting.iter().all(|&rank| {
+                let calls = group.entered.get(&inside.seq).map(|join| &join.calls);
+                let call = calls
+                    .and_then(|calls| calls.get(&rank))
+                    .map(|it| it.call.id);
+                let process = situation.model.member(inside.group, rank);
+                call.zip(process).is_some_and(|(call, it)| {
+                    it.followed.contains(&call) || it.standing_of(call).next().is_some()
+                })
+            });
+    let busy = busy(situation, inside);
+    if !is_told || !busy.is_empty() || members.iter().any(|process| process.lost > 0) {
+        draft.confidence = Confidence::Suspected;
+    }
+    draft.cause = Some(cause::of(situation, &[], &draft.victims, inside.since));
+
+    draft.summary = summary(
+        inside,
+        call,
+        &words::group(&group.info),
+        members.len(),
+        &back,
+    );
+    draft.why = vec![
+        match on_device {
+            false => {
+                "No rank is missing and the calls agree: the fault is below them, in the network, a \
+                 device or its driver."
+            }
+            true => {
+                "No rank is missing and the calls agree: the fault is below them, in the network, a \
+                 device, or a kernel before the call on its stream."
+            }
+        }
+        .into(),
+    ];
+    draft.why.extend(standing);
+    if !busy.is_empty() {
+        draft.why.push(format!(
+            "All stalled transfers of {} are waiting for {} local GPU, which may still be executing \
+             earlier work on the stream of the call.",
+            Ranks(&busy),
+            number(&busy, "its", "their"),
+        ));
+    }
+    if !is_told && is_everybody {
+        draft.why.push(
+            "Completion events are not available. Since this call, the last one of each rank, all \
+             ranks have been inside the driver, waiting for their devices."
+                .into(),
+        );
+    }
+    if !back.is_empty() {
+        draft.why.push(format!(
+            "{} got what {} needed; check the connection between {} and the others.",
+            Capital(Ranks(&back)),
+            number(&back, "it", "they"),
+            Ranks(&inside.waiting),
+        ));
+    }
+    if inside.timed_out.is_some() {
+        draft
+            .why
+            .push("A wait for it has timed out: it lasted longer than the group allows.".into());
+    }
+    draft.next = next_steps(&members, &group.info.backend);
+    if !is_told && is_everybody {
+        draft
+            .next
+            .push("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.".into());
+    }
+    Some(draft)
+}
+
+fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u32]) -> String {
+    let name = words::call(call);
+    let waiting = &inside.waiting;
+    match (inside.on_device, back) {
+        (false, []) => {
+            format!(
+                "all {members} ranks have entered {name} of {group}, and none has returned from it"
+            )
+        }
+        (false, back) => format!(
+            "all {members} ranks have entered {name} of {group}; {} {} returned from it, {} {} not",
+            Ranks(back),
+            number(back, "has", "have"),
+            Ranks(waiting),
+            number(waiting, "has", "have"),
+        ),
+        (true, []) if waiting.len() < members => format!(
+            "all {members} ranks have put {name} of {group} on their streams, and on {} it does not complete",
+            Ranks(waiting),
+        ),
+        (true, []) => format!(
+            "all {members} ranks have put {name} of {group} on their streams, and it completes on none"
+        ),
+        (true, back) => format!(
+            "all {members} ranks have put {name} of {group} on their streams; it is complete on {}, \
+             and not on {}",
+            Ranks(back),
+            Ranks(waiting),
+        ),
+    }
+}
+
+/// Ranks whose stalled transfers all wait for their own device.
+fn busy(situation: &Situation<'_>, inside: &Inside) -> Vec<u32> {
+    let group = situation.model.group(inside.group);
+    let calls = group.entered.get(&inside.seq).map(|join| &join.calls);
+    let is_busy = |rank: &u32| {
+        let process = situation.model.member(inside.group, *rank)?;
+        let call = calls?.get(rank)?.call.id;
+        let mut standing = process.standing_of(call).peekable();
+        standing.peek()?;
+        Some(standing.all(|(_, it, _)| it.waits_for == WaitsFor::Device))
+    };
+    let waiting = inside.waiting.iter().copied();
+    waiting.filter(|rank| is_busy(rank) == Some(true)).collect()
+}
+
+/// Sentences on the stalled transfers of the collective.
+fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
+    /// Maximum number of transfers that are listed.
+    const TOLD: usize = 4;
+    let group = situation.model.group(inside.group);
+    let Some(join) = group.entered.get(&inside.seq) else {
+        return Vec::new();
+    };
+    let mut standing: Vec<_> = join
+        .calls
+        .iter()
+        .filter_map(|(&rank, joined)| {
+            let process = situation.model.member(inside.group, rank)?;
+            let of_call = process.standing_of(joined.call.id);
+            Some(of_call.map(move |(transfer, it, at)| (it.waits_for, rank, transfer, it, at)))
+        })
+        .flatten()
+        .collect();
+    standing.sort_by_key(|&(waits_for, rank, transfer, ..)| (waits_for, rank, transfer));
+    let more = standing.len().saturating_sub(TOLD);
+    let mut told: Vec<String> = standing
+        .iter()
+        .take(TOLD)
+        .map(|&(waits_for, rank, transfer, it, at)| {
+            let members = &group.info.key.members;
+            let peer = members.get(transfer.peer as usize);
+            let peer = peer.map_or_else(|| "?".to_owned(), u32::to_string);
+            let way = match transfer.is_send {
+                true => "send to",
+                false => "receive from",
+            };
+            format!(
+                "Rank {rank}'s {way} rank {peer} on channel {} had not moved for {} when this was \
+                 reported, after {} of {} steps: {}.",
+                transfer.channel,
+                words::seconds(inside.overdue_at.since(at)),
+                it.done,
+                it.steps,
+                waited_for(waits_for, transfer.is_send),
+            )
+        })
+        .collect();
+    if more > 0 {
+        told.push(format!("{more} more had not moved either."));
+    }
+    told
+}
+
+const fn waited_for(what: WaitsFor, is_send: bool) -> &'static str {
+    match (what, is_send) {
+        (WaitsFor::Network, true) => "the next one is posted, but not acknowledged by the network",
+        (WaitsFor::Network, false) => "no data arrives from the network",
+        (WaitsFor::Peer, _) => "the peer is not ready for it",
+        (WaitsFor::Device, true) => "the local GPU has not produced the data yet",
+        (WaitsFor::Device, false) => "the local GPU has not taken the data that arrived",
+        (WaitsFor::Unknown, _) => "the reason is unknown",
+    }
+}
+
+fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
+    let mut hosts: Vec<&str> = members.iter().map(|process| &*process.host).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let interface = if backend.contains("nccl") {
+        "NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
+    } else {
+        "GLOO_SOCKET_IFNAME"
+    };
+    // Evidence that other programs recorded may contain neither process ids nor hosts.
+    let pid = members.first().map_or(0, |process| process.pid);
+    let connections = match pid {
+        0 => String::new(),
+        pid => format!(
+            "Look at the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent \
+             and is not acknowledged. ",
+        ),
+    };
+    let hosts = match hosts.join(", ") {
+        names if names.is_empty() => String::new(),
+        names => format!(" ({names})"),
+    };
+    let mut next = vec![format!(
+        "{connections}Check that the interface that is used ({interface}) reaches every host{hosts}.",
+    )];
+    if backend.contains("nccl") {
+        next.push(
+            "Look for errors of the devices (dmesg | grep -i xid; nvidia-smi -q), and run again with \
+             NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET."
+                .into(),
+        );
+    }
+    next
+}

@@ -1,0 +1,295 @@
+//! DD506 host-memory: memory of a host, control group or /dev/shm runs out, or has run out and the
+//! kernel has killed a rank.
+
+use crate::findings::draft::Precedence;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Effect, Fact, Severity, Timestamp,
+};
+
+use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
+use crate::findings::memory::oom_forecast;
+use crate::findings::process::rank_died;
+use crate::model::{Ending, Process, RoomKind, libc_signal};
+use crate::situation::Situation;
+use crate::trends::growth;
+use crate::trends::growth::{Grower, GrowsIn};
+use crate::words;
+use crate::words::{Ranks, number};
+
+/// Maximum time between the ends of processes that may share one count of kills.
+const MOMENTS: Duration = Duration::from_secs(10);
+
+/// DD506: exhausted memory of a host.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let processes = situation.model.processes.values();
+    let killed = processes.filter_map(|process| killed(situation, process));
+    killed.chain(forecast(situation)).collect()
+}
+
+/// The memory that runs out first, of a host whose ranks do not grow: something else fills it.
+///
+/// /dev/shm counts also while ranks grow, if they grow in their own memory, or by mapping files of
+/// /dev/shm that fill it before they reach another limit.
+fn forecast(situation: &Situation<'_>) -> Option<Draft> {
+    let growers = &situation.growers;
+    // One process per host suffices: all of them sample the same memory.
+    let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
+    for process in situation.model.processes.values() {
+        if ended_well_if_at_all(process) {
+            hosts.entry(&process.host).or_insert(process);
+        }
+    }
+    let of_host = |process: &Process| {
+        let of_host = growers
+            .iter()
+            .filter(|it| it.device.is_none() && it.process.host == process.host);
+        of_host.collect::<Vec<&Grower<'_>>>()
+    };
+    let timing = &situation.model.timing;
+    let filling = hosts
+        .into_values()
+        .flat_map(|process| growth::filling(process, timing).map(move |filling| (process, filling)))
+        .filter(|(process, (room, ..))| {
+            let is_shm = room.kind == RoomKind::Shm;
+            let is_no_matter = |it: &Grower<'_>| matches!(it.place, GrowsIn::Own | GrowsIn::Shm);
+            of_host(process)
+                .into_iter()
+                .all(|it| is_shm && is_no_matter(it))
+        });
+    let (process, (room, growth, end)) =
+        filling.min_by(|(_, (.., a)), (_, (.., b))| a.steps.total_cmp(&b.steps))?;
+    let ranks: Vec<u32> = situation
+        .model
+        .processes
+        .values()
+        .filter(|other| other.host == process.host && ended_well_if_at_all(other))
+        .filter_map(|other| other.rank)
+        .collect();
+    let mut draft = Draft::new(&catalogue::DD506, KeyPlace::Job, growth.at);
+    draft.own_precedence = Some(Precedence::Hint);
+    draft.confidence = Confidence::Supported;
+    draft.victims = ranks;
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+    let what = match room.kind {
+        RoomKind::Shm => format!("/dev/shm of host {}", process.host),
+        RoomKind::Cgroup => format!("the control group of the ranks on host {}", process.host),
+        RoomKind::Host | RoomKind::AddressSpace => format!("host {}", process.host),
+    };
+    draft.summary = format!(
+        "{what} runs out of memory in about {}: it fills by {} with every step",
+        oom_forecast::steps(&end),
+        words::bytes(growth.trend.slope as u64)
+    );
+    draft.why = vec![format!(
+        "From step {} to step {} its use rose from {} to {} of {}.",
+        growth.steps.0,
+        growth.steps.1,
+        words::bytes(growth.bytes.0),
+        words::bytes(growth.bytes.1),
+        words::bytes(room.limit)
+    )];
+    if room.kind == RoomKind::Cgroup {
+        draft.why.extend(oom_forecast::held(&process.memory));
+    }
+    let of_host = of_host(process).into_iter();
+    let mapping: Vec<&Grower<'_>> = of_host.filter(|it| it.place == GrowsIn::Shm).collect();
+    match &mapping[..] {
+        [] => {
+            draft.why.push(
+                "The ranks themselves do not grow: it is their children (data loader workers), files \
+                 in /dev/shm, or other processes."
+                    .into(),
+            );
+            draft.next.push(
+                "Look for what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
+                    .into(),
+            );
+        }
+        mapping => {
+            draft.root = mapping.iter().map(|grower| grower.rank).collect();
+            draft.root.sort_unstable();
+            draft.root_confidence = Confidence::Supported;
+            draft.victims.retain(|rank| !draft.root.contains(rank));
+            for grower in mapping {
+                draft.why.push(oom_forecast::went(grower));
+            }
+            draft
+                .why
+                .extend(mapping.first().and_then(|it| oom_forecast::shared(it)));
+            draft.next.push(format!(
+                "Look for what {} {} mapped from step to step: tensors in shared memory \
+                 (`share_memory_`, what came through a queue of `torch.multiprocessing`), files of \
+                 /dev/shm (`ls -lS /dev/shm`).",
+                Ranks(&draft.root),
+                number(&draft.root, "keeps", "keep"),
+            ));
+        }
+    }
+    Some(draft)
+}
+
+/// Whether a forecast applies. It stays after a normal end; a failed process has its own finding.
+fn ended_well_if_at_all(process: &Process) -> bool {
+    matches!(process.ending(), Ending::None | Ending::InOrder)
+}
+
+/// Evidence that the kernel killed a process because memory ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kill {
+    /// Kills that were counted around the end of the process.
+    kills: u64,
+    /// They were counted in its control group, not on its host.
+    in_cgroup: bool,
+    /// Number of ranks, this one included, that these kills may have ended.
+    ranks: u64,
+}
+
+fn kill(situation: &Situation<'_>, process: &Process) -> Option<Kill> {
+    let (kills, in_cgroup) = counted(situation, process)?;
+    let at = process.end?.at;
+    // Ends of the other processes that these kills may have ended.
+    let others = situation.model.processes.values();
+    let others: Vec<Timestamp> = others
+        .filter(|other| other.id != process.id && other.host == process.host)
+        .filter(|other| counted(situation, other).is_some())
+        .filter_map(|other| other.end.map(|end| end.at))
+        .filter(|&end| end <= at && at.since(end) <= MOMENTS)
+        .collect();
+    // The kernel kills first, then a launcher ends the other ranks: earlier ends account for kills.
+    let before = others.iter().filter(|&&end| end < at).count() as u64;
+    if before >= kills {
+        return None;
+    }
+    let ranks = 1 + others.len() as u64;
+    Some(Kill {
+        kills,
+        in_cgroup,
+        ranks,
+    })
+}
+
+/// Kills that were counted around the end of a process which SIGKILL ended, and whether they were
+/// counted in its control group.
+fn counted(situation: &Situation<'_>, process: &Process) -> Option<(u64, bool)> {
+    let Ending::Died(exit) = situation.model.ending_of(process) else {
+        return None;
+    };
+    let kills = process.end?.oom_kills;
+    let found = match kills.in_cgroup {
+        Some(kills) => (kills, true),
+        None => (kills.on_host?, false),
+    };
+    (exit.signal == Some(libc_signal::KILL) && found.0 > 0).then_some(found)
+}
+
+fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
+    let kill = kill(situation, process)?;
+    let rank = process.rank?;
+    let end = process.end?;
+    let died = rank_died::draft(situation, process)?;
+    let mut draft = Draft {
+        per_rank: died.per_rank,
+        place: died.place,
+        op: died.op,
+        victims: died.victims,
+        blocked_at: died.blocked_at,
+        ..Draft::new(
+            &catalogue::DD506,
+            KeyPlace::Process(rank, process.pid),
+            end.at,
+        )
+    };
+    draft.severity = Severity::Error;
+    draft.effect = Effect::Crashes;
+    draft.fact = Some(ProcessFact {
+        rank,
+        at: end.at,
+        // A signal would let the judge attribute the end to the launcher.
+        signal: None,
+        from_communication: false,
+    });
+    draft.root = vec![rank];
+    let is_sure = kill.in_cgroup && kill.ranks <= kill.kills;
+    draft.root_confidence = match (is_sure, kill.ranks <= kill.kills) {
+        (true, _) => Confidence::Proved,
+        (false, true) => Confidence::Supported,
+        (false, false) => Confidence::Suspected,
+    };
+    let last = process.last_call.as_ref().map_or_else(
+        || rank_died::before_its_first_call(process).to_owned(),
+        |call| {
+            let at = words::at(call.place.as_deref());
+            format!(" after {}{at}", words::call(call))
+        },
+    );
+    let waits = match &draft.victims[..] {
+        [] => String::new(),
+        victims => format!(
+            "; {} {} for it",
+            Ranks(victims),
+            number(victims, "waits", "wait")
+        ),
+    };
+    draft.summary = format!("the kernel killed rank {rank} for want of memory{last}{waits}");
+    let place = if kill.in_cgroup {
+        "in its control group"
+    } else {
+        "on its host"
+    };
+    draft.why = vec![format!(
+        "Around its end the kernel's count of processes killed for want of memory {place} rose by {}.",
+        kill.kills
+    )];
+    if kill.ranks > kill.kills {
+        draft.why.push(format!(
+            "{} ranks were killed at that time; which of them the kernel killed is unknown.",
+            kill.ranks
+        ));
+    }
+    let memory = &process.memory;
+    let tightest = memory.rooms().into_iter().min_by_key(|room| room.left());
+    if let Some((rss, room)) = memory.rss.zip(tightest) {
+        draft.why.push(format!(
+            "It held {} when that was last measured; {} had {} left of {}.",
+            words::bytes(rss.latest),
+            room.name(),
+            words::bytes(room.left()),
+            words::bytes(room.limit),
+        ));
+    }
+    if kill.in_cgroup {
+        draft.why.extend(oom_forecast::held(memory));
+    }
+    let limit = if kill.in_cgroup && memory.cgroup_limit.is_some() {
+        "Raise the limit of the control group, or have"
+    } else {
+        "Run fewer or smaller processes on that host, or have"
+    };
+    draft.next = vec![format!(
+        "{limit} rank {rank} need less of the host's memory."
+    )];
+    let facts = vec![
+        Fact::Ended {
+            rank,
+            pid: process.pid,
+            code: None,
+            signal: end.exit.signal,
+        },
+        Fact::OomKills {
+            rank,
+            pid: process.pid,
+            kills: kill.kills,
+            killed_ranks: kill.ranks,
+        },
+    ];
+    let proof = is_sure.then_some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    });
+    Some(draft.proved_by(proof))
+}

@@ -1,0 +1,73 @@
+//! DD503 memory-creep: the memory of a rank grows steadily with every step.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::memory::oom_forecast::{look_for, of, shared, went};
+use crate::findings::view::last_call;
+use crate::situation::Situation;
+use crate::trends::growth;
+use crate::trends::growth::Grower;
+use crate::words;
+use crate::words::{Ranks, number};
+
+/// Minimum step that the growth must reach if the end of the input is not recorded.
+const LONG: u64 = 200;
+/// Minimum slope of further ranks that are named, relative to the steepest.
+const SHARE: f64 = 0.25;
+
+/// DD503: steady growth, far from the limit of memory.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let growers = situation.growers.iter();
+    let growers: Vec<&Grower<'_>> = growers.filter(|it| it.is_its_own()).collect();
+    let forecast = growers.iter().any(|it| it.ends_in_sight().is_some());
+    let lasting = growers.into_iter().filter(|grower| lasts(grower));
+    let lasting: Vec<&Grower<'_>> = lasting.filter(|_| !forecast).collect();
+    draft(&lasting).into_iter().collect()
+}
+
+/// Whether the growth continues after the first pass over the data, in which caches fill.
+fn lasts(grower: &Grower<'_>) -> bool {
+    let process = grower.process;
+    let (_, to) = grower.growth.steps;
+    match process.input_ended_in_step {
+        // As many steps after the first pass as are needed to detect growth.
+        Some(ended) => to.saturating_sub(ended) >= growth::LEAST_STEPS,
+        None => to >= LONG,
+    }
+}
+
+fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
+    let slope = |grower: &&&Grower<'_>| grower.growth.trend.slope;
+    let most = lasting
+        .iter()
+        .max_by(|a, b| slope(a).total_cmp(&slope(b)))?;
+    let mut growers: Vec<&Grower<'_>> = lasting
+        .iter()
+        .filter(|it| slope(it) >= SHARE * slope(&most))
+        .copied()
+        .collect();
+    growers.sort_by_key(|grower| (grower.rank, grower.device));
+    growers.dedup_by_key(|grower| grower.rank);
+    let mut draft = Draft::new(&catalogue::DD503, KeyPlace::Job, most.growth.at);
+    draft.confidence = Confidence::Supported;
+    draft.root = growers.iter().map(|grower| grower.rank).collect();
+    draft.root_confidence = Confidence::Supported;
+    draft.per_rank = growers
+        .iter()
+        .map(|grower| last_call(grower.rank, grower.process))
+        .collect();
+    draft.summary = format!(
+        "the {} of {} {} by {}{} with every step",
+        of(most),
+        Ranks(&draft.root),
+        number(&draft.root, "grows", "grow"),
+        number(&draft.root, "", "up to "),
+        words::bytes(most.growth.trend.slope as u64),
+    );
+    draft.why = vec![went(most)];
+    draft.why.extend(shared(most));
+    draft.next = vec![look_for(&draft.root)];
+    Some(draft)
+}

@@ -1,0 +1,115 @@
+//! DD505 memory-skew: a rank uses at least twice as much memory as most of its peers.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Timestamp};
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::view::last_call;
+use crate::model::{Ending, Process, Series};
+use crate::situation::Situation;
+use crate::words;
+use crate::words::{Ranks, number};
+
+/// Number of last steps in which the rank must have held more than its peers.
+const STEPS: u64 = 20;
+/// Minimum memory of the rank, in halves of the median.
+const HALVES: u64 = 4;
+/// Minimum difference from the median, bytes.
+const BYTES: u64 = 1 << 30;
+
+/// DD505: ranks that hold far more memory than the others.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let living = || {
+        let processes = situation.model.processes.values();
+        let in_order = |it: &Process| matches!(it.ending(), Ending::None | Ending::InOrder);
+        processes.filter(move |process| in_order(process) && process.step > 0)
+    };
+    let on_device = living().filter_map(|process| {
+        let mut devices = process.memory.devices.values();
+        Usage::of(process, "GPU memory", &devices.next()?.allocated_by_step)
+    });
+    let in_host =
+        living().filter_map(|process| Usage::of(process, "memory", &process.memory.rss_by_step));
+    let on_device: Vec<Usage<'_>> = on_device.collect();
+    let in_host: Vec<Usage<'_>> = in_host.collect();
+    let found = draft(&on_device).or_else(|| draft(&in_host));
+    // Growth has findings of its own.
+    let growers = &situation.growers;
+    let grows = |draft: &Draft| growers.iter().any(|it| draft.root.contains(&it.rank));
+    found.filter(|draft| !grows(draft)).into_iter().collect()
+}
+
+/// Memory that a rank held in the last steps.
+struct Usage<'a> {
+    rank: u32,
+    process: &'a Process,
+    what: &'static str,
+    /// Minimum and maximum in the last [`STEPS`] steps, bytes.
+    least: u64,
+    most: u64,
+    at: Timestamp,
+}
+
+impl<'a> Usage<'a> {
+    fn of(process: &'a Process, what: &'static str, series: &Series) -> Option<Self> {
+        let from = process.step.checked_sub(STEPS)?;
+        let samples = series.samples();
+        // The last sample before these steps counts as well.
+        let begin = samples
+            .partition_point(|it| it.step <= from)
+            .checked_sub(1)?;
+        let lately = &samples[begin..];
+        Some(Self {
+            rank: process.rank?,
+            process,
+            what,
+            least: lately.iter().map(|it| it.value).min()?,
+            most: lately.iter().map(|it| it.value).max()?,
+            at: lately.last()?.at,
+        })
+    }
+}
+
+fn draft(held: &[Usage<'_>]) -> Option<Draft> {
+    let mut by_most: Vec<&Usage<'_>> = held.iter().collect();
+    by_most.sort_by_key(|it| it.most);
+    // The lower median.
+    let usual = by_most.get(by_most.len().checked_sub(1)? / 2)?.most;
+    let far = |it: &&&Usage<'_>| it.least >= usual * HALVES / 2 && it.least - usual >= BYTES;
+    let mut more: Vec<&Usage<'_>> = by_most.iter().filter(far).copied().collect();
+    // If many ranks differ, the program is made that way.
+    if more.is_empty() || more.len() * 4 > held.len().max(4) {
+        return None;
+    }
+    more.sort_by_key(|it| it.rank);
+    let first = more.iter().max_by_key(|it| it.least)?;
+    let ranks: Vec<u32> = more.iter().map(|it| it.rank).collect();
+    let mut draft = Draft::new(&catalogue::DD505, KeyPlace::Job, first.at);
+    draft.confidence = Confidence::Supported;
+    draft.root_confidence = Confidence::Supported;
+    draft.per_rank = more
+        .iter()
+        .map(|it| last_call(it.rank, it.process))
+        .collect();
+    draft.summary = format!(
+        "{} {} {} of {}, most others {}",
+        Ranks(&ranks),
+        number(&ranks, "holds", "hold up to"),
+        words::bytes(first.most),
+        first.what,
+        words::bytes(usual)
+    );
+    draft.why = vec![format!(
+        "For the last {STEPS} steps no other rank held nearly as much as {}.",
+        number(&ranks, "it", "they")
+    )];
+    draft.next = vec![format!(
+        "Look for what {} alone {}: an evaluation, the gathering of outputs, a second model, a cache, \
+         tensors that other ranks put on {} device.",
+        Ranks(&ranks),
+        number(&ranks, "does", "do"),
+        number(&ranks, "its", "their"),
+    )];
+    draft.root = ranks;
+    Some(draft)
+}

@@ -1,0 +1,447 @@
+//! DD501 out-of-memory: an allocation failed on a rank, or the rank ended when its GPU was full.
+
+use crate::findings::draft::Precedence;
+use std::fmt;
+use std::time::Duration;
+
+use ddp_doctor_proto::ExceptionKind;
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact};
+
+use crate::evidence::allocation;
+use crate::evidence::allocation::Failed;
+use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
+use crate::findings::memory::fragmentation;
+use crate::findings::process::{rank_died, rank_exception};
+use crate::findings::view::{last_call, with_place};
+use crate::model::{Device, Ending, Exception, Process, libc_signal};
+use crate::situation::Situation;
+use crate::words;
+use crate::words::{Ranks, number};
+
+/// Divisor of a device's memory: with less of it free, the device counts as nearly full.
+const LITTLE: u64 = 8;
+/// Maximum time from an allocation to the end of a process, or to a sample, that it explains.
+const LATELY: Duration = Duration::from_secs(10);
+
+/// DD501: failed allocations that ended a rank or made it leave the path of the others.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let ended = rank_exception::ended(situation).into_iter();
+    let ended = ended.filter_map(|it| {
+        let failed = allocation::failed(&it.exception.text)?;
+        let draft = rank_exception::draft(&catalogue::DD501, situation, &it);
+        Some(of_ended(draft, it.process, it.exception, failed))
+    });
+    let processes = situation.model.processes.values();
+    let caught = processes.filter_map(of_caught);
+    let processes = situation.model.processes.values();
+    let filled = processes.filter_map(|process| of_filled(situation, process));
+    ended.chain(caught).chain(filled).collect()
+}
+
+/// A device with less free memory than the last increase. All sizes in bytes.
+struct Full {
+    total: u64,
+    free: u64,
+    /// The last increase of used memory.
+    rise: u64,
+    /// Memory that NCCL itself held.
+    nccl: Option<u64>,
+}
+
+/// The device that a process filled shortly before it ended with a status or an abort. The only
+/// evidence about programs whose exceptions are not recorded.
+fn full(situation: &Situation<'_>, process: &Process) -> Option<Full> {
+    let Ending::Died(exit) = situation.model.ending_of(process) else {
+        return None;
+    };
+    let by_itself = match exit.signal {
+        Some(signal) => signal == libc_signal::ABRT,
+        None => exit.code.is_some(),
+    };
+    let end = process.end.filter(|_| by_itself)?.at;
+    process.memory.devices.values().find_map(|device| {
+        let total = device.total?;
+        let free = total.saturating_sub(device.used?.latest);
+        let (rise, at) = device.last_rise()?;
+        let is_full = free < rise && free < total / LITTLE;
+        (is_full && at <= end && end.since(at) <= LATELY).then_some(Full {
+            total,
+            free,
+            rise,
+            nccl: device.nccl.map(|it| it.latest),
+        })
+    })
+}
+
+/// A rank that ended when its device was full, without a recorded exception.
+fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
+    let Full {
+        total,
+        free,
+        rise,
+        nccl,
+    } = full(situation, process)?;
+    let died = rank_died::draft(situation, process)?;
+    let rank = process.rank?;
+    let mut draft = Draft::new(
+        &catalogue::DD501,
+        KeyPlace::Process(rank, process.pid),
+        died.evidence_at,
+    );
+    draft.summary = format!("{}, when its GPU had no memory left", died.summary);
+    draft.why = vec![
+        format!(
+            "Of {}, {} were free, which is less than the last increase of {}.",
+            words::bytes(total),
+            words::bytes(free),
+            words::bytes(rise)
+        ),
+        died.why.join(" "),
+    ];
+    if let Some(nccl) = nccl {
+        let held = format!("NCCL itself held {} of it.", words::bytes(nccl));
+        draft.why.insert(1, held);
+    }
+    draft.next = vec![
+        need_less(&[rank]),
+        format!("Look at the output of rank {rank} for the allocation that failed."),
+    ];
+    draft.root = vec![rank];
+    draft.root_confidence = Confidence::Supported;
+    draft.victims = died.victims;
+    draft.place = died.place;
+    draft.op = died.op;
+    draft.per_rank = died.per_rank;
+    draft.blocked_at = died.blocked_at;
+    draft.fact = died.fact;
+    Some(draft)
+}
+
+/// A failed allocation whose exception ended the rank, or was in flight at its next call.
+fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: Failed) -> Draft {
+    let waits = match &draft.victims[..] {
+        [] => String::new(),
+        victims => format!(
+            "; {} {} for it",
+            Ranks(victims),
+            number(victims, "waits", "wait")
+        ),
+    };
+    let ran_out = ran_out(exception, failed);
+    draft.summary = format!("{} {ran_out}{waits}", Ranks(&draft.root));
+    draft.event = Some(ran_out);
+    let free = Free::of(process, exception, failed);
+    draft.why.splice(0..0, held(process, failed, free.as_ref()));
+    // Replaces the advice to fix the exception.
+    let lay_out = free.filter(Free::would_do).map(|_| lay_out());
+    let next = lay_out.into_iter().chain([need_less(&draft.root)]);
+    draft.next.splice(0..1, next);
+    draft
+}
+
+/// A failed allocation whose exception was caught. [`lead`] keeps it if another finding follows.
+fn of_caught(process: &Process) -> Option<Draft> {
+    let rank = process.rank?;
+    let (exception, failed) = last_caught(process)?;
+    let mut draft = Draft::new(
+        &catalogue::DD501,
+        KeyPlace::Process(rank, process.pid),
+        exception.at,
+    );
+    draft.only_as_cause = true;
+    draft.fact = Some(ProcessFact {
+        rank,
+        at: exception.at,
+        signal: None,
+        from_communication: false,
+    });
+    draft.root = vec![rank];
+    draft.root_confidence = Confidence::Proved;
+    draft.per_rank = vec![with_place(
+        last_call(rank, process),
+        exception.place.as_deref(),
+    )];
+    draft.summary = format!("rank {rank} {}", ran_out(exception, failed));
+    let free = Free::of(process, exception, failed);
+    draft.why = held(process, failed, free.as_ref());
+    draft.next = vec![
+        "Have all ranks skip the step together: all_reduce a flag after the `try`, before any rank \
+         makes the next call. Or let the exception end the rank."
+            .into(),
+        need_less(&draft.root),
+    ];
+    draft
+        .next
+        .extend(free.filter(Free::would_do).map(|_| lay_out()));
+    let facts = vec![Fact::Raised {
+        rank,
+        text: exception.text.to_string(),
+        seen: exception.kind.to_string(),
+    }];
+    Some(draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    })))
+}
+
+/// The last failed allocation of a process that was caught.
+fn last_caught(process: &Process) -> Option<(&Exception, Failed)> {
+    let caught = process.exceptions.iter().rev();
+    let mut caught = caught.filter(|exception| exception.kind != ExceptionKind::Uncaught);
+    let found = caught.find_map(|it| Some((it, allocation::failed(&it.text)?)))?;
+    let ended = process.uncaught();
+    // A failed allocation that ended the process is a finding of its own.
+    let is_told = ended.is_some_and(|it| allocation::failed(&it.text).is_some());
+    (!is_told).then_some(found)
+}
+
+/// Makes caught allocation failures the cause of the findings that follow from them, and drops
+/// failures without consequences.
+pub(crate) fn lead(situation: &Situation<'_>, drafts: &mut Vec<Draft>) {
+    for at in 0..drafts.len() {
+        if !drafts[at].only_as_cause {
+            continue;
+        }
+        let followers: Vec<usize> = (0..drafts.len())
+            .filter(|&other| follows(situation, &drafts[at], &drafts[other]))
+            .collect();
+        let key = drafts[at].key.clone();
+        for &follower in &followers {
+            drafts[follower].follows = Some(key.clone());
+        }
+        let first = followers.into_iter().min_by_key(|&it| {
+            let it = &drafts[it];
+            (it.blocked_at.unwrap_or(it.evidence_at), it.precedence())
+        });
+        if let Some(first) = first {
+            let first = drafts[first].clone();
+            adopt(&mut drafts[at], first);
+        }
+    }
+    drafts.retain(|draft| !draft.only_as_cause);
+}
+
+/// Whether a finding is about what the rank did next after its allocation failed: it ended or is
+/// missing without another call, or its first call after the failure is the one that disagrees.
+fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
+    let Some(fact) = caught.fact else {
+        return false;
+    };
+    let is_finding = other.effect != Effect::None
+        && other.precedence() > Precedence::Memory
+        && other.precedence() < Precedence::Hint
+        && other.follows.is_none();
+    let rank = fact.rank;
+    if !is_finding || !other.root.contains(&rank) {
+        return false;
+    }
+    let process = match other.place {
+        Some((group, _)) => situation.model.member(group, rank),
+        None => situation.model.process_of(rank),
+    };
+    let Some(process) = process else { return false };
+    if caught.key.place != KeyPlace::Process(rank, process.pid) {
+        return false;
+    }
+    let Some((exception, _)) = last_caught(process) else {
+        return false;
+    };
+    let Some((group, seq)) = other.place else {
+        return made_no_call_since(process, exception);
+    };
+    let slip = situation.model.group(group).history.slip();
+    let slip = slip.filter(|slip| slip.seq == seq);
+    let slipped = slip.and_then(|slip| slip.calls.iter().find(|(it, _)| *it == rank));
+    let join = situation.join(group, seq);
+    let met = join.and_then(|join| Some(&join.calls.get(&rank)?.call));
+    let Some(next) = slipped.map(|(_, call)| call).or(met) else {
+        return made_no_call_since(process, exception);
+    };
+    let peers = || {
+        let calls = join.into_iter().flat_map(|join| &join.calls);
+        calls
+            .filter(|(it, _)| **it != rank)
+            .map(|(_, joined)| joined.call.step)
+    };
+    // A failed forward counts as a step: with as many steps as its peers, the rank has made the
+    // calls of one step less.
+    let has_made_one_less = exception.kind == ExceptionKind::LeftForward
+        && process.turns.are_forwards()
+        && next.id.0 > exception.after_calls
+        && peers().all(|step| step == next.step)
+        && peers().next().is_some();
+    next.id.0 == exception.after_calls + 1 || has_made_one_less
+}
+
+/// Whether the process has made no call since the exception.
+fn made_no_call_since(process: &Process, exception: &Exception) -> bool {
+    let last = process.last_call.as_ref();
+    last.is_none_or(|call| call.id.0 <= exception.after_calls)
+}
+
+/// Takes victims, place and calls from the finding that follows from this one.
+fn adopt(caught: &mut Draft, follower: Draft) {
+    let own = std::mem::take(&mut caught.per_rank);
+    caught.only_as_cause = false;
+    caught.victims = follower.victims;
+    caught.victims.retain(|rank| !caught.root.contains(rank));
+    caught.place = follower.place;
+    caught.op = follower.op;
+    caught.blocked_at = follower.blocked_at;
+    caught.evidence_at = caught.evidence_at.max(follower.evidence_at);
+    let failed_at = own.first().and_then(|call| call.place.clone());
+    caught.per_rank = follower.per_rank;
+    for call in &mut caught.per_rank {
+        if caught.root.contains(&call.rank) {
+            *call = with_place(call.clone(), failed_at.as_ref());
+        }
+    }
+    if caught.per_rank.is_empty() {
+        caught.per_rank = own;
+    }
+    caught.summary.push_str(", caught that and went on");
+    if !caught.victims.is_empty() {
+        caught.summary = format!("{}, apart from {}", caught.summary, Ranks(&caught.victims));
+    }
+    caught.why.push(format!(
+        "The program caught it and went on, out of step with its peers: {}.",
+        follower.summary
+    ));
+}
+
+/// "ran out of GPU memory at train.py:17, asking for 20.0 GiB"
+fn ran_out(exception: &Exception, failed: Failed) -> String {
+    let of = if failed.on_device {
+        "GPU memory"
+    } else {
+        "memory"
+    };
+    let asked = failed
+        .asked
+        .map(|bytes| format!(", asking for {}", words::bytes(bytes)));
+    format!(
+        "ran out of {of}{}{}",
+        words::at(exception.place.as_deref()),
+        asked.unwrap_or_default()
+    )
+}
+
+/// Reserved memory of the allocator that was not in use when an allocation failed, in bytes.
+struct Free {
+    /// The largest free block.
+    largest: u64,
+    asked: Option<u64>,
+    all: Option<u64>,
+}
+
+impl Free {
+    /// From the sample that the rank recorded right after the exception.
+    fn of(process: &Process, exception: &Exception, failed: Failed) -> Option<Self> {
+        let devices = process.memory.devices.values();
+        let (device, largest) = devices
+            .filter_map(|device| Some((device, device.largest?)))
+            .find(|(_, it)| it.at >= exception.at && it.at.since(exception.at) <= LATELY)?;
+        failed.on_device.then_some(Self {
+            largest: largest.latest,
+            asked: failed.asked,
+            all: failed.unallocated.or_else(|| beyond(device)),
+        })
+    }
+
+    /// Whether it would have been enough without fragmentation.
+    fn would_do(&self) -> bool {
+        let asked = self.asked.filter(|&asked| asked > self.largest);
+        asked.zip(self.all).is_some_and(|(asked, all)| all >= asked)
+    }
+}
+
+impl fmt::Display for Free {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let largest = words::bytes(self.largest);
+        write!(f, "The largest free block had {largest}")?;
+        if let Some(asked) = self.asked {
+            write!(f, ", {} were asked for", words::bytes(asked))?;
+        }
+        f.write_str(match self.would_do() {
+            true => ": without fragmentation it would have been enough.",
+            false => ".",
+        })
+    }
+}
+
+/// Memory that the allocator holds beyond tensors, in bytes.
+fn beyond(device: &Device) -> Option<u64> {
+    let (reserved, allocated) = (device.reserved?.latest, device.allocated?.latest);
+    Some(reserved.saturating_sub(allocated))
+}
+
+fn lay_out() -> String {
+    format!(
+        "The memory of its GPU is fragmented. {}",
+        fragmentation::REMEDY
+    )
+}
+
+/// Sentences on the memory in use, from the exception or from the last sample.
+fn held(process: &Process, failed: Failed, free: Option<&Free>) -> Vec<String> {
+    let memory = &process.memory;
+    let mut why = Vec::new();
+    if failed.on_device {
+        let device = memory.devices.values().next();
+        let latest = |gauge: Option<crate::model::Gauge>| gauge.map(|it| it.latest);
+        let total = failed.total.or_else(|| device?.total);
+        let tensors = failed.allocated.or_else(|| latest(device?.allocated));
+        let beyond = failed.unallocated.or_else(|| beyond(device?));
+        let mut parts = Vec::new();
+        parts.extend(tensors.map(|it| format!("tensors held {}", words::bytes(it))));
+        parts.extend(
+            beyond.map(|it| format!("PyTorch's allocator {} beyond that", words::bytes(it))),
+        );
+        let nccl = device.and_then(|it| latest(it.nccl));
+        parts.extend(nccl.map(|it| format!("NCCL {}", words::bytes(it))));
+        parts.extend(
+            failed
+                .free
+                .map(|it| format!("{} were free", words::bytes(it))),
+        );
+        if let Some(total) = total.filter(|_| !parts.is_empty()) {
+            why.push(format!("Of {}, {}.", words::bytes(total), listed(&parts)));
+        }
+        why.extend(free.map(ToString::to_string));
+        return why;
+    }
+    if let Some(rss) = memory.rss {
+        let room = memory.rooms().into_iter().min_by_key(|room| room.left());
+        let left = room.map_or_else(String::new, |room| {
+            format!(
+                "; {} had {} left of {}",
+                room.name(),
+                words::bytes(room.left()),
+                words::bytes(room.limit)
+            )
+        });
+        why.push(format!(
+            "It held {} when that was last measured{left}.",
+            words::bytes(rss.latest)
+        ));
+    }
+    why
+}
+
+/// "a, b, and c".
+fn listed(parts: &[String]) -> String {
+    match parts {
+        [first @ .., last] if !first.is_empty() => format!("{}, and {last}", first.join(", ")),
+        _ => parts.concat(),
+    }
+}
+
+fn need_less(ranks: &[u32]) -> String {
+    format!(
+        "Reduce the memory that {} {}: a smaller batch, a limit on the length of the longest one, \
+         activation checkpointing.",
+        Ranks(ranks),
+        number(ranks, "needs", "need")
+    )
+}

@@ -1,0 +1,194 @@
+//! DD110 sequence-slip: calls of different steps match, and the job continues with wrong results.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{CallState, Cause, CauseKind, Confidence, RankCall};
+
+use crate::evidence::align::{OddOnes, odd_ones};
+use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::findings::view::describe;
+use crate::model::{By, Group, GroupId, Slip};
+use crate::situation::{Situation, Stall};
+use crate::source::cause;
+use crate::source::cause::Reading;
+use crate::source::guards;
+use crate::words;
+use crate::words::{Capital, Ranks};
+use ddp_doctor_proto::GuardForm;
+
+/// Key of the slip of a group that began before this call.
+pub(crate) fn before(situation: &Situation<'_>, group: GroupId, seq: u64) -> Option<Key> {
+    let slip = situation.slip_before(group, seq)?;
+    Some(Key {
+        code: catalogue::DD110.code,
+        place: KeyPlace::Join(group, slip.seq),
+    })
+}
+
+/// The same for a stall. Point-to-point calls are not part of the sequence.
+pub(crate) fn of_stall(situation: &Situation<'_>, stall: &Stall) -> Option<Key> {
+    match stall.message {
+        None => before(situation, stall.group, stall.seq),
+        Some(_) => None,
+    }
+}
+
+/// DD110: ranks that are permanently apart by steps or calls.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let groups = situation.model.groups();
+    groups
+        .filter_map(|group| Some(draft(situation, group, group.history.slip()?)))
+        .collect()
+}
+
+fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
+    let mut draft = Draft::new(
+        &catalogue::DD110,
+        KeyPlace::Join(group.id, slip.seq),
+        slip.at,
+    );
+    let everybody: Vec<u32> = slip.calls.iter().map(|(rank, _)| *rank).collect();
+    let classes = slip.classes();
+    // A rank that omitted the calls of a step is the root cause, even if it is in the majority.
+    let skipped: Vec<u32> = slip.skipped.keys().copied().collect();
+    (draft.root, draft.root_confidence) = match odd_ones(&classes) {
+        _ if !skipped.is_empty() && skipped.len() < everybody.len() => {
+            (skipped.clone(), Confidence::Supported)
+        }
+        OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
+        OddOnes::Tie(all) => (all, Confidence::Suspected),
+        OddOnes::None => (everybody.clone(), Confidence::Suspected),
+    };
+    draft.victims = everybody
+        .iter()
+        .copied()
+        .filter(|rank| !draft.root.contains(rank))
+        .collect();
+    draft.place = Some((group.id, slip.seq));
+    draft.op = slip.calls.first().map(|(_, call)| call.op);
+    draft.per_rank = slip
+        .calls
+        .iter()
+        .map(|(rank, call)| RankCall {
+            waited_ms: None,
+            ..describe(*rank, CallState::Returned, None, call)
+        })
+        .collect();
+
+    let call = slip.calls.first().map(|(_, call)| words::call(call));
+    let call = call.unwrap_or_default();
+    let named = words::group(&group.info);
+    draft.summary = match slip.skipped.iter().next() {
+        Some((rank, turn)) if skipped.len() == 1 => format!(
+            "rank {rank} left out the calls of its step {turn}; since {call} of {named} each of its \
+             steps is matched with an earlier one of {}",
+            Ranks(&draft.victims)
+        ),
+        _ => format!(
+            "since {call} of {named}, calls of {} are matched that do not belong together",
+            Ranks(&everybody)
+        ),
+    };
+    draft.why = vec![distance(slip, &everybody)];
+    let lines: Vec<String> = slip
+        .calls
+        .iter()
+        .map(|(rank, call)| {
+            let step = Some(call.step).filter(|&step| step > 0);
+            let step = step
+                .map(|step| format!(" in its step {step}"))
+                .unwrap_or_default();
+            format!(
+                "rank {rank} made it{}{step}",
+                words::at(call.place.as_deref())
+            )
+        })
+        .collect();
+    if lines.len() <= 8 {
+        draft.why.push(format!(
+            "{call} is the first that is shifted: {}.",
+            lines.join(", ")
+        ));
+    }
+    draft.next = vec![
+        "Continue from a checkpoint that was written before that step: what was averaged since then \
+         belongs to different steps."
+            .into(),
+    ];
+    let reading = reading(situation, group, slip, &skipped);
+    draft.explain(reading);
+    draft
+}
+
+/// A sentence on how far the ranks are apart.
+fn distance(slip: &Slip, everybody: &[u32]) -> String {
+    let mut apart: Vec<u64> = slip
+        .shifted
+        .values()
+        .map(|by| match by {
+            By::Turns(by) | By::Calls(by) => by.unsigned_abs(),
+        })
+        .collect();
+    apart.sort_unstable();
+    apart.dedup();
+    let steps = slip.shifted.values().any(|by| matches!(by, By::Turns(_)));
+    let what = match (steps, &apart[..]) {
+        (true, [1]) => "one step".to_owned(),
+        (false, [1]) => "one call".to_owned(),
+        (true, [by]) => format!("{by} steps"),
+        (false, [by]) => format!("{by} calls"),
+        (true, _) => "some steps".to_owned(),
+        (false, _) => "some calls".to_owned(),
+    };
+    format!(
+        "{} were in step before; since then they stay {what} apart. Operations and sizes match, so \
+         nothing fails, but the matched calls do not belong together.",
+        Capital(Ranks(everybody))
+    )
+}
+
+/// The hypothesis why a rank omitted its calls.
+fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32]) -> Reading {
+    let at = slip
+        .calls
+        .iter()
+        .map(|(_, call)| call.at)
+        .max()
+        .unwrap_or_default();
+    let process = skipped
+        .first()
+        .and_then(|&rank| situation.model.member(group.id, rank));
+    let of = |kind, confidence, because| Reading {
+        cause: Cause { kind, confidence },
+        because,
+    };
+    let Some(process) = process else {
+        return of(CauseKind::Unknown, Confidence::Suspected, None);
+    };
+    let rank = skipped.first().copied().unwrap_or_default();
+    let call = slip.calls.iter().find(|(other, _)| *other == rank);
+    if let Some(exception) = cause::swallowed(process, at) {
+        let because = format!(
+            "Rank {rank} raised {}{} before it, and went on.",
+            words::short(&exception.text),
+            words::at(exception.place.as_deref())
+        );
+        return of(
+            CauseKind::SwallowedException,
+            Confidence::Supported,
+            Some(because),
+        );
+    }
+    let place = call.and_then(|(_, call)| call.place.as_ref());
+    let skips = place.and_then(|place| {
+        let mut guards = guards::around(process, place);
+        guards.find(|(_, guard)| guard.form == GuardForm::Skips)
+    });
+    let because = skips.map(|(line, guard)| {
+        format!(
+            "The line {} {}, on this rank alone.",
+            words::line(&line),
+            guards::sentence(guard)
+        )
+    });
+    of(CauseKind::SkippedIteration, Confidence::Supported, because)
+}

@@ -1,0 +1,166 @@
+//! DD103 op-mismatch, DD104 shape-mismatch, DD105 dtype-mismatch, DD106 reduce-op-mismatch and DD107
+//! root-mismatch: calls that meet as one collective and differ where they must agree.
+
+use ddp_doctor_proto::catalogue::{self, Code};
+use ddp_doctor_proto::report::CertificateKind;
+
+use crate::evidence::align::{self, Mismatch};
+use crate::findings::draft::Draft;
+use crate::findings::mismatch::divergence::{parted, reading};
+use crate::model::Join;
+use crate::situation::{Divergence, Nature, Origin, Situation};
+use crate::words::{self, Ranks};
+
+/// One kind of mismatch, and the sentences about it.
+struct Rule {
+    /// The first difference of such calls.
+    mismatch: Mismatch,
+    code: &'static Code,
+    proof: CertificateKind,
+    /// Subject of the summary: "Different collectives".
+    what: &'static str,
+    /// Why such calls cannot match.
+    why: &'static str,
+    /// Advice.
+    next: &'static str,
+}
+
+/// DD103.
+pub(crate) fn op(situation: &Situation<'_>) -> Vec<Draft> {
+    let rule = Rule {
+        mismatch: Mismatch::Op,
+        code: &catalogue::DD103,
+        proof: CertificateKind::UnsatisfiableJoin,
+        what: "Different collectives",
+        why: "Different operations exchange different messages: neither side can complete.",
+        next: "Make every rank of the group issue the same collectives in the same order. Look at the two lines: the call that only some ranks reach has to be reached by all of them, or by none.",
+    };
+    rule.drafts(situation)
+}
+
+/// DD104.
+pub(crate) fn shape(situation: &Situation<'_>) -> Vec<Draft> {
+    let rule = Rule {
+        mismatch: Mismatch::Size,
+        code: &catalogue::DD104,
+        proof: CertificateKind::UnsatisfiableJoin,
+        what: "Tensors of different sizes",
+        why: "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest for ever.",
+        next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
+    };
+    rule.drafts(situation)
+}
+
+/// DD105.
+pub(crate) fn dtype(situation: &Situation<'_>) -> Vec<Draft> {
+    let rule = Rule {
+        mismatch: Mismatch::DType,
+        code: &catalogue::DD105,
+        proof: CertificateKind::Contradiction,
+        what: "Tensors of different dtypes",
+        why: "The bytes of one dtype are interpreted as the other: if the byte counts agree, the job continues with a wrong result.",
+        next: "Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a default dtype that differs between ranks is the usual reason.",
+    };
+    rule.drafts(situation)
+}
+
+/// DD106.
+pub(crate) fn reduce_op(situation: &Situation<'_>) -> Vec<Draft> {
+    let rule = Rule {
+        mismatch: Mismatch::ReduceOp,
+        code: &catalogue::DD106,
+        proof: CertificateKind::Contradiction,
+        what: "Different reduction operators",
+        why: "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
+        next: "Pass the same reduce op on every rank.",
+    };
+    rule.drafts(situation)
+}
+
+/// DD107.
+pub(crate) fn root(situation: &Situation<'_>) -> Vec<Draft> {
+    let rule = Rule {
+        mismatch: Mismatch::Root,
+        code: &catalogue::DD107,
+        proof: CertificateKind::UnsatisfiableJoin,
+        what: "Different roots",
+        why: "Each side waits for, or sends to, a rank that the other side does not expect.",
+        next: "Pass the same src or dst on every rank. It is the global rank, not the rank in the group, and must not be computed from the caller's own rank.",
+    };
+    rule.drafts(situation)
+}
+
+impl Rule {
+    /// A draft for each divergence whose first difference is the mismatch.
+    fn drafts(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let divergences = situation.divergences.iter().filter(|divergence| {
+            matches!(divergence.origin, Origin::Diverged(..))
+                && matches!(divergence.nature, Nature::Mismatch)
+        });
+        divergences
+            .filter_map(|divergence| {
+                let join = situation.join(divergence.group, divergence.seq)?;
+                (join.mismatch == Some(self.mismatch))
+                    .then(|| self.draft(situation, divergence, join))
+            })
+            .collect()
+    }
+
+    fn draft(&self, situation: &Situation<'_>, divergence: &Divergence, join: &Join) -> Draft {
+        let (group_id, seq) = (divergence.group, divergence.seq);
+        let (mut draft, classes) = parted(situation, divergence, join, self.code, self.proof);
+        let group = words::group(&situation.model.group(group_id).info);
+        let sides: Vec<String> = classes
+            .iter()
+            .filter_map(|ranks| {
+                let call = &join.calls.get(ranks.first()?)?.call;
+                Some(format!(
+                    "{} {} {}{}",
+                    Ranks(ranks),
+                    words::number(ranks, "calls", "call"),
+                    words::signature(call),
+                    words::at(call.place.as_deref()),
+                ))
+            })
+            .collect();
+        draft.summary = format!(
+            "{} meet as #{seq} of {group}: {}",
+            self.what,
+            sides.join(", ")
+        );
+        let mut why = vec![format!(
+            "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
+            self.why
+        )];
+        let differences = all_differences(join);
+        if differences.len() > 1 {
+            why.push(format!("The calls differ in {}.", differences.join(", ")));
+        }
+        draft.why.splice(0..0, why);
+        draft.next = vec![self.next.to_owned()];
+        let met = join.mismatched_at.unwrap_or_default();
+        let reading = reading(situation, group_id, seq, &classes, met);
+        draft.explain(reading);
+        draft
+    }
+}
+
+fn all_differences(join: &Join) -> Vec<&'static str> {
+    let mut found = Vec::new();
+    let mut calls = join.calls.values();
+    while let Some(first) = calls.next() {
+        for second in calls.clone() {
+            found.extend(align::differences(&first.call, &second.call));
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    let name = |mismatch: &Mismatch| match mismatch {
+        Mismatch::Op => "operation",
+        Mismatch::Size => "size",
+        Mismatch::DType => "dtype",
+        Mismatch::ReduceOp => "reduce op",
+        Mismatch::Root => "root",
+    };
+    found.iter().map(name).collect()
+}

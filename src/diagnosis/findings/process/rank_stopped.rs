@@ -1,0 +1,136 @@
+//! DD203 rank-stopped: ranks wait for a process that is stopped by a signal, a debugger or a frozen
+//! container.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
+};
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::hang::early_exit::victims;
+use crate::findings::hang::message;
+use crate::situation::{Inside, Origin, Situation, Stall};
+use crate::words;
+use crate::words::{Ranks, number};
+
+/// DD203: stopped processes that others wait for.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let by_origin = situation.stalls_by_origin();
+    let missed = by_origin
+        .iter()
+        .filter_map(|(origin, stalls)| match origin {
+            Origin::Stopped(ranks) => draft(situation, ranks, stalls, Timestamp::default()),
+            _ => None,
+        });
+    let mut drafts: Vec<Draft> = missed.collect();
+    for inside in &situation.inside {
+        let (stopped, stall, due) = stopped_inside(situation, inside);
+        let known = drafts.iter().any(|draft| draft.root == stopped);
+        if !known && due <= situation.now {
+            drafts.extend(draft(situation, &stopped, &[&stall], due));
+        }
+    }
+    drafts
+}
+
+/// The stopped members of a collective that all ranks have entered, the stall that they cause, and
+/// the time from which it counts: the collective may complete if they had done their part before.
+fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stall, Timestamp) {
+    let model = situation.model;
+    let members = model.group(inside.group).members.keys();
+    let members = members.filter_map(|&rank| Some((rank, model.member(inside.group, rank)?)));
+    let stopped: Vec<(u32, Timestamp)> = members
+        .filter(|(_, process)| process.is_stopped())
+        .map(|(rank, process)| (rank, process.state_at))
+        .collect();
+    let last = stopped.iter().map(|(_, at)| *at).max().unwrap_or_default();
+    let ranks: Vec<u32> = stopped.iter().map(|(rank, _)| *rank).collect();
+    let stall = Stall {
+        group: inside.group,
+        seq: inside.seq,
+        message: None,
+        waiting: inside.waiting.clone(),
+        missing: Vec::new(),
+        since: inside.since,
+        failed: false,
+        timed_out: None,
+        parting: None,
+        origin: Origin::Stopped(ranks.clone()),
+    };
+    let grace = model.timing.stopped_member_grace;
+    (ranks, stall, last.max(inside.since).plus(grace))
+}
+
+fn draft(
+    situation: &Situation<'_>,
+    stopped: &[u32],
+    stalls: &[&Stall],
+    due: Timestamp,
+) -> Option<Draft> {
+    let stall = *stalls.first()?;
+    let first = *stopped.first()?;
+    let process = situation.model.member(stall.group, first)?;
+    // A process that is stopped and continued repeatedly is DD603, unless this stop lasts.
+    let goes_on_at = |rank: &u32| {
+        let process = situation.model.member(stall.group, *rank)?;
+        process.pace.goes_on_at()
+    };
+    if stopped
+        .iter()
+        .all(|rank| goes_on_at(rank).is_some_and(|at| at > situation.now))
+    {
+        return None;
+    }
+    let mut living = situation
+        .model
+        .processes
+        .values()
+        .filter(|process| !process.has_ended())
+        .peekable();
+    let all_stopped = living.peek().is_some() && living.all(|process| process.is_stopped());
+
+    let mut draft = Draft::new(
+        &catalogue::DD203,
+        KeyPlace::Ranks(stopped.to_vec()),
+        process.state_at.max(stall.since).max(due),
+    );
+    if all_stopped {
+        // All ranks are stopped, most likely on purpose.
+        draft.severity = Severity::Note;
+    }
+    draft.root = stopped.to_vec();
+    draft.root_confidence = Confidence::Proved;
+    draft.victims = victims(stalls);
+    draft.victims.retain(|rank| !stopped.contains(rank));
+    draft.place = Some((stall.group, stall.seq));
+    let calls = situation.calls(stall);
+    let (_, waiting) = calls.first()?;
+    draft.op = Some(waiting.call.op);
+    draft.per_rank = message::stalled_calls(situation, stall);
+    draft.blocked_at = Some(stall.since);
+    draft.summary = format!(
+        "{} {} stopped; {} {} for {} in {}",
+        Ranks(stopped),
+        number(stopped, "is", "are"),
+        Ranks(&draft.victims),
+        number(&draft.victims, "waits", "wait"),
+        number(stopped, "it", "them"),
+        words::call(&waiting.call),
+    );
+    draft.why = vec![format!(
+        "The operating system reports process {} of rank {first} as stopped: by a signal (SIGSTOP, SIGTSTP), a debugger or a frozen container. It cannot make its next call.",
+        process.pid
+    )];
+    draft.next = vec![format!(
+        "Resume it: kill -CONT {}, or detach the debugger, or thaw the container. Host: {}.",
+        process.pid, process.host
+    )];
+    let facts = vec![Fact::Stopped {
+        rank: first,
+        pid: process.pid,
+    }];
+    Some(draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    })))
+}

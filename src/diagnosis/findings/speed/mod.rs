@@ -1,0 +1,8 @@
+//! Time that ranks lose.
+
+pub(crate) mod slow_communication;
+pub(crate) mod straggler;
+pub(crate) mod straggler_compute;
+pub(crate) mod straggler_host;
+pub(crate) mod straggler_input;
+pub(crate) mod sync_bound;

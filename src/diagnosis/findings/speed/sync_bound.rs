@@ -1,0 +1,102 @@
+//! DD605 sync-bound: many small collectives take a large part of each step.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::speed::straggler::{about_so_long, percent};
+use crate::findings::view::no_call;
+use crate::situation::Situation;
+use crate::speed::communication::Small;
+use crate::words;
+
+/// DD605: small calls that could be combined.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let small = situation.communication.small.iter();
+    small.map(|small| draft(situation, small)).collect()
+}
+
+fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
+    let key = KeyPlace::Join(small.group, 0);
+    let mut draft = Draft::new(&catalogue::DD605, key, small.known_at);
+    // All ranks make these calls.
+    draft.root.clone_from(&small.ranks);
+    (draft.confidence, draft.root_confidence) = (Confidence::Supported, Confidence::Supported);
+    draft.place = Some((small.group, 0));
+    draft.op = Some(small.op);
+    let first = small.lines.first().map(|place| &**place);
+    draft.per_rank = small
+        .ranks
+        .iter()
+        .map(|&rank| RankCall {
+            state: CallState::Returned,
+            op: small.op.name().map(str::to_owned),
+            place: first.filter(|it| was_at(situation, rank, it)).cloned(),
+            ..no_call(rank)
+        })
+        .collect();
+    let lines: Vec<String> = small.lines.iter().map(|place| words::line(place)).collect();
+    let at = match &lines[..] {
+        [] => String::new(),
+        lines => format!(", made at {}", lines.join(", ")),
+    };
+    let round = if small.are_steps { "step" } else { "round" };
+    let share = percent(small.share);
+    let each = about_so_long(small.each);
+    draft.summary = format!(
+        "about {share} of the time goes into small {} calls, {} a {round} of {} each{at}",
+        small.op,
+        small.in_a_round,
+        words::bytes(small.bytes),
+    );
+    draft.why.push(format!(
+        "Each takes about {} after all ranks have entered it: for {} that is the cost of a call, not of \
+         its data. Little is computed between them.",
+        words::short_time(each),
+        words::bytes(small.bytes),
+    ));
+    if !small.are_steps {
+        draft.why.push(
+            "The program marks no steps: a round is a sequence of calls that repeats.".into(),
+        );
+    }
+    draft.why.push(promise(small, round, &share));
+    draft.next = vec![
+        "Leave gradients to DistributedDataParallel, or put what is reduced together into one tensor \
+         (torch.cat of the flattened ones) and make one call of it."
+            .into(),
+    ];
+    draft
+}
+
+/// A sentence on the time that combined calls would save.
+fn promise(small: &Small, round: &str, share: &str) -> String {
+    let together = words::bytes(small.together);
+    match small.bucketed {
+        Some(bucketed) => {
+            let take = bucketed.take.as_secs_f64();
+            let now = small.each.as_secs_f64() * small.in_a_round as f64;
+            let saved = small.share * (1.0 - take / now).max(0.0);
+            format!(
+                "Those of a {round} move {together} together. In {} that would take about {}, going by \
+                 the larger calls of this group: a {round} would be about {} shorter.",
+                match bucketed.calls {
+                    1 => "one call".into(),
+                    calls => format!("{calls} calls"),
+                },
+                words::short_time(about_so_long(bucketed.take)),
+                percent(saved),
+            )
+        }
+        None => format!(
+            "Those of a {round} move {together} together. In one call a {round} could be up to {share} \
+             shorter; the cost of moving the data is unknown."
+        ),
+    }
+}
+
+/// Whether a rank has made a call at this line. The lines are those of one rank.
+fn was_at(situation: &Situation<'_>, rank: u32, place: &Where) -> bool {
+    let process = situation.model.process_of(rank);
+    process.is_some_and(|process| process.places.contains_key(place))
+}

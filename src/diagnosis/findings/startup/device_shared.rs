@@ -1,0 +1,184 @@
+//! DD307 device-shared: two ranks use one GPU.
+
+use std::collections::BTreeSet;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Effect};
+
+use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::findings::startup::settings;
+use crate::findings::startup::settings::Peers;
+use crate::findings::startup::skew;
+use crate::model::{Exception, Process};
+use crate::situation::Situation;
+use crate::words::{Capital, Ranks, number};
+
+/// Parts of NCCL's error messages about a shared GPU.
+const NCCLS_WORDS: [&str; 2] = [
+    "Duplicate GPU detected",
+    "Multiple Ranks are using the same GPU",
+];
+
+/// Maximum number of ranks whose devices are listed.
+const LISTED: usize = 8;
+
+/// DD307: a GPU that several ranks use.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let worlds = settings::worlds_that_share(situation.model);
+    let worlds = worlds.iter().filter(|peers| peers.uses_nccl);
+    worlds
+        .flat_map(|peers| {
+            let sharers = peers.sharers().into_iter();
+            sharers.filter_map(|(gpu, ranks)| draft(situation, peers, gpu, &ranks))
+        })
+        .collect()
+}
+
+fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32]) -> Option<Draft> {
+    let sharers: Vec<(u32, &Process)> = ranks
+        .iter()
+        .filter_map(|rank| Some((*rank, *peers.ranks.get(rank)?)))
+        .collect();
+    if is_meant(&sharers) {
+        return None;
+    }
+    let [(_, one), (_, other), ..] = sharers[..] else {
+        return None;
+    };
+    let mut said: Vec<_> = sharers.iter().filter_map(|(_, it)| it.gpu_at).collect();
+    said.sort_unstable();
+    let mut draft = Draft::new(
+        &catalogue::DD307,
+        KeyPlace::Ranks(ranks.to_vec()),
+        *said.get(1)?,
+    );
+    let misled = misled(&sharers);
+    (draft.root, draft.root_confidence) = match &misled[..] {
+        [] => (ranks.to_vec(), Confidence::Suspected),
+        misled => (misled.to_vec(), Confidence::Supported),
+    };
+    draft.per_rank = skew::per_rank(situation, peers, ranks);
+    draft.summary = format!(
+        "{} use one GPU ({gpu}) of {}",
+        Ranks(ranks),
+        hosts(&sharers)
+    );
+    draft.why = vec![
+        "NCCL needs a GPU for each rank: it refuses to connect ranks that share one, or their kernels \
+         block each other."
+            .into(),
+    ];
+    let devices = sharers.iter().filter_map(|(rank, process)| {
+        let device = device(process)?;
+        Some(format!("Rank {rank}{device}."))
+    });
+    draft.why.extend(devices.take(LISTED));
+    if !misled.is_empty() {
+        draft.why.push(format!(
+            "{} {} not use the device of the local rank.",
+            Capital(Ranks(&misled)),
+            number(&misled, "does", "do"),
+        ));
+    }
+    draft.next = vec![
+        "Choose the device by the local rank before anything else: \
+         torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])), and start no more ranks on a node than \
+         it has GPUs."
+            .into(),
+    ];
+    let refused = |process: &Process| process.exceptions.iter().any(is_nccls);
+    if peers.ranks.values().any(|process| refused(process)) {
+        draft.effect = Effect::Crashes;
+        draft.victims = peers.ranks.keys().copied().collect();
+        draft.victims.retain(|rank| !draft.root.contains(rank));
+    }
+    Some(draft.proved_by(skew::proof(&settings::shared(one, other))))
+}
+
+/// Whether the ranks share the GPU on purpose, as NCCL's variables allow.
+fn is_meant(sharers: &[(u32, &Process)]) -> bool {
+    let enabled = |process: &Process| {
+        let value = settings::of(process, "NCCL_MULTI_RANK_GPU_ENABLE");
+        value.is_some_and(|value| &**value != "0")
+    };
+    let ids: BTreeSet<_> = sharers
+        .iter()
+        .filter_map(|(_, process)| settings::of(process, "NCCL_HOSTID"))
+        .collect();
+    ids.len() == sharers.len() || sharers.iter().all(|(_, process)| enabled(process))
+}
+
+/// Ranks that do not use the device of their local rank. Empty unless another sharer uses its own,
+/// and all of them have the same visible devices.
+fn misled(sharers: &[(u32, &Process)]) -> Vec<u32> {
+    let visible = |process| settings::of(process, "CUDA_VISIBLE_DEVICES");
+    let first = visible(sharers[0].1);
+    if sharers.iter().any(|(_, process)| visible(process) != first) {
+        return Vec::new();
+    }
+    let number = |process: &Process, name: &str| process.settings.get(name)?.parse::<u32>().ok();
+    let mut misled = Vec::new();
+    for (rank, process) in sharers {
+        let device = number(process, crate::evidence::settings::GPU_NUMBER);
+        match (
+            device,
+            number(process, crate::evidence::settings::LOCAL_RANK),
+        ) {
+            (Some(device), Some(local)) if device == local => {}
+            (Some(_), Some(_)) => misled.push(*rank),
+            _ => return Vec::new(),
+        }
+    }
+    match misled.len() == sharers.len() {
+        true => Vec::new(),
+        false => misled,
+    }
+}
+
+/// " (local rank 1) is on device 0 of CUDA_VISIBLE_DEVICES=0,1"; unknown parts are left out.
+fn device(process: &Process) -> Option<String> {
+    let text = |name: &str| process.settings.get(name).filter(|it| !it.is_empty());
+    let device = text(crate::evidence::settings::GPU_NUMBER)?;
+    let local =
+        text(crate::evidence::settings::LOCAL_RANK).map(|local| format!(" (local rank {local})"));
+    let visible = settings::of(process, "CUDA_VISIBLE_DEVICES");
+    let visible = visible.map(|visible| format!(" of CUDA_VISIBLE_DEVICES={visible}"));
+    Some(format!(
+        "{} is on device {device}{}",
+        local.unwrap_or_default(),
+        visible.unwrap_or_default()
+    ))
+}
+
+fn hosts(sharers: &[(u32, &Process)]) -> String {
+    let hosts: BTreeSet<&str> = sharers.iter().map(|(_, process)| &*process.host).collect();
+    let hosts: Vec<&str> = hosts.into_iter().collect();
+    hosts.join(", ")
+}
+
+fn is_nccls(exception: &Exception) -> bool {
+    let mut words = NCCLS_WORDS.iter();
+    words.any(|words| exception.text.contains(words))
+}
+
+/// Key of the finding that an exception follows from: NCCL raised it because of a shared GPU.
+pub(crate) fn follows(
+    situation: &Situation<'_>,
+    process: &Process,
+    exception: &Exception,
+) -> Option<Key> {
+    if !is_nccls(exception) {
+        return None;
+    }
+    let worlds = settings::worlds_that_share(situation.model);
+    let peers = worlds.into_iter().find(|peers| {
+        let mut ranks = peers.ranks.values();
+        ranks.any(|other| other.id == process.id)
+    })?;
+    // NCCL's message names only two ranks; the key needs all sharers.
+    let (_, ranks) = peers.sharers().into_iter().next()?;
+    Some(Key {
+        code: catalogue::DD307.code,
+        place: KeyPlace::Ranks(ranks),
+    })
+}

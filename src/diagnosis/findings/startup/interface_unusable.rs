@@ -1,0 +1,129 @@
+//! DD308 interface-unusable: the configured network interface is missing, down, without an address,
+//! or a loopback between several hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::startup::interfaces;
+use crate::findings::startup::interfaces::{Interface, Unusable};
+use crate::findings::startup::joining::describe_joiners;
+use crate::model::Process;
+use crate::situation::Situation;
+use crate::situation::startup::{Forming, Joiner, ranks, worlds};
+use crate::words;
+use crate::words::Ranks;
+
+/// Setting with the list of interfaces that a process sees.
+const SEEN: &str = "interfaces";
+
+/// DD308: configured interfaces that cannot be used.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let mut drafts = Vec::new();
+    let is_told = |process: &Process| process.settings.contains_key(SEEN);
+    if !situation.model.processes.values().any(is_told) {
+        return drafts;
+    }
+    for forming in worlds(situation.model) {
+        let mut found: BTreeMap<(&'static str, Arc<str>, Unusable), Vec<Joiner<'_>>> =
+            BTreeMap::new();
+        let hosts: BTreeSet<&str> = forming.joiners.iter().map(|it| &*it.process.host).collect();
+        for joiner in &forming.joiners {
+            for (variable, value, unusable) in unusable(joiner, hosts.len() > 1) {
+                found
+                    .entry((variable, value, unusable))
+                    .or_default()
+                    .push(*joiner);
+            }
+        }
+        let described = found
+            .into_iter()
+            .map(|((variable, value, unusable), joiners)| {
+                draft(situation, &forming, (variable, &value, unusable), &joiners)
+            });
+        drafts.extend(described);
+    }
+    drafts
+}
+
+/// Variables of a joiner that name an unusable interface, with their values.
+fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<(&'static str, Arc<str>, Unusable)> {
+    let settings = &joiner.process.settings;
+    let Some(seen) = settings.get(SEEN) else {
+        return Vec::new();
+    };
+    let seen = interfaces::parse(seen);
+    let backend = &joiner.init.backend;
+    let uses =
+        |name: &str| backend.contains(name) || backend.is_empty() || &**backend == "undefined";
+    interfaces::VARIABLES
+        .iter()
+        .filter(|variable| uses(variable.backend))
+        // If Gloo has returned, it could use its interface; NCCL connects later.
+        .filter(|variable| variable.backend == "nccl" || joiner.process.is_joining())
+        .filter_map(|variable| {
+            let value = settings.get(format!("env.{}", variable.name).as_str())?;
+            let why = interfaces::unusable(variable, value, &seen, several_hosts)?;
+            Some((variable.name, Arc::clone(value), why))
+        })
+        .collect()
+}
+
+fn draft(
+    situation: &Situation<'_>,
+    forming: &Forming<'_>,
+    (variable, value, unusable): (&'static str, &str, Unusable),
+    joiners: &[Joiner<'_>],
+) -> Draft {
+    let first = joiners[0];
+    let mut draft = Draft::new(
+        &catalogue::DD308,
+        KeyPlace::Ranks(vec![first.rank]),
+        first.init.call.at,
+    );
+    draft.root = ranks(joiners);
+    draft.root_confidence = Confidence::Proved;
+    describe_joiners(situation, forming, &mut draft);
+    let seen = first.process.settings.get(SEEN);
+    let seen = seen.map(|seen| interfaces::parse(seen)).unwrap_or_default();
+    let hosts: BTreeSet<&str> = joiners.iter().map(|it| &*it.process.host).collect();
+    let hosts: Vec<&str> = hosts.into_iter().collect();
+    let what = match unusable {
+        Unusable::Missing => format!("which does not exist on {}", hosts.join(", ")),
+        Unusable::Down => format!("which is down on {}", hosts.join(", ")),
+        Unusable::NoAddress => format!("which has no address on {}", hosts.join(", ")),
+        Unusable::Loopback => "which does not reach the other hosts of the world".into(),
+    };
+    draft.summary = format!(
+        "{} {} configured to use the network interface {value} ({variable}), {what}",
+        Ranks(&draft.root),
+        words::number(&draft.root, "is", "are"),
+    );
+    let listed: Vec<String> = seen.iter().map(Interface::to_string).collect();
+    draft.why = vec![format!(
+        "Process {} of rank {} sees these interfaces: {}.",
+        first.process.pid,
+        first.rank,
+        listed.join(", ")
+    )];
+    draft.next = vec![format!(
+        "Set {variable} to an interface of that host that reaches the others, or leave it unset."
+    )];
+    if unusable == Unusable::Loopback {
+        return draft;
+    }
+    let facts = vec![Fact::Interface {
+        rank: first.rank,
+        pid: first.process.pid,
+        variable: variable.into(),
+        value: value.into(),
+        seen: seen.iter().map(|it| it.as_said()).collect(),
+    }];
+    draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    }))
+}

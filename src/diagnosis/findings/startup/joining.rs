@@ -1,0 +1,96 @@
+//! Shared by the findings about worlds that are being formed.
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Confidence, RankCall};
+
+use crate::evidence::align::{OddOnes, odd_ones};
+use crate::findings::draft::Draft;
+use crate::findings::view::describe;
+use crate::situation::Situation;
+use crate::situation::startup::{Forming, Joiner, ranks};
+use crate::words;
+use crate::words::Ranks;
+
+/// Fills in the calls of the joiners, the start of the wait, and the victims.
+pub(crate) fn describe_joiners(
+    situation: &Situation<'_>,
+    forming: &Forming<'_>,
+    draft: &mut Draft,
+) {
+    draft.op = Some(Op::InitProcessGroup);
+    draft.blocked_at = Some(forming.begun());
+    draft.per_rank = forming
+        .joiners
+        .iter()
+        .map(|joiner| joining_call(situation, joiner))
+        .collect();
+    draft.per_rank.sort_by_key(|call| call.rank);
+    draft.victims = forming.waiting();
+    draft.victims.retain(|rank| !draft.root.contains(rank));
+}
+
+/// The row of a joiner: its call of `init_process_group`.
+pub(crate) fn joining_call(situation: &Situation<'_>, joiner: &Joiner<'_>) -> RankCall {
+    let call = &joiner.init.call;
+    let until = joiner.process.end.map_or(situation.now, |end| end.at);
+    let waited = until.since(call.at).as_millis() as u64;
+    match joiner.init.over {
+        None => describe(joiner.rank, CallState::Waiting, Some(waited), call),
+        Some(_) => describe(joiner.rank, CallState::Returned, None, call),
+    }
+}
+
+/// Makes the classes outnumbered by another one the root cause, or all of them.
+pub(crate) fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
+    let mut classes = classes.to_vec();
+    classes.sort_by_key(|ranks| std::cmp::Reverse(ranks.len()));
+    (draft.root, draft.root_confidence) = match odd_ones(&classes) {
+        OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
+        OddOnes::Tie(all) => (all, Confidence::Suspected),
+        OddOnes::None => (classes.concat(), Confidence::Suspected),
+    };
+    draft.root.sort_unstable();
+    draft.root.dedup();
+}
+
+/// "ranks 0 and 1 at train.py:12".
+pub(crate) fn who(joiners: &[Joiner<'_>]) -> String {
+    let places: Vec<_> = joiners
+        .iter()
+        .map(|it| it.init.call.place.as_deref())
+        .collect();
+    let one = places.iter().all(|place| *place == places[0]);
+    let place = places[0].filter(|_| one);
+    format!("{}{}", Ranks(&ranks(joiners)), words::at(place))
+}
+
+/// The proof that two joiners contradict each other.
+pub(crate) fn contradiction(one: &Joiner<'_>, other: &Joiner<'_>) -> Certificate {
+    Certificate {
+        kind: CertificateKind::Contradiction,
+        facts: vec![one.fact(), other.fact()],
+    }
+}
+
+/// The earliest two joiners of different classes that were joining at the same time.
+pub(crate) fn pair<'a, K>(classes: &[(K, Vec<Joiner<'a>>)]) -> Option<[Joiner<'a>; 2]> {
+    let mut found: Option<[Joiner<'a>; 2]> = None;
+    let since = |pair: &[Joiner<'a>; 2]| pair[0].init.call.at.max(pair[1].init.call.at);
+    for (i, (_, joiners)) in classes.iter().enumerate() {
+        for (_, others) in &classes[i + 1..] {
+            for one in joiners {
+                let Some(other) = others.iter().find(|other| one.meets(other)) else {
+                    continue;
+                };
+                let pair = [*one, *other];
+                if found
+                    .as_ref()
+                    .is_none_or(|known| since(&pair) < since(known))
+                {
+                    found = Some(pair);
+                }
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,493 @@
+//! DD301 rendezvous-incomplete: ranks wait in `init_process_group` for others that do not join.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
+
+use crate::evidence::event::StartedRank;
+use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::findings::startup::environment_skew;
+use crate::findings::startup::joining::{describe_joiners, who};
+use crate::findings::view::no_call;
+use crate::model::{Process, libc_signal};
+use crate::situation::Situation;
+use crate::situation::startup::{Forming, Joiner, by_launch, by_place};
+use crate::stacks;
+use crate::stacks::Activity;
+use crate::timing::Timing;
+use crate::words;
+use crate::words::{Capital, Ranks, number};
+
+/// Time in which a launcher starts the next process of a rank: a restart, or the program after a
+/// check.
+const STARTED_AGAIN: Duration = Duration::from_secs(5);
+/// Maximum number of ranks of a world that are examined.
+const MOST_RANKS: u32 = 1 << 16;
+/// Maximum number of missing ranks that get a sentence of their own.
+const SHOWN: usize = 4;
+
+/// DD301: waits for ranks that do not join the world.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    drafts(situation)
+}
+
+/// The findings about all worlds that are incomplete.
+pub(crate) fn drafts(situation: &Situation<'_>) -> Vec<Draft> {
+    let forming = by_place(situation.model);
+    let drafts = forming.iter().filter_map(|it| draft(situation, it));
+    drafts.collect()
+}
+
+/// Key of the finding about the world that a process is joining.
+pub(crate) fn of(situation: &Situation<'_>, process: &Process) -> Option<Key> {
+    let forming = by_place(situation.model);
+    let is_it = |joiner: &Joiner<'_>| joiner.process.id == process.id;
+    let forming = forming.iter().find(|it| it.joiners.iter().any(is_it))?;
+    process.is_joining().then(|| Key {
+        code: catalogue::DD301.code,
+        place: place(forming),
+    })
+}
+
+/// Identifies the finding about a world.
+fn place(forming: &Forming<'_>) -> KeyPlace {
+    KeyPlace::Ranks(vec![forming.joiners[0].rank])
+}
+
+/// State of a rank that has not joined.
+enum Whereabouts<'a> {
+    /// Its process is alive.
+    AtWork(&'a StartedRank),
+    /// Its process ended before it joined, at this time.
+    Ended(&'a StartedRank, Timestamp, Exit),
+    /// It has joined another world or is joining it.
+    JoinedElsewhere(&'a Process),
+    /// No process of the rank was seen.
+    NeverSeen,
+}
+
+struct Missing<'a> {
+    rank: u32,
+    is: Whereabouts<'a>,
+}
+
+fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+    if !is_one_world(situation, forming) {
+        return None;
+    }
+    let size = forming.joiners[0].init.world_size?.min(MOST_RANKS);
+    let came: BTreeSet<u32> = forming.joiners.iter().map(|joiner| joiner.rank).collect();
+    let absent: Vec<u32> = (0..size).filter(|rank| !came.contains(rank)).collect();
+    // A rank that raised an exception has a finding of its own.
+    let has_reason = |rank: &u32| {
+        let process = situation.model.process_of(*rank);
+        let raised = process.and_then(|process| process.uncaught());
+        raised.is_some_and(|it| it.at.plus(situation.config.stall_after) >= forming.begun())
+    };
+    if absent.iter().any(has_reason) {
+        return None;
+    }
+    let missing: Vec<Missing<'_>> = absent
+        .iter()
+        .map(|&rank| Missing {
+            rank,
+            is: whereabouts(situation, forming, rank),
+        })
+        .collect();
+    let due = due(situation, forming, &missing)?;
+    if due > situation.now {
+        return None;
+    }
+    let mut draft = Draft::new(&catalogue::DD301, place(forming), due);
+    if absent.is_empty() {
+        nobody_is_missing(situation, forming, &mut draft);
+    } else {
+        draft.root.clone_from(&absent);
+        draft.root_confidence = Confidence::Supported;
+        describe_joiners(situation, forming, &mut draft);
+        draft
+            .per_rank
+            .extend(missing.iter().filter_map(Missing::call));
+        draft.per_rank.sort_by_key(|call| call.rank);
+        tell(situation, forming, &missing, &mut draft);
+    }
+    if situation.until < situation.now && due == situation.until {
+        draft.confidence = Confidence::Suspected;
+    }
+    Some(draft)
+}
+
+/// Whether the joiners at this address agree on size and ranks of the world, and no other finding
+/// explains why they do not meet.
+fn is_one_world(situation: &Situation<'_>, forming: &Forming<'_>) -> bool {
+    let joiners = &forming.joiners;
+    let ranks: BTreeSet<u32> = joiners.iter().map(|joiner| joiner.rank).collect();
+    let place = joiners[0].place;
+    let elsewhere = by_launch(situation.model).into_iter().any(|other| {
+        let mut places = other.joiners.iter().map(|joiner| joiner.place);
+        places.any(|other| other == place)
+    });
+    forming.classes(|joiner| joiner.init.world_size).len() == 1
+        && ranks.len() == joiners.len()
+        && !elsewhere
+}
+
+fn whereabouts<'a>(situation: &Situation<'a>, forming: &Forming<'_>, rank: u32) -> Whereabouts<'a> {
+    let started = situation.model.not_joined(rank);
+    if let Some(living) = started.iter().find(|it| it.end.is_none()) {
+        return Whereabouts::AtWork(living);
+    }
+    // A process that ended long before the others began belongs to an earlier launch.
+    let is_recent = |at: Timestamp| at.plus(situation.config.stall_after) >= forming.begun();
+    let ended = started.iter().find_map(|it| {
+        let (at, exit) = it.end.filter(|(at, _)| is_recent(*at))?;
+        Some(Whereabouts::Ended(it, at, exit))
+    });
+    let elsewhere = || {
+        let process = situation.model.process_of(rank)?;
+        (!process.has_ended()).then_some(Whereabouts::JoinedElsewhere(process))
+    };
+    ended.or_else(elsewhere).unwrap_or(Whereabouts::NeverSeen)
+}
+
+/// Time from which the wait is a finding; `None`: never.
+fn due(
+    situation: &Situation<'_>,
+    forming: &Forming<'_>,
+    missing: &[Missing<'_>],
+) -> Option<Timestamp> {
+    // A joiner timed out.
+    let gave_up = |joiner: &Joiner<'_>| {
+        let failed = joiner.process.init_failed()?;
+        let text = failed.text.to_ascii_lowercase();
+        let timed_out = text.contains("timed out") || text.contains("timeout");
+        timed_out.then_some(failed.at)
+    };
+    let gave_up = forming.joiners.iter().filter_map(gave_up).min();
+    // Ended ranks cannot join, unless they are restarted.
+    let grace = match situation.model.over() {
+        Some(_) => Duration::ZERO,
+        None => STARTED_AGAIN,
+    };
+    let gone: Option<Vec<Timestamp>> = missing
+        .iter()
+        .map(|missing| match missing.is {
+            Whereabouts::Ended(_, at, _) => Some(at.plus(grace).max(forming.begun())),
+            _ => None,
+        })
+        .collect();
+    let gone = gone.and_then(|gone| gone.into_iter().max());
+    // After a failure the launcher ends all ranks, so the end of the waiting ones does not matter.
+    let failed = missing.iter().any(Missing::has_failed);
+    let gone = gone.filter(|&at| failed || !ended_before(forming, at));
+    let overdue = forming.all_begun().plus(situation.config.stall_after);
+    let known = forming
+        .joiners
+        .iter()
+        .filter_map(|it| it.process.known_until);
+    let until = known.fold(situation.until, Timestamp::min);
+    let overdue = (overdue <= until && !ended_before(forming, overdue)).then_some(overdue);
+    let noticeable = situation.model.timing.interrupted_wait;
+    let cut_short = situation.until < situation.now
+        && forming.all_begun().plus(noticeable) <= situation.until
+        && !ended_before(forming, situation.until);
+    let cut_short = cut_short.then_some(situation.until);
+    gave_up
+        .into_iter()
+        .chain(gone)
+        .chain(overdue)
+        .chain(cut_short)
+        .min()
+}
+
+/// Whether all waiting joiners had ended before this time.
+fn ended_before(forming: &Forming<'_>, at: Timestamp) -> bool {
+    let mut waiting = forming.joiners.iter().filter(|it| it.process.is_joining());
+    waiting.all(|joiner| joiner.process.end.is_some_and(|end| end.at < at))
+}
+
+/// Fills in the draft if all ranks have begun to join and some do not return.
+fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &mut Draft) {
+    draft.confidence = Confidence::Suspected;
+    draft.root = forming.waiting();
+    draft.root_confidence = Confidence::Suspected;
+    describe_joiners(situation, forming, draft);
+    draft.summary = format!(
+        "all ranks of the world have come to {}, and {} {} not returned from joining it",
+        words::place(forming.joiners[0].place),
+        Ranks(&draft.root),
+        number(&draft.root, "has", "have"),
+    );
+    draft.why = vec![
+        "They agree on the size of the world and on its address: no rank is missing.".to_owned(),
+    ];
+    if let Some(store) = store_elsewhere(forming) {
+        draft.confidence = Confidence::Supported;
+        draft.why.push(format!(
+            "The launcher keeps their store at {store}, so none of them creates one: there is no store \
+             at the address that they use."
+        ));
+        draft.next = vec![
+            "Do not set MASTER_ADDR or MASTER_PORT in the program: the launcher has set them. To \
+             choose the port, pass it to the launcher (--master-port, --rdzv-endpoint), or use \
+             init_method=\"tcp://…\"."
+                .into(),
+        ];
+        return;
+    }
+    let waits = forming.joiners.iter().find(|it| it.process.is_joining());
+    draft.follows = waits.and_then(|joiner| {
+        environment_skew::keeps_from_joining(situation, &draft.root, joiner.process)
+    });
+    if draft.follows.is_some() {
+        draft.why.push(
+            "They wait there for ranks with other settings, which continue without them.".into(),
+        );
+        draft.next = vec!["Give all ranks the same settings.".into()];
+        return;
+    }
+    draft.next = vec![
+        "Check that the ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
+         NCCL_SOCKET_IFNAME), firewalls between the hosts, host names that resolve to 127.0.0.1."
+            .into(),
+    ];
+}
+
+/// Address of the launcher's store, if all joiners expect one and use a different address.
+fn store_elsewhere<'a>(forming: &Forming<'a>) -> Option<&'a str> {
+    let first = &forming.joiners[0];
+    let store = first.init.launchers_store.as_deref()?;
+    let all_obey = forming
+        .joiners
+        .iter()
+        .all(|joiner| joiner.init.launchers_store.as_deref() == Some(store));
+    (all_obey && store != words::place(first.place)).then_some(store)
+}
+
+fn tell(
+    situation: &Situation<'_>,
+    forming: &Forming<'_>,
+    missing: &[Missing<'_>],
+    draft: &mut Draft,
+) {
+    let of = |is: fn(&Whereabouts<'_>) -> bool| -> Vec<u32> {
+        let these = missing.iter().filter(|missing| is(&missing.is));
+        these.map(|missing| missing.rank).collect()
+    };
+    let at_work = of(|is| matches!(is, Whereabouts::AtWork(_)));
+    let ended = of(|is| matches!(is, Whereabouts::Ended(..)));
+    let elsewhere = of(|is| matches!(is, Whereabouts::JoinedElsewhere(_)));
+    let never_seen = of(|is| matches!(is, Whereabouts::NeverSeen));
+    let mut parts = Vec::new();
+    if !ended.is_empty() {
+        let how = missing.iter().find_map(Missing::how_it_ended);
+        let how = how.filter(|_| ended.len() == 1).unwrap_or_default();
+        parts.push(format!(
+            "{} ended before joining the world{how}",
+            Ranks(&ended)
+        ));
+    }
+    if !at_work.is_empty() {
+        let line = missing.iter().find_map(Missing::line);
+        let line = line.filter(|_| at_work.len() == 1);
+        parts.push(format!(
+            "{} {} alive{} and {} not joined the world",
+            Ranks(&at_work),
+            number(&at_work, "is", "are"),
+            words::at(line),
+            number(&at_work, "has", "have"),
+        ));
+    }
+    if !elsewhere.is_empty() {
+        parts.push(format!(
+            "{} {} in another world",
+            Ranks(&elsewhere),
+            number(&elsewhere, "is", "are")
+        ));
+    }
+    if !never_seen.is_empty() {
+        parts.push(format!("no process of {} was seen", Ranks(&never_seen)));
+    }
+    let waiting: Vec<Joiner<'_>> = forming
+        .joiners
+        .iter()
+        .filter(|joiner| joiner.process.is_joining())
+        .copied()
+        .collect();
+    draft.summary = format!(
+        "{}; {} {} for {} in {}",
+        parts.join("; "),
+        who(&waiting),
+        number(&draft.victims, "waits", "wait"),
+        number(&draft.root, "it", "them"),
+        forming.joiners[0].init.function(),
+    );
+    let first = &forming.joiners[0];
+    let size = first.init.world_size.unwrap_or(0);
+    draft.why = vec![format!(
+        "The world has {size} ranks and meets at {}; {} of them {} come.",
+        words::place(first.place),
+        forming.joiners.len(),
+        if forming.joiners.len() == 1 {
+            "has"
+        } else {
+            "have"
+        },
+    )];
+    let shown = missing.iter().take(SHOWN);
+    draft
+        .why
+        .extend(shown.filter_map(|it| it.sentence(&situation.model.timing)));
+    let launched = forming
+        .joiners
+        .iter()
+        .find_map(|it| it.init.launched_world_size);
+    if let Some(launched) = launched.filter(|&launched| launched != size) {
+        draft.why.push(format!(
+            "WORLD_SIZE is {launched} in the environment of these ranks, but the program uses {size}."
+        ));
+    }
+    if !never_seen.is_empty() {
+        let hosts = situation.model.hosts.iter().map(|host| &**host);
+        // Logs do not always name hosts.
+        let hosts: Vec<&str> = hosts.filter(|host| !host.is_empty()).collect();
+        let where_not = format!(
+            "{} {} not on the {} watched ({}); other hosts are not watched.",
+            Capital(Ranks(&never_seen)),
+            number(&never_seen, "is", "are"),
+            if hosts.len() == 1 {
+                "host that is"
+            } else {
+                "hosts that are"
+            },
+            hosts.join(", ")
+        );
+        draft
+            .why
+            .extend(Some(where_not).filter(|_| !hosts.is_empty()));
+        draft.next.push(
+            "Compare what was launched (nodes × processes per node) with the size of the world, and \
+             check for nodes that did not start."
+                .into(),
+        );
+    }
+    if !at_work.is_empty() {
+        draft.next.push(
+            "Find out what keeps the rank at that line, or let all ranks join before they run it."
+                .into(),
+        );
+    }
+    if !ended.is_empty() {
+        draft.next.push(format!(
+            "Look at the output of {}: {} ended before {} joined.",
+            Ranks(&ended),
+            number(&ended, "it", "they"),
+            number(&ended, "it", "they"),
+        ));
+    }
+}
+
+impl Missing<'_> {
+    /// What its process does outside of calls, if its stacks were captured.
+    fn outside(&self, timing: &Timing) -> Option<Activity<'_>> {
+        match self.is {
+            Whereabouts::AtWork(started) => stacks::of_looks(&started.looks, Timestamp(0), timing),
+            _ => None,
+        }
+    }
+
+    /// The user's line of its last stack.
+    fn line(&self) -> Option<&Where> {
+        match self.is {
+            Whereabouts::AtWork(started) => stacks::line_of(started.looks.last()?),
+            _ => None,
+        }
+    }
+
+    /// Its row in the list of ranks; `None` if no process was seen.
+    fn call(&self) -> Option<RankCall> {
+        if matches!(self.is, Whereabouts::NeverSeen) {
+            return None;
+        }
+        Some(RankCall {
+            place: self.line().cloned(),
+            ..no_call(self.rank)
+        })
+    }
+
+    /// Whether it ended with an error status, an abort, or a signal that is no request to end.
+    fn has_failed(&self) -> bool {
+        match self.is {
+            Whereabouts::Ended(_, _, exit) => match (exit.signal, exit.code) {
+                (Some(signal), _) => !libc_signal::is_asked(signal) || signal == libc_signal::ABRT,
+                (None, code) => code.is_some_and(|code| code != 0),
+            },
+            _ => false,
+        }
+    }
+
+    fn how_it_ended(&self) -> Option<String> {
+        match self.is {
+            Whereabouts::Ended(_, _, exit) => Some(match (exit.code, exit.signal) {
+                (_, Some(signal)) => format!(", killed by {}", libc_signal::name(signal)),
+                (Some(code), None) => format!(", with status {code}"),
+                (None, None) => String::new(),
+            }),
+            _ => None,
+        }
+    }
+
+    fn sentence(&self, timing: &Timing) -> Option<String> {
+        let rank = self.rank;
+        let of = |started: &StartedRank| {
+            format!("Process {} of rank {rank} on {}", started.pid, started.host)
+        };
+        Some(match self.is {
+            Whereabouts::Ended(started, ..) => format!(
+                "{} ended before it joined{}.",
+                of(started),
+                self.how_it_ended().unwrap_or_default()
+            ),
+            Whereabouts::AtWork(started) => match self.outside(timing) {
+                Some(outside) => format!("{} {}.", of(started), what_it_does(&outside)),
+                None => format!("{} is alive{}.", of(started), words::at(self.line())),
+            },
+            Whereabouts::JoinedElsewhere(process) => {
+                let place = process.init.as_ref().and_then(|init| init.place.as_ref());
+                let place = place.map(words::place);
+                format!(
+                    "Process {} of rank {rank} on {} has joined another world{}.",
+                    process.pid,
+                    process.host,
+                    place
+                        .map(|place| format!(", or tries to, at {place}"))
+                        .unwrap_or_default()
+                )
+            }
+            Whereabouts::NeverSeen => return None,
+        })
+    }
+}
+
+/// "stands still in main() at train.py:14, there in sleep() (…)".
+fn what_it_does(outside: &Activity<'_>) -> String {
+    let line = outside
+        .line
+        .map(|line| format!(" in {} at {}", words::function(line), words::line(line)));
+    let line = line.unwrap_or_else(|| " in library code".into());
+    let inner = outside.inner.map(|inner| {
+        format!(
+            ", there in {} ({})",
+            words::function(inner),
+            words::line(inner)
+        )
+    });
+    let moves = if outside.moves {
+        "is running"
+    } else {
+        "stands still"
+    };
+    format!("{moves}{line}{}", inner.unwrap_or_default())
+}

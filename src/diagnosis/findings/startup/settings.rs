@@ -1,0 +1,394 @@
+//! Comparison of versions, settings and GPUs that the ranks of a world report.
+//!
+//! Unknown values never differ. A variable that must agree is known to be unset if a process did
+//! not report it: processes report all such variables before they join the world.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Fact, Timestamp};
+
+use crate::evidence::settings::{GPU, VARIABLE, VERSIONS, must_agree};
+use crate::model::{Model, Process, World};
+use crate::situation::startup::Joiner;
+
+/// Maximum number of variables that a process reports; beyond it, unreported ones are unknown.
+const MOST_VARIABLES: usize = 128;
+
+/// The ranks of one world.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers<'a> {
+    /// The processes by rank.
+    pub ranks: BTreeMap<u32, &'a Process>,
+    /// Whether they communicate by NCCL.
+    pub uses_nccl: bool,
+    /// Whether they communicate by Gloo.
+    uses_gloo: bool,
+    /// Ranks grouped by equal reports of everything that is compared, with the process that
+    /// reported first.
+    alike: Vec<(&'a Process, Vec<u32>)>,
+}
+
+/// Values that differ between the ranks of a world.
+#[derive(Clone, Debug)]
+pub(crate) struct Skew<'a> {
+    /// Ranks grouped by equal values, largest group first. Ranks with an unknown value are left
+    /// out.
+    pub sides: Vec<Side<'a>>,
+    /// When the first two ranks had reported different values.
+    pub at: Timestamp,
+    /// Facts that prove the difference and its relevance; empty: it is not proved.
+    pub proof: Vec<Fact>,
+}
+
+/// Ranks with equal values.
+#[derive(Clone, Debug)]
+pub(crate) struct Side<'a> {
+    /// The ranks, ascending.
+    pub ranks: Vec<u32>,
+    /// Their values of what differs, by name for users; `None`: not set.
+    pub has: Vec<(&'a str, Option<&'a str>)>,
+}
+
+/// The worlds with several ranks; none if the reports of all processes are equal.
+#[must_use]
+pub(crate) fn worlds(model: &Model) -> Vec<Peers<'_>> {
+    let mut said = model.processes.values().map(|it| it.fingerprint);
+    let first = said.next();
+    if said.all(|other| Some(other) == first) {
+        return Vec::new();
+    }
+    peers(model)
+}
+
+/// The worlds with several ranks; none if no GPU is reported by several processes.
+#[must_use]
+pub(crate) fn worlds_that_share(model: &Model) -> Vec<Peers<'_>> {
+    let gpus = model.processes.values();
+    let mut gpus = gpus.filter_map(|process| process.settings.get(GPU));
+    let mut known = BTreeSet::new();
+    if gpus.all(|gpu| known.insert(gpu)) {
+        return Vec::new();
+    }
+    peers(model)
+}
+
+fn peers(model: &Model) -> Vec<Peers<'_>> {
+    let mut worlds: BTreeMap<&World, BTreeMap<u32, &Process>> = BTreeMap::new();
+    for process in model.processes.values() {
+        if let Some(rank) = process.rank {
+            worlds
+                .entry(&process.world)
+                .or_default()
+                .insert(rank, process);
+        }
+    }
+    let several = worlds.into_values().filter(|ranks| ranks.len() > 1);
+    several.map(Peers::of).collect()
+}
+
+impl<'a> Peers<'a> {
+    fn of(ranks: BTreeMap<u32, &'a Process>) -> Self {
+        let uses = |name: &str, by_default: bool| {
+            ranks.values().any(|process| {
+                let backend = process.init.as_ref().map(|init| &*init.backend);
+                match backend {
+                    Some("" | "undefined") => by_default,
+                    Some(backend) => backend.contains(name),
+                    // Without a recorded initialisation, the layer shows the backend.
+                    None => name == "nccl" && &*process.layer == "nccl",
+                }
+            })
+        };
+        let has_cuda = ranks.values().any(|process| {
+            let settings = &process.settings;
+            settings.contains_key("torch.cuda") || settings.contains_key(GPU)
+        });
+        Self {
+            uses_nccl: uses("nccl", has_cuda),
+            uses_gloo: uses("gloo", true),
+            alike: alike(&ranks),
+            ranks,
+        }
+    }
+
+    /// Versions that differ.
+    #[must_use]
+    pub(crate) fn versions(&self) -> Option<Skew<'a>> {
+        let heeded = VERSIONS.iter().filter(|(.., nccl)| self.uses_nccl || !nccl);
+        let names: Vec<(&str, &str)> = heeded.map(|&(name, label, _)| (name, label)).collect();
+        self.skew(&names, |process, name| {
+            process.settings.get(name).map(|version| Some(&**version))
+        })
+    }
+
+    /// Environment variables that differ but must agree.
+    #[must_use]
+    pub(crate) fn variables(&self) -> Option<Skew<'a>> {
+        let said: BTreeSet<&'a str> = self
+            .alike
+            .iter()
+            .flat_map(|(process, _)| process.settings.keys())
+            .filter_map(|name| name.strip_prefix(VARIABLE))
+            .filter(|name| must_agree(name) && self.heeds(name))
+            .collect();
+        let names: Vec<(&str, &str)> = said.into_iter().map(|name| (name, name)).collect();
+        self.skew(&names, variable)
+    }
+
+    /// GPUs that are used by several ranks, with those ranks.
+    #[must_use]
+    pub(crate) fn sharers(&self) -> Vec<(&'a str, Vec<u32>)> {
+        let mut sharers: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
+        for (&rank, process) in &self.ranks {
+            let Some(gpu) = process.settings.get(GPU).filter(|gpu| !gpu.is_empty()) else {
+                continue;
+            };
+            // A PCI address is only unique within a host.
+            let host = gpu.starts_with("pci ").then_some(&*process.host);
+            let known = sharers.entry((gpu, host.unwrap_or_default())).or_default();
+            known.push(rank);
+        }
+        let several = sharers.into_iter().filter(|(_, ranks)| ranks.len() > 1);
+        several.map(|((gpu, _), ranks)| (gpu, ranks)).collect()
+    }
+
+    /// Whether a backend in use reads the variable.
+    fn heeds(&self, name: &str) -> bool {
+        let is_gloos = name.contains("GLOO");
+        let is_nccls = name.contains("NCCL");
+        (!is_gloos && !is_nccls) || (is_gloos && self.uses_gloo) || (is_nccls && self.uses_nccl)
+    }
+
+    /// The difference in these settings, given by name and name for users. `of`: the value of a
+    /// process; the outer `None`: unknown.
+    fn skew(
+        &self,
+        names: &[(&'a str, &'a str)],
+        of: impl Fn(&'a Process, &str) -> Option<Option<&'a str>>,
+    ) -> Option<Skew<'a>> {
+        let meant = |process, name: &str| Some(meaning(name, of(process, name)?));
+        let differs = |name: &str| {
+            let mut said = self.alike.iter().filter_map(|(it, _)| meant(it, name));
+            let first = said.next();
+            said.any(|other| Some(other) != first)
+        };
+        let differing: Vec<(&str, &str)> = names
+            .iter()
+            .copied()
+            .filter(|(name, _)| differs(name))
+            .collect();
+        if differing.is_empty() {
+            return None;
+        }
+        let mut sides: BTreeMap<Vec<Option<String>>, Side<'a>> = BTreeMap::new();
+        for (process, ranks) in &self.alike {
+            let all = differing.iter().map(|(name, _)| meant(process, name));
+            let Some(all) = all.collect::<Option<Vec<_>>>() else {
+                continue;
+            };
+            let has = || {
+                let has = differing.iter();
+                has.map(|&(name, label)| (label, of(process, name).flatten()))
+                    .collect()
+            };
+            let side = sides.entry(all).or_insert_with(|| Side {
+                ranks: Vec::new(),
+                has: has(),
+            });
+            side.ranks.extend(ranks);
+        }
+        let mut sides: Vec<Side<'_>> = sides.into_values().collect();
+        for side in &mut sides {
+            side.ranks.sort_unstable();
+        }
+        sides.sort_by_key(|side| (std::cmp::Reverse(side.ranks.len()), side.ranks[0]));
+        let (at, [one, other], name) = self.first_difference(&differing, &meant)?;
+        let said = |process: &'a Process| of(process, name).flatten();
+        Some(Skew {
+            sides,
+            at,
+            proof: proof(name, (one, said(one)), (other, said(other))),
+        })
+    }
+
+    /// The first two processes that reported different values, when the later one did, and the
+    /// setting.
+    fn first_difference<'n>(
+        &self,
+        differing: &[(&'n str, &str)],
+        meant: &impl Fn(&'a Process, &str) -> Option<Option<String>>,
+    ) -> Option<(Timestamp, [&'a Process; 2], &'n str)> {
+        let mut ranks: Vec<&Process> = self.alike.iter().map(|(process, _)| *process).collect();
+        ranks.sort_by_key(|process| (said_at(process), process.rank));
+        let firsts = differing.iter().filter_map(|(name, _)| {
+            let mut said = ranks
+                .iter()
+                .filter_map(|process| Some((*process, meant(process, name)?)));
+            let (one, first) = said.next()?;
+            let (other, _) = said.find(|(_, other)| *other != first)?;
+            Some((said_at(other), [one, other], *name))
+        });
+        firsts.min_by_key(|(at, ..)| *at)
+    }
+}
+
+/// Ranks grouped by equal reports of equal completeness.
+fn alike<'a>(ranks: &BTreeMap<u32, &'a Process>) -> Vec<(&'a Process, Vec<u32>)> {
+    let mut alike: BTreeMap<(u64, bool), (&Process, Vec<u32>)> = BTreeMap::new();
+    for (&rank, &process) in ranks {
+        let kind = (process.fingerprint, tells_all(process));
+        let (first, ranks) = alike.entry(kind).or_insert((process, Vec::new()));
+        if said_at(process) < said_at(first) {
+            *first = process;
+        }
+        ranks.push(rank);
+    }
+    alike.into_values().collect()
+}
+
+/// Whether a process is known to have no variables other than those it reported: it reports all of
+/// them before it joins.
+fn tells_all(process: &Process) -> bool {
+    process.init.is_some() && process.lost == 0 && process.settings.len() < MOST_VARIABLES
+}
+
+/// When a process had reported its settings.
+fn said_at(process: &Process) -> Timestamp {
+    let init = process.init.as_ref().map(|init| init.call.at);
+    init.unwrap_or(process.said_at)
+}
+
+/// The value of a variable in a process; the outer `None`: unknown.
+fn variable<'a>(process: &'a Process, name: &str) -> Option<Option<&'a str>> {
+    let said = process.settings.get(format!("{VARIABLE}{name}").as_str());
+    let said = said.map(|value| value.trim()).filter(|it| !it.is_empty());
+    if said.is_some() {
+        return Some(said);
+    }
+    tells_all(process).then_some(None)
+}
+
+/// The effect of a value, if known: values with the same effect do not differ.
+fn meaning(name: &str, value: Option<&str>) -> Option<String> {
+    let value = value?.to_ascii_lowercase();
+    let is_default = match name {
+        // The other levels only affect logging.
+        "TORCH_DISTRIBUTED_DEBUG" => value != "detail",
+        "TORCH_DIST_USE_NCCL2" => value != "0",
+        "TORCH_DIST_INIT_BARRIER" | "TORCH_GLOO_LAZY_INIT" | "TORCH_NCCL_USE_COMM_NONBLOCKING" => {
+            value == "0"
+        }
+        name => name.ends_with("_DISABLE") && value == "0",
+    };
+    (!is_default).then_some(value)
+}
+
+/// Whether a value has another effect than an unset variable.
+#[must_use]
+pub(crate) fn means_something(name: &str, value: Option<&str>) -> bool {
+    meaning(name, value).is_some()
+}
+
+/// Facts about two processes of one world and their values; empty if nothing shows that they belong
+/// to one world.
+fn proof(name: &str, one: (&Process, Option<&str>), other: (&Process, Option<&str>)) -> Vec<Fact> {
+    let joins = |process| Some(Joiner::of(process)?.fact());
+    let has = |(process, value): (&Process, Option<&str>)| {
+        let name = match VERSIONS.iter().any(|(version, ..)| *version == name) {
+            true => name.to_owned(),
+            false => format!("{VARIABLE}{name}"),
+        };
+        setting(process, name, value)
+    };
+    let facts = [joins(one.0), joins(other.0), has(one), has(other)];
+    let facts: Option<Vec<Fact>> = facts.into_iter().collect();
+    facts.unwrap_or_default()
+}
+
+/// Facts that show that ranks share a GPU; empty if nothing shows that they belong to one world.
+#[must_use]
+pub(crate) fn shared(one: &Process, other: &Process) -> Vec<Fact> {
+    let joins = |process| Some(Joiner::of(process)?.fact());
+    let gpu = |process: &Process| {
+        let gpu = process.settings.get(GPU)?;
+        setting(process, GPU.to_owned(), Some(gpu))
+    };
+    let facts = [joins(one), joins(other), gpu(one), gpu(other)];
+    let facts: Option<Vec<Fact>> = facts.into_iter().collect();
+    facts.unwrap_or_default()
+}
+
+fn setting(process: &Process, name: String, value: Option<&str>) -> Option<Fact> {
+    Some(Fact::Setting {
+        rank: process.rank?,
+        host: process.host.to_string(),
+        pid: process.pid,
+        name,
+        value: value.map(str::to_owned),
+    })
+}
+
+/// The value of a variable that a process reported, unless it is empty.
+#[must_use]
+pub(crate) fn of<'a>(process: &'a Process, name: &str) -> Option<&'a Arc<str>> {
+    let value = process.settings.get(format!("{VARIABLE}{name}").as_str());
+    value.filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_a_host_need_not_agree() {
+        for name in [
+            "NCCL_SOCKET_IFNAME",
+            "NCCL_IB_HCA",
+            "NCCL_IB_GID_INDEX",
+            "NCCL_HOSTID",
+            "NCCL_DEBUG",
+            "NCCL_DEBUG_SUBSYS",
+            "NCCL_DEBUG_FILE",
+            "NCCL_TOPO_FILE",
+            "NCCL_RAS_ADDR",
+            "NCCL_RAS_ENABLE",
+            "NCCL_PROFILER_PLUGIN",
+            "NCCL_PROFILE_EVENT_MASK",
+            "NCCL_VERSION",
+            "NCCL_ASYNC_ERROR_HANDLING",
+            "GLOO_SOCKET_IFNAME",
+            "CUDA_VISIBLE_DEVICES",
+            "OMP_NUM_THREADS",
+            "TORCH_NCCL_DESYNC_DEBUG",
+        ] {
+            assert!(!must_agree(name), "{name}");
+        }
+        for name in [
+            "NCCL_ALGO",
+            "NCCL_PROTO",
+            "NCCL_P2P_DIRECT_DISABLE",
+            "NCCL_IB_DISABLE",
+            "NCCL_MAX_CTAS",
+            "NCCL_NET_PLUGIN",
+            "TORCH_DISTRIBUTED_DEBUG",
+            "TORCH_DIST_USE_NCCL2",
+        ] {
+            assert!(must_agree(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn values_with_the_same_effect_do_not_differ() {
+        let same =
+            |name, a, b| assert_eq!(meaning(name, a), meaning(name, b), "{name} {a:?} {b:?}");
+        same("TORCH_DISTRIBUTED_DEBUG", Some("INFO"), None);
+        same("TORCH_DIST_INIT_BARRIER", Some("0"), None);
+        same("TORCH_DIST_USE_NCCL2", Some("1"), None);
+        same("NCCL_P2P_DISABLE", Some("0"), None);
+        same("NCCL_ALGO", Some("Ring"), Some("ring"));
+        assert_ne!(meaning("TORCH_DISTRIBUTED_DEBUG", Some("detail")), None);
+        assert_ne!(meaning("NCCL_P2P_DISABLE", Some("1")), None);
+        assert_ne!(meaning("NCCL_NVLS_ENABLE", Some("0")), None);
+    }
+}

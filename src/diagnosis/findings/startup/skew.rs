@@ -1,0 +1,102 @@
+//! Shared by the findings about versions, settings and devices.
+
+use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Fact, RankCall};
+
+use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::findings::startup::joining::blame;
+use crate::findings::startup::settings::{Peers, Side, Skew};
+use crate::findings::view::{describe, no_call};
+use crate::model::Process;
+use crate::situation::Situation;
+use crate::words::{Ranks, number};
+
+/// Maximum number of differences that a sentence names per side.
+const NAMED: usize = 4;
+
+/// A draft without sentences about settings that differ; `None` unless two sides are known.
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    code: &'static Code,
+    peers: &Peers<'_>,
+    skew: &Skew<'_>,
+) -> Option<Draft> {
+    let sides: Vec<Vec<u32>> = skew.sides.iter().map(|side| side.ranks.clone()).collect();
+    let [_, _, ..] = &sides[..] else { return None };
+    let first = peers.ranks.values().next()?;
+    let mut draft = Draft::new(code, KeyPlace::Process(first.rank?, first.pid), skew.at);
+    blame(&mut draft, &sides);
+    draft.per_rank = per_rank(situation, peers, &sides.concat());
+    Some(draft.proved_by(proof(&skew.proof)))
+}
+
+/// Key of the finding about the world of a process.
+pub(crate) fn key(
+    situation: &Situation<'_>,
+    code: &'static Code,
+    process: &Process,
+) -> Option<Key> {
+    let processes = situation.model.processes.values();
+    let peers = processes.filter(|other| other.world == process.world && other.rank.is_some());
+    let first = peers.min_by_key(|other| other.rank)?;
+    Some(Key {
+        code: code.code,
+        place: KeyPlace::Process(first.rank?, first.pid),
+    })
+}
+
+/// Rows of these ranks: their calls of `init_process_group`.
+pub(crate) fn per_rank(
+    situation: &Situation<'_>,
+    peers: &Peers<'_>,
+    ranks: &[u32],
+) -> Vec<RankCall> {
+    let peers = peers.ranks.iter();
+    let peers = peers.filter(|(rank, _)| ranks.contains(rank));
+    peers
+        .map(|(&rank, process)| joined(situation, rank, process))
+        .collect()
+}
+
+fn joined(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
+    let Some(init) = &process.init else {
+        return no_call(rank);
+    };
+    if init.over.is_some() || process.has_ended() {
+        return describe(rank, CallState::Returned, None, &init.call);
+    }
+    let waited = situation.now.since(init.call.at).as_millis() as u64;
+    describe(rank, CallState::Waiting, Some(waited), &init.call)
+}
+
+/// The proof that these facts contradict each other; `None` if there are none.
+pub(crate) fn proof(facts: &[Fact]) -> Option<Certificate> {
+    (!facts.is_empty()).then(|| Certificate {
+        kind: CertificateKind::Contradiction,
+        facts: facts.to_vec(),
+    })
+}
+
+/// "ranks 0 and 2 have PyTorch 2.15.0, rank 1 has PyTorch 2.14.0".
+pub(crate) fn said(skew: &Skew<'_>, thing: impl Fn(&str, Option<&str>) -> String) -> String {
+    let side = |side: &Side<'_>| {
+        let mut things: Vec<String> = side
+            .has
+            .iter()
+            .take(NAMED)
+            .map(|(name, value)| thing(name, *value))
+            .collect();
+        let more = side.has.len().saturating_sub(NAMED);
+        if more > 0 {
+            things.push(format!("{more} more"));
+        }
+        let listed = match &things[..] {
+            [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+            all => all.concat(),
+        };
+        let have = number(&side.ranks, "has", "have");
+        format!("{} {have} {listed}", Ranks(&side.ranks))
+    };
+    let sides: Vec<String> = skew.sides.iter().map(side).collect();
+    sides.join(", ")
+}

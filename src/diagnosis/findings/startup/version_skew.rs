@@ -1,0 +1,76 @@
+//! DD305 version-skew: versions of NCCL, CUDA, its driver, PyTorch or ddp-doctor differ between
+//! ranks.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Effect};
+
+use crate::findings::draft::{Draft, Key};
+use crate::findings::startup::settings;
+use crate::findings::startup::settings::Peers;
+use crate::findings::startup::skew;
+use crate::model::{Exception, Process};
+use crate::situation::Situation;
+use crate::words::Ranks;
+
+/// Part of NCCL's error message about different versions, since 2.23.4.
+const NCCLS_WORDS: &str = "Mismatched NCCL version";
+
+/// DD305: different versions of libraries or the driver.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let worlds = settings::worlds(situation.model);
+    let drafts = worlds.iter().filter_map(|it| draft(situation, it));
+    drafts.collect()
+}
+
+fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
+    let versions = peers.versions()?;
+    let mut draft = skew::draft(situation, &catalogue::DD305, peers, &versions)?;
+    let said = skew::said(&versions, |name, version| {
+        format!("{name} {}", version.unwrap_or("?"))
+    });
+    draft.summary = format!("versions differ between ranks: {said}");
+    let differs = |name: &str| versions.sides[0].has.iter().any(|(it, _)| *it == name);
+    if differs("NCCL") {
+        draft.why.push(
+            "Ranks with different versions of NCCL cannot communicate: since 2.23.4 it refuses to \
+             connect them, before that it hangs or fails later."
+                .into(),
+        );
+    }
+    if differs("PyTorch") {
+        draft.why.push(
+            "Versions of PyTorch differ in the calls that DDP and others make, and in their order."
+                .into(),
+        );
+    }
+    draft.next = vec![format!(
+        "Start {} from the same image or environment as the others.",
+        match draft.root_confidence {
+            Confidence::Suspected => "every rank".to_owned(),
+            _ => Ranks(&draft.root).to_string(),
+        }
+    )];
+    if peers
+        .ranks
+        .values()
+        .any(|it| it.exceptions.iter().any(is_nccls))
+    {
+        draft.effect = Effect::Crashes;
+    }
+    Some(draft)
+}
+
+fn is_nccls(exception: &Exception) -> bool {
+    exception.text.contains(NCCLS_WORDS)
+}
+
+/// Key of the finding that an exception follows from: NCCL raised it because of different versions.
+pub(crate) fn follows(
+    situation: &Situation<'_>,
+    process: &Process,
+    exception: &Exception,
+) -> Option<Key> {
+    let is = is_nccls(exception);
+    is.then(|| skew::key(situation, &catalogue::DD305, process))
+        .flatten()
+}

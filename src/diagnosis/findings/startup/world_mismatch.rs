@@ -1,0 +1,158 @@
+//! DD303 world-mismatch: ranks disagree on the size of the world, or the master address or port.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::startup::joining::{blame, contradiction, describe_joiners, pair, who};
+use crate::situation::Situation;
+use crate::situation::startup::{Forming, Joiner, by_launch, by_place, ranks};
+use crate::words;
+
+/// DD303: ranks that form different worlds.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let sizes = by_place(situation.model);
+    let sizes = sizes.iter().filter_map(|it| of_sizes(situation, it));
+    let places = by_launch(situation.model);
+    let places = places.iter().filter_map(|it| of_places(situation, it));
+    sizes.chain(places).collect()
+}
+
+/// Ranks use one address and expect different numbers of ranks.
+fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+    let classes = forming.classes(|joiner| joiner.init.world_size);
+    let [one, other] = pair(&classes)?;
+    let decided = one.init.call.at.max(other.init.call.at);
+    let mut draft = begun(situation, forming, &classes, decided);
+    let parts = classes
+        .iter()
+        .map(|(size, joiners)| format!("{} {} {size} ranks", who(joiners), expects(joiners)));
+    let parts: Vec<String> = parts.collect();
+    draft.summary = format!(
+        "ranks disagree on the size of the world: {}",
+        parts.join(", ")
+    );
+    draft.why = vec![format!(
+        "All of them meet at {}. A rank that expects more ranks than there are waits for ever; one that \
+         expects fewer begins without the others.",
+        words::place(one.place)
+    )];
+    draft.why.extend(launched(
+        &classes.iter().flat_map(|(_, it)| it).collect::<Vec<_>>(),
+    ));
+    draft.next = vec![
+        "Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; find \
+         out what changes it on these ranks."
+            .into(),
+    ];
+    Some(draft.proved_by(Some(contradiction(&one, &other))))
+}
+
+/// Ranks that are each rank of one world once, but use different addresses.
+fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+    let classes = forming.classes(|joiner| {
+        let host = joiner.place.is_loopback().then_some(&joiner.process.host);
+        Some((joiner.place, host))
+    });
+    let ports = forming.classes(|joiner| joiner.place.port);
+    let one_launcher = pair(&ports).filter(|[one, other]| {
+        let launcher = |it: &Joiner<'_>| Some((it.process.host.clone(), it.init.launcher?));
+        launcher(one).is_some() && launcher(one) == launcher(other)
+    });
+    let all_begun = forming.all_begun();
+    let decided = match one_launcher {
+        Some(_) => all_begun,
+        None => all_begun.plus(situation.model.timing.address_mismatch_grace),
+    };
+    if decided > situation.now {
+        return None;
+    }
+    let mut draft = begun(situation, forming, &classes, decided);
+    let one_address = |address: &str| {
+        let mut joiners = forming.joiners.iter();
+        joiners.all(|joiner| &*joiner.place.address == address)
+    };
+    let first = &forming.joiners[0];
+    let what = match (ports.len() > 1, one_address(&first.place.address)) {
+        (true, true) => "port of the master",
+        (true, false) => "address and port of the master",
+        (false, true) => "host that localhost is",
+        (false, false) => "address of the master",
+    };
+    let several_hosts = what.starts_with("host");
+    let parts: Vec<String> = classes
+        .iter()
+        .map(|((place, host), joiners)| {
+            let verb = words::number(&ranks(joiners), "uses", "use");
+            let host = host.filter(|_| several_hosts);
+            let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
+            format!("{} {verb} {}{host}", who(joiners), words::place(place))
+        })
+        .collect();
+    draft.summary = format!("ranks disagree on the {what}: {}", parts.join(", "));
+    let size = first.init.world_size.unwrap_or(0);
+    draft.why = vec![format!(
+        "Together these processes are ranks 0–{} of a world of {size}, each of them once, but they do not meet at one address.",
+        size.saturating_sub(1)
+    )];
+    draft.next = vec![match several_hosts {
+        true => "Use an address of the host of rank 0 that the other hosts reach, not localhost.",
+        false => {
+            "Let the launcher set MASTER_ADDR and MASTER_PORT; find out what changes them on these \
+             ranks."
+        }
+    }
+    .into()];
+    let proof = one_launcher.map(|[one, other]| contradiction(&one, &other));
+    Some(draft.proved_by(proof))
+}
+
+/// A draft about these joiners, the largest class first.
+fn begun<K>(
+    situation: &Situation<'_>,
+    forming: &Forming<'_>,
+    classes: &[(K, Vec<Joiner<'_>>)],
+    decided: ddp_doctor_proto::report::Timestamp,
+) -> Draft {
+    let place = KeyPlace::Ranks(vec![forming.joiners[0].rank]);
+    let mut draft = Draft::new(&catalogue::DD303, place, decided);
+    let sides: Vec<Vec<u32>> = classes.iter().map(|(_, it)| ranks(it)).collect();
+    blame(&mut draft, &sides);
+    if draft.root_confidence == Confidence::Suspected {
+        one_against_the_launcher(&mut draft, classes);
+    }
+    describe_joiners(situation, forming, &mut draft);
+    draft
+}
+
+/// If no side outnumbers the others, makes those the root cause that contradict their launcher.
+fn one_against_the_launcher<K>(draft: &mut Draft, classes: &[(K, Vec<Joiner<'_>>)]) {
+    let obeys = |joiner: &Joiner<'_>| {
+        let launched = joiner.init.launched_world_size;
+        launched.is_none() || launched == joiner.init.world_size
+    };
+    let (obey, own): (Vec<_>, Vec<_>) = classes
+        .iter()
+        .partition(|(_, joiners)| joiners.iter().all(obeys));
+    if obey.len() == 1 && !own.is_empty() {
+        draft.root = own.iter().flat_map(|(_, joiners)| ranks(joiners)).collect();
+        draft.root.sort_unstable();
+        draft.root_confidence = Confidence::Supported;
+    }
+}
+
+/// A sentence if the launcher has set a different world size than a joiner uses.
+fn launched(joiners: &[&Joiner<'_>]) -> Option<String> {
+    let own = joiners.iter().find(|joiner| {
+        let launched = joiner.init.launched_world_size;
+        launched.is_some() && launched != joiner.init.world_size
+    })?;
+    Some(format!(
+        "WORLD_SIZE is {} in the environment of rank {}, but the program uses {}.",
+        own.init.launched_world_size?, own.rank, own.init.world_size?
+    ))
+}
+
+fn expects(joiners: &[Joiner<'_>]) -> &'static str {
+    words::number(&ranks(joiners), "expects", "expect")
+}

@@ -1,0 +1,239 @@
+//! Calls of each rank at one sequence number of a group: the `per_rank` part of findings.
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
+
+use crate::evidence::event::Call;
+use crate::model::{Doing, GroupId, JoinedCall, Process, Wait};
+use crate::situation::Situation;
+use crate::stacks;
+use crate::waits::Blocked;
+use crate::words::{Capital, Ranks, number};
+
+/// Rows of all members of the group that are known. A member that has not issued this call is shown
+/// with its last call.
+#[must_use]
+pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<RankCall> {
+    let of = situation.model.group(group);
+    let join = of.join(seq).or_else(|| of.entered.get(&seq));
+    let outside = situation.model.not_made_by(of).into_iter();
+    let outside = outside.filter_map(|rank| {
+        let process = situation.model.member(group, rank)?;
+        Some(last_call(rank, process))
+    });
+    let mut calls: Vec<RankCall> = of
+        .members
+        .iter()
+        .filter_map(|(&rank, member)| {
+            let process = situation.model.member(group, rank)?;
+            let joined = join.and_then(|join| join.calls.get(&rank));
+            Some(match joined {
+                Some(joined) => waiting_call(situation, rank, process, joined),
+                None if member.issued >= seq => RankCall {
+                    state: CallState::Returned,
+                    seq: Some(seq),
+                    ..unknown(rank, process)
+                },
+                None => last_call(rank, process),
+            })
+        })
+        .chain(outside)
+        .collect();
+    calls.sort_by_key(|call| call.rank);
+    calls
+}
+
+/// Row of a call that a rank issued, with its state and the time waited.
+#[must_use]
+pub(crate) fn waiting_call(
+    situation: &Situation<'_>,
+    rank: u32,
+    process: &Process,
+    joined: &JoinedCall,
+) -> RankCall {
+    let mut waits = situation.waits.blocked.get(&rank).into_iter().flatten();
+    let further_on = waits.any(|wait| wait.came_back && wait.call.id == joined.call.id);
+    let timing = &situation.model.timing;
+    let (state, until) = match joined.wait {
+        _ if further_on => (CallState::Waiting, situation.now),
+        // It waited until the job was interrupted.
+        Wait::Over(at) if !situation.model.is_own_doing(at) => {
+            (CallState::Waiting, situation.until)
+        }
+        Wait::Over(at) if joined.is_complete_on_device() => (CallState::Completed, at),
+        // The thread has returned, but its device has not completed the call.
+        Wait::Over(_) if joined.is_under_way() => (CallState::Issued, situation.now),
+        Wait::Over(at) => (CallState::Returned, at),
+        Wait::Since(_) => (CallState::Waiting, situation.now),
+        Wait::NotSeen
+            if joined.is_awaited() || process.is_held_in(&joined.call, situation.now, timing) =>
+        {
+            (CallState::Waiting, situation.now)
+        }
+        Wait::NotSeen => (CallState::Issued, situation.now),
+    };
+    // A wait ends with its process.
+    let until = process.end.map_or(until, |end| until.min(end.at));
+    let waited = until.since(joined.call.at).as_millis() as u64;
+    let call = describe(rank, state, Some(waited), &joined.call);
+    match standing_at(process, joined).filter(|_| state == CallState::Waiting) {
+        Some(place) => with_place(call, Some(place)),
+        None => call,
+    }
+}
+
+/// The line of a rank's stack while it waits in a call whose line was not recorded.
+fn standing_at<'a>(process: &'a Process, joined: &JoinedCall) -> Option<&'a Where> {
+    if joined.call.place.is_some() {
+        return None;
+    }
+    line_since(process, joined.call.at)
+}
+
+/// The line of a rank's latest stack, if it was captured after `since` and after its last record.
+#[must_use]
+pub(crate) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> {
+    let since = process.last_at.max(since);
+    let latest = process.stacks.last().filter(|it| it.at >= since)?;
+    stacks::line_of(latest)
+}
+
+/// A sentence on the ranks whose line is taken from their stacks.
+#[must_use]
+pub(crate) fn where_lines_are_from(
+    situation: &Situation<'_>,
+    (group, seq): (GroupId, u64),
+    calls: &[RankCall],
+) -> Option<String> {
+    let of = situation.model.group(group);
+    let join = of.join(seq).or_else(|| of.entered.get(&seq))?;
+    let by_stacks = calls.iter().filter(|it| it.state == CallState::Waiting);
+    let by_stacks = by_stacks.filter(|it| {
+        let process = situation.model.member(group, it.rank);
+        let known = process.zip(join.calls.get(&it.rank));
+        let standing = known.and_then(|(process, joined)| standing_at(process, joined));
+        standing.is_some() && it.place.as_ref() == standing
+    });
+    let ranks: Vec<u32> = by_stacks.map(|it| it.rank).collect();
+    (!ranks.is_empty()).then(|| {
+        format!(
+            "{} {} at the line that is shown: which line made the call was not recorded.",
+            Capital(Ranks(&ranks)),
+            number(&ranks, "waits", "wait"),
+        )
+    })
+}
+
+/// Row of a call of which it is only known whether the rank is still inside it.
+#[must_use]
+pub(crate) fn made_call(
+    situation: &Situation<'_>,
+    rank: u32,
+    process: &Process,
+    call: &Call,
+) -> RankCall {
+    let inside = process.threads.values().any(|thread| match &thread.doing {
+        Doing::Call(inside) => inside.id == call.id,
+        Doing::Wait(target, ..) => target.is_some() && *target == process.target(call.id),
+        Doing::Nothing => false,
+    });
+    if inside {
+        let until = process.end.map_or(situation.now, |end| end.at);
+        let waited = until.since(call.at).as_millis() as u64;
+        describe(rank, CallState::Waiting, Some(waited), call)
+    } else {
+        describe(rank, CallState::Issued, None, call)
+    }
+}
+
+/// Row of the call that a blocked rank waits in.
+#[must_use]
+pub(crate) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<RankCall> {
+    let group = situation.model.group(wait.group);
+    let process = situation.model.member(wait.group, wait.rank)?;
+    match &wait.message {
+        Some(lone) => Some(waiting_call(situation, wait.rank, process, &lone.joined)),
+        None => {
+            // All members may have entered it without completion on any device.
+            let join = group.join(wait.seq);
+            let join = join.or_else(|| group.entered.get(&wait.seq))?;
+            let joined = join.calls.get(&wait.rank)?;
+            Some(waiting_call(situation, wait.rank, process, joined))
+        }
+    }
+}
+
+/// Row of a rank that has not issued the call, with its last call.
+#[must_use]
+pub(crate) fn last_call(rank: u32, process: &Process) -> RankCall {
+    process.last_call.as_ref().map_or_else(
+        || unknown(rank, process),
+        |call| describe(rank, CallState::NotIssued, None, call),
+    )
+}
+
+/// The row with another line, if there is one.
+#[must_use]
+pub(crate) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall {
+    if let Some(place) = place {
+        call.place = Some(place.clone());
+    }
+    call
+}
+
+/// The row of a call.
+#[must_use]
+pub fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call) -> RankCall {
+    RankCall {
+        rank,
+        state,
+        waited_ms,
+        op: call.op.name().map(str::to_owned),
+        seq: (call.seq > 0).then_some(call.seq),
+        dtype: call
+            .dtype
+            .name()
+            .filter(|_| call.op != Op::Barrier)
+            .map(str::to_owned),
+        shapes: call
+            .shape
+            .as_ref()
+            .filter(|_| call.tensors == 1)
+            .map(|shape| vec![shape.iter().map(|&dim| u64::from(dim)).collect()]),
+        numel: call.numel,
+        reduce_op: call.told_reduce_op().name().map(str::to_owned),
+        root: call.root,
+        peer: call.peer,
+        tag: call.tag,
+        step: Some(call.step).filter(|&step| step > 0),
+        place: call.place.as_deref().cloned(),
+    }
+}
+
+fn unknown(rank: u32, process: &Process) -> RankCall {
+    RankCall {
+        step: Some(process.step).filter(|&step| step > 0),
+        ..no_call(rank)
+    }
+}
+
+/// The row of a rank without a known call.
+#[must_use]
+pub(crate) const fn no_call(rank: u32) -> RankCall {
+    RankCall {
+        rank,
+        state: CallState::NotIssued,
+        waited_ms: None,
+        op: None,
+        seq: None,
+        dtype: None,
+        shapes: None,
+        numel: None,
+        reduce_op: None,
+        root: None,
+        peer: None,
+        tag: None,
+        step: None,
+        place: None,
+    }
+}

@@ -1,0 +1,485 @@
+//! The engine: turns evidence into findings.
+//!
+//! A state machine without I/O, clock or threads. [`Engine::handle`] applies an event to the
+//! [`model`]; [`Engine::poll_change`] evaluates the whole model. Between evaluations the engine
+//! keeps only when each finding was first seen, and short-lived caches: the same evidence gives the
+//! same findings, whether it is live, from a journal or from a scenario file.
+//!
+//! ```text
+//! event ─► model ─► situation ─────────────► findings/* ─► judge ─► report
+//!                    stalls, divergences      drafts      causal order
+//!                    waits, cycles            with certificates
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{
+    Confidence, Effect, Evidence, Finding, Job, Rank, RankState, Report, Role, Severity, Timestamp,
+    Tool, Verdict, WaitingIn,
+};
+
+pub mod capture;
+pub mod evidence;
+pub mod findings;
+pub mod judge;
+pub mod model;
+pub mod proof;
+pub mod situation;
+pub mod source;
+pub mod speed;
+pub mod stacks;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod timing;
+pub mod trends;
+pub mod waits;
+pub mod words;
+
+pub use evidence::event::{self, Event};
+
+use capture::CaptureRequests;
+use event::ProcessId;
+use evidence::roster::Roster;
+use findings::Key;
+use judge::Judged;
+use model::{Doing, Ending, Model, Process, Target};
+use situation::Situation;
+use timing::Timing;
+
+/// Configuration of the engine.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// An unproven wait becomes a finding after this long, or after three times the longest earlier
+    /// wait at the same line, whichever is longer.
+    pub stall_after: Duration,
+    /// All other durations.
+    pub timing: Timing,
+}
+
+impl Config {
+    /// Default settings with this timing.
+    #[must_use]
+    pub const fn with_timing(timing: Timing) -> Self {
+        Self {
+            stall_after: timing.default_stall_after,
+            timing,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::with_timing(Timing::default())
+    }
+}
+
+/// The engine's state.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    /// Determines the members of communicators before the model receives their events.
+    roster: Roster,
+    model: Model,
+    now: Timestamp,
+    dirty: bool,
+    /// When each current finding was first seen.
+    first_seen: BTreeMap<Key, Timestamp>,
+    findings: Vec<Finding>,
+    /// Rank states as of the last evaluation.
+    ranks: Vec<Rank>,
+    timeout: Option<Timestamp>,
+    /// Cached analysis of stragglers.
+    late: speed::lateness::Review,
+    /// Cached analysis of the duration of collectives.
+    communication: speed::communication::Review,
+    /// Stack captures requested so far, and those to request next.
+    asked: CaptureRequests,
+    wanted: Vec<ProcessId>,
+}
+
+impl Engine {
+    /// An engine without evidence.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            roster: Roster::default(),
+            model: Model::new(config.timing),
+            config,
+            now: Timestamp::default(),
+            dirty: false,
+            first_seen: BTreeMap::new(),
+            findings: Vec::new(),
+            ranks: Vec::new(),
+            timeout: None,
+            late: speed::lateness::Review::default(),
+            communication: speed::communication::Review::default(),
+            asked: CaptureRequests::default(),
+            wanted: Vec::new(),
+        }
+    }
+
+    /// Applies one event. Findings do not change before [`Engine::poll_change`].
+    pub fn handle(&mut self, event: Event, now: Timestamp) {
+        self.now = self.now.max(now);
+        self.dirty = true;
+        let mut understood = Vec::new();
+        self.roster.take(event, self.now, &mut understood);
+        self.apply(understood);
+    }
+
+    fn apply(&mut self, events: Vec<Event>) {
+        for mistaken in self.roster.take_mistaken() {
+            self.model.forget(&mistaken);
+        }
+        for event in events {
+            self.model.apply(event);
+        }
+    }
+
+    /// Advances the time of the engine.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+        self.dirty = true;
+    }
+
+    /// When to call [`Engine::handle_timeout`] if no event arrives earlier.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> Option<Timestamp> {
+        self.timeout
+    }
+
+    /// Evaluates the model; returns whether findings or rank states have changed since the last
+    /// evaluation. Call it after a batch of events and after [`Engine::handle_timeout`].
+    pub fn poll_change(&mut self) -> bool {
+        if !std::mem::take(&mut self.dirty) {
+            return false;
+        }
+        // Time stops with the job: the last diagnosis depends on the evidence alone.
+        let now = self.model.ended.map_or(self.now, |at| self.now.min(at));
+        self.now = now;
+        let mut understood = Vec::new();
+        self.roster.release(now, &mut understood);
+        self.apply(understood);
+        let mut situation = Situation::of(&self.model, &self.config, now);
+        situation.straggler = self.late.look(&self.model, now).cloned();
+        situation.communication = self.communication.look(&self.model, now).clone();
+        let drafts = findings::detect(&situation);
+        let judged = judge::judge(&situation, drafts);
+        let timeout = next_look(&situation)
+            .into_iter()
+            .chain(self.roster.next_release())
+            .min()
+            .filter(|_| self.model.ended.is_none());
+        self.wanted = self.asked.wanted(&situation);
+        let findings = conclude(&situation, judged, &mut self.first_seen);
+        let ranks = self.rank_states();
+        let changed = !same_findings(&findings, &self.findings) || !same_ranks(&ranks, &self.ranks);
+        self.findings = findings;
+        self.ranks = ranks;
+        self.timeout = timeout;
+        changed
+    }
+
+    /// Processes whose stacks to capture, as of the last evaluation. Each is listed once, and again
+    /// after a pause. Pass the stacks in as [`Event::Stacks`]; without them fewer findings are
+    /// possible.
+    pub fn poll_capture(&mut self) -> Vec<ProcessId> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// The evidence that findings are derived from.
+    #[must_use]
+    pub const fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The report as of the last evaluation.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let model = &self.model;
+        let world_size = model.world_size();
+        let mut layers: Vec<String> = model
+            .processes
+            .values()
+            .map(|process| process.layer.to_string())
+            .collect();
+        // Calls of NCCL may be recorded in the black box of another layer.
+        layers.extend(model.groups().map(|group| group.info.key.layer.clone()));
+        if model.processes.values().any(|process| process.has_beneath) {
+            layers.push("nccl".into());
+        }
+        layers.sort_unstable();
+        layers.dedup();
+        let mut backends: Vec<String> = model
+            .groups()
+            .map(|group| group.info.backend.to_string())
+            .filter(|backend| !backend.is_empty())
+            .collect();
+        backends.sort_unstable();
+        backends.dedup();
+        Report {
+            schema: ddp_doctor_proto::report::SCHEMA.into(),
+            schema_version: ddp_doctor_proto::report::SCHEMA_VERSION.into(),
+            tool: Tool::this(),
+            job: Job {
+                id: model.job.clone(),
+                attempt: model.attempt,
+                world_size,
+                nodes: model.hosts.len() as u32,
+                backends,
+                started_at: model.started,
+                ended_at: model.ended,
+            },
+            verdict: self.verdict(),
+            evidence: Evidence {
+                ranks_expected: world_size,
+                ranks_reporting: model.ranks.len() as u32,
+                missing_ranks: model.unseen(),
+                layers,
+                records: model
+                    .processes
+                    .values()
+                    .map(|process| process.records)
+                    .sum(),
+                records_lost: model.processes.values().map(|process| process.lost).sum(),
+                clock_uncertainty_ms: model.clock_uncertainty().as_secs_f64() * 1e3,
+            },
+            findings: self.findings.clone(),
+            ranks: self.ranks.clone(),
+        }
+    }
+
+    /// Verdict on the job, from the leading finding.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        verdict_of(&self.findings)
+    }
+
+    fn rank_states(&self) -> Vec<Rank> {
+        let joined = self.model.ranks.keys();
+        let joined = joined.filter_map(|&rank| Some((rank, self.model.process_of(rank)?)));
+        let mut ranks: Vec<Rank> = joined
+            .map(|(rank, process)| self.rank_state(rank, process))
+            .collect();
+        ranks.extend(self.not_joined());
+        ranks.sort_by_key(|rank| rank.rank);
+        ranks
+    }
+
+    /// Ranks that have, or had, a process which has not joined a process group.
+    fn not_joined(&self) -> Vec<Rank> {
+        let model = &self.model;
+        let started = model.started_ranks.values();
+        let ranks: BTreeSet<u32> = started.map(|started| started.rank).collect();
+        let ranks = ranks.into_iter().filter(|it| !model.ranks.contains_key(it));
+        let started = ranks.filter_map(|rank| model.not_joined(rank).into_iter().next());
+        started
+            .map(|started| Rank {
+                rank: started.rank,
+                host: started.host.to_string(),
+                pid: started.pid,
+                state: match started.end {
+                    Some((_, exit)) if exit.code == Some(0) => RankState::Exited,
+                    Some(_) => RankState::Dead,
+                    None => RankState::Running,
+                },
+                exit: started.end.map(|(_, exit)| exit).unwrap_or_default(),
+                step: 0,
+                place: None,
+                waiting_in: None,
+            })
+            .collect()
+    }
+
+    fn rank_state(&self, rank: u32, process: &Process) -> Rank {
+        let silent = self.model.silent_since(process).is_some();
+        let waiting_in = if process.has_ended() || silent {
+            None
+        } else {
+            self.waiting_in(rank, process)
+        };
+        let state = match process.ending() {
+            Ending::InOrder => RankState::Exited,
+            _ if process.has_ended() => RankState::Dead,
+            _ if silent || process.unwatched.is_some() => RankState::Unknown,
+            _ if process.is_stopped() => RankState::Stopped,
+            _ if waiting_in.is_some() => RankState::Waiting,
+            _ => RankState::Running,
+        };
+        Rank {
+            rank,
+            host: process.host.to_string(),
+            pid: process.pid,
+            state,
+            exit: process.end.map(|end| end.exit).unwrap_or_default(),
+            step: process.step,
+            place: process
+                .last_call
+                .as_ref()
+                .and_then(|call| call.place.as_deref())
+                .cloned(),
+            waiting_in,
+        }
+    }
+
+    /// The call or wait that a rank has been in for at least `visible_wait`: the longest of all
+    /// threads.
+    fn waiting_in(&self, rank: u32, process: &Process) -> Option<WaitingIn> {
+        let timing = &self.model.timing;
+        let waits = process.threads.values().filter_map(|thread| {
+            let (call, since) = match &thread.doing {
+                Doing::Call(call) => (Some(call.clone()), call.at),
+                Doing::Wait(Some(Target::Message(group, post)), since, _) => {
+                    let lone = self.model.group(*group).traffic.lone(post);
+                    let call = lone.map(|lone| lone.joined.call);
+                    (call.or_else(|| thread.last_call.clone()), *since)
+                }
+                Doing::Wait(_, since, _) => (thread.last_call.clone(), *since),
+                Doing::Nothing if thread.held_in(self.now, timing).is_some() => {
+                    let held = thread.held_in(self.now, timing)?;
+                    (Some(held.clone()), held.at)
+                }
+                Doing::Nothing => {
+                    // DDP's waits for its own calls are not recorded: a call that peers have not
+                    // joined is one.
+                    let last = thread.last_call.as_ref().filter(|call| call.hidden)?;
+                    let Some(Target::Join(group, seq)) = process.target(last.id) else {
+                        return None;
+                    };
+                    self.model.group(group).join(seq)?.calls.get(&rank)?;
+                    (Some(last.clone()), last.at)
+                }
+            };
+            let waited = self.now.since(since);
+            (waited >= timing.visible_wait).then(|| WaitingIn {
+                group: call
+                    .as_ref()
+                    .and_then(|call| call.group.as_ref())
+                    .map(|group| group.key.name.clone())
+                    .unwrap_or_default(),
+                seq: call.as_ref().map(|call| call.seq).filter(|&seq| seq > 0),
+                op: call.map_or_else(|| "wait".to_owned(), |call| call.op.to_string()),
+                waited_ms: waited.as_millis() as u64,
+            })
+        });
+        waits.max_by_key(|waiting| waiting.waited_ms)
+    }
+}
+
+/// Verdict on a job, from the leading one of its findings.
+#[must_use]
+pub fn verdict_of(findings: &[Finding]) -> Verdict {
+    let leading = findings
+        .iter()
+        .find(|finding| finding.role == Role::Initiating && finding.effect != Effect::None);
+    match leading.map(|finding| finding.effect) {
+        Some(Effect::Blocks) => Verdict::Hang,
+        Some(Effect::Crashes) => Verdict::Crash,
+        Some(Effect::Corrupts) => Verdict::Wrong,
+        Some(Effect::Slows) => Verdict::Slow,
+        Some(Effect::None) | None => {
+            // DD901 may also concern a process that is no rank. It is an error if it leaves the
+            // verdict open.
+            let is_gap = |finding: &Finding| {
+                catalogue::is_gap(&finding.code)
+                    && (finding.code != catalogue::DD901.code
+                        || finding.severity >= Severity::Error)
+            };
+            let blind = findings.iter().any(is_gap);
+            if blind {
+                Verdict::Insufficient
+            } else {
+                Verdict::Healthy
+            }
+        }
+    }
+}
+
+/// Turns drafts into findings with the time each was first seen. Forgets findings that no longer
+/// hold.
+fn conclude(
+    situation: &Situation<'_>,
+    judged: Vec<Judged>,
+    first_seen: &mut BTreeMap<Key, Timestamp>,
+) -> Vec<Finding> {
+    let keys: Vec<Key> = judged.iter().map(|one| one.draft.key.clone()).collect();
+    first_seen.retain(|key, _| keys.contains(key));
+    judged
+        .into_iter()
+        .map(|one| {
+            let detected_at = *first_seen
+                .entry(one.draft.key.clone())
+                .or_insert(situation.now);
+            let cause = one
+                .caused_by
+                .and_then(|cause| keys.iter().position(|key| *key == cause));
+            let mut finding = findings::finding(one.draft, situation, detected_at);
+            finding.role = one.role;
+            finding.caused_by = cause.into_iter().collect();
+            if finding.code.starts_with("DD1") || finding.code.starts_with("DD4") {
+                finding
+                    .cause
+                    .get_or_insert(ddp_doctor_proto::report::Cause {
+                        kind: ddp_doctor_proto::report::CauseKind::Unknown,
+                        confidence: Confidence::Suspected,
+                    });
+            } else {
+                finding.cause = None;
+            }
+            finding
+        })
+        .collect()
+}
+
+/// When the passage of time alone may change the findings.
+fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
+    let model = situation.model;
+    let busy = model.processes.values().any(|process| {
+        !process.has_ended()
+            && process.threads.values().any(|thread| {
+                let hidden = thread.last_call.as_ref().is_some_and(|call| call.hidden);
+                thread.is_under_way() || hidden
+            })
+    });
+    let busy = busy || situation.settled().next().is_some();
+    let again = busy.then(|| situation.now.plus(model.timing.reexamination_interval));
+    let overdue = situation
+        .stalls
+        .iter()
+        .map(|stall| situation.overdue_at(stall))
+        .filter(|&at| at > situation.now);
+    let inside = situation.inside.iter().map(|inside| inside.overdue_at);
+    let inside = inside.filter(|&at| at > situation.now);
+    overdue.chain(inside).chain(again).min()
+}
+
+/// Whether the findings are equal except for elapsed times.
+fn same_findings(a: &[Finding], b: &[Finding]) -> bool {
+    let timeless = |findings: &[Finding]| -> Vec<Finding> {
+        findings
+            .iter()
+            .cloned()
+            .map(|mut finding| {
+                for call in &mut finding.per_rank {
+                    call.waited_ms = None;
+                }
+                finding
+            })
+            .collect()
+    };
+    timeless(a) == timeless(b)
+}
+
+/// Whether the rank states are equal except for elapsed times.
+fn same_ranks(a: &[Rank], b: &[Rank]) -> bool {
+    let timeless = |rank: &Rank| {
+        let mut rank = rank.clone();
+        if let Some(waiting) = &mut rank.waiting_in {
+            waiting.waited_ms = 0;
+        }
+        rank
+    };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| timeless(a) == timeless(b))
+}

@@ -1,0 +1,344 @@
+//! Calls and waits of a process.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::{ExceptionKind, Op};
+
+use crate::evidence::event::{Call, CallId, GroupInfo, Guard, Standing, ThreadId, Transfer};
+use crate::model::arrivals::{Averaged, Buckets};
+use crate::model::init::Init;
+use crate::timing::Timing;
+
+use super::{
+    Doing, KEPT_CALLS, KEPT_PLACES, KEPT_QUEUED, KEPT_STANDING, KEPT_UNDER_WAY, Process, Target,
+    Thread,
+};
+
+/// Calls of one place that were never waited for.
+#[derive(Clone, Debug)]
+pub struct Unawaited {
+    /// Operation.
+    pub op: Op,
+    /// Group.
+    pub group: Arc<GroupInfo>,
+    /// When each of the first few became known.
+    pub at: Vec<Timestamp>,
+    /// Number of such calls.
+    pub count: u64,
+}
+
+impl Process {
+    /// Whether a thread is inside a call or a wait.
+    #[must_use]
+    pub fn is_inside_a_call(&self) -> bool {
+        let mut threads = self.threads.values();
+        threads.any(|thread| !matches!(thread.doing, Doing::Nothing))
+    }
+
+    pub(in crate::model) fn site(
+        &mut self,
+        place: Arc<Where>,
+        caller: Option<Arc<Where>>,
+        guards: Arc<[Guard]>,
+        reading: bool,
+    ) {
+        if self.sites.len() >= KEPT_PLACES && !self.sites.contains_key(&place) {
+            return;
+        }
+        let site = self.sites.entry(place).or_default();
+        // Keep the first caller: it issued the first call at this place.
+        site.caller = site.caller.take().or(caller);
+        site.reading = reading;
+        if !guards.is_empty() {
+            site.guards = Some(guards);
+        }
+    }
+
+    pub(in crate::model) fn issued(&mut self, call: &Arc<Call>, target: Option<Target>) {
+        self.records += 1;
+        self.last_at = call.at;
+        self.step = self.step.max(call.step);
+        if call.op == Op::InitProcessGroup {
+            let nth = self.init.as_ref().map_or(0, |init| init.nth + 1);
+            self.init = Some(Init::begun(nth, call, &self.settings));
+        } else if self.init.is_none() && self.last_call.is_none() {
+            self.init = Init::of_communicator(call, self.rank, self.world_size, &self.settings);
+        }
+        let thread = self.thread(call.thread, call.at);
+        thread.failed = None;
+        thread.last_call = Some(Arc::clone(call));
+        thread.of_the_program |= !call.hidden;
+        if call.is_bucket() {
+            thread.sent.calls += 1;
+            thread.sent.bytes += call.bytes().unwrap_or(0);
+            thread.last_sent = Some((call.id, call.at));
+        }
+        if !call.is_async {
+            thread.doing = Doing::Call(Arc::clone(call));
+        }
+        thread.issuing = call.is_async.then(|| Arc::clone(call));
+        self.last_call = Some(Arc::clone(call));
+        let is_empty = matches!(call.op, Op::Barrier | Op::Broadcast | Op::Scatter);
+        if !call.hidden && call.seq > 0 && !is_empty {
+            // Only the first of several tensors is recorded.
+            let numel = call.numel.filter(|_| call.tensors <= 1);
+            self.largest_own = self.largest_own.max(numel.unwrap_or(u64::MAX));
+        }
+        self.queue(call);
+        if let Some(place) = &call.place {
+            if let Some(count) = self.places.get_mut(place) {
+                *count += 1;
+            } else if self.places.len() < KEPT_PLACES {
+                self.places.insert(Arc::clone(place), 1);
+            }
+        }
+        if let Some(target) = target {
+            self.calls.insert(call.id, target);
+            if self.calls.len() > KEPT_CALLS {
+                self.calls.pop_first();
+            }
+        }
+    }
+
+    /// Appends a call to the queue, if it occupies a stream.
+    fn queue(&mut self, call: &Arc<Call>) {
+        if call.queued_on().is_some() {
+            let kept = match self.followed.is_empty() {
+                true => KEPT_QUEUED,
+                false => KEPT_UNDER_WAY,
+            };
+            while self.queued.len() >= kept {
+                let oldest = self.queued.pop_front();
+                oldest.map(|call| self.followed.remove(&call.id));
+                self.queue_cut = true;
+            }
+            self.queued.push_back(Arc::clone(call));
+        }
+    }
+
+    /// Replaces a call by the same call with the contents that the layer below reported.
+    pub(in crate::model) fn told_beneath(&mut self, call: &Arc<Call>, at: Timestamp) {
+        self.records += 1;
+        self.last_at = at;
+        self.has_beneath = true;
+        let replace = |known: &mut Arc<Call>| {
+            if known.id == call.id {
+                *known = Arc::clone(call);
+            }
+        };
+        self.last_call.iter_mut().for_each(replace);
+        if let Some(thread) = self.threads.get_mut(&call.thread) {
+            thread.last_at = at;
+            thread.last_call.iter_mut().for_each(replace);
+            thread.issuing.iter_mut().for_each(replace);
+            if let Doing::Call(known) = &mut thread.doing {
+                replace(known);
+            }
+        }
+        self.queue(call);
+    }
+
+    /// A thread entered a function of the layer below, or returned from it.
+    pub(in crate::model) fn within(
+        &mut self,
+        thread: ThreadId,
+        function: Option<Arc<str>>,
+        at: Timestamp,
+    ) {
+        self.records += 1;
+        self.last_at = at;
+        self.has_beneath = true;
+        self.thread(thread, at).within = function.map(|function| (function, at));
+    }
+
+    pub(in crate::model) fn returned(&mut self, thread: ThreadId, call: CallId, at: Timestamp) {
+        self.records += 1;
+        self.last_at = at;
+        let thread = self.thread(thread, at);
+        if matches!(&thread.doing, Doing::Call(inside) if inside.id == call) {
+            thread.doing = Doing::Nothing;
+        }
+        thread.issuing.take_if(|it| it.id == call);
+        if let Some(init) = self.init.as_mut().filter(|init| init.call.id == call) {
+            init.over.get_or_insert(at);
+        }
+    }
+
+    /// A transfer of a call has not moved since `at`, or moves again.
+    pub(in crate::model) fn transfer(
+        &mut self,
+        call: CallId,
+        transfer: Transfer,
+        standing: Option<Standing>,
+        at: Timestamp,
+    ) {
+        self.records += 1;
+        let key = (call, transfer);
+        match standing {
+            // Beyond this number, further stalled transfers add no information.
+            Some(standing) if self.standing.len() < KEPT_STANDING => {
+                self.standing.insert(key, (standing, at));
+            }
+            Some(_) => {}
+            None => drop(self.standing.remove(&key)),
+        }
+    }
+
+    /// Whether it is blocked in a call that was issued asynchronously, or was until it ended.
+    #[must_use]
+    pub fn is_held_in(&self, call: &Call, now: Timestamp, timing: &Timing) -> bool {
+        let thread = self.threads.get(&call.thread);
+        let held = thread.and_then(|it| it.held_in(self.seen_until(now), timing));
+        held.is_some_and(|it| it.id == call.id)
+    }
+
+    /// Stalled transfers of a call, and since when each has not moved.
+    pub fn standing_of(
+        &self,
+        call: CallId,
+    ) -> impl Iterator<Item = (Transfer, Standing, Timestamp)> {
+        let of_call = self.standing.iter().filter(move |((of, _), _)| *of == call);
+        of_call.map(|((_, transfer), (standing, at))| (*transfer, *standing, *at))
+    }
+
+    /// Marks a call and the calls enqueued before it on its stream as complete. Returns those that
+    /// were not complete before, oldest first.
+    pub(in crate::model) fn completed(&mut self, id: CallId, at: Timestamp) -> Vec<CallId> {
+        self.completed_at = self.completed_at.max(Some(at));
+        let done = self.queued.iter().find(|call| call.id == id);
+        let Some(stream) = done.and_then(|call| call.on_stream).map(|on| on.stream) else {
+            self.standing.retain(|(of, _), _| *of != id);
+            return vec![id];
+        };
+        let (mut complete, mut under_way) = (Vec::new(), VecDeque::new());
+        for call in self.queued.drain(..) {
+            let behind = call.id > id || call.on_stream.is_some_and(|on| on.stream != stream);
+            match behind {
+                true => under_way.push_back(call),
+                false => complete.push(call.id),
+            }
+        }
+        for id in &complete {
+            self.followed.remove(id);
+        }
+        self.standing.retain(|(of, _), _| !complete.contains(of));
+        self.queue_cut &= !under_way.is_empty();
+        self.queued = under_way;
+        complete
+    }
+
+    /// The completion of the call will be reported, or already was: then the call is no longer
+    /// queued.
+    pub(in crate::model) fn follow(&mut self, id: CallId) {
+        if self.queued.iter().rev().any(|call| call.id == id) {
+            self.followed.insert(id);
+        }
+    }
+
+    /// A thread begins to wait. Returns the target of the wait, if known.
+    pub(in crate::model) fn wait_begin(
+        &mut self,
+        thread: ThreadId,
+        call: Option<CallId>,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    ) -> Option<Target> {
+        self.records += 1;
+        self.last_at = at;
+        let target = call.and_then(|call| self.calls.get(&call)).copied();
+        let thread = self.thread(thread, at);
+        thread.failed = None;
+        thread.of_the_program = true;
+        thread.issuing = None;
+        thread.doing = Doing::Wait(target, at, place);
+        target
+    }
+
+    /// A wait ends. Returns its target, if known.
+    pub(in crate::model) fn wait_end(
+        &mut self,
+        thread: ThreadId,
+        call: Option<CallId>,
+        at: Timestamp,
+    ) -> Option<Target> {
+        self.records += 1;
+        self.last_at = at;
+        let left = self
+            .exceptions
+            .iter()
+            .rev()
+            .find(|exception| exception.kind == ExceptionKind::LeftCollective)
+            .map(|exception| exception.at);
+        let thread = self.thread(thread, at);
+        let before = std::mem::replace(&mut thread.doing, Doing::Nothing);
+        if let Doing::Wait(Some(target), since, _) = before
+            && left.is_some_and(|left| left >= since)
+        {
+            thread.failed = Some((target, since, at));
+        }
+        call.and_then(|call| self.calls.get(&call)).copied()
+    }
+
+    /// A thread has waited for the buckets that it issued. Returns the place of the last of them,
+    /// with the wait; `None`: no bucket was recorded.
+    pub(in crate::model) fn averaged(
+        &mut self,
+        thread: ThreadId,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<(Target, Averaged)> {
+        let thread = self.threads.get_mut(&thread)?;
+        let buckets = std::mem::take(&mut thread.sent);
+        let (last, _) = thread.last_sent.take().filter(|(_, at)| *at <= from)?;
+        let averaged = Averaged { buckets, from, to };
+        Some((self.target(last)?, averaged))
+    }
+
+    /// The place of a recent call.
+    #[must_use]
+    pub fn target(&self, call: CallId) -> Option<Target> {
+        self.calls.get(&call).copied()
+    }
+
+    pub(in crate::model) fn unawaited(
+        &mut self,
+        op: Op,
+        group: Arc<GroupInfo>,
+        place: Arc<Where>,
+        at: Timestamp,
+    ) {
+        /// Enough to determine since when there have been several.
+        const KEPT: usize = 8;
+        if self.unawaited.len() >= KEPT_PLACES && !self.unawaited.contains_key(&place) {
+            return;
+        }
+        let known = self.unawaited.entry(place).or_insert_with(|| Unawaited {
+            op,
+            group,
+            at: Vec::new(),
+            count: 0,
+        });
+        known.count += 1;
+        if known.at.len() < KEPT {
+            known.at.push(at);
+        }
+    }
+
+    fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
+        let thread = self.threads.entry(id).or_insert_with(|| Thread {
+            doing: Doing::Nothing,
+            issuing: None,
+            last_call: None,
+            last_at: at,
+            of_the_program: false,
+            failed: None,
+            within: None,
+            sent: Buckets::default(),
+            last_sent: None,
+        });
+        thread.last_at = at;
+        thread
+    }
+}

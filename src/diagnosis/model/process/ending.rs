@@ -1,0 +1,215 @@
+//! How a process ends: exceptions, announcements, exit.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Exit, Timestamp, Where};
+use ddp_doctor_proto::{ExceptionKind, Op};
+
+use crate::evidence::event::{Call, CallId, OomKills, ThreadId};
+
+use super::{Doing, Process, libc_signal};
+
+/// The end of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// Time of the end.
+    pub at: Timestamp,
+    /// Exit status, as far as known.
+    pub exit: Exit,
+    /// Processes that the kernel killed for lack of memory at about that time.
+    pub oom_kills: OomKills,
+}
+
+/// The announcement of a process that it exits.
+#[derive(Clone, Debug)]
+pub struct Announced {
+    /// Exit status.
+    pub code: i32,
+    /// "main returned", "os._exit", …
+    pub how: Arc<str>,
+    /// Time of the announcement.
+    pub at: Timestamp,
+}
+
+/// An observed exception.
+#[derive(Clone, Debug)]
+pub struct Exception {
+    /// Where it was observed.
+    pub kind: ExceptionKind,
+    /// "Type: message".
+    pub text: Arc<str>,
+    /// Line in the user's program.
+    pub place: Option<Arc<Where>>,
+    /// Time of the observation.
+    pub at: Timestamp,
+    /// Id of the latest call issued before it; 0: none.
+    pub after_calls: u64,
+}
+
+impl Exception {
+    /// Whether it requests the process to exit, rather than being a failure.
+    #[must_use]
+    pub fn asks_to_end(&self) -> bool {
+        ["SystemExit", "KeyboardInterrupt"].iter().any(|name| {
+            self.text
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        })
+    }
+}
+
+/// How a process ended, or is ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending<'a> {
+    /// It is alive.
+    None,
+    /// By an uncaught exception.
+    Raised(&'a str),
+    /// By a signal, or with a non-zero status without an exception.
+    Died(Exit),
+    /// In order.
+    InOrder,
+}
+
+impl Process {
+    /// How it ended, from its exit status and its announcement.
+    #[must_use]
+    pub fn ending(&self) -> Ending<'_> {
+        let uncaught = self.uncaught();
+        let Some(end) = self.end else {
+            // An uncaught exception ends the rank, even while the interpreter is still shutting
+            // down.
+            return uncaught.map_or(Ending::None, |exception| Ending::Raised(&exception.text));
+        };
+        match (end.exit.code, end.exit.signal) {
+            (Some(0), _) => Ending::InOrder,
+            _ if self.aborted_on_its_way_out() => Ending::InOrder,
+            _ => match uncaught {
+                Some(exception) => Ending::Raised(&exception.text),
+                None if end.exit.code.is_none()
+                    && end.exit.signal.is_none()
+                    && self.announced_in_order() =>
+                {
+                    Ending::InOrder
+                }
+                None => Ending::Died(end.exit),
+            },
+        }
+    }
+
+    /// Whether it aborted after its program had ended in order. Threads of PyTorch may abort while
+    /// the interpreter shuts down.
+    #[must_use]
+    pub fn aborted_on_its_way_out(&self) -> bool {
+        self.end
+            .is_some_and(|end| end.exit.signal == Some(libc_signal::ABRT))
+            && self.announced_in_order()
+            && self.uncaught().is_none()
+    }
+
+    /// The uncaught exception.
+    #[must_use]
+    pub fn uncaught(&self) -> Option<&Exception> {
+        self.exceptions
+            .iter()
+            .find(|exception| exception.kind == ExceptionKind::Uncaught)
+    }
+
+    /// The exception that was being handled when this call was issued, except requests to exit.
+    #[must_use]
+    pub fn in_flight_at(&self, call: &Call) -> Option<&Exception> {
+        self.handled_at(call.at, call.id)
+            .find(|exception| !exception.asks_to_end())
+    }
+
+    fn handled_at(&self, at: Timestamp, call: CallId) -> impl Iterator<Item = &Exception> {
+        self.exceptions.iter().rev().filter(move |exception| {
+            exception.kind == ExceptionKind::InFlight
+                && exception.at <= at
+                && exception.after_calls + 1 >= call.0
+        })
+    }
+
+    /// The exception that diverted it before this call: one being handled, or an uncaught one.
+    #[must_use]
+    pub fn raised_before(&self, call: &Call) -> Option<&Exception> {
+        let uncaught = self.uncaught().filter(|exception| exception.at <= call.at);
+        self.in_flight_at(call).or(uncaught)
+    }
+
+    /// Whether it issued this call while exiting: after it had announced its exit, or while
+    /// handling a request to exit.
+    #[must_use]
+    pub fn is_leaving_at(&self, call: &Call) -> bool {
+        self.leaving
+            .is_some_and(|(since, thread)| since <= call.at && thread == call.thread)
+            || self
+                .handled_at(call.at, call.id)
+                .any(Exception::asks_to_end)
+    }
+
+    /// Whether it is leaving the program or a group, and no other thread communicates with other
+    /// ranks.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        let goes_on = |since: Timestamp, thread: ThreadId| {
+            let mut others = self.threads.iter().filter(|(id, _)| **id != thread);
+            others.any(|(_, other)| other.last_at > since)
+        };
+        let destroys = self.threads.values().any(|thread| {
+            matches!(&thread.doing, Doing::Call(call) if call.op == Op::DestroyProcessGroup)
+        });
+        destroys
+            || self
+                .leaving
+                .is_some_and(|(since, thread)| !goes_on(since, thread))
+            || self
+                .last_call
+                .as_ref()
+                .is_some_and(|call| self.is_leaving_at(call) && self.is_inside_a_call())
+    }
+
+    /// The exception that ended its latest initialisation of the world.
+    #[must_use]
+    pub fn init_failed(&self) -> Option<&Exception> {
+        let init = self.init.as_ref()?;
+        self.exceptions.iter().find(|exception| {
+            exception.kind == ExceptionKind::LeftCollective
+                && exception.at >= init.call.at
+                && exception.after_calls == init.call.id.0
+                && init.over.is_none_or(|over| exception.at <= over)
+        })
+    }
+
+    /// Whether it exited with status 0 after a regular shutdown of the interpreter, including exit
+    /// handlers.
+    #[must_use]
+    pub fn ended_through_the_interpreter(&self) -> bool {
+        self.end.is_some_and(|end| end.exit.code == Some(0))
+            && self
+                .announced
+                .as_ref()
+                .is_some_and(|announced| &*announced.how != "os._exit")
+    }
+
+    fn announced_in_order(&self) -> bool {
+        self.announced
+            .as_ref()
+            .is_some_and(|announced| announced.code == 0)
+    }
+
+    pub(in crate::model) fn raised(&mut self, mut exception: Exception) {
+        /// Enough for the first exceptions and the latest ones.
+        const KEPT: usize = 16;
+        self.records += 1;
+        self.last_at = exception.at;
+        if exception.kind == ExceptionKind::LeftForward {
+            self.turns.failed();
+        }
+        exception.after_calls = self.last_call.as_ref().map_or(0, |call| call.id.0);
+        if self.exceptions.len() == KEPT {
+            self.exceptions.remove(KEPT / 2);
+        }
+        self.exceptions.push(exception);
+    }
+}

@@ -1,0 +1,397 @@
+//! One process: its threads, its progress and its end.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::ProcessState;
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use crate::evidence::event::{
+    Call, CallId, GroupInfo, Guard, ProcessId, Stacks, Standing, ThreadId, Transfer,
+};
+use crate::evidence::settings;
+use crate::model::accumulation::Accumulation;
+use crate::model::group::GroupId;
+use crate::model::history::Turns;
+use crate::model::init::Init;
+use crate::model::memory::Memory;
+use crate::model::pace::Pace;
+use crate::model::parameters::Models;
+
+mod calls;
+mod ending;
+mod thread;
+
+pub use calls::Unawaited;
+pub use ending::{Announced, End, Ending, Exception};
+pub use thread::{Doing, Target, Thread};
+
+/// Maximum number of places kept per process.
+const KEPT_PLACES: usize = 4096;
+/// Maximum number of settings kept per process.
+const KEPT_SETTINGS: usize = 1024;
+/// Maximum number of enqueued calls kept per process, if their completion is not reported …
+const KEPT_QUEUED: usize = 128;
+/// … and if it is: these are the calls under way.
+const KEPT_UNDER_WAY: usize = 1024;
+/// Maximum number of stalled transfers kept per process.
+const KEPT_STANDING: usize = 256;
+/// Maximum number of calls per process whose later waits can be assigned.
+const KEPT_CALLS: usize = 4096;
+
+/// A process that joined a process group.
+#[derive(Debug)]
+pub struct Process {
+    /// Its id in the model.
+    pub id: ProcessId,
+    /// Global rank, if known.
+    pub rank: Option<u32>,
+    /// World size as known to the process.
+    pub world_size: Option<u32>,
+    /// Host name.
+    pub host: Arc<str>,
+    /// Process id on that host.
+    pub pid: u32,
+    /// Layer that captures its calls.
+    pub layer: Arc<str>,
+    /// The world it belongs to.
+    pub world: World,
+    /// State in the operating system.
+    pub state: ProcessState,
+    /// When that state last changed.
+    pub state_at: Timestamp,
+    /// Its end, if observed.
+    pub end: Option<End>,
+    /// From when on it was not observed; it may have ended at any time after.
+    pub unwatched: Option<Timestamp>,
+    /// Up to when its records are known; `None`: all of them, or it is still followed.
+    pub known_until: Option<Timestamp>,
+    /// Its announcement that it exits.
+    pub announced: Option<Announced>,
+    /// Since when it has been exiting, and the thread that announced it, usually the main thread.
+    pub leaving: Option<(Timestamp, ThreadId)>,
+    /// Observed exceptions, oldest first; a limited number.
+    pub exceptions: Vec<Exception>,
+    /// Threads that issued calls.
+    pub threads: BTreeMap<ThreadId, Thread>,
+    /// Training step; 0: before the first.
+    pub step: u64,
+    /// When that step began.
+    pub step_at: Timestamp,
+    /// Its turns: steps that are to synchronise gradients.
+    pub turns: Turns,
+    /// Which of its training forwards synchronise gradients.
+    pub accumulation: Accumulation,
+    /// Phases in progress, outermost first.
+    pub phases: Vec<Phase>,
+    /// Start and end of the phase that ended last.
+    pub last_phase: Option<(Timestamp, Timestamp)>,
+    /// Longest duration of a phase, by name.
+    pub phase_lengths: BTreeMap<Arc<str>, Duration>,
+    /// The latest call it issued.
+    pub last_call: Option<Arc<Call>>,
+    /// Latest calls enqueued on streams of devices that are not known to be complete, oldest first.
+    pub queued: VecDeque<Arc<Call>>,
+    /// Those of them whose completion will be reported.
+    pub followed: BTreeSet<CallId>,
+    /// Some of `queued` were dropped because there were too many.
+    pub queue_cut: bool,
+    /// Stalled network transfers: progress of each, and since when it has not moved.
+    pub standing: BTreeMap<(CallId, Transfer), (Standing, Timestamp)>,
+    /// Time of the latest reported completion of a call.
+    pub completed_at: Option<Timestamp>,
+    /// The layer below has reported on its calls.
+    pub has_beneath: bool,
+    /// Time of its latest record.
+    pub last_at: Timestamp,
+    /// When its input was last exhausted, and where.
+    pub input_ended: Option<(Timestamp, Option<Arc<Where>>)>,
+    /// First step in which its input was exhausted, once the training had begun.
+    pub input_ended_in_step: Option<u64>,
+    /// Number of calls issued at each place.
+    pub places: BTreeMap<Arc<Where>, u64>,
+    /// How the program reaches its places, if known.
+    pub sites: BTreeMap<Arc<Where>, Site>,
+    /// Longest wait at each place in nanoseconds, in calls that all peers joined: at least until
+    /// the last of them arrived, and to the end if that was recorded.
+    pub waits: BTreeMap<Arc<Where>, u64>,
+    /// Calls that were never waited for, by the place that issued them.
+    pub unawaited: BTreeMap<Arc<Where>, Unawaited>,
+    /// Captured stacks, oldest first: the first capture since its latest record, and the latest
+    /// two.
+    pub stacks: Vec<Arc<Stacks>>,
+    /// Its memory.
+    pub memory: Memory,
+    /// Steps, time spent and scheduling.
+    pub pace: Pace,
+    /// Versions and settings that ranks may have to agree on, with their latest values.
+    pub settings: BTreeMap<Arc<str>, Arc<str>>,
+    /// Fingerprint of the settings that are compared between ranks.
+    pub fingerprint: u64,
+    /// When it last reported a new or changed setting.
+    pub said_at: Timestamp,
+    /// When it reported which GPU it exchanges data from.
+    pub gpu_at: Option<Timestamp>,
+    /// Its latest attempt to join the world.
+    pub init: Option<Init>,
+    /// Largest element count of the program's own calls other than barrier, broadcast and scatter;
+    /// `u64::MAX` if one is unknown.
+    pub largest_own: u64,
+    /// Models whose gradients it averages with its peers.
+    pub models: Models,
+    /// Number of records received.
+    pub records: u64,
+    /// Number of records lost.
+    pub lost: u64,
+    /// Time of its latest record when the first loss was reported.
+    pub lost_at: Timestamp,
+    /// Number of groups it began to create and identified.
+    pub groups_made: u64,
+    /// It created groups without identifying them.
+    pub made_unknown_groups: bool,
+    /// Groups it is a member of, by the address of their [`GroupInfo`].
+    pub(super) groups: BTreeMap<usize, (Arc<GroupInfo>, GroupId)>,
+    /// Groups it joined before its rank was known, with their timeouts.
+    pub(super) early_groups: Vec<(Arc<GroupInfo>, Option<Duration>)>,
+    /// Recent calls whose completion or wait may still be reported.
+    calls: BTreeMap<CallId, Target>,
+}
+
+/// How a program reaches a place.
+#[derive(Clone, Debug, Default)]
+pub struct Site {
+    /// The call that led there first.
+    pub caller: Option<Arc<Where>>,
+    /// Tests in the source that decide whether the program reaches the place, nearest first.
+    pub guards: Option<Arc<[Guard]>>,
+    /// The source is still being read.
+    pub reading: bool,
+}
+
+/// A set of processes that can meet in groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct World {
+    /// Distinguishes it from other worlds of the job; may be empty.
+    pub name: Arc<str>,
+    /// Number of earlier worlds of that name, that is, of restarts.
+    pub generation: u32,
+}
+
+/// A phase marked by the program.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// Name given by the program.
+    pub name: Arc<str>,
+    /// When it began.
+    pub since: Timestamp,
+}
+
+impl Process {
+    pub(super) fn new(
+        id: ProcessId,
+        host: Arc<str>,
+        pid: u32,
+        layer: Arc<str>,
+        world: Arc<str>,
+    ) -> Self {
+        Self {
+            id,
+            rank: None,
+            world_size: None,
+            host,
+            pid,
+            layer,
+            world: World {
+                name: world,
+                generation: 0,
+            },
+            state: ProcessState::Unspecified,
+            state_at: Timestamp::default(),
+            end: None,
+            unwatched: None,
+            known_until: None,
+            announced: None,
+            leaving: None,
+            exceptions: Vec::new(),
+            threads: BTreeMap::new(),
+            step: 0,
+            step_at: Timestamp::default(),
+            turns: Turns::default(),
+            accumulation: Accumulation::default(),
+            phases: Vec::new(),
+            last_phase: None,
+            phase_lengths: BTreeMap::new(),
+            last_call: None,
+            queued: VecDeque::new(),
+            followed: BTreeSet::new(),
+            queue_cut: false,
+            standing: BTreeMap::new(),
+            completed_at: None,
+            has_beneath: false,
+            last_at: Timestamp::default(),
+            input_ended: None,
+            input_ended_in_step: None,
+            places: BTreeMap::new(),
+            sites: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            unawaited: BTreeMap::new(),
+            stacks: Vec::new(),
+            memory: Memory::default(),
+            pace: Pace::default(),
+            settings: BTreeMap::new(),
+            fingerprint: 0,
+            said_at: Timestamp::default(),
+            gpu_at: None,
+            init: None,
+            largest_own: 0,
+            models: Models::default(),
+            records: 0,
+            lost: 0,
+            lost_at: Timestamp::default(),
+            groups_made: 0,
+            made_unknown_groups: false,
+            groups: BTreeMap::new(),
+            early_groups: Vec::new(),
+            calls: BTreeMap::new(),
+        }
+    }
+
+    /// Whether it is known from logs alone: calls that these do not state may have been made.
+    #[must_use]
+    pub fn is_from_text(&self) -> bool {
+        &*self.layer == crate::model::TEXT_LAYER
+    }
+
+    /// Whether it has ended, so that no further events follow.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Whether its own announcement is the only evidence of its end.
+    #[must_use]
+    pub const fn ended_by_its_own_word(&self) -> bool {
+        self.end.is_some() && self.unwatched.is_some()
+    }
+
+    /// Whether the operating system has stopped it.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.end.is_none() && self.state == ProcessState::Stopped
+    }
+
+    /// Groups that it is a member of.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> {
+        self.groups.values().map(|(_, id)| *id)
+    }
+
+    /// Whether it began to join the world and has not returned, or returned with an error.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        let init = self.init.as_ref();
+        init.is_some_and(|init| init.over.is_none() || self.init_failed().is_some())
+    }
+
+    /// Up to when its activity is known: `now`, its end, or the end of its records.
+    #[must_use]
+    pub fn seen_until(&self, now: Timestamp) -> Timestamp {
+        let ended = self.end.map(|end| end.at);
+        let limits = ended.into_iter().chain(self.known_until);
+        limits.fold(now, Timestamp::min)
+    }
+
+    pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>, at: Timestamp) {
+        let known = self.settings.get(&name);
+        if known == Some(&value) || (known.is_none() && self.settings.len() >= KEPT_SETTINGS) {
+            return;
+        }
+        for said in [known, Some(&value)].into_iter().flatten() {
+            self.fingerprint ^= settings::fingerprint(&name, said).unwrap_or(0);
+        }
+        self.said_at = at;
+        if &*name == settings::GPU {
+            self.gpu_at = Some(at);
+        }
+        self.settings.insert(name, value);
+    }
+
+    /// The step in progress at a recent time; samples taken from outside arrive late. `None`: the
+    /// program was over, and its memory released.
+    pub(super) fn step_at_time(&self, at: Timestamp) -> Option<u64> {
+        let is_over = self.announced.as_ref().is_some_and(|it| it.at <= at);
+        let before = u64::from(at < self.step_at);
+        (!is_over).then(|| self.step.saturating_sub(before))
+    }
+
+    pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {
+        /// More than programs nest.
+        const KEPT: usize = 64;
+        if self.phases.len() < KEPT {
+            self.phases.push(Phase { name, since: at });
+        }
+    }
+
+    pub(super) fn phase_ended(&mut self, name: &Arc<str>, at: Timestamp) {
+        /// More names than programs use.
+        const KEPT: usize = 256;
+        let Some(i) = self.phases.iter().rposition(|open| open.name == *name) else {
+            return;
+        };
+        let since = self.phases.remove(i).since;
+        self.last_phase = Some((since, at));
+        self.pace.phase(since, at);
+        let length = at.since(since);
+        if self.phase_lengths.len() < KEPT || self.phase_lengths.contains_key(name) {
+            let longest = self.phase_lengths.entry(Arc::clone(name)).or_default();
+            *longest = length.max(*longest);
+        }
+    }
+
+    /// Adds a capture of stacks, which says nothing about progress. Captures from before the latest
+    /// record are dropped.
+    pub(super) fn stood(&mut self, stacks: Arc<Stacks>) {
+        /// The first capture since the latest record, and the latest two.
+        const KEPT: usize = 3;
+        let last_at = self.last_at;
+        self.stacks.retain(|older| older.at >= last_at);
+        if self.stacks.len() == KEPT {
+            self.stacks.remove(1);
+        }
+        self.stacks.push(stacks);
+    }
+}
+
+/// Whether a thread of the process is inside this call.
+#[must_use]
+pub fn is_inside(process: &Process, call: &Call) -> bool {
+    process
+        .threads
+        .values()
+        .any(|thread| matches!(&thread.doing, Doing::Call(inside) if inside.id == call.id))
+}
+
+/// Signal numbers on Linux.
+pub mod libc_signal {
+    /// Hangup of the terminal.
+    pub const HUP: i32 = 1;
+    /// Interrupt from the keyboard.
+    pub const INT: i32 = 2;
+    /// Quit from the keyboard.
+    pub const QUIT: i32 = 3;
+    /// Abort.
+    pub const ABRT: i32 = 6;
+    /// Kill.
+    pub const KILL: i32 = 9;
+    /// Termination request.
+    pub const TERM: i32 = 15;
+
+    /// Whether the signal is a reaction to a failure, sent by the launcher or by the process
+    /// itself.
+    #[must_use]
+    pub const fn is_asked(signal: i32) -> bool {
+        matches!(signal, HUP | INT | QUIT | ABRT | TERM)
+    }
+
+    pub use ddp_doctor_proto::words::signal_name as name;
+}

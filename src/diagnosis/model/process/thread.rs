@@ -1,0 +1,98 @@
+//! Threads of a process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use crate::evidence::event::{Call, CallId};
+use crate::model::arrivals::Buckets;
+use crate::model::channel::Post;
+use crate::model::group::GroupId;
+use crate::timing::Timing;
+
+/// A thread that issued calls.
+#[derive(Clone, Debug)]
+pub struct Thread {
+    /// Its current activity.
+    pub doing: Doing,
+    /// Asynchronous call that has not returned.
+    pub(super) issuing: Option<Arc<Call>>,
+    /// The latest call it issued.
+    pub last_call: Option<Arc<Call>>,
+    /// Time of its latest record.
+    pub last_at: Timestamp,
+    /// It issued a call or wait of the program itself. Threads of the backward pass issue only
+    /// DDP's calls.
+    pub of_the_program: bool,
+    /// Target, start and end of its latest wait, if an exception ended it and no call or wait
+    /// followed.
+    pub failed: Option<(Target, Timestamp, Timestamp)>,
+    /// Function of the layer below that it is inside, and since when.
+    pub within: Option<(Arc<str>, Timestamp)>,
+    /// DDP's buckets issued since it last waited for buckets.
+    pub(super) sent: Buckets,
+    pub(super) last_sent: Option<(CallId, Timestamp)>,
+}
+
+impl Thread {
+    /// Whether it is inside a call or a wait.
+    #[must_use]
+    pub const fn is_under_way(&self) -> bool {
+        !matches!(self.doing, Doing::Nothing) || self.issuing.is_some()
+    }
+
+    /// The asynchronous call that counts as blocked, because it has not returned for `blocked_issue`.
+    #[must_use]
+    pub fn held_in(&self, now: Timestamp, timing: &Timing) -> Option<&Arc<Call>> {
+        let held = self.issuing.as_ref();
+        held.filter(|call| call.at.plus(timing.blocked_issue) <= now)
+    }
+
+    /// Since when it has been inside a function of the layer below, if for at least `long`.
+    #[must_use]
+    pub fn within_since(&self, now: Timestamp, long: Duration) -> Option<Timestamp> {
+        let (_, since) = self.within.as_ref()?;
+        (since.plus(long) <= now).then_some(*since)
+    }
+
+    /// The call that it is inside. An asynchronous call counts once it is blocked.
+    #[must_use]
+    pub fn inside(&self, now: Timestamp, timing: &Timing) -> Option<&Arc<Call>> {
+        match &self.doing {
+            Doing::Call(call) => Some(call),
+            Doing::Nothing => self.held_in(now, timing),
+            Doing::Wait(..) => None,
+        }
+    }
+}
+
+/// The place of a call that a thread may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The calls of a group with one sequence number.
+    Join(GroupId, u64),
+    /// A call in the point-to-point traffic of a group.
+    Message(GroupId, Post),
+}
+
+impl Target {
+    /// The group of the call.
+    #[must_use]
+    pub const fn group(self) -> GroupId {
+        match self {
+            Self::Join(group, _) | Self::Message(group, _) => group,
+        }
+    }
+}
+
+/// Current activity of a thread.
+#[derive(Clone, Debug)]
+pub enum Doing {
+    /// None that is recorded: it runs the user's code.
+    Nothing,
+    /// A call that has not returned.
+    Call(Arc<Call>),
+    /// A wait, with its target (`None`: unknown), start and line.
+    Wait(Option<Target>, Timestamp, Option<Arc<Where>>),
+}

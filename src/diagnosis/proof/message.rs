@@ -1,0 +1,196 @@
+//! Certificates about a send and a receive that do not match.
+
+use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact};
+use ddp_doctor_proto::{DType, Op};
+
+use crate::proof::absence::never_came;
+use crate::proof::{Rejection, member};
+
+/// The n-th send and the n-th receive between two ranks, with the same tag if tags are used, whose
+/// sizes do not fit. With tags (Gloo), a message may be smaller than its receive.
+pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
+    let wrong = Rejection::WrongFacts(CertificateKind::Contradiction, "a send and its receive");
+    let [
+        Fact::Issued {
+            rank: from,
+            group,
+            seq,
+            call: send,
+            ..
+        },
+        Fact::Issued {
+            rank: to,
+            group: other_group,
+            seq: other_seq,
+            call: receive,
+            ..
+        },
+    ] = facts
+    else {
+        return Err(wrong);
+    };
+    if send.op != Op::Send.to_string() || receive.op != Op::Recv.to_string() {
+        return Err(wrong);
+    }
+    member(group, *from)?;
+    member(group, *to)?;
+    let meet = group == other_group
+        && seq == other_seq
+        && *seq > 0
+        && send.tag == receive.tag
+        && send.root == Some(*to)
+        && receive.root == Some(*from);
+    if !meet {
+        return Err(Rejection::NotOneJoin);
+    }
+    let size = |call: &CallSignature| {
+        let dtype = DType::from_name(call.dtype.as_deref()?)?;
+        call.numel?.checked_mul(dtype.size()?)
+    };
+    let (sent, room) = (size(send), size(receive));
+    let elements = send
+        .numel
+        .zip(receive.numel)
+        .filter(|_| send.dtype == receive.dtype);
+    match sent.zip(room).or(elements) {
+        Some((sent, room)) if sent > room || (sent < room && send.tag.is_none()) => Ok(()),
+        _ => Err(Rejection::CallsMatch),
+    }
+}
+
+/// A receive and a send that wait for each other with different tags. Tags distinguish messages on
+/// backends where a send waits for its receive.
+pub(super) fn check_tags(facts: &[Fact]) -> Result<(), Rejection> {
+    let wrong = || {
+        Rejection::WrongFacts(
+            CertificateKind::Contradiction,
+            "a receive that waits, a send that waits, and that neither has its partner",
+        )
+    };
+    let [
+        Fact::Waits {
+            rank: to,
+            group,
+            seq,
+            call: receive,
+            only_thread,
+            ..
+        },
+        Fact::Waits {
+            rank: from,
+            group: send_group,
+            seq: send_seq,
+            call: send,
+            only_thread: send_only_thread,
+            ..
+        },
+        never_sent,
+        never_received,
+    ] = facts
+    else {
+        return Err(wrong());
+    };
+    if send_group != group {
+        return Err(Rejection::NotOneJoin);
+    }
+    if never_came(*to, group, *seq, receive, never_sent)? != *from {
+        return Err(wrong());
+    }
+    let Fact::NeverPosted {
+        rank,
+        group: never_in,
+        op,
+        peer,
+        tag,
+        last,
+    } = never_received
+    else {
+        return Err(wrong());
+    };
+    let answers = send.op == Op::Send.to_string()
+        && send.root == Some(*to)
+        && *op == Op::Recv.to_string()
+        && (rank, never_in, *peer, *tag) == (to, group, *from, send.tag);
+    if !answers {
+        return Err(wrong());
+    }
+    if last >= send_seq {
+        return Err(Rejection::DidCome(*to));
+    }
+    if !matches!((send.tag, receive.tag), (Some(a), Some(b)) if a != b) {
+        return Err(Rejection::CallsMatch);
+    }
+    for (only, rank) in [(only_thread, to), (send_only_thread, from)] {
+        if !only {
+            return Err(Rejection::MayStillCome(*rank));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::testing::{checked, issued, message, never_posted, waits};
+
+    #[test]
+    fn size_contradiction_needs_sizes_that_do_not_fit() {
+        let kind = CertificateKind::Contradiction;
+        let facts = |sent, room| {
+            vec![
+                issued(0, 2, message("send", 0, 1, sent)),
+                issued(1, 2, message("recv", 1, 1, room)),
+            ]
+        };
+        assert_eq!(checked(kind, facts(8, 4)), Ok(()));
+        assert_eq!(checked(kind, facts(4, 4)), Err(Rejection::CallsMatch));
+        assert_eq!(checked(kind, facts(4, 8)), Err(Rejection::CallsMatch));
+        let mut without_tags = facts(4, 8);
+        for fact in &mut without_tags {
+            if let Fact::Issued { call, .. } = fact {
+                call.tag = None;
+            }
+        }
+        assert_eq!(checked(kind, without_tags), Ok(()));
+        let apart = vec![
+            issued(0, 2, message("send", 0, 1, 8)),
+            issued(1, 3, message("recv", 1, 1, 4)),
+        ];
+        assert_eq!(checked(kind, apart), Err(Rejection::NotOneJoin));
+        let both_send = vec![
+            issued(0, 2, message("send", 0, 1, 8)),
+            issued(1, 2, message("send", 1, 1, 4)),
+        ];
+        assert!(checked(kind, both_send.clone()).is_err());
+        // They are no calls of one collective either.
+        assert!(checked(CertificateKind::UnsatisfiableJoin, both_send).is_err());
+        assert!(checked(CertificateKind::UnsatisfiableJoin, facts(8, 4)).is_err());
+    }
+
+    #[test]
+    fn tags_contradict_only_if_both_sides_wait() {
+        let kind = CertificateKind::Contradiction;
+        let facts = |sent, wanted| {
+            vec![
+                waits(1, 1, message("recv", 1, wanted, 4), true),
+                waits(0, 1, message("send", 0, sent, 4), true),
+                never_posted(0, "send", wanted, 0),
+                never_posted(1, "recv", sent, 0),
+            ]
+        };
+        assert_eq!(checked(kind, facts(1, 2)), Ok(()));
+        assert_eq!(checked(kind, facts(2, 2)), Err(Rejection::CallsMatch));
+        let mut came = facts(1, 2);
+        came[3] = never_posted(1, "recv", 1, 1);
+        assert_eq!(checked(kind, came), Err(Rejection::DidCome(1)));
+        let mut came = facts(1, 2);
+        came[2] = never_posted(0, "send", 2, 1);
+        assert_eq!(checked(kind, came), Err(Rejection::DidCome(0)));
+        let mut goes_on = facts(1, 2);
+        goes_on[1] = waits(0, 1, message("send", 0, 1, 4), false);
+        assert_eq!(checked(kind, goes_on), Err(Rejection::MayStillCome(0)));
+        let mut only_issued = facts(1, 2);
+        only_issued[1] = issued(0, 1, message("send", 0, 1, 4));
+        assert!(checked(kind, only_issued).is_err());
+    }
+}

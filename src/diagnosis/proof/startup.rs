@@ -1,0 +1,374 @@
+//! Certificates about ranks that begin to form a world.
+
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::report::{CertificateKind, Fact};
+
+use crate::evidence::backends::is_nccl;
+use crate::proof::Rejection;
+
+/// Two processes that expect each other, with contradicting descriptions of the world.
+///
+/// They expect each other because they meet at one address, or because one launcher started both
+/// for one world. In the latter case they contradict each other if they use different ports.
+pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
+    let [
+        Fact::Joins {
+            rank,
+            host,
+            pid,
+            world_size,
+            address,
+            port,
+            backend,
+            launcher,
+            nth,
+            since,
+            until,
+        },
+        Fact::Joins {
+            rank: other_rank,
+            host: other_host,
+            pid: other_pid,
+            world_size: other_size,
+            address: other_address,
+            port: other_port,
+            backend: other_backend,
+            launcher: other_launcher,
+            nth: other_nth,
+            since: other_since,
+            until: other_until,
+        },
+    ] = facts
+    else {
+        return Err(Rejection::WrongFacts(
+            CertificateKind::Contradiction,
+            "two processes that join a world",
+        ));
+    };
+    let one_host = host == other_host;
+    let at_one_time =
+        until.is_none_or(|end| end >= *other_since) && other_until.is_none_or(|end| end >= *since);
+    if nth != other_nth || (one_host && pid == other_pid) || !at_one_time {
+        return Err(Rejection::NotOneWorld);
+    }
+    let one_place =
+        address == other_address && port == other_port && (one_host || !is_loopback(address));
+    if one_place {
+        let sizes = matches!((world_size, other_size), (Some(a), Some(b)) if a != b);
+        let backends = matches!((backend, other_backend), (Some(a), Some(b)) if never_meet(a, b));
+        return if sizes || backends || rank == other_rank {
+            Ok(())
+        } else {
+            Err(Rejection::CallsMatch)
+        };
+    }
+    let one_launch =
+        one_host && launcher.is_some() && launcher == other_launcher && rank != other_rank;
+    if !one_launch || world_size != other_size {
+        return Err(Rejection::NotOneWorld);
+    }
+    match (port, other_port) {
+        (Some(port), Some(other)) if port != other => Ok(()),
+        _ => Err(Rejection::CallsMatch),
+    }
+}
+
+/// Two processes of one world with different values of a setting that must be equal, or with one
+/// GPU that they must not share.
+pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
+    let [
+        Fact::Joins {
+            rank,
+            host,
+            pid,
+            address,
+            port,
+            nth,
+            since,
+            until,
+            ..
+        },
+        Fact::Joins {
+            rank: other_rank,
+            host: other_host,
+            pid: other_pid,
+            address: other_address,
+            port: other_port,
+            nth: other_nth,
+            since: other_since,
+            until: other_until,
+            ..
+        },
+        Fact::Setting {
+            rank: of,
+            host: at,
+            pid: by,
+            name,
+            value,
+        },
+        Fact::Setting {
+            rank: of_other,
+            host: at_other,
+            pid: by_other,
+            name: other_name,
+            value: other,
+        },
+    ] = facts
+    else {
+        return Err(Rejection::WrongFacts(
+            CertificateKind::Contradiction,
+            "two processes that join a world, and what each of them has",
+        ));
+    };
+    let theirs = (of, at, by) == (rank, host, pid)
+        && (of_other, at_other, by_other) == (other_rank, other_host, other_pid);
+    let one_host = host == other_host;
+    let at_one_time =
+        until.is_none_or(|end| end >= *other_since) && other_until.is_none_or(|end| end >= *since);
+    let one_place = (address, port, nth) == (other_address, other_port, other_nth)
+        && (one_host || !is_loopback(address));
+    if !theirs || !at_one_time || !one_place || rank == other_rank || (one_host && pid == other_pid)
+    {
+        return Err(Rejection::NotOneWorld);
+    }
+    let contradict = name == other_name
+        && match name.as_str() {
+            // A PCI address is only unique within a host.
+            "gpu" => {
+                let of_host = value.as_ref().is_some_and(|gpu| gpu.starts_with("pci "));
+                value.is_some() && value == other && (one_host || !of_host)
+            }
+            name if name.starts_with("env.") => value != other,
+            _ => value.is_some() && other.is_some() && value != other,
+        };
+    match contradict {
+        true => Ok(()),
+        false => Err(Rejection::CallsMatch),
+    }
+}
+
+/// Whether the two backends share no device: "gloo" and "cpu:gloo,cuda:nccl" meet on the CPU.
+pub(crate) fn never_meet(a: &str, b: &str) -> bool {
+    let (a, b) = (by_device(a), by_device(b));
+    let of = |backends: &BTreeMap<&str, String>, device: &str| {
+        backends.get(device).or(backends.get("")).cloned()
+    };
+    let devices = a.keys().chain(b.keys());
+    !a.is_empty()
+        && !b.is_empty()
+        && devices.into_iter().all(|device| {
+            let (a, b) = (of(&a, device), of(&b, device));
+            match (a, b) {
+                // PyTorch chooses which implementation such a name selects.
+                (Some(a), Some(b)) => a != b && !(is_nccl(&a) && is_nccl(&b)),
+                _ => true,
+            }
+        })
+}
+
+/// Whether the interfaces that the variable names are not up with an address: any of them for Gloo,
+/// all of them for NCCL.
+pub(super) fn is_unusable(variable: &str, value: &str, seen: &[String]) -> bool {
+    let usable = |interface: &str| {
+        let (name, facts) = interface.split_once('=').unwrap_or((interface, ""));
+        let has = |fact: &str| facts.split(',').any(|known| known == fact);
+        (has("up") && (has("ipv4") || has("ipv6"))).then(|| name.to_owned())
+    };
+    let usable: Vec<String> = seen.iter().filter_map(|it| usable(it)).collect();
+    let plain = match variable {
+        "NCCL_SOCKET_IFNAME" => value.trim_start_matches(['^', '=']),
+        _ => value,
+    };
+    let names = plain.split(',').map(str::trim);
+    let mut names = names.filter(|name| !name.is_empty());
+    match (variable, value.as_bytes().first()) {
+        _ if seen.is_empty() || value.trim().is_empty() => false,
+        ("GLOO_SOCKET_IFNAME", _) => names.any(|name| !usable.iter().any(|it| it == name)),
+        ("NCCL_SOCKET_IFNAME", Some(b'=')) => names.all(|name| !usable.iter().any(|it| it == name)),
+        ("NCCL_SOCKET_IFNAME", Some(b'^')) => usable
+            .iter()
+            .all(|it| names.clone().any(|name| it.starts_with(name))),
+        ("NCCL_SOCKET_IFNAME", _) => {
+            names.all(|name| !usable.iter().any(|it| it.starts_with(name)))
+        }
+        _ => false,
+    }
+}
+
+/// Backends by device; the key "" holds for all other devices.
+fn by_device(text: &str) -> BTreeMap<&str, String> {
+    let parts = text.split(',').filter(|part| !part.trim().is_empty());
+    parts
+        .map(|part| match part.split_once(':') {
+            Some((device, backend)) => (device.trim(), backend.trim().to_ascii_lowercase()),
+            None => ("", part.trim().to_ascii_lowercase()),
+        })
+        .collect()
+}
+
+fn is_loopback(address: &str) -> bool {
+    matches!(address, "localhost" | "::1" | "[::1]") || address.starts_with("127.")
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::report::{Certificate, Timestamp};
+
+    use super::*;
+    use crate::proof::check;
+
+    /// A process from "RANK/SIZE ADDRESS:PORT BACKEND [HOST]"; the default host is "node".
+    fn joins(text: &str, pid: u32, launcher: Option<u32>) -> Fact {
+        let words: Vec<&str> = text.split(' ').collect();
+        let (rank, size) = words[0].split_once('/').unwrap();
+        let (address, port) = words[1].rsplit_once(':').unwrap();
+        Fact::Joins {
+            rank: rank.parse().unwrap(),
+            host: words.get(3).unwrap_or(&"node").to_string(),
+            pid,
+            world_size: size.parse().ok(),
+            address: address.into(),
+            port: port.parse().ok(),
+            backend: Some(words[2].to_owned()),
+            launcher,
+            nth: 0,
+            since: Timestamp(u64::from(pid)),
+            until: None,
+        }
+    }
+
+    fn checked(a: &str, b: &str) -> Result<(), Rejection> {
+        launched(a, b, None)
+    }
+
+    fn launched(a: &str, b: &str, launcher: Option<u32>) -> Result<(), Rejection> {
+        let facts = vec![joins(a, 1, launcher), joins(b, 2, launcher)];
+        check(&Certificate {
+            kind: CertificateKind::Contradiction,
+            facts,
+        })
+    }
+
+    #[test]
+    fn ranks_at_one_address_must_agree() {
+        let one = "0/2 localhost:29500 gloo";
+        assert_eq!(checked(one, "1/3 localhost:29500 gloo"), Ok(()));
+        assert_eq!(checked(one, "0/2 localhost:29500 gloo"), Ok(()));
+        assert_eq!(checked(one, "1/2 localhost:29500 nccl"), Ok(()));
+        let fine = checked(one, "1/2 localhost:29500 gloo");
+        assert_eq!(fine, Err(Rejection::CallsMatch));
+    }
+
+    #[test]
+    fn ended_process_meets_no_later_one() {
+        let mut facts = vec![
+            joins("0/2 localhost:29500 gloo", 1, None),
+            joins("0/2 localhost:29500 gloo", 9, None),
+        ];
+        if let Fact::Joins { until, .. } = &mut facts[0] {
+            *until = Some(Timestamp(5));
+        }
+        let kind = CertificateKind::Contradiction;
+        let verdict = check(&Certificate { kind, facts });
+        assert_eq!(verdict, Err(Rejection::NotOneWorld));
+    }
+
+    #[test]
+    fn different_ports_contradict_only_under_one_launcher() {
+        let (one, other) = ("0/2 localhost:29500 gloo", "1/2 localhost:29501 gloo");
+        assert_eq!(checked(one, other), Err(Rejection::NotOneWorld));
+        assert_eq!(launched(one, other, Some(7)), Ok(()));
+        // Another name may be the same host.
+        let named = launched(one, "1/2 node:29500 gloo", Some(7));
+        assert_eq!(named, Err(Rejection::CallsMatch));
+        let there = launched(one, "1/2 localhost:29501 gloo other", Some(7));
+        assert_eq!(there, Err(Rejection::NotOneWorld));
+    }
+
+    #[test]
+    fn each_host_has_its_own_localhost() {
+        let one = "0/2 127.0.0.1:29500 gloo";
+        let there = checked(one, "0/2 127.0.0.1:29500 gloo other");
+        assert_eq!(there, Err(Rejection::NotOneWorld));
+    }
+
+    /// Checks two processes that join at these places with these values of a setting.
+    fn settings(places: [&str; 2], name: &str, values: [Option<&str>; 2]) -> Result<(), Rejection> {
+        let joins = [joins(places[0], 1, None), joins(places[1], 2, None)];
+        let has = |rank: u32, place: &str| Fact::Setting {
+            rank,
+            host: place.split(' ').nth(3).unwrap_or("node").to_owned(),
+            pid: rank + 1,
+            name: name.to_owned(),
+            value: values[rank as usize].map(str::to_owned),
+        };
+        let has = [has(0, places[0]), has(1, places[1])];
+        check(&Certificate {
+            kind: CertificateKind::Contradiction,
+            facts: joins.into_iter().chain(has).collect(),
+        })
+    }
+
+    #[test]
+    fn ranks_at_one_address_need_equal_settings_and_separate_gpus() {
+        let here = ["0/2 node:29500 nccl", "1/2 node:29500 nccl"];
+        let fine = Err(Rejection::CallsMatch);
+        assert_eq!(settings(here, "nccl", [Some("2.26"), Some("2.27")]), Ok(()));
+        assert_eq!(settings(here, "nccl", [Some("2.27"), Some("2.27")]), fine);
+        assert_eq!(settings(here, "nccl", [Some("2.27"), None]), fine);
+        assert_eq!(
+            settings(here, "env.NCCL_ALGO", [Some("Tree"), None]),
+            Ok(())
+        );
+        assert_eq!(settings(here, "env.NCCL_ALGO", [None, None]), fine);
+        assert_eq!(
+            settings(here, "gpu", [Some("GPU-1"), Some("GPU-1")]),
+            Ok(())
+        );
+        assert_eq!(settings(here, "gpu", [Some("GPU-1"), Some("GPU-2")]), fine);
+        assert_eq!(settings(here, "gpu", [None, None]), fine);
+        let hosts = ["0/2 node:29500 nccl a", "1/2 node:29500 nccl b"];
+        let place = [Some("pci 0000:1b:00"); 2];
+        assert_eq!(settings(hosts, "gpu", place), fine);
+        assert_eq!(settings(here, "gpu", place), Ok(()));
+    }
+
+    #[test]
+    fn ranks_at_different_addresses_may_have_other_settings() {
+        let ports = ["0/2 node:29500 nccl", "1/2 node:29501 nccl"];
+        let values = [Some("2.26"), Some("2.27")];
+        let of_others = Err(Rejection::NotOneWorld);
+        assert_eq!(settings(ports, "nccl", values), of_others);
+        let loopbacks = ["0/2 localhost:29500 nccl a", "1/2 localhost:29500 nccl b"];
+        assert_eq!(settings(loopbacks, "nccl", values), of_others);
+        let one_rank = ["0/2 node:29500 nccl", "0/2 node:29500 nccl"];
+        assert_eq!(settings(one_rank, "nccl", values), of_others);
+    }
+
+    #[test]
+    fn unusable_interface_settings_are_detected() {
+        let seen = ["lo=up,loopback,ipv4", "eth0=up,ipv4", "eth1=ipv4"].map(str::to_owned);
+        let check = |variable: &str, value: &str| is_unusable(variable, value, &seen);
+        assert!(check("GLOO_SOCKET_IFNAME", "eth"));
+        assert!(check("GLOO_SOCKET_IFNAME", "eth1"));
+        assert!(!check("GLOO_SOCKET_IFNAME", "eth0,lo"));
+        assert!(check("NCCL_SOCKET_IFNAME", "ib"));
+        assert!(check("NCCL_SOCKET_IFNAME", "^eth,lo"));
+        assert!(!check("NCCL_SOCKET_IFNAME", "eth"));
+        assert!(!check("NCCL_SOCKET_IFNAME", "^lo"));
+        assert!(!check("GLOO_SOCKET_IFNAME", ""));
+    }
+
+    #[test]
+    fn backends_meet_on_a_common_device() {
+        assert!(never_meet("gloo", "nccl"));
+        assert!(never_meet("cpu:gloo", "nccl,cpu:mpi"));
+        assert!(!never_meet("gloo", "cpu:gloo,cuda:nccl"));
+        assert!(!never_meet("nccl", "cpu:gloo,cuda:nccl"));
+        assert!(!never_meet("nccl", "nccl2"));
+        assert!(never_meet("nccl2", "cuda:gloo"));
+        assert!(never_meet("fake", "gloo"));
+        assert!(!never_meet("", "gloo"));
+    }
+}

@@ -1,0 +1,568 @@
+//! DDP's contract with its ranks: the same model on all of them, and a gradient for each parameter
+//! after every synchronised backward pass. Determines which ranks broke it, and which stalls follow
+//! from that.
+//!
+//! A rank's report about its own model is certain. Its effect on other ranks shows only when they
+//! meet: a rank that lacks gradients may still get them in a second backward pass of the step, and
+//! until then no rank is to blame.
+
+use ddp_doctor_proto::report::Timestamp;
+
+use crate::evidence::align::{OddOnes, odd_ones};
+use crate::model::{Ending, Group, GroupId, Parameter, Process, Replica, Said, parse};
+use crate::situation::Situation;
+use crate::situation::origin::Origin;
+
+/// Text of the exception that DDP raises at the next forward.
+pub const UNFINISHED: &str = "Expected to have finished reduction in the prior iteration";
+/// Maximum number of models compared per group.
+const MOST_MODELS: u32 = 64;
+/// Maximum number of distinct layouts that are compared parameter by parameter.
+const MOST_SORTS: usize = 16;
+
+/// A breach of the contract.
+#[derive(Clone, Debug)]
+pub struct Breach {
+    /// Kind of breach.
+    pub kind: Kind,
+    /// The group that averages gradients.
+    pub group: GroupId,
+    /// 1-based index of the model within the group; 0: none in particular.
+    pub model: u32,
+    /// Ranks that broke it, or all ranks that disagree, ascending.
+    pub root: Vec<u32>,
+    /// Ranks that other ranks miss because of it.
+    pub absent: Vec<u32>,
+    /// Whether these ranks are a minority.
+    pub is_odd: bool,
+    /// When the first of them broke it.
+    pub at: Timestamp,
+    /// When it became certain.
+    pub evidence_at: Timestamp,
+}
+
+/// Kind of breach.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Models differ between ranks.
+    Models(Difference),
+    /// Every rank lacks the same gradients.
+    Unused,
+    /// Ranks lack different gradients, or some ranks lack some.
+    UnusedDiffer,
+    /// A gradient was ready twice in one backward pass.
+    ReadyTwice,
+    /// A graph declared static has changed.
+    GraphChanged,
+    /// Gradients come from outside DDP's forward, and are not averaged.
+    Bypassed,
+    /// Some ranks synchronise gradients at a forward at which others only accumulate them.
+    Boundaries(Boundary),
+}
+
+/// A forward at which ranks behave differently.
+#[derive(Clone, Debug)]
+pub struct Boundary {
+    /// 1-based index of the training forward.
+    pub forward: u64,
+    /// Ranks that synchronise gradients.
+    pub synchronise: Vec<u32>,
+    /// Ranks that only accumulate them.
+    pub accumulate: Vec<u32>,
+    /// The ranks have differed from the beginning.
+    pub always: bool,
+}
+
+/// How models differ.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// What differs.
+    pub what: What,
+    /// Index of the first parameter that differs.
+    pub index: u64,
+    /// Ranks grouped by agreeing models, largest group first.
+    pub sides: Vec<SideOfModel>,
+}
+
+/// What differs between models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The number of parameters.
+    Count,
+    /// A shape.
+    Shape,
+    /// An element type.
+    DType,
+    /// The order of the same parameters.
+    Order,
+}
+
+/// Ranks whose models agree.
+#[derive(Clone, Debug)]
+pub struct SideOfModel {
+    /// The ranks, ascending.
+    pub ranks: Vec<u32>,
+    /// Number of parameters.
+    pub total: u64,
+    /// The first differing parameter: dtype, shape and name; `None`: the model has fewer.
+    pub parameter: Option<(String, Vec<u64>, String)>,
+}
+
+/// A member of a group with its replica of a model.
+struct Copy<'a> {
+    rank: u32,
+    process: &'a Process,
+    replica: &'a Replica,
+}
+
+/// The first breach in each group.
+#[must_use]
+pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
+    let groups = situation.model.groups();
+    groups
+        .filter_map(|group| of_group(situation, group))
+        .collect()
+}
+
+/// Whether a stall or a divergence follows from this breach: the missing ranks are missing because
+/// of it, or the calls would not have met otherwise.
+#[must_use]
+pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timestamp) -> bool {
+    let missed =
+        |ranks: &[u32]| !ranks.is_empty() && ranks.iter().all(|rank| breach.absent.contains(rank));
+    match (&breach.kind, origin) {
+        // Everything after the models were wrapped.
+        (Kind::Models(_), _) => group == breach.group && since >= breach.at,
+        // No rank waits because of it.
+        (Kind::Bypassed, _) => false,
+        (_, Origin::Diverged(at, _)) => *at == breach.group && since >= breach.at,
+        // Only ranks that left the group or the program.
+        (Kind::Boundaries(_), Origin::Left(ranks) | Origin::Leaving(ranks)) => missed(ranks),
+        (Kind::Boundaries(_), _) => false,
+        (_, origin) => missed(origin.ranks()),
+    }
+}
+
+fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
+    let copies = |model: u32| -> Vec<Copy<'_>> {
+        let members = group.members.keys();
+        members
+            .filter_map(|&rank| {
+                let process = situation.model.member(group.id, rank)?;
+                let replica = process.models.get(group.id, model)?;
+                Some(Copy {
+                    rank,
+                    process,
+                    replica,
+                })
+            })
+            .collect()
+    };
+    let models: Vec<(u32, Vec<Copy<'_>>)> = (1..=MOST_MODELS)
+        .map(|model| (model, copies(model)))
+        .take_while(|(_, copies)| !copies.is_empty())
+        .collect();
+    // Different models explain all later breaches.
+    models
+        .iter()
+        .find_map(|(model, copies)| differ(group.id, *model, copies))
+        .or_else(|| {
+            let broken = models.iter().filter_map(|(model, copies)| {
+                said(situation, group.id, *model, copies)
+                    .or_else(|| unused(situation, group, *model, copies))
+            });
+            broken.min_by_key(|breach| breach.at)
+        })
+        .or_else(|| boundaries(situation, group))
+        .or_else(|| {
+            let mut models = models.iter();
+            models.find_map(|(model, copies)| bypassed(group, *model, copies))
+        })
+}
+
+/// Models that differ in what ranks exchange.
+fn differ(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
+    let first = copies.first()?;
+    let alike = |copy: &Copy<'_>| copy.replica.is_told_like(first.replica);
+    if copies.iter().all(alike) {
+        return None;
+    }
+    let mut sorts: Vec<Vec<&Copy<'_>>> = Vec::new();
+    for copy in copies {
+        let same = |sort: &Vec<&Copy<'_>>| sort[0].replica.is_told_like(copy.replica);
+        match sorts.iter().position(same) {
+            Some(at) => sorts[at].push(copy),
+            None if sorts.len() < MOST_SORTS => sorts.push(vec![copy]),
+            None => {}
+        }
+    }
+    // Names alone do not matter to DDP.
+    let mut merged: Vec<Vec<&Copy<'_>>> = Vec::new();
+    let mut found: Option<(What, u64)> = None;
+    for sort in sorts {
+        let known = merged.iter_mut().find(|other| {
+            let other = other[0].replica;
+            first_difference(other, sort[0].replica).is_none()
+        });
+        match known {
+            Some(known) => known.extend(sort),
+            None => merged.push(sort),
+        }
+    }
+    merged.sort_by_key(|sort| (std::cmp::Reverse(sort.len()), sort[0].rank));
+    let [reference, rest @ ..] = &merged[..] else {
+        return None;
+    };
+    for other in rest {
+        let difference = first_difference(reference[0].replica, other[0].replica)?;
+        if found.is_none_or(|found| difference.1 < found.1) {
+            found = Some(difference);
+        }
+    }
+    let (what, index) = found?;
+    let sides: Vec<SideOfModel> = merged
+        .iter()
+        .map(|sort| {
+            let mut ranks: Vec<u32> = sort.iter().map(|copy| copy.rank).collect();
+            ranks.sort_unstable();
+            let mut layout = sort[0].replica.layout();
+            let parameter = layout.find(|(at, _)| *at == index).map(|(_, it)| it);
+            SideOfModel {
+                ranks,
+                total: sort[0].replica.total,
+                parameter: parameter.map(|it| (it.dtype.into(), it.shape(), it.name.into())),
+            }
+        })
+        .collect();
+    let classes: Vec<Vec<u32>> = sides.iter().map(|side| side.ranks.clone()).collect();
+    let (mut root, is_odd) = match odd_ones(&classes) {
+        OddOnes::Outnumbered(odd) => (odd, true),
+        OddOnes::Tie(all) => (all, false),
+        OddOnes::None => (classes.concat(), false),
+    };
+    root.sort_unstable();
+    let everybody = copies.iter().map(|copy| copy.rank).collect();
+    let told = merged.iter().map(|sort| {
+        let told = sort.iter().map(|copy| copy.replica.at);
+        told.min().unwrap_or_default()
+    });
+    Some(Breach {
+        kind: Kind::Models(Difference { what, index, sides }),
+        group,
+        model,
+        root,
+        absent: everybody,
+        is_odd,
+        at: told.clone().min()?,
+        evidence_at: told.max()?,
+    })
+}
+
+/// What differs between two models, and the index of the first differing parameter. Parameters that
+/// were not reported by both never differ.
+fn first_difference(a: &Replica, b: &Replica) -> Option<(What, u64)> {
+    let both = || a.layout().zip(b.layout()).filter(|((i, _), (j, _))| i == j);
+    let what = match () {
+        () if a.total != b.total => What::Count,
+        () if both().any(|((_, a), (_, b))| a.sizes != b.sizes) => What::Shape,
+        () if both().any(|((_, a), (_, b))| a.dtype != b.dtype) => What::DType,
+        () if is_permuted(a, b) => What::Order,
+        () => return None,
+    };
+    let mut pairs = both();
+    let differs = pairs.find(|((_, a), (_, b))| a != b).map(|((i, _), _)| i);
+    Some((what, differs.unwrap_or_else(|| a.total.min(b.total))))
+}
+
+/// Whether two models have the same parameters in a different order.
+fn is_permuted(a: &Replica, b: &Replica) -> bool {
+    if !a.is_fully_told() || !b.is_fully_told() {
+        return false;
+    }
+    let sorted = |replica| -> Vec<&str> {
+        let mut names: Vec<&str> = Replica::layout(replica).map(|(_, it)| it.name).collect();
+        names.sort_unstable();
+        names
+    };
+    let differs = a
+        .layout()
+        .zip(b.layout())
+        .any(|(a, b)| a.1.name != b.1.name);
+    differs && sorted(a) == sorted(b)
+}
+
+/// Breaches that a reducer detected and raised for; ignored if the exception was caught and no rank
+/// waits.
+fn said(
+    situation: &Situation<'_>,
+    group: GroupId,
+    model: u32,
+    copies: &[Copy<'_>],
+) -> Option<Breach> {
+    let is_missed = |rank: u32| {
+        let mut stalls = situation.stalls.iter().filter(|it| it.group == group);
+        stalls.any(|stall| stall.missing.iter().any(|it| it.rank == rank))
+    };
+    type Pick = fn(&Replica) -> Option<&Said>;
+    let kinds: [(Kind, Pick); 2] = [
+        (Kind::ReadyTwice, |it| it.ready_twice.as_ref()),
+        (Kind::GraphChanged, |it| it.graph_changed.as_ref()),
+    ];
+    kinds.into_iter().find_map(|(kind, pick)| {
+        let those = copies.iter().filter_map(|copy| {
+            let said = pick(copy.replica)?;
+            let matters = copy.process.uncaught().is_some() || is_missed(copy.rank);
+            matters.then_some((copy.rank, said))
+        });
+        let at = those.clone().map(|(_, said)| said.at).min()?;
+        let root: Vec<u32> = those.map(|(rank, _)| rank).collect();
+        Some(Breach {
+            kind,
+            group,
+            model,
+            absent: root.clone(),
+            root,
+            is_odd: true,
+            at,
+            evidence_at: at,
+        })
+    })
+}
+
+/// Gradients from outside DDP's forward, if no call of the program is large enough to average them.
+fn bypassed(group: &Group, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
+    if group.info.key.members.len() < 2 {
+        return None;
+    }
+    let those: Vec<(&Copy<'_>, &Said)> = copies
+        .iter()
+        .filter_map(|copy| Some((copy, copy.replica.outside.as_ref()?)))
+        .filter(|(copy, _)| copy.process.lost == 0)
+        .filter(|(copy, _)| copy.process.largest_own < largest_parameter(copy.replica))
+        .collect();
+    let at = those.iter().map(|(_, said)| said.at).min()?;
+    Some(Breach {
+        kind: Kind::Bypassed,
+        group: group.id,
+        model,
+        root: those.iter().map(|(copy, _)| copy.rank).collect(),
+        absent: Vec::new(),
+        is_odd: true,
+        at,
+        evidence_at: at,
+    })
+}
+
+/// Number of elements of the largest parameter.
+fn largest_parameter(replica: &Replica) -> u64 {
+    let sizes = replica.layout().map(|(_, it)| it.shape().iter().product());
+    sizes.max().unwrap_or(0)
+}
+
+/// Gradients that ranks lack, once these can no longer arrive.
+fn unused(
+    situation: &Situation<'_>,
+    group: &Group,
+    model: u32,
+    copies: &[Copy<'_>],
+) -> Option<Breach> {
+    let lack: Vec<(&Copy<'_>, &Said)> = copies
+        .iter()
+        .filter_map(|copy| Some((copy, copy.replica.without.as_ref()?)))
+        // A later report may have been lost.
+        .filter(|(copy, said)| copy.process.lost == 0 || raised_at(copy.process, said).is_some())
+        .collect();
+    let (_, first) = lack.first()?;
+    let root: Vec<u32> = lack.iter().map(|(copy, _)| copy.rank).collect();
+    let others: Vec<u32> = group
+        .members
+        .keys()
+        .copied()
+        .filter(|it| !root.contains(it))
+        .collect();
+    let same = lack
+        .iter()
+        .all(|(_, said)| (said.total, &said.lines) == (first.total, &first.lines));
+    let raised = lack
+        .iter()
+        .filter_map(|(copy, said)| raised_at(copy.process, said));
+    let waited_for = waits_for(situation, group, &root, &others);
+    let certain = match (raised.min(), waited_for) {
+        (Some(raised), _) => raised,
+        (None, Some(Waits::Hopeless(since))) => since,
+        (None, _) => return None,
+    };
+    let kind = match (waited_for, same) {
+        (Some(_), _) => Kind::UnusedDiffer,
+        (None, _) if !others.iter().all(|rank| has_ended(situation, group, *rank)) => {
+            // They may still be in their backward pass.
+            return None;
+        }
+        (None, true) => Kind::Unused,
+        (None, false) => Kind::UnusedDiffer,
+    };
+    let told = lack.iter().map(|(_, said)| said.at);
+    Some(Breach {
+        kind,
+        group: group.id,
+        model,
+        absent: root.clone(),
+        root,
+        is_odd: true,
+        at: told.clone().min()?,
+        evidence_at: certain.max(told.max()?),
+    })
+}
+
+/// How other ranks wait for the ranks that lack gradients.
+#[derive(Clone, Copy)]
+enum Waits {
+    /// Those may still arrive.
+    Open,
+    /// Since this time those cannot arrive, or are overdue.
+    Hopeless(Timestamp),
+}
+
+fn waits_for(
+    situation: &Situation<'_>,
+    group: &Group,
+    lack: &[u32],
+    others: &[u32],
+) -> Option<Waits> {
+    let diverged = situation.divergences.iter().find(|it| it.group == group.id);
+    let diverged = diverged.and_then(|it| {
+        let join = situation.join(group.id, it.seq)?;
+        let made = |ranks: &[u32]| join.calls.keys().any(|rank| ranks.contains(rank));
+        (made(lack) && made(others)).then_some(join.mismatched_at?)
+    });
+    if let Some(at) = diverged {
+        return Some(Waits::Hopeless(at));
+    }
+    let mut stalls = situation.stalls.iter().filter(|stall| {
+        let waits = stall.waiting.iter().any(|rank| others.contains(rank));
+        let mut missing = stall.missing.iter();
+        stall.group == group.id && waits && missing.any(|it| lack.contains(&it.rank))
+    });
+    let stall = stalls.next()?;
+    let ended = stall.missing.iter().filter_map(|absent| {
+        let process = situation.model.member(group.id, absent.rank)?;
+        (lack.contains(&absent.rank) && situation.model.ending_of(process) != Ending::None)
+            .then(|| process.end.map_or(stall.since, |end| end.at))
+    });
+    let left = || {
+        let members = stall
+            .missing
+            .iter()
+            .filter_map(|it| group.members.get(&it.rank));
+        members.filter_map(|member| member.destroyed).min()
+    };
+    let hopeless = ended.min().or_else(left).or_else(|| {
+        situation
+            .is_overdue(stall)
+            .then(|| situation.overdue_at(stall))
+    });
+    Some(hopeless.map_or(Waits::Open, |at| Waits::Hopeless(at.max(stall.since))))
+}
+
+/// Ranks that made the same number of forwards, the last of which synchronises gradients on some
+/// ranks only.
+fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
+    let diverged = situation.divergences.iter().find(|it| it.group == group.id);
+    let met = diverged.and_then(|it| {
+        let join = situation.join(group.id, it.seq)?;
+        let hidden = join.calls.iter().filter(|(_, joined)| joined.call.hidden);
+        let waiting: Vec<u32> = hidden.map(|(&rank, _)| rank).collect();
+        Some((waiting, join.mismatched_at?))
+    });
+    let stalled = situation.stalls.iter().find(|it| {
+        it.group == group.id && matches!(it.origin, Origin::Left(_) | Origin::Leaving(_))
+    });
+    let (waiting, since) = met.or_else(|| stalled.map(|it| (it.waiting.clone(), it.since)))?;
+    let of = |rank: u32| Some(&situation.model.member(group.id, rank)?.accumulation);
+    let waits = of(*waiting.first()?)?;
+    let forward = waits.forwards();
+    let (mut synchronise, mut accumulate) = (Vec::new(), Vec::new());
+    for &rank in group.members.keys() {
+        let accumulation = of(rank)?;
+        match accumulation.is_synchronised(forward) {
+            Some(true) => synchronise.push(rank),
+            Some(false) => accumulate.push(rank),
+            // It has not reached that forward.
+            None => return None,
+        }
+    }
+    let (one, other) = (*synchronise.first()?, *accumulate.first()?);
+    if !waiting.iter().all(|rank| synchronise.contains(rank)) {
+        return None;
+    }
+    let together = of(one)?.went_with(of(other)?)?;
+    let mut classes = vec![synchronise.clone(), accumulate.clone()];
+    classes.sort_by_key(|ranks| std::cmp::Reverse(ranks.len()));
+    let (root, is_odd) = match odd_ones(&classes) {
+        OddOnes::Outnumbered(odd) => (odd, true),
+        OddOnes::Tie(all) => (all, false),
+        OddOnes::None => return None,
+    };
+    let ended = accumulate.iter().filter_map(|&rank| {
+        let process = situation.model.member(group.id, rank)?;
+        Some(process.end?.at)
+    });
+    let evidence_at = ended.max().map_or(since, |at| at.max(since));
+    Some(Breach {
+        kind: Kind::Boundaries(Boundary {
+            forward,
+            synchronise,
+            accumulate: accumulate.clone(),
+            always: !together,
+        }),
+        group: group.id,
+        model: 0,
+        root,
+        absent: accumulate,
+        is_odd,
+        at: since,
+        evidence_at,
+    })
+}
+
+fn has_ended(situation: &Situation<'_>, group: &Group, rank: u32) -> bool {
+    let process = situation.model.member(group.id, rank);
+    process.is_some_and(Process::has_ended)
+}
+
+/// When DDP raised because of the missing gradients.
+fn raised_at(process: &Process, said: &Said) -> Option<Timestamp> {
+    let mut exceptions = process.exceptions.iter();
+    let raised = exceptions.find(|it| it.at >= said.at && it.text.contains(UNFINISHED))?;
+    Some(raised.at)
+}
+
+/// Parameters without gradients, with the ranks that lack them, in the order of the model.
+#[must_use]
+pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter<'a>, Vec<u32>)> {
+    let mut found: Vec<(Parameter<'a>, Vec<u32>)> = Vec::new();
+    for &rank in &breach.root {
+        let said = said_of(situation, breach, rank);
+        for parameter in said.into_iter().flat_map(|said| parse(&said.lines)) {
+            match found.iter_mut().find(|(known, _)| *known == parameter) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => found.push((parameter, vec![rank])),
+            }
+        }
+    }
+    found
+}
+
+/// The report of a rank that shows the breach.
+#[must_use]
+pub fn said_of<'a>(situation: &Situation<'a>, breach: &Breach, rank: u32) -> Option<&'a Said> {
+    let process = situation.model.member(breach.group, rank)?;
+    let replica = process.models.get(breach.group, breach.model)?;
+    match breach.kind {
+        Kind::Models(_) | Kind::Boundaries(_) => None,
+        Kind::Unused | Kind::UnusedDiffer => replica.without.as_ref(),
+        Kind::ReadyTwice => replica.ready_twice.as_ref(),
+        Kind::GraphChanged => replica.graph_changed.as_ref(),
+        Kind::Bypassed => replica.outside.as_ref(),
+    }
+}

@@ -1,0 +1,189 @@
+//! Mismatched group creations: ranks met under one name and requested different members.
+
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::ExceptionKind;
+use ddp_doctor_proto::report::Timestamp;
+
+use crate::model::{
+    CreationRequest, GroupId, Meeting, MeetingPoint, Model, Process, Request, World, is_inside,
+};
+use crate::situation::Situation;
+use crate::situation::origin::Origin;
+use crate::situation::stall::Stall;
+use crate::waits::Blocked;
+
+/// Creators that met with different requests.
+#[derive(Debug)]
+pub struct Mismatch<'a> {
+    /// The name under which they met, with world and initialisation.
+    pub at: &'a MeetingPoint,
+    /// The different requests.
+    pub requests: Vec<&'a Request>,
+    /// A creator, and a rank that it needs but that requested another group: they can never be one
+    /// group. `None`: the groups have no rank in common, and only their names collide.
+    pub pair: Option<[(u32, &'a Request); 2]>,
+    /// When the mismatch arose.
+    pub since: Timestamp,
+}
+
+/// The first mismatch of each initialisation of each world; later ones follow from it.
+#[must_use]
+pub fn mismatches<'a>(situation: &Situation<'a>) -> Vec<Mismatch<'a>> {
+    let mut first: BTreeMap<(&World, u32), (u64, Mismatch<'a>)> = BTreeMap::new();
+    for (at, meeting) in situation.model.creations.meetings() {
+        let Some(mismatch) = mismatch(situation, at, meeting) else {
+            continue;
+        };
+        let asked = meeting.requests.iter().flat_map(|it| it.ranks.values());
+        let nth = asked.map(|asked| asked.nth).min().unwrap_or(0);
+        let place = (&at.world, at.epoch);
+        let key = (nth, mismatch.since);
+        match first.get(&place) {
+            Some((known, other)) if (*known, other.since) <= key => {}
+            _ => {
+                first.insert(place, (nth, mismatch));
+            }
+        }
+    }
+    first.into_values().map(|(_, mismatch)| mismatch).collect()
+}
+
+fn mismatch<'a>(
+    situation: &Situation<'a>,
+    at: &'a MeetingPoint,
+    meeting: &'a Meeting,
+) -> Option<Mismatch<'a>> {
+    let requests: Vec<&Request> = meeting.requests.iter().collect();
+    let mut found: Option<(Timestamp, [(u32, &Request); 2])> = None;
+    for wanted in &requests {
+        let members = &wanted.group.key.members;
+        let maker = earliest(wanted, |rank| members.contains(&rank));
+        let Some((maker, begun)) = maker else {
+            continue;
+        };
+        for other in requests
+            .iter()
+            .filter(|other| !std::ptr::eq(**other, *wanted))
+        {
+            let Some((absent, asked)) = earliest(other, |rank| members.contains(&rank)) else {
+                continue;
+            };
+            let since = begun.call.at.max(asked.call.at);
+            if found.is_none_or(|(known, _)| since < known) {
+                found = Some((since, [(maker, *wanted), (absent, *other)]));
+            }
+        }
+    }
+    if let Some((since, pair)) = found {
+        return Some(Mismatch {
+            at,
+            requests,
+            pair: Some(pair),
+            since,
+        });
+    }
+    collision(situation, at, requests)
+}
+
+/// Groups without a common rank whose names collide: creators may find those of the other group in
+/// the store. This may succeed, so only failures count.
+fn collision<'a>(
+    situation: &Situation<'a>,
+    at: &'a MeetingPoint,
+    requests: Vec<&'a Request>,
+) -> Option<Mismatch<'a>> {
+    let is_made = |request: &&&Request| {
+        let members = &request.group.key.members;
+        members.len() > 1 && request.ranks.keys().any(|rank| members.contains(rank))
+    };
+    if requests.iter().filter(is_made).count() < 2 {
+        return None;
+    }
+    let makers = requests.iter().flat_map(|request| &request.ranks);
+    let since = makers
+        .filter_map(|(&rank, asked)| trouble(situation, rank, asked))
+        .min()?;
+    (since <= situation.now).then_some(Mismatch {
+        at,
+        requests,
+        pair: None,
+        since,
+    })
+}
+
+/// When a creator failed: it raised, or did not return in time.
+fn trouble(situation: &Situation<'_>, rank: u32, asked: &CreationRequest) -> Option<Timestamp> {
+    let process = situation.model.processes.get(&asked.process)?;
+    let raised = process.exceptions.iter().find(|exception| {
+        exception.kind == ExceptionKind::LeftCollective && exception.after_calls == asked.call.id.0
+    });
+    if let Some(exception) = raised {
+        return Some(exception.at);
+    }
+    if !is_inside(process, &asked.call) || process.has_ended() {
+        return None;
+    }
+    let is_missed = |stall: &&Stall| match &stall.origin {
+        Origin::Making(ranks) => ranks.contains(&rank),
+        _ => false,
+    };
+    let stalls = situation.stalls.iter().filter(is_missed);
+    let overdue = stalls.map(|stall| situation.overdue_at(stall));
+    let unfinished = asked.call.at.plus(situation.model.timing.group_creation);
+    overdue.chain([unfinished]).min()
+}
+
+/// The earliest request by such a rank.
+fn earliest(request: &Request, of: impl Fn(u32) -> bool) -> Option<(u32, &CreationRequest)> {
+    let asked = request.ranks.iter().filter(|(rank, _)| of(**rank));
+    asked
+        .map(|(&rank, asked)| (rank, asked))
+        .min_by_key(|(rank, asked)| (asked.call.at, *rank))
+}
+
+impl Mismatch<'_> {
+    /// Whether the same groups are created in a different order, as far as known: what one side
+    /// requests here, the other requests elsewhere.
+    #[must_use]
+    pub fn is_other_order(&self, model: &Model) -> bool {
+        let Some([(maker, wanted), (absent, other)]) = self.pair else {
+            return false;
+        };
+        let asks = |rank: u32, members: &[u32]| {
+            model.creations.meetings().any(|(at, meeting)| {
+                at.world == self.at.world
+                    && at.epoch == self.at.epoch
+                    && at.name != self.at.name
+                    && meeting.requests.iter().any(|request| {
+                        request.group.key.members == members && request.ranks.contains_key(&rank)
+                    })
+            })
+        };
+        asks(absent, &wanted.group.key.members) && asks(maker, &other.group.key.members)
+    }
+}
+
+/// Whether a cycle of waits concerns the creation of groups: a rank in it creates one, or waits for
+/// a rank that never created the group.
+#[must_use]
+pub fn is_making_cycle(model: &Model, cycle: &[Blocked]) -> bool {
+    let next = cycle.iter().cycle().skip(1);
+    cycle.iter().all(|wait| wait.message.is_none())
+        && cycle.iter().zip(next).any(|(wait, next)| {
+            wait.seq == 0 || !model.group(wait.group).members.contains_key(&next.rank)
+        })
+}
+
+/// The world and the initialisation of a group.
+#[must_use]
+pub fn place_of(model: &Model, group: GroupId) -> (&World, u32) {
+    let group = model.group(group);
+    (&group.world, group.info.key.epoch)
+}
+
+/// The process of a creator.
+#[must_use]
+pub fn process_of<'a>(model: &'a Model, asked: &CreationRequest) -> Option<&'a Process> {
+    model.processes.get(&asked.process)
+}

@@ -1,0 +1,403 @@
+//! Hypotheses why ranks diverged, at most `supported`.
+//!
+//! In order of preference: recorded events (an iterator that ended, a caught exception, a step
+//! without calls); conditions in the source around the lines, which are only suspected unless a
+//! condition on the rank matches the ranks that made the call; and the lines alone.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, Timestamp, Where};
+use ddp_doctor_proto::{ExceptionKind, GuardForm, GuardSubject};
+
+use crate::evidence::event::Guard;
+use crate::model::{Ending, Exception, GroupId, Process};
+use crate::situation::Situation;
+use crate::source::guards;
+use crate::words;
+use crate::words::Ranks;
+
+/// A cause with its evidence.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// The hypothesis.
+    pub cause: Cause,
+    /// The evidence as a sentence; `None` if the cause needs none.
+    pub because: Option<String>,
+}
+
+/// The most likely reason why the ranks `odd` diverged from `others`, from evidence up to `at`.
+#[must_use]
+pub fn of(situation: &Situation<'_>, odd: &[u32], others: &[u32], at: Timestamp) -> Cause {
+    read(situation, None, odd, others, at).cause
+}
+
+/// The same, with its evidence. `place` is the group and sequence number at which they diverged.
+#[must_use]
+pub fn read(
+    situation: &Situation<'_>,
+    place: Option<(GroupId, u64)>,
+    odd: &[u32],
+    others: &[u32],
+    at: Timestamp,
+) -> Reading {
+    let sides = Sides {
+        situation,
+        place,
+        odd: processes(situation, odd),
+        others: processes(situation, others),
+        at,
+    };
+    let found = sides
+        .uneven_inputs()
+        .or_else(|| sides.swallowed_exception())
+        .or_else(|| sides.skipped_iteration())
+        .or_else(|| sides.rank_conditional())
+        .or_else(|| sides.tests())
+        .or_else(|| sides.left())
+        .or_else(|| sides.alone());
+    found.unwrap_or_else(|| suspected(CauseKind::Unknown, None))
+}
+
+struct Sides<'a> {
+    situation: &'a Situation<'a>,
+    place: Option<(GroupId, u64)>,
+    odd: Vec<&'a Process>,
+    others: Vec<&'a Process>,
+    at: Timestamp,
+}
+
+impl<'a> Sides<'a> {
+    fn everybody(&self) -> impl Iterator<Item = &'a Process> {
+        self.odd.iter().chain(&self.others).copied()
+    }
+
+    /// An iterator ended on some ranks and not on others, and these ranks began no step since then.
+    fn uneven_inputs(&self) -> Option<Reading> {
+        let ended = |process: &&Process| input_ended_before(process, self.at);
+        let (short, long): (Vec<&Process>, Vec<&Process>) = self.everybody().partition(ended);
+        if short.is_empty() || long.is_empty() {
+            return None;
+        }
+        // With equal numbers of batches a rank has omitted a call instead.
+        let most = |them: &[&Process]| them.iter().filter_map(|it| it.turns.batches()).max();
+        match (most(&short), most(&long)) {
+            (Some(short), Some(long)) if long <= short => None,
+            (Some(drawn), Some(more)) => Some(supported(
+                CauseKind::UnevenInputs,
+                Some(format!(
+                    "The input of {} ended after {drawn} batches; {} drew {more}.",
+                    ranks(&short),
+                    ranks(&long)
+                )),
+            )),
+            _ => Some(supported(CauseKind::UnevenInputs, None)),
+        }
+    }
+
+    /// An exception left a collective, a forward or a backward, and its rank continued.
+    fn swallowed_exception(&self) -> Option<Reading> {
+        self.everybody().find_map(|process| {
+            let exception = swallowed(process, self.at)?;
+            Some(supported(
+                CauseKind::SwallowedException,
+                Some(format!(
+                    "Rank {} raised {}{} and went on.",
+                    process.rank?,
+                    words::short(&exception.text),
+                    words::at(exception.place.as_deref())
+                )),
+            ))
+        })
+    }
+
+    /// A step in which a rank made no call of the group, while others did.
+    fn skipped_iteration(&self) -> Option<Reading> {
+        let (group, _) = self.place?;
+        let history = &self.situation.model.group(group).history;
+        let (process, skip) = self
+            .everybody()
+            .find_map(|process| Some((process, history.skip_of(process.rank?)?)))?;
+        let rank = process.rank?;
+        let peers: Vec<u32> = self
+            .everybody()
+            .filter_map(|it| it.rank)
+            .filter(|it| *it != rank)
+            .collect();
+        let mut because = format!(
+            "Rank {rank} passed step {} without the calls that {} made in theirs.",
+            skip.turn,
+            Ranks(&sorted(peers))
+        );
+        let mut lines = self.everybody().flat_map(|it| self.guards(it));
+        let skips = lines.find(|(_, guard)| guard.form == GuardForm::Skips);
+        if let Some((line, guard)) = skips {
+            because.push(' ');
+            because.push_str(&line_is_guarded(&(line, guard)));
+        }
+        Some(supported(CauseKind::SkippedIteration, Some(because)))
+    }
+
+    /// A condition on the rank that explains which ranks made the call.
+    fn rank_conditional(&self) -> Option<Reading> {
+        let (group, seq) = self.place?;
+        let join = self.situation.join(group, seq)?;
+        let parted = |here: &[&Process], elsewhere: &[&Process]| {
+            let place = join.calls.get(&here.first()?.rank?)?.call.place.clone()?;
+            let (here, elsewhere) = (numbers(here), numbers(elsewhere));
+            guards::parted(
+                self.situation.model,
+                (group, seq),
+                &place,
+                &here,
+                &elsewhere,
+            )
+        };
+        let parting = parted(&self.odd, &self.others)
+            .or_else(|| parted(&self.others, &self.odd))
+            .or_else(|| {
+                let group = self.situation.model.group(group);
+                self.situation.parting(group, seq, join)
+            })?;
+        Some(supported(
+            CauseKind::RankConditional,
+            Some(line_is_guarded(&(parting.line, &parting.guard))),
+        ))
+    }
+
+    /// Conditions in the source around lines that only one side reached.
+    fn tests(&self) -> Option<Reading> {
+        let missed = |from: &[&'a Process], by: &[&'a Process]| -> Vec<(Arc<Where>, &'a Guard)> {
+            let lines = from.iter().flat_map(|process| self.guards(process));
+            lines
+                .filter(|(_, guard)| {
+                    // A condition around lines of both sides does not separate them.
+                    !by.iter()
+                        .any(|other| self.guards(other).any(|(_, it)| it == *guard))
+                })
+                .collect()
+        };
+        let mut tests = missed(&self.odd, &self.others);
+        tests.extend(missed(&self.others, &self.odd));
+        // Conditions that end a loop come first: one side has left the loop, the other has not.
+        let leaves = |guard: &Guard| matches!(guard.form, GuardForm::Ends | GuardForm::Leaves);
+        tests.sort_by_key(|(_, guard)| !leaves(guard));
+        let all_left = self.all_left();
+        tests.into_iter().find_map(|(line, guard)| {
+            let kind = meaning(guard, all_left)?;
+            Some(suspected(kind, Some(line_is_guarded(&(line, guard)))))
+        })
+    }
+
+    /// The odd ranks have ended, or destroyed the group, for an unrecorded reason.
+    fn left(&self) -> Option<Reading> {
+        if !self.all_left() {
+            return None;
+        }
+        let fewest = |steps: &dyn Fn(&Process) -> Option<u64>| {
+            self.others
+                .iter()
+                .filter_map(|it| steps(it))
+                .min()
+                .unwrap_or(0)
+        };
+        let fewest_steps = fewest(&|it| Some(it.step));
+        let fewer = |it: &&Process| it.step > 0 && it.step < fewest_steps;
+        if !self.odd.iter().all(fewer) {
+            return Some(suspected(CauseKind::Teardown, None));
+        }
+        // Fewer steps: either fewer batches, or omitted steps.
+        let fewest_batches = fewest(&|it| it.turns.batches());
+        let drew_fewer = |it: &&Process| it.turns.batches().is_some_and(|it| it < fewest_batches);
+        if self.odd.iter().any(drew_fewer) {
+            return Some(suspected(CauseKind::UnevenInputs, None));
+        }
+        let left_out = |form| {
+            let mut lines = self.others.iter().flat_map(|process| self.guards(process));
+            lines.find(|(_, guard)| guard.form == form)
+        };
+        let (kind, found) = match left_out(GuardForm::Skips) {
+            Some(found) => (CauseKind::SkippedIteration, found),
+            None => match left_out(GuardForm::Catches) {
+                Some(found) => (CauseKind::SwallowedException, found),
+                None => return Some(suspected(CauseKind::UnevenInputs, None)),
+            },
+        };
+        Some(suspected(kind, Some(line_is_guarded(&found))))
+    }
+
+    fn all_left(&self) -> bool {
+        let model = self.situation.model;
+        let group = self.place.map(|(group, _)| model.group(group));
+        !self.odd.is_empty()
+            && self.odd.iter().all(|process| {
+                let destroyed = process.rank.zip(group);
+                model.ending_of(process) != Ending::None
+                    || destroyed.is_some_and(|(rank, group)| group.is_destroyed_by(rank))
+            })
+    }
+
+    /// A single rank at a line that no other rank has reached.
+    fn alone(&self) -> Option<Reading> {
+        let alone = one_rank_alone_was_there(&self.odd, &self.others)
+            || one_rank_alone_was_there(&self.others, &self.odd);
+        alone.then(|| suspected(CauseKind::RankConditional, None))
+    }
+
+    /// Conditions around the line of a process's last call.
+    fn guards(&self, process: &'a Process) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
+        let place = process
+            .last_call
+            .as_ref()
+            .and_then(|call| call.place.as_ref());
+        place
+            .into_iter()
+            .flat_map(|place| guards::around(process, place))
+    }
+}
+
+/// The kind of cause that a condition indicates which only one side passed.
+pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
+    use GuardForm::{Catches, Ends, Fails, Handles, Holds, Leaves, Skips};
+    use GuardSubject::{Data, Finite, Rank, State};
+    Some(match (guard.form, guard.subject) {
+        (Handles, _) => CauseKind::SwallowedException,
+        (Catches | GuardForm::Unspecified, _) => return None,
+        (_, Rank) => CauseKind::RankConditional,
+        // Each rank decides by itself when to leave the loop.
+        (Ends, _) => CauseKind::LocalDecision,
+        (Leaves, _) if all_left => CauseKind::LocalDecision,
+        (Holds | Fails | Leaves | Skips, State) => CauseKind::LocalDecision,
+        (Holds | Fails | Leaves, Data | Finite) => CauseKind::DataDependentPath,
+        (Skips, _) => CauseKind::SkippedIteration,
+        (Holds | Fails | Leaves, _) => return None,
+    })
+}
+
+fn processes<'a>(situation: &Situation<'a>, ranks: &[u32]) -> Vec<&'a Process> {
+    let ranks = ranks.iter();
+    ranks
+        .filter_map(|&rank| situation.model.process_of(rank))
+        .collect()
+}
+
+fn numbers(processes: &[&Process]) -> Vec<u32> {
+    sorted(processes.iter().filter_map(|it| it.rank).collect())
+}
+
+fn sorted(mut ranks: Vec<u32>) -> Vec<u32> {
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
+fn ranks(processes: &[&Process]) -> String {
+    Ranks(&numbers(processes)).to_string()
+}
+
+/// "The line train.py:9 is reached only where …".
+fn line_is_guarded((line, guard): &(Arc<Where>, &Guard)) -> String {
+    format!(
+        "The line {} {}.",
+        words::line(line),
+        guards::sentence(guard)
+    )
+}
+
+/// Whether the program's input had ended by `at`, and no step has begun since.
+fn input_ended_before(process: &Process, at: Timestamp) -> bool {
+    process
+        .input_ended
+        .as_ref()
+        .is_some_and(|(ended, _)| *ended <= at && *ended >= process.step_at)
+}
+
+/// The last caught exception that left a collective, a forward or a backward by `at`; `None` if an
+/// exception ended the process.
+#[must_use]
+pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
+    if process.uncaught().is_some() {
+        return None;
+    }
+    process.exceptions.iter().rev().find(|exception| {
+        exception.at <= at
+            && matches!(
+                exception.kind,
+                ExceptionKind::LeftForward
+                    | ExceptionKind::LeftBackward
+                    | ExceptionKind::LeftCollective
+            )
+    })
+}
+
+/// Whether `some` is a single rank whose last call is the only one at its line on any rank, while
+/// the rank has reached the last lines of all others: the sign of a condition on the rank.
+fn one_rank_alone_was_there(some: &[&Process], others: &[&Process]) -> bool {
+    let [one] = some else { return false };
+    let Some(place) = one.last_call.as_ref().and_then(|call| call.place.as_ref()) else {
+        return false;
+    };
+    !others.is_empty()
+        && others.iter().all(|other| !other.places.contains_key(place))
+        && one.places.get(place) == Some(&1)
+        && others.iter().all(|other| {
+            let last = other
+                .last_call
+                .as_ref()
+                .and_then(|call| call.place.as_ref());
+            last.is_some_and(|last| one.places.contains_key(last))
+        })
+}
+
+const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
+    let confidence = Confidence::Supported;
+    Reading {
+        cause: Cause { kind, confidence },
+        because,
+    }
+}
+
+const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
+    let confidence = Confidence::Suspected;
+    Reading {
+        cause: Cause { kind, confidence },
+        because,
+    }
+}
+
+pub use ddp_doctor_proto::words::cause as sentence;
+
+/// Advice against the cause, which precedes the advice of the finding.
+#[must_use]
+pub const fn advice(cause: Cause) -> Option<&'static str> {
+    Some(match cause.kind {
+        CauseKind::UnevenInputs => {
+            "Give every rank the same number of batches (DistributedSampler(…, drop_last=True)), or \
+             run the loop inside Join([model])."
+        }
+        CauseKind::RankConditional => {
+            "Make the call on every rank, and keep only what one rank has to do (writing a file, \
+             printing) under the condition."
+        }
+        CauseKind::SkippedIteration => {
+            "Let all ranks skip together or none: all_reduce the flag (MAX) before it is acted on, \
+             or run backward on a loss of zero."
+        }
+        CauseKind::SwallowedException => {
+            "Do not go on after an exception on one rank alone: let it end the job, or all_reduce \
+             a flag so that every rank leaves the step."
+        }
+        CauseKind::SwappedCalls => {
+            "Make the calls in one order on all ranks: sort what a loop runs over, and give both \
+             branches of a test the same order."
+        }
+        CauseKind::LocalDecision => {
+            "Let one rank decide and broadcast the decision, or all_reduce it, before any rank acts \
+             on it."
+        }
+        CauseKind::DataDependentPath => {
+            "Take the same path on every rank whatever its batch holds (on a dummy input, times \
+             zero), or agree on the path by an all_reduce first."
+        }
+        CauseKind::Teardown | CauseKind::Unknown => return None,
+    })
+}

@@ -1,0 +1,139 @@
+//! How the source explains that a rank reached a line: the tests around the line, and around the
+//! calls that led there.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::{GuardForm, GuardSubject};
+
+use crate::evidence::event::Guard;
+use crate::model::{GroupId, Model, Process};
+
+mod test;
+
+/// Maximum number of callers of a line that are followed.
+const MAX_CALLERS: usize = 16;
+
+/// A test on the rank that separates ranks.
+#[derive(Clone, Debug)]
+pub struct Parting {
+    /// Line of the call.
+    pub place: Arc<Where>,
+    /// The line that depends on the test: that of the call, or of a caller.
+    pub line: Arc<Where>,
+    /// The test.
+    pub guard: Guard,
+    /// Sequence number of the call there.
+    pub seq: u64,
+    /// Ranks that reached the line.
+    pub inside: Vec<u32>,
+    /// Ranks that did not.
+    pub outside: Vec<u32>,
+}
+
+impl Parting {
+    /// The ranks on the branch that fewer ranks take.
+    #[must_use]
+    pub fn few(&self) -> &[u32] {
+        if self.inside.len() <= self.outside.len() {
+            &self.inside
+        } else {
+            &self.outside
+        }
+    }
+}
+
+/// A line, its caller, the caller of that, and so on.
+fn way_to(process: &Process, place: &Arc<Where>) -> Vec<Arc<Where>> {
+    let mut lines = vec![Arc::clone(place)];
+    while let Some(caller) = lines
+        .last()
+        .and_then(|line| process.sites.get(line)?.caller.clone())
+        .filter(|_| lines.len() <= MAX_CALLERS)
+    {
+        lines.push(caller);
+    }
+    lines
+}
+
+/// Whether the source around a line, or around one of its callers, is still being read.
+#[must_use]
+pub fn are_being_read(process: &Process, place: &Arc<Where>) -> bool {
+    let mut lines = way_to(process, place).into_iter();
+    lines.any(|line| process.sites.get(&line).is_some_and(|site| site.reading))
+}
+
+/// The tests that a line depends on, each with the line that it guards: first those around the
+/// line, nearest first, then those around its caller, and so on.
+pub fn around<'a>(
+    process: &'a Process,
+    place: &Arc<Where>,
+) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
+    way_to(process, place).into_iter().flat_map(|line| {
+        let guards = process.sites.get(&line).and_then(|it| it.guards.as_deref());
+        let guards = guards.unwrap_or_default().iter();
+        guards.map(move |guard| (Arc::clone(&line), guard))
+    })
+}
+
+/// The test on the rank because of which `here` made the call at this line, while `elsewhere` did
+/// not and never has.
+#[must_use]
+pub fn parted(
+    model: &Model,
+    (group, seq): (GroupId, u64),
+    place: &Arc<Where>,
+    here: &[u32],
+    elsewhere: &[u32],
+) -> Option<Parting> {
+    let member = |&rank: &u32| model.member(group, rank);
+    let process = here.first().and_then(member)?;
+    let strangers = elsewhere.iter().filter_map(member);
+    if elsewhere.is_empty() || strangers.clone().any(|it| it.places.contains_key(place)) {
+        return None;
+    }
+    around(process, place)
+        .filter(|(_, guard)| guard.subject == GuardSubject::Rank)
+        .find(|(_, guard)| {
+            let comes = |rank: u32| comes(guard, rank, model);
+            here.iter().all(|&rank| comes(rank) != Some(false))
+                && elsewhere.iter().all(|&rank| comes(rank) != Some(true))
+        })
+        .map(|(line, guard)| Parting {
+            place: Arc::clone(place),
+            line,
+            guard: guard.clone(),
+            seq,
+            inside: here.to_vec(),
+            outside: elsewhere.to_vec(),
+        })
+}
+
+/// Whether a rank reaches the line according to the test; `None`: unknown.
+fn comes(guard: &Guard, rank: u32, model: &Model) -> Option<bool> {
+    let world = model.world_size();
+    let holds = test::holds(&guard.test, rank, world)?;
+    match guard.form {
+        GuardForm::Holds => Some(holds),
+        GuardForm::Fails | GuardForm::Skips | GuardForm::Leaves => Some(!holds),
+        _ => None,
+    }
+}
+
+/// The end of a sentence that names the test and how the line depends on it.
+#[must_use]
+pub fn sentence(guard: &Guard) -> String {
+    let (test, line) = (&guard.test, guard.line);
+    match guard.form {
+        GuardForm::Holds => format!("is reached only where `{test}` holds (line {line})"),
+        GuardForm::Fails => format!("is reached only where `{test}` does not hold (line {line})"),
+        GuardForm::Skips => format!("is passed over where `{test}` holds (line {line})"),
+        GuardForm::Leaves => format!("is not reached where `{test}` holds (line {line})"),
+        GuardForm::Ends => format!("is not reached any more once `{test}` held (line {line})"),
+        GuardForm::Handles => format!("handles an exception (line {line})"),
+        GuardForm::Catches => {
+            format!("stands in a `try` that goes on after an exception (line {line})")
+        }
+        GuardForm::Unspecified => format!("depends on `{test}` (line {line})"),
+    }
+}

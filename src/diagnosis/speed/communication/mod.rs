@@ -1,0 +1,115 @@
+//! Duration of collectives themselves: from the arrival of all ranks until they continue.
+//!
+//! Late ranks are the subject of [`crate::speed::lateness`]; here a call begins when its last rank has
+//! arrived, so that no wait for a peer counts. This requires recorded waits that block their
+//! threads: those for collectives on Gloo, and for DDP's buckets of one backward pass together, but
+//! not those on a device.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::Direction;
+
+use crate::model::{Encounter, Model};
+use crate::speed::lateness::apart;
+
+mod slow;
+mod small;
+
+pub use slow::{Slow, slow};
+pub use small::{Bucketed, Small, small};
+
+/// The result of the latest evaluation, and its time.
+#[derive(Debug, Default)]
+pub struct Review {
+    looked_at: Option<Timestamp>,
+    found: CommunicationFindings,
+}
+
+/// Findings about the duration of collectives.
+#[derive(Clone, Debug, Default)]
+pub struct CommunicationFindings {
+    /// A collective that has become slow.
+    pub slow: Option<Slow>,
+    /// Small collectives that take much of the time.
+    pub small: Vec<Small>,
+}
+
+impl Review {
+    /// The result of an evaluation at most a moment ago; up to three seconds in large jobs.
+    pub fn look(&mut self, model: &Model, now: Timestamp) -> &CommunicationFindings {
+        /// Number of kept arrivals above which evaluations become less frequent.
+        const MANY: usize = 4096;
+        let patience = match model.arrivals.kept() {
+            0..MANY => Duration::from_millis(250),
+            n if n < 8 * MANY => Duration::from_secs(1),
+            _ => Duration::from_secs(3),
+        };
+        let is_fresh = |at: Timestamp| now.since(at) < patience && model.over().is_none();
+        if !self.looked_at.is_some_and(is_fresh) {
+            self.looked_at = Some(now);
+            self.found = CommunicationFindings {
+                slow: slow(model),
+                small: small(model),
+            };
+        }
+        &self.found
+    }
+}
+
+/// The duration of one collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CollectiveTime {
+    /// When the first rank arrived …
+    first: Timestamp,
+    /// … and the last one.
+    last: Timestamp,
+    /// When the first rank continued.
+    end: Timestamp,
+    /// Mean time that ranks were kept after the last arrival …
+    mean: Duration,
+    /// … and the minimum of all ranks.
+    least: Duration,
+}
+
+/// The duration of a collective; the last of DDP's buckets stands for all of them. `None`: not
+/// recorded.
+fn collective_time(model: &Model, encounter: &Encounter) -> Option<CollectiveTime> {
+    let group = model.group(encounter.group);
+    let is_seen =
+        encounter.direction == Direction::Symmetric && group.holds_threads(encounter.call.op);
+    if !is_seen {
+        return None;
+    }
+    let last = encounter.last()?;
+    let (mut sum, mut least, mut end) = (Duration::ZERO, Duration::MAX, last.at);
+    for came in &encounter.came {
+        let begins = match came.is_async {
+            _ if came.hidden => came.waits.filter(|_| encounter.buckets.is_some())?,
+            true => came.waits?,
+            false => came.at,
+        };
+        let until = came.until?;
+        // The clock of a rank may be behind: then part of its wait would count as duration.
+        let all_had_come = last.at.plus(apart(model, came.rank, last.rank));
+        let kept = until.since(begins.max(all_had_come));
+        sum += kept;
+        if kept < least {
+            (least, end) = (kept, until);
+        }
+    }
+    Some(CollectiveTime {
+        first: encounter.first_at()?,
+        last: last.at,
+        end,
+        mean: sum / u32::try_from(encounter.came.len()).ok()?,
+        least,
+    })
+}
+
+/// The value below which this part of the values is. Sorts the values.
+fn quantile<T: Ord + Copy>(values: &mut [T], part: f64) -> Option<T> {
+    values.sort_unstable();
+    let at = (values.len() as f64 * part) as usize;
+    values.get(at.min(values.len().checked_sub(1)?)).copied()
+}

@@ -1,0 +1,273 @@
+//! Which ranks waited, and for whom in the end.
+//!
+//! The last rank to arrive at an encounter keeps the others waiting. It may have waited itself, in
+//! another group or for a message: so its own waits are followed piece by piece to a rank that did
+//! not wait. Durations of calls do not show this: with one slow rank, all of them measure the same
+//! step.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::Direction;
+
+use crate::evidence::event::Call;
+use crate::model::{Came, Encounter, GroupId, Model};
+
+/// Maximum number of consecutive waits that are followed.
+const FURTHEST: usize = 16;
+
+/// Time in which a rank waited for another rank that was not waiting.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LostTime {
+    /// The waiting rank.
+    pub waiting: u32,
+    /// The rank that it waited for in the end.
+    pub late: u32,
+    /// Start of the wait …
+    pub from: Timestamp,
+    /// … and its end.
+    pub to: Timestamp,
+    /// Group of the call …
+    pub group: GroupId,
+    /// … and the call waited for: that of the first rank in the encounter.
+    pub call: Arc<Call>,
+}
+
+/// A wait for another rank.
+#[derive(Clone, Copy, Debug)]
+struct WaitFor<'a> {
+    on: u32,
+    from: Timestamp,
+    to: Timestamp,
+    encounter: &'a Encounter,
+}
+
+/// Waits of each rank, ordered by time, without overlaps.
+type Waits<'a> = BTreeMap<u32, Vec<WaitFor<'a>>>;
+
+/// All waits that ended after `since`, by rank and time.
+#[must_use]
+pub fn blame(model: &Model, since: Timestamp) -> Vec<LostTime> {
+    let waits = waits(model, since);
+    let mut blames = Vec::new();
+    for (&waiting, held) in &waits {
+        for held in held {
+            let piece = Piece {
+                waiting,
+                encounter: held.encounter,
+                from: held.from,
+                to: held.to,
+            };
+            follow(&waits, piece, held.on, 0, &mut blames);
+        }
+    }
+    blames
+}
+
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    waiting: u32,
+    encounter: &'a Encounter,
+    from: Timestamp,
+    to: Timestamp,
+}
+
+fn follow(waits: &Waits<'_>, piece: Piece<'_>, on: u32, depth: usize, blames: &mut Vec<LostTime>) {
+    let mut at = piece.from;
+    let mut own = |from, to| {
+        if from < to {
+            blames.push(LostTime {
+                waiting: piece.waiting,
+                late: on,
+                from,
+                to,
+                group: piece.encounter.group,
+                call: Arc::clone(&piece.encounter.call),
+            });
+        }
+    };
+    let held = waits.get(&on).map_or(&[][..], Vec::as_slice);
+    let first = held.partition_point(|held| held.to <= piece.from);
+    let mut further = Vec::new();
+    if depth < FURTHEST {
+        for held in held[first..].iter().take_while(|it| it.from < piece.to) {
+            own(at, held.from.max(at));
+            let (from, to) = (held.from.max(at), held.to.min(piece.to));
+            // Two ranks cannot wait for each other here: clocks differ, or a wait was inferred.
+            if held.on == piece.waiting {
+                own(from, to);
+            } else {
+                further.push((held.on, from, to));
+            }
+            at = to;
+        }
+    }
+    own(at, piece.to);
+    for (on, from, to) in further {
+        follow(waits, Piece { from, to, ..piece }, on, depth + 1, blames);
+    }
+}
+
+fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
+    let encounters: Vec<&Encounter> = model
+        .arrivals
+        .latest()
+        .filter(|encounter| encounter.last().is_some_and(|last| last.at >= since))
+        .collect();
+    let active = activity(model, &encounters);
+    let averaged = averaged(&encounters);
+    let mut waits = Waits::new();
+    for encounter in encounters {
+        let holds = model
+            .group(encounter.group)
+            .holds_threads(encounter.call.op);
+        for came in &encounter.came {
+            let Some(on) = encounter.waits_for(came.rank) else {
+                continue;
+            };
+            let active = active.get(&came.rank).map_or(&[][..], Vec::as_slice);
+            let seen = averaged.get(&came.rank).map_or(&[][..], Vec::as_slice);
+            let seen = seen_begin(encounter, came, seen, active);
+            let Some(from) = seen.or_else(|| begin(encounter, came, &on, holds, active)) else {
+                continue;
+            };
+            let apart = apart(model, came.rank, on.rank).as_nanos() as u64;
+            let to = Timestamp(on.at.0.saturating_sub(apart));
+            if from < to {
+                waits.entry(came.rank).or_default().push(WaitFor {
+                    on: on.rank,
+                    from,
+                    to,
+                    encounter,
+                });
+            }
+        }
+    }
+    for held in waits.values_mut() {
+        held.sort_by_key(|held| (held.to, held.from));
+        let mut accounted = Timestamp::default();
+        held.retain_mut(|held| {
+            held.from = held.from.max(accounted);
+            accounted = accounted.max(held.to);
+            held.from < held.to
+        });
+    }
+    waits
+}
+
+/// When each rank began to wait for DDP's buckets, by time, if recorded.
+fn averaged(encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Timestamp>> {
+    let mut averaged: BTreeMap<u32, Vec<Timestamp>> = BTreeMap::new();
+    let last = encounters.iter().filter(|it| it.buckets.is_some());
+    for came in last.flat_map(|encounter| &encounter.came) {
+        if let Some(from) = came.waits {
+            averaged.entry(came.rank).or_default().push(from);
+        }
+    }
+    for from in averaged.values_mut() {
+        from.sort_unstable();
+    }
+    averaged
+}
+
+/// When a rank began to wait for this bucket and the others of its backward pass; `None`: not
+/// recorded. A backward pass may have much to do after its last bucket; ranks that are apart then
+/// do not wait.
+fn seen_begin(
+    encounter: &Encounter,
+    came: &Came,
+    averaged: &[Timestamp],
+    active: &[Active],
+) -> Option<Timestamp> {
+    let next = averaged.partition_point(|from| *from < came.at);
+    let from = *averaged.get(next).filter(|_| is_bucket(encounter, came))?;
+    // The wait belongs to another backward pass if the rank did anything else in between.
+    let next = active.partition_point(|active| active.at <= came.at);
+    let mut until = active[next..].iter().take_while(|it| it.at < from);
+    until.all(|active| active.is_bucket).then_some(from)
+}
+
+/// When the wait for the later rank began; `None`: there was none, as far as known.
+fn begin(
+    encounter: &Encounter,
+    came: &Came,
+    on: &Came,
+    holds: bool,
+    active: &[Active],
+) -> Option<Timestamp> {
+    if !holds || is_bucket(encounter, came) {
+        // The wait is not recorded. It ends before the next activity of the rank, and begins with
+        // its last activity before the peer arrived. DDP waits for its buckets once it has issued
+        // all of them.
+        let next = active.partition_point(|active| active.at <= on.at);
+        if active.get(next).is_some_and(|next| next.is_bucket) {
+            return None;
+        }
+        let last = next.checked_sub(1).and_then(|last| active.get(last));
+        return Some(last.map_or(came.at, |last| last.at.max(came.at)));
+    }
+    if came.hidden {
+        return Some(came.at);
+    }
+    if came.until.is_some_and(|until| until < on.at) {
+        return None;
+    }
+    if came.is_async {
+        return came.waits;
+    }
+    Some(came.at)
+}
+
+/// Recorded activity of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Active {
+    at: Timestamp,
+    /// DDP issued a bucket of gradients.
+    is_bucket: bool,
+}
+
+/// Activity of each rank, by time.
+fn activity(model: &Model, encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Active>> {
+    let mut active: BTreeMap<u32, Vec<Active>> = BTreeMap::new();
+    for encounter in encounters {
+        for came in &encounter.came {
+            active.entry(came.rank).or_default().push(Active {
+                at: came.at,
+                is_bucket: is_bucket(encounter, came),
+            });
+        }
+    }
+    for (&rank, active) in &mut active {
+        let Some(process) = model.process_of(rank) else {
+            continue;
+        };
+        let pace = &process.pace;
+        let steps = pace.steps.iter().copied();
+        let other = steps.chain(pace.spent.iter().map(|spent| spent.to));
+        active.extend(other.map(|at| Active {
+            at,
+            is_bucket: false,
+        }));
+        active.sort_unstable();
+    }
+    active
+}
+
+/// Whether DDP averages gradients with this call.
+fn is_bucket(encounter: &Encounter, came: &Came) -> bool {
+    came.hidden && encounter.direction == Direction::Symmetric && encounter.call.op == Op::AllReduce
+}
+
+/// Maximum offset between the clocks of two ranks.
+#[must_use]
+pub fn apart(model: &Model, one: u32, other: u32) -> Duration {
+    let host = |rank| model.process_of(rank).map(|process| &process.host);
+    if host(one) == host(other) {
+        Duration::ZERO
+    } else {
+        model.clock_uncertainty()
+    }
+}

@@ -1,0 +1,211 @@
+//! Why a straggler is late: its own work, its input, or its host.
+//!
+//! Its excess over its peers is compared with the time that those lose by waiting. So a loader that
+//! is equally slow on all ranks, or a host that delays all ranks, is not a cause.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::Spending;
+use ddp_doctor_proto::report::Timestamp;
+
+use crate::model::{Model, Process};
+
+/// Minimum share of the loss that a cause must account for.
+const EXPLAINS: f64 = 0.5;
+/// The same for stops: short ones are missed, while recorded ones are certain.
+const STOPPED_EXPLAINS: f64 = 0.2;
+/// A host is busy if its ranks take this many times as long as they would alone.
+const BUSY: f64 = 1.33;
+/// A rank is worse off than its peers if it is slowed down by this factor more.
+const WORSE: f64 = 1.5;
+/// A rank has more work if it runs for this many times as long.
+const MORE_WORK: f64 = 1.3;
+/// The same on a busy host, where the distribution of processor time is arbitrary.
+const MORE_WORK_ON_A_BUSY_HOST: f64 = 2.0;
+/// Pages per second read from disk for a process that swaps.
+const PAGING: f64 = 100.0;
+
+/// Why ranks are late. Times are shares of the window.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Why {
+    /// Its own work.
+    Work {
+        /// Shares of the time in which the main threads of the late ranks and of their peers ran.
+        ran: Option<(f64, f64)>,
+    },
+    /// Waiting for input.
+    Input {
+        /// Share of the time of the late ranks …
+        own: f64,
+        /// … and of their peers.
+        others: f64,
+    },
+    /// Its host.
+    Host(Host),
+}
+
+/// How a host delays a rank.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Host {
+    /// Share of the time in which it was stopped.
+    Stopped(f64),
+    /// Share of the time in which its control group had used up its quota.
+    Throttled(f64),
+    /// Share of the time in which it was ready but had no processor.
+    Queued {
+        /// Of the late ranks …
+        own: f64,
+        /// … and of their peers.
+        others: f64,
+        /// Processors that the late ranks may run on, if their peers may run on others.
+        processors: Option<String>,
+        /// Share of the time in which something in its control group or on its host waited for a
+        /// processor.
+        pressure: Option<f64>,
+    },
+    /// Share of the processor time of its host that a hypervisor gave to others.
+    Stolen(f64),
+    /// Share of the time spent on garbage collection.
+    Garbage(f64),
+    /// Pages per second read from disk.
+    Paging(f64),
+    /// Share of the time in which something on its host waited for memory.
+    Memory(f64),
+}
+
+/// The cause; `None`: a busy host delays different ranks at different times, and none is to blame.
+pub(super) fn why(
+    model: &Model,
+    late: &[u32],
+    others: &[u32],
+    window: (Timestamp, Timestamp),
+    lost: f64,
+) -> Option<Why> {
+    let late = processes(model, late);
+    let others = processes(model, others);
+    let of = |all: &[&Process], value: &dyn Fn(&Process) -> Option<f64>| {
+        median(all.iter().filter_map(|process| value(process)).collect())
+    };
+    // Values of the late ranks and of their peers (0 if unknown), if the difference explains the
+    // loss.
+    let excess = |value: &dyn Fn(&Process) -> Option<f64>, explains: f64| {
+        let own = of(&late, value)?;
+        let others = of(&others, value).unwrap_or(0.0);
+        (own - others >= explains * lost).then_some((own, others))
+    };
+    let more = |value: &dyn Fn(&Process) -> Option<f64>| excess(value, EXPLAINS);
+
+    let stopped = |process: &Process| Some(stopped(process, window));
+    if let Some((own, _)) = excess(&stopped, STOPPED_EXPLAINS) {
+        return Some(Why::Host(Host::Stopped(own)));
+    }
+    if let Some((own, _)) = more(&|process| rate(process, window, |it| it.throttled_permille)) {
+        return Some(Why::Host(Host::Throttled(own)));
+    }
+    if let Some((own, _)) = more(&|process| rate(process, window, |it| it.stolen_permille)) {
+        return Some(Why::Host(Host::Stolen(own)));
+    }
+    let queued = |process: &Process| rate(process, window, |it| it.queued_permille);
+    let ran = |process: &Process| rate(process, window, |it| it.ran_permille);
+    // Factor by which everything is slowed down.
+    let slowed = |queued: f64, ran: f64| (queued + ran) / ran.max(0.001);
+    if let Some((own, theirs)) = more(&queued) {
+        let (own_ran, their_ran) = (of(&late, &ran)?, of(&others, &ran).unwrap_or(0.0));
+        let they_are_slowed = slowed(theirs, their_ran);
+        let confined = confined(&late, &others);
+        if slowed(own, own_ran) >= WORSE * they_are_slowed
+            && (they_are_slowed < BUSY || confined.is_some())
+        {
+            return Some(Why::Host(Host::Queued {
+                own,
+                others: theirs,
+                processors: confined,
+                pressure: of(&late, &|process| {
+                    rate(process, window, |it| it.cpu_pressure)
+                }),
+            }));
+        }
+        if own_ran < MORE_WORK * their_ran {
+            return None;
+        }
+    }
+    let spent = |on: Spending| move |process: &Process| Some(spent(process, on, window));
+    if let Some((own, _)) = more(&spent(Spending::Garbage)) {
+        return Some(Why::Host(Host::Garbage(own)));
+    }
+    let faults =
+        |process: &Process| rate(process, window, |it| it.major_faults).map(|rate| rate * 1000.0);
+    let paging = of(&late, &faults).unwrap_or(0.0);
+    if paging >= PAGING && paging >= 4.0 * of(&others, &faults).unwrap_or(0.0) {
+        return Some(Why::Host(Host::Paging(paging)));
+    }
+    // Memory pressure mostly concerns a whole host or container: it is a cause only if the others
+    // are outside.
+    if let Some((own, _)) = more(&|process| rate(process, window, |it| it.memory_pressure)) {
+        return Some(Why::Host(Host::Memory(own)));
+    }
+    if let Some((own, others)) = more(&spent(Spending::Input)) {
+        return Some(Why::Input { own, others });
+    }
+    let is_busy = |all: &[&Process]| {
+        let (queued, ran) = (of(all, &queued)?, of(all, &ran)?);
+        // It counts only if it can account for the loss.
+        Some(slowed(queued, ran) >= BUSY && queued >= EXPLAINS * lost)
+    };
+    let runs = of(&late, &ran).zip(of(&others, &ran));
+    if let Some((own, theirs)) = runs
+        && (is_busy(&late) == Some(true) || is_busy(&others) == Some(true))
+        && (own < MORE_WORK_ON_A_BUSY_HOST * theirs || own - theirs < EXPLAINS * lost)
+    {
+        return None;
+    }
+    Some(Why::Work { ran: runs })
+}
+
+fn processes<'a>(model: &'a Model, ranks: &[u32]) -> Vec<&'a Process> {
+    let processes = ranks.iter().filter_map(|&rank| model.process_of(rank));
+    processes.collect()
+}
+
+/// The processors of the late ranks, if their peers may run on others.
+fn confined(late: &[&Process], others: &[&Process]) -> Option<String> {
+    let processors = late.first()?.pace.processors()?;
+    let mut theirs = others.iter().filter_map(|other| other.pace.processors());
+    theirs
+        .any(|it| it != processors)
+        .then(|| processors.to_owned())
+}
+
+fn rate(
+    process: &Process,
+    (from, to): (Timestamp, Timestamp),
+    of: impl Fn(&crate::evidence::event::SchedulingSample) -> Option<u32>,
+) -> Option<f64> {
+    process.pace.share(of, from, to)
+}
+
+/// Share of the time spent on this. Threads without calls that draw batches in advance delay no
+/// rank; garbage collection stops all threads.
+fn spent(process: &Process, on: Spending, (from, to): (Timestamp, Timestamp)) -> f64 {
+    let matters = |thread| on == Spending::Garbage || process.threads.contains_key(thread);
+    let spent = process.pace.spent.iter();
+    let spent = spent.filter(|spent| spent.on == on && matters(&spent.thread));
+    let sum: Duration = spent
+        .map(|spent| spent.to.min(to).since(spent.from.max(from)))
+        .sum();
+    sum.as_secs_f64() / to.since(from).as_secs_f64().max(1e-9)
+}
+
+/// Share of the time in which the process was stopped.
+fn stopped(process: &Process, (from, to): (Timestamp, Timestamp)) -> f64 {
+    let stops = process.pace.stops.iter();
+    let sum: Duration = stops
+        .map(|(stop, go)| go.unwrap_or(to).min(to).since((*stop).max(from)))
+        .sum();
+    sum.as_secs_f64() / to.since(from).as_secs_f64().max(1e-9)
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}

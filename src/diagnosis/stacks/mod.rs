@@ -1,0 +1,251 @@
+//! What a process does outside collectives, and whether it moves, by comparing its stacks at two
+//! moments.
+//!
+//! A process *stands still* if, between two captures some time apart, its threads used almost no
+//! processor time and no thread that runs the user's code changed its line. A thread that computes
+//! at one line does not stand still: a long computation cannot be distinguished from an endless
+//! one. Nor does an idle thread whose line changes: it reads, slowly.
+//!
+//! What it is doing is determined from library frames below the user's line, from native frames,
+//! and from the kernel function in which a thread sleeps, as far as these were captured.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use crate::evidence::event::{Stacks, ThreadStack};
+use crate::model::Process;
+use crate::timing::Timing;
+
+mod code;
+mod sort;
+
+pub use sort::What;
+pub(crate) use sort::is_in_driver;
+
+/// A process that uses less than this fraction of the time (its inverse) is idle.
+const IDLE: u32 = 20;
+
+/// Activity of a process outside collectives.
+#[derive(Debug)]
+pub struct Activity<'a> {
+    /// The thread that runs the program, in the latest capture.
+    pub thread: &'a ThreadStack,
+    /// What it does or waits for.
+    pub what: What,
+    /// Line in the user's program.
+    pub line: Option<&'a Where>,
+    /// The innermost frame below that line, if there is one.
+    pub inner: Option<&'a Where>,
+    /// Whether the process progressed between the captures.
+    pub moves: bool,
+    /// Whether the thread that runs the program was at the same place in both captures, whatever
+    /// processor time it used.
+    pub stays: bool,
+    /// Times of the two captures.
+    pub looks: [Timestamp; 2],
+    /// Lines of other threads that run the user's code.
+    pub others: Vec<&'a Where>,
+}
+
+/// The activity of a process, from two captures after its latest record; `None` if there are no
+/// two, or if they show it inside a collective that was not recorded.
+#[must_use]
+pub fn of<'a>(process: &'a Process, timing: &Timing) -> Option<Activity<'a>> {
+    of_looks(&process.stacks, process.last_at, timing)
+}
+
+/// The same from `looks`, oldest first; those before `since` do not count.
+#[must_use]
+pub fn of_looks<'a>(
+    looks: &'a [Arc<Stacks>],
+    since: Timestamp,
+    timing: &Timing,
+) -> Option<Activity<'a>> {
+    let mut looks = looks.iter().rev().filter(|stacks| stacks.at >= since);
+    let last = looks.next()?;
+    let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
+    let thread = program_thread(last)?;
+    let frames = code::Frames::of(thread);
+    let what = sort::what([first, last], thread, &frames)?;
+    Some(Activity {
+        thread,
+        what,
+        line: frames.line,
+        inner: frames.below.first().filter(|_| frames.line.is_some()),
+        moves: moves(first, last),
+        stays: program_thread(first).is_some_and(|before| {
+            before.tid == thread.tid && code::Frames::of(before).standing() == frames.standing()
+        }),
+        looks: [first.at, last.at],
+        others: other_lines(last, thread, frames.line),
+    })
+}
+
+/// The function of PyTorch in which the program waits, from two captures after its latest record,
+/// and the user's line: a collective or message that was not recorded, or a function that leads to
+/// one.
+#[must_use]
+pub fn unseen_call<'a>(
+    process: &'a Process,
+    timing: &Timing,
+) -> Option<(&'a Where, Option<&'a Where>)> {
+    let mut looks = process.stacks.iter().rev();
+    let mut looks = looks.by_ref().filter(|look| look.at >= process.last_at);
+    let last = looks.next()?;
+    let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
+    let (before, now) = (program_thread(first)?, program_thread(last)?);
+    let used = now.cpu_time?.saturating_sub(before.cpu_time?);
+    let (before, now) = (code::Frames::of(before), code::Frames::of(now));
+    let stays = before.standing() == now.standing() && used * IDLE < last.at.since(first.at);
+    let called = now.collective().filter(|_| stays)?;
+    Some((called, now.line))
+}
+
+/// The user's line in one capture.
+#[must_use]
+pub fn line_of(stacks: &Stacks) -> Option<&Where> {
+    program_thread(stacks).and_then(|thread| code::Frames::of(thread).line)
+}
+
+/// The thread that runs the program: the main thread, if it runs Python.
+fn program_thread(stacks: &Stacks) -> Option<&ThreadStack> {
+    stacks
+        .threads
+        .first()
+        .filter(|thread| !thread.python.is_empty())
+}
+
+/// Whether a process progressed from one capture to the next.
+fn moves(first: &Stacks, last: &Stacks) -> bool {
+    let before = |thread: &ThreadStack| first.threads.iter().find(|t| t.tid == thread.tid);
+    let apart = last.at.since(first.at);
+    let mut used = Duration::ZERO;
+    for thread in &last.threads {
+        let Some(before) = before(thread) else {
+            // A new thread that runs the user's code is progress.
+            if code::Frames::of(thread).line.is_some() {
+                return true;
+            }
+            continue;
+        };
+        match (before.cpu_time, thread.cpu_time) {
+            (Some(before), Some(now)) => used += now.saturating_sub(before),
+            _ if before.state == Some('R') || thread.state == Some('R') => return true,
+            // Without a state it may be running.
+            _ if thread.state.is_none() => return true,
+            _ => {}
+        }
+        let (old, new) = (code::Frames::of(before), code::Frames::of(thread));
+        if old.line.is_some() || new.line.is_some() {
+            // It would run if it had a processor.
+            let runs = before.state == Some('R') && thread.state == Some('R');
+            if runs || old.standing() != new.standing() {
+                return true;
+            }
+        }
+    }
+    used * IDLE >= apart
+}
+
+/// Lines of a few other threads that run the user's code.
+fn other_lines<'a>(
+    stacks: &'a Stacks,
+    program: &ThreadStack,
+    line: Option<&Where>,
+) -> Vec<&'a Where> {
+    /// Enough to recognise them.
+    const SHOWN: usize = 2;
+    let mut lines: Vec<&Where> = Vec::new();
+    for thread in stacks.threads.iter().filter(|t| t.tid != program.tid) {
+        if let Some(other) = code::Frames::of(thread).line
+            && Some(other) != line
+            && !lines.contains(&other)
+            && lines.len() < SHOWN
+        {
+            lines.push(other);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(text: &str) -> Where {
+        let mut parts = text.split(':');
+        Where {
+            file: parts.next().unwrap_or_default().into(),
+            line: parts.next().and_then(|n| n.parse().ok()).unwrap_or(0),
+            function: parts.next().unwrap_or("f").into(),
+        }
+    }
+
+    fn look(at: u64, threads: &[(u32, f64, &[&str])]) -> Stacks {
+        let thread = |&(tid, cpu, frames): &(u32, f64, &[&str])| ThreadStack {
+            tid,
+            state: Some('S'),
+            cpu_time: Some(Duration::from_secs_f64(cpu)),
+            python: frames.iter().map(|text| frame(text)).collect(),
+            ..ThreadStack::default()
+        };
+        Stacks {
+            at: Timestamp(at * 1_000_000_000),
+            threads: threads.iter().map(thread).collect(),
+            ..Stacks::default()
+        }
+    }
+
+    #[test]
+    fn idle_thread_at_one_line_stands_still() {
+        let at = |second, cpu, frames: &[&str]| look(second, &[(1, cpu, frames)]);
+        let here = ["/job/train.py:9:step", "/job/train.py:30:main"];
+        assert!(!moves(&at(1, 5.0, &here), &at(6, 5.01, &here)));
+        assert!(moves(&at(1, 5.0, &here), &at(6, 9.0, &here)), "computes");
+        let further = ["/job/train.py:9:step", "/job/train.py:31:main"];
+        assert!(moves(&at(1, 5.0, &here), &at(6, 5.01, &further)));
+    }
+
+    #[test]
+    fn runnable_thread_without_processor_does_not_stand_still() {
+        let here: &[&str] = &["/job/train.py:9:step"];
+        let mut looks = [look(1, &[(1, 5.0, here)]), look(6, &[(1, 5.1, here)])];
+        assert!(!moves(&looks[0], &looks[1]));
+        for look in &mut looks {
+            look.threads[0].state = Some('R');
+        }
+        assert!(moves(&looks[0], &looks[1]));
+    }
+
+    #[test]
+    fn polling_wait_stands_still() {
+        let polls = |inner: &'static str| {
+            [
+                inner,
+                "/usr/lib/python3.11/multiprocessing/connection.py:930:wait",
+                "/usr/lib/python3.11/multiprocessing/queues.py:113:get",
+                "/x/site-packages/torch/utils/data/dataloader.py:1100:_try_get_data",
+                "/job/train.py:9:main",
+            ]
+        };
+        let one = polls("/usr/lib/python3.11/selectors.py:415:select");
+        let other = polls("/usr/lib/python3.11/selectors.py:361:register");
+        assert!(!moves(
+            &look(1, &[(1, 5.0, &one)]),
+            &look(6, &[(1, 5.0, &other)])
+        ));
+    }
+
+    #[test]
+    fn program_working_in_other_threads_moves() {
+        let main = ["/job/train.py:9:main"];
+        let work = ["/job/work.py:5:run"];
+        let at = |second, cpu| look(second, &[(1, 5.0, &main), (2, cpu, &work)]);
+        assert!(!moves(&at(1, 1.0), &at(6, 1.0)));
+        assert!(moves(&at(1, 1.0), &at(6, 4.0)));
+        let born = look(6, &[(1, 5.0, &main), (3, 0.0, &work)]);
+        assert!(moves(&at(1, 1.0), &born));
+    }
+}

@@ -1,0 +1,352 @@
+//! Classifies what a thread does or waits for, from its frames and the kernel function it sleeps
+//! in.
+
+use ddp_doctor_proto::report::Where;
+
+use crate::evidence::event::{Stacks, ThreadStack};
+use crate::stacks::code::{Frames, is_stdlib};
+
+/// What a process does or waits for outside collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A batch from a worker of a data loader.
+    DataLoader,
+    /// A C function that keeps the global interpreter lock, in this thread or another one.
+    Gil,
+    /// A user at a debugger.
+    Debugger,
+    /// The lock file of another process that builds an extension.
+    BuildLock,
+    /// A file that another process has locked.
+    FileLock,
+    /// A lock, a condition or a result of another thread.
+    Lock,
+    /// The exit of a child process.
+    Child,
+    /// The network.
+    Network,
+    /// A file.
+    File,
+    /// The GPU.
+    Gpu,
+    /// A sleep.
+    Sleep,
+    /// A compiler.
+    Compilation,
+    /// Writing or reading a checkpoint.
+    Checkpoint,
+    /// Preparing a data set: download, tokenisation, index.
+    Preparation,
+    /// Importing a module.
+    Import,
+    /// Unknown.
+    Unknown,
+}
+
+impl What {
+    /// Name of work that takes long in healthy jobs as well.
+    #[must_use]
+    pub const fn long_work(self) -> Option<&'static str> {
+        match self {
+            Self::Compilation => Some("compilation"),
+            Self::Checkpoint => Some("checkpoint"),
+            Self::Preparation => Some("preparation of the data set"),
+            Self::Import => Some("import"),
+            _ => None,
+        }
+    }
+}
+
+/// Activities by module, most specific first: a wait for a data loader's worker is also one for a
+/// pipe. A folder covers all files in it.
+const MODULES: &[(&str, What)] = &[
+    ("/torch/utils/data/dataloader.py", What::DataLoader),
+    ("/torch/utils/data/_utils/", What::DataLoader),
+    ("/torch/utils/file_baton.py", What::BuildLock),
+    ("/filelock/", What::FileLock),
+    ("/torch/utils/cpp_extension.py", What::Compilation),
+    ("/torch/_inductor/", What::Compilation),
+    ("/torch/_dynamo/", What::Compilation),
+    ("/torch/_functorch/", What::Compilation),
+    ("/triton/", What::Compilation),
+    ("/torch/serialization.py", What::Checkpoint),
+    ("/torch/distributed/checkpoint/", What::Checkpoint),
+    ("/safetensors/", What::Checkpoint),
+    ("/datasets/", What::Preparation),
+    ("/huggingface_hub/", What::Preparation),
+    ("/tokenizers/", What::Preparation),
+    ("/torchvision/datasets/", What::Preparation),
+    ("/torch/cuda/", What::Gpu),
+    ("/requests/", What::Network),
+    ("/urllib3/", What::Network),
+    ("/httpx/", What::Network),
+    ("/httpcore/", What::Network),
+    ("/aiohttp/", What::Network),
+    ("/botocore/", What::Network),
+    ("/wandb/", What::Network),
+    ("/fsspec/", What::File),
+];
+
+/// Activities by module of the standard library.
+const STDLIB: &[(&str, What)] = &[
+    ("/pdb.py", What::Debugger),
+    ("/bdb.py", What::Debugger),
+    ("/subprocess.py", What::Child),
+    ("/multiprocessing/popen_fork.py", What::Child),
+    ("/multiprocessing/pool.py", What::Child),
+    ("/http/client.py", What::Network),
+    ("/ssl.py", What::Network),
+    ("/socket.py", What::Network),
+    ("/shutil.py", What::File),
+    ("/concurrent/futures/_base.py", What::Lock),
+    ("/multiprocessing/synchronize.py", What::Lock),
+    ("/multiprocessing/queues.py", What::Lock),
+    ("/queue.py", What::Lock),
+    ("/threading.py", What::Lock),
+];
+
+/// Parts of names of native functions in glibc, CPython and CUDA.
+const NATIVE: &[(&str, What)] = &[
+    ("nanosleep", What::Sleep),
+    ("usleep", What::Sleep),
+    ("pysleep", What::Sleep),
+    ("time_sleep", What::Sleep),
+    ("PyThread_acquire_lock", What::Lock),
+    ("pthread_mutex", What::Lock),
+    ("pthread_cond", What::Lock),
+    ("lll_lock", What::Lock),
+    ("sem_wait", What::Lock),
+    ("sem_clockwait", What::Lock),
+    ("waitpid", What::Child),
+    ("wait4", What::Child),
+    ("waitid", What::Child),
+    ("flock", What::FileLock),
+    ("recv", What::Network),
+    ("connect", What::Network),
+    ("accept", What::Network),
+    ("SSL_", What::Network),
+    ("fsync", What::File),
+    ("pread", What::File),
+    ("pwrite", What::File),
+    ("StreamSynchronize", What::Gpu),
+    ("EventSynchronize", What::Gpu),
+    ("CtxSynchronize", What::Gpu),
+    ("DeviceSynchronize", What::Gpu),
+];
+
+/// Parts of names of kernel functions in which threads sleep.
+const CHANNELS: &[(&str, What)] = &[
+    ("nanosleep", What::Sleep),
+    ("nsleep", What::Sleep),
+    ("futex", What::Lock),
+    ("do_wait", What::Child),
+    ("wait_consider", What::Child),
+    ("flock", What::FileLock),
+    ("locks_lock", What::FileLock),
+    ("posix_lock", What::FileLock),
+    ("fcntl_setlk", What::FileLock),
+    ("sk_wait", What::Network),
+    ("inet_", What::Network),
+    ("tcp_", What::Network),
+    ("skb_wait", What::Network),
+    ("nfs", What::File),
+    ("rpc_wait", What::File),
+    ("fuse", What::File),
+    ("request_wait_answer", What::File),
+    ("io_schedule", What::File),
+    ("folio_wait", What::File),
+    ("wait_on_page", What::File),
+    ("jbd2", What::File),
+    ("balance_dirty", What::File),
+    ("pipe_read", What::Child),
+    ("pipe_write", What::Child),
+];
+
+/// What the program's thread does in the later capture; `None` if it is inside a collective that
+/// was not recorded.
+pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_>) -> Option<What> {
+    let is_in = |frame: &Where, module: &str| {
+        let at = frame.file.find(module);
+        at.is_some_and(|at| module.ends_with('/') || at + module.len() == frame.file.len())
+    };
+    let below = |module: &str| frames.below.iter().any(|frame| is_in(frame, module));
+    let library = MODULES
+        .iter()
+        .find(|(module, _)| below(module))
+        .map(|(_, what)| *what);
+    if frames.collective().is_some() && library != Some(What::Compilation) {
+        return None;
+    }
+    if keeps_gil(looks) {
+        return Some(What::Gil);
+    }
+    if let Some(library) = library {
+        return Some(library);
+    }
+    let standard = STDLIB.iter().find(|(module, _)| {
+        let mut below = frames.below.iter();
+        below.any(|frame| is_stdlib(&frame.file, module))
+    });
+    if let Some((_, what)) = standard {
+        return Some(*what);
+    }
+    // An import runs code of other modules: it counts only if nothing more specific runs in it.
+    let imports = |frame: &Where| frame.file.starts_with("<frozen importlib");
+    if frames.below.iter().any(imports) {
+        return Some(What::Import);
+    }
+    let named = |names: &[(&str, What)], name: &str| {
+        let found = names.iter().find(|(piece, _)| name.contains(piece));
+        found.map(|(_, what)| *what)
+    };
+    /// Frames beyond these belong to the interpreter and its callers.
+    const INNERMOST: usize = 6;
+    let mut native = thread.native.iter().take(INNERMOST);
+    let native = native.find_map(|frame| named(NATIVE, &frame.function));
+    // The functions in which the driver sleeps are not specific.
+    let driver = is_in_driver(thread).then_some(What::Gpu);
+    let native = driver.or(native);
+    let channel = || {
+        let name = thread.wait_channel.as_deref()?;
+        named(CHANNELS, name)
+    };
+    let device = || (thread.state == Some('D')).then_some(What::File);
+    Some(
+        native
+            .or_else(channel)
+            .or_else(device)
+            .unwrap_or(What::Unknown),
+    )
+}
+
+/// Whether a thread holds the global interpreter lock in both captures without running: it is in a
+/// C function that should release the lock.
+fn keeps_gil([first, last]: [&Stacks; 2]) -> bool {
+    let keeps = |thread: &ThreadStack| {
+        thread.holds_gil == Some(true) && thread.state.is_some_and(|state| state != 'R')
+    };
+    last.threads
+        .iter()
+        .filter(|thread| keeps(thread))
+        .any(|thread| {
+            let before = first.threads.iter().find(|old| old.tid == thread.tid);
+            before.is_some_and(keeps)
+        })
+}
+
+/// Libraries in which programs wait for a device.
+const DRIVERS: [&str; 2] = ["libcuda.so", "libcudart.so"];
+
+/// Whether a sleeping thread is inside the driver. The function that the program called may be
+/// missing from the stack: frames below it may not lead further out.
+pub(crate) fn is_in_driver(thread: &ThreadStack) -> bool {
+    let is_driver = |frame: &Where| {
+        let name = frame.file.rsplit('/').next().unwrap_or_default();
+        DRIVERS.iter().any(|driver| name.starts_with(driver))
+    };
+    thread.native.iter().any(is_driver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thread(frames: &[&str]) -> ThreadStack {
+        let frame = |file: &&str| Where {
+            file: (*file).into(),
+            line: 1,
+            function: "f".into(),
+        };
+        ThreadStack {
+            state: Some('S'),
+            python: frames.iter().map(frame).collect(),
+            ..ThreadStack::default()
+        }
+    }
+
+    fn sorted(thread: ThreadStack) -> Option<What> {
+        let stacks = Stacks {
+            threads: vec![thread],
+            ..Stacks::default()
+        };
+        let thread = &stacks.threads[0];
+        what([&stacks, &stacks], thread, &Frames::of(thread))
+    }
+
+    #[test]
+    fn driver_takes_precedence_over_the_function_it_sleeps_in() {
+        let frame = |&(file, function): &(&str, &str)| Where {
+            file: file.into(),
+            line: 0,
+            function: function.into(),
+        };
+        let native = |frames: &[(&str, &str)]| ThreadStack {
+            native: frames.iter().map(frame).collect(),
+            ..thread(&["/job/train.py"])
+        };
+        let sleeps = ("/usr/lib/libc.so.6", "pthread_cond_wait");
+        let driver = ("/usr/lib/libcuda.so.1", "");
+        assert_eq!(sorted(native(&[sleeps, driver])), Some(What::Gpu));
+        assert_eq!(sorted(native(&[sleeps])), Some(What::Lock));
+    }
+
+    #[test]
+    fn most_specific_library_frame_decides() {
+        let loader = [
+            "/u/lib/python3.11/selectors.py",
+            "/u/lib/python3.11/multiprocessing/connection.py",
+            "/u/lib/python3.11/multiprocessing/queues.py",
+            "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py",
+            "/job/train.py",
+        ];
+        assert_eq!(sorted(thread(&loader)), Some(What::DataLoader));
+        let baton = [
+            "/v/lib/python3.11/site-packages/torch/utils/file_baton.py",
+            "/v/lib/python3.11/site-packages/torch/utils/cpp_extension.py",
+            "/job/train.py",
+        ];
+        assert_eq!(sorted(thread(&baton)), Some(What::BuildLock));
+        let lock = ["/u/lib/python3.11/threading.py", "/job/train.py"];
+        assert_eq!(sorted(thread(&lock)), Some(What::Lock));
+        // Frames above the user's line are irrelevant.
+        let called = [
+            "/job/train.py",
+            "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py",
+        ];
+        assert_eq!(sorted(thread(&called)), Some(What::Unknown));
+    }
+
+    #[test]
+    fn thread_inside_a_collective_is_not_outside() {
+        let c10d = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py";
+        assert_eq!(sorted(thread(&[c10d, "/job/train.py"])), None);
+        let backward = "/v/lib/python3.11/site-packages/torch/autograd/graph.py";
+        assert_eq!(sorted(thread(&[backward, "/job/train.py"])), None);
+        let saves = "/v/lib/python3.11/site-packages/torch/distributed/checkpoint/filesystem.py";
+        assert_eq!(
+            sorted(thread(&[saves, "/job/train.py"])),
+            Some(What::Checkpoint)
+        );
+    }
+
+    #[test]
+    fn kernel_function_decides_without_library_frames() {
+        let sleeps = |channel: &str| ThreadStack {
+            wait_channel: Some(channel.into()),
+            ..thread(&["/job/train.py"])
+        };
+        assert_eq!(sorted(sleeps("hrtimer_nanosleep")), Some(What::Sleep));
+        assert_eq!(sorted(sleeps("futex_wait_queue")), Some(What::Lock));
+        assert_eq!(sorted(sleeps("")), Some(What::Unknown));
+        let device = ThreadStack {
+            state: Some('D'),
+            ..thread(&["/job/train.py"])
+        };
+        assert_eq!(sorted(device), Some(What::File));
+        let holds = ThreadStack {
+            holds_gil: Some(true),
+            ..sleeps("hrtimer_nanosleep")
+        };
+        assert_eq!(sorted(holds), Some(What::Gil));
+    }
+}

@@ -1,0 +1,4 @@
+//! Trends of values over steps.
+
+pub mod growth;
+pub mod trend;

@@ -1,0 +1,474 @@
+//! The graph of waits: blocked ranks, ranks that can still be released, and cycles.
+//!
+//! A thread is blocked if it waits for a collective that cannot be complete, because members that
+//! it must wait for ([`crate::model::JoinedCall::needs`]) have not made their call, or for a
+//! message that was not sent. Only waits that must block count: a leaf of a rooted collective may
+//! complete early, and a call without a wait blocks no thread. The exceptions are inferred after
+//! some time, and prove nothing: an asynchronous call that does not return, since the first call
+//! creates a communicator, and a wait for a device, which shows in the stacks (`devices.rs`).
+//!
+//! Whether a sender must wait depends on the backend and on message sizes
+//! ([`crate::model::Transport`]). A wait for a send counts as blocked at once if the backend's
+//! sends wait, otherwise after some time; it is not *certain* and proves nothing. The same holds
+//! for a receive from any source, and for messages between ranks with lost records.
+//!
+//! # The release fixpoint
+//!
+//! A rank is *free* if one of its threads is not blocked: that thread may make any call next. Two
+//! kinds of threads free no rank: a thread of the backward pass that has been silent for a while,
+//! since it acts for the thread that runs the pass, and a thread whose call met calls that can
+//! never match it. A rank that ended while a thread was free ended for another reason. Starting
+//! from the free ranks, a blocked rank becomes free as soon as one of its threads needs only free
+//! ranks (for a receive from any source: one free rank). The remaining ranks are *stuck*: no action
+//! of free ranks can release them. The needs of a stuck rank lead to a rank that has ended or
+//! stopped, or back to itself: a deadlock.
+//!
+//! This is the AND model of distributed deadlock (Chandy, Misra, Haas, "Distributed deadlock
+//! detection", TOCS 1983): a collective never waits for any one of several ranks. With receives
+//! from any source a cycle alone is no deadlock, but a cycle of stuck ranks is.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use crate::evidence::align::Mismatch;
+use crate::evidence::event::{Call, ThreadId};
+use crate::model::{
+    Doing, Ending, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Target, Thread,
+};
+
+pub mod device;
+mod devices;
+mod launches;
+pub mod order;
+pub mod streams;
+
+/// A thread that waits for ranks that have not arrived.
+#[derive(Clone, Debug)]
+pub struct Blocked {
+    /// Rank of the thread.
+    pub rank: u32,
+    /// The thread.
+    pub thread: ThreadId,
+    /// Group of the call it waits for.
+    pub group: GroupId,
+    /// Sequence number of that call.
+    pub seq: u64,
+    /// The call it waits for.
+    pub call: Arc<Call>,
+    /// When it issued the call; for a point-to-point call, when it began to wait.
+    pub since: Timestamp,
+    /// When the wait ended, if it failed and ended the process, or ended with it.
+    pub until: Option<Timestamp>,
+    /// Ranks it needs, ascending.
+    pub needs: Vec<u32>,
+    /// The point-to-point call it waits for, if it is one.
+    pub message: Option<Lone>,
+    /// It cannot continue before all of these ranks arrive, whatever the transport does.
+    pub certain: bool,
+    /// No other thread of the process has issued a call.
+    pub only_thread: bool,
+    /// The wait itself was recorded; otherwise it is inferred.
+    pub recorded: bool,
+    /// The call returned before it was complete, as calls on devices do; the program waits later.
+    pub came_back: bool,
+}
+
+/// The graph of waits at one moment.
+#[derive(Debug, Default)]
+pub struct Waits {
+    /// Blocked threads by rank.
+    pub blocked: BTreeMap<u32, Vec<Blocked>>,
+    /// Ranks that no free rank can release.
+    pub stuck: BTreeSet<u32>,
+    /// Ranks all of whose threads wait for calls that met calls which can never match them.
+    pub at_odds: BTreeSet<u32>,
+    /// Minimal cycles among stuck ranks, one per knot; each wait needs the rank of the next.
+    pub cycles: Vec<Vec<Blocked>>,
+}
+
+impl Waits {
+    /// The graph of the model at `now`.
+    #[must_use]
+    pub fn of(model: &Model, now: Timestamp) -> Self {
+        let mut blocked: BTreeMap<u32, Vec<Blocked>> = BTreeMap::new();
+        let mut free: BTreeSet<u32> = BTreeSet::new();
+        let mut all_at_odds: BTreeSet<u32> = BTreeSet::new();
+        for process in model.processes.values() {
+            let Some(rank) = process.rank else { continue };
+            let ended = match model.ending_of(process) {
+                Ending::None => None,
+                Ending::InOrder => continue,
+                // Ranks may have ended because of a cycle that was closed before.
+                Ending::Raised(_) | Ending::Died(_) => {
+                    if model
+                        .process_of(rank)
+                        .is_none_or(|newest| newest.id != process.id)
+                    {
+                        continue;
+                    }
+                    Some(process.end.map_or(now, |end| end.at))
+                }
+            };
+            if process.is_stopped() {
+                continue;
+            }
+            let mut threads = blocked_threads(model, process, rank, now, ended);
+            let mut rests = false;
+            if threads.is_empty() && ended.is_none() {
+                threads.extend(devices::blocked(model, process, rank, now));
+                rests = !threads.is_empty();
+            }
+            let until = ended.unwrap_or(now);
+            let at_odds = |thread: &Thread| is_at_odds(model, process, rank, thread);
+            let goes_on = |(id, thread): (&ThreadId, &Thread)| {
+                let is_blocked = threads.iter().any(|blocked| blocked.thread == *id);
+                let silence = until.since(thread.last_at);
+                let acts = thread.of_the_program && !rests || silence < model.timing.hidden_wait;
+                !is_blocked && acts && !at_odds(thread)
+            };
+            let is_held = !threads.is_empty() || process.threads.values().any(at_odds);
+            if !is_held || process.threads.iter().any(goes_on) {
+                if ended.is_some() {
+                    continue;
+                }
+                free.insert(rank);
+            } else if threads.is_empty() {
+                all_at_odds.insert(rank);
+            }
+            if !threads.is_empty() {
+                blocked.entry(rank).or_default().extend(threads);
+            }
+        }
+        release(model, &blocked, &mut free);
+        let stuck: BTreeSet<u32> = blocked
+            .keys()
+            .copied()
+            .filter(|rank| !free.contains(rank))
+            .collect();
+        let cycles = cycles(&blocked, &stuck);
+        Self {
+            blocked,
+            stuck,
+            at_odds: all_at_odds,
+            cycles,
+        }
+    }
+
+    /// Whether a rank waits in a cycle.
+    #[must_use]
+    pub fn in_cycle(&self, rank: u32) -> bool {
+        let mut waits = self.cycles.iter().flatten();
+        waits.any(|wait| wait.rank == rank)
+    }
+
+    /// The wait of a stuck rank.
+    #[must_use]
+    pub fn stuck_in(&self, rank: u32) -> Option<&Blocked> {
+        self.stuck
+            .contains(&rank)
+            .then(|| self.blocked.get(&rank)?.first())
+            .flatten()
+    }
+}
+
+impl Blocked {
+    /// Whether any one of the needed ranks suffices.
+    #[must_use]
+    pub fn needs_any(&self) -> bool {
+        self.message
+            .as_ref()
+            .is_some_and(|lone| lone.peer.is_none())
+    }
+}
+
+/// Whether a thread waits for a call that met calls which can never match it, and so never
+/// continues.
+fn is_at_odds(model: &Model, process: &Process, rank: u32, thread: &Thread) -> bool {
+    let target = match &thread.doing {
+        Doing::Call(call) => process.target(call.id),
+        Doing::Wait(target, ..) => *target,
+        Doing::Nothing => None,
+    };
+    let Some(Target::Join(group, seq)) = target else {
+        return false;
+    };
+    let group = model.group(group);
+    let met = group.join(seq).filter(|join| join.mismatch.is_some());
+    let Some((join, joined)) = met.and_then(|join| Some((join, join.calls.get(&rank)?))) else {
+        return false;
+    };
+    group.holds_threads(joined.call.op)
+        && !joined.call.hidden
+        && !joined.needs(rank, &unmatched(join, joined)).is_empty()
+}
+
+/// The ranks whose calls met this one and can never match it.
+pub(super) fn unmatched(join: &Join, joined: &JoinedCall) -> Vec<u32> {
+    let never = |other: &JoinedCall| {
+        let (own, other) = (&joined.call, &other.call);
+        let differences = || crate::evidence::align::differences(own, other).into_iter();
+        crate::evidence::align::compare(own, other).is_some()
+            && differences().any(|it| matches!(it, Mismatch::Op | Mismatch::Size | Mismatch::Root))
+    };
+    let calls = join.calls.iter().filter(|(_, other)| never(other));
+    calls.map(|(&rank, _)| rank).collect()
+}
+
+/// The threads of a process that are blocked, or were when it ended.
+fn blocked_threads(
+    model: &Model,
+    process: &Process,
+    rank: u32,
+    now: Timestamp,
+    ended: Option<Timestamp>,
+) -> Vec<Blocked> {
+    let mut found = Vec::new();
+    for (&id, thread) in &process.threads {
+        let mut until = ended;
+        let (target, since, recorded) = match &thread.doing {
+            Doing::Call(call) => (process.target(call.id), call.at, true),
+            Doing::Wait(target, since, _) => (*target, *since, true),
+            Doing::Nothing if ended.is_some() => {
+                let Some((target, since, over)) = thread.failed else {
+                    continue;
+                };
+                until = Some(over);
+                (Some(target), since, true)
+            }
+            Doing::Nothing => {
+                let last = thread.last_call.as_ref();
+                let held = thread.held_in(process.seen_until(now), &model.timing);
+                let silent = |call: &Call| {
+                    call.hidden
+                        && call.at == thread.last_at
+                        && now.since(thread.last_at) >= model.timing.hidden_wait
+                };
+                match held.or(last.filter(|call| silent(call))) {
+                    Some(call) => (process.target(call.id), call.at, false),
+                    None => continue,
+                }
+            }
+        };
+        let found_here = match target {
+            Some(Target::Join(group, seq)) => for_others(model, group, seq, rank),
+            Some(Target::Message(group, post)) if recorded => {
+                let lone = model.group(group).traffic.lone(&post);
+                let alone = lone.and_then(|lone| for_message(model, group, lone, since, now));
+                alone.or_else(|| launches::blocked(model, process, &thread.doing, rank, now))
+            }
+            _ => None,
+        };
+        if let Some(blocked) = found_here {
+            // A wait that does not block its thread ends at once, so only a silent thread is
+            // blocked.
+            let group = model.group(blocked.group);
+            let holds = group.holds_threads(blocked.call.op);
+            if !holds && now.since(thread.last_at) < model.timing.hidden_wait {
+                continue;
+            }
+            found.push(Blocked {
+                thread: id,
+                until,
+                only_thread: process.threads.len() == 1,
+                recorded: recorded && holds,
+                ..blocked
+            });
+        }
+    }
+    found
+}
+
+/// The wait of a rank for members that have not arrived at its call.
+fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<Blocked> {
+    let group = model.group(group_id);
+    let joined = group.join(seq)?.calls.get(&rank)?;
+    let needs = joined.needs(rank, &model.missing(group, seq));
+    (!needs.is_empty()).then(|| Blocked {
+        rank,
+        thread: ThreadId::default(),
+        group: group_id,
+        seq,
+        call: Arc::clone(&joined.call),
+        since: joined.call.at,
+        until: None,
+        needs,
+        message: None,
+        certain: seq > 0 || joined.call.takes_all,
+        only_thread: false,
+        recorded: false,
+        came_back: false,
+    })
+}
+
+/// The wait for the partner of a point-to-point call.
+fn for_message(
+    model: &Model,
+    group_id: GroupId,
+    lone: Lone,
+    since: Timestamp,
+    now: Timestamp,
+) -> Option<Blocked> {
+    let group = model.group(group_id);
+    let needs = partners(model, group_id, &lone)?;
+    let heard_all = model
+        .member(group_id, lone.rank)
+        .into_iter()
+        .chain(
+            needs
+                .iter()
+                .filter_map(|&peer| model.member(group_id, peer)),
+        )
+        .all(|process| process.lost == 0);
+    let sure = lone.sure && heard_all;
+    let blocks = lone.side == Side::Receive || group.traffic.transport.sends_wait;
+    let believed = (sure && blocks) || lasts(model, &lone, since, now);
+    if !believed {
+        return None;
+    }
+    Some(Blocked {
+        rank: lone.rank,
+        thread: ThreadId::default(),
+        group: group_id,
+        seq: lone.joined.call.seq,
+        call: Arc::clone(&lone.joined.call),
+        since,
+        until: None,
+        needs,
+        certain: sure && lone.side == Side::Receive,
+        message: Some(lone),
+        only_thread: false,
+        recorded: false,
+        came_back: false,
+    })
+}
+
+/// Whether a wait that need not block has lasted for `uncertain_wait`, also since the latest
+/// message to the rank, which may be arriving.
+pub(super) fn lasts(model: &Model, lone: &Lone, since: Timestamp, now: Timestamp) -> bool {
+    let since = lone.sent.map_or(since, |sent| sent.max(since));
+    now.since(since) >= model.timing.uncertain_wait
+}
+
+/// The ranks that may be the partner of a point-to-point call; `None` if one of them is not
+/// observed, or the partner is the rank itself.
+pub(super) fn partners(model: &Model, group: GroupId, lone: &Lone) -> Option<Vec<u32>> {
+    let group = model.group(group);
+    match lone.peer {
+        Some(peer) => (peer != lone.rank && group.members.contains_key(&peer)).then(|| vec![peer]),
+        None => {
+            let others = group.members.keys().copied().filter(|&m| m != lone.rank);
+            let others: Vec<u32> = others.collect();
+            (group.is_fully_seen() && !others.is_empty()).then_some(others)
+        }
+    }
+}
+
+/// Extends the set of free ranks to its fixpoint.
+fn release(model: &Model, blocked: &BTreeMap<u32, Vec<Blocked>>, free: &mut BTreeSet<u32>) {
+    loop {
+        let released: Vec<u32> = blocked
+            .iter()
+            .filter(|(rank, threads)| {
+                !free.contains(rank)
+                    && threads.iter().any(|thread| {
+                        let mut needs = thread.needs.iter();
+                        let comes = |needed: &u32| {
+                            free.contains(needed) && can_still_come(model, thread.group, *needed)
+                        };
+                        if thread.needs_any() {
+                            needs.any(comes)
+                        } else {
+                            needs.all(comes)
+                        }
+                    })
+            })
+            .map(|(&rank, _)| rank)
+            .collect();
+        if released.is_empty() {
+            return;
+        }
+        free.extend(released);
+    }
+}
+
+/// Whether a rank may make further calls in a group.
+fn can_still_come(model: &Model, group: GroupId, rank: u32) -> bool {
+    let process = model.member(group, rank);
+    let group = model.group(group);
+    let is_in = match group.members.get(&rank) {
+        Some(member) => member.destroyed.is_none(),
+        None => model.asked_otherwise(group, rank).is_none(),
+    };
+    is_in && process.is_some_and(|process| model.ending_of(process) == Ending::None)
+}
+
+/// The shortest cycle through each knot of stuck ranks.
+fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<Vec<Blocked>> {
+    let edge = |from: u32, to: u32| {
+        blocked[&from]
+            .iter()
+            .find(|thread| thread.needs.contains(&to))
+            .cloned()
+    };
+    let mut used: BTreeSet<u32> = BTreeSet::new();
+    let mut found: Vec<Vec<u32>> = Vec::new();
+    for &start in stuck {
+        let Some(path) = shortest_cycle(blocked, stuck, start) else {
+            continue;
+        };
+        found.push(path);
+    }
+    found.sort_by_key(|path| (path.len(), path.iter().min().copied()));
+    let mut cycles = Vec::new();
+    for path in found {
+        if path.iter().any(|rank| used.contains(rank)) {
+            continue;
+        }
+        used.extend(&path);
+        let next = path.iter().cycle().skip(1);
+        let waits: Option<Vec<Blocked>> = path
+            .iter()
+            .zip(next)
+            .map(|(&from, &to)| edge(from, to))
+            .collect();
+        cycles.extend(waits.filter(|waits| closed(waits)));
+    }
+    cycles
+}
+
+/// Whether all of these waits were in progress when the last of them began.
+fn closed(waits: &[Blocked]) -> bool {
+    let last = waits.iter().map(|wait| wait.since).max();
+    waits
+        .iter()
+        .all(|wait| wait.until.is_none() || wait.until >= last)
+}
+
+/// Breadth-first search from a rank back to itself.
+fn shortest_cycle(
+    blocked: &BTreeMap<u32, Vec<Blocked>>,
+    stuck: &BTreeSet<u32>,
+    start: u32,
+) -> Option<Vec<u32>> {
+    let mut came_from: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut queue = VecDeque::from([start]);
+    while let Some(rank) = queue.pop_front() {
+        for needed in blocked[&rank].iter().flat_map(|thread| &thread.needs) {
+            if *needed == start {
+                let mut path = vec![rank];
+                while let Some(&before) = came_from.get(&path[path.len() - 1]) {
+                    path.push(before);
+                }
+                path.reverse();
+                return Some(path);
+            }
+            if stuck.contains(needed) && !came_from.contains_key(needed) {
+                came_from.insert(*needed, rank);
+                queue.push_back(*needed);
+            }
+        }
+    }
+    None
+}

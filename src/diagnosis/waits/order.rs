@@ -1,0 +1,123 @@
+//! Detects calls that cannot match because they were made in a different order.
+
+use crate::evidence::align::{Mismatch, compare};
+use crate::evidence::event::Call;
+use crate::model::{Group, Join, KEPT_AFTER};
+
+/// Maximum number of calls that change places.
+const LONGEST: u64 = KEPT_AFTER;
+
+/// The same calls, made in different orders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permutation {
+    /// Number of calls that change places, from the divergence on.
+    pub length: u64,
+    /// All of these calls were recorded on both sides; otherwise the lines met in the crossed order
+    /// earlier.
+    pub seen: bool,
+}
+
+/// The permutation that makes all calls from this place on match, if there is one.
+///
+/// Both orders must be recorded: as calls or, if the calls block, by the same lines in crossed
+/// order earlier. Only calls of one step count: across steps, calls may as well have been left out.
+#[must_use]
+pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
+    let join = group.join(seq)?;
+    let classes = join.classes();
+    let [first, rest @ ..] = &classes[..] else {
+        return None;
+    };
+    let reference = *first.first()?;
+    let others: Vec<u32> = rest
+        .iter()
+        .filter_map(|class| class.first().copied())
+        .collect();
+    (2..=LONGEST)
+        .find(|&length| {
+            others
+                .iter()
+                .all(|&other| is_permuted(group, seq, length, reference, other))
+                && go_together_after(group, seq + length)
+        })
+        .map(|length| Permutation { length, seen: true })
+        .or_else(|| {
+            others
+                .iter()
+                .all(|&other| crossed_before(group, join, reference, other))
+                .then_some(Permutation {
+                    length: 2,
+                    seen: false,
+                })
+        })
+}
+
+/// Whether two ranks made the same calls at these places in a different order, each within one
+/// step.
+fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
+    let calls = |rank: u32| -> Option<Vec<&Call>> {
+        let calls = (seq..seq + length)
+            .map(|seq| Some(&*group.join(seq)?.calls.get(&rank)?.call))
+            .collect::<Option<Vec<&Call>>>()?;
+        let one_step = calls.iter().all(|call| call.step == calls[0].step);
+        // Without step marks, recurring calls may as well have been left out.
+        let distinct = |(i, call): (usize, &&Call)| {
+            calls[..i]
+                .iter()
+                .all(|other| compare(other, call).is_some())
+        };
+        let tell = calls[0].step > 0 || calls.iter().enumerate().all(distinct);
+        (one_step && tell).then_some(calls)
+    };
+    let (Some(a), Some(mut b)) = (calls(a), calls(b)) else {
+        return false;
+    };
+    // The first calls must differ: otherwise a shorter range would do.
+    if compare(a[0], b[0]).is_none() {
+        return false;
+    }
+    for call in a {
+        let Some(at) = b.iter().position(|other| compare(call, other).is_none()) else {
+            return false;
+        };
+        b.remove(at);
+    }
+    true
+}
+
+/// Whether the calls after them agree: calls that were left out would shift everything that
+/// follows.
+fn go_together_after(group: &Group, seq: u64) -> bool {
+    let next = group.join(seq);
+    next.is_none_or(|join| join.mismatch.is_none())
+}
+
+/// Whether the two lines that meet here met crosswise in two consecutive calls before.
+fn crossed_before(group: &Group, join: &Join, a: u32, b: u32) -> bool {
+    let place = |rank: u32| join.calls.get(&rank).and_then(|it| it.call.place.as_ref());
+    let (Some(first), Some(second)) = (place(a), place(b)) else {
+        return false;
+    };
+    if first == second {
+        return false;
+    }
+    let meetings: Vec<_> = group.history.recent().collect();
+    meetings.windows(2).any(|pair| {
+        let [later, earlier] = pair else { return false };
+        let at = |meeting: &crate::model::history::Meeting, rank: u32| {
+            let met = meeting.calls.iter().find(|met| met.rank == rank);
+            met.and_then(|met| met.place.clone())
+        };
+        earlier.seq + 1 == later.seq
+            && at(earlier, a).as_ref() == Some(first)
+            && at(earlier, b).as_ref() == Some(second)
+            && at(later, a).as_ref() == Some(second)
+            && at(later, b).as_ref() == Some(first)
+    })
+}
+
+/// Whether the job continues despite the mismatch, with wrong numbers.
+#[must_use]
+pub const fn runs_on(mismatch: Mismatch) -> bool {
+    matches!(mismatch, Mismatch::DType | Mismatch::ReduceOp)
+}

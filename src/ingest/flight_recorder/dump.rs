@@ -1,0 +1,366 @@
+//! The contents of one dump, of any version from 2.1 on and in either dialect.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::{DType, Op};
+
+use super::document::{Invalid, Node};
+use super::names::{self, Name};
+use super::place;
+use crate::diagnosis::model::MAX_WORLD;
+
+/// Maximum number of entries of a dump.
+const MAX_ENTRIES: usize = 1 << 20;
+/// Maximum length of a name, in bytes.
+const MAX_NAME: usize = 256;
+/// Maximum number of dimensions of a shape.
+const MAX_DIMS: usize = 64;
+/// Limit of counters and of times in nanoseconds, far beyond any real one.
+const MAX_COUNT: u64 = 1 << 62;
+
+/// What one process recorded.
+#[derive(Debug, Default)]
+pub(super) struct Dump {
+    /// Version of the format, as written.
+    pub(super) version: String,
+    /// Process groups by name. Two groups of one name overwrite each other within a process.
+    pub(super) groups: BTreeMap<Arc<str>, Config>,
+    /// Progress by `pg_id`, a number local to the process.
+    pub(super) status: BTreeMap<i64, Status>,
+    /// Calls, oldest first.
+    pub(super) entries: Vec<Entry>,
+    /// Number of entries that were skipped because their fields are missing.
+    pub(super) skipped: usize,
+    /// Why the file ends too early, if it does.
+    pub(super) cut: Option<String>,
+}
+
+/// Members of a process group.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) description: Arc<str>,
+    /// Global ranks in the order of their ranks within the group.
+    pub(super) members: Arc<[u32]>,
+}
+
+/// Progress of a process in a group; `None`: not recorded.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Status {
+    pub(super) enqueued: Option<u64>,
+    pub(super) completed: Option<u64>,
+}
+
+/// State of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    #[default]
+    Scheduled,
+    Started,
+    Completed,
+}
+
+/// One recorded call.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) record: i64,
+    pub(super) pg: i64,
+    pub(super) group: Arc<str>,
+    pub(super) description: Arc<str>,
+    pub(super) backend: Arc<str>,
+    pub(super) thread: Arc<str>,
+    pub(super) op: Op,
+    /// Name of the operation, for messages about unknown ones.
+    pub(super) is_known: bool,
+    /// It closes a coalesced group and has no tensors.
+    pub(super) ends_group: bool,
+    /// Own rank and peer within the group, for messages.
+    pub(super) ends: Option<(u32, Option<u32>)>,
+    pub(super) is_message: bool,
+    /// Sequence number among the collectives of the group, or among its messages.
+    pub(super) seq: u64,
+    pub(super) seq_of_messages: u64,
+    /// Nanoseconds since the Unix epoch; 0: not recorded.
+    pub(super) created: u64,
+    pub(super) state: State,
+    /// The watchdog no longer waits for it.
+    pub(super) retired: bool,
+    pub(super) timeout_ms: Option<u64>,
+    pub(super) dtype: DType,
+    pub(super) numel: Option<u64>,
+    pub(super) shape: Option<Vec<u32>>,
+    pub(super) tensors: u32,
+    /// Elements of the whole and of a rank's piece, for operations that gather or scatter pieces
+    /// of equal size.
+    pub(super) pieces: Option<(u64, u64)>,
+    pub(super) place: Option<Arc<Where>>,
+}
+
+impl Dump {
+    /// Reads a dump from the data of a file.
+    pub(super) fn of(root: Node<'_>, cut: Option<String>) -> Result<Self, Invalid> {
+        let keys = ["entries", "pg_config", "pg_status", "version"];
+        if !root.is_dict() || (cut.is_none() && !keys.iter().any(|key| root.get(key).is_some())) {
+            return Err(Invalid(
+                "it is no Flight Recorder dump: expected a dictionary with `version`, `pg_config` \
+                 and `entries`"
+                    .into(),
+            ));
+        }
+        let mut names = Names::default();
+        let mut dump = Self {
+            version: text(root, "version").unwrap_or_default().to_owned(),
+            cut,
+            ..Self::default()
+        };
+        for (name, config) in root.get("pg_config").into_iter().flat_map(Node::pairs) {
+            let Some(name) = name.text() else { continue };
+            let config = Config {
+                description: names.text(text(config, "desc").unwrap_or_default()),
+                members: config.get("ranks").map(ranks).unwrap_or_default().into(),
+            };
+            dump.groups.insert(names.text(name), config);
+        }
+        for (id, status) in root.get("pg_status").into_iter().flat_map(Node::pairs) {
+            let Some(id) = id.int() else { continue };
+            let count = |key| counted(status.get(key)?.int()?);
+            let status = Status {
+                enqueued: count("last_enqueued_collective"),
+                completed: count("last_completed_collective"),
+            };
+            dump.status.insert(id, status);
+        }
+        let entries = root.get("entries");
+        let entries = entries.into_iter().flat_map(Node::items);
+        for entry in entries.take(MAX_ENTRIES) {
+            match names.entry(entry) {
+                Some(entry) => dump.entries.push(entry),
+                None => dump.skipped += 1,
+            }
+        }
+        if dump.cut.is_some() {
+            // The last one may be incomplete.
+            dump.entries.pop();
+        }
+        Ok(dump)
+    }
+
+    /// Whether the ring was not full: the entries are all calls since the start of the process.
+    pub(super) fn is_whole(&self) -> bool {
+        let follow = |pair: &[Entry]| pair[1].record == pair[0].record.wrapping_add(1);
+        let first = self.entries.first().is_some_and(|entry| entry.record == 0);
+        self.cut.is_none() && self.skipped == 0 && first && self.entries.windows(2).all(follow)
+    }
+
+    /// Whether the recorder was not in use: another one may have recorded the calls.
+    pub(super) fn is_unused(&self) -> bool {
+        self.entries.is_empty() && self.status.is_empty() && self.groups.is_empty()
+    }
+
+    /// Time of the latest call, in nanoseconds since the Unix epoch.
+    pub(super) fn latest(&self) -> u64 {
+        let created = self.entries.iter().map(|entry| entry.created);
+        created.max().unwrap_or(0)
+    }
+}
+
+/// Texts and lines of a dump, each stored once.
+#[derive(Default)]
+struct Names {
+    texts: HashMap<String, Arc<str>>,
+    places: HashMap<(String, u32, String), Arc<Where>>,
+    /// Lines by list of frames: a dump contains equal lists once.
+    frames: HashMap<u32, Option<Arc<Where>>>,
+}
+
+impl Names {
+    fn text(&mut self, text: &str) -> Arc<str> {
+        let text = cut(text);
+        if let Some(known) = self.texts.get(text) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = text.into();
+        self.texts.insert(text.to_owned(), Arc::clone(&new));
+        new
+    }
+
+    /// `None`: it lacks its name or its group.
+    fn entry(&mut self, entry: Node<'_>) -> Option<Entry> {
+        let name = Name::parse(text(entry, "profiling_name")?);
+        let is_uneven = text(entry, "profiling_name")?.ends_with("_v");
+        let mut group = entry.get("process_group")?.items();
+        let (group, description) = (group.next()?.text()?, group.next());
+        let description = description.and_then(Node::text).unwrap_or_default();
+        let int = |key| entry.get(key).and_then(Node::int);
+        let count = |key| int(key).and_then(counted);
+        let tensors = |sizes: &str, dtypes: &str| Tensors::of(entry.get(sizes), entry.get(dtypes));
+        let inputs = tensors("input_sizes", "input_dtypes");
+        let outputs = tensors("output_sizes", "output_dtypes");
+        let compared = compared(name.op, &inputs, &outputs);
+        let ends_group = name.ends_group && inputs.shapes.iter().all(Vec::is_empty);
+        let is_message = entry.get("is_p2p").and_then(Node::bool);
+        let is_message = is_message.unwrap_or_else(|| name.op.is_point_to_point()) && !ends_group;
+        let seq_of_messages = count("p2p_seq_id").unwrap_or(0);
+        // Versions before 2.3 count both kinds together.
+        let seq = count("collective_seq_id").or_else(|| count("seq_id"))?;
+        Some(Entry {
+            record: int("record_id").or_else(|| int("id")).unwrap_or(0),
+            pg: int("pg_id").unwrap_or(-1),
+            group: self.text(group),
+            description: self.text(description),
+            backend: self.text(name.backend),
+            thread: self.text(text(entry, "thread_id").unwrap_or_default()),
+            op: name.op,
+            is_known: name.op != Op::Unspecified || name.ends_group,
+            ends_group,
+            ends: name.ends,
+            is_message,
+            seq: if is_message && seq_of_messages > 0 {
+                seq_of_messages
+            } else {
+                seq
+            },
+            seq_of_messages,
+            created: count("time_created_ns")
+                .or_else(|| count("time_created_us")?.checked_mul(1000))
+                .unwrap_or(0),
+            state: match text(entry, "state") {
+                Some("completed") => State::Completed,
+                Some("started") => State::Started,
+                _ => State::Scheduled,
+            },
+            retired: entry.get("retired").and_then(Node::bool).unwrap_or(false),
+            timeout_ms: count("timeout_ms").filter(|&ms| ms > 0),
+            dtype: match (inputs.dtype, outputs.dtype) {
+                (input, DType::Unspecified) => input,
+                (_, output) => output,
+            },
+            numel: compared.and_then(|it| it.numel()),
+            shape: compared.and_then(|it| it.shapes.first().cloned()),
+            tensors: if name.op.is_coalesced() {
+                inputs.shapes.len() as u32
+            } else {
+                1
+            },
+            pieces: match name.op {
+                _ if is_uneven => None,
+                Op::AllGather => outputs.total().zip(inputs.total()),
+                Op::ReduceScatter => inputs.total().zip(outputs.total()),
+                _ => None,
+            },
+            place: self.place(entry.get("frames")),
+        })
+    }
+
+    fn place(&mut self, frames: Option<Node<'_>>) -> Option<Arc<Where>> {
+        let frames = frames.filter(|frames| frames.is_list())?;
+        let id = frames.list_id()?;
+        if let Some(known) = self.frames.get(&id) {
+            return known.clone();
+        }
+        let frame = place::of_the_program(frames);
+        let place = frame.map(|(file, line, function)| {
+            let key = (cut(file).to_owned(), line, cut(function).to_owned());
+            let place = self
+                .places
+                .entry(key)
+                .or_insert_with_key(|(file, line, function)| {
+                    Arc::new(Where {
+                        file: file.as_str().into(),
+                        line: *line,
+                        function: function.as_str().into(),
+                    })
+                });
+            Arc::clone(place)
+        });
+        self.frames.insert(id, place.clone());
+        place
+    }
+}
+
+/// Shapes and type of the inputs or outputs of a call.
+#[derive(Default)]
+struct Tensors {
+    shapes: Vec<Vec<u32>>,
+    /// Type of the first one.
+    dtype: DType,
+}
+
+impl Tensors {
+    fn of(sizes: Option<Node<'_>>, dtypes: Option<Node<'_>>) -> Self {
+        let dims = |shape: Node<'_>| -> Vec<u32> {
+            let dims = shape.items().take(MAX_DIMS);
+            dims.filter_map(|dim| u32::try_from(dim.int()?).ok())
+                .collect()
+        };
+        let dtypes = dtypes.into_iter();
+        // A single type may be written without a list.
+        let first = dtypes.filter_map(|it| it.text().or_else(|| it.items().next()?.text()));
+        Self {
+            shapes: sizes.into_iter().flat_map(Node::items).map(dims).collect(),
+            dtype: first.map(names::dtype).next().unwrap_or_default(),
+        }
+    }
+
+    /// Elements of the first tensor.
+    fn numel(&self) -> Option<u64> {
+        self.shapes.first().and_then(|shape| elements(shape))
+    }
+
+    /// Elements of all tensors.
+    fn total(&self) -> Option<u64> {
+        let mut shapes = self.shapes.iter();
+        let sum = shapes.try_fold(0_u64, |sum, shape| sum.checked_add(elements(shape)?));
+        sum.filter(|_| !self.shapes.is_empty())
+    }
+}
+
+/// A counter or a time; `None`: there is none yet, or it is impossible.
+fn counted(number: i64) -> Option<u64> {
+    u64::try_from(number).ok().filter(|&it| it < MAX_COUNT)
+}
+
+fn elements(shape: &[u32]) -> Option<u64> {
+    let mut dims = shape.iter();
+    dims.try_fold(1_u64, |product, &dim| product.checked_mul(u64::from(dim)))
+}
+
+/// The tensors by whose size the calls of different ranks are compared.
+fn compared<'a>(op: Op, inputs: &'a Tensors, outputs: &'a Tensors) -> Option<&'a Tensors> {
+    match op {
+        Op::Barrier | Op::Unspecified => None,
+        Op::ReduceScatter | Op::Scatter => Some(outputs),
+        // PyTorch keeps both sizes equal. If a dump says otherwise, the larger one differs from
+        // that of the other ranks.
+        Op::AllReduce if outputs.numel() > inputs.numel() => Some(outputs),
+        _ => Some(inputs),
+    }
+}
+
+fn text<'a>(node: Node<'a>, key: &str) -> Option<&'a str> {
+    node.get(key)?.text()
+}
+
+/// A list of ranks, usually written as text: "[0, 1]".
+fn ranks(node: Node<'_>) -> Vec<u32> {
+    let accepted = |rank: u32| (rank < MAX_WORLD).then_some(rank);
+    if node.is_list() {
+        let ranks = node.items().take(MAX_WORLD as usize);
+        return ranks
+            .filter_map(|it| accepted(u32::try_from(it.int()?).ok()?))
+            .collect();
+    }
+    let text = node.text().unwrap_or_default();
+    let numbers = text
+        .trim_matches(['[', ']', ' '])
+        .split(',')
+        .take(MAX_WORLD as usize);
+    numbers
+        .filter_map(|it| accepted(it.trim().parse().ok()?))
+        .collect()
+}
+
+fn cut(text: &str) -> &str {
+    crate::evidence::decode::cut(text, MAX_NAME)
+}

@@ -1,0 +1,261 @@
+//! Finds dumps in files: plain, compressed with gzip, or in an archive.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use flate2::read::MultiGzDecoder;
+
+use super::document::{Document, Invalid, Value};
+use super::dump::Dump;
+use super::{json, pickle};
+
+/// Maximum size of a dump, decompressed.
+const MAX_BYTES: u64 = 128 << 20;
+/// Maximum size of an archive, decompressed.
+const MAX_ARCHIVE: u64 = 4 << 30;
+/// Maximum number of files of an archive.
+const MAX_MEMBERS: usize = 65_536;
+/// Size of a block of an archive.
+const BLOCK: usize = 512;
+
+/// A dump and the file that contains it.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The file, or the archive followed by the path within it.
+    pub(super) path: PathBuf,
+    pub(super) dump: Dump,
+}
+
+/// What a file contains, and what could not be read.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pub(super) dumps: Vec<Found>,
+    pub(super) unreadable: Vec<(PathBuf, String)>,
+}
+
+/// Whether a file that begins with these bytes may contain dumps.
+pub(super) fn is_candidate(head: &[u8]) -> bool {
+    let has = |key: &str| head.windows(key.len()).any(|it| it == key.as_bytes());
+    let keys = [
+        "\"entries\"",
+        "\"pg_config\"",
+        "\"comm_lib_version\"",
+        "\"nccl_version\"",
+    ];
+    match head {
+        // A pickle of protocol 2 or later, or a file compressed with gzip or zstd.
+        [0x80, 2..=5, ..] | [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => true,
+        _ if is_archive(head) => true,
+        _ => head.trim_ascii_start().first() == Some(&b'{') && keys.iter().any(|key| has(key)),
+    }
+}
+
+fn is_archive(head: &[u8]) -> bool {
+    head.get(257..262) == Some(b"ustar")
+}
+
+/// Reads all files, several at a time. The result is in the order of the paths.
+pub(super) fn read_all(paths: &[PathBuf]) -> Vec<Contents> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, Contents)>> = Mutex::new(Vec::new());
+    let work = || {
+        while let Some((at, path)) = {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            paths.get(at).map(|path| (at, path))
+        } {
+            let contents = read(path);
+            let mut done = done
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            done.push((at, contents));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..cores.min(paths.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut done = done
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_unstable_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, contents)| contents).collect()
+}
+
+/// Reads the dumps of one file.
+fn read(path: &Path) -> Contents {
+    let mut contents = Contents::default();
+    let opened = crate::files::open(path);
+    let result = opened.and_then(|file| read_stream(path, file, &mut contents));
+    if let Err(error) = result {
+        contents
+            .unreadable
+            .push((path.to_owned(), error.to_string()));
+    }
+    contents
+}
+
+fn read_stream(path: &Path, file: impl Read, contents: &mut Contents) -> io::Result<()> {
+    let mut file = io::BufReader::new(file);
+    let head = peek(&mut file)?;
+    if head.starts_with(&[0x1f, 0x8b]) {
+        let mut inner = io::BufReader::new(MultiGzDecoder::new(file));
+        let head = peek(&mut inner)?;
+        return read_plain(path, &head, inner, contents);
+    }
+    read_plain(path, &head, file, contents)
+}
+
+/// The first bytes of a stream, which remain to be read.
+fn peek<R: Read>(stream: &mut io::BufReader<R>) -> io::Result<Vec<u8>> {
+    Ok(io::BufRead::fill_buf(stream)?.to_vec())
+}
+
+fn read_plain(
+    path: &Path,
+    head: &[u8],
+    stream: impl Read,
+    contents: &mut Contents,
+) -> io::Result<()> {
+    if is_archive(head) {
+        return read_archive(path, stream.take(MAX_ARCHIVE), contents);
+    }
+    let (bytes, cut) = read_bytes(stream, MAX_BYTES)?;
+    contents.add(path.to_owned(), bytes, cut);
+    Ok(())
+}
+
+/// Reads a stream to its end. Returns why it ends too early, if it does.
+fn read_bytes(stream: impl Read, limit: u64) -> io::Result<(Vec<u8>, Option<String>)> {
+    let mut bytes = Vec::new();
+    let result = stream.take(limit + 1).read_to_end(&mut bytes);
+    if bytes.len() as u64 > limit {
+        let text = format!("it has more than {} MiB, more than any dump", limit >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    match result {
+        Ok(_) => Ok((bytes, None)),
+        // A compressed file that is damaged or was cut off: the beginning is there.
+        Err(error) if !bytes.is_empty() => Ok((bytes, Some(error.to_string()))),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the members of a tar archive: blocks of 512 bytes, a header before the data of each.
+fn read_archive(path: &Path, mut stream: impl Read, contents: &mut Contents) -> io::Result<()> {
+    let mut long_name: Option<PathBuf> = None;
+    for _ in 0..MAX_MEMBERS {
+        let mut header = [0; BLOCK];
+        if let Err(error) = stream.read_exact(&mut header) {
+            contents
+                .unreadable
+                .push((path.to_owned(), format!("the archive is cut off: {error}")));
+            return Ok(());
+        }
+        if header.iter().all(|&byte| byte == 0) {
+            return Ok(());
+        }
+        let Some(size) = (is_archive(&header))
+            .then(|| number(&header[124..136]))
+            .flatten()
+        else {
+            let text = "it is damaged: a header of the archive is invalid";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        };
+        let padded = size.div_ceil(BLOCK as u64).saturating_mul(BLOCK as u64);
+        let kind = header[156];
+        let mut member = (&mut stream).take(padded);
+        match kind {
+            b'0' | 0 => {
+                let name = long_name.take().unwrap_or_else(|| name_of(&header));
+                contents.member(path.join(name), &mut member, size);
+            }
+            // The name of the next member, if it is longer than a header allows.
+            b'L' => {
+                let (bytes, _) = read_bytes((&mut member).take(size), 4096)?;
+                let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+                long_name = Some(String::from_utf8_lossy(name).into_owned().into());
+            }
+            _ => {}
+        }
+        io::copy(&mut member, &mut io::sink())?;
+    }
+    let text = format!("only the first {MAX_MEMBERS} files of the archive are read");
+    contents.unreadable.push((path.to_owned(), text));
+    Ok(())
+}
+
+/// An octal number of a tar header.
+fn number(field: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(field).ok()?.trim_matches(['\0', ' ']);
+    u64::from_str_radix(text, 8).ok()
+}
+
+/// Path of a member: the prefix and the name of its header.
+fn name_of(header: &[u8; BLOCK]) -> PathBuf {
+    let text = |field: &[u8]| {
+        let end = field.iter().position(|&byte| byte == 0);
+        String::from_utf8_lossy(&field[..end.unwrap_or(field.len())]).into_owned()
+    };
+    PathBuf::from(text(&header[345..500])).join(text(&header[..100]))
+}
+
+impl Contents {
+    /// Reads a member of an archive. Members that are no dumps are skipped.
+    fn member(&mut self, path: PathBuf, stream: &mut impl Read, size: u64) {
+        let result = read_bytes(stream.take(size), MAX_BYTES);
+        let (bytes, cut) = match result {
+            Ok(read) => read,
+            Err(error) => return self.unreadable.push((path, error.to_string())),
+        };
+        let (bytes, cut) = if bytes.starts_with(&[0x1f, 0x8b]) {
+            match read_bytes(MultiGzDecoder::new(&bytes[..]), MAX_BYTES) {
+                Ok((inner, damage)) => (inner, damage.or(cut)),
+                Err(error) => return self.unreadable.push((path, error.to_string())),
+            }
+        } else {
+            let missing = (bytes.len() as u64) < size;
+            (
+                bytes,
+                cut.or_else(|| missing.then(|| "the archive is cut off".into())),
+            )
+        };
+        let head = &bytes[..bytes.len().min(4096)];
+        if is_candidate(head) {
+            self.add(path, bytes, cut);
+        }
+    }
+
+    fn add(&mut self, path: PathBuf, bytes: Vec<u8>, damage: Option<String>) {
+        match parse(bytes, damage) {
+            Ok(dump) => self.dumps.push(Found { path, dump }),
+            Err(Invalid(text)) => self.unreadable.push((path, text)),
+        }
+    }
+}
+
+/// Reads a dump in either dialect.
+pub(super) fn parse(bytes: Vec<u8>, damage: Option<String>) -> Result<Dump, Invalid> {
+    let (mut document, root): (Document, Value) = match bytes.trim_ascii_start().first() {
+        Some(0x80) => pickle::read(bytes)?,
+        Some(b'{') => json::read(&bytes)?,
+        Some(0x28) if bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => {
+            let text = "it is compressed with zstd: decompress it first (zstd -d)";
+            return Err(Invalid(text.into()));
+        }
+        Some(_) => {
+            return Err(Invalid(
+                "it is neither a pickle of protocol 2 or later nor JSON, as Flight Recorder dumps \
+                 are"
+                .into(),
+            ));
+        }
+        None => return Err(Invalid("it is empty".into())),
+    };
+    let cut = damage.or(document.cut.take());
+    Dump::of(document.node(root), cut)
+}

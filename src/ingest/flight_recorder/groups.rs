@@ -1,0 +1,268 @@
+//! The process groups of a job, and how far each rank got in them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::GroupRef;
+
+use super::dump::{Dump, Entry, Status};
+use super::jobs::Job;
+use crate::diagnosis::event::GroupInfo;
+
+/// Index of a group in [`Groups::all`].
+pub(super) type GroupAt = usize;
+
+/// The groups of a job.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    pub(super) all: Vec<Group>,
+    /// Groups by rank and name.
+    of: BTreeMap<u32, HashMap<Arc<str>, GroupAt>>,
+    /// Groups that each rank with a dump is a member of.
+    by_rank: BTreeMap<u32, Vec<GroupAt>>,
+    by_identity: BTreeMap<(Arc<str>, Arc<[u32]>), GroupAt>,
+    /// Number of ranks of the job.
+    pub(super) world_size: u32,
+}
+
+/// A group of a job.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) info: Arc<GroupInfo>,
+    /// Ranks with messages in the group, with their peers.
+    pub(super) peers: BTreeMap<u32, BTreeSet<Option<u32>>>,
+    /// Progress of the ranks with a dump.
+    pub(super) progress: BTreeMap<u32, Progress>,
+    /// Its collectives are numbered from 0.
+    from_zero: bool,
+}
+
+/// Progress of a rank in a group, in numbers of collectives that begin with 1.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// Latest collective that it issued.
+    pub(super) issued: u64,
+    /// Latest collective that its device is known to have completed.
+    pub(super) completed: u64,
+}
+
+impl Groups {
+    pub(super) fn of(job: &Job) -> Self {
+        let mut groups = Self {
+            world_size: world_size(job),
+            ..Self::default()
+        };
+        let backends = backends(job);
+        for (&rank, dump) in &job.ranks {
+            for (name, config) in &dump.groups {
+                if config.members.contains(&rank) {
+                    groups.add(rank, name, &config.description, &config.members, &backends);
+                }
+            }
+        }
+        for (&rank, dump) in &job.ranks {
+            for entry in &dump.entries {
+                if groups.of_entry(rank, entry).is_some() {
+                    continue;
+                }
+                let members = groups.members(job, rank, entry);
+                groups.add(rank, &entry.group, &entry.description, &members, &backends);
+            }
+        }
+        for (at, group) in groups.all.iter().enumerate() {
+            for &rank in &group.info.key.members {
+                if job.ranks.contains_key(&rank) {
+                    groups.by_rank.entry(rank).or_default().push(at);
+                }
+            }
+        }
+        groups.find_peers(job);
+        groups.find_progress(job);
+        groups
+    }
+
+    /// The group of an entry of a rank.
+    pub(super) fn of_entry(&self, rank: u32, entry: &Entry) -> Option<GroupAt> {
+        self.of.get(&rank)?.get(&entry.group).copied()
+    }
+
+    /// The groups that a rank with a dump is a member of.
+    pub(super) fn of_rank(&self, rank: u32) -> &[GroupAt] {
+        self.by_rank.get(&rank).map_or(&[], Vec::as_slice)
+    }
+
+    fn add(
+        &mut self,
+        rank: u32,
+        name: &Arc<str>,
+        description: &Arc<str>,
+        members: &Arc<[u32]>,
+        backends: &BTreeMap<Arc<str>, Arc<str>>,
+    ) {
+        let identity = (Arc::clone(name), Arc::clone(members));
+        let at = *self.by_identity.entry(identity).or_insert_with(|| {
+            let info = GroupInfo {
+                key: GroupRef {
+                    layer: "c10d".into(),
+                    epoch: 0,
+                    name: name.as_ref().into(),
+                    ordinal: 0,
+                    members: members.to_vec(),
+                },
+                description: Arc::clone(description),
+                backend: backends.get(name).cloned().unwrap_or_default(),
+                seat: None,
+            };
+            self.all.push(Group {
+                info: Arc::new(info),
+                peers: BTreeMap::new(),
+                progress: BTreeMap::new(),
+                from_zero: false,
+            });
+            self.all.len() - 1
+        });
+        let of = self.of.entry(rank).or_default();
+        of.insert(Arc::clone(name), at);
+    }
+
+    /// Members of a group that the rank's own dump does not describe: those in the dump of another
+    /// member, or the ranks that have entries of the group. Gloo describes only the group that was
+    /// created last, without its name.
+    fn members(&self, job: &Job, rank: u32, entry: &Entry) -> Arc<[u32]> {
+        let dumps = || job.ranks.values();
+        let described = dumps().find_map(|dump| {
+            let config = dump.groups.get(&entry.group)?;
+            config
+                .members
+                .contains(&rank)
+                .then(|| Arc::clone(&config.members))
+        });
+        let world = || {
+            let is_default = &*entry.description == "default_pg";
+            is_default.then(|| (0..self.world_size).collect())
+        };
+        let uses = |dump: &Dump| dump.entries.iter().any(|it| it.group == entry.group);
+        let users = job.ranks.iter().filter(|(_, dump)| uses(dump));
+        let users: Arc<[u32]> = users.map(|(&rank, _)| rank).collect();
+        let unnamed = || {
+            let config = job.ranks.get(&rank)?.groups.get("")?;
+            let fits = users.iter().all(|user| config.members.contains(user));
+            fits.then(|| Arc::clone(&config.members))
+        };
+        let found = described.or_else(world).or_else(unnamed);
+        found.unwrap_or_else(|| Arc::clone(&users))
+    }
+
+    fn find_peers(&mut self, job: &Job) {
+        for (&rank, dump) in &job.ranks {
+            for entry in dump.entries.iter().filter(|entry| entry.is_message) {
+                let Some(at) = self.of_entry(rank, entry) else {
+                    continue;
+                };
+                let peer = self.all[at].peer(entry);
+                self.all[at].peers.entry(rank).or_default().insert(peer);
+            }
+        }
+    }
+
+    fn find_progress(&mut self, job: &Job) {
+        let collectives = |dump: &'_ Dump| -> Vec<usize> {
+            let entries = dump.entries.iter().enumerate();
+            entries
+                .filter(|(_, it)| !it.is_message)
+                .map(|(at, _)| at)
+                .collect()
+        };
+        for (&rank, dump) in &job.ranks {
+            for entry in dump
+                .entries
+                .iter()
+                .filter(|it| !it.is_message && it.seq == 0)
+            {
+                if let Some(at) = self.of_entry(rank, entry) {
+                    self.all[at].from_zero = true;
+                }
+            }
+        }
+        for (&rank, dump) in &job.ranks {
+            let mut ids: BTreeMap<GroupAt, i64> = BTreeMap::new();
+            for at in collectives(dump) {
+                let entry = &dump.entries[at];
+                let Some(at) = self.of_entry(rank, entry) else {
+                    continue;
+                };
+                ids.insert(at, entry.pg);
+                let seq = self.all[at].seq(entry);
+                let progress = self.all[at].progress.entry(rank).or_default();
+                progress.issued = progress.issued.max(seq);
+            }
+            let known: BTreeSet<i64> = dump.entries.iter().map(|entry| entry.pg).collect();
+            let furthest = dump.status.iter().filter(|(id, _)| !known.contains(id));
+            let furthest = furthest.filter_map(|(_, status)| status.enqueued).max();
+            let is_whole = dump.is_whole();
+            for at in self.of_rank(rank).to_vec() {
+                let group = &mut self.all[at];
+                // With messages in the group, its status counts whichever came last.
+                let status = match ids.get(&at) {
+                    Some(id) if group.peers.is_empty() => dump.status.get(id).copied(),
+                    Some(_) => None,
+                    // The dump does not tell which status is that of the group. It is assumed to
+                    // be the furthest one, so that the rank is not accused.
+                    None if is_whole => None,
+                    None => Some(Status {
+                        enqueued: Some(furthest.unwrap_or(0)),
+                        completed: None,
+                    }),
+                };
+                let shift = u64::from(group.from_zero);
+                let progress = group.progress.entry(rank).or_default();
+                let status = status.unwrap_or_default();
+                let enqueued = status.enqueued.map_or(0, |seq| seq + shift);
+                progress.issued = progress.issued.max(enqueued);
+                progress.completed = status.completed.map_or(0, |seq| seq + shift);
+            }
+        }
+    }
+}
+
+impl Group {
+    /// Number of a collective, beginning with 1.
+    pub(super) fn seq(&self, entry: &Entry) -> u64 {
+        entry.seq + u64::from(self.from_zero)
+    }
+
+    /// Global rank of the peer of a message; `None`: any, or unknown.
+    pub(super) fn peer(&self, entry: &Entry) -> Option<u32> {
+        let (_, peer) = entry.ends?;
+        self.info.key.members.get(peer? as usize).copied()
+    }
+
+    /// Whether a rank and its peer exchange messages with each other only, so that the numbers of
+    /// their messages agree.
+    pub(super) fn is_pair(&self, rank: u32, peer: u32) -> bool {
+        let only = |rank: u32, peer: u32| {
+            let peers = self.peers.get(&rank);
+            peers.is_none_or(|peers| peers.iter().all(|it| *it == Some(peer)))
+        };
+        only(rank, peer) && only(peer, rank)
+    }
+}
+
+/// Number of ranks of the job, as far as groups and dumps show it.
+fn world_size(job: &Job) -> u32 {
+    let dumps = job.ranks.values();
+    let members = dumps.flat_map(|dump| dump.groups.values().flat_map(|it| it.members.iter()));
+    let last = members.chain(job.ranks.keys()).max();
+    last.map_or(0, |last| last + 1)
+}
+
+/// Backend of each group, by the first call in it.
+fn backends(job: &Job) -> BTreeMap<Arc<str>, Arc<str>> {
+    let mut backends: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
+    for entry in job.ranks.values().flat_map(|dump| &dump.entries) {
+        if !backends.contains_key(&entry.group) {
+            backends.insert(Arc::clone(&entry.group), Arc::clone(&entry.backend));
+        }
+    }
+    backends
+}

@@ -1,0 +1,217 @@
+//! Groups dumps into jobs, with one dump for each rank.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::dump::{Dump, Entry};
+use super::files::{Contents, Found};
+use super::rank;
+use crate::postmortem::Remark;
+
+/// The dumps of one job.
+#[derive(Debug, Default)]
+pub struct Job {
+    /// Folder of the dumps.
+    pub(super) folder: PathBuf,
+    /// Dumps by rank.
+    pub(super) ranks: BTreeMap<u32, Dump>,
+    /// What is wrong with the dump of a rank.
+    pub(super) unreadable: BTreeMap<u32, String>,
+}
+
+/// A dump whose rank is known.
+struct Ranked {
+    rank: u32,
+    path: PathBuf,
+    dump: Dump,
+}
+
+/// Groups the contents of files into jobs. Dumps of different folders are one job unless they
+/// contain a rank twice.
+pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job> {
+    let mut ranked: Vec<Ranked> = Vec::new();
+    let mut unreadable: Vec<(PathBuf, String)> = Vec::new();
+    for contents in contents {
+        unreadable.extend(contents.unreadable);
+        for found in contents.dumps {
+            if found.dump.is_unused() {
+                let text = "it contains neither groups nor calls: another recorder of the process \
+                            was in use";
+                unreadable.push((found.path, text.into()));
+                continue;
+            }
+            ranked.extend(with_rank(found, remarks));
+        }
+    }
+    let mut jobs: BTreeMap<PathBuf, Job> = BTreeMap::new();
+    let one_job = is_one_job(&ranked);
+    let first = ranked.first().map(|it| folder(&it.path));
+    for it in ranked {
+        let own = folder(&it.path);
+        let key = first.clone().filter(|_| one_job).unwrap_or(own);
+        let job = jobs.entry(key.clone()).or_default();
+        job.folder = key;
+        job.add(it, remarks);
+    }
+    for (path, text) in unreadable {
+        let job = match one_job {
+            true => jobs.values_mut().next(),
+            false => jobs.get_mut(&folder(&path)),
+        };
+        if let (Some(job), Some(rank)) = (job, rank::named(&path)) {
+            let text = format!("its dump cannot be read: {text}");
+            job.unreadable.entry(rank).or_insert(text);
+        }
+        remarks.push(Remark { path, text });
+    }
+    jobs.into_values().collect()
+}
+
+fn folder(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).to_owned()
+}
+
+/// Whether no two folders contain the same rank.
+fn is_one_job(ranked: &[Ranked]) -> bool {
+    let mut folders: BTreeMap<u32, BTreeSet<PathBuf>> = BTreeMap::new();
+    for it in ranked {
+        folders.entry(it.rank).or_default().insert(folder(&it.path));
+    }
+    folders.values().all(|folders| folders.len() == 1)
+}
+
+/// The dump with its rank, by the name of its file unless its contents contradict.
+fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
+    let Found { path, dump } = found;
+    let named = rank::named(&path);
+    let possible = rank::possible(&dump);
+    let fits = |rank: &u32| possible.is_empty() || possible.contains(rank);
+    let remark = |text: String| Remark {
+        path: path.clone(),
+        text,
+    };
+    let rank = match (named, &possible[..]) {
+        (Some(rank), _) if fits(&rank) => rank,
+        (named, &[only]) => {
+            if named.is_some() {
+                remarks.push(remark(format!("its contents are those of rank {only}")));
+            }
+            only
+        }
+        (Some(rank), _) => {
+            let text = format!("it is taken as rank {rank}, which its groups do not contain");
+            remarks.push(remark(text));
+            rank
+        }
+        (None, _) => {
+            remarks.push(remark(
+                "neither its name nor its contents tell the rank: let its name end in the rank, as \
+                 in `trace_rank_3`"
+                    .into(),
+            ));
+            return None;
+        }
+    };
+    let version = dump.version.split_once('.').map(|(major, _)| major);
+    if version != Some("2") {
+        let name = &dump.version;
+        remarks.push(remark(format!(
+            "version \"{name}\" of the format is unknown; 2 is assumed"
+        )));
+    }
+    if let Some(cut) = &dump.cut {
+        let calls = dump.entries.len();
+        remarks.push(remark(format!(
+            "{cut}: the {calls} calls before that are used"
+        )));
+    }
+    if dump.skipped > 0 {
+        let count = dump.skipped;
+        remarks.push(remark(format!(
+            "{count} entries lack their name, group or number"
+        )));
+    }
+    let unknown = dump.entries.iter().filter(|entry| !entry.is_known).count();
+    if unknown > 0 {
+        let text = format!("{unknown} entries are of operations that this version does not know");
+        remarks.push(remark(text));
+    }
+    let odd = dump
+        .entries
+        .iter()
+        .filter(|entry| !fits_its_group(&dump, entry))
+        .count();
+    if odd > 0 {
+        let text = format!(
+            "the sizes of {odd} entries that gather or scatter do not fit the size of their group"
+        );
+        remarks.push(remark(text));
+    }
+    Some(Ranked { rank, path, dump })
+}
+
+/// Whether the pieces of all members make up the whole. PyTorch refuses calls of which that is not
+/// true.
+fn fits_its_group(dump: &Dump, entry: &Entry) -> bool {
+    let members = dump
+        .groups
+        .get(&entry.group)
+        .map_or(0, |it| it.members.len() as u64);
+    let fits = |(whole, piece): (u64, u64)| piece.checked_mul(members) == Some(whole);
+    members == 0 || entry.pieces.is_none_or(fits)
+}
+
+impl Job {
+    /// Adds the dump of a rank. Of two dumps of one backend the newer one is kept; those of
+    /// different backends are combined.
+    fn add(&mut self, new: Ranked, remarks: &mut Vec<Remark>) {
+        let Some(known) = self.ranks.remove(&new.rank) else {
+            self.ranks.insert(new.rank, new.dump);
+            return;
+        };
+        let backends = |dump: &Dump| -> BTreeSet<String> {
+            dump.entries
+                .iter()
+                .map(|it| it.backend.to_string())
+                .collect()
+        };
+        if backends(&known).is_disjoint(&backends(&new.dump)) {
+            self.ranks.insert(new.rank, combine(known, new.dump));
+            return;
+        }
+        remarks.push(Remark {
+            path: new.path,
+            text: format!(
+                "there are several dumps of rank {}: the latest is used",
+                new.rank
+            ),
+        });
+        let newer = if new.dump.latest() >= known.latest() {
+            new.dump
+        } else {
+            known
+        };
+        self.ranks.insert(new.rank, newer);
+    }
+}
+
+/// The dumps of two recorders of one process, which number groups independently.
+fn combine(mut one: Dump, other: Dump) -> Dump {
+    /// Numbers of groups of the second recorder begin here.
+    const OTHER: i64 = 1 << 32;
+    let shifted = other.entries.into_iter().map(|mut entry| {
+        entry.pg = entry.pg.saturating_add(OTHER);
+        entry
+    });
+    one.entries.extend(shifted);
+    one.entries.sort_by_key(|entry| entry.created);
+    let status = other.status.into_iter();
+    one.status
+        .extend(status.map(|(id, status)| (id.saturating_add(OTHER), status)));
+    for (name, config) in other.groups {
+        one.groups.entry(name).or_insert(config);
+    }
+    one.skipped += other.skipped;
+    one.cut = one.cut.or(other.cut);
+    one
+}

@@ -1,0 +1,133 @@
+//! Limits findings to what dumps can show.
+
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report};
+
+use super::dump::{Dump, State};
+use super::play::Play;
+use super::units::is_on_host;
+use crate::diagnosis::timing::Timing;
+use crate::diagnosis::verdict_of;
+
+/// The report, without proofs that rest on waits, and without what dumps cannot show.
+pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
+    let lasts = shows_a_hang(play);
+    let entries = play
+        .job
+        .ranks
+        .values()
+        .map(|dump| dump.entries.len() as u64);
+    report.evidence.records = entries.sum();
+    // Dumps name no hosts.
+    report.job.nodes = 0;
+    let is_alone = report.findings.len() == 1;
+    drop_findings(&mut report.findings, |finding| {
+        // Clocks of hosts that cannot be compared make ranks appear late.
+        let is_about_time =
+            finding.code.starts_with("DD6") || finding.code == catalogue::DD903.code;
+        is_about_time || (!is_alone && is_about_ends(finding))
+    });
+    report.verdict = verdict_of(&report.findings);
+    for finding in &mut report.findings {
+        if is_about_ends(finding) {
+            finding.why = vec!["A dump shows its process at one moment.".into()];
+            finding.next = vec!["Write dumps again later, and compare them with these.".into()];
+        } else if catalogue::is_gap(&finding.code) {
+            finding.why = vec!["A process that dies leaves no dump.".into()];
+            finding.next = vec![
+                "Add the missing dumps (TORCH_FR_DUMP_TEMP_FILE names where they are written), or \
+                 look into the logs of these ranks."
+                    .into(),
+            ];
+        }
+        limit(finding, lasts);
+    }
+    report
+}
+
+/// Removes findings, and the references to them.
+fn drop_findings(findings: &mut Vec<Finding>, is_dropped: impl Fn(&Finding) -> bool) {
+    let mut kept = 0..;
+    let places = findings
+        .iter()
+        .map(|it| (!is_dropped(it)).then(|| kept.next()).flatten());
+    let places: Vec<Option<usize>> = places.collect();
+    findings.retain(|finding| !is_dropped(finding));
+    for finding in findings {
+        let known = finding
+            .caused_by
+            .iter()
+            .filter_map(|&cause| places.get(cause).copied()?);
+        finding.caused_by = known.collect();
+    }
+}
+
+/// Whether a finding states that the ends of processes were not recorded, which holds for all
+/// dumps.
+fn is_about_ends(finding: &Finding) -> bool {
+    finding.code == catalogue::DD901.code && finding.summary.starts_with("it is unknown how")
+}
+
+/// Whether the dumps show that calls stay incomplete, so that they are not of a job that goes on:
+/// one timed out, one is old, or a rank is behind its peers by more than the one call that healthy
+/// ranks may differ by.
+fn shows_a_hang(play: &Play<'_>) -> bool {
+    let limit = Timing::default().default_stall_after.as_nanos() as u64;
+    let latest = play.job.ranks.values().map(Dump::latest).max();
+    let latest = latest.unwrap_or(0);
+    let mut open = play.open_entries();
+    let lasts = open.any(|entry| {
+        let timed_out = entry.retired && !is_on_host(&entry.backend);
+        let is_old = entry.created > 0 && latest.saturating_sub(entry.created) >= limit;
+        (timed_out && entry.state != State::Completed) || is_old
+    });
+    lasts || is_far_behind(play)
+}
+
+/// Whether a rank is behind the others by two calls of a group, or by one call in two groups.
+fn is_far_behind(play: &Play<'_>) -> bool {
+    let mut behind: BTreeMap<u32, u64> = BTreeMap::new();
+    for group in &play.groups.all {
+        let most = |of: fn(&super::groups::Progress) -> u64| group.progress.values().map(of).max();
+        let (issued, completed) = (most(|it| it.issued), most(|it| it.completed));
+        for (&rank, progress) in &group.progress {
+            let by = issued.unwrap_or(0).saturating_sub(progress.issued);
+            let completed_by = completed.unwrap_or(0).saturating_sub(progress.completed);
+            let known = if progress.completed > 0 {
+                completed_by
+            } else {
+                0
+            };
+            *behind.entry(rank).or_default() += by.max(known);
+        }
+    }
+    behind.values().any(|&by| by > 1)
+}
+
+fn limit(finding: &mut Finding, lasts: bool) {
+    if catalogue::is_gap(&finding.code) {
+        return;
+    }
+    let kind = finding.certificate.as_ref().map(|it| it.kind);
+    // Calls that can never match are recorded on both sides.
+    let is_recorded = matches!(
+        kind,
+        Some(CertificateKind::UnsatisfiableJoin | CertificateKind::Contradiction)
+    );
+    if is_recorded {
+        return;
+    }
+    finding.certificate = None;
+    let most = if lasts {
+        Confidence::Supported
+    } else {
+        finding.why.push(
+            "The dumps do not show how long this lasted: they may be of a job that goes on.".into(),
+        );
+        Confidence::Suspected
+    };
+    finding.confidence = finding.confidence.min(most);
+    finding.ranks.root_confidence = finding.ranks.root_confidence.min(most);
+}

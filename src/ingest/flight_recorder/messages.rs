@@ -1,0 +1,97 @@
+//! Which messages of a dump are passed to the engine, and with which numbers.
+//!
+//! A dump numbers all messages of a rank in a group together, and begins somewhere: the engine
+//! pairs the n-th send with the n-th receive between two ranks. Messages are countable if both
+//! dumps are whole, or if the two ranks exchange messages with each other only: then their numbers
+//! agree, and the counting begins at the first number that both know.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ddp_doctor_proto::Op;
+
+use super::groups::{GroupAt, Groups};
+use super::jobs::Job;
+use super::units::Calls;
+use crate::diagnosis::event::Call;
+
+/// The messages of a job that can be counted.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    /// Peer and number by rank and index of the call.
+    placed: BTreeMap<(u32, usize), (Option<u32>, u64)>,
+}
+
+/// Messages from one rank to another in one group: index and number of each, on both sides.
+type Channel = [Vec<(usize, u64)>; 2];
+
+impl Messages {
+    pub(super) fn of(job: &Job, groups: &Groups, calls: &BTreeMap<u32, Calls>) -> Self {
+        let mut channels: BTreeMap<(GroupAt, u32, u32), Channel> = BTreeMap::new();
+        let mut messages = Self::default();
+        for (&rank, calls) in calls {
+            let units = calls
+                .units
+                .iter()
+                .enumerate()
+                .filter(|(_, unit)| unit.is_message);
+            for (at, unit) in units {
+                let entry = &job.ranks[&rank].entries[unit.entries.start];
+                let Some(peer) = groups.all[unit.group].peer(entry) else {
+                    // A receive from any rank.
+                    messages.placed.insert((rank, at), (None, 0));
+                    continue;
+                };
+                let (way, side) = match entry.op {
+                    Op::Send => ((rank, peer), 0),
+                    _ => ((peer, rank), 1),
+                };
+                let channel = channels.entry((unit.group, way.0, way.1)).or_default();
+                channel[side].push((at, entry.seq));
+            }
+        }
+        let whole = job.ranks.iter().filter(|(_, dump)| dump.is_whole());
+        let whole: BTreeSet<u32> = whole.map(|(&rank, _)| rank).collect();
+        for ((group, sender, receiver), channel) in channels {
+            let both = whole.contains(&sender) && whole.contains(&receiver);
+            // The last messages of a dump that was cut off are unknown.
+            let is_read = |rank: &u32| job.ranks.get(rank).is_some_and(|it| it.cut.is_none());
+            let seen = is_read(&sender) && is_read(&receiver);
+            let from = if both {
+                None
+            } else if seen && groups.all[group].is_pair(sender, receiver) {
+                Some(first_common(&channel))
+            } else {
+                continue;
+            };
+            let ends = [(sender, receiver), (receiver, sender)];
+            for ((rank, peer), side) in ends.into_iter().zip(channel) {
+                let counted = side
+                    .into_iter()
+                    .filter(|(_, seq)| from.is_none_or(|it| *seq >= it));
+                for (nth, (at, seq)) in (1..).zip(counted) {
+                    let number = if from.is_some() { seq } else { nth };
+                    messages.placed.insert((rank, at), (Some(peer), number));
+                }
+            }
+        }
+        messages
+    }
+
+    /// Sets peer and number of a message; false: it cannot be counted.
+    pub(super) fn place(&self, rank: u32, at: usize, call: &mut Call) -> bool {
+        let Some(&(peer, seq)) = self.placed.get(&(rank, at)) else {
+            return false;
+        };
+        call.peer = peer;
+        call.seq = seq;
+        true
+    }
+}
+
+/// The number from which on both sides are known. A side without entries has completed none of
+/// those that the other still shows.
+fn first_common(channel: &Channel) -> u64 {
+    let first = |side: &[(usize, u64)]| side.iter().map(|(_, seq)| *seq).min();
+    let known = channel.iter().filter_map(|side| first(side));
+    known.max().unwrap_or(0)
+}

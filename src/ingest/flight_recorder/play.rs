@@ -1,0 +1,482 @@
+//! Passes the calls of a job to the engine, and limits its findings to what dumps can show.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::{DType, NoteKind, Op, ReduceOp};
+
+use super::dump::{Dump, Entry};
+use super::groups::Groups;
+use super::jobs::Job;
+use super::messages::Messages;
+use super::units::{Calls, Unit, is_on_host};
+use crate::diagnosis::event::{Call, CallId, Event, OnStream, ProcessId, ThreadId};
+use crate::diagnosis::timing::Timing;
+use crate::diagnosis::{Config, Engine};
+use crate::ingest::Observer;
+
+/// Calls derived from counters have ids below this one.
+const FIRST_RECORDED: u64 = 1 << 32;
+
+/// A job as the engine sees it.
+pub(super) struct Play<'a> {
+    pub(super) job: &'a Job,
+    pub(super) groups: Groups,
+    pub(super) calls: BTreeMap<u32, Calls>,
+    messages: Messages,
+    /// For each group, the first collective that a rank has not completed, with that rank.
+    first_open: Vec<Option<(u32, Unit)>>,
+    /// For coalesced groups, the entry that differs between ranks, by group and number.
+    shown: BTreeMap<(usize, u64), usize>,
+    /// When the dumps were written, in nanoseconds since the Unix epoch.
+    pub(super) end: u64,
+    stall_after: Duration,
+}
+
+impl<'a> Play<'a> {
+    pub(super) fn of(job: &'a Job) -> Self {
+        let groups = Groups::of(job);
+        let calls = job.ranks.iter();
+        let calls: BTreeMap<u32, Calls> = calls
+            .map(|(&rank, dump)| (rank, Calls::of(rank, dump, &groups)))
+            .collect();
+        let messages = Messages::of(job, &groups, &calls);
+        let mut play = Self {
+            job,
+            groups,
+            calls,
+            messages,
+            first_open: Vec::new(),
+            shown: BTreeMap::new(),
+            end: 0,
+            stall_after: Timing::default().default_stall_after,
+        };
+        play.first_open = play.find_first_open();
+        play.shown = play.representatives();
+        play.set_end();
+        play
+    }
+
+    /// Dumps are written when a wait reaches its timeout, and do not contain the time. It is that
+    /// of the first call whose timeout is over, and not before the latest call.
+    fn set_end(&mut self) {
+        let latest = self.job.ranks.values().map(Dump::latest).max().unwrap_or(0);
+        let open = self.open_entries().filter(|entry| entry.created > 0);
+        let timeout = |entry: &Entry| entry.timeout_ms.map(Duration::from_millis);
+        let first = open.min_by_key(|entry| entry.created.saturating_add(nanos(timeout(entry))));
+        let Some(first) = first else {
+            self.end = latest;
+            return;
+        };
+        let timeout = timeout(first).unwrap_or(self.stall_after);
+        self.stall_after = self.stall_after.min(timeout);
+        let waited = first.created.saturating_add(nanos(Some(timeout)));
+        let last_open = self.open_entries().map(|entry| entry.created).max();
+        // Every open call is reportable at the end.
+        let last = last_open
+            .unwrap_or(0)
+            .saturating_add(nanos(Some(self.stall_after)));
+        self.end = latest.max(waited).max(last);
+    }
+
+    /// Entries that are not complete.
+    pub(super) fn open_entries(&self) -> impl Iterator<Item = &'a Entry> {
+        let open = self.calls.iter().flat_map(|(rank, calls)| {
+            let entries = &self.job.ranks[rank].entries;
+            let open = calls.units.iter().filter(|unit| !unit.is_complete);
+            open.map(|unit| &entries[unit.entries.start])
+        });
+        open.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Plays the whole job. Returns the engine after its only evaluation.
+    pub(super) fn run(&self, observer: &mut dyn Observer) -> Engine {
+        let mut engine = Engine::new(Config {
+            stall_after: self.stall_after,
+            ..Config::default()
+        });
+        let mut events = Vec::new();
+        let started = self.start();
+        events.push(Event::JobStarted {
+            job: self.name(),
+            attempt: 0,
+            host: "".into(),
+            at: started,
+        });
+        for (&rank, dump) in &self.job.ranks {
+            self.join(rank, dump, started, &mut events);
+        }
+        hand_on(&mut engine, &mut events, observer);
+        self.issue_all(&mut engine, observer);
+        for (&rank, dump) in &self.job.ranks {
+            self.progress(rank, dump, &mut events);
+        }
+        events.extend(self.missing_dumps());
+        let end = Timestamp(self.end);
+        let is_open = self.open_entries().next().is_some();
+        let unwatched = |&rank| Event::Unwatched {
+            process: process(rank),
+            since: end,
+            read_whole: true,
+        };
+        events.extend(self.job.ranks.keys().filter(|_| is_open).map(unwatched));
+        events.push(Event::EvidenceEnded { at: end });
+        hand_on(&mut engine, &mut events, observer);
+        engine.handle_timeout(end);
+        let changed = engine.poll_change();
+        observer.evaluated(&engine, end, changed);
+        engine
+    }
+
+    /// Name of the folder of the dumps.
+    fn name(&self) -> String {
+        let folder = std::path::absolute(&self.job.folder).unwrap_or_default();
+        let name = folder.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
+    fn start(&self) -> Timestamp {
+        let entries = self.job.ranks.values().flat_map(|dump| &dump.entries);
+        Timestamp(entries.map(|entry| entry.created).min().unwrap_or(0))
+    }
+
+    fn join(&self, rank: u32, dump: &Dump, at: Timestamp, out: &mut Vec<Event>) {
+        let process = process(rank);
+        out.push(Event::ProcessJoined {
+            process,
+            rank: Some(rank),
+            world_size: Some(self.groups.world_size),
+            host: "".into(),
+            pid: 0,
+            layer: "c10d".into(),
+            world: "".into(),
+            at,
+        });
+        for &group in self.groups.of_rank(rank) {
+            out.push(Event::GroupJoined {
+                process,
+                group: Arc::clone(&self.groups.all[group].info),
+            });
+        }
+        if dump.cut.is_some() {
+            out.push(Event::RecordsLost { process, count: 1 });
+        }
+        self.completed_before(rank, at, out);
+    }
+
+    /// Calls that are only known to be complete, from the counters of a rank, where other ranks
+    /// have not completed theirs.
+    fn completed_before(&self, rank: u32, at: Timestamp, out: &mut Vec<Event>) {
+        for &group in self.groups.of_rank(rank) {
+            let Some((open, unit)) = &self.first_open[group] else {
+                continue;
+            };
+            let progress = self.groups.all[group].progress.get(&rank);
+            let completed = progress.is_some_and(|it| it.completed >= unit.seq);
+            let own = &self.calls[&rank].units;
+            let is_recorded = own.iter().any(|it| it.group == group && it.seq == unit.seq);
+            if !completed || is_recorded {
+                continue;
+            }
+            let mut call = self.call(*open, unit, CallId(group as u64 + 1));
+            call.at = call.at.max(at);
+            call.thread = ThreadId(0);
+            call.numel = None;
+            call.shape = None;
+            call.place = None;
+            call.on_stream = call.on_stream.map(|on| OnStream {
+                stream: on.stream + COUNTED,
+                ..on
+            });
+            issue(process(rank), call, true, false, out);
+        }
+    }
+
+    fn find_first_open(&self) -> Vec<Option<(u32, Unit)>> {
+        let mut first: Vec<Option<(u32, Unit)>> = vec![None; self.groups.all.len()];
+        for (&rank, calls) in &self.calls {
+            let collectives = calls.units.iter().filter(|unit| !unit.is_message);
+            for unit in collectives.filter(|unit| !unit.is_complete) {
+                let known = &mut first[unit.group];
+                if known.as_ref().is_none_or(|(_, known)| unit.seq < known.seq) {
+                    *known = Some((rank, unit.clone()));
+                }
+            }
+        }
+        first
+    }
+
+    /// Issues the calls of all ranks in the order of their times.
+    fn issue_all(&self, engine: &mut Engine, observer: &mut dyn Observer) {
+        let mut next: BinaryHeap<Reverse<(u64, u32, usize)>> = BinaryHeap::new();
+        let time = |rank: u32, at: usize| {
+            let unit = self.calls[&rank].units.get(at)?;
+            Some(self.job.ranks[&rank].entries[unit.entries.start].created)
+        };
+        for &rank in self.calls.keys() {
+            next.extend(time(rank, 0).map(|at| Reverse((at, rank, 0))));
+        }
+        let mut events = Vec::new();
+        while let Some(Reverse((now, rank, at))) = next.pop() {
+            self.issue(rank, at, &mut events);
+            hand_on(engine, &mut events, observer);
+            // The clock of a process may be set back.
+            let later = time(rank, at + 1).map(|time| time.max(now));
+            next.extend(later.map(|time| Reverse((time, rank, at + 1))));
+        }
+    }
+
+    fn issue(&self, rank: u32, at: usize, out: &mut Vec<Event>) {
+        let calls = &self.calls[&rank];
+        let unit = &calls.units[at];
+        let entries = &self.job.ranks[&rank].entries;
+        let entry = &entries[unit.entries.start];
+        let id = CallId(FIRST_RECORDED + at as u64);
+        let mut call = self.call(rank, unit, id);
+        if unit.is_message && !self.messages.place(rank, at, &mut call) {
+            return;
+        }
+        let on_host = is_on_host(&entry.backend);
+        let later = calls.units[at + 1..].iter();
+        let mut later = later.map(|it| &entries[it.entries.start].thread);
+        // A thread of the host that has made no further call is in this one.
+        let is_inside = on_host && !unit.is_complete && later.all(|it| *it != entry.thread);
+        call.is_async = unit.is_complete && (on_host || unit.is_message);
+        issue(process(rank), call, unit.is_complete, is_inside, out);
+    }
+
+    /// A call, without what dumps do not contain.
+    fn call(&self, rank: u32, unit: &Unit, id: CallId) -> Call {
+        let dump = &self.job.ranks[&rank];
+        let group = &self.groups.all[unit.group];
+        let shown = self
+            .shown
+            .get(&(unit.group, unit.seq))
+            .copied()
+            .unwrap_or(0);
+        let at = unit.entries.start + shown.min(unit.entries.len() - 1);
+        let entry = &dump.entries[at];
+        let threads = || dump.entries.iter().map(|it| &it.thread);
+        let thread = threads().position(|it| *it == entry.thread).unwrap_or(0);
+        let stream = match self.calls[&rank].one_stream {
+            true => 1,
+            false => unit.group as u64 + 2,
+        };
+        Call {
+            id,
+            at: Timestamp(entry.created),
+            thread: ThreadId(thread as u32),
+            group: Some(Arc::clone(&group.info)),
+            seq: unit.seq,
+            op: entry.op,
+            dtype: entry.dtype,
+            reduce_op: ReduceOp::Unspecified,
+            root: None,
+            peer: None,
+            tag: None,
+            numel: entry.numel,
+            shape: entry.shape.clone(),
+            tensors: entry.tensors,
+            takes_all: false,
+            is_async: false,
+            on_stream: (!is_on_host(&entry.backend)).then_some(OnStream {
+                stream,
+                launch: unit.launch,
+            }),
+            beneath: None,
+            hidden: false,
+            splits: [Vec::new(), Vec::new()],
+            step: 0,
+            phase: None,
+            place: entry.place.clone(),
+        }
+    }
+
+    /// How far a rank got, from entries and counters.
+    fn progress(&self, rank: u32, dump: &Dump, out: &mut Vec<Event>) {
+        for &at in self.groups.of_rank(rank) {
+            let group = &self.groups.all[at];
+            let Some(progress) = group.progress.get(&rank) else {
+                continue;
+            };
+            // The last calls of a dump that was cut off are in its counters alone.
+            let issued = match dump.cut {
+                Some(_) if dump.status.is_empty() => u64::MAX >> 1,
+                _ => progress.issued,
+            };
+            out.push(Event::Frontier {
+                process: process(rank),
+                group: Arc::clone(&group.info),
+                issued,
+                p2p_issued: 0,
+            });
+        }
+    }
+
+    /// Notes on ranks without a dump that others may be waiting for, or whose dump is unreadable.
+    fn missing_dumps(&self) -> Vec<Event> {
+        /// Maximum number of ranks that are listed one by one.
+        const LISTED: usize = 64;
+        let mut texts: BTreeMap<u32, String> = BTreeMap::new();
+        let unreadable = self.job.unreadable.iter();
+        texts.extend(unreadable.map(|(&rank, text)| (rank, text.clone())));
+        for (at, call) in self.waits_for_missing() {
+            for rank in &self.groups.all[at].info.key.members {
+                if !self.job.ranks.contains_key(rank) {
+                    let text = texts
+                        .entry(*rank)
+                        .or_insert_with(|| "it left no dump".into());
+                    if !text.contains(" is not complete") {
+                        text.push_str(&call);
+                    }
+                }
+            }
+        }
+        texts
+            .retain(|rank, _| *rank < self.groups.world_size && !self.job.ranks.contains_key(rank));
+        let notes = texts
+            .into_iter()
+            .take(LISTED)
+            .map(|(rank, text)| Event::Note {
+                process: None,
+                kind: NoteKind::Unreadable,
+                rank: Some(rank),
+                pid: None,
+                text: text.into(),
+                at: Timestamp(self.end),
+            });
+        notes.collect()
+    }
+
+    /// Groups whose ranks with a dump have all made a call that is not complete, with a sentence on
+    /// the call: of the groups of each rank without a dump, the one with the earliest call.
+    fn waits_for_missing(&self) -> Vec<(usize, String)> {
+        let mut found: Vec<(Call, usize)> = Vec::new();
+        for (at, group) in self.groups.all.iter().enumerate() {
+            let Some((rank, unit)) = &self.first_open[at] else {
+                continue;
+            };
+            let is_incomplete = group.progress.len() < group.info.key.members.len();
+            let all = group.progress.values().all(|it| it.issued >= unit.seq);
+            if is_incomplete && all {
+                found.push((self.call(*rank, unit, CallId(0)), at));
+            }
+        }
+        found.sort_by_key(|(call, _)| call.at);
+        let mut told: BTreeSet<u32> = BTreeSet::new();
+        found.retain(|(_, at)| {
+            let members = self.groups.all[*at].info.key.members.iter();
+            let missing = members.filter(|rank| !self.job.ranks.contains_key(rank));
+            let new: Vec<u32> = missing
+                .copied()
+                .filter(|rank| !told.contains(rank))
+                .collect();
+            told.extend(&new);
+            !new.is_empty()
+        });
+        let sentence = |(call, at): (Call, usize)| {
+            let group = &self.groups.all[at].info;
+            let text = format!(
+                "; {} #{} of {} is not complete, and all of its ranks with a dump have made that call",
+                call.op, call.seq, group.description,
+            );
+            (at, text)
+        };
+        found.into_iter().map(sentence).collect()
+    }
+
+    /// For each coalesced group of collectives, the first entry that differs between ranks.
+    fn representatives(&self) -> BTreeMap<(usize, u64), usize> {
+        let signatures = |rank: u32, unit: &Unit| -> Vec<Signature> {
+            let entries = &self.job.ranks[&rank].entries[unit.entries.clone()];
+            let signature = |it: &Entry| (it.op, it.numel, it.dtype);
+            entries.iter().map(signature).collect()
+        };
+        let mut first: BTreeMap<(usize, u64), Vec<Signature>> = BTreeMap::new();
+        let mut shown = BTreeMap::new();
+        for (&rank, calls) in &self.calls {
+            let several = calls.units.iter().filter(|unit| unit.entries.len() > 1);
+            for unit in several.filter(|unit| !unit.is_message) {
+                let own = signatures(rank, unit);
+                let known = first
+                    .entry((unit.group, unit.seq))
+                    .or_insert_with(|| own.clone());
+                let pairs = own.iter().zip(known.iter());
+                let differs = pairs.enumerate().find(|(_, (a, b))| a != b);
+                if let Some((at, _)) = differs {
+                    let at_first = shown.entry((unit.group, unit.seq)).or_insert(at);
+                    *at_first = at.min(*at_first);
+                }
+            }
+        }
+        shown
+    }
+}
+
+/// What the entries of a coalesced group must agree on.
+type Signature = (Op, Option<u64>, DType);
+
+/// Streams of calls that are derived from counters have numbers from here on.
+const COUNTED: u64 = 1 << 32;
+
+fn hand_on(engine: &mut Engine, events: &mut Vec<Event>, observer: &mut dyn Observer) {
+    for event in events.drain(..) {
+        observer.event(&event);
+        engine.handle(event, Timestamp::default());
+    }
+}
+
+fn process(rank: u32) -> ProcessId {
+    ProcessId::of(0, rank)
+}
+
+fn nanos(duration: Option<Duration>) -> u64 {
+    duration.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// The events of one call. Its completion is reported at once: later than that, nothing of the
+/// process depends on it.
+fn issue(process: ProcessId, call: Call, is_complete: bool, is_inside: bool, out: &mut Vec<Event>) {
+    let (id, at, thread) = (call.id, call.at, call.thread);
+    let followed = call.on_stream.is_some() && !call.is_async;
+    out.push(Event::Issued {
+        process,
+        call: Arc::new(call),
+    });
+    if is_inside {
+        return;
+    }
+    let is_waited = is_complete && followed;
+    if is_waited {
+        out.push(Event::WaitBegin {
+            process,
+            thread,
+            call: Some(id),
+            place: None,
+            at,
+        });
+        out.push(Event::WaitEnd {
+            process,
+            thread,
+            call: Some(id),
+            at,
+        });
+    }
+    out.push(Event::Returned {
+        process,
+        thread,
+        call: id,
+        followed,
+        at,
+    });
+    if is_waited {
+        out.push(Event::Completed {
+            process,
+            call: id,
+            at,
+        });
+    }
+}

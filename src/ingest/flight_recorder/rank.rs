@@ -1,0 +1,98 @@
+//! The rank of a dump: from the name of its file, or from its contents.
+
+use std::path::Path;
+
+use super::dump::Dump;
+use crate::diagnosis::model::MAX_WORLD;
+
+/// The rank that a path names: the number after the word "rank", otherwise the last number of the
+/// file name, otherwise that of its folder.
+pub(super) fn named(path: &Path) -> Option<u32> {
+    let parts = [path.file_name(), path.parent().and_then(Path::file_name)];
+    let mut names = parts.into_iter().flatten().map(|it| it.to_string_lossy());
+    names.find_map(|name| in_name(without_suffix(&name)))
+}
+
+/// A name without the suffixes of formats and compression, which may contain digits.
+fn without_suffix(name: &str) -> &str {
+    let suffixes = [
+        ".gz", ".json", ".pickle", ".pkl", ".bin", ".dump", ".pt", ".tgz", ".tar",
+    ];
+    let shorter = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+    shorter.map_or(name, without_suffix)
+}
+
+fn in_name(name: &str) -> Option<u32> {
+    let digits = |text: &str| {
+        let end = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        text[..end]
+            .parse::<u32>()
+            .ok()
+            .filter(|&rank| rank < MAX_WORLD)
+    };
+    let lower = name.to_ascii_lowercase();
+    let mut after_rank = lower.rmatch_indices("rank").map(|(at, word)| {
+        let rest = &lower[at + word.len()..];
+        digits(rest.trim_start_matches(['_', '-', '.', '=', ' ']))
+    });
+    let last = || {
+        let end = lower.rfind(|c: char| c.is_ascii_digit())? + 1;
+        let start = lower[..end]
+            .rfind(|c: char| !c.is_ascii_digit())
+            .map_or(0, |at| at + 1);
+        digits(&lower[start..end])
+    };
+    after_rank.find_map(|rank| rank).or_else(last)
+}
+
+/// The ranks that may have written the dump: the members that all of its groups have in common.
+/// Empty: the dump does not tell.
+pub(super) fn possible(dump: &Dump) -> Vec<u32> {
+    let mut possible: Option<Vec<u32>> = None;
+    let mut narrow = |members: &[u32]| match &mut possible {
+        Some(known) if known == members => {}
+        Some(known) => known.retain(|rank| members.contains(rank)),
+        None => possible = Some(members.to_vec()),
+    };
+    for config in dump
+        .groups
+        .values()
+        .filter(|config| !config.members.is_empty())
+    {
+        narrow(&config.members);
+    }
+    for entry in dump.entries.iter().filter(|entry| entry.is_message) {
+        let config = dump.groups.get(&entry.group);
+        let own = entry
+            .ends
+            .zip(config)
+            .and_then(|((own, _), config)| config.members.get(own as usize).copied());
+        if let Some(own) = own {
+            narrow(&[own]);
+        }
+    }
+    possible.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_found_in_names_of_any_pattern() {
+        for (path, rank) in [
+            ("_dump_9", 9),
+            ("/tmp/nccl_trace_rank_3", 3),
+            ("nccl_trace_rank_host17_12", 12),
+            ("comm_lib_trace_rank_7.json.gz", 7),
+            ("rank-5_20260101", 5),
+            ("dumps/rank3/trace.pickle", 3),
+            ("node2/11.pkl", 11),
+        ] {
+            assert_eq!(named(Path::new(path)), Some(rank), "{path}");
+        }
+        assert_eq!(named(Path::new("dumps/trace.json")), None);
+    }
+}

@@ -1,0 +1,418 @@
+//! Dumps as bytes: dialects, damage, and files made to exhaust the reader.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::files::{Contents, Found, parse, read_all};
+use super::{diagnose, jobs, json};
+use crate::diagnosis::Engine;
+use crate::ingest::Observer;
+
+/// Maximum time that a hostile file may take. Most take milliseconds.
+const BOUNDED: Duration = Duration::from_secs(20);
+
+/// Writes the opcodes that PyTorch's pickler writes.
+#[derive(Default)]
+struct Pickle(Vec<u8>);
+
+impl Pickle {
+    fn text(mut self, text: &str) -> Self {
+        self.0.push(b'X');
+        self.0.extend((text.len() as u32).to_le_bytes());
+        self.0.extend(text.as_bytes());
+        self
+    }
+
+    fn op(mut self, bytes: &[u8]) -> Self {
+        self.0.extend(bytes);
+        self
+    }
+}
+
+/// A dump with two calls: numbers of all widths, a shared text, a tuple and frames.
+fn pickled() -> Vec<u8> {
+    let entry = |p: Pickle, seq: u8, state: &str| {
+        p.op(b"}(")
+            .text("record_id")
+            .op(&[b'K', seq - 1])
+            .text("pg_id")
+            .op(&[b'M', 0, 1])
+            .text("process_group")
+            .text("0")
+            .text("default_pg")
+            .op(&[0x86])
+            .text("collective_seq_id")
+            .op(&[b'J', seq, 0, 0, 0])
+            .text("profiling_name")
+            .text("nccl:all_reduce")
+            .op(b"q\x00")
+            .text("time_created_ns")
+            .op(&[0x8a, 8, 0, 0, 0, 0, 0, 0, 0, 0x10])
+            .text("input_sizes")
+            .op(b"](](K\x04K\x02ee")
+            .text("input_dtypes")
+            .op(b"](")
+            .text("Float")
+            .op(b"e")
+            .text("duration_ms")
+            .op(&[b'G', 0x3f, 0xf0, 0, 0, 0, 0, 0, 0])
+            .text("time_discovered_started_ns")
+            .op(b"N")
+            .text("retired")
+            .op(&[0x89])
+            .text("is_p2p")
+            .op(&[0x89])
+            .text("state")
+            .text(state)
+            .text("frames")
+            .op(b"](}(")
+            .text("filename")
+            .text("/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py")
+            .text("line")
+            .op(b"K\x07u}(")
+            .text("filename")
+            .text("/job/train.py")
+            .text("line")
+            .op(b"K\x09")
+            .text("name")
+            .text("step")
+            .op(b"ueu")
+    };
+    let head = Pickle::default()
+        .op(&[0x80, 2])
+        .op(b"}(")
+        .text("version")
+        .text("2.9")
+        .text("pg_status")
+        .op(b"}(")
+        .text("256")
+        .op(b"}(")
+        .text("last_enqueued_collective")
+        .op(b"K\x02")
+        .text("last_completed_collective")
+        .op(&[b'J', 0xff, 0xff, 0xff, 0xff])
+        .op(b"uu")
+        .text("entries")
+        .op(b"](");
+    let first = entry(head, 1, "completed");
+    entry(first, 2, "started").op(b"eu.").0
+}
+
+#[track_caller]
+fn rejected(bytes: Vec<u8>, reason: &str) {
+    let start = Instant::now();
+    let error = parse(bytes, None).unwrap_err().to_string();
+    assert!(error.contains(reason), "{error}");
+    assert!(start.elapsed() < BOUNDED);
+}
+
+struct Silent;
+
+impl Observer for Silent {
+    fn evaluated(&mut self, _: &Engine, _: Timestamp, _: bool) {}
+}
+
+#[test]
+fn pickle_yields_its_entries() {
+    let dump = parse(pickled(), None).unwrap();
+    assert_eq!((dump.version.as_str(), dump.cut), ("2.9", None));
+    assert_eq!(dump.status[&256].enqueued, Some(2));
+    assert_eq!(dump.status[&256].completed, None, "-1: none yet");
+    let [first, second] = &dump.entries[..] else {
+        panic!("{:?}", dump.entries);
+    };
+    assert_eq!((first.seq, first.record, first.pg), (1, 0, 256));
+    assert_eq!(first.created, 0x1000_0000_0000_0000);
+    assert_eq!(first.shape, Some(vec![4, 2]));
+    assert_eq!((first.numel, &*first.backend), (Some(8), "nccl"));
+    assert_eq!(second.seq, 2);
+    let place = second.place.as_ref().unwrap();
+    assert_eq!(
+        (&*place.file, place.line, &*place.function),
+        ("/job/train.py", 9, "step")
+    );
+}
+
+#[test]
+fn cut_pickle_yields_the_calls_before_the_cut() {
+    let whole = pickled();
+    let mut calls = Vec::new();
+    for len in 3..whole.len() {
+        let dump = parse(whole[..len].to_vec(), None).unwrap();
+        assert!(dump.cut.is_some(), "{len} bytes");
+        calls.push(dump.entries.len());
+    }
+    assert!(calls.is_sorted());
+    assert_eq!((calls.first(), calls.last()), (Some(&0), Some(&1)));
+}
+
+#[test]
+fn cut_json_yields_the_calls_before_the_cut() {
+    let text = r#"{"entries":[{"profiling_name":"gloo:barrier","process_group":["0",""],"collective_seq_id":1},
+        {"profiling_name":"gloo:barrier","process_group":["0","\u0041"],"collective_seq_id":2}],
+        "version":"2.10","pg_status":{"0":{"last_enqueued_collective":"2"}}}"#;
+    let whole = parse(text.into(), None).unwrap();
+    assert_eq!(
+        (whole.entries.len(), &*whole.entries[1].description),
+        (2, "A")
+    );
+    assert_eq!(whole.status[&0].enqueued, Some(2));
+    for len in 1..text.len() {
+        let cut = parse(text.as_bytes()[..len].to_vec(), None).unwrap();
+        assert!(cut.cut.is_some() && cut.entries.len() < 2, "{len} bytes");
+    }
+}
+
+#[test]
+fn pickles_that_could_run_code_are_rejected() {
+    let system = b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00id\x85R.";
+    rejected(
+        system.to_vec(),
+        "opcode 0x63 is not executed (it can run code",
+    );
+    for opcode in [b'R', b'b', b'i', b'o', 0x81, 0x82, 0x92, 0x93, b'P', b'Q'] {
+        rejected(vec![0x80, 2, b'N', opcode], "can run code");
+    }
+    rejected(b"\x80\x02B\x01\x00\x00\x00x.".to_vec(), "never contain it");
+}
+
+#[test]
+fn files_that_are_no_dumps_are_named_as_such() {
+    rejected(
+        b"\x80\x02]K\x01a.".to_vec(),
+        "no Flight Recorder dump: expected a dictionary",
+    );
+    rejected(br#"{"loss": 3}"#.to_vec(), "no Flight Recorder dump");
+    rejected(
+        b"epoch,loss\n1,2\n".to_vec(),
+        "neither a pickle of protocol 2 or later nor JSON",
+    );
+    rejected(
+        b"\x28\xb5\x2f\xfd\x00".to_vec(),
+        "compressed with zstd: decompress it first",
+    );
+    rejected(Vec::new(), "it is empty");
+    rejected(b"\x80\x02.".to_vec(), "a value is used that is not there");
+    rejected(b"\x80\x02e.".to_vec(), "a collection ends that never began");
+    rejected(
+        b"\x80\x02NK\x01a.".to_vec(),
+        "appends to a value that is no list",
+    );
+    rejected(br#"{"entries": what}"#.to_vec(), "no JSON value");
+}
+
+#[test]
+fn deep_nesting_is_an_error() {
+    let mut nested = vec![0x80, 2];
+    nested.extend(b"](".repeat(1 << 20));
+    rejected(nested, "nested more than 64 deep");
+    rejected(
+        [&b"{\"entries\":"[..], &b"[".repeat(1 << 20)].concat(),
+        "nested more than 64 deep",
+    );
+    // Nesting without marks grows the data alone, and nothing recurses into it.
+    let inside = [
+        &[0x80, 2][..],
+        &b"]".repeat(1 << 20),
+        &b"a".repeat((1 << 20) - 1),
+        b".",
+    ]
+    .concat();
+    rejected(inside, "no Flight Recorder dump");
+}
+
+#[test]
+fn list_that_contains_itself_is_harmless() {
+    let key = Pickle::default().op(b"\x80\x02}(").text("entries").0;
+    let bytes = [&key[..], b"]q\x00(h\x00h\x00eu."].concat();
+    let dump = parse(bytes, None).unwrap();
+    assert_eq!((dump.entries.len(), dump.skipped), (0, 2));
+}
+
+#[test]
+fn memo_is_limited_to_values_in_order() {
+    rejected(
+        b"\x80\x02Nr\xff\xff\xff\xff.".to_vec(),
+        "value 4294967295 is remembered after 0",
+    );
+    rejected(b"\x80\x02h\x05.".to_vec(), "value 5 is not remembered");
+}
+
+#[test]
+fn shared_values_do_not_multiply() {
+    // Each list contains the one before it twice, and so 2^60 values if they were copied.
+    let mut bytes = b"\x80\x02]q\x00".to_vec();
+    for at in 0..60 {
+        bytes.extend([b']', b'q', at + 1, b'(', b'h', at, b'h', at, b'e']);
+    }
+    bytes.push(b'.');
+    rejected(bytes, "no Flight Recorder dump");
+}
+
+#[test]
+fn long_texts_and_many_values_are_errors() {
+    rejected(
+        b"\x80\x02X\xff\xff\xff\x7f".to_vec(),
+        "a text of 2147483647 bytes",
+    );
+    let number = b"\x80\x02\x8a\x10aaaaaaaaaaaaaaaa.";
+    rejected(number.to_vec(), "no Flight Recorder dump");
+    let many = [&b"\x80\x02"[..], &vec![b'N'; (1 << 24) + 1]].concat();
+    rejected(many, "more than 16777216 values");
+    let lists = [&b"\x80\x02"[..], &vec![b']'; (1 << 22) + 1]].concat();
+    rejected(lists, "more than 4194304 lists");
+}
+
+// --- Files ---------------------------------------------------------------------------------------
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A tar archive with these members.
+fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    for (name, bytes) in members {
+        let mut header = [0; 512];
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        header[124..135].copy_from_slice(format!("{:011o}", bytes.len()).as_bytes());
+        header[156] = b'0';
+        header[257..262].copy_from_slice(b"ustar");
+        archive.extend(header);
+        archive.extend(*bytes);
+        archive.resize(archive.len().next_multiple_of(512), 0);
+    }
+    archive.extend([0; 1024]);
+    archive
+}
+
+/// Reads one file with these contents: numbers of calls of its dumps, and messages.
+fn in_file(bytes: &[u8]) -> (Vec<(PathBuf, usize)>, Vec<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dump");
+    std::fs::write(&path, bytes).unwrap();
+    let contents = read_all(&[path]).remove(0);
+    let calls = contents.dumps.into_iter().map(|it| {
+        let inner = it.path.strip_prefix(dir.path()).unwrap().to_owned();
+        (inner, it.dump.entries.len())
+    });
+    let messages = contents.unreadable.into_iter().map(|(_, text)| text);
+    (calls.collect(), messages.collect())
+}
+
+#[test]
+fn compressed_files_and_archives_are_read() {
+    let dump = pickled();
+    assert_eq!(in_file(&gzip(&dump)).0, [("dump".into(), 2)]);
+    let packed = gzip(&dump);
+    let members: [(&str, &[u8]); 4] = [
+        ("run/_dump_0", &dump),
+        ("run/_dump_1.gz", &packed),
+        ("run/README.md", b"About these dumps"),
+        ("run/_dump_2", b""),
+    ];
+    let expected = [
+        ("dump/run/_dump_0".into(), 2),
+        ("dump/run/_dump_1.gz".into(), 2),
+    ];
+    assert_eq!(in_file(&tar(&members)).0, expected);
+    assert_eq!(in_file(&gzip(&tar(&members))), (expected.to_vec(), vec![]));
+}
+
+#[test]
+fn damaged_archives_keep_what_was_read() {
+    let dump = pickled();
+    let packed = gzip(&dump);
+    let (dumps, _) = in_file(&packed[..packed.len() - 9]);
+    assert_eq!(dumps.len(), 1);
+    let archive = tar(&[("_dump_0", &dump), ("_dump_1", &dump)]);
+    let second = 512 + dump.len().next_multiple_of(512);
+    let (dumps, _) = in_file(&archive[..second + 512 + 900]);
+    assert_eq!(dumps.len(), 2, "the second one is cut off");
+    let (dumps, messages) = in_file(&archive[..second + 100]);
+    assert_eq!(dumps.len(), 1);
+    assert!(
+        messages[0].contains("the archive is cut off"),
+        "{messages:?}"
+    );
+    let mut archive = archive;
+    archive[second + 124..second + 135].fill(b'9');
+    let (dumps, messages) = in_file(&archive);
+    assert_eq!((dumps.len(), messages.len()), (1, 1), "{messages:?}");
+}
+
+#[test]
+fn compression_bombs_are_errors() {
+    let start = Instant::now();
+    // 140 MiB of spaces in less than 1 MiB.
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let spaces = vec![b' '; 1 << 20];
+    for _ in 0..140 {
+        encoder.write_all(&spaces).unwrap();
+    }
+    let bomb = encoder.finish().unwrap();
+    assert!(bomb.len() < 1 << 20);
+    for bytes in [bomb.clone(), tar(&[("_dump_0.gz", &bomb)])] {
+        let (dumps, messages) = in_file(&bytes);
+        assert!(dumps.is_empty());
+        assert!(messages[0].contains("more than 128 MiB"), "{messages:?}");
+    }
+    assert!(start.elapsed() < BOUNDED * 3);
+}
+
+#[test]
+fn archive_with_a_huge_member_ends_early() {
+    let mut archive = tar(&[("_dump_0", b"x")]);
+    archive[124..135].copy_from_slice(b"77777777777");
+    let (dumps, _) = in_file(&archive);
+    assert!(dumps.is_empty());
+}
+
+#[test]
+fn random_damage_never_panics() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let whole = pickled();
+    for _ in 0..3000 {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + random() % 4 {
+            let at = random() as usize % bytes.len();
+            bytes[at] = random() as u8;
+        }
+        drop(json::read(&bytes));
+        let dumps = [bytes, whole.clone()].into_iter().enumerate();
+        let dumps = dumps.filter_map(|(rank, bytes)| {
+            let path = format!("/job/_dump_{rank}").into();
+            let dump = parse(bytes, None).ok()?;
+            Some(Found { path, dump })
+        });
+        let contents = Contents {
+            dumps: dumps.collect(),
+            unreadable: Vec::new(),
+        };
+        for job in jobs::of(vec![contents], &mut Vec::new()) {
+            drop(diagnose(&job, &mut Silent));
+        }
+    }
+}
+
+#[test]
+fn unreadable_file_is_named() {
+    let path: PathBuf = "/nonexistent/_dump_0".into();
+    let contents = read_all(std::slice::from_ref(&path)).remove(0);
+    assert!(contents.dumps.is_empty());
+    assert_eq!(contents.unreadable[0].0, path);
+}

@@ -1,0 +1,217 @@
+//! The calls of one rank as the engine counts them: a coalesced group is one collective, and every
+//! call is complete or not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::dump::{Dump, Entry, State};
+use super::groups::{GroupAt, Groups};
+
+/// One or more entries that are one call.
+#[derive(Clone, Debug)]
+pub(super) struct Unit {
+    /// Indexes of its entries in the dump, without the entry that ends a coalesced group.
+    pub(super) entries: Range<usize>,
+    pub(super) group: GroupAt,
+    /// Number of a collective, beginning with 1; for messages, 0.
+    pub(super) seq: u64,
+    pub(super) is_message: bool,
+    /// Its device completed it, or its backend ended it.
+    pub(super) is_complete: bool,
+    /// Calls with the same number were launched together; 0: launched alone.
+    pub(super) launch: u32,
+}
+
+/// The calls of a rank.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    pub(super) units: Vec<Unit>,
+    /// The dump contains no call that was complete before an earlier one: all calls may have been
+    /// made on one stream. Otherwise each group has one of its own.
+    pub(super) one_stream: bool,
+}
+
+/// Whether calls of a backend are executed by threads of the host.
+pub(super) fn is_on_host(backend: &str) -> bool {
+    matches!(backend, "gloo" | "mpi")
+}
+
+impl Calls {
+    pub(super) fn of(rank: u32, dump: &Dump, groups: &Groups) -> Self {
+        let silent = silent_backends(dump);
+        let ends = dump.entries.iter().filter(|entry| entry.ends_group);
+        let ends: BTreeSet<(&str, u64)> = ends
+            .flat_map(|it| [(&*it.group, it.seq), (&*it.group, it.seq_of_messages)])
+            .collect();
+        let mut units: Vec<Unit> = Vec::new();
+        let mut next = 0;
+        // Entries of other groups may lie between those of a coalesced group.
+        let mut taken: BTreeSet<usize> = BTreeSet::new();
+        let mut launches = 0;
+        while next < dump.entries.len() {
+            let at = next;
+            next += 1;
+            if taken.remove(&at) {
+                continue;
+            }
+            let entry = &dump.entries[at];
+            let Some(group) = groups.of_entry(rank, entry) else {
+                continue;
+            };
+            let together = match ends.contains(&(&*entry.group, entry.seq)) {
+                true => coalesced(dump, at),
+                false => Vec::new(),
+            };
+            let Some((&end, inner)) = together.split_last().filter(|(_, it)| !it.is_empty()) else {
+                units.push(unit(
+                    rank,
+                    groups,
+                    group,
+                    entry,
+                    at..at + 1,
+                    entry,
+                    0,
+                    &silent,
+                ));
+                continue;
+            };
+            taken.extend(together.iter().filter(|&&it| it != at));
+            launches += 1;
+            let end = &dump.entries[end];
+            if entry.is_message {
+                let each = inner.iter().map(|&at| {
+                    let entry = &dump.entries[at];
+                    unit(
+                        rank,
+                        groups,
+                        group,
+                        entry,
+                        at..at + 1,
+                        end,
+                        launches,
+                        &silent,
+                    )
+                });
+                units.extend(each);
+            } else {
+                // One call: its entries follow each other, or those of other groups are between.
+                let last = inner
+                    .iter()
+                    .zip(at..)
+                    .take_while(|(a, b)| **a == *b)
+                    .count();
+                let range = at..at + last.max(1);
+                units.push(unit(
+                    rank, groups, group, entry, range, end, launches, &silent,
+                ));
+            }
+        }
+        let mut calls = Self {
+            units,
+            one_stream: true,
+        };
+        calls.last_are_open(dump, groups, &silent);
+        calls.one_stream = calls.is_in_order(dump);
+        calls
+    }
+
+    /// On a backend that never records completion, the last call of a group is not complete if
+    /// another rank has not made it.
+    fn last_are_open(&mut self, dump: &Dump, groups: &Groups, silent: &BTreeSet<Arc<str>>) {
+        let mut last: BTreeMap<GroupAt, usize> = BTreeMap::new();
+        for (at, unit) in self.units.iter().enumerate() {
+            if silent.contains(&dump.entries[unit.entries.start].backend) {
+                last.insert(unit.group, at);
+            }
+        }
+        for (group, at) in last {
+            let unit = &mut self.units[at];
+            let mut progress = groups.all[group].progress.values();
+            unit.is_complete = !progress.any(|it| it.issued < unit.seq);
+        }
+    }
+
+    /// Whether no call was started or completed before an earlier one was complete.
+    fn is_in_order(&self, dump: &Dump) -> bool {
+        let open = self.units.iter().position(|unit| !unit.is_complete);
+        let later = open.map_or(&[][..], |at| &self.units[at + 1..]);
+        let is_ahead = |unit: &Unit| {
+            let state = dump.entries[unit.entries.start].state;
+            unit.is_complete || state == State::Started
+        };
+        !later.iter().any(is_ahead)
+    }
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a unit is made of these in three places"
+)]
+fn unit(
+    rank: u32,
+    groups: &Groups,
+    group: GroupAt,
+    entry: &Entry,
+    entries: Range<usize>,
+    end: &Entry,
+    launch: u32,
+    silent: &BTreeSet<Arc<str>>,
+) -> Unit {
+    let of = &groups.all[group];
+    let seq = if entry.is_message { 0 } else { of.seq(entry) };
+    let progress = of.progress.get(&rank).copied().unwrap_or_default();
+    let ended = end.retired && (is_on_host(&end.backend) || silent.contains(&end.backend));
+    Unit {
+        entries,
+        group,
+        seq,
+        is_message: entry.is_message,
+        is_complete: end.state == State::Completed
+            || ended
+            || (seq > 0 && seq <= progress.completed),
+        launch,
+    }
+}
+
+/// Indexes of the entries of the coalesced group that begins at an entry, in order; empty: it is no
+/// such group. They have one number, and the last one ends the group.
+fn coalesced(dump: &Dump, at: usize) -> Vec<usize> {
+    /// Maximum distance between the first and the last entry of a coalesced group.
+    const REACH: usize = 4096;
+    let first = &dump.entries[at];
+    let number = |entry: &Entry| match first.is_message {
+        true => entry.seq_of_messages,
+        false => entry.seq,
+    };
+    let mut found = vec![at];
+    let later = dump.entries.iter().enumerate().skip(at + 1).take(REACH);
+    for (at, entry) in later {
+        if entry.group != first.group {
+            continue;
+        }
+        if number(entry) != number(first) {
+            break;
+        }
+        found.push(at);
+        if entry.ends_group {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
+/// Backends that never record that a call is complete: hooks record a call and retire it at once.
+fn silent_backends(dump: &Dump) -> BTreeSet<Arc<str>> {
+    let all = dump
+        .entries
+        .iter()
+        .filter(|entry| !is_on_host(&entry.backend));
+    let mut silent: BTreeSet<Arc<str>> = all.clone().map(|it| Arc::clone(&it.backend)).collect();
+    for entry in all {
+        if !entry.retired || entry.state != State::Scheduled {
+            silent.remove(&entry.backend);
+        }
+    }
+    silent
+}

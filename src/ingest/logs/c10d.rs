@@ -1,0 +1,334 @@
+//! Lines of PyTorch's c10d: watchdog, store, barriers, comparison of collectives, DDP.
+
+use ddp_doctor_proto::Op;
+
+use super::facts::{Facts, GroupName, What, Who};
+use super::label::{Line, bracketed_rank};
+use super::scan::{after, cut, number, number_after, small_after, until};
+use crate::diagnosis::model::MAX_WORLD;
+use ddp_doctor_proto::report::Timestamp;
+
+/// Maximum length of a name.
+const MAX_NAME: usize = 128;
+/// Maximum number of ranks or parameters in a list.
+const MAX_LIST: usize = 4096;
+/// An element count that c10d prints for a call without one.
+const NO_COUNT: u64 = u64::MAX;
+
+/// Reads one line. Returns whether it was one of c10d's.
+pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+    let text = line.text;
+    let who = who(line);
+    let mut found = Vec::new();
+    if let Some(work) = after(
+        text,
+        "Watchdog caught collective operation timeout: WorkNCCL(",
+    ) {
+        found.extend(timed_out(work));
+    }
+    found.extend(progress(text));
+    found.extend(stuck(text));
+    let mut any = !found.is_empty();
+    for what in found {
+        facts.add(who.clone(), at, what);
+    }
+    any |= fingerprints(text, &who, at, facts);
+    any |= store(text, &who, at, facts);
+    any |= ddp(text, &who, at, facts);
+    if let Some(what) = barrier(text) {
+        let mut who = who;
+        // Only rank 0 names others.
+        who.rank = who.rank.or(who.label.rank);
+        facts.add(who, at, what);
+        any = true;
+    }
+    any
+}
+
+fn who(line: &Line<'_>) -> Who {
+    Who {
+        label: line.label,
+        rank: bracketed_rank(line.text).or_else(|| in_group(line.text).map(|(_, rank)| rank)),
+        group: in_group(line.text)
+            .map(|(group, _)| group)
+            .unwrap_or_default(),
+        ..Who::default()
+    }
+}
+
+/// The group and the rank in "[PG ID 0 PG GUID 119(name) Rank 1]" and its older forms.
+fn in_group(text: &str) -> Option<(GroupName, u32)> {
+    let inner = after(text, "[PG ")?;
+    let (group, rank) = inner.split_once(" Rank ")?;
+    if group.len() > 4 * MAX_NAME {
+        return None;
+    }
+    let rank = u32::try_from(number(rank)?)
+        .ok()
+        .filter(|&it| it < MAX_WORLD)?;
+    let group = after(group, "PG GUID ").unwrap_or(group);
+    let group = group.strip_prefix("ID ").unwrap_or(group);
+    let (name, description) = group.split_once('(').unwrap_or((group, ""));
+    let group = GroupName {
+        name: cut(name.trim(), MAX_NAME).to_owned(),
+        description: cut(description.trim_end_matches(')'), MAX_NAME).to_owned(),
+    };
+    Some((group, rank))
+}
+
+/// "SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600013 …".
+fn timed_out(work: &str) -> Option<What> {
+    let name = until(after(work, "OpType=")?, &[',', ')']);
+    let timeout = number_after(work, "Timeout(ms)=")?;
+    Some(What::TimedOut {
+        seq: number_after(work, "SeqNum=")?,
+        op: op(name),
+        numel: number_after(work, "NumelIn=").filter(|&it| it != NO_COUNT),
+        waited_ms: number_after(work, " ran for ").unwrap_or(timeout),
+    })
+}
+
+/// "last enqueued work: 7, last completed work: 6", in several forms.
+fn progress(text: &str) -> Option<What> {
+    let (before, status) = text
+        .split_once("ast enqueued work: ")
+        .or_else(|| text.split_once("ast enqueued NCCL work: "))?;
+    let completed = number_after(status, "ast completed work: ")
+        .or_else(|| number_after(status, "ast completed NCCL work: "))?;
+    let failed = ["at work sequence id: ", "at work: ", "NCCL work: "]
+        .iter()
+        .find_map(|key| number_after(before, key));
+    Some(What::Progress {
+        enqueued: number(status)?,
+        completed,
+        failed,
+    })
+}
+
+fn stuck(text: &str) -> Option<What> {
+    let seconds = number_after(text, "watchdog got stuck for ")?;
+    Some(What::WatchdogStuck { seconds })
+}
+
+/// "Rank 1 is running collective: CollectiveFingerPrint(…), but Rank 0 is running collective: …".
+fn fingerprints(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
+    const RUNS: &str = " is running collective: CollectiveFingerPrint(";
+    let Some(both) = after(text, "Detected mismatch between collectives on ranks. ") else {
+        return false;
+    };
+    let mut any = false;
+    let mut seq = None;
+    let mut rest = both;
+    while let Some((before, print)) = rest.split_once(RUNS) {
+        rest = print;
+        let rank = before.rsplit("Rank ").next().and_then(number);
+        let Some(rank) = rank.and_then(|it| u32::try_from(it).ok()) else {
+            continue;
+        };
+        let print = until_next_rank(print);
+        let Some(name) = after(print, "OpType=") else {
+            continue;
+        };
+        // The second print is not always complete: both are of one call of the group.
+        let own = number_after(print, "SequenceNumber=").unwrap_or(0).max(1);
+        let seq = *seq.get_or_insert(own);
+        let shape = after(print, "TensorShape=[").map(|shape| until(shape, &[']']));
+        let dtype = after(print, "TensorDtypes=").map(|dtype| until(dtype, &[',', ')']));
+        let who = Who {
+            rank: Some(rank),
+            label: super::label::Label::default(),
+            ..who.clone()
+        };
+        let what = What::Runs {
+            seq,
+            op: op(until(name, &[',', ')'])),
+            shape: shape.and_then(sizes),
+            dtype: cut(dtype.unwrap_or_default(), MAX_NAME).to_owned(),
+        };
+        facts.add(who, at, what);
+        any = true;
+    }
+    any
+}
+
+/// The part about one rank.
+fn until_next_rank(print: &str) -> &str {
+    print
+        .split_once(", but Rank ")
+        .map_or(print, |(own, _)| own)
+}
+
+fn sizes(text: &str) -> Option<Vec<u32>> {
+    let sizes = text.split(',').take(MAX_LIST);
+    let sizes = sizes.map(str::trim).filter(|it| !it.is_empty());
+    sizes.map(|it| it.parse().ok()).collect()
+}
+
+/// Waits for the store, in which ranks meet.
+fn store(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
+    if let Some(rest) = after(text, "store based barrier")
+        && let Some(rank) = small_after(rest, "rank: ")
+        && let Some(world_size) = small_after(rest, "world_size=")
+        && let Some(joined) = small_after(rest, "worker_count=")
+    {
+        let who = Who {
+            rank: Some(rank),
+            ..who.clone()
+        };
+        facts.worlds.insert(world_size);
+        if text.contains("Timed out") {
+            let waited_ms = after(rest, "timeout=").and_then(hours).unwrap_or(0);
+            let what = What::Joins {
+                world_size,
+                joined,
+                waited_ms,
+            };
+            facts.add(who, at, what);
+        } else {
+            facts.add(who, at, What::Named { of: None });
+        }
+        return true;
+    }
+    if let Some(rest) = after(text, " waiting for clients. ")
+        && let Some(joined) = number(rest)
+        && let Some(expected) = number_after(rest, "/")
+    {
+        let what = What::Clients {
+            expected: u32::try_from(expected).unwrap_or(u32::MAX),
+            joined: u32::try_from(joined).unwrap_or(u32::MAX),
+        };
+        facts.add(who.clone(), at, what);
+        return true;
+    }
+    if let Some(rest) = after(text, "wait timeout after ")
+        && let Some(key) = after(rest, "keys: /default_pg/0//")
+        && let Some((_, of)) = key.rsplit_once('/')
+        && let Ok(of) = of.trim().parse()
+    {
+        let waited_ms = number(rest).unwrap_or(0);
+        facts.add(who.clone(), at, What::MissesAddress { of, waited_ms });
+        return true;
+    }
+    facts.worlds.extend(world_size(text));
+    false
+}
+
+/// "world_size=8", but not "tp_world_size=8".
+fn world_size(text: &str) -> Option<u32> {
+    let (before, after) = text.split_once("world_size=")?;
+    let is_part = before.ends_with(|it: char| it.is_ascii_alphanumeric() || it == '_');
+    let size = u32::try_from(number(after)?).ok()?;
+    (!is_part && (1..=MAX_WORLD).contains(&size)).then_some(size)
+}
+
+/// Milliseconds of "0:30:00", or of "1 day, 0:00:00".
+fn hours(text: &str) -> Option<u64> {
+    let days = number(text).filter(|_| text.contains(" day")).unwrap_or(0);
+    let clock = text.rsplit(", ").next()?;
+    let mut parts = clock.split(':');
+    let mut part = || number(parts.next()?);
+    let (hour, minute, second) = (part()?, part()?, part()?);
+    days.checked_mul(24)?
+        .checked_add(hour)?
+        .checked_mul(60)?
+        .checked_add(minute)?
+        .checked_mul(60)?
+        .checked_add(second)?
+        .checked_mul(1000)
+}
+
+/// "Rank 1 failed to pass monitoredBarrier in 1000 ms", "Ranks 1, 2 failed …".
+fn barrier(text: &str) -> Option<What> {
+    let (before, rest) = text.split_once(" failed to pass monitoredBarrier in ")?;
+    let list = before.rsplit("Rank").next()?.trim_start_matches('s');
+    let ranks = list.split(',').take(MAX_LIST);
+    let ranks: Option<Vec<u32>> = ranks.map(|it| it.trim().parse().ok()).collect();
+    let ranks = ranks?;
+    let is_believed = ranks.iter().all(|&rank| rank < MAX_WORLD);
+    (is_believed && !ranks.is_empty()).then_some(What::MissesAtBarrier {
+        ranks,
+        waited_ms: number(rest).unwrap_or(0),
+    })
+}
+
+/// Errors of DDP that name parameters.
+fn ddp(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
+    const INDICES: &str = "Parameter indices which did not receive grad for rank ";
+    const NAMES: &str = "Parameters which did not receive grad for rank ";
+    const EXPECTS: &str = "DDP expects same model across all ranks, but Rank ";
+    if let Some(rest) = after(text, NAMES)
+        && let Some((rank, names)) = rest.split_once(": ")
+        && let Ok(rank) = rank.trim().parse()
+    {
+        let names: Vec<&str> = names.split(", ").map(str::trim).collect();
+        let lines = names.iter().take(MAX_LIST);
+        let lines: String = lines.map(|it| format!("- - {it}\n")).collect();
+        let what = What::WithoutGradient {
+            total: names.len() as u64,
+            lines: lines.into(),
+        };
+        facts.add(named(who, rank), at, what);
+        return true;
+    }
+    if let Some(rest) = after(text, INDICES)
+        && let Some((rank, indices)) = rest.split_once(": ")
+        && let Ok(rank) = rank.trim().parse()
+    {
+        let indices = indices.split_whitespace();
+        let indices: Vec<&str> = indices
+            .take_while(|it| it.bytes().all(|it| it.is_ascii_digit()))
+            .collect();
+        let lines = indices.iter().take(MAX_LIST);
+        let lines: String = lines.map(|it| format!("- - parameter {it}\n")).collect();
+        let what = What::WithoutGradient {
+            total: indices.len() as u64,
+            lines: lines.into(),
+        };
+        facts.add(named(who, rank), at, what);
+        return true;
+    }
+    if let Some(rest) = after(text, EXPECTS)
+        && let Some((own, other)) = rest.split_once(", while rank ")
+        && let (Some(rank), Some(total)) = (number(own), number_after(own, "has "))
+        && let (Some(peer), Some(count)) = (number(other), number_after(other, "inconsistent "))
+        // A count that was not exchanged is zero or what lay in memory.
+        && [total, count].iter().all(|it| (1..1 << 24).contains(it))
+    {
+        for (rank, total) in [(rank, total), (peer, count)] {
+            if let Ok(rank) = u32::try_from(rank) {
+                facts.add(named(who, rank), at, What::Parameters { total });
+            }
+        }
+        return true;
+    }
+    false
+}
+
+fn named(who: &Who, rank: u32) -> Who {
+    Who {
+        label: super::label::Label::default(),
+        rank: Some(rank),
+        ..who.clone()
+    }
+}
+
+/// The operation that c10d calls this.
+fn op(name: &str) -> Op {
+    match name {
+        "ALLREDUCE" => Op::AllReduce,
+        "ALLREDUCE_COALESCED" => Op::AllReduceCoalesced,
+        "ALLGATHER" | "_ALLGATHER_BASE" => Op::AllGather,
+        "ALLGATHER_COALESCED" => Op::AllGatherCoalesced,
+        "REDUCE_SCATTER" | "_REDUCE_SCATTER_BASE" => Op::ReduceScatter,
+        "REDUCE_SCATTER_COALESCED" => Op::ReduceScatterCoalesced,
+        "ALLTOALL" | "ALLTOALL_BASE" => Op::AllToAll,
+        "BROADCAST" => Op::Broadcast,
+        "REDUCE" => Op::Reduce,
+        "GATHER" => Op::Gather,
+        "SCATTER" => Op::Scatter,
+        "BARRIER" => Op::Barrier,
+        "SEND" => Op::Send,
+        "RECV" | "RECVANYSOURCE" => Op::Recv,
+        _ => Op::Unspecified,
+    }
+}

@@ -1,0 +1,475 @@
+//! Facts of all logs of a job as events for the engine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::NoteKind;
+use ddp_doctor_proto::report::{GroupRef, Timestamp};
+
+use super::facts::{EndedHow, Fact, Facts, GroupName, What};
+use super::names::Names;
+use super::rank::{Raised, Rank, Waiting};
+use super::{Log, before, groups, start};
+use crate::diagnosis::event::{Event, GroupInfo, ProcessId};
+use crate::diagnosis::model::TEXT_LAYER;
+use crate::diagnosis::words::Ranks;
+
+/// Maximum number of notes of one kind.
+const MAX_NOTES: usize = 4;
+/// Time by which facts without one precede those with one.
+const EARLIER: Duration = Duration::from_secs(1);
+
+/// What the logs of a job state, for the engine.
+#[derive(Debug)]
+pub struct Evidence {
+    /// The events, in order.
+    pub events: Vec<Event>,
+    /// When the text ends.
+    pub ends: Timestamp,
+    /// The shortest wait that the text itself calls too long.
+    pub timeout: Option<Duration>,
+}
+
+/// Everything known of a job.
+pub(super) struct Job {
+    pub(super) names: Names,
+    pub(super) ranks: BTreeMap<u32, Rank>,
+    pub(super) joins: start::Joins,
+    pub(super) notes: Vec<String>,
+    pub(super) events: Vec<(Timestamp, Event)>,
+    /// When a watchdog first gave up a collective: what followed was its consequence.
+    pub(super) given_up: Option<Timestamp>,
+    begins: Timestamp,
+    ends: Timestamp,
+}
+
+/// Turns the facts of all logs of one job into events.
+#[must_use]
+pub fn evidence(logs: &[Log]) -> Evidence {
+    let all: Vec<&Facts> = logs.iter().map(|log| &log.facts).collect();
+    let mut job = Job::of(&all, Clock::of(logs));
+    job.take_back_consequences();
+    job.open(logs);
+    start::joins(&mut job);
+    start::devices(&mut job);
+    groups::calls(&mut job);
+    groups::last_calls(&mut job);
+    job.add_ends();
+    job.add_models();
+    job.close()
+}
+
+/// Times of facts.
+struct Clock {
+    /// Time of the first fact that has one.
+    first: Timestamp,
+}
+
+impl Clock {
+    fn of(logs: &[Log]) -> Self {
+        let facts = logs.iter().flat_map(|log| &log.facts.facts);
+        let stacks = logs.iter().flat_map(|log| &log.facts.stacks);
+        let times = facts.map(|fact| fact.at).chain(stacks.map(|it| it.at));
+        let first = times.filter(|at| at.0 > 0).min();
+        let written = logs.iter().map(|log| log.written).max();
+        Self {
+            first: first.or(written).unwrap_or_default(),
+        }
+    }
+
+    /// The time of the fact with this index in its file; facts keep their order.
+    fn time(&self, at: Timestamp, index: usize) -> Timestamp {
+        let at = if at.0 > 0 {
+            at
+        } else {
+            before(self.first, EARLIER)
+        };
+        at.plus(Duration::from_nanos(index as u64))
+    }
+}
+
+impl Job {
+    fn of(all: &[&Facts], clock: Clock) -> Self {
+        let names = Names::of(all);
+        let known = names.processes.keys();
+        let mut job = Self {
+            ranks: known.map(|&rank| (rank, Rank::default())).collect(),
+            names,
+            joins: start::Joins::default(),
+            notes: Vec::new(),
+            events: Vec::new(),
+            given_up: None,
+            begins: clock.first,
+            ends: clock.first,
+        };
+        for facts in all {
+            let groups = groups_of(facts);
+            let mut unknown = Vec::new();
+            for (index, fact) in facts.facts.iter().enumerate() {
+                let at = clock.time(fact.at, index);
+                job.saw(at);
+                if !job.fact(fact, &groups, at) {
+                    unknown.push(&fact.what);
+                }
+            }
+            // Launchers name a rank after it printed its last line.
+            for what in unknown {
+                job.of_unknown(what);
+            }
+            for (index, dumped) in facts.stacks.iter().enumerate() {
+                let at = clock.time(dumped.at, facts.facts.len() + index);
+                job.saw(at);
+                let rank = job.names.rank(&dumped.who, None);
+                let Some(rank) = rank.or_else(|| job.only_one_ended_by(dumped.signal)) else {
+                    job.note("a process that the text does not identify left stacks".into());
+                    continue;
+                };
+                let mut stacks = dumped.stacks.clone();
+                stacks.at = at;
+                let known = job.ranks.entry(rank).or_default();
+                known.stacks.push(Arc::new(stacks));
+            }
+        }
+        for rank in job.joins.missing_at_barriers() {
+            job.ranks.entry(rank).or_default();
+        }
+        for rank in job.ranks.values_mut() {
+            rank.stacks.sort_by_key(|stacks| stacks.at);
+        }
+        job
+    }
+
+    /// Takes note of a time that the text covers.
+    fn saw(&mut self, at: Timestamp) {
+        self.begins = self.begins.min(at);
+        self.ends = self.ends.max(at);
+    }
+
+    /// Takes a fact; `false`: the text does not say which rank it is about.
+    fn fact(&mut self, fact: &Fact, groups: &Groups, at: Timestamp) -> bool {
+        let mut who = fact.who.clone();
+        if let What::TimedOut { seq, .. } = fact.what
+            && !who.group.is_named()
+            && let Some(group) = groups.get(&(who.label, who.rank, seq))
+        {
+            who.group = group.clone();
+        }
+        let rank = self.names.rank(&who, Some(&fact.what));
+        if let Some(rank) = rank {
+            self.of_rank(rank, who.group, &fact.what, at);
+        }
+        rank.is_some()
+    }
+
+    fn of_rank(&mut self, number: u32, group: GroupName, what: &What, at: Timestamp) {
+        let rank = self.ranks.entry(number).or_default();
+        match what {
+            What::Named { .. } | What::Cancelled { .. } => {}
+            What::TimedOut {
+                seq,
+                op,
+                numel,
+                waited_ms,
+            } => {
+                let since = before(at, Duration::from_millis(*waited_ms));
+                let waiting = Waiting {
+                    seq: *seq,
+                    numel: *numel,
+                    at,
+                    ..Waiting::unnumbered(*op, since)
+                };
+                let first = rank.waits.entry(group).or_insert_with(|| waiting.clone());
+                if *seq < first.seq {
+                    *first = waiting;
+                }
+                self.given_up = Some(self.given_up.map_or(at, |known| known.min(at)));
+                self.saw(since);
+            }
+            What::Progress {
+                enqueued,
+                completed,
+                ..
+            } => {
+                let known = rank.progress.entry(group).or_default();
+                *known = (known.0.max(*enqueued), known.1.max(*completed));
+            }
+            What::Runs {
+                seq,
+                op,
+                shape,
+                dtype,
+            } => {
+                let numel = shape
+                    .as_ref()
+                    .map(|it| it.iter().map(|&n| u64::from(n)).product());
+                rank.runs.get_or_insert_with(|| Waiting {
+                    seq: *seq,
+                    numel,
+                    shape: shape.clone(),
+                    dtype: dtype.clone(),
+                    ..Waiting::unnumbered(*op, at)
+                });
+            }
+            What::Raised {
+                text,
+                place,
+                uncaught,
+                by_launcher: false,
+            } => rank.raised.push(Raised {
+                at,
+                text: Arc::clone(text),
+                place: place.clone(),
+                uncaught: *uncaught,
+            }),
+            What::Raised { text, .. } => self.note(format!("a launcher raised {text}")),
+            What::Ended(how) => {
+                let known = rank.ended.get_or_insert((at, *how));
+                known.1.for_memory |= how.for_memory;
+            }
+            What::WithoutGradient { total, lines } => {
+                rank.without
+                    .get_or_insert_with(|| (at, *total, Arc::clone(lines)));
+            }
+            What::Parameters { total } => rank.parameters = Some((at, *total)),
+            What::Uses { device } => rank.device = Some(Arc::clone(device)),
+            What::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),
+            What::Network { text } => {
+                self.note(format!("NCCL reported on rank {number}: {text}"));
+            }
+            What::Joins { .. }
+            | What::Clients { .. }
+            | What::MissesAddress { .. }
+            | What::MissesAtBarrier { .. } => {
+                self.joins.take(Some(number), what, at);
+                let waited_ms = start::waited_ms(what);
+                self.saw(before(at, Duration::from_millis(waited_ms)));
+            }
+        }
+    }
+
+    /// A fact about a process that the text does not identify.
+    fn of_unknown(&mut self, what: &What) {
+        match what {
+            // These state the same as the line that the exception consists of.
+            What::Raised { text, .. } if start::is_about_a_wait(text) => {}
+            What::Raised {
+                text, by_launcher, ..
+            } => {
+                let who = if *by_launcher {
+                    "a launcher"
+                } else {
+                    "a process that the text does not identify"
+                };
+                self.note(format!("{who} raised {text}"));
+            }
+            // A crash is reported twice: by the process, and by its launcher.
+            What::Ended(how) => {
+                let known = self.ranks.values().filter_map(|rank| rank.ended);
+                if !known
+                    .into_iter()
+                    .any(|(_, known)| known.signal == how.signal)
+                {
+                    self.note(format!(
+                        "a process that the text does not identify ended: {}",
+                        ending(*how)
+                    ));
+                }
+            }
+            What::Network { text } => self.note(format!("NCCL reported: {text}")),
+            What::Cancelled { text } => {
+                self.note(format!("the batch system ended the job due to {text}"));
+            }
+            What::TimedOut { op, seq, .. } => {
+                self.note(format!(
+                    "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
+                ));
+            }
+            what => self.joins.take(None, what, Timestamp::default()),
+        }
+    }
+
+    /// The rank that was ended by this signal, if the text states that of one only.
+    fn only_one_ended_by(&self, signal: Option<i32>) -> Option<u32> {
+        let signal = signal?;
+        let mut ended = self.ranks.iter().filter(|(_, rank)| {
+            let how = rank.ended.map(|(_, how)| how.signal);
+            how == Some(Some(signal))
+        });
+        let (only, _) = ended.next()?;
+        ended.next().is_none().then_some(*only)
+    }
+
+    pub(super) fn note(&mut self, text: String) {
+        /// Length at which a note is cut.
+        const MAX: usize = 600;
+        let text = super::scan::cut(&text, MAX).to_owned();
+        if self.notes.len() < MAX_NOTES && !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    /// Drops ends and exceptions that a watchdog's timeout brought about.
+    fn take_back_consequences(&mut self) {
+        let Some(given_up) = self.given_up else {
+            return;
+        };
+        for rank in self.ranks.values_mut() {
+            rank.raised.retain(|it| it.at < given_up);
+            rank.ended = rank.ended.filter(|(at, _)| *at < given_up);
+        }
+    }
+
+    /// The processes of all ranks.
+    fn open(&mut self, logs: &[Log]) {
+        let begins = before(self.begins, EARLIER);
+        let name = logs.first().and_then(|log| log.path.file_stem());
+        let name = name
+            .map(|it| it.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let mut hosts: Vec<Arc<str>> = self.ranks.keys().map(|&rank| self.host(rank)).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        if hosts.is_empty() {
+            hosts.push(Arc::default());
+        }
+        for host in hosts {
+            let started = Event::JobStarted {
+                job: name.clone(),
+                attempt: 0,
+                host,
+                at: begins,
+            };
+            self.events.push((begins, started));
+        }
+        let mut ranks: Vec<Option<u32>> = self.ranks.keys().map(|&rank| Some(rank)).collect();
+        if ranks.is_empty() {
+            // Some process wrote the text.
+            ranks.push(None);
+        }
+        for rank in ranks {
+            let known = rank.and_then(|rank| self.names.processes.get(&rank));
+            let joined = Event::ProcessJoined {
+                process: process(rank.unwrap_or(0)),
+                rank,
+                world_size: self.names.world,
+                host: rank.map(|rank| self.host(rank)).unwrap_or_default(),
+                pid: known.and_then(|it| it.1).unwrap_or(0),
+                layer: TEXT_LAYER.into(),
+                world: Arc::default(),
+                at: begins,
+            };
+            self.events.push((begins, joined));
+        }
+    }
+
+    pub(super) const fn begins(&self) -> Timestamp {
+        self.begins
+    }
+
+    fn host(&self, rank: u32) -> Arc<str> {
+        let known = self.names.processes.get(&rank);
+        known.and_then(|it| it.0.clone()).unwrap_or_default()
+    }
+
+    /// The group of all ranks, as far as the text names them.
+    pub(super) fn world(&self, name: &str, backend: &str) -> Arc<GroupInfo> {
+        let highest = self.ranks.keys().next_back().map_or(0, |rank| rank + 1);
+        let members = (0..self.names.world.unwrap_or(highest)).collect();
+        group(name, "default_pg", backend, members)
+    }
+
+    /// The events in order, and the end of the text.
+    fn close(mut self) -> Evidence {
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.extend(self.joins.notes());
+        for text in notes {
+            let note = Event::Note {
+                process: None,
+                kind: NoteKind::Unreadable,
+                rank: None,
+                pid: None,
+                text: text.into(),
+                at: self.ends,
+            };
+            self.events.push((self.ends, note));
+        }
+        self.events.sort_by_key(|(at, _)| *at);
+        let mut events: Vec<Event> = self.events.into_iter().map(|(_, event)| event).collect();
+        for (&rank, known) in &self.ranks {
+            if known.ended.is_none() {
+                events.push(Event::Unwatched {
+                    process: process(rank),
+                    since: self.ends,
+                    read_whole: true,
+                });
+            }
+        }
+        events.push(Event::EvidenceEnded { at: self.ends });
+        let waits = self.ranks.values().flat_map(|rank| rank.waits.values());
+        let waits = waits.map(|it| it.at.since(it.since));
+        Evidence {
+            events,
+            ends: self.ends,
+            timeout: waits.chain(self.joins.timeouts()).min(),
+        }
+    }
+}
+
+/// Groups of collectives that a watchdog gave up, by the process and the sequence number.
+type Groups = BTreeMap<(super::label::Label, Option<u32>, u64), GroupName>;
+
+/// The line about a timeout names no group; a later line of the same process does.
+fn groups_of(facts: &Facts) -> Groups {
+    let mut groups = Groups::new();
+    for Fact { who, what, .. } in &facts.facts {
+        let seq = match what {
+            What::TimedOut { seq, .. } => Some(*seq),
+            What::Progress { failed, .. } => *failed,
+            _ => None,
+        };
+        if let Some(seq) = seq.filter(|_| who.group.is_named()) {
+            let key = (who.label, who.rank, seq);
+            groups.entry(key).or_insert_with(|| who.group.clone());
+        }
+    }
+    groups
+}
+
+/// Number of a rank's process.
+pub(super) const fn process(rank: u32) -> ProcessId {
+    ProcessId::of(0, rank + 1)
+}
+
+pub(super) fn group(
+    name: &str,
+    description: &str,
+    backend: &str,
+    members: Vec<u32>,
+) -> Arc<GroupInfo> {
+    Arc::new(GroupInfo {
+        key: GroupRef {
+            layer: "c10d".into(),
+            epoch: 0,
+            name: name.into(),
+            ordinal: 0,
+            members,
+        },
+        description: description.into(),
+        backend: backend.into(),
+        seat: None,
+    })
+}
+
+fn ending(how: EndedHow) -> String {
+    match (how.signal, how.code) {
+        (Some(signal), _) => format!("signal {signal}"),
+        (None, code) => format!("status {}", code.unwrap_or_default()),
+    }
+}
+
+/// "ranks 0–3" and "was" or "were".
+pub(super) fn were(ranks: &[u32]) -> String {
+    let verb = if ranks.len() == 1 { "was" } else { "were" };
+    format!("{} {verb}", Ranks(ranks))
+}

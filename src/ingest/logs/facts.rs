@@ -1,0 +1,241 @@
+//! What lines of a log state, before it is known which rank each of them is about.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{Exit, Timestamp, Where};
+
+use super::label::Label;
+use crate::diagnosis::event::Stacks;
+
+/// Maximum number of facts kept.
+const MAX_FACTS: usize = 1 << 18;
+/// Maximum number of pairs of labels and of ranks kept.
+const MAX_NAMES: usize = 1 << 17;
+/// Memory for the texts and stacks of a log, in bytes.
+const MAX_BYTES: usize = 128 << 20;
+/// Memory of a frame of a stack, in bytes, about.
+const FRAME: usize = 256;
+
+/// A process group, as lines of PyTorch name it; both empty: not named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct GroupName {
+    /// Name, equal on all members: the "PG GUID".
+    pub(super) name: String,
+    /// Description, such as "`default_pg`".
+    pub(super) description: String,
+}
+
+impl GroupName {
+    /// Whether it is the group of all ranks.
+    pub(super) fn is_world(&self) -> bool {
+        self.description == "default_pg" || self.name == "0" && self.description.is_empty()
+    }
+
+    pub(super) const fn is_named(&self) -> bool {
+        !self.name.is_empty()
+    }
+}
+
+/// What is known of the process that a fact is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Who {
+    pub(super) label: Label,
+    /// Rank in the text; within `group`, if that is a group of some ranks.
+    pub(super) rank: Option<u32>,
+    pub(super) group: GroupName,
+    pub(super) pid: Option<u32>,
+    pub(super) host: Option<Arc<str>>,
+}
+
+/// A fact about a process.
+#[derive(Clone, Debug)]
+pub(super) struct Fact {
+    pub(super) who: Who,
+    /// Time of the line; zero: unknown, and before all lines with a time.
+    pub(super) at: Timestamp,
+    pub(super) what: What,
+}
+
+/// What a line states.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum What {
+    /// The line names the rank, and states no more. `of`: number of ranks it is one of.
+    Named { of: Option<u32> },
+    /// The watchdog gave a collective up after it had waited for `waited_ms`.
+    TimedOut {
+        seq: u64,
+        op: Op,
+        numel: Option<u64>,
+        waited_ms: u64,
+    },
+    /// Sequence numbers of the last collectives; `failed`: the one that the watchdog gave up.
+    Progress {
+        enqueued: u64,
+        completed: u64,
+        failed: Option<u64>,
+    },
+    /// A process runs this collective, according to PyTorch's comparison of calls.
+    Runs {
+        seq: u64,
+        op: Op,
+        shape: Option<Vec<u32>>,
+        dtype: String,
+    },
+    /// A traceback ended in this exception.
+    Raised {
+        text: Arc<str>,
+        place: Option<Where>,
+        /// Nothing caught it.
+        uncaught: bool,
+        /// A launcher raised it, not a rank.
+        by_launcher: bool,
+    },
+    /// The process ended.
+    Ended(EndedHow),
+    /// It waits for the other ranks of the world, of which `joined` have come.
+    Joins {
+        world_size: u32,
+        joined: u32,
+        waited_ms: u64,
+    },
+    /// A store waited for clients, of which `joined` have come.
+    Clients { expected: u32, joined: u32 },
+    /// It waited for the address of this rank.
+    MissesAddress { of: u32, waited_ms: u64 },
+    /// It waited in a monitored barrier for these ranks.
+    MissesAtBarrier { ranks: Vec<u32>, waited_ms: u64 },
+    /// Parameters of DDP's model that got no gradient.
+    WithoutGradient { total: u64, lines: Arc<str> },
+    /// Number of parameters of DDP's model.
+    Parameters { total: u64 },
+    /// It uses this device of its host.
+    Uses { device: Arc<str> },
+    /// Its watchdog was blocked for this long.
+    WatchdogStuck { seconds: u64 },
+    /// A layer reported an error of the network.
+    Network { text: Arc<str> },
+    /// The batch system ended the job, for this reason.
+    Cancelled { text: Arc<str> },
+}
+
+impl What {
+    /// Memory of its texts and lists, in bytes, about.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Raised { text, .. } | Self::Network { text } | Self::Cancelled { text } => {
+                text.len()
+            }
+            Self::WithoutGradient { lines, .. } => lines.len(),
+            Self::MissesAtBarrier { ranks, .. } => ranks.len() * 4,
+            Self::Runs { shape, .. } => shape.as_ref().map_or(0, |it| it.len() * 4),
+            _ => 0,
+        }
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct EndedHow {
+    pub(super) code: Option<i32>,
+    pub(super) signal: Option<i32>,
+    /// The kernel killed it for lack of memory.
+    pub(super) for_memory: bool,
+}
+
+impl EndedHow {
+    /// From a status in which a negative number is a signal.
+    pub(super) const fn of_status(status: i32) -> Self {
+        let is_signal = status < 0;
+        Self {
+            code: if is_signal { None } else { Some(status) },
+            signal: if is_signal { Some(-status) } else { None },
+            for_memory: false,
+        }
+    }
+
+    pub(super) const fn exit(self) -> Exit {
+        Exit {
+            code: self.code,
+            signal: self.signal,
+        }
+    }
+}
+
+/// Stacks of a process.
+#[derive(Clone, Debug)]
+pub(super) struct Dumped {
+    pub(super) who: Who,
+    pub(super) at: Timestamp,
+    pub(super) stacks: Stacks,
+    /// Signal that ended the process there.
+    pub(super) signal: Option<i32>,
+}
+
+/// Everything that a log states.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub(super) facts: Vec<Fact>,
+    /// All facts, to leave out repeated ones.
+    seen: HashSet<(Who, What)>,
+    /// Memory that texts and stacks take.
+    bytes: usize,
+    pub(super) stacks: Vec<Dumped>,
+    /// Ranks that labels name.
+    pub(super) ranks: BTreeSet<u32>,
+    /// Labels that stand together with a rank.
+    pub(super) pairs: BTreeSet<(Option<u32>, Option<u32>, u32)>,
+    /// World sizes that the text states.
+    pub(super) worlds: BTreeSet<u32>,
+    /// Time of the latest line with one.
+    pub(super) last: Timestamp,
+}
+
+impl Facts {
+    /// Whether nothing was found that concerns a job.
+    pub(super) fn is_empty(&self) -> bool {
+        self.facts.is_empty() && self.stacks.is_empty()
+    }
+
+    pub(super) fn add(&mut self, who: Who, at: Timestamp, what: What) {
+        let bytes = self.bytes + 2 * what.bytes();
+        let is_full = self.facts.len() >= MAX_FACTS || bytes > MAX_BYTES;
+        if !is_full && self.seen.insert((who.clone(), what.clone())) {
+            self.bytes = bytes;
+            self.facts.push(Fact { who, at, what });
+        }
+    }
+
+    pub(super) fn add_stacks(
+        &mut self,
+        who: Who,
+        at: Timestamp,
+        stacks: Stacks,
+        signal: Option<i32>,
+    ) {
+        let frames: usize = stacks.threads.iter().map(|it| it.python.len() + 1).sum();
+        let bytes = self.bytes + frames * FRAME;
+        if bytes <= MAX_BYTES {
+            self.bytes = bytes;
+            self.stacks.push(Dumped {
+                who,
+                at,
+                stacks,
+                signal,
+            });
+        }
+    }
+
+    /// Takes note of the labels of a line.
+    pub(super) fn name(&mut self, label: Label) {
+        let Some(rank) = label.rank else { return };
+        if self.ranks.len() < MAX_NAMES {
+            self.ranks.insert(rank);
+        }
+        let is_pair = label.local.is_some() || label.task.is_some();
+        if is_pair && self.pairs.len() < MAX_NAMES {
+            self.pairs.insert((label.local, label.task, rank));
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! Collectives that ranks wait for, as far as they decide something.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::vocabulary::Direction;
+use ddp_doctor_proto::{DType, Op};
+
+use super::events::{Job, group, process, were};
+use super::facts::GroupName;
+use super::rank::{Rank, Waiting};
+use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, Stacks, ThreadId};
+use crate::diagnosis::stacks;
+use crate::diagnosis::words::Ranks;
+
+/// Name of a group that the text does not name.
+pub(super) const UNNAMED: &str = "unnamed";
+/// Name of such a group whose calls the text does not number either.
+pub(super) const UNNUMBERED: &str = "unnumbered";
+/// Time between two dumps of stacks after which the calls in them count as waits.
+const LASTING: Duration = Duration::from_secs(60);
+
+/// Adds the calls of all ranks.
+pub(super) fn calls(job: &mut Job) {
+    let names = job.ranks.values().flat_map(|rank| rank.waits.keys());
+    let names: BTreeSet<GroupName> = names.cloned().collect();
+    for (index, name) in (1..).zip(&names) {
+        Members::of(job, name).add(job, name, index);
+    }
+    compared(job);
+    if names.is_empty() {
+        stacks(job);
+    }
+}
+
+/// The ranks of a group that the text tells something about.
+struct Members {
+    waiting: BTreeMap<u32, Waiting>,
+    /// Numbers of the last collectives that ranks enqueued and completed.
+    progress: BTreeMap<u32, (u64, u64)>,
+    /// Ranks of the world that had ended or raised before the collective was given up.
+    gone: BTreeSet<u32>,
+    /// All members are known.
+    is_complete: bool,
+}
+
+impl Members {
+    fn of(job: &Job, name: &GroupName) -> Self {
+        let of_rank =
+            |(&number, rank): (&u32, &Rank)| Some((number, rank.waits.get(name)?.clone()));
+        let waiting: BTreeMap<u32, Waiting> = job.ranks.iter().filter_map(of_rank).collect();
+        let progress = job.ranks.iter();
+        let progress =
+            progress.filter_map(|(&number, rank)| Some((number, *rank.progress.get(name)?)));
+        let is_gone =
+            |rank: &Rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.is_uncaught());
+        let gone = job
+            .ranks
+            .iter()
+            .filter(|(_, rank)| name.is_world() && is_gone(rank));
+        Self {
+            progress: progress.collect(),
+            gone: gone
+                .map(|(&number, _)| number)
+                .filter(|it| !waiting.contains_key(it))
+                .collect(),
+            waiting,
+            is_complete: name.is_world() && job.names.world.is_some(),
+        }
+    }
+
+    /// The last collective that a rank is known to have issued.
+    fn issued(&self, rank: u32) -> Option<u64> {
+        let enqueued = self.progress.get(&rank).map(|it| it.0);
+        let waits = self.waiting.get(&rank).map(|it| it.seq);
+        enqueued.max(waits)
+    }
+
+    /// Whether all of this can be true of one group: a collective that completed on one rank was
+    /// issued by all.
+    fn is_consistent(&self) -> bool {
+        let completed = self.progress.values().map(|it| it.1);
+        let passed = self.waiting.values().map(|it| it.seq.saturating_sub(1));
+        let completed = completed.chain(passed).max().unwrap_or(0);
+        let ranks = self.waiting.keys().chain(self.progress.keys());
+        let mut issued = ranks.filter_map(|&rank| self.issued(rank));
+        issued.all(|it| it >= completed) && self.waiting.values().all(|it| it.seq > completed)
+    }
+
+    /// Whether the calls that are known show more than that ranks wait.
+    fn is_decisive(&self) -> bool {
+        let Some(first) = self.waiting.values().next() else {
+            return false;
+        };
+        let is_gone = |&rank: &u32| self.issued(rank).is_none_or(|it| it < first.seq);
+        self.waiting.values().any(|it| differ(first, it))
+            || !self.behind(first.seq).is_empty()
+            || self.gone.iter().any(is_gone)
+    }
+
+    /// Ranks that had not issued this call.
+    fn behind(&self, seq: u64) -> Vec<u32> {
+        let is_behind = |rank: &&u32| self.issued(**rank).is_some_and(|it| it < seq);
+        self.progress.keys().filter(is_behind).copied().collect()
+    }
+
+    fn add(&self, job: &mut Job, name: &GroupName, index: u32) {
+        let known: BTreeSet<u32> = self
+            .waiting
+            .keys()
+            .chain(self.progress.keys())
+            .chain(&self.gone)
+            .copied()
+            .collect();
+        let can_tell = self.is_consistent() && (self.is_complete || self.is_decisive());
+        let info = can_tell.then(|| self.info(job, name, &known));
+        let begins = self
+            .waiting
+            .values()
+            .map(|it| it.since)
+            .min()
+            .unwrap_or_default();
+        if let Some(info) = &info {
+            for &rank in &known {
+                let (process, group) = (process(rank), Arc::clone(info));
+                let joined = Event::GroupJoined { process, group };
+                job.events.push((begins, joined));
+            }
+            self.add_progress(job, info, index);
+        }
+        for (&rank, waiting) in &self.waiting {
+            issue(job, rank, index, info.as_ref(), waiting);
+        }
+        let silent = job.ranks.keys().filter(|it| !known.contains(it));
+        let silent: Vec<u32> = silent.copied().collect();
+        self.explain(job, name, can_tell, &silent);
+    }
+
+    /// Adds how far ranks had come that did not time out.
+    fn add_progress(&self, job: &mut Job, info: &Arc<GroupInfo>, index: u32) {
+        let last = self
+            .waiting
+            .values()
+            .map(|it| it.since)
+            .max()
+            .unwrap_or_default();
+        for (&rank, &(enqueued, _)) in &self.progress {
+            if self.waiting.contains_key(&rank) || enqueued == 0 {
+                continue;
+            }
+            let waiting = Waiting {
+                seq: enqueued,
+                ..Waiting::unnumbered(Op::Unspecified, last)
+            };
+            issue(job, rank, index, Some(info), &waiting);
+            let returned = Event::Returned {
+                process: process(rank),
+                thread: ThreadId(index),
+                call: CallId(u64::from(index)),
+                followed: false,
+                at: last,
+            };
+            job.events.push((last, returned));
+        }
+    }
+
+    fn info(&self, job: &Job, name: &GroupName, known: &BTreeSet<u32>) -> Arc<GroupInfo> {
+        let world = job.names.world.filter(|_| self.is_complete);
+        let members = match world {
+            Some(size) => (0..size).collect(),
+            None => known.iter().copied().collect(),
+        };
+        group(&name.name, &name.description, "nccl", members)
+    }
+
+    /// Says why the calls decide nothing.
+    fn explain(&self, job: &mut Job, name: &GroupName, can_tell: bool, silent: &[u32]) {
+        let ranks: Vec<u32> = self.waiting.keys().copied().collect();
+        let Some(first) = self.waiting.values().next() else {
+            return;
+        };
+        let op = match first.op {
+            Op::Unspecified => "call".to_owned(),
+            op => op.to_string(),
+        };
+        let what = format!("{op} #{}", first.seq);
+        let group = match (name.description.as_str(), name.name.as_str()) {
+            ("", "") => "a group that the text does not name".to_owned(),
+            ("", name) => format!("group {name}"),
+            (description, _) => format!("group {description}"),
+        };
+        let waited = first.at.since(first.since).as_secs();
+        let agree = if ranks.len() > 1 {
+            " and agree on it"
+        } else {
+            ""
+        };
+        if !self.is_consistent() {
+            job.note(format!(
+                "{} waiting in {group} at calls that cannot belong to one group: the text does not tell the groups apart",
+                were(&ranks)
+            ));
+        } else if !can_tell {
+            job.note(format!(
+                "{} waiting {waited} s for {what} in {group}{agree}; which other ranks belong to \
+                 the group is unknown",
+                were(&ranks)
+            ));
+        } else if let behind @ [_, ..] = &self.behind(first.seq)[..]
+            && first.op.direction() != Direction::Symmetric
+        {
+            job.note(format!(
+                "{} waiting {waited} s for {what}, which {} had not reached: whether it needs all ranks is \
+                 unknown",
+                were(&ranks),
+                Ranks(behind)
+            ));
+        } else if !silent.is_empty() && name.is_world() && !self.is_decisive() {
+            job.note(format!(
+                "{} waiting {waited} s for {what}; the text does not say how far {} had come",
+                were(&ranks),
+                Ranks(silent)
+            ));
+        }
+    }
+}
+
+/// Whether two calls cannot be of one collective.
+fn differ(one: &Waiting, other: &Waiting) -> bool {
+    let is_known = one.op != Op::Unspecified && other.op != Op::Unspecified;
+    let same_size = matches!(one.op, Op::AllReduce | Op::Reduce | Op::Broadcast);
+    let sizes = one.numel.zip(other.numel);
+    is_known && one.op != other.op || same_size && sizes.is_some_and(|(one, other)| one != other)
+}
+
+/// Adds the call that a rank waited in.
+fn issue(job: &mut Job, rank: u32, thread: u32, group: Option<&Arc<GroupInfo>>, waiting: &Waiting) {
+    let known = job.ranks.get(&rank);
+    let place = known
+        .and_then(|it| in_collective(it.stacks.last()?))
+        .and_then(|it| it.1);
+    let call = Call {
+        id: CallId(u64::from(thread)),
+        at: waiting.since,
+        thread: ThreadId(thread),
+        group: group.cloned(),
+        seq: waiting.seq,
+        op: waiting.op,
+        dtype: dtype(&waiting.dtype),
+        reduce_op: ddp_doctor_proto::ReduceOp::default(),
+        root: None,
+        peer: None,
+        tag: None,
+        numel: waiting.numel,
+        shape: waiting.shape.clone(),
+        tensors: if waiting.op.is_coalesced() { 2 } else { 1 },
+        takes_all: false,
+        is_async: false,
+        on_stream: None,
+        beneath: None,
+        hidden: false,
+        splits: [Vec::new(), Vec::new()],
+        step: 0,
+        phase: None,
+        place: place.map(Arc::new),
+    };
+    let issued = Event::Issued {
+        process: process(rank),
+        call: Arc::new(call),
+    };
+    job.events.push((waiting.since, issued));
+}
+
+/// Adds the calls that PyTorch compared: those of one collective.
+fn compared(job: &mut Job) {
+    let runs = job.ranks.iter();
+    let runs = runs.filter_map(|(&number, rank)| Some((number, rank.runs.clone()?)));
+    let runs: BTreeMap<u32, Waiting> = runs.collect();
+    let ranks: Vec<u32> = runs.keys().copied().collect();
+    if ranks.len() < 2 {
+        return;
+    }
+    let info = group(UNNAMED, "", "", ranks);
+    for (&rank, waiting) in &runs {
+        join(job, rank, &info, waiting.since);
+        // All of them made their call before the comparison failed.
+        let first = runs.values().map(|it| it.since).min().unwrap_or_default();
+        let waiting = Waiting {
+            since: super::before(first, Duration::from_millis(1)),
+            ..waiting.clone()
+        };
+        issue(job, rank, 1, Some(&info), &waiting);
+    }
+}
+
+fn join(job: &mut Job, rank: u32, group: &Arc<GroupInfo>, at: Timestamp) {
+    let joined = Event::GroupJoined {
+        process: process(rank),
+        group: Arc::clone(group),
+    };
+    job.events
+        .push((super::before(at, Duration::from_millis(2)), joined));
+}
+
+/// Adds a call of the ranks whose stacks stand in one collective at one line, if other ranks stand
+/// elsewhere.
+fn stacks(job: &mut Job) {
+    let mut inside: BTreeMap<u32, (Op, Option<Where>, Timestamp)> = BTreeMap::new();
+    let mut outside: Vec<u32> = Vec::new();
+    let mut lasts = true;
+    for (&number, rank) in &job.ranks {
+        let (Some(first), Some(last)) = (rank.stacks.first(), rank.stacks.last()) else {
+            continue;
+        };
+        let (before, now) = (in_collective(first), in_collective(last));
+        lasts &= before == now && last.at.since(first.at) >= LASTING;
+        match now {
+            Some((Some(op), line)) => {
+                inside.insert(number, (op, line, first.at));
+            }
+            // It waits in PyTorch, and may do so for other ranks.
+            Some((None, _)) => lasts = false,
+            None => outside.push(number),
+        }
+    }
+    let alike = inside.values().map(|(op, line, _)| (*op, line.clone()));
+    let alike: BTreeSet<_> = alike.map(|(op, line)| (op.to_string(), line)).collect();
+    if !lasts || alike.len() != 1 || outside.is_empty() {
+        describe(job);
+        return;
+    }
+    let ranks: Vec<u32> = inside.keys().chain(&outside).copied().collect();
+    let begins = inside.values().map(|it| it.2).min().unwrap_or_default();
+    let info = group(UNNUMBERED, "", "", ranks.clone());
+    for rank in ranks {
+        join(job, rank, &info, begins);
+    }
+    for (rank, (op, _, at)) in inside {
+        let waiting = Waiting {
+            seq: 1,
+            ..Waiting::unnumbered(op, at)
+        };
+        issue(job, rank, 1, Some(&info), &waiting);
+    }
+}
+
+/// Adds the calls in which ranks ended, according to their stacks.
+pub(super) fn last_calls(job: &mut Job) {
+    let ended = job.ranks.iter().filter_map(|(&number, rank)| {
+        let (at, _) = rank.ended.filter(|_| rank.waits.is_empty())?;
+        let op = in_collective(rank.stacks.last()?)?.0?;
+        let since = super::before(at, Duration::from_nanos(1));
+        Some((number, Waiting::unnumbered(op, since)))
+    });
+    for (rank, waiting) in ended.collect::<Vec<_>>() {
+        issue(job, rank, 1, None, &waiting);
+    }
+}
+
+/// Says where ranks stood.
+fn describe(job: &mut Job) {
+    let mut places: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for (&number, rank) in &job.ranks {
+        let Some(last) = rank.stacks.last().filter(|_| rank.ended.is_none()) else {
+            continue;
+        };
+        let line = stacks::line_of(last)
+            .map(|line| format!(" at {}:{}", file_name(&line.file), line.line));
+        let text = match in_collective(last) {
+            Some((Some(op), _)) => format!("in {op}{}", line.unwrap_or_default()),
+            Some((None, _)) => format!("in PyTorch{}", line.unwrap_or_default()),
+            None => line.map_or_else(
+                || "at no line of the program".into(),
+                |it| it[1..].to_owned(),
+            ),
+        };
+        places.entry(text).or_default().push(number);
+    }
+    if !places.is_empty() {
+        let places = places
+            .iter()
+            .map(|(text, ranks)| format!("{} {text}", were(ranks)));
+        let places: Vec<String> = places.collect();
+        job.note(format!(
+            "one moment does not show whether ranks wait: {}; add a second dump of every rank, a minute \
+             later, with the time before each",
+            places.join("; ")
+        ));
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The operation that the main thread of a process has called, and the user's line; `None` outside:
+/// it is in no function that waits for other ranks.
+fn in_collective(stacks: &Arc<Stacks>) -> Option<(Option<Op>, Option<Where>)> {
+    let frames = &stacks.threads.first()?.python;
+    let line = stacks::line_of(stacks).cloned();
+    let users = frames.iter().position(|it| Some(it) == line.as_ref());
+    let mut below = frames[..users.unwrap_or(frames.len())].iter().rev();
+    let called = below.find(|it| {
+        it.file.ends_with("torch/distributed/distributed_c10d.py")
+            || it.file.contains("torch/autograd/")
+            || it.file.ends_with("torch/nn/parallel/distributed.py")
+    })?;
+    Some((op(&called.function), line))
+}
+
+/// The operation of a function of `torch.distributed`.
+fn op(function: &str) -> Option<Op> {
+    let name = match function {
+        "all_gather_into_tensor" | "_all_gather_base" | "all_gather_object" => "all_gather",
+        "reduce_scatter_tensor" | "_reduce_scatter_base" => "reduce_scatter",
+        "all_to_all_single" => "all_to_all",
+        name => name,
+    };
+    Op::from_name(name).filter(|it| it.is_collective())
+}
+
+/// The element type that PyTorch prints like this.
+fn dtype(name: &str) -> DType {
+    let name = match name {
+        "Float" => "float32",
+        "Double" => "float64",
+        "Half" => "float16",
+        "BFloat16" => "bfloat16",
+        "Long" => "int64",
+        "Int" => "int32",
+        "Short" => "int16",
+        "Char" => "int8",
+        "Byte" => "uint8",
+        "Bool" => "bool",
+        _ => return DType::default(),
+    };
+    DType::from_name(name).unwrap_or_default()
+}

@@ -1,0 +1,304 @@
+//! What stands before the text of a line: the process that wrote it, and the time.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::scan::{after, number};
+use crate::diagnosis::model::MAX_WORLD;
+
+/// Maximum length of what stands before a label of PyTorch.
+const BEFORE: usize = 160;
+
+/// The process that wrote a line, as far as labels name it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Label {
+    /// Global rank: `[rank12]:`.
+    pub(super) rank: Option<u32>,
+    /// Rank on its node: `[default3]:`.
+    pub(super) local: Option<u32>,
+    /// Task of Slurm or MPI: `12: `, `[1,12]<stderr>:`.
+    pub(super) task: Option<u32>,
+}
+
+/// A line without its labels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line<'a> {
+    pub(super) label: Label,
+    /// PyTorch itself names the rank in the line: it labels exceptions so that nothing catches.
+    pub(super) is_own_rank: bool,
+    /// Time in the line, if it has one.
+    pub(super) time: Option<Timestamp>,
+    pub(super) text: &'a str,
+}
+
+/// When a file was written: the year of lines that state none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    at: Timestamp,
+    year: i64,
+}
+
+impl Written {
+    pub(super) fn at(at: Timestamp) -> Self {
+        let year = at.to_string().get(..4).and_then(|it| it.parse().ok());
+        Self {
+            at,
+            year: year.unwrap_or(1970),
+        }
+    }
+
+    /// The latest time of this date that is not after the file was written.
+    fn latest(self, month: i64, date: i64, of_day: u64) -> Option<Timestamp> {
+        /// The time zone of the lines is unknown.
+        const ZONE: Duration = Duration::from_secs(26 * 3600);
+        let at = moment(self.year, month, date, of_day)?;
+        if at <= self.at.plus(ZONE) {
+            return Some(at);
+        }
+        moment(self.year - 1, month, date, of_day)
+    }
+}
+
+impl<'a> Line<'a> {
+    /// Splits a line of a file.
+    pub(super) fn of(line: &'a str, written: Written) -> Self {
+        let mut label = Label::default();
+        let mut text = line;
+        if let Some((task, rest)) = task(text) {
+            label.task = Some(task);
+            text = rest;
+        }
+        let mut time = None;
+        for _ in 0..4 {
+            if let Some((at, rest)) = stamp(text) {
+                time = time.or(Some(at));
+                text = rest;
+            } else if let Some((local, rest)) = local(text) {
+                label.local = label.local.or(Some(local));
+                text = rest;
+            } else if let Some(rest) = stream(text) {
+                text = rest;
+            } else {
+                break;
+            }
+        }
+        if let Some((rank, rest)) = rank(text) {
+            label.rank = Some(rank);
+            text = rest;
+        }
+        let time = time.or_else(|| glog(text, written));
+        Self {
+            label,
+            is_own_rank: label.rank.is_some(),
+            time,
+            text,
+        }
+    }
+}
+
+/// "12: text" of `srun --label`, or "[1,12]<stderr>:text" of mpirun.
+fn task(line: &str) -> Option<(u32, &str)> {
+    if let Some(rest) = line.strip_prefix('[')
+        && let Some((job, rest)) = rest.split_once(',')
+        && job.bytes().all(|it| it.is_ascii_digit())
+        && let Some((task, rest)) = rest.split_once("]<std")
+        && let Some((_, rest)) = rest.split_once(">:")
+    {
+        return Some((believed(task.parse().ok()?)?, rest));
+    }
+    let (task, rest) = line.split_once(':')?;
+    let task = task.trim_start();
+    let is_number =
+        !task.is_empty() && task.len() <= 6 && task.bytes().all(|it| it.is_ascii_digit());
+    let ends = rest.is_empty() || rest.starts_with(' ');
+    let task = (is_number && ends).then(|| task.parse().ok())??;
+    Some((believed(task)?, rest.strip_prefix(' ').unwrap_or(rest)))
+}
+
+/// "[default3]:text" of torchrun; the word is the role.
+fn local(text: &str) -> Option<(u32, &str)> {
+    let (inner, rest) = text.strip_prefix('[')?.split_once("]:")?;
+    let role = inner.trim_end_matches(|it: char| it.is_ascii_digit());
+    let is_word = !role.is_empty()
+        && role
+            .bytes()
+            .all(|it| it.is_ascii_alphabetic() || it == b'_');
+    if !is_word || role == "rank" || role.len() > 32 {
+        return None;
+    }
+    Some((believed(inner[role.len()..].parse().ok()?)?, rest))
+}
+
+/// "[rank12]:text" of PyTorch, wherever it stands at the beginning of the line.
+fn rank(text: &str) -> Option<(u32, &str)> {
+    const OPEN: &str = "[rank";
+    let mut from = 0;
+    while let Some(at) = text.get(from..)?.find(OPEN).map(|at| at + from)
+        && at <= BEFORE
+    {
+        from = at + OPEN.len();
+        let rest = &text[from..];
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        if let Some(after) = rest[digits..].strip_prefix("]:")
+            && let Some(rank) = rest[..digits].parse().ok().and_then(believed)
+        {
+            return Some((rank, after.strip_prefix(' ').unwrap_or(after)));
+        }
+    }
+    None
+}
+
+fn believed(number: u32) -> Option<u32> {
+    (number < MAX_WORLD).then_some(number)
+}
+
+/// "stderr: " of launchers.
+fn stream(text: &str) -> Option<&str> {
+    ["stderr: ", "stdout: "]
+        .iter()
+        .find_map(|name| text.strip_prefix(name))
+}
+
+/// "2026-01-31 12:00:00,123 " and its relatives.
+fn stamp(text: &str) -> Option<(Timestamp, &str)> {
+    let inner = text.strip_prefix('[').unwrap_or(text);
+    let day = inner.get(..10)?;
+    let mut parts = day.split('-');
+    let (year, month, date) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_date = year.len() == 4 && month.len() == 2 && date.len() == 2;
+    let between = inner.as_bytes().get(10).copied();
+    if !is_date || !matches!(between, Some(b' ' | b'T' | b'_')) {
+        return None;
+    }
+    let (of_day, rest) = clock(inner.get(11..)?)?;
+    let at = moment(
+        year.parse().ok()?,
+        month.parse().ok()?,
+        date.parse().ok()?,
+        of_day,
+    )?;
+    let rest = rest.strip_prefix('Z').unwrap_or(rest);
+    let rest = rest.strip_prefix(']').unwrap_or(rest);
+    Some((at, rest.trim_start_matches([' ', '|'])))
+}
+
+/// The time in "E1206 18:44:12.715298746 ", which begins a line of PyTorch's C++ or launcher.
+fn glog(text: &str, written: Written) -> Option<Timestamp> {
+    let inner = text.strip_prefix('[').unwrap_or(text);
+    let inner = inner.strip_prefix(['E', 'W', 'I', 'F'])?;
+    let (day, rest) = inner.split_once(' ')?;
+    // The month has no leading zero in some versions.
+    if !matches!(day.len(), 3 | 4) {
+        return None;
+    }
+    let (month, date) = day.split_at_checked(day.len() - 2)?;
+    let (of_day, _) = clock(rest)?;
+    written.latest(month.parse().ok()?, date.parse().ok()?, of_day)
+}
+
+/// The time in the report of torchrun: "2025-05-21_15:43:03".
+pub(super) fn report_time(text: &str) -> Option<Timestamp> {
+    stamp(text.trim()).map(|(at, _)| at)
+}
+
+/// Nanoseconds of "18:44:12.715", and what follows.
+fn clock(text: &str) -> Option<(u64, &str)> {
+    let part = |at: usize| -> Option<u64> { text.get(at..at + 2)?.parse().ok() };
+    let colons = [2, 5]
+        .iter()
+        .all(|&at| text.as_bytes().get(at) == Some(&b':'));
+    let (hour, minute, second) = (part(0)?, part(3)?, part(6)?);
+    if !colons || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let mut rest = &text[8..];
+    let mut nanos = 0;
+    if let Some(fraction) = rest.strip_prefix(['.', ',']) {
+        let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
+        let shown: String = fraction[..digits.min(9)].into();
+        nanos = format!("{shown:0<9}").parse().unwrap_or(0);
+        rest = &fraction[digits..];
+    }
+    Some((
+        ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nanos,
+        rest,
+    ))
+}
+
+/// A time from a date of the Gregorian calendar and the nanoseconds of the day.
+fn moment(year: i64, month: i64, date: i64, of_day: u64) -> Option<Timestamp> {
+    let plausible =
+        (1990..=2200).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&date);
+    if !plausible {
+        return None;
+    }
+    let days = days_from_civil(year, month, date);
+    Some(Timestamp(
+        u64::try_from(days).ok()? * 86_400_000_000_000 + of_day,
+    ))
+}
+
+/// Days since 1970-01-01.
+const fn days_from_civil(year: i64, month: i64, date: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + date - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+/// The rank in "[Rank 3]", which counts within the process group.
+pub(super) fn bracketed_rank(text: &str) -> Option<u32> {
+    believed(number(after(text, "[Rank ")?)? as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written() -> Written {
+        Written::at("2026-05-01T00:00:00.000Z".parse().unwrap())
+    }
+
+    #[test]
+    fn labels_of_launchers_are_split_off() {
+        let label = |text| {
+            let line = Line::of(text, written());
+            let label = line.label;
+            (label.rank, label.local, label.task, line.text)
+        };
+        assert_eq!(
+            label("12: [rank12]: Traceback"),
+            (Some(12), None, Some(12), "Traceback")
+        );
+        assert_eq!(
+            label("[default3]:[rank11]:[E1206 18:44:12.71 P.cpp:6] x"),
+            (Some(11), Some(3), None, "[E1206 18:44:12.71 P.cpp:6] x")
+        );
+        assert_eq!(
+            label("node-4 [stderr] [rank14]:[E909 09:55:29.3 P.cpp:607] x"),
+            (Some(14), None, None, "[E909 09:55:29.3 P.cpp:607] x")
+        );
+        assert_eq!(
+            label("[1,3]<stdout>:host:1:2 [0] NCCL INFO x"),
+            (None, None, Some(3), "host:1:2 [0] NCCL INFO x")
+        );
+        assert_eq!(label("loss: 3.0"), (None, None, None, "loss: 3.0"));
+        assert_eq!(label("[rank99999999999]: x").0, None);
+    }
+
+    #[test]
+    fn times_are_read_in_several_formats() {
+        let time = |text| Line::of(text, written()).time.map(|at| at.to_string());
+        let noon = Some("2026-03-07T12:00:05.250Z".to_owned());
+        assert_eq!(time("2026-03-07 12:00:05,250 INFO x"), noon);
+        assert_eq!(time("[2026-03-07T12:00:05.250Z] x"), noon);
+        assert_eq!(time("[rank1]:[E307 12:00:05.250000000 P.cpp:6] x"), noon);
+        assert_eq!(time("[rank1]:[E0307 12:00:05.25 P.cpp:6] x"), noon);
+        let before = Some("2025-12-06T12:00:05.250Z".to_owned());
+        assert_eq!(time("[E1206 12:00:05.25 P.cpp:6] x"), before);
+        assert_eq!(time("E1399 12:00:05.25 x"), None);
+        assert_eq!(time("Epoch 12:00"), None);
+    }
+}

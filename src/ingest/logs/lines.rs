@@ -1,0 +1,194 @@
+//! Lines of a text file of any size: bounded, decompressed, without colours and control characters.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+
+/// Maximum length of a line in bytes; the rest of a longer one is skipped.
+const MAX_LINE: usize = 16 << 10;
+/// Maximum number of bytes read of one file, after decompression.
+const MAX_BYTES: u64 = 8 << 30;
+/// First bytes of a gzip file.
+pub(super) const GZIP: [u8; 2] = [0x1f, 0x8b];
+const BUFFER: usize = 256 << 10;
+
+/// Reads a file line by line.
+pub(super) struct Lines {
+    reader: Box<dyn BufRead>,
+    line: Vec<u8>,
+    /// Bytes that may still be read.
+    left: u64,
+}
+
+impl Lines {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let mut file = crate::files::open(path)?;
+        let mut head = [0; GZIP.len()];
+        let is_compressed = match file.read_exact(&mut head) {
+            Ok(()) => head == GZIP,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
+            Err(error) => return Err(error),
+        };
+        Self::rewound(file, is_compressed)
+    }
+
+    fn rewound(mut file: File, is_compressed: bool) -> io::Result<Self> {
+        io::Seek::rewind(&mut file)?;
+        let reader: Box<dyn BufRead> = if is_compressed {
+            Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(file)))
+        } else {
+            Box::new(BufReader::with_capacity(BUFFER, file))
+        };
+        Ok(Self::of(reader))
+    }
+
+    pub(super) fn of(reader: Box<dyn BufRead>) -> Self {
+        Self {
+            reader,
+            line: Vec::new(),
+            left: MAX_BYTES,
+        }
+    }
+
+    /// The next line that is not empty, cleaned into `text`; `false` at the end. A carriage return
+    /// ends a line as well: progress bars redraw theirs.
+    pub(super) fn read(&mut self, text: &mut String) -> io::Result<bool> {
+        loop {
+            self.line.clear();
+            if !self.read_raw()? {
+                return Ok(false);
+            }
+            clean(&self.line, text);
+            if !text.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn read_raw(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        while self.left > 0 {
+            let buffer = match self.reader.fill_buf() {
+                Ok(buffer) => buffer,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // What was read of a damaged archive counts.
+                Err(_) if any => return Ok(true),
+                Err(error) => return Err(error),
+            };
+            if buffer.is_empty() {
+                return Ok(any);
+            }
+            any = true;
+            let end = buffer.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let used = end.unwrap_or(buffer.len());
+            let room = MAX_LINE - self.line.len();
+            self.line.extend(&buffer[..used.min(room)]);
+            let used = used + usize::from(end.is_some());
+            self.reader.consume(used);
+            self.left = self.left.saturating_sub(used as u64);
+            if end.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(any)
+    }
+}
+
+/// Whether a file that begins like this may be a text, or a compressed one. A JSON document is none.
+pub(super) fn is_text(head: &[u8]) -> bool {
+    if head.starts_with(&GZIP) {
+        let mut inner = Vec::new();
+        // The rest of the file is missing here.
+        let _is_cut = MultiGzDecoder::new(head).read_to_end(&mut inner).is_err();
+        return !inner.starts_with(&GZIP) && is_text(&inner);
+    }
+    if head.trim_ascii_start().starts_with(b"{\"") {
+        return false;
+    }
+    let is_control = |byte: &&u8| **byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
+    let controls = head.iter().filter(is_control).count();
+    let text = String::from_utf8_lossy(head);
+    let invalid = text.chars().filter(|&it| it == '\u{fffd}').count();
+    !head.is_empty() && (controls + invalid) * 20 <= head.len()
+}
+
+/// Decodes a line into `text`, without escape sequences, control characters and trailing space.
+fn clean(line: &[u8], text: &mut String) {
+    text.clear();
+    let decoded = String::from_utf8_lossy(line);
+    // Most lines are plain.
+    if line.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t')) {
+        text.push_str(decoded.trim_end());
+        return;
+    }
+    let mut rest = decoded.chars();
+    while let Some(letter) = rest.next() {
+        match letter {
+            '\u{1b}' => skip_escape(&mut rest),
+            '\t' => text.push('\t'),
+            it if it.is_control() => {}
+            it => text.push(it),
+        }
+    }
+    text.truncate(text.trim_end().len());
+}
+
+/// Skips an escape sequence: "[" … a letter, "]" … the bell, or a single character.
+fn skip_escape(rest: &mut std::str::Chars<'_>) {
+    match rest.next() {
+        Some('[') => {
+            rest.find(|it| ('@'..='~').contains(it));
+        }
+        Some(']') => {
+            rest.find(|it| *it == '\u{7}');
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn lines(bytes: &[u8]) -> Vec<String> {
+        let mut lines = Lines::of(Box::new(Cursor::new(bytes.to_vec())));
+        let mut found = Vec::new();
+        let mut text = String::new();
+        while lines.read(&mut text).unwrap() {
+            found.push(text.clone());
+        }
+        found
+    }
+
+    #[test]
+    fn colours_carriage_returns_and_invalid_bytes_are_removed() {
+        let bytes = b"\x1b[1;31mone\x1b[0m\r\n 12%\r 13%\rtwo \xff\x07\n\n\x1b]0;title\x07three";
+        assert_eq!(
+            lines(bytes),
+            ["one", " 12%", " 13%", "two \u{fffd}", "three"]
+        );
+    }
+
+    #[test]
+    fn long_line_is_cut_and_the_next_one_is_whole() {
+        let mut bytes = vec![b'x'; 3 * BUFFER];
+        bytes.extend(b"\nnext\n");
+        let found = lines(&bytes);
+        assert_eq!(found[0].len(), MAX_LINE);
+        assert_eq!(found[1..], ["next"]);
+    }
+
+    #[test]
+    fn binary_files_are_no_text() {
+        assert!(is_text(b"Traceback (most recent call last):\n"));
+        assert!(is_text("Schritt 1: 3,4 \u{2588}\u{2588}".as_bytes()));
+        assert!(!is_text(&[0, 1, 2, 3, 0, 0, 200, 201]));
+        assert!(!is_text(b""));
+        assert!(!is_text(b"{\"entries\": []}"));
+        assert!(is_text(b"{'loss': 1.8}"));
+    }
+}

@@ -1,0 +1,103 @@
+//! Which rank a fact is about.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::facts::{Facts, What, Who};
+use crate::diagnosis::model::MAX_WORLD;
+
+/// A name of a process, and its rank; `None`: several ranks have it.
+type Known<K> = BTreeMap<K, Option<u32>>;
+
+/// The ranks of the names that logs use for processes.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    pids: Known<u32>,
+    locals: Known<u32>,
+    tasks: Known<u32>,
+    /// Number of ranks of the world, if the text states it.
+    pub(super) world: Option<u32>,
+    /// Host and process id by rank.
+    pub(super) processes: BTreeMap<u32, (Option<Arc<str>>, Option<u32>)>,
+}
+
+impl Names {
+    pub(super) fn of(all: &[&Facts]) -> Self {
+        let mut names = Self::default();
+        let pairs: BTreeSet<_> = all.iter().flat_map(|facts| &facts.pairs).collect();
+        for &&(local, task, rank) in &pairs {
+            if let Some(local) = local {
+                learn(&mut names.locals, local, rank);
+            }
+            if let Some(task) = task {
+                learn(&mut names.tasks, task, rank);
+            }
+        }
+        names.expect_tasks_to_be_ranks(all);
+        let sizes = all.iter().flat_map(|facts| &facts.worlds).copied();
+        names.world = sizes.filter(|&it| it <= MAX_WORLD).max();
+        // Explicit names first: a rank in a communicator is a global one only if that spans the
+        // world.
+        for fact in all.iter().flat_map(|facts| &facts.facts) {
+            let rank = names.explicit(&fact.who, &fact.what);
+            let (Some(rank), who) = (rank, &fact.who) else {
+                continue;
+            };
+            if let Some(pid) = who.pid {
+                learn(&mut names.pids, pid, rank);
+            }
+            let known = names.processes.entry(rank).or_default();
+            known.0 = known.0.take().or_else(|| who.host.clone());
+            known.1 = known.1.or(who.pid);
+        }
+        for rank in all.iter().flat_map(|facts| &facts.ranks) {
+            names.processes.entry(*rank).or_default();
+        }
+        let highest = names.processes.keys().next_back().copied();
+        names.world = names
+            .world
+            .filter(|&size| highest.is_none_or(|rank| rank < size));
+        names
+    }
+
+    /// Where every task that is known is the rank of its number, others are as well.
+    fn expect_tasks_to_be_ranks(&mut self, all: &[&Facts]) {
+        let agree = self.tasks.iter().all(|(task, rank)| *rank == Some(*task));
+        if self.tasks.is_empty() || !agree {
+            return;
+        }
+        let facts = all.iter().flat_map(|facts| &facts.facts);
+        let tasks: BTreeSet<u32> = facts.filter_map(|fact| fact.who.label.task).collect();
+        for task in tasks {
+            self.tasks.entry(task).or_insert(Some(task));
+        }
+    }
+
+    /// The rank that the text itself states.
+    fn explicit(&self, who: &Who, what: &What) -> Option<u32> {
+        let is_world = !who.group.is_named() || who.group.is_world();
+        let is_global = match what {
+            What::Named { of: Some(size) } => Some(*size) == self.world,
+            _ => is_world,
+        };
+        who.label.rank.or(who.rank.filter(|_| is_global))
+    }
+
+    /// The rank that a fact is about; `None`: the text does not say.
+    pub(super) fn rank(&self, who: &Who, what: Option<&What>) -> Option<u32> {
+        let explicit = match what {
+            Some(what) => self.explicit(who, what),
+            None => who.label.rank,
+        };
+        let of = |known: &Known<u32>, name: Option<u32>| *known.get(&name?)?;
+        explicit
+            .or_else(|| of(&self.pids, who.pid))
+            .or_else(|| of(&self.locals, who.label.local))
+            .or_else(|| of(&self.tasks, who.label.task))
+    }
+}
+
+fn learn(known: &mut Known<u32>, name: u32, rank: u32) {
+    let entry = known.entry(name).or_insert(Some(rank));
+    *entry = entry.filter(|&other| other == rank);
+}

@@ -1,0 +1,84 @@
+//! Lines of NCCL: "host:pid:tid [device] NCCL INFO …", "… file.cc:7 NCCL WARN …".
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::facts::{Facts, What, Who};
+use super::label::Line;
+use super::scan::{after, cut, number, small_after, until};
+use crate::diagnosis::model::MAX_WORLD;
+
+/// Maximum length of a text that is kept.
+const MAX_TEXT: usize = 1024;
+
+/// Reads one line. Returns whether it was one of NCCL's.
+pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+    let text = line.text;
+    if let Some(rest) = after(text, "Duplicate GPU detected : rank ") {
+        duplicate(rest, line, at, facts);
+    }
+    let Some((head, said)) = text.split_once(" NCCL ") else {
+        return false;
+    };
+    let Some(who) = process(head, line) else {
+        return false;
+    };
+    if let Some(rest) = after(said, " rank ")
+        && let Some(size) = small_after(rest, " nranks ")
+        && let Some(rank) = number(rest).and_then(|it| u32::try_from(it).ok())
+        && rank < size
+        && size <= MAX_WORLD
+    {
+        facts.worlds.insert(size);
+        let who = Who {
+            rank: Some(rank),
+            ..who
+        };
+        facts.add(who, at, What::Named { of: Some(size) });
+        return true;
+    }
+    let is_network = ["NET/IB", "Net : ", "socket"];
+    if let Some(warning) = said.strip_prefix("WARN ")
+        && is_network.iter().any(|it| warning.contains(it))
+    {
+        let text = Arc::from(cut(warning, MAX_TEXT));
+        facts.add(who, at, What::Network { text });
+    }
+    true
+}
+
+/// The process in "host:2303:2343 [4]".
+fn process(head: &str, line: &Line<'_>) -> Option<Who> {
+    let head = until(head, &[' ']);
+    let mut parts = head.rsplitn(3, ':');
+    let (tid, pid, host) = (parts.next()?, parts.next()?, parts.next()?);
+    let _: u32 = tid.parse().ok()?;
+    Some(Who {
+        label: line.label,
+        pid: Some(pid.parse().ok()?),
+        host: Some(cut(host, 256).into()),
+        ..Who::default()
+    })
+}
+
+/// "2 and rank 0 both on CUDA device 1000".
+fn duplicate(rest: &str, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+    let Some(device) = after(rest, " both on CUDA device ") else {
+        return;
+    };
+    let device: Arc<str> = cut(until(device, &[' ']), 64).into();
+    let ranks = [number(rest), after(rest, "and rank ").and_then(number)];
+    for rank in ranks.into_iter().flatten() {
+        let Some(rank) = u32::try_from(rank).ok().filter(|&it| it < MAX_WORLD) else {
+            continue;
+        };
+        let who = Who {
+            rank: Some(rank),
+            host: process(line.text, line).and_then(|it| it.host),
+            ..Who::default()
+        };
+        let device = Arc::clone(&device);
+        facts.add(who, at, What::Uses { device });
+    }
+}

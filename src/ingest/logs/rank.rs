@@ -1,0 +1,73 @@
+//! What the text states about one rank.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use super::facts::{EndedHow, GroupName};
+use crate::diagnosis::event::Stacks;
+
+/// What is known of a rank.
+#[derive(Debug, Default)]
+pub(super) struct Rank {
+    /// The first collective of each group that its watchdog gave up.
+    pub(super) waits: BTreeMap<GroupName, Waiting>,
+    /// Numbers of the last collectives that it enqueued and completed.
+    pub(super) progress: BTreeMap<GroupName, (u64, u64)>,
+    /// A collective that PyTorch compared with those of others.
+    pub(super) runs: Option<Waiting>,
+    pub(super) raised: Vec<Raised>,
+    pub(super) ended: Option<(Timestamp, EndedHow)>,
+    pub(super) device: Option<Arc<str>>,
+    /// Number of parameters of its model.
+    pub(super) parameters: Option<(Timestamp, u64)>,
+    /// Parameters without a gradient.
+    pub(super) without: Option<(Timestamp, u64, Arc<str>)>,
+    pub(super) stacks: Vec<Arc<Stacks>>,
+}
+
+/// A collective that a rank waited for.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) seq: u64,
+    pub(super) op: Op,
+    pub(super) numel: Option<u64>,
+    pub(super) shape: Option<Vec<u32>>,
+    pub(super) dtype: String,
+    /// When the wait began, and when it was given up.
+    pub(super) since: Timestamp,
+    pub(super) at: Timestamp,
+}
+
+impl Waiting {
+    /// A call without a number.
+    pub(super) const fn unnumbered(op: Op, at: Timestamp) -> Self {
+        Self {
+            seq: 0,
+            op,
+            numel: None,
+            shape: None,
+            dtype: String::new(),
+            since: at,
+            at,
+        }
+    }
+}
+
+/// An exception of a rank.
+#[derive(Clone, Debug)]
+pub(super) struct Raised {
+    pub(super) at: Timestamp,
+    pub(super) text: Arc<str>,
+    pub(super) place: Option<Where>,
+    pub(super) uncaught: bool,
+}
+
+impl Raised {
+    /// Whether nothing caught it, as PyTorch's label shows.
+    pub(super) const fn is_uncaught(&self) -> bool {
+        self.uncaught
+    }
+}

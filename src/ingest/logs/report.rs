@@ -1,0 +1,118 @@
+//! What a report from text alone may claim.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Finding, Report};
+
+use super::Log;
+use super::groups::{UNNAMED, UNNUMBERED};
+
+/// What a report may claim.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims {
+    /// The evidence is text.
+    is_text: bool,
+    /// The text states times.
+    has_times: bool,
+}
+
+impl Claims {
+    /// What a report from these logs may claim; without logs, everything.
+    #[must_use]
+    pub fn of(logs: &[Log]) -> Self {
+        Self {
+            is_text: !logs.is_empty(),
+            has_times: logs.iter().any(|log| log.facts.last.0 > 0),
+        }
+    }
+
+    /// Lowers the claims of a report from text. Text is not a recording: nothing about the job is
+    /// proved by it. Calls whose group and number it does not state have none, and if it has no
+    /// times, neither has the report.
+    pub fn limit(self, report: &mut Report) {
+        if self.is_text {
+            limit(report, self.has_times);
+        }
+    }
+}
+
+fn limit(report: &mut Report, has_times: bool) {
+    if !has_times {
+        report.job.started_at = None;
+        report.job.ended_at = None;
+    }
+    for finding in &mut report.findings {
+        if !catalogue::is_gap(&finding.code) {
+            finding.certificate = None;
+            finding.confidence = finding.confidence.min(Confidence::Supported);
+            let root = &mut finding.ranks.root_confidence;
+            *root = (*root).min(Confidence::Supported);
+        }
+        if !has_times {
+            finding.blocked_at = None;
+        }
+    }
+    without_numbers(&mut report.findings);
+    for rank in &mut report.ranks {
+        if let Some(waiting) = &mut rank.waiting_in
+            && waiting.group == UNNUMBERED
+        {
+            waiting.group.clear();
+            waiting.seq = None;
+        }
+    }
+}
+
+/// Removes groups and numbers of calls that the engine needs and the text does not state.
+fn without_numbers(findings: &mut [Finding]) {
+    let mut ops = Vec::new();
+    for finding in findings.iter_mut() {
+        if finding.group.take_if(|it| it.name == UNNUMBERED).is_some() {
+            finding.seq = None;
+            ops.extend(finding.op.clone());
+        }
+        finding.group.take_if(|it| it.name == UNNAMED);
+    }
+    for finding in findings {
+        let texts = finding.why.iter_mut().chain(&mut finding.next);
+        for text in texts.chain([&mut finding.summary]) {
+            for name in [UNNUMBERED, UNNAMED] {
+                *text = text.replace(&format!(" of group \"{name}\""), "");
+            }
+            for op in &ops {
+                *text = without_number(text, op);
+            }
+        }
+        for call in &mut finding.per_rank {
+            if call.op.as_ref().is_some_and(|it| ops.contains(it)) {
+                call.seq = call.seq.filter(|&it| it != 1);
+            }
+        }
+    }
+}
+
+/// "barrier #1" as "barrier", but "barrier #12" as it is.
+fn without_number(text: &str, op: &str) -> String {
+    let numbered = format!("{op} #1");
+    let mut parts = text.split(&numbered);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let goes_on = part.starts_with(|it: char| it.is_ascii_digit());
+        shown.push_str(if goes_on { &numbered } else { op });
+        shown.push_str(part);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_number_of_a_call_is_removed() {
+        let shown = without_number(
+            "rank 0 waits in barrier #1; barrier #12 is complete",
+            "barrier",
+        );
+        assert_eq!(shown, "rank 0 waits in barrier; barrier #12 is complete");
+    }
+}

@@ -1,0 +1,36 @@
+//! Small scanners of text.
+
+/// What follows `key` in `text`.
+pub(super) fn after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.split_once(key).map(|(_, rest)| rest)
+}
+
+/// The number at the beginning of `text`.
+pub(super) fn number(text: &str) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    text[..digits].parse().ok()
+}
+
+/// The number that follows `key`.
+pub(super) fn number_after(text: &str, key: &str) -> Option<u64> {
+    number(after(text, key)?)
+}
+
+/// The number that follows `key`, if it fits.
+pub(super) fn small_after(text: &str, key: &str) -> Option<u32> {
+    u32::try_from(number_after(text, key)?).ok()
+}
+
+/// The part of `text` before the first of `ends`.
+pub(super) fn until<'a>(text: &'a str, ends: &[char]) -> &'a str {
+    text.split(ends).next().unwrap_or(text)
+}
+
+/// A text of at most `bytes` bytes.
+pub(super) fn cut(text: &str, bytes: usize) -> &str {
+    let mut end = text.len().min(bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

@@ -1,0 +1,307 @@
+//! Waits in which ranks name others: for the world to form, and in monitored barriers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::Timestamp;
+
+use super::events::{Job, process, were};
+use super::facts::What;
+use super::groups::UNNUMBERED;
+use super::{before, events};
+use crate::diagnosis::event::{Call, CallId, Event, ThreadId};
+use crate::diagnosis::words::Ranks;
+
+/// Where ranks meet, if the text does not say it.
+const STORE: &str = "their store";
+
+/// What ranks stated about such waits.
+#[derive(Debug, Default)]
+pub(super) struct Joins {
+    /// Ranks that waited for the world, by rank.
+    waiting: BTreeMap<u32, Wait>,
+    /// World size and number of ranks that had joined.
+    counted: Option<(u32, u32)>,
+    clients: Option<(u32, u32)>,
+    /// Ranks whose address did not appear.
+    addresses: BTreeSet<u32>,
+    /// Barriers, by the rank that waited in them.
+    barriers: BTreeMap<u32, (Vec<u32>, Wait)>,
+    /// Ranks whose watchdog was blocked, and for how long.
+    stuck: BTreeMap<u32, u64>,
+    notes: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    since: Timestamp,
+    lasted: Duration,
+}
+
+/// Whether an exception states what a fact of this module states.
+pub(super) fn is_about_a_wait(text: &str) -> bool {
+    [
+        "store based barrier",
+        "waiting for clients",
+        "wait timeout after",
+        "monitoredBarrier",
+    ]
+    .iter()
+    .any(|it| text.contains(it))
+}
+
+/// For how long the wait that a fact states lasted.
+pub(super) const fn waited_ms(what: &What) -> u64 {
+    match what {
+        What::Joins { waited_ms, .. }
+        | What::MissesAddress { waited_ms, .. }
+        | What::MissesAtBarrier { waited_ms, .. } => *waited_ms,
+        _ => 0,
+    }
+}
+
+impl Joins {
+    /// Takes a fact; `rank`: the rank that states it, if that is known.
+    pub(super) fn take(&mut self, rank: Option<u32>, what: &What, at: Timestamp) {
+        let lasted = Duration::from_millis(waited_ms(what));
+        let wait = Wait {
+            since: before(at, lasted),
+            lasted,
+        };
+        match what {
+            What::Joins {
+                world_size, joined, ..
+            } => {
+                let joined = self.counted.map_or(*joined, |known| known.1.max(*joined));
+                self.counted = Some((*world_size, joined));
+                self.waiting.extend(rank.map(|rank| (rank, wait)));
+            }
+            What::Clients { expected, joined } => self.clients = Some((*expected, *joined)),
+            What::MissesAddress { of, .. } => {
+                self.addresses.insert(*of);
+                self.waiting.extend(rank.map(|rank| (rank, wait)));
+            }
+            What::MissesAtBarrier { ranks, .. } => {
+                // Only the first rank of a group names others.
+                let first = rank.filter(|it| !ranks.contains(it));
+                self.barriers
+                    .extend(first.map(|it| (it, (ranks.clone(), wait))));
+            }
+            What::WatchdogStuck { seconds } => {
+                self.notes.push(format!(
+                    "the watchdog of a rank that the text does not identify was blocked for {seconds} s"
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn stuck(&mut self, rank: u32, seconds: u64) {
+        self.stuck.insert(rank, seconds);
+    }
+
+    /// Ranks that others name because they did not reach a barrier.
+    pub(super) fn missing_at_barriers(&self) -> BTreeSet<u32> {
+        let missing = self.barriers.values().flat_map(|(missing, _)| missing);
+        missing.copied().collect()
+    }
+
+    /// Timeouts that the text states.
+    pub(super) fn timeouts(&self) -> impl Iterator<Item = Duration> {
+        let barriers = self.barriers.values().map(|(_, wait)| wait);
+        let waits = self.waiting.values().chain(barriers);
+        waits.map(|it| it.lasted).filter(|it| !it.is_zero())
+    }
+
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        notes.truncate(1);
+        if let Some((expected, joined)) = self.clients {
+            notes.push(format!(
+                "{joined} of {expected} ranks had joined the store when the wait for them timed out; the \
+                 text does not say which"
+            ));
+        }
+        if !self.stuck.is_empty() {
+            let ranks: Vec<u32> = self.stuck.keys().copied().collect();
+            let seconds = self.stuck.values().max().copied().unwrap_or(0);
+            notes.push(format!(
+                "the watchdog of {} was blocked for {seconds} s: a call of NCCL or CUDA did not return, \
+                 or another thread held the interpreter's lock in one",
+                Ranks(&ranks)
+            ));
+        }
+        notes
+    }
+}
+
+/// Adds the waits of ranks for others that they or the arithmetic name.
+pub(super) fn joins(job: &mut Job) {
+    barriers(job);
+    let came: BTreeSet<u32> = job.joins.waiting.keys().copied().collect();
+    if let Some((size, joined)) = job.joins.counted {
+        let named = came.len() as u64 == u64::from(joined);
+        if joined < size && named {
+            world(job, size);
+        } else {
+            let ranks: Vec<u32> = came.iter().copied().collect();
+            let why = if joined >= size {
+                "another attempt or another job uses the same store"
+            } else {
+                "the text does not name all of those that joined"
+            };
+            job.note(format!(
+                "{} waiting for the world to form when {joined} of {size} workers had joined: {why}",
+                were(&ranks)
+            ));
+        }
+        return;
+    }
+    let missing: BTreeSet<u32> = job.joins.addresses.difference(&came).copied().collect();
+    let all: BTreeSet<u32> = came.union(&missing).copied().collect();
+    let Some(&highest) = all.last() else { return };
+    let size = job.names.world.unwrap_or(highest + 1);
+    if !missing.is_empty() && all.len() as u64 == u64::from(size) {
+        world(job, size);
+    } else if !came.is_empty() {
+        let (ranks, missing): (Vec<u32>, Vec<u32>) =
+            (came.into_iter().collect(), missing.into_iter().collect());
+        job.note(format!(
+            "{} waiting for the address of {}; the text does not say which other ranks had joined",
+            were(&ranks),
+            Ranks(&missing)
+        ));
+    }
+}
+
+/// Adds that ranks were joining a world of this size.
+fn world(job: &mut Job, size: u32) {
+    let waiting: Vec<(u32, Wait)> = job
+        .joins
+        .waiting
+        .iter()
+        .map(|(&rank, &wait)| (rank, wait))
+        .collect();
+    for (rank, wait) in waiting {
+        let settings = [
+            ("init.rank", rank.to_string()),
+            ("init.world_size", size.to_string()),
+            ("init.address", STORE.to_owned()),
+        ];
+        for (name, value) in settings {
+            let setting = Event::Setting {
+                process: process(rank),
+                name: name.into(),
+                value: value.into(),
+                at: wait.since,
+            };
+            job.events.push((wait.since, setting));
+        }
+        let init = call(Op::InitProcessGroup, wait.since, 0);
+        let issued = Event::Issued {
+            process: process(rank),
+            call: Arc::new(init),
+        };
+        job.events.push((wait.since, issued));
+    }
+}
+
+/// Adds the devices that ranks use, which NCCL compared when it connected them.
+pub(super) fn devices(job: &mut Job) {
+    let used = job.ranks.iter();
+    let used = used.filter_map(|(&rank, known)| Some((rank, known.device.clone()?)));
+    let at = job.begins();
+    for (rank, device) in used.collect::<Vec<_>>() {
+        let process = process(rank);
+        let settings = [("init.backend", "nccl".into()), ("gpu", device)];
+        for (name, value) in settings {
+            let setting = Event::Setting {
+                process,
+                name: name.into(),
+                value,
+                at,
+            };
+            job.events.push((at, setting));
+        }
+        let init = Arc::new(call(Op::InitProcessGroup, at, 0));
+        let returned = Event::Returned {
+            process,
+            thread: init.thread,
+            call: init.id,
+            followed: false,
+            at,
+        };
+        let issued = Event::Issued {
+            process,
+            call: init,
+        };
+        job.events.extend([(at, issued), (at, returned)]);
+    }
+}
+
+/// Adds the waits in monitored barriers.
+fn barriers(job: &mut Job) {
+    let barriers = std::mem::take(&mut job.joins.barriers);
+    for (&rank, (missing, wait)) in &barriers {
+        let mut members = missing.clone();
+        members.push(rank);
+        members.sort_unstable();
+        members.dedup();
+        let group = events::group(UNNUMBERED, "", "gloo", members.clone());
+        for member in members {
+            if !job.ranks.contains_key(&member) {
+                continue;
+            }
+            let joined = Event::GroupJoined {
+                process: process(member),
+                group: Arc::clone(&group),
+            };
+            job.events.push((wait.since, joined));
+        }
+        let raised = job
+            .ranks
+            .get(&rank)
+            .and_then(|it| it.raised.last()?.place.clone());
+        let call = Call {
+            group: Some(Arc::clone(&group)),
+            place: raised.map(Arc::new),
+            ..call(Op::Barrier, wait.since, 1)
+        };
+        let issued = Event::Issued {
+            process: process(rank),
+            call: Arc::new(call),
+        };
+        job.events.push((wait.since, issued));
+    }
+    job.joins.barriers = barriers;
+}
+
+fn call(op: Op, at: Timestamp, seq: u64) -> Call {
+    Call {
+        id: CallId(1),
+        at,
+        thread: ThreadId(1),
+        group: None,
+        seq,
+        op,
+        dtype: ddp_doctor_proto::DType::default(),
+        reduce_op: ddp_doctor_proto::ReduceOp::default(),
+        root: None,
+        peer: None,
+        tag: None,
+        numel: None,
+        shape: None,
+        tensors: 1,
+        takes_all: false,
+        is_async: false,
+        on_stream: None,
+        beneath: None,
+        hidden: false,
+        splits: [Vec::new(), Vec::new()],
+        step: 0,
+        phase: None,
+        place: None,
+    }
+}

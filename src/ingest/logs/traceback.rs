@@ -1,0 +1,201 @@
+//! Tracebacks of Python, also interleaved ones if labels tell the processes apart.
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use super::facts::{Facts, What, Who};
+use super::label::{Label, Line};
+use super::scan::cut;
+use crate::ingest::stack_text::{python_frame, users_line};
+
+/// Maximum number of frames kept of a traceback; the outermost ones are dropped.
+const MAX_FRAMES: usize = 128;
+/// Maximum number of lines kept of a message.
+const MAX_LINES: usize = 8;
+/// Maximum length of the text of an exception.
+const MAX_TEXT: usize = 4096;
+
+const BEGIN: &str = "Traceback (most recent call last):";
+const BECAUSE: &str = "The above exception was the direct cause";
+const WHILE: &str = "During handling of the above exception";
+const THROWN: &str = "watchdog thread terminated with exception: ";
+
+/// The traceback that a process is printing.
+#[derive(Debug, Default)]
+pub(super) struct Traceback {
+    /// Frames, outermost first.
+    frames: Vec<Where>,
+    is_open: bool,
+    is_own_rank: bool,
+    /// The exception and the number of its lines.
+    text: String,
+    lines: usize,
+    at: Timestamp,
+    /// The exception that caused the one being printed.
+    cause: Option<(String, Vec<Where>)>,
+}
+
+impl Traceback {
+    /// Reads one line of a process. Returns whether it belongs to a traceback.
+    pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+        let text = line.text;
+        if text.trim().is_empty() {
+            return false;
+        }
+        if text.ends_with(BEGIN) {
+            // The exception that follows has a cause, which was printed before.
+            if !self.text.is_empty() || self.cause.is_none() {
+                self.finish(line.label, facts);
+            }
+            self.frames.clear();
+            self.is_open = true;
+            self.is_own_rank = line.is_own_rank;
+            self.at = at;
+            return true;
+        }
+        if let Some((_, thrown)) = text.split_once(THROWN) {
+            // The watchdog reports its timeouts separately.
+            self.finish(line.label, facts);
+            if !thrown.contains("Watchdog caught collective operation timeout") {
+                self.is_own_rank = true;
+                self.begin_message(thrown, at);
+            }
+            return true;
+        }
+        if self.is_open {
+            if let Some(frame) = python_frame(text) {
+                self.frames.push(frame);
+                if self.frames.len() > 2 * MAX_FRAMES {
+                    self.frames.drain(..MAX_FRAMES);
+                }
+                return true;
+            }
+            if text.starts_with(char::is_whitespace) {
+                return true;
+            }
+            if is_exception(text) {
+                self.is_open = false;
+                self.begin_message(text, at);
+                return true;
+            }
+            // Another process wrote between the lines.
+            return false;
+        }
+        if self.text.is_empty() {
+            return false;
+        }
+        if text.starts_with(BECAUSE) || text.starts_with(WHILE) {
+            let is_cause = text.starts_with(BECAUSE)
+                || crate::diagnosis::evidence::allocation::failed(&self.text).is_some();
+            let before = (
+                std::mem::take(&mut self.text),
+                std::mem::take(&mut self.frames),
+            );
+            self.cause = is_cause.then(|| self.cause.take().unwrap_or(before));
+            self.lines = 0;
+            return true;
+        }
+        let goes_on = self.lines < MAX_LINES && self.is_message(line);
+        if goes_on {
+            self.lines += 1;
+            self.text.push(' ');
+            self.text.push_str(text.trim());
+        } else {
+            self.finish(line.label, facts);
+        }
+        goes_on
+    }
+
+    fn begin_message(&mut self, text: &str, at: Timestamp) {
+        self.text = cut(text.trim(), MAX_TEXT).to_owned();
+        self.lines = 1;
+        if self.at == Timestamp::default() {
+            self.at = at;
+        }
+    }
+
+    /// Whether a line continues the message: messages of NCCL and DDP have several lines.
+    fn is_message(&self, line: &Line<'_>) -> bool {
+        let known = [
+            "NCCL",
+            "DistBackendError",
+            "finished reduction",
+            "monitoredBarrier",
+        ];
+        known.iter().any(|it| self.text.contains(it))
+            && line.time.is_none()
+            && self.text.len() < MAX_TEXT
+            && !line.text.contains("NCCL INFO")
+            && !line.text.starts_with("Exception raised from")
+    }
+
+    /// Adds the exception to the facts, if there is one.
+    pub(super) fn finish(&mut self, label: Label, facts: &mut Facts) {
+        let Self {
+            frames,
+            text,
+            at,
+            cause,
+            is_own_rank: uncaught,
+            ..
+        } = std::mem::take(self);
+        let by_launcher = frames.iter().any(|it| is_launcher(&it.file));
+        let (text, frames) = cause.unwrap_or((text, frames));
+        let is_report = text.contains("ChildFailedError") || text.contains("SignalException");
+        if text.is_empty() || is_report {
+            return;
+        }
+        let innermost: Vec<Where> = frames.into_iter().rev().collect();
+        let what = What::Raised {
+            text: reason_first(&without_module(cut(&text, MAX_TEXT))).into(),
+            place: users_line(innermost),
+            uncaught,
+            by_launcher,
+        };
+        let who = Who {
+            label,
+            ..Who::default()
+        };
+        facts.add(who, at, what);
+    }
+}
+
+/// Whether a line states an exception: "KeyError: 'a'", "torch.distributed.DistStoreError: …".
+fn is_exception(text: &str) -> bool {
+    let name = text.split(':').next().unwrap_or_default();
+    let is_name = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '.');
+    let class = name.rsplit('.').next().unwrap_or_default();
+    name.len() <= 128
+        && name.chars().all(is_name)
+        && class.starts_with(|it: char| it.is_ascii_uppercase())
+}
+
+/// "torch.cuda.OutOfMemoryError: x" as "`OutOfMemoryError`: x", which is how ranks report it.
+fn without_module(text: &str) -> String {
+    let (name, message) = text.split_once(':').unwrap_or((text, ""));
+    let is_path = name.contains('.') && is_exception(name);
+    let class = name.rsplit('.').next().unwrap_or(name);
+    match (is_path, message) {
+        (false, _) => text.to_owned(),
+        (true, "") => class.to_owned(),
+        (true, message) => format!("{class}:{message}"),
+    }
+}
+
+/// Moves the last error of NCCL to the front of an exception's text.
+fn reason_first(text: &str) -> String {
+    let Some((before, reason)) = text.split_once(" Last error: ") else {
+        return text.to_owned();
+    };
+    let (class, message) = before.split_once(": ").unwrap_or((before, ""));
+    format!("{class}: {reason} ({message})")
+}
+
+fn is_launcher(file: &str) -> bool {
+    [
+        "/torch/distributed/run.py",
+        "/torch/distributed/launcher/",
+        "/torch/distributed/elastic/agent/",
+    ]
+    .iter()
+    .any(|it| file.contains(it))
+}

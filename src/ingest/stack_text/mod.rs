@@ -1,0 +1,244 @@
+//! Stacks as text: of `py-spy dump` and of Python's `faulthandler`.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use crate::diagnosis::event::{Stacks, ThreadStack};
+use crate::diagnosis::stacks;
+
+/// Maximum number of frames kept per thread, from the innermost.
+const MAX_FRAMES: usize = 256;
+/// Maximum number of threads kept per process.
+const MAX_THREADS: usize = 512;
+/// Maximum length of a name.
+const MAX_NAME: usize = 1024;
+
+/// Modules of the standard library and packages that py-spy prints without their folder.
+const SHORTENED: [&str; 24] = [
+    "torch/",
+    "deepspeed/",
+    "accelerate/",
+    "transformers/",
+    "lightning/",
+    "pytorch_lightning/",
+    "megatron/",
+    "numpy/",
+    "tqdm/",
+    "ray/",
+    "threading.py",
+    "selectors.py",
+    "queue.py",
+    "socket.py",
+    "ssl.py",
+    "subprocess.py",
+    "contextlib.py",
+    "runpy.py",
+    "multiprocessing/",
+    "concurrent/",
+    "asyncio/",
+    "importlib/",
+    "json/",
+    "pickle.py",
+];
+/// How many of them are packages.
+const PACKAGES: usize = 10;
+
+/// A dump of one process, of which some lines were read.
+#[derive(Debug, Default)]
+pub struct Dump {
+    /// Process id, if the text states it.
+    pub pid: Option<u32>,
+    /// Signal that ended the process, from a "Fatal Python error".
+    pub signal: Option<i32>,
+    threads: Vec<ThreadStack>,
+}
+
+/// What a line was to a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It begins the dump of another process.
+    Begin,
+    /// It belongs to the dump.
+    Inside,
+    /// It does not.
+    Foreign,
+}
+
+impl Dump {
+    /// Whether it has threads so far.
+    #[must_use]
+    pub fn has_threads(&self) -> bool {
+        !self.threads.is_empty()
+    }
+
+    /// What a line is to this dump.
+    #[must_use]
+    pub fn part(&self, line: &str) -> Part {
+        if process(line).is_some() || fatal(line).is_some() || line.starts_with("Timeout (") {
+            return Part::Begin;
+        }
+        let inside = thread(line).is_some()
+            || !self.threads.is_empty()
+                && (spy_frame(line).is_some() || fault_frame(line).is_some());
+        if inside { Part::Inside } else { Part::Foreign }
+    }
+
+    /// Reads a line that begins this dump or belongs to it.
+    pub fn read(&mut self, line: &str) {
+        if let Some(pid) = process(line) {
+            self.pid = Some(pid);
+        } else if let Some(signal) = fatal(line) {
+            self.signal = Some(signal);
+        } else if let Some((tid, name, state)) = thread(line) {
+            if self.threads.len() < MAX_THREADS {
+                self.threads.push(ThreadStack {
+                    tid,
+                    name: name.into(),
+                    state,
+                    ..ThreadStack::default()
+                });
+            }
+        } else if let Some(thread) = self.threads.last_mut()
+            && let Some(frame) = spy_frame(line).or_else(|| fault_frame(line))
+            && thread.python.len() < MAX_FRAMES
+        {
+            thread.python.push(frame);
+        }
+    }
+
+    /// The stacks, if there are any: the main thread first.
+    #[must_use]
+    pub fn stacks(mut self, at: Timestamp) -> Option<Stacks> {
+        if self.threads.is_empty() {
+            return None;
+        }
+        let is_main = |thread: &ThreadStack| {
+            let outermost = thread.python.last();
+            &*thread.name == "MainThread" || outermost.is_some_and(|it| it.function == "<module>")
+        };
+        if let Some(main) = self.threads.iter().position(is_main) {
+            self.threads.swap(0, main);
+        }
+        Some(Stacks {
+            at,
+            threads: self.threads,
+            trouble: Arc::default(),
+        })
+    }
+}
+
+/// The process id in "Process 307: python train.py".
+fn process(line: &str) -> Option<u32> {
+    let (pid, rest) = line.strip_prefix("Process ")?.split_once(": ")?;
+    (!rest.is_empty()).then(|| pid.parse().ok())?
+}
+
+/// The signal in "Fatal Python error: Segmentation fault".
+fn fatal(line: &str) -> Option<i32> {
+    let error = line.strip_prefix("Fatal Python error: ")?;
+    let signals = [
+        ("Segmentation fault", 11),
+        ("Aborted", 6),
+        ("Bus error", 7),
+        ("Floating", 8),
+        ("Illegal instruction", 4),
+    ];
+    let mut signals = signals.into_iter();
+    signals.find_map(|(words, signal)| error.starts_with(words).then_some(signal))
+}
+
+/// The thread in "Thread 42 (idle): "MainThread"", "Thread 0x7f2e (most recent call first):" or
+/// "Current thread 0x7f2e …".
+fn thread(line: &str) -> Option<(u32, &str, Option<char>)> {
+    let rest = line
+        .strip_prefix("Thread ")
+        .or_else(|| line.strip_prefix("Current thread "))?;
+    let (id, rest) = rest.split_once(' ')?;
+    let id = match id.strip_prefix("0x").or_else(|| id.strip_prefix("0X")) {
+        // faulthandler prints the address of the thread.
+        Some(hex) => u64::from_str_radix(hex, 16).ok()? as u32,
+        None => id.parse().ok()?,
+    };
+    let (state, rest) = rest.strip_prefix('(')?.split_once(')')?;
+    let state = match state.split('+').next()? {
+        "idle" => Some('S'),
+        "active" => Some('R'),
+        _ if state.starts_with("most recent call first") || state.starts_with("active") => None,
+        _ => return None,
+    };
+    let name = rest.trim_start_matches(':').trim().trim_matches('"');
+    Some((id, cut(name), state))
+}
+
+/// The frame in "    wait (threading.py:331)".
+fn spy_frame(line: &str) -> Option<Where> {
+    let inner = line.strip_prefix("    ")?;
+    let (function, place) = inner.trim_end().strip_suffix(')')?.rsplit_once(" (")?;
+    let (file, number) = place.rsplit_once(':')?;
+    Some(Where {
+        file: in_folder(cut(file)),
+        line: number.parse().ok()?,
+        function: cut(function).into(),
+    })
+}
+
+/// The path of a file that py-spy prints relative to a folder of the interpreter.
+fn in_folder(file: &str) -> String {
+    match SHORTENED.iter().position(|it| file.starts_with(it)) {
+        Some(at) if at < PACKAGES => format!("…/site-packages/{file}"),
+        Some(_) => format!("…/lib/python3./{file}"),
+        None => file.to_owned(),
+    }
+}
+
+/// The frame in "  File "train.py", line 9 in main" of faulthandler.
+fn fault_frame(line: &str) -> Option<Where> {
+    let (file, rest) = line
+        .trim_start()
+        .strip_prefix("File \"")?
+        .split_once("\", line ")?;
+    let (number, function) = rest.split_once(" in ")?;
+    frame(file, number, function)
+}
+
+/// The frame in "  File "train.py", line 9, in main" of a traceback.
+#[must_use]
+pub fn python_frame(line: &str) -> Option<Where> {
+    let (file, rest) = line
+        .trim_start()
+        .strip_prefix("File \"")?
+        .split_once("\", line ")?;
+    let (number, function) = rest.split_once(", in ")?;
+    frame(file, number, function)
+}
+
+fn frame(file: &str, number: &str, function: &str) -> Option<Where> {
+    Some(Where {
+        file: cut(file).into(),
+        line: number.trim().parse().ok()?,
+        function: cut(function.trim()).into(),
+    })
+}
+
+/// The innermost line of the user's program among frames, innermost first.
+#[must_use]
+pub fn users_line(frames: Vec<Where>) -> Option<Where> {
+    let thread = ThreadStack {
+        python: frames,
+        ..ThreadStack::default()
+    };
+    let stacks = Stacks {
+        threads: vec![thread],
+        ..Stacks::default()
+    };
+    stacks::line_of(&stacks).cloned()
+}
+
+fn cut(text: &str) -> &str {
+    let mut end = text.len().min(MAX_NAME);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

@@ -1,0 +1,563 @@
+//! The data of the page. Times are microseconds since the beginning of the job's timeline.
+
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::dump::Thread;
+use ddp_doctor_proto::report::{
+    Certificate, Evidence, Finding, Parameter, Rank, RankState, Report, Timestamp, Where,
+};
+use ddp_doctor_proto::words::{call_text, rank_list};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::super::dump;
+use super::super::explain::Page as Explanation;
+use super::super::text::{self, Sources, short_path};
+use super::super::timeline::{Blocked, Event, Mark, TimedCall, Timeline, Track};
+use crate::diagnosis::event::ThreadStack;
+use crate::diagnosis::{findings, source::cause};
+
+/// Maximum number of calls on the page …
+const CALLS: usize = 120_000;
+/// … and of each process, depending on the number of processes.
+const CALLS_EACH: [usize; 2] = [24, 512];
+/// Maximum number of points of memory curves on the page …
+const POINTS: usize = 60_000;
+/// … and of each curve, depending on the number of curves.
+const POINTS_EACH: [usize; 2] = [12, 240];
+/// Maximum number of source excerpts of a finding.
+const EXCERPTS: usize = 4;
+/// Lines of source shown before and after a line.
+const AROUND: u32 = 2;
+/// Maximum number of nodes in the graph of waits.
+const NODES: usize = 256;
+
+/// The data of a page.
+#[derive(Debug, Serialize)]
+pub(super) struct Page {
+    version: &'static str,
+    jobs: Vec<Job>,
+}
+
+#[derive(Debug, Serialize)]
+struct Job {
+    id: String,
+    verdict: String,
+    about: String,
+    attempt: u32,
+    /// Beginning of the timeline, in Unix microseconds.
+    base: u64,
+    until: u64,
+    evidence: Evidence,
+    findings: Vec<Entry>,
+    ranks: Vec<RankRow>,
+    /// Distinct calls, by the index in the rows of `tracks`.
+    kinds: Vec<Kind>,
+    tracks: Vec<Lane>,
+    waits: Vec<Node>,
+    stacks: Vec<Stack>,
+}
+
+/// A finding.
+#[derive(Debug, Serialize)]
+struct Entry {
+    code: String,
+    name: String,
+    severity: String,
+    effect: String,
+    confidence: String,
+    role: String,
+    caused_by: Vec<usize>,
+    summary: String,
+    context: String,
+    cause: Option<String>,
+    root: Vec<u32>,
+    root_text: String,
+    root_confidence: String,
+    victims: Vec<u32>,
+    sides: Vec<Side>,
+    excerpts: Vec<Excerpt>,
+    parameters: Vec<Parameter>,
+    why: Vec<String>,
+    fix: Vec<String>,
+    proof: Option<Proof>,
+    meaning: Vec<String>,
+    blocked: Option<u64>,
+    detected: u64,
+}
+
+/// Ranks that did the same at the place of a finding.
+#[derive(Debug, Serialize)]
+struct Side {
+    ranks: String,
+    root: bool,
+    state: String,
+    place: String,
+    source: String,
+    call: String,
+}
+
+/// Lines of a source file.
+#[derive(Debug, Serialize)]
+struct Excerpt {
+    ranks: String,
+    root: bool,
+    place: String,
+    function: String,
+    line: u32,
+    lines: Vec<(u32, String)>,
+}
+
+#[derive(Debug, Serialize)]
+struct Proof {
+    kind: String,
+    facts: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct RankRow {
+    rank: u32,
+    host: String,
+    pid: u32,
+    state: String,
+    exit: Option<String>,
+    step: u64,
+    place: Option<String>,
+    call: Option<String>,
+    waited_ms: Option<u64>,
+}
+
+/// What calls may have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Kind {
+    op: String,
+    call: String,
+    group: String,
+    layer: String,
+    place: String,
+    function: String,
+    p2p: bool,
+    hidden: bool,
+    thread: u32,
+}
+
+/// A process on the timeline.
+#[derive(Debug, Serialize)]
+struct Lane {
+    rank: u32,
+    host: String,
+    pid: u32,
+    began: u64,
+    ended: Option<(u64, String)>,
+    omitted: u64,
+    /// Kind, number, step, time issued since the call before, and from there until: returned, wait
+    /// began, wait ended, completed. -1: not recorded. Last: 1 if the wait is inferred.
+    calls: Vec<[i64; 9]>,
+    /// Time, kind, text.
+    marks: Vec<(u64, &'static str, String)>,
+    memory: Vec<(String, Vec<(u64, u64)>)>,
+}
+
+/// Ranks that wait in the same call for the same ranks.
+#[derive(Debug, Serialize)]
+struct Node {
+    ranks: Vec<u32>,
+    text: String,
+    call: String,
+    group: String,
+    place: String,
+    since: u64,
+    needs: Vec<u32>,
+}
+
+/// Ranks whose main threads have the same frames.
+#[derive(Debug, Serialize)]
+struct Stack {
+    ranks: Vec<u32>,
+    text: String,
+    /// Function, place and source, outermost first.
+    frames: Vec<[String; 3]>,
+    state: String,
+    trouble: String,
+}
+
+/// The data of all jobs.
+pub(super) fn page(jobs: &[(&Report, &Timeline)]) -> Page {
+    let job = |&(report, timeline): &(&Report, &Timeline)| {
+        let started = report.job.started_at.unwrap_or(timeline.begins());
+        let clock = Clock(started.min(timeline.begins()));
+        let mut sources = Sources::default();
+        let (kinds, tracks) = lanes(timeline, clock);
+        Job {
+            id: report.job.id.clone(),
+            verdict: report.verdict.to_string(),
+            about: text::about(report),
+            attempt: report.job.attempt,
+            base: clock.0.0 / 1000,
+            until: clock.us(timeline.until),
+            evidence: report.evidence.clone(),
+            findings: report
+                .findings
+                .iter()
+                .map(|finding| entry(finding, report, clock, &mut sources))
+                .collect(),
+            ranks: report.ranks.iter().map(rank_row).collect(),
+            kinds,
+            tracks,
+            waits: nodes(&timeline.waits, clock),
+            stacks: stacks(timeline, &mut sources),
+        }
+    };
+    Page {
+        version: ddp_doctor_proto::VERSION,
+        jobs: jobs.iter().map(job).collect(),
+    }
+}
+
+/// Converts times to microseconds since a beginning.
+#[derive(Clone, Copy)]
+struct Clock(Timestamp);
+
+impl Clock {
+    const fn us(self, at: Timestamp) -> u64 {
+        at.0.saturating_sub(self.0.0) / 1000
+    }
+}
+
+fn entry(finding: &Finding, report: &Report, clock: Clock, sources: &mut Sources) -> Entry {
+    let side = |[who, state, place, source, call]: [String; 5]| Side {
+        root: who.starts_with('▸'),
+        ranks: who.trim_start_matches(['▸', ' ']).replacen("rank ", "", 1),
+        state,
+        place,
+        source,
+        call,
+    };
+    let code = Code::of(&finding.code).filter(|it| findings::detector(it.code).is_some());
+    let cause = finding
+        .cause
+        .and_then(|it| Some(format!("{} ({})", cause::sentence(it)?, it.confidence)));
+    Entry {
+        code: finding.code.clone(),
+        name: finding.name.clone(),
+        severity: finding.severity.to_string(),
+        effect: finding.effect.to_string(),
+        confidence: finding.confidence.to_string(),
+        role: finding.role.to_string(),
+        caused_by: finding.caused_by.clone(),
+        summary: finding.summary.clone(),
+        context: text::context(finding, true),
+        cause,
+        root: finding.ranks.root.clone(),
+        root_text: rank_list(&finding.ranks.root),
+        root_confidence: finding.ranks.root_confidence.to_string(),
+        victims: finding.ranks.victims.clone(),
+        sides: text::rows(finding, &report.ranks)
+            .into_iter()
+            .map(side)
+            .collect(),
+        excerpts: excerpts(finding, sources),
+        parameters: finding.parameters.clone(),
+        why: finding.why.clone(),
+        fix: finding.next.clone(),
+        proof: finding.certificate.as_ref().map(proof),
+        meaning: code
+            .map(|it| Explanation::of(it).meaning())
+            .unwrap_or_default(),
+        blocked: finding.blocked_at.map(|at| clock.us(at)),
+        detected: clock.us(finding.detected_at),
+    }
+}
+
+/// The source around the lines of a finding, those of root cause ranks first.
+fn excerpts(finding: &Finding, sources: &mut Sources) -> Vec<Excerpt> {
+    let mut places: Vec<(bool, &Where, Vec<u32>)> = Vec::new();
+    for call in &finding.per_rank {
+        let Some(place) = &call.place else { continue };
+        let is_root = finding.ranks.root.contains(&call.rank);
+        match places.iter_mut().find(|(_, at, _)| *at == place) {
+            Some((root, _, ranks)) => {
+                *root |= is_root;
+                ranks.push(call.rank);
+            }
+            None => places.push((is_root, place, vec![call.rank])),
+        }
+    }
+    places.sort_by_key(|(root, ..)| !root);
+    let excerpt = |(root, place, ranks): (bool, &Where, Vec<u32>)| Excerpt {
+        ranks: rank_list(&ranks),
+        root,
+        place: short_path(place),
+        function: place.function.clone(),
+        line: place.line,
+        lines: sources.around(place, AROUND),
+    };
+    places.into_iter().take(EXCERPTS).map(excerpt).collect()
+}
+
+fn proof(certificate: &Certificate) -> Proof {
+    let facts = certificate.facts.iter().map(|fact| {
+        let value = serde_json::to_value(fact).unwrap_or_default();
+        let name = value["fact"].as_str().unwrap_or_default().replace('-', " ");
+        let fields = value.as_object().into_iter().flatten();
+        let fields = fields.filter(|(key, value)| *key != "fact" && !value.is_null());
+        let fields: Vec<String> = fields.map(|(key, value)| field(key, value)).collect();
+        format!("{name}: {}", fields.join(", "))
+    });
+    Proof {
+        kind: certificate.kind.to_string(),
+        facts: facts.collect(),
+    }
+}
+
+/// A field of a fact as text. Of a group, its name says enough.
+fn field(key: &str, value: &Value) -> String {
+    let text = match (key, value) {
+        ("group", group) => group["name"].as_str().unwrap_or_default().to_owned(),
+        (_, Value::Object(fields)) => {
+            let known = fields.values().filter(|it| !it.is_null());
+            let known: Vec<String> = known.map(plain_value).collect();
+            known.join(" ")
+        }
+        (_, value) => plain_value(value),
+    };
+    format!("{} {text}", key.replace('_', " "))
+}
+
+fn plain_value(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn rank_row(rank: &Rank) -> RankRow {
+    let is_over = matches!(rank.state, RankState::Exited | RankState::Dead);
+    let waiting = rank.waiting_in.as_ref();
+    let call = waiting.map(|it| {
+        let seq = it.seq.map(|seq| format!(" #{seq}")).unwrap_or_default();
+        let group = match it.group.as_str() {
+            "" => String::new(),
+            group => format!(" of group {group}"),
+        };
+        format!("{}{seq}{group}", it.op)
+    });
+    RankRow {
+        rank: rank.rank,
+        host: rank.host.clone(),
+        pid: rank.pid,
+        state: rank.state.to_string(),
+        exit: is_over.then(|| text::ended(rank.exit)),
+        step: rank.step,
+        place: rank.place.as_ref().map(short_path),
+        call,
+        waited_ms: waiting.map(|it| it.waited_ms),
+    }
+}
+
+// --- The timeline --------------------------------------------------------------------------------
+
+fn lanes(timeline: &Timeline, clock: Clock) -> (Vec<Kind>, Vec<Lane>) {
+    let tracks = timeline.tracks.len().max(1);
+    let room = (CALLS / tracks).clamp(CALLS_EACH[0], CALLS_EACH[1]);
+    let curves: usize = timeline.tracks.iter().map(|it| it.memory.len()).sum();
+    let points = (POINTS / curves.max(1)).clamp(POINTS_EACH[0], POINTS_EACH[1]);
+    let mut kinds = BTreeMap::new();
+    let lane = |track: &Track| {
+        let (calls, dropped) = calls(track, room, clock, &mut kinds);
+        Lane {
+            rank: track.rank,
+            host: track.host.to_string(),
+            pid: track.pid,
+            began: clock.us(track.began),
+            ended: track
+                .ended
+                .map(|(at, exit)| (clock.us(at), text::ended(exit))),
+            omitted: track.omitted + dropped,
+            calls,
+            marks: track.marks.iter().map(|it| mark(it, clock)).collect(),
+            memory: track
+                .memory
+                .iter()
+                .map(|curve| (curve.name.clone(), thinned(&curve.points, points, clock)))
+                .collect(),
+        }
+    };
+    let lanes = timeline.tracks.iter().map(lane).collect();
+    let mut by_index: Vec<(usize, Kind)> = kinds.into_iter().map(|(kind, at)| (at, kind)).collect();
+    by_index.sort_by_key(|(at, _)| *at);
+    let kinds = by_index.into_iter().map(|(_, kind)| kind).collect();
+    (kinds, lanes)
+}
+
+/// The latest calls of a process and those that have not ended, and how many are left out.
+fn calls(
+    track: &Track,
+    room: usize,
+    clock: Clock,
+    kinds: &mut BTreeMap<Kind, usize>,
+) -> (Vec<[i64; 9]>, u64) {
+    let latest = track.calls.len().saturating_sub(room);
+    let is_shown = |(index, call): &(usize, &TimedCall)| *index >= latest || call.is_open();
+    let mut rows = Vec::new();
+    let mut before = 0;
+    for (_, call) in track.calls.iter().enumerate().filter(is_shown) {
+        let new = kinds.len();
+        let kind = *kinds.entry(kind(call, track.rank)).or_insert(new);
+        let issued = clock.us(call.call.at);
+        let since =
+            |at: Option<Timestamp>| at.map_or(-1, |at| clock.us(at).saturating_sub(issued) as i64);
+        rows.push([
+            kind as i64,
+            call.call.seq as i64,
+            call.call.step as i64,
+            issued as i64 - before,
+            since(call.returned),
+            since(call.wait.map(|(began, _)| began)),
+            since(call.wait.and_then(|(_, ended)| ended)),
+            since(call.completed),
+            i64::from(call.inferred),
+        ]);
+        before = issued as i64;
+    }
+    let dropped = track.calls.len() - rows.len();
+    (rows, dropped as u64)
+}
+
+fn kind(call: &TimedCall, rank: u32) -> Kind {
+    let mut entry = call.describe(rank);
+    entry.seq = None;
+    let group = call.call.group.as_deref();
+    let place = call.call.place.as_deref();
+    Kind {
+        op: call.call.op.to_string(),
+        call: call_text(&entry),
+        group: group.map(group_name).unwrap_or_default(),
+        layer: group.map(|it| it.key.layer.clone()).unwrap_or_default(),
+        place: place.map(short_path).unwrap_or_default(),
+        function: place.map(|it| it.function.clone()).unwrap_or_default(),
+        p2p: call.call.op.is_point_to_point(),
+        hidden: call.call.hidden,
+        thread: call.call.thread.0,
+    }
+}
+
+fn group_name(group: &crate::diagnosis::event::GroupInfo) -> String {
+    match &*group.description {
+        "" | "undefined" => group.key.name.clone(),
+        description => description.to_owned(),
+    }
+}
+
+fn mark(mark: &Mark, clock: Clock) -> (u64, &'static str, String) {
+    let (kind, text) = match &mark.what {
+        Event::Step(step) => ("step", step.to_string()),
+        Event::PhaseBegan(name) => ("phase", name.to_string()),
+        Event::PhaseEnded(name) => ("phase-end", name.to_string()),
+        Event::Exception(text, place) => {
+            let place = place.as_deref().map(|it| format!(" at {}", short_path(it)));
+            ("exception", format!("{text}{}", place.unwrap_or_default()))
+        }
+        Event::InputEnded => ("input", "input exhausted".to_owned()),
+        Event::Exit(how) => ("exit", how.to_string()),
+    };
+    (clock.us(mark.at), kind, text)
+}
+
+/// At most `most` points, evenly chosen, with the last one.
+fn thinned(points: &[(Timestamp, u64)], most: usize, clock: Clock) -> Vec<(u64, u64)> {
+    let every = points.len().div_ceil(most.max(1)).max(1);
+    let last = points.len().saturating_sub(1);
+    let chosen = points.iter().enumerate();
+    chosen
+        .filter(|(index, _)| (last - index).is_multiple_of(every))
+        .map(|(_, &(at, value))| (clock.us(at), value))
+        .collect()
+}
+
+// --- Waits and stacks ----------------------------------------------------------------------------
+
+fn nodes(waits: &[Blocked], clock: Clock) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::new();
+    let mut known = BTreeMap::new();
+    for it in waits {
+        let timed = TimedCall {
+            call: it.call.clone(),
+            returned: None,
+            wait: None,
+            inferred: false,
+            completed: None,
+        };
+        let kind = kind(&timed, it.rank);
+        let seq = match it.call.seq {
+            0 => String::new(),
+            seq => format!(" #{seq}"),
+        };
+        let call = format!("{}{seq}", kind.op);
+        let key = (
+            call.clone(),
+            kind.group.clone(),
+            kind.place.clone(),
+            it.needs.clone(),
+        );
+        let at = *known.entry(key).or_insert_with(|| {
+            nodes.push(Node {
+                ranks: Vec::new(),
+                text: String::new(),
+                call,
+                group: kind.group,
+                place: kind.place,
+                since: clock.us(it.since),
+                needs: it.needs.clone(),
+            });
+            nodes.len() - 1
+        });
+        nodes[at].ranks.push(it.rank);
+        nodes[at].since = nodes[at].since.min(clock.us(it.since));
+    }
+    for node in &mut nodes {
+        node.text = rank_list(&node.ranks);
+    }
+    nodes.truncate(NODES);
+    nodes
+}
+
+fn stacks(timeline: &Timeline, sources: &mut Sources) -> Vec<Stack> {
+    let mut groups: BTreeMap<Vec<[String; 3]>, Stack> = BTreeMap::new();
+    for track in &timeline.tracks {
+        let Some(stacks) = &track.stacks else {
+            continue;
+        };
+        let Some(main) = stacks.main() else { continue };
+        let mut frames = dump::thread_rows(&thread(main), sources);
+        frames.reverse();
+        let group = groups.entry(frames.clone()).or_insert_with(|| Stack {
+            ranks: Vec::new(),
+            text: String::new(),
+            frames,
+            state: dump::thread_state(&thread(main)),
+            trouble: stacks.trouble.to_string(),
+        });
+        group.ranks.push(track.rank);
+    }
+    let mut stacks: Vec<Stack> = groups.into_values().collect();
+    for stack in &mut stacks {
+        stack.ranks.dedup();
+        stack.text = rank_list(&stack.ranks);
+    }
+    stacks.sort_by_key(|stack| (stack.ranks.len(), stack.ranks.first().copied()));
+    stacks
+}
+
+fn thread(stack: &ThreadStack) -> Thread {
+    Thread {
+        tid: stack.tid,
+        name: stack.name.to_string(),
+        state: stack.state.map(String::from),
+        wait_channel: stack.wait_channel.as_deref().map(str::to_owned),
+        cpu_ms: stack.cpu_time.map(|it| it.as_millis() as u64),
+        holds_gil: stack.holds_gil,
+        python: stack.python.clone(),
+        native: stack.native.clone(),
+    }
+}

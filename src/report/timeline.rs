@@ -1,0 +1,190 @@
+//! The calls of all ranks over time, as far as they were recorded: what the report leaves out.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{CallState, Exit, RankCall, Timestamp, Where};
+
+use crate::diagnosis::event::{Call, Stacks};
+use crate::diagnosis::findings;
+
+/// The recorded course of a job. Long jobs are covered from some time before the end only.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    /// Time up to which the job was observed.
+    pub until: Timestamp,
+    /// Processes with a rank, by rank, the oldest first.
+    pub tracks: Vec<Track>,
+    /// Waits between ranks when the most ranks were blocked; empty if nothing stalled.
+    pub waits: Vec<Blocked>,
+}
+
+/// A rank that waits for others.
+#[derive(Clone, Debug)]
+pub struct Blocked {
+    /// Global rank.
+    pub rank: u32,
+    /// The call that it waits for.
+    pub call: Arc<Call>,
+    /// When the wait began.
+    pub since: Timestamp,
+    /// Ranks that it needs, ascending.
+    pub needs: Vec<u32>,
+}
+
+/// One process.
+#[derive(Clone, Debug, Default)]
+pub struct Track {
+    /// Global rank.
+    pub rank: u32,
+    /// Host name.
+    pub host: Arc<str>,
+    /// Process id on that host.
+    pub pid: u32,
+    /// Layer that captured its calls.
+    pub layer: Arc<str>,
+    /// When it joined a process group.
+    pub began: Timestamp,
+    /// Its end, if observed.
+    pub ended: Option<(Timestamp, Exit)>,
+    /// The latest calls, and all that have not ended, in the order in which they were issued.
+    pub calls: Vec<TimedCall>,
+    /// Number of earlier calls that are not in `calls`.
+    pub omitted: u64,
+    /// The latest marks of each kind, in order of time.
+    pub marks: Vec<Mark>,
+    /// Memory over time, by name.
+    pub memory: Vec<Curve>,
+    /// The latest capture of its stacks.
+    pub stacks: Option<Arc<Stacks>>,
+}
+
+/// A call with its times.
+#[derive(Clone, Debug)]
+pub struct TimedCall {
+    /// The call; `at` is the time it was issued.
+    pub call: Arc<Call>,
+    /// When it returned to the caller.
+    pub returned: Option<Timestamp>,
+    /// Start of the first wait for it, and end of the last.
+    pub wait: Option<(Timestamp, Option<Timestamp>)>,
+    /// The wait was not recorded; a finding established that the rank waits.
+    pub inferred: bool,
+    /// When it was reported complete.
+    pub completed: Option<Timestamp>,
+}
+
+/// Something that happened at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Time of the event.
+    pub at: Timestamp,
+    /// What happened.
+    pub what: Event,
+}
+
+/// What a [`Mark`] stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A training step began.
+    Step(u64),
+    /// A named phase began.
+    PhaseBegan(Arc<str>),
+    /// A named phase ended.
+    PhaseEnded(Arc<str>),
+    /// An exception was observed, at this line.
+    Exception(Arc<str>, Option<Arc<Where>>),
+    /// The input of the program was exhausted.
+    InputEnded,
+    /// The process announced its exit: how.
+    Exit(Arc<str>),
+}
+
+/// A value over time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Curve {
+    /// "rss", "gpu 0 tensors", …
+    pub name: String,
+    /// Times and bytes, in order of time.
+    pub points: Vec<(Timestamp, u64)>,
+}
+
+impl TimedCall {
+    /// Whether its thread is still inside the call or waits for it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        match self.wait {
+            Some((_, ended)) => ended.is_none(),
+            None => self.returned.is_none() && !self.call.is_async,
+        }
+    }
+
+    /// When the thread continued; `None`: it did not.
+    #[must_use]
+    pub fn over(&self) -> Option<Timestamp> {
+        match self.wait {
+            Some((_, ended)) => ended,
+            None => self.returned,
+        }
+    }
+
+    /// State of the call at the end of the timeline.
+    #[must_use]
+    pub const fn state(&self) -> CallState {
+        match (self.wait, self.returned, self.completed) {
+            (Some((_, None)), ..) => CallState::Waiting,
+            (_, _, Some(_)) => CallState::Completed,
+            (Some(_), ..) | (_, Some(_), _) => CallState::Returned,
+            (None, None, None) => CallState::Issued,
+        }
+    }
+
+    /// The call in the form of the report.
+    #[must_use]
+    pub fn describe(&self, rank: u32) -> RankCall {
+        findings::describe(rank, self.state(), None, &self.call)
+    }
+
+    /// Whether it is the call of this entry of a finding.
+    #[must_use]
+    pub fn is(&self, entry: &RankCall, group: Option<&str>) -> bool {
+        let name = self.call.group.as_ref().map(|it| it.key.name.as_str());
+        let seq = Some(self.call.seq).filter(|&seq| seq > 0);
+        entry.op.as_deref() == self.call.op.name()
+            && (entry.seq == seq || (entry.seq.is_none() && self.call.op.creates_group()))
+            && entry.peer == self.call.peer
+            && group.is_none_or(|group| name.is_none_or(|name| name == group))
+    }
+}
+
+impl Track {
+    /// Time up to which the process was observed.
+    #[must_use]
+    pub fn until(&self, timeline: &Timeline) -> Timestamp {
+        self.ended.map_or(timeline.until, |(at, _)| at)
+    }
+}
+
+impl Timeline {
+    /// The newest process of a rank.
+    #[must_use]
+    pub fn track(&self, rank: u32) -> Option<&Track> {
+        self.tracks.iter().rev().find(|track| track.rank == rank)
+    }
+
+    /// The call of an entry of a finding.
+    #[must_use]
+    pub fn call(&self, entry: &RankCall, group: Option<&str>) -> Option<&TimedCall> {
+        let tracks = self.tracks.iter().rev();
+        let mut calls = tracks
+            .filter(|track| track.rank == entry.rank)
+            .flat_map(|track| track.calls.iter().rev());
+        calls.find(|call| call.is(entry, group))
+    }
+
+    /// When the timeline begins.
+    #[must_use]
+    pub fn begins(&self) -> Timestamp {
+        let began = self.tracks.iter().map(|track| track.began);
+        began.min().unwrap_or(self.until)
+    }
+}

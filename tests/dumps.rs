@@ -1,0 +1,538 @@
+//! `analyze` on Flight Recorder dumps: real ones, and situations that real ones rarely show.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use ddp_doctor::postmortem::{self, Analysis};
+use ddp_doctor_proto::report::{CallState, Confidence, Report, Verdict};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+
+use crate::support::dumps::{Entry, analyze, dump, findings, report};
+use crate::support::process::program;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name)
+}
+
+/// The bytes of a rank's dump of the NCCL job.
+fn nccl_dump(rank: u32) -> Vec<u8> {
+    let path = fixture("nccl-flight-recorder").join(format!("_dump_{rank}.gz"));
+    let mut bytes = Vec::new();
+    GzDecoder::new(File::open(path).unwrap())
+        .read_to_end(&mut bytes)
+        .unwrap();
+    bytes
+}
+
+/// Analyzes files with these names and contents in one directory.
+fn analyze_files(files: &[(String, Vec<u8>)]) -> Analysis {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        fs::write(dir.path().join(name), bytes).unwrap();
+    }
+    postmortem::analyze(&[dir.path().to_owned()])
+}
+
+/// The dumps of the NCCL job, in files with these names; `None`: without the file of that rank.
+fn nccl_files(name: impl Fn(u32) -> Option<String>) -> Vec<(String, Vec<u8>)> {
+    let named = (0..16).filter_map(|rank| Some((name(rank)?, nccl_dump(rank))));
+    named.collect()
+}
+
+/// Asserts that the injected ranks, and no others, are named.
+#[track_caller]
+fn names_the_injected_ranks(analysis: &Analysis) -> &Report {
+    let report = report(analysis);
+    let mut roots: Vec<u32> = Vec::new();
+    for finding in &report.findings {
+        assert!(finding.confidence < Confidence::Proved, "{finding:#?}");
+        roots.extend(&finding.ranks.root);
+    }
+    roots.sort_unstable();
+    roots.dedup();
+    assert_eq!(
+        (roots, report.verdict),
+        (vec![9, 14], Verdict::Hang),
+        "{report:#?}"
+    );
+    report
+}
+
+// --- The NCCL job --------------------------------------------------------------------------------
+
+#[test]
+fn injected_ranks_are_named_and_no_others() {
+    let analysis = postmortem::analyze(&[fixture("nccl-flight-recorder")]);
+    let report = names_the_injected_ranks(&analysis);
+    assert_eq!(analysis.remarks, []);
+    let expected = |rank| ("DD116".to_owned(), "supported".to_owned(), vec![rank]);
+    let mut found = findings(report);
+    found.sort();
+    assert_eq!(found, [expected(9), expected(14)]);
+    let finding = &report.findings[0];
+    let states = finding.per_rank.iter().map(|it| it.state);
+    let waiting = states.filter(|state| *state == CallState::Waiting).count();
+    assert_eq!(
+        (finding.seq, waiting),
+        (Some(87749), 1),
+        "stuck on its device"
+    );
+    assert_eq!(
+        (report.job.world_size, report.evidence.records),
+        (Some(16), 278)
+    );
+}
+
+#[test]
+fn names_of_files_do_not_matter() {
+    for pattern in [
+        "nccl_trace_rank_host17_R",
+        "R.pickle",
+        "rank-R_20260101",
+        "comm_lib_trace_rank_R",
+    ] {
+        let files = nccl_files(|rank| Some(pattern.replace('R', &rank.to_string())));
+        names_the_injected_ranks(&analyze_files(&files));
+    }
+    // The contents tell the rank.
+    let letters = nccl_files(|rank| Some(format!("trace-{}", char::from(b'a' + rank as u8))));
+    names_the_injected_ranks(&analyze_files(&letters));
+    let wrong = nccl_files(|rank| Some(format!("_dump_{}", 15 - rank)));
+    let analysis = analyze_files(&wrong);
+    names_the_injected_ranks(&analysis);
+    assert!(
+        analysis.remarks[0]
+            .text
+            .contains("its contents are those of rank")
+    );
+}
+
+#[test]
+fn archive_is_read_like_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dumps.tar.gz");
+    let mut archive = GzEncoder::new(File::create(&path).unwrap(), Compression::fast());
+    for rank in 0..16 {
+        let dump = nccl_dump(rank);
+        let mut header = [0_u8; 512];
+        let name = format!("traces/_dump_{rank}");
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        header[124..135].copy_from_slice(format!("{:011o}", dump.len()).as_bytes());
+        header[156] = b'0';
+        header[257..262].copy_from_slice(b"ustar");
+        archive.write_all(&header).unwrap();
+        archive.write_all(&dump).unwrap();
+        archive
+            .write_all(&vec![0; dump.len().next_multiple_of(512) - dump.len()])
+            .unwrap();
+    }
+    archive.write_all(&[0; 1024]).unwrap();
+    archive.finish().unwrap();
+    names_the_injected_ranks(&postmortem::analyze(&[path]));
+}
+
+#[test]
+fn missing_dumps_of_the_injected_ranks_are_reported() {
+    let files = nccl_files(|rank| (![9, 14].contains(&rank)).then(|| format!("_dump_{rank}")));
+    let analysis = analyze_files(&files);
+    let report = report(&analysis);
+    assert_eq!(report.verdict, Verdict::Insufficient);
+    assert_eq!(report.evidence.missing_ranks, [9, 14]);
+    let found = findings(report);
+    let roots: Vec<&Vec<u32>> = found.iter().map(|(_, _, root)| root).collect();
+    assert_eq!(roots, [&[9], &[14]], "nobody else is blamed: {found:?}");
+    for finding in &report.findings {
+        assert_eq!(finding.code, "DD901");
+        assert!(
+            finding
+                .summary
+                .contains("it left no dump; all_to_all #44791 of EXPERT_MODEL"),
+            "{}",
+            finding.summary
+        );
+    }
+}
+
+#[test]
+fn missing_dump_of_another_rank_changes_no_culprit() {
+    for missing in [0, 8] {
+        let files = nccl_files(|rank| (rank != missing).then(|| format!("_dump_{rank}")));
+        let analysis = analyze_files(&files);
+        let blamed = report(&analysis)
+            .findings
+            .iter()
+            .filter(|it| it.code != "DD901");
+        let blamed: Vec<u32> = blamed.flat_map(|it| it.ranks.root.clone()).collect();
+        assert!(
+            blamed.iter().all(|rank| [9, 14].contains(rank)),
+            "{blamed:?}"
+        );
+        assert!(blamed.contains(&14), "{blamed:?}");
+    }
+}
+
+#[test]
+fn cut_dump_is_a_remark_and_blames_nobody_else() {
+    for victim in [3, 9, 12] {
+        let mut files = nccl_files(|rank| Some(format!("_dump_{rank}")));
+        let bytes = &mut files[victim].1;
+        bytes.truncate(bytes.len() * 3 / 4);
+        let analysis = analyze_files(&files);
+        let cut = analysis
+            .remarks
+            .iter()
+            .find(|it| it.text.contains("it ends after"));
+        let name = format!("_dump_{victim}");
+        assert!(
+            cut.is_some_and(|it| it.path.ends_with(&name)),
+            "{:?}",
+            analysis.remarks
+        );
+        let report = report(&analysis);
+        let blamed = report
+            .findings
+            .iter()
+            .filter(|it| !it.code.starts_with("DD9"));
+        let blamed: Vec<u32> = blamed.flat_map(|it| it.ranks.root.clone()).collect();
+        assert!(
+            !blamed.is_empty() && blamed.iter().all(|it| [9, 14].contains(it)),
+            "{blamed:?}"
+        );
+    }
+}
+
+#[test]
+fn order_of_files_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut paths = Vec::new();
+    for (name, bytes) in nccl_files(|rank| Some(format!("_dump_{rank}"))) {
+        paths.push(dir.path().join(name));
+        fs::write(&paths[paths.len() - 1], bytes).unwrap();
+    }
+    let summaries = |paths: &[PathBuf]| -> Vec<String> {
+        let analysis = postmortem::analyze(paths);
+        let findings = &report(&analysis).findings;
+        findings.iter().map(|it| it.summary.clone()).collect()
+    };
+    let first = summaries(&paths);
+    paths.reverse();
+    assert_eq!(summaries(&paths), first);
+}
+
+// --- The Gloo job --------------------------------------------------------------------------------
+
+#[test]
+fn gloo_dumps_name_the_missing_rank_and_its_line() {
+    for (folder, has_lines) in [
+        ("gloo-flight-recorder", true),
+        ("gloo-flight-recorder/json", false),
+    ] {
+        let analysis = postmortem::analyze(&[fixture(folder)]);
+        let report = report(&analysis);
+        let [finding] = &report.findings[..] else {
+            panic!("{report:#?}");
+        };
+        assert_eq!(
+            (finding.code.as_str(), &finding.ranks.root[..]),
+            ("DD101", &[1][..])
+        );
+        // Dumps of Gloo are written on request: ranks differ by one call in a healthy job, too.
+        assert_eq!(finding.confidence, Confidence::Suspected);
+        assert_eq!(finding.ranks.victims, [0, 2]);
+        let lines = finding
+            .per_rank
+            .iter()
+            .map(|it| it.place.as_ref().map(|it| it.line));
+        let lines: Vec<Option<u32>> = lines.collect();
+        let expected = if has_lines {
+            vec![Some(9), Some(7), Some(9)]
+        } else {
+            vec![None; 3]
+        };
+        assert_eq!(lines, expected, "the user's lines");
+    }
+}
+
+// --- Situations ----------------------------------------------------------------------------------
+
+const WORLD: &[(&str, &str)] = &[("0", "[0,1,2]")];
+
+fn all_reduce(seq: u64) -> Entry {
+    Entry::new("nccl:all_reduce", "0", seq)
+}
+
+#[track_caller]
+fn found(dumps: &[Value]) -> Vec<(String, String, Vec<u32>)> {
+    findings(report(&analyze(dumps)))
+}
+
+fn expect(code: &str, confidence: &str, root: &[u32]) -> Vec<(String, String, Vec<u32>)> {
+    vec![(code.into(), confidence.into(), root.to_vec())]
+}
+
+#[test]
+fn rank_that_stopped_calling_is_missing() {
+    let ahead = [all_reduce(1), all_reduce(2).open(), all_reduce(3).open()];
+    let behind = [all_reduce(1)];
+    let dumps = [
+        dump(WORLD, &ahead),
+        dump(WORLD, &behind),
+        dump(WORLD, &ahead),
+    ];
+    assert_eq!(found(&dumps), expect("DD101", "supported", &[1]));
+    // One call behind, without a sign of time: ranks of a healthy job differ as much.
+    let dumps = [
+        dump(WORLD, &ahead[..2]),
+        dump(WORLD, &behind),
+        dump(WORLD, &ahead[..2]),
+    ];
+    assert_eq!(found(&dumps), expect("DD101", "suspected", &[1]));
+    // The watchdog gave up the call.
+    let retired = all_reduce(2).open().with("retired", true);
+    let gave_up = [all_reduce(1), retired];
+    let dumps = [
+        dump(WORLD, &gave_up),
+        dump(WORLD, &behind),
+        dump(WORLD, &ahead[..2]),
+    ];
+    assert_eq!(found(&dumps), expect("DD101", "supported", &[1]));
+}
+
+#[test]
+fn rank_missing_in_a_broadcast_is_found_without_its_root() {
+    let broadcast = |seq| Entry::new("nccl:broadcast", "0", seq).open();
+    let ahead = [all_reduce(1), broadcast(2), broadcast(3)];
+    let dumps = [
+        dump(WORLD, &ahead),
+        dump(WORLD, &ahead),
+        dump(WORLD, &ahead[..1]),
+    ];
+    assert_eq!(found(&dumps), expect("DD101", "supported", &[2]));
+}
+
+#[test]
+fn device_that_completes_nothing_is_stuck_inside() {
+    let done = [all_reduce(1), all_reduce(2), all_reduce(3)];
+    let stuck = [all_reduce(1), all_reduce(2).open(), all_reduce(3).open()];
+    let dumps = [dump(WORLD, &done), dump(WORLD, &done), dump(WORLD, &stuck)];
+    let found = found(&dumps);
+    assert_eq!(
+        (found[0].0.as_str(), &found[0].2[..]),
+        ("DD116", &[2][..]),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn different_calls_that_met_are_proved() {
+    let broadcast = Entry::new("nccl:broadcast", "0", 2).open();
+    let odd = [all_reduce(1), broadcast];
+    let even = [all_reduce(1), all_reduce(2).open()];
+    let dumps = [dump(WORLD, &even), dump(WORLD, &odd), dump(WORLD, &even)];
+    assert_eq!(found(&dumps), expect("DD103", "proved", &[1]));
+}
+
+#[test]
+fn cycle_of_waits_is_not_proved_by_dumps() {
+    let groups = &[("0", "[0, 1]"), ("1", "[0, 1]")];
+    let one = |group, record: u64| {
+        let entry = Entry::new("gloo:all_reduce", group, 1).open();
+        entry.with("time_created_ns", 1_700_000_000_000_000_000_u64 + record)
+    };
+    let dumps = [dump(groups, &[one("0", 1)]), dump(groups, &[one("1", 1)])];
+    assert_eq!(found(&dumps), expect("DD111", "suspected", &[0, 1]));
+}
+
+#[test]
+fn rank_whose_calls_are_only_counted_is_not_blamed() {
+    // Only calls that are not complete are in these dumps. Rank 1 completed everything.
+    let mut waits = dump(WORLD, &[all_reduce(7).open().with("record_id", 40)]);
+    waits["entries"][0]["record_id"] = json!(40);
+    waits["pg_status"] =
+        json!({"0": {"last_enqueued_collective": "7", "last_completed_collective": "6"}});
+    let mut done = dump(WORLD, &[]);
+    done["pg_status"] =
+        json!({"4": {"last_enqueued_collective": 7, "last_completed_collective": 7}});
+    let dumps = [waits.clone(), done, waits];
+    let found = found(&dumps);
+    assert!(
+        found.iter().all(|(.., root)| !root.contains(&1)),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn unmatched_receive_names_the_sender() {
+    let pair = &[("0", "[0, 1]")];
+    let send = |nth| Entry::message("nccl:send 0->1", "0", nth);
+    let receive = |nth| Entry::message("nccl:recv 1<-0", "0", nth);
+    let sender = dump(pair, &[send(1), send(2)]);
+    let receiver = dump(pair, &[receive(1), receive(2), receive(3).open()]);
+    let found = found(&[sender, receiver]);
+    assert_eq!(
+        (found[0].0.as_str(), &found[0].2[..]),
+        ("DD113", &[0][..]),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn messages_of_rings_that_begin_elsewhere_are_not_compared() {
+    // Each ring begins with another message, and each rank has two peers.
+    let send = |to: u32, nth| Entry::message(&format!("nccl:send 0->{to}"), "0", nth);
+    let receive = |own: u32, nth| Entry::message(&format!("nccl:recv {own}<-0"), "0", nth);
+    let later = |mut dump: Value| {
+        for (at, entry) in dump["entries"]
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .enumerate()
+        {
+            entry["record_id"] = json!(100 + at);
+        }
+        dump
+    };
+    let dumps = [
+        later(dump(WORLD, &[send(1, 51), send(2, 52)])),
+        later(dump(WORLD, &[receive(1, 26), receive(1, 27)])),
+        later(dump(
+            WORLD,
+            &[receive(2, 26), receive(2, 27), receive(2, 28)],
+        )),
+    ];
+    assert_eq!(report(&analyze(&dumps)).verdict, Verdict::Healthy);
+}
+
+#[test]
+fn coalesced_messages_are_complete_with_their_group() {
+    let pair = &[("0", "[0, 1]")];
+    let inside = |name: &str| Entry::message(name, "0", 1).open();
+    let end = |entry: Entry| entry.sizes(json!([]), json!([]));
+    let done = end(Entry::new("nccl:coalesced", "0", 1).with("p2p_seq_id", 1));
+    let both = [
+        [
+            inside("nccl:send 0->1"),
+            inside("nccl:recv 0<-1"),
+            done.clone(),
+        ],
+        [inside("nccl:recv 1<-0"), inside("nccl:send 1->0"), done],
+    ];
+    let dumps = [dump(pair, &both[0]), dump(pair, &both[1])];
+    assert_eq!(report(&analyze(&dumps)).verdict, Verdict::Healthy);
+}
+
+#[test]
+fn versions_and_unknown_operations_are_remarks() {
+    let unknown = Entry::new("nccl:new_window", "0", 2);
+    let mut dumps = [
+        dump(WORLD, &[all_reduce(1), unknown]),
+        dump(WORLD, &[all_reduce(1)]),
+        dump(WORLD, &[all_reduce(1)]),
+    ];
+    dumps[1]["version"] = json!("2.1");
+    dumps[2]["version"] = json!("3.0");
+    let analysis = analyze(&dumps);
+    assert_eq!(
+        report(&analysis).verdict,
+        Verdict::Healthy,
+        "{:?}",
+        report(&analysis)
+    );
+    let has = |text: &str| analysis.remarks.iter().any(|it| it.text.contains(text));
+    assert!(has("operations that this version does not know"));
+    assert!(has("version \"3.0\" of the format is unknown"));
+    assert_eq!(analysis.remarks.len(), 2);
+}
+
+#[test]
+fn dump_without_anything_counts_as_missing() {
+    let empty = json!({"version": "2.10", "pg_config": {}, "pg_status": {}, "nccl_comm_state": {}});
+    let rank = [all_reduce(1), all_reduce(2).open(), all_reduce(3).open()];
+    let analysis = analyze(&[dump(WORLD, &rank), empty, dump(WORLD, &rank)]);
+    let report = report(&analysis);
+    assert_eq!(report.verdict, Verdict::Insufficient);
+    assert!(
+        report.findings[0]
+            .summary
+            .contains("another recorder of the process")
+    );
+}
+
+#[test]
+fn clocks_of_hosts_are_not_compared() {
+    let late = |by: u64| -> Vec<Entry> {
+        let calls = (1..400).map(|seq| {
+            let at = 1_700_000_000_000_000_000 + seq * 50_000_000 + by;
+            all_reduce(seq).with("time_created_ns", at)
+        });
+        calls.collect()
+    };
+    let dumps = [
+        dump(WORLD, &late(0)),
+        dump(WORLD, &late(3_000_000_000)),
+        dump(WORLD, &late(0)),
+    ];
+    assert_eq!(found(&dumps), []);
+}
+
+#[test]
+fn two_jobs_give_two_reports() {
+    let dir = tempfile::tempdir().unwrap();
+    let calls = [all_reduce(1), all_reduce(2).open()];
+    let mut paths = Vec::new();
+    for job in ["first", "second"] {
+        fs::create_dir(dir.path().join(job)).unwrap();
+        for rank in 0..3 {
+            let path = dir.path().join(job).join(format!("trace_rank_{rank}"));
+            fs::write(&path, dump(WORLD, &calls).to_string()).unwrap();
+            paths.push(path);
+        }
+    }
+    let analysis = postmortem::analyze(&paths);
+    let jobs: Vec<&str> = analysis
+        .reports
+        .iter()
+        .map(|it| it.job.id.as_str())
+        .collect();
+    assert_eq!(jobs, ["first", "second"]);
+}
+
+#[test]
+fn claimed_ranks_take_no_time() {
+    let start = std::time::Instant::now();
+    let claims = dump(&[("0", "[0, 131071]")], &[all_reduce(1).open()]);
+    let analysis = analyze(&[claims]);
+    let report = report(&analysis);
+    assert_eq!(report.verdict, Verdict::Insufficient);
+    assert!(report.findings.len() < 5, "{}", report.findings.len());
+    assert!(start.elapsed().as_secs() < 10);
+}
+
+#[test]
+fn file_that_is_no_dump_is_named_with_what_was_expected() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(
+        dir.path().join("model.pt"),
+        b"\x80\x02ccollections\nOrderedDict\n)R.",
+    )
+    .unwrap();
+    fs::write(dir.path().join("loss.csv"), "epoch,loss\n").unwrap();
+    for (name, text) in [
+        ("model.pt", "opcode 0x63 is not executed"),
+        ("loss.csv", "Flight Recorder dumps (pickle or JSON)"),
+    ] {
+        let output = program(dir.path())
+            .args(["analyze", name])
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{stderr}");
+        assert!(stderr.contains(name) && stderr.contains(text), "{stderr}");
+    }
+}

@@ -1,0 +1,309 @@
+//! `analyze` on plain logs and stacks as text.
+//!
+//! `tests/fixtures/logs` has excerpts in the structure of real logs, with other names and numbers.
+//! Beside each lies its truth: what can be known from the excerpt, and in one line how the incident
+//! ended.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ddp_doctor::postmortem;
+use ddp_doctor_proto::report::{Confidence, Finding, Report, Role};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde::Deserialize;
+
+use crate::support::process::program;
+
+/// What is true of an excerpt.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Truth {
+    /// How the incident ended, for readers.
+    incident: String,
+    verdict: String,
+    /// Codes that must be found, the leading one first.
+    codes: Vec<String>,
+    /// Ranks that the leading finding names as the root, at least supported …
+    #[serde(default)]
+    root: Vec<u32>,
+    /// … or only suspects.
+    #[serde(default)]
+    suspects: Vec<u32>,
+    /// Ranks that wait for them.
+    victims: Option<Vec<u32>>,
+    /// Call of the leading finding.
+    op: Option<String>,
+    seq: Option<u64>,
+    /// A line of the leading finding: "train.py:9".
+    line: Option<String>,
+    /// Ranks that the report has, at most.
+    ranks: Option<Vec<u32>>,
+    /// A part of a sentence of some finding.
+    says: Option<String>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/logs")
+}
+
+/// The only report about a log.
+fn report_of(path: &Path) -> Result<Report, String> {
+    let mut analysis = postmortem::analyze(&[path.to_owned()]);
+    match (analysis.reports.pop(), analysis.reports.len()) {
+        (Some(report), 0) => Ok(report),
+        (_, others) => Err(format!("{} reports: {:?}", others, analysis.remarks)),
+    }
+}
+
+fn check(report: &Report, truth: &Truth) -> Result<(), String> {
+    let same = |what: &str, found: String, wanted: String| match found == wanted {
+        true => Ok(()),
+        false => Err(format!("{what} is {found}, not {wanted}")),
+    };
+    same("verdict", report.verdict.to_string(), truth.verdict.clone())?;
+    let leading = report.findings.first().ok_or("no finding")?;
+    let codes: BTreeSet<&str> = report.findings.iter().map(|it| &*it.code).collect();
+    same("code", leading.code.clone(), truth.codes[0].clone())?;
+    if let Some(missing) = truth.codes.iter().find(|it| !codes.contains(&***it)) {
+        return Err(format!("{missing} is missing"));
+    }
+    let is_gap = leading.code.starts_with("DD9");
+    let is_supported = leading.ranks.root_confidence >= Confidence::Supported && !is_gap;
+    let (root, suspects) = match (is_gap, is_supported) {
+        (true, _) => (Vec::new(), Vec::new()),
+        (false, true) => (leading.ranks.root.clone(), Vec::new()),
+        (false, false) => (Vec::new(), leading.ranks.root.clone()),
+    };
+    same("root", format!("{root:?}"), format!("{:?}", truth.root))?;
+    same(
+        "suspects",
+        format!("{suspects:?}"),
+        format!("{:?}", truth.suspects),
+    )?;
+    if let Some(victims) = &truth.victims {
+        same(
+            "victims",
+            format!("{:?}", leading.ranks.victims),
+            format!("{victims:?}"),
+        )?;
+    }
+    if let Some(op) = &truth.op {
+        same("op", format!("{:?}", leading.op), format!("{:?}", Some(op)))?;
+    }
+    if let Some(seq) = truth.seq {
+        same(
+            "seq",
+            format!("{:?}", leading.seq),
+            format!("{:?}", Some(seq)),
+        )?;
+    }
+    let lines = leading.per_rank.iter().filter_map(|it| it.place.as_ref());
+    let lines = lines.map(|it| {
+        format!(
+            "{}:{}",
+            it.file.rsplit('/').next().unwrap_or_default(),
+            it.line
+        )
+    });
+    let lines: Vec<String> = lines.collect();
+    if let Some(line) = truth.line.as_ref().filter(|it| !lines.contains(it)) {
+        return Err(format!("{line} is not among the lines {lines:?}"));
+    }
+    if let Some(known) = &truth.ranks {
+        let ranks: Vec<u32> = report.ranks.iter().map(|it| it.rank).collect();
+        same("ranks", format!("{ranks:?}"), format!("{known:?}"))?;
+    }
+    let texts = report.findings.iter().flat_map(sentences);
+    let mut texts = texts.collect::<Vec<_>>().into_iter();
+    if let Some(words) = truth
+        .says
+        .as_ref()
+        .filter(|it| !texts.any(|text| text.contains(&***it)))
+    {
+        return Err(format!("nothing says {words:?}"));
+    }
+    claims_nothing_more(report, truth)
+}
+
+fn sentences(finding: &Finding) -> Vec<&str> {
+    let others = finding.why.iter().chain(&finding.next).map(String::as_str);
+    std::iter::once(&*finding.summary).chain(others).collect()
+}
+
+/// Text proves nothing about a job, and names no other culprit.
+fn claims_nothing_more(report: &Report, truth: &Truth) -> Result<(), String> {
+    let findings = report
+        .findings
+        .iter()
+        .filter(|it| !it.code.starts_with("DD9"));
+    for finding in findings {
+        if finding.confidence == Confidence::Proved || finding.certificate.is_some() {
+            return Err(format!("{} is proved", finding.code));
+        }
+        let is_new = |rank: &u32| !truth.root.contains(rank) && !truth.suspects.contains(rank);
+        let is_sure = finding.ranks.root_confidence >= Confidence::Supported;
+        let initiates = finding.role == Role::Initiating;
+        if let Some(rank) = finding
+            .ranks
+            .root
+            .iter()
+            .find(|it| is_sure && initiates && is_new(it))
+        {
+            return Err(format!("{} blames rank {rank}", finding.code));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn excerpts_of_real_logs_lead_to_their_truths() {
+    let only = std::env::var("LOG").ok();
+    let mut names: Vec<PathBuf> = fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|it| it == "log"))
+        .collect();
+    names.sort();
+    assert!(names.len() >= 15, "{names:?}");
+    let mut failures = Vec::new();
+    for path in names {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if only.as_ref().is_some_and(|it| *it != name) {
+            continue;
+        }
+        let truth = fs::read_to_string(path.with_extension("toml")).unwrap();
+        let truth: Truth = toml::from_str(&truth).unwrap();
+        assert!(truth.incident.ends_with('.'), "{name}");
+        let report = report_of(&path);
+        let result = report
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|it| check(it, &truth));
+        if let Err(failure) = result {
+            let shown = report.map(|it| {
+                let findings = it.findings.iter().map(|it| {
+                    format!(
+                        "{} {:?} {:?} {:?} {}",
+                        it.code, it.role, it.ranks.root, it.ranks.root_confidence, it.summary
+                    )
+                });
+                findings.collect::<Vec<_>>().join("\n    ")
+            });
+            failures.push(format!(
+                "{name}: {failure}\n    {}",
+                shown.unwrap_or_default()
+            ));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+// --- Damaged and large files ---------------------------------------------------------------------
+
+/// The excerpt that damaged copies are made of.
+fn excerpt() -> Vec<u8> {
+    fs::read(folder().join("rank_that_never_enqueued.log")).unwrap()
+}
+
+/// Code of the leading finding and its root, for a file with these bytes.
+fn leading(bytes: &[u8]) -> (String, Vec<u32>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("job.out");
+    fs::write(&path, bytes).unwrap();
+    let report = report_of(&path).unwrap();
+    let finding = &report.findings[0];
+    (finding.code.clone(), finding.ranks.root.clone())
+}
+
+fn compressed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn damaged_log_is_read_as_far_as_it_goes() {
+    let missing = ("DD101".to_owned(), vec![2]);
+    let text = excerpt();
+    assert_eq!(leading(&compressed(&text)), missing);
+    // Most of the members of the excerpt are in its first part.
+    let cut = compressed(&[text.clone(), text.clone()].concat());
+    assert_eq!(leading(&cut[..cut.len() - 40]), missing);
+    let lines = String::from_utf8(text.clone()).unwrap();
+    let coloured = lines.replace('\n', "\x1b[0m\r\n\x1b[31m");
+    assert_eq!(leading(coloured.as_bytes()), missing);
+    let mut dirty = text.clone();
+    dirty.extend(
+        [
+            b"\xff\xfe caf\xe9\n".as_slice(),
+            &[b'x'; 1 << 20],
+            b"\n[rank",
+        ]
+        .concat(),
+    );
+    assert_eq!(leading(&dirty), missing);
+    let unfinished = &text[..text.len() - 100];
+    assert_eq!(leading(unfinished), missing);
+}
+
+#[test]
+fn large_log_is_read_to_its_end() {
+    let mut text = Vec::new();
+    for step in 0..100_000 {
+        writeln!(text, "[rank{}]: step {step} loss 2.31 lr 9.1e-06", step % 4).unwrap();
+    }
+    text.extend(excerpt());
+    assert_eq!(leading(&text), ("DD101".to_owned(), vec![2]));
+}
+
+#[test]
+fn file_without_evidence_is_named_with_what_was_expected() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut noise = 7_u32;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (noise >> 24) as u8
+    })
+    .take(100_000)
+    .collect();
+    for (name, bytes) in [
+        ("noise.bin", noise.clone()),
+        ("noise.gz", compressed(&noise)),
+        ("broken.gz", vec![0x1f, 0x8b, 8, 0, 1]),
+        ("notes.txt", b"step 1\nstep 2\nall is well\n".to_vec()),
+    ] {
+        fs::write(dir.path().join(name), bytes).unwrap();
+        let output = program(dir.path())
+            .args(["analyze", name])
+            .output()
+            .unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{name}: {message}");
+        assert!(
+            message.contains(name) && message.contains("logs of a job"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn logs_of_ranks_in_one_folder_are_one_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = String::from_utf8(excerpt()).unwrap();
+    for rank in 0..4 {
+        let label = format!("[rank{rank}]:");
+        let init = format!(" rank {rank} nranks ");
+        let own = text
+            .lines()
+            .filter(|line| line.starts_with(&label) || line.contains(&init));
+        let own: Vec<&str> = own.collect();
+        fs::write(dir.path().join(format!("rank{rank}.err")), own.join("\n")).unwrap();
+    }
+    let report = report_of(dir.path()).unwrap();
+    assert_eq!(report.findings[0].code, "DD101");
+    assert_eq!(report.findings[0].ranks.root, [2]);
+    assert_eq!(report.findings[0].ranks.victims, [0, 1, 3]);
+}

@@ -1,0 +1,97 @@
+//! Programs in C that tests compile and link with the agent's library.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use super::artifact;
+use super::jobs::{launch, venv};
+
+/// Source of the example in C.
+pub(crate) const TRAINING: &str = "agent/capi/examples/training.c";
+
+/// The library of the C API.
+pub(crate) fn library() -> PathBuf {
+    artifact("libddp_doctor.so")
+}
+
+/// A program in C, linked with the library.
+pub(crate) struct Compiled {
+    _scratch: TempDir,
+    program: PathBuf,
+}
+
+impl Compiled {
+    /// Path of the program.
+    pub(crate) fn path(&self) -> &str {
+        self.program.to_str().unwrap()
+    }
+}
+
+/// Compiles a source of the repository.
+pub(crate) fn compile(source: &str) -> Compiled {
+    let scratch = tempfile::tempdir().unwrap();
+    let program = scratch.path().join("program");
+    let library = library();
+    let folder = library.parent().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let compiled = Command::new("gcc")
+        .args([
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Werror",
+            "-o",
+        ])
+        .arg(&program)
+        .arg(root.join(source))
+        .arg("-I")
+        .arg(root.join("agent/capi/include"))
+        .arg("-L")
+        .arg(folder)
+        .arg("-lddp_doctor")
+        .arg(format!("-Wl,-rpath,{}", folder.display()))
+        .status()
+        .unwrap();
+    assert!(compiled.success());
+    Compiled {
+        _scratch: scratch,
+        program,
+    }
+}
+
+/// The example in C. Its ranks print checksums of their weights.
+pub(crate) fn training() -> &'static str {
+    static TRAINING_PROGRAM: OnceLock<Compiled> = OnceLock::new();
+    TRAINING_PROGRAM.get_or_init(|| compile(TRAINING)).path()
+}
+
+/// A rank that makes as many calls as its argument says once the file `flood` exists, and exits once
+/// `stop` exists.
+pub(crate) fn flood() -> &'static str {
+    static FLOOD: OnceLock<Compiled> = OnceLock::new();
+    FLOOD
+        .get_or_init(|| compile("tests/support/flood.c"))
+        .path()
+}
+
+/// Two ranks that train with PyTorch and DDP, and print checksums of their parameters; `None`
+/// without PyTorch.
+pub(crate) fn pytorch() -> Option<Vec<String>> {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/train.py");
+    let mut command = launch(2, &program);
+    command[0] = venv()?.join("bin/python");
+    let text = |word: PathBuf| word.into_os_string().into_string().unwrap();
+    // One thread for each rank makes the order of its sums the same in every run.
+    let command = command.into_iter().map(text);
+    Some(
+        ["env", "OMP_NUM_THREADS=1"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(command)
+            .collect(),
+    )
+}
