@@ -74,7 +74,6 @@ unsafe extern "C" {
     pub(crate) static mut _Py_FalseStruct: PyObject;
     pub(crate) static PyExc_ValueError: Pointer;
 
-    pub(crate) fn Py_GetVersion() -> *const c_char;
     pub(crate) fn Py_IncRef(object: Pointer);
     pub(crate) fn Py_DecRef(object: Pointer);
     pub(crate) fn PyErr_Occurred() -> Pointer;
