@@ -514,12 +514,12 @@ fn unusable_file_is_named_with_a_remedy() {
         (
             "nccl_trace_rank_0",
             b"\x80\x02}q\0(X\x07\0\0\0version",
-            "Flight Recorder dumps are not read yet",
+            "neither groups nor calls",
         ),
         (
             "fr.json",
             br#"{"version":"2.9","pg_config":{},"entries":[]}"#,
-            "Flight Recorder dumps are not read yet",
+            "neither groups nor calls",
         ),
         (
             "report.json",
@@ -561,7 +561,10 @@ fn unusable_file_is_named_with_a_remedy() {
     let pipe = Command::new("mkfifo").arg(at("pipe")).status().unwrap();
     assert!(pipe.success());
     for (name, expected) in [
-        ("nothing", "neither a journal nor a black box"),
+        (
+            "nothing",
+            "neither a journal, a black box nor a Flight Recorder dump",
+        ),
         ("runs", "there is one in it: runs/a"),
         ("gone", "journal and black boxes are gone"),
         ("pipe", "neither a directory nor a regular file"),

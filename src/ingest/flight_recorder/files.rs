@@ -92,9 +92,8 @@ fn read(path: &Path) -> Contents {
     let opened = crate::files::open(path);
     let result = opened.and_then(|file| read_stream(path, file, &mut contents));
     if let Err(error) = result {
-        contents
-            .unreadable
-            .push((path.to_owned(), error.to_string()));
+        let text = format!("it cannot be read as a Flight Recorder dump: {error}");
+        contents.unreadable.push((path.to_owned(), text));
     }
     contents
 }
@@ -250,8 +249,8 @@ pub(super) fn parse(bytes: Vec<u8>, damage: Option<String>) -> Result<Dump, Inva
         Some(_) => {
             return Err(Invalid(
                 "it is neither a pickle of protocol 2 or later nor JSON, as Flight Recorder dumps \
-                 are"
-                .into(),
+                 are, nor a log"
+                    .into(),
             ));
         }
         None => return Err(Invalid("it is empty".into())),
