@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ddp_doctor::node::environment::has_nvidia_driver;
+use ddp_doctor::node::sample::environment::has_nvidia_driver;
 use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 

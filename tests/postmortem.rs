@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ddp_doctor::evidence::journal::{Reader, Writer};
-use ddp_doctor::node::boxes::{BoxDir, SHARED_MEMORY};
+use ddp_doctor::node::follow::boxes::{BoxDir, SHARED_MEMORY};
 use ddp_doctor::postmortem;
 use ddp_doctor_agent::blackbox::{Call, Options, Place, Reader as BoxReader, Writer as BoxWriter};
 use ddp_doctor_proto::Op;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor::evidence::journal::Reader as Journal;
-use ddp_doctor::node::attach::connect;
+use ddp_doctor::node::ship::attach::connect;
 use ddp_doctor_agent::blackbox::{Options, Place, Writer};
 use ddp_doctor_proto::report::Finding;
 use ddp_doctor_proto::{ProcessState, v1};

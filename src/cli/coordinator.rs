@@ -17,8 +17,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Global, stderr_is_terminal};
 use crate::coordinator::{Begun, Hub, serve};
-use crate::node::socket::{self, Socket};
-use crate::node::{boxes, job, names, orphans, sys};
+use crate::node::follow::{boxes, names, orphans};
+use crate::node::launch::job;
+use crate::node::ship::socket;
+use crate::node::ship::socket::Socket;
+use crate::node::sys;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::{self, Style};
 

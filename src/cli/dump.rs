@@ -12,9 +12,11 @@ use v1::viewer_service_client::ViewerServiceClient;
 use super::target::{Live, Orphans};
 use super::{Global, INSUFFICIENT};
 use crate::coordinator::MAX_MESSAGE;
-use crate::node::orphans::Orphan;
+use crate::node::follow::orphans::Orphan;
+use crate::node::sample::proc;
+use crate::node::ship::attach;
 use crate::node::stacks::native::FunctionCache;
-use crate::node::{attach, proc, stacks, sys};
+use crate::node::{stacks, sys};
 use crate::report::dump;
 
 /// Time limit for the coordinator's answer: longer than its nodes have.

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::run::{Stacks, seconds};
 use crate::diagnosis::timing::TimeScale;
-use crate::node::reporter::{Options, report};
+use crate::node::ship::reporter::{Options, report};
 
 /// Follow the ranks of a launch that `run` did not start, and report to a standing coordinator
 #[derive(Debug, Args)]

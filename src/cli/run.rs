@@ -9,9 +9,10 @@ use clap::{Args, ValueEnum};
 
 use super::{Global, stderr_is_terminal};
 use crate::diagnosis::timing::TimeScale;
-use crate::node::environment;
-use crate::node::job::{self, Options};
-use crate::node::kill::Patience;
+use crate::node::launch::job;
+use crate::node::launch::job::Options;
+use crate::node::launch::kill::Patience;
+use crate::node::sample::environment;
 use crate::node::stacks::taker::When;
 use crate::node::timing::Timing;
 

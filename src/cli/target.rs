@@ -9,11 +9,15 @@ use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::diagnosis::words::{Capital, Ranks, number};
-use crate::node::boxes::{self, BoxDir};
-use crate::node::environment;
-use crate::node::orphans::{self, Orphan};
-use crate::node::rundir::Description;
-use crate::node::{names, socket, sys};
+use crate::node::follow::boxes;
+use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::names;
+use crate::node::follow::orphans;
+use crate::node::follow::orphans::Orphan;
+use crate::node::launch::rundir::Description;
+use crate::node::sample::environment;
+use crate::node::ship::socket;
+use crate::node::sys;
 
 /// Time limit for the file system of a run directory.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -216,7 +220,8 @@ fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{proc, sys};
+    use crate::node::sample::proc;
+    use crate::node::sys;
 
     fn run(dir: &Path, name: &str, pid: u32, started: u64) -> PathBuf {
         let dir = dir.join(name);

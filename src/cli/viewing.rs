@@ -10,7 +10,7 @@ use v1::viewer_service_client::ViewerServiceClient;
 
 use super::target::{self, Live, Target};
 use crate::coordinator::MAX_UPDATE;
-use crate::node::attach;
+use crate::node::ship::attach;
 use crate::postmortem;
 use crate::report::text::plain;
 

@@ -6,30 +6,12 @@
 
 use std::sync::Arc;
 
-pub mod attach;
-pub mod boxes;
-pub mod cgroup;
-pub mod descendants;
-pub mod environment;
 pub mod follow;
-pub mod job;
-pub mod kill;
 pub mod launch;
-pub mod memory;
-pub mod names;
-pub mod orphans;
-pub mod outbox;
-pub mod places;
-pub mod proc;
-pub mod rank;
-pub mod reporter;
-pub mod rundir;
-pub mod scheduling;
-pub mod screen;
-pub mod socket;
+pub mod sample;
+pub mod ship;
 pub mod source;
 pub mod stacks;
-pub mod started_ranks;
 pub mod sys;
 pub mod timing;
 

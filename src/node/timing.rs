@@ -4,11 +4,11 @@
 //!
 //! | Duration | Why |
 //! |---|---|
-//! | ticks of the follower, intervals of scans, states and heartbeats (`follow.rs`) | already short: shorter intervals only cost processor time |
-//! | creation of a box, end of ranks after their command, pauses (`follow.rs`), kills by the kernel (`memory.rs`) | determined by the kernel and by processes |
+//! | ticks of the follower, intervals of scans, states and heartbeats (`follow/`) | already short: shorter intervals only cost processor time |
+//! | creation of a box, end of ranks after their command, pauses (`follow/`), kills by the kernel (`memory.rs`) | determined by the kernel and by processes |
 //! | ages at which a process is checked for capture (`descendants.rs`) | determined by the time that PyTorch takes to load |
-//! | connections, answers, shutdown (`attach.rs`, `job.rs`, `reporter.rs`, `screen.rs`, `recorder/`, `stacks/`, `source/`) | time limits for failures, not waits |
-//! | ages of files (`boxes.rs`, `launch.rs`) | distinguish files of an earlier job |
+//! | connections, answers, shutdown (`attach.rs`, `job.rs`, `reporter.rs`, `screen.rs`, `stacks/`, `source/`) | time limits for failures, not waits |
+//! | ages of files (`boxes.rs`, `launch/`) | distinguish files of an earlier job |
 
 use std::time::Duration;
 

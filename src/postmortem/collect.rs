@@ -15,8 +15,8 @@ use crate::ingest::{
     flight_recorder,
     logs::{self, Log},
 };
-use crate::node::boxes::{BoxDir, SHARED_MEMORY};
-use crate::node::rundir::Description;
+use crate::node::follow::boxes::{BoxDir, SHARED_MEMORY};
+use crate::node::launch::rundir::Description;
 
 /// Maximum number of files examined per directory.
 const MAX_FILES: usize = 65_536;

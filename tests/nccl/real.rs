@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use ddp_doctor::node::environment::has_nvidia_driver;
+use ddp_doctor::node::sample::environment::has_nvidia_driver;
 use ddp_doctor_proto::{Op, RecordKind, v1};
 
 use super::{library, records};

@@ -78,7 +78,7 @@ impl Coordinator {
 
     /// The Unix socket behind its address.
     pub(crate) fn socket(&self) -> PathBuf {
-        ddp_doctor::node::socket::find(&self.address).unwrap()
+        ddp_doctor::node::ship::socket::find(&self.address).unwrap()
     }
 
     pub(crate) fn pid(&self) -> u32 {

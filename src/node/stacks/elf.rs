@@ -4,7 +4,7 @@
 //! Sources: System V ABI, "Dynamic Linking"; the hash table of DT_GNU_HASH as read by glibc
 //! (`elf/dl-lookup.c`).
 
-use super::memory::{Fault, Memory, Pages, at};
+use crate::node::stacks::memory::{Fault, Memory, Pages, at};
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -272,9 +272,9 @@ fn number(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::ProcessMemory;
     use super::*;
     use crate::node::stacks::maps;
+    use crate::node::stacks::memory::ProcessMemory;
 
     #[test]
     fn libc_symbol_is_found_at_its_address() {

@@ -5,8 +5,8 @@
 //! headers of CPython (`Include/internal/pycore_{runtime,interp,frame,gil}.h`,
 //! `Include/cpython/{pystate,code,unicodeobject}.h`) for 64-bit machines.
 
-use super::lines::LineFormat;
-use super::memory::{Fault, Memory, Pages, at};
+use crate::node::stacks::lines::LineFormat;
+use crate::node::stacks::memory::{Fault, Memory, Pages, at};
 
 /// Offsets within CPython's structs, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ pub mod taker;
 pub mod tasks;
 pub mod unwind;
 
-use super::proc;
+use crate::node::sample::proc;
 use maps::Loaded;
 use memory::{Memory, Pages, ProcessMemory};
 use native::{FunctionCache, Native};

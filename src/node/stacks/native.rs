@@ -1,7 +1,7 @@
 //! Native frames of threads that sleep in the kernel.
 //!
 //! The kernel provides the instruction and stack pointers of such a thread
-//! (`/proc/PID/task/TID/syscall`); the rest is read from its memory ([`super::unwind`]). A running
+//! (`/proc/PID/task/TID/syscall`); the rest is read from its memory ([`crate::node::stacks::unwind`]). A running
 //! thread would have to be stopped to read its registers, and has no native frames here. Function
 //! names come from the dynamic symbols of the loaded images, so that static functions have none.
 
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ddp_doctor_proto::report::Where;
 
-use super::elf::{Functions, Image};
-use super::maps::{FileId, Loaded};
-use super::memory::{Memory, Pages};
-use super::unwind::Registers;
+use crate::node::stacks::elf::{Functions, Image};
+use crate::node::stacks::maps::{FileId, Loaded};
+use crate::node::stacks::memory::{Memory, Pages};
+use crate::node::stacks::unwind::Registers;
 
 /// Maximum number of frames of a thread.
 const MOST_FRAMES: usize = 64;

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 
 use ddp_doctor_proto::report::Where;
 
-use super::elf::Image;
-use super::layout::{Gil, Innermost, Layout, Place, Version};
-use super::maps::Loaded;
-use super::memory::{Fault, Memory, Pages, at};
+use crate::node::stacks::elf::Image;
+use crate::node::stacks::layout::{Gil, Innermost, Layout, Place, Version};
+use crate::node::stacks::maps::Loaded;
+use crate::node::stacks::memory::{Fault, Memory, Pages, at};
 
 /// Maximum number of interpreters of a process that are read.
 const MOST_INTERPRETERS: usize = 16;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
-use super::native::FunctionCache;
+use crate::node::stacks::native::FunctionCache;
 
 /// Time after which another thread captures the next process.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -86,7 +86,7 @@ impl Taker {
     #[must_use]
     pub fn new(when: When) -> Self {
         let known = FunctionCache::default();
-        let look = move |pid, start_ticks| super::take(pid, start_ticks, &known);
+        let look = move |pid, start_ticks| crate::node::stacks::take(pid, start_ticks, &known);
         Self::with(when, Arc::new(look))
     }
 

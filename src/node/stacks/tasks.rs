@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::python::MOST_THREADS;
+use crate::node::stacks::python::MOST_THREADS;
 use crate::node::sys;
 
 /// A thread of a process.

@@ -8,7 +8,7 @@
 //! Sources: LSB Core, "Exception Frames" (`.eh_frame`, `.eh_frame_hdr`); DWARF 5, section 6.4;
 //! System V ABI, AMD64, "DWARF Register Number Mapping".
 
-use super::memory::{Fault, Memory, Pages, at};
+use crate::node::stacks::memory::{Fault, Memory, Pages, at};
 
 /// Number of registers in unwind tables of x86-64.
 const REGISTERS: usize = 17;

@@ -263,7 +263,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 fn parts(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;
-    while let Some(at) = super::at_depth_zero(rest, |rest| rest.starts_with(',')) {
+    while let Some(at) =
+        crate::node::source::python::at_depth_zero(rest, |rest| rest.starts_with(','))
+    {
         parts.push(rest[..at].trim());
         rest = &rest[at + 1..];
     }

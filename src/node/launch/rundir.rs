@@ -12,9 +12,11 @@ use std::path::{Path, PathBuf};
 use ddp_doctor_proto::report::Timestamp;
 use serde::Deserialize;
 
-use super::boxes::BoxDir;
-use super::{boxes, names, proc, sys};
 use crate::files;
+use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::{boxes, names};
+use crate::node::sample::proc;
+use crate::node::sys;
 
 /// What a run leaves, the description last: as long as it is there, the rest is not all put aside.
 const LEFT: [&str; 4] = ["boxes", "journal.ddpj", "report.json", names::DESCRIPTION];

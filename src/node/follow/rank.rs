@@ -8,13 +8,14 @@ use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, RecordKind, v1};
 use v1::event::Kind;
 
-use super::outbox::Outbox;
-use super::places::{LineCache, Places};
-use super::proc::{self, Watched};
-use super::source::Sources;
-use super::stacks::taker::Wanted;
 use crate::diagnosis::event::OomKills;
 use crate::evidence::blackbox;
+use crate::node::follow::places::{LineCache, Places};
+use crate::node::sample::proc;
+use crate::node::sample::proc::Watched;
+use crate::node::ship::outbox::Outbox;
+use crate::node::source::Sources;
+use crate::node::stacks::taker::Wanted;
 
 /// Maximum number of records read from one box at a time, so that a busy rank does not delay the
 /// others.

@@ -16,21 +16,28 @@ use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use tokio::sync::mpsc;
 use v1::event::Kind;
 
-use super::boxes::BoxDir;
-use super::descendants::Descendants;
-use super::launch::Launch;
-use super::memory::Memory;
-use super::outbox::Outbox;
-use super::places;
-use super::proc::{self, Watched};
-use super::rank::Rank;
-use super::scheduling::Scheduling;
-use super::source::Sources;
-use super::stacks::taker::Taker;
-use super::started_ranks::StartedRanks;
-use super::sys;
-use super::timing::Timing;
 use crate::evidence::settings;
+use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::rank::Rank;
+use crate::node::follow::started_ranks::StartedRanks;
+use crate::node::launch::Launch;
+use crate::node::launch::descendants::Descendants;
+use crate::node::sample::memory::Memory;
+use crate::node::sample::proc;
+use crate::node::sample::proc::Watched;
+use crate::node::sample::scheduling::Scheduling;
+use crate::node::ship::outbox::Outbox;
+use crate::node::source::Sources;
+use crate::node::stacks::taker::Taker;
+use crate::node::sys;
+use crate::node::timing::Timing;
+
+pub mod boxes;
+pub mod names;
+pub mod orphans;
+pub mod places;
+pub mod rank;
+pub mod started_ranks;
 
 /// Polling interval of the boxes. Each poll costs a wake-up. A record is read 25 ms late on
 /// average, a small part of the 250 ms in which a provable finding has to appear. The end of a

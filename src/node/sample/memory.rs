@@ -9,12 +9,14 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
-use super::cgroup::{self, MemoryGroup, Usage};
-use super::outbox::Outbox;
-use super::proc::{self, Watched};
-use super::rank::Rank;
-use super::timing::Timing;
 use crate::diagnosis::event::OomKills;
+use crate::node::follow::rank::Rank;
+use crate::node::sample::cgroup;
+use crate::node::sample::cgroup::{MemoryGroup, Usage};
+use crate::node::sample::proc;
+use crate::node::sample::proc::Watched;
+use crate::node::ship::outbox::Outbox;
+use crate::node::timing::Timing;
 
 /// Maximum time between an out-of-memory kill and the detected end of its victim.
 const MOMENTS: Duration = Duration::from_secs(5);

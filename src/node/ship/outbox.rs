@@ -14,10 +14,11 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 use tokio::sync::mpsc;
 
-use super::Say;
-use super::sys::{self, Space};
-use super::timing::Timing;
 use crate::evidence::journal::{JournalError, Writer};
+use crate::node::Say;
+use crate::node::sys;
+use crate::node::sys::Space;
+use crate::node::timing::Timing;
 
 /// Estimated bytes of a batch: far below what a frame or a message may have.
 const BATCH_BYTES: usize = 256 << 10;

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
-use super::sys::{self, PidFd};
+use crate::node::sys;
+use crate::node::sys::PidFd;
 
 /// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

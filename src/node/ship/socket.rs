@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use tokio::net::{TcpSocket, UnixStream};
 
-use super::{boxes, names, sys};
+use crate::node::follow::{boxes, names};
+use crate::node::sys;
 
 /// Prefix of an address that is the path of a socket.
 const SCHEME: &str = "unix:";

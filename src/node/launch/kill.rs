@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::{Confidence, Effect, Finding, Severity};
 
-use super::sys::PidFd;
-use super::timing::Timing;
-use super::{descendants, proc};
+use crate::node::launch::descendants;
+use crate::node::sample::proc;
+use crate::node::sys::PidFd;
+use crate::node::timing::Timing;
 
 /// Time for which a finding has to persist before the job is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

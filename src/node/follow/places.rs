@@ -20,8 +20,9 @@ use gimli::{EndianArcSlice, LittleEndian, SectionId};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ReadCache};
 
-use super::stacks::maps::{self, FileId, Loaded};
-use super::stacks::native::readable;
+use crate::node::stacks::maps;
+use crate::node::stacks::maps::{FileId, Loaded};
+use crate::node::stacks::native::readable;
 
 /// Maximum size of a section that is read, in bytes.
 const MOST_BYTES: u64 = 512 << 20;
@@ -210,7 +211,7 @@ mod tests {
         let line = include_str!("places.rs")
             .lines()
             .position(|it| it.contains("fn resolved("));
-        assert!(site.file.ends_with("src/node/places.rs"), "{site:?}");
+        assert!(site.file.ends_with("src/node/follow/places.rs"), "{site:?}");
         assert_eq!(site.line as usize, line.unwrap() + 1);
     }
 

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::environment;
-use super::proc::{self, Stat};
+use crate::node::sample::environment;
+use crate::node::sample::proc;
+use crate::node::sample::proc::Stat;
 
 /// Ages at which a process is checked, since it may still have to call `exec` or to load PyTorch.
 const CHECKS: [Duration; 7] = [
@@ -415,7 +416,7 @@ mod tests {
         assert_eq!(following.remembered(), found, "orphans are remembered");
         for (pid, start) in found {
             assert!(proc::is_alive(pid, start));
-            super::super::sys::PidFd::open(pid)
+            crate::node::sys::PidFd::open(pid)
                 .unwrap()
                 .signal(libc::SIGKILL)
                 .unwrap();

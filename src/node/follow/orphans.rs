@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 use ddp_doctor_agent::blackbox::Reader;
 
-use super::boxes::{self, BoxDir};
-use super::proc;
+use crate::node::follow::boxes;
+use crate::node::follow::boxes::BoxDir;
+use crate::node::sample::proc;
 
 /// A living rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,12 +12,12 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
-use super::descendants::ToBeRank;
-use super::outbox::Outbox;
-use super::proc::Watched;
-use super::rank::Rank;
-use super::stacks::taker::{Taker, Wanted};
-use super::timing::Timing;
+use crate::node::follow::rank::Rank;
+use crate::node::launch::descendants::ToBeRank;
+use crate::node::sample::proc::Watched;
+use crate::node::ship::outbox::Outbox;
+use crate::node::stacks::taker::{Taker, Wanted};
+use crate::node::timing::Timing;
 
 /// Offset of their numbers in requests for stacks, above the numbers of boxes.
 const NAMES: u64 = 1 << 32;

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 
-use super::outbox::Outbox;
-use super::rank::Rank;
-use super::timing::Timing;
+use crate::node::follow::rank::Rank;
+use crate::node::ship::outbox::Outbox;
+use crate::node::timing::Timing;
 
 /// Minimum reported change, in thousandths of the time.
 const STEP: u32 = 100;

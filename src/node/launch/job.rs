@@ -5,7 +5,7 @@
 //! sent to us alone is handed on.
 //!
 //! Threads: this one waits for the command; one hands on signals; one follows the black boxes
-//! ([`super::follow`]); one writes the journal; one prints ([`super::screen`]); one runs the
+//! ([`crate::node::follow`]); one writes the journal; one prints ([`crate::node::launch::screen`]); one runs the
 //! coordinator and the connection to it. The command is started before any of them.
 
 use std::ffi::OsString;
@@ -24,23 +24,32 @@ use ddp_doctor_proto::{VERSION, v1};
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
-use super::attach::{self, Concluded, Coordinator, Diagnosis};
-use super::boxes::{self, BoxDir, NCCL_FOLDER};
-use super::descendants::Descendants;
-use super::environment::{self, Environment, NcclLoading};
-use super::follow::{self, Commander, Follower};
-use super::kill::Patience;
-use super::outbox::{Journal, Outbox};
-use super::rundir::RunDir;
-use super::screen::{self, Message, Screen};
-use super::socket::Socket;
-use super::stacks::taker::{Taker, When};
-use super::sys::{self, PidFd, Signals};
-use super::timing::Timing;
-use super::{Say, names, proc, socket};
 use crate::coordinator::{Access, Hub, serve};
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
+use crate::node::Say;
+use crate::node::follow;
+use crate::node::follow::boxes;
+use crate::node::follow::boxes::{BoxDir, NCCL_FOLDER};
+use crate::node::follow::names;
+use crate::node::follow::{Commander, Follower};
+use crate::node::launch::descendants::Descendants;
+use crate::node::launch::kill::Patience;
+use crate::node::launch::rundir::RunDir;
+use crate::node::launch::screen;
+use crate::node::launch::screen::{Message, Screen};
+use crate::node::sample::environment;
+use crate::node::sample::environment::{Environment, NcclLoading};
+use crate::node::sample::proc;
+use crate::node::ship::attach;
+use crate::node::ship::attach::{Concluded, Coordinator, Diagnosis};
+use crate::node::ship::outbox::{Journal, Outbox};
+use crate::node::ship::socket;
+use crate::node::ship::socket::Socket;
+use crate::node::stacks::taker::{Taker, When};
+use crate::node::sys;
+use crate::node::sys::{PidFd, Signals};
+use crate::node::timing::Timing;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
 

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::Report;
 use ddp_doctor_proto::v1;
 
-use super::follow::{self, Commander, Secured};
-use super::job::KILLED_STATUS;
-use super::kill::{Condemned, Judge, Patience};
-use super::sys::PidFd;
+use crate::node::follow;
+use crate::node::follow::{Commander, Secured};
+use crate::node::launch::job::KILLED_STATUS;
+use crate::node::launch::kill::{Condemned, Judge, Patience};
+use crate::node::sys::PidFd;
 use crate::report::live::Live;
 
 /// Time from SIGTERM for the job to SIGKILL.

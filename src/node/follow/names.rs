@@ -7,7 +7,7 @@ use std::path::Path;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
-use super::proc;
+use crate::node::sample::proc;
 
 /// Default parent of run directories.
 pub const RUNS: &str = "ddp-doctor-runs";

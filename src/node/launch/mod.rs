@@ -10,9 +10,15 @@ use std::time::{Duration, Instant};
 use ddp_doctor_agent::blackbox::{Identity, Reader};
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
-use super::proc;
-use super::rank::Rank;
-use super::timing::Timing;
+use crate::node::follow::rank::Rank;
+use crate::node::sample::proc;
+use crate::node::timing::Timing;
+
+pub mod descendants;
+pub mod job;
+pub mod kill;
+pub mod rundir;
+pub mod screen;
 
 /// Time that a launch stays open after the end of its last rank if no process can restart it, since
 /// some ranks may end before others have joined.

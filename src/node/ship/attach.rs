@@ -17,11 +17,11 @@ use v1::agent_service_client::AgentServiceClient;
 use v1::request::Kind;
 use v1::viewer_service_client::ViewerServiceClient;
 
-use super::Say;
-use super::follow::{Command, Commander};
-use super::socket;
-use super::timing::Timing;
 use crate::coordinator::{Hub, MAX_UPDATE, Updates};
+use crate::node::Say;
+use crate::node::follow::{Command, Commander};
+use crate::node::ship::socket;
+use crate::node::timing::Timing;
 
 /// Batches on their way to the coordinator.
 const QUEUE: usize = 1024;

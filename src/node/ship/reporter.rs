@@ -1,10 +1,9 @@
 //! Follows the ranks of a launch that `run` did not start, and reports to a standing coordinator.
 //!
-//! A rank whose environment names a coordinator starts this when it makes its black box (the agent's
-//! `reporter.rs`), and has nothing more to do with it. The first on a node follows all ranks of the
-//! launch; the others see that and go. From there on it is what `run` does, without a command, a
-//! terminal and a diagnosis of its own. It ends with the last rank: when the coordinator knows how it
-//! ended, or a while later.
+//! A rank whose environment names a coordinator starts this process when it creates its black box
+//! (`reporter.rs` of the agent). The first reporter of a node follows all ranks of the launch; the
+//! others see it and exit. It does what `run` does, without a command, a terminal or a diagnosis of
+//! its own. It ends after the last rank: once its exit status is known, or some time later.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,17 +18,22 @@ use ddp_doctor_proto::report::{Job, Timestamp};
 use ddp_doctor_proto::{VERSION, v1};
 use tokio::sync::watch;
 
-use super::attach::{self, Concluded, Coordinator, Diagnosis};
-use super::boxes::{self, BoxDir};
-use super::follow::{Command, Commander, Follower};
-use super::launch::Launch;
-use super::outbox::{Journal, Outbox};
-use super::rundir::RunDir;
-use super::stacks::taker::{Taker, When};
-use super::timing::Timing;
-use super::{Say, names, proc, socket, sys};
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
+use crate::node::follow::boxes;
+use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::names;
+use crate::node::follow::{Command, Commander, Follower};
+use crate::node::launch::Launch;
+use crate::node::launch::rundir::RunDir;
+use crate::node::sample::proc;
+use crate::node::ship::attach;
+use crate::node::ship::attach::{Concluded, Coordinator, Diagnosis};
+use crate::node::ship::outbox::{Journal, Outbox};
+use crate::node::ship::socket;
+use crate::node::stacks::taker::{Taker, When};
+use crate::node::timing::Timing;
+use crate::node::{Say, sys};
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
 

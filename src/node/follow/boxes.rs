@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following};
 
-use super::{proc, socket, sys};
 use crate::files;
+use crate::node::sample::proc;
+use crate::node::ship::socket;
+use crate::node::sys;
 
 /// Where shared memory is mounted.
 pub const SHARED_MEMORY: &str = "/dev/shm";

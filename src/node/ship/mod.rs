@@ -1,0 +1,7 @@
+//! The way of records to a coordinator: sockets, connection, queue, and the process that reports ranks
+//! which `run` did not start.
+
+pub mod attach;
+pub mod outbox;
+pub mod reporter;
+pub mod socket;
