@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use crate::doubles::Doubles;
 use crate::nccl;
+use crate::support::artifact;
 use crate::support::coordinator::Coordinator;
 use crate::support::jobs::{variant, venv};
 use crate::support::process::{program, run_to_end};
@@ -55,7 +56,9 @@ impl Installed {
         let built = folder.path().join("built");
         fs::create_dir(&built).unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_ddp-doctor"));
-        for file in [library(), nccl::library(), nccl::named(), program.into()] {
+        let extension = artifact("libddp_doctor_python.so");
+        let libraries = [library(), extension, nccl::library(), nccl::named()];
+        for file in libraries.into_iter().chain([program.into()]) {
             let link = built.join(file.file_name().unwrap());
             std::os::unix::fs::symlink(file, link).unwrap();
         }
