@@ -82,29 +82,13 @@ fn model(number: u64) -> Model {
         let thread = ThreadId(1);
         for process in processes {
             let call = Call {
-                id: CallId(seq),
-                at,
-                thread,
                 group: Some(Arc::clone(&group)),
                 seq,
-                op: Op::AllReduce,
                 dtype: DType::Float32,
                 reduce_op: ReduceOp::Sum,
-                root: None,
-                peer: None,
-                tag: None,
                 numel: Some(1024),
-                shape: None,
-                tensors: 1,
-                on_stream: None,
-                beneath: None,
-                takes_all: false,
-                is_async: false,
-                hidden: false,
-                splits: [Vec::new(), Vec::new()],
-                step: 0,
-                phase: None,
                 place: Some(Arc::clone(&place)),
+                ..Call::new(CallId(seq), at, thread, Op::AllReduce)
             };
             model.apply(Event::Issued {
                 process,

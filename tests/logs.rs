@@ -59,9 +59,12 @@ fn report_of(path: &Path) -> Result<Report, String> {
 }
 
 fn check(report: &Report, truth: &Truth) -> Result<(), String> {
-    let same = |what: &str, found: String, wanted: String| match found == wanted {
-        true => Ok(()),
-        false => Err(format!("{what} is {found}, not {wanted}")),
+    let same = |what: &str, found: String, wanted: String| {
+        if found == wanted {
+            Ok(())
+        } else {
+            Err(format!("{what} is {found}, not {wanted}"))
+        }
     };
     same("verdict", report.verdict.to_string(), truth.verdict.clone())?;
     let leading = report.findings.first().ok_or("no finding")?;

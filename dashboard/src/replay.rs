@@ -121,9 +121,10 @@ impl Replay {
         self.playing = None;
         let here = self.told;
         let mut turns = self.turns.iter().map(|&at| at + 1);
-        let to = match forwards {
-            true => turns.find(|&at| at > here).unwrap_or(self.updates.len()),
-            false => turns.rfind(|&at| at < here).unwrap_or(1),
+        let to = if forwards {
+            turns.find(|&at| at > here).unwrap_or(self.updates.len())
+        } else {
+            turns.rfind(|&at| at < here).unwrap_or(1)
         };
         self.go(to, state);
     }

@@ -9,8 +9,7 @@ use clap::{Args, ValueEnum};
 
 use super::{Global, stderr_is_terminal};
 use crate::diagnosis::timing::TimeScale;
-use crate::node::launch::job;
-use crate::node::launch::job::Options;
+use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::Patience;
 use crate::node::sample::environment;
 use crate::node::stacks::taker::When;

@@ -9,11 +9,9 @@ use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::diagnosis::words::{Capital, Ranks, number};
-use crate::node::follow::boxes;
-use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::boxes::{self, BoxDir};
 use crate::node::follow::names;
-use crate::node::follow::orphans;
-use crate::node::follow::orphans::Orphan;
+use crate::node::follow::orphans::{self, Orphan};
 use crate::node::launch::rundir::Description;
 use crate::node::sample::environment;
 use crate::node::ship::socket;
@@ -70,12 +68,13 @@ impl Target {
             "no run of this user found; name its run directory, or the coordinator address that \
              `ddp-doctor run` printed",
         )?;
-        match run.goes_on_here() {
-            true => Ok(match live(run) {
+        if run.goes_on_here() {
+            Ok(match live(run) {
                 Some(live) => Self::Live(live, Some(dir.clone())),
                 None => Self::Left(dir.clone()),
-            }),
-            false => Ok(Self::Left(dir.clone())),
+            })
+        } else {
+            Ok(Self::Left(dir.clone()))
         }
     }
 }

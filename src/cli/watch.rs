@@ -54,9 +54,10 @@ impl Watch {
         }
         let variable = |name: &str| std::env::var(name).ok();
         let theme = Theme {
-            depth: match global.has_color(is_terminal) && !self.once {
-                true => Depth::of_environment(variable),
-                false => Depth::None,
+            depth: if global.has_color(is_terminal) && !self.once {
+                Depth::of_environment(variable)
+            } else {
+                Depth::None
             },
             unicode: !self.ascii && is_utf8(variable),
         };
@@ -91,9 +92,10 @@ fn once(mut app: App, target: &Target) -> anyhow::Result<u8> {
         value.and_then(|it| it.parse().ok()).unwrap_or(otherwise)
     };
     let page = (said("COLUMNS", PAGE.0), said("LINES", PAGE.1));
-    let (width, height) = match io::stdout().is_terminal() {
-        true => terminal::size().unwrap_or(page),
-        false => page,
+    let (width, height) = if io::stdout().is_terminal() {
+        terminal::size().unwrap_or(page)
+    } else {
+        page
     };
     let out = &mut io::stdout().lock();
     for line in app.once(width.max(40), height.max(20)) {

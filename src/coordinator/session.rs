@@ -259,9 +259,10 @@ impl Session {
                 self.feed(index);
             }
             let node = &mut self.nodes[index];
-            let is_due = match node.clock.is_asked() {
-                true => node.looks.is_multiple_of(PING_EVERY),
-                false => node.clock.known() < FIRST_PINGS || node.looks.is_multiple_of(PING_EVERY),
+            let is_due = if node.clock.is_asked() {
+                node.looks.is_multiple_of(PING_EVERY)
+            } else {
+                node.clock.known() < FIRST_PINGS || node.looks.is_multiple_of(PING_EVERY)
             };
             let attached = node.attached.as_ref().filter(|_| is_due);
             if let Some(requests) = attached.map(|(_, requests)| requests.clone()) {

@@ -12,29 +12,9 @@ pub(crate) struct CallBuilder(Call);
 /// A call of the default group of two ranks, of which only the operation is known.
 pub(crate) fn call(op: Op) -> CallBuilder {
     CallBuilder(Call {
-        id: CallId(1),
-        at: Timestamp(0),
-        thread: ThreadId(1),
         group: Some(group("0", "gloo", &[0, 1])),
         seq: 1,
-        op,
-        dtype: DType::Unspecified,
-        reduce_op: ReduceOp::Unspecified,
-        root: None,
-        peer: None,
-        tag: None,
-        numel: None,
-        shape: None,
-        tensors: 1,
-        on_stream: None,
-        beneath: None,
-        takes_all: false,
-        is_async: false,
-        hidden: false,
-        splits: [Vec::new(), Vec::new()],
-        step: 0,
-        phase: None,
-        place: None,
+        ..Call::new(CallId(1), Timestamp(0), ThreadId(1), op)
     })
 }
 

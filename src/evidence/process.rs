@@ -656,12 +656,8 @@ impl Process {
         let partner = record.root.and_then(|rank| global(group.as_deref(), rank));
         let has = |flag: u16| record.flags & u32::from(flag) != 0;
         Some(Call {
-            id: CallId(record.call),
-            at: self.time(record.mono_ns),
-            thread: ThreadId(record.thread),
             group,
             seq: record.seq,
-            op,
             dtype: number(record.dtype, DType::from_number),
             reduce_op: number(record.reduce_op, ReduceOp::from_number),
             root: partner.filter(|_| op.is_rooted()),
@@ -679,11 +675,15 @@ impl Process {
                 stream: on.stream,
                 launch: on.launch,
             }),
-            beneath: None,
-            splits: [Vec::new(), Vec::new()],
             step: u64::from(record.step),
             phase: self.phase(&record.phase, limits),
             place: self.place(record.site),
+            ..Call::new(
+                CallId(record.call),
+                self.time(record.mono_ns),
+                ThreadId(record.thread),
+                op,
+            )
         })
     }
 

@@ -21,8 +21,7 @@ use crate::evidence::decode::{Decoder, KnownProcess};
 use crate::evidence::journal::Reader;
 use crate::evidence::settings;
 use crate::ingest::{Observer, logs};
-use crate::node::sample::proc;
-use crate::node::sample::proc::Watched;
+use crate::node::sample::proc::{self, Watched};
 
 /// Minimum interval of engine evaluations while a journal is played: that of a live node.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -272,13 +272,14 @@ fn stack_rows(members: &[&Process], frames: &[Where], sources: &mut Sources) -> 
 /// The native frames called from Python, then the Python frames; without Python, all native frames.
 pub(super) fn thread_rows(thread: &Thread, sources: &mut Sources) -> Vec<[String; 3]> {
     let is_interpreter = |frame: &&Where| file_name(&frame.file).contains("python");
-    let called = match thread.python.is_empty() {
-        true => thread.native.len(),
-        false => thread
+    let called = if thread.python.is_empty() {
+        thread.native.len()
+    } else {
+        thread
             .native
             .iter()
             .take_while(|it| !is_interpreter(it))
-            .count(),
+            .count()
     };
     // Names of template instances can fill whole screens.
     let short = |name: &str| match name.char_indices().nth(FUNCTION) {

@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{
     GroupRef, Job, Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity,
     Timestamp, Tool, Verdict, Where,
 };
-use ddp_doctor_proto::{DType, Op, ReduceOp};
+use ddp_doctor_proto::{DType, Op};
 
 use super::timeline::{Blocked, Curve, Event, Mark, TimedCall, Timeline, Track};
 use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
@@ -197,28 +197,13 @@ pub(crate) fn call(id: u64, at: Timestamp) -> Call {
         function: "main".into(),
     };
     Call {
-        id: CallId(id),
-        at,
-        thread: ThreadId(1),
         group: Some(Arc::new(group)),
         seq: id,
-        op: Op::AllReduce,
         dtype: DType::Float32,
-        reduce_op: ReduceOp::Unspecified,
-        root: None,
-        peer: None,
-        tag: None,
         numel: Some(4680),
         shape: Some(vec![4680]),
-        tensors: 1,
-        takes_all: false,
-        is_async: false,
-        on_stream: None,
-        beneath: None,
-        hidden: false,
-        splits: [Vec::new(), Vec::new()],
         step: id.saturating_sub(15),
-        phase: None,
         place: Some(Arc::new(place)),
+        ..Call::new(CallId(id), at, ThreadId(1), Op::AllReduce)
     }
 }

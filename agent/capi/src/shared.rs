@@ -113,9 +113,12 @@ extern "C" fn issued(arguments: &CallArguments) -> u64 {
 }
 
 extern "C" fn returned(call: u64, followed: bool) {
-    on_box(|writer| match followed {
-        true => writer.returned_followed(call),
-        false => writer.returned(call),
+    on_box(|writer| {
+        if followed {
+            writer.returned_followed(call);
+        } else {
+            writer.returned(call);
+        }
     });
 }
 

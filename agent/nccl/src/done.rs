@@ -110,9 +110,10 @@ fn look(place: &Place) {
     let open = sink::named(place.sink.load(Ordering::Relaxed));
     if let (Some(sink), Some(SUCCESS)) = (open, answer) {
         let call = place.call.load(Ordering::Relaxed);
-        match place.is_part.load(Ordering::Relaxed) {
-            true => sink.part_done(call),
-            false => sink.completed(call),
+        if place.is_part.load(Ordering::Relaxed) {
+            sink.part_done(call);
+        } else {
+            sink.completed(call);
         }
     }
     place.is.store(FREE, Ordering::Release);

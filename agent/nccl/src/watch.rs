@@ -312,12 +312,11 @@ impl Thread {
             if !is_taken(status) {
                 return;
             }
-            match grouped {
-                true => self.group.borrow_mut().part(call, communicator, *work),
-                false => {
-                    done::after_part(sink, communicator, work, call);
-                    comm_memory::after(sink, communicator, status);
-                }
+            if grouped {
+                self.group.borrow_mut().part(call, communicator, *work);
+            } else {
+                done::after_part(sink, communicator, work, call);
+                comm_memory::after(sink, communicator, status);
             }
         });
         status

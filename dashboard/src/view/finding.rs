@@ -130,9 +130,10 @@ fn sources(app: &mut App) -> Vec<Line<'static>> {
         ]));
         for (number, text) in around {
             let is_it = number == place.line;
-            let (mark, tone) = match is_it {
-                true => ("▸", Tone::Strong),
-                false => (" ", Tone::Dim),
+            let (mark, tone) = if is_it {
+                ("▸", Tone::Strong)
+            } else {
+                (" ", Tone::Dim)
             };
             let text = format!("{mark} {number:>5} │ {text}");
             lines.push(Line::styled(text, theme.style(tone)));

@@ -35,9 +35,10 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let theme = app.theme;
     let mut tabs = Vec::new();
     for (index, gauge) in gauges.iter().enumerate() {
-        let style = match index == app.gauge {
-            true => theme.banner(Tone::Plain),
-            false => theme.style(Tone::Dim),
+        let style = if index == app.gauge {
+            theme.banner(Tone::Plain)
+        } else {
+            theme.style(Tone::Dim)
         };
         tabs.push(Span::styled(format!(" {} ", plain(gauge)), style));
     }
@@ -236,12 +237,11 @@ fn large_curve(
     }
     for cell in 0..room {
         // With fewer values than cells, a value fills several cells.
-        let of = match values.len() >= room {
-            true => share(values.len(), room, cell),
-            false => {
-                let at = cell * values.len() / room;
-                at..at + 1
-            }
+        let of = if values.len() >= room {
+            share(values.len(), room, cell)
+        } else {
+            let at = cell * values.len() / room;
+            at..at + 1
         };
         let eighths = highest(&values[of]) / high * f32::from(area.height) * 8.0;
         let eighths = eighths as u16;

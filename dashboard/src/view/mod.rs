@@ -239,9 +239,10 @@ fn bottom(app: &App, width: u16) -> Line<'static> {
         return Line::raw(format!(" search: {}_", plain(&app.ranks.search)));
     }
     let all = keys_line(app, true);
-    match all.width() <= usize::from(width) {
-        true => all,
-        false => keys_line(app, false),
+    if all.width() <= usize::from(width) {
+        all
+    } else {
+        keys_line(app, false)
     }
 }
 
@@ -253,9 +254,10 @@ fn keys_line(app: &App, all: bool) -> Line<'static> {
         let is_screen = matches!(binding.action, keys::Action::Show(_));
         let is_here = binding.action == keys::Action::Show(app.screen);
         let key = binding.keys.first().map(|&key| keys::label(key));
-        let (key_style, style) = match is_here {
-            true => (theme.banner(Tone::Plain), theme.banner(Tone::Plain)),
-            false => (theme.style(Tone::Label), theme.style(Tone::Dim)),
+        let (key_style, style) = if is_here {
+            (theme.banner(Tone::Plain), theme.banner(Tone::Plain))
+        } else {
+            (theme.style(Tone::Label), theme.style(Tone::Dim))
         };
         let key = format!(" {} ", key.unwrap_or_default());
         spans.push(Span::styled(key, key_style));
@@ -320,9 +322,10 @@ fn bytes(value: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    match value < 9.95 {
-        true => format!("{value:.1} {}", UNITS[unit]),
-        false => format!("{value:.0} {}", UNITS[unit]),
+    if value < 9.95 {
+        format!("{value:.1} {}", UNITS[unit])
+    } else {
+        format!("{value:.0} {}", UNITS[unit])
     }
 }
 

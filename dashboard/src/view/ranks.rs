@@ -62,9 +62,10 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         height: area.height.saturating_sub(2),
         ..area
     };
-    match app.ranks.grid {
-        true => grid(app, table_area, buffer),
-        false => table(app, table_area, buffer, Some(app.ranks.position)),
+    if app.ranks.grid {
+        grid(app, table_area, buffer);
+    } else {
+        table(app, table_area, buffer, Some(app.ranks.position));
     }
 }
 
@@ -112,9 +113,10 @@ fn grid(app: &App, area: Rect, buffer: &mut Buffer) {
                     continue;
                 };
                 let style = theme.style(Theme::of_health(view.health));
-                let style = match Some(view.rank()) == selected {
-                    true => style.add_modifier(ratatui::style::Modifier::REVERSED),
-                    false => style,
+                let style = if Some(view.rank()) == selected {
+                    style.add_modifier(ratatui::style::Modifier::REVERSED)
+                } else {
+                    style
                 };
                 spans.push(Span::styled(Theme::mark(view.health), style));
             }
@@ -233,17 +235,18 @@ fn padded(text: &str, column: &Column) -> String {
     let width = usize::from(column.width);
     let length = super::text::width(text);
     let pad = " ".repeat(width.saturating_sub(length));
-    let text = match length > width {
-        true => text
-            .chars()
+    let text = if length > width {
+        text.chars()
             .take(width.saturating_sub(1))
             .chain(['…'])
-            .collect(),
-        false => text.to_owned(),
+            .collect()
+    } else {
+        text.to_owned()
     };
-    match column.right {
-        true => format!("{pad}{text}  "),
-        false => format!("{text}{pad}  "),
+    if column.right {
+        format!("{pad}{text}  ")
+    } else {
+        format!("{text}{pad}  ")
     }
 }
 

@@ -625,6 +625,36 @@ pub struct Call {
 }
 
 impl Call {
+    /// A call of one tensor outside any group, of which nothing else is known.
+    #[must_use]
+    pub fn new(id: CallId, at: Timestamp, thread: ThreadId, op: Op) -> Self {
+        Self {
+            id,
+            at,
+            thread,
+            group: None,
+            seq: 0,
+            op,
+            dtype: DType::Unspecified,
+            reduce_op: ReduceOp::Unspecified,
+            root: None,
+            peer: None,
+            tag: None,
+            numel: None,
+            shape: None,
+            tensors: 1,
+            takes_all: false,
+            is_async: false,
+            on_stream: None,
+            beneath: None,
+            hidden: false,
+            splits: [Vec::new(), Vec::new()],
+            step: 0,
+            phase: None,
+            place: None,
+        }
+    }
+
     /// Whether it is a call by which DDP averages gradients.
     #[must_use]
     pub fn is_bucket(&self) -> bool {

@@ -341,9 +341,10 @@ impl Roster {
         }
         let communicator = self.communicators.get(&key).ok_or(Unknown::Yet)?;
         let Some(members) = &communicator.members else {
-            return Err(match communicator.given_up {
-                true => Unknown::GivenUp,
-                false => Unknown::Yet,
+            return Err(if communicator.given_up {
+                Unknown::GivenUp
+            } else {
+                Unknown::Yet
             });
         };
         let is = Arc::new(GroupInfo {

@@ -8,8 +8,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::align;
-use crate::evidence::align::Mismatch;
+use crate::evidence::align::{self, Mismatch};
 use crate::evidence::backends;
 use crate::evidence::event::{Call, GroupInfo, ProcessId};
 use crate::model::arrivals::{Averaged, Encounter};

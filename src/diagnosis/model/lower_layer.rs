@@ -20,9 +20,10 @@ impl Group {
         beneath: &Arc<Beneath>,
     ) -> Option<Arc<Call>> {
         let entered = self.entered.contains_key(&seq);
-        let join = match entered {
-            true => self.entered.get_mut(&seq)?,
-            false => self.joins.get_mut(&seq)?,
+        let join = if entered {
+            self.entered.get_mut(&seq)?
+        } else {
+            self.joins.get_mut(&seq)?
         };
         let joined = join.calls.get_mut(&rank)?;
         let call = Arc::new(joined.call.made_of(beneath));

@@ -142,9 +142,10 @@ pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
             name if name.starts_with("env.") => value != other,
             _ => value.is_some() && other.is_some() && value != other,
         };
-    match contradict {
-        true => Ok(()),
-        false => Err(Rejection::CallsMatch),
+    if contradict {
+        Ok(())
+    } else {
+        Err(Rejection::CallsMatch)
     }
 }
 

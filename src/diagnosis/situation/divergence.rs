@@ -9,10 +9,8 @@ use crate::model::{Group, GroupId, Join, JoinedCall, Slip};
 use crate::situation::Situation;
 use crate::situation::origin::Origin;
 use crate::situation::stall::Stall;
-use crate::source::guards;
-use crate::source::guards::Parting;
-use crate::waits::order;
-use crate::waits::order::Permutation;
+use crate::source::guards::{self, Parting};
+use crate::waits::order::{self, Permutation};
 
 /// Number of calls before a divergence in which the ranks' paths may have separated.
 const PARTED_BEFORE: usize = 16;

@@ -6,8 +6,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{Group, GroupId, Join, JoinedCall, Wait, is_inside};
 use crate::situation::Situation;
-use crate::waits::device;
-use crate::waits::device::Progress;
+use crate::waits::device::{self, Progress};
 
 /// A collective that every member has entered and that does not complete.
 #[derive(Clone, Debug)]

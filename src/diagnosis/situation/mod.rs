@@ -13,8 +13,7 @@ use crate::evidence::event::CallId;
 use crate::model::{Group, GroupId, Join, JoinedCall, Model, Process};
 use crate::speed::communication;
 use crate::speed::lateness::Straggler;
-use crate::trends::growth;
-use crate::trends::growth::Grower;
+use crate::trends::growth::{self, Grower};
 use crate::waits::Waits;
 use crate::waits::device;
 

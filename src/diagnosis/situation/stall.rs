@@ -126,9 +126,10 @@ impl Situation<'_> {
     /// The stalls of a group: places where ranks wait for members that no earlier stall accounts
     /// for.
     pub(super) fn stalls_of(&self, group: &Group) -> Vec<Stall> {
-        let first = match self.model.not_made_by(group).is_empty() {
-            true => group.first_open(),
-            false => Some(0),
+        let first = if self.model.not_made_by(group).is_empty() {
+            group.first_open()
+        } else {
+            Some(0)
         };
         let Some(first) = first else {
             return Vec::new();

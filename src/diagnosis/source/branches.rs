@@ -8,8 +8,7 @@ use ddp_doctor_proto::report::Where;
 use crate::evidence::event::Guard;
 use crate::model::parse;
 use crate::situation::Situation;
-use crate::situation::contract;
-use crate::situation::contract::Breach;
+use crate::situation::contract::{self, Breach};
 use crate::source::guards;
 use crate::words;
 

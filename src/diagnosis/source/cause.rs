@@ -13,8 +13,7 @@ use crate::evidence::event::Guard;
 use crate::model::{Ending, Exception, GroupId, Process};
 use crate::situation::Situation;
 use crate::source::guards;
-use crate::words;
-use crate::words::Ranks;
+use crate::words::{self, Ranks};
 
 /// A cause with its evidence.
 #[derive(Clone, Debug)]

@@ -119,9 +119,12 @@ impl Exhausted {
     /// ahead.
     fn of(room: Option<Room>, left: u64, limit: u64, trend: &Trend, growth: &Growth) -> Self {
         let left_now = left as f64;
-        let at = |slope: f64| match slope > 0.0 {
-            true => left_now / slope,
-            false => f64::INFINITY,
+        let at = |slope: f64| {
+            if slope > 0.0 {
+                left_now / slope
+            } else {
+                f64::INFINITY
+            }
         };
         let passed = growth.unmeasured as f64;
         let ahead = |steps: f64| (steps - passed).max(0.0);
@@ -287,9 +290,10 @@ fn place(grower: &Grower<'_>, timing: &Timing) -> GrowsIn {
         let is_told = !it.lasts || it.end.is_in_sight(&it.growth);
         it.room.kind == RoomKind::Shm && is_told && is_first(&it)
     };
-    match fillings(grower.process, timing).any(fills) {
-        true => GrowsIn::Shm,
-        false => GrowsIn::Shared,
+    if fillings(grower.process, timing).any(fills) {
+        GrowsIn::Shm
+    } else {
+        GrowsIn::Shared
     }
 }
 
@@ -319,9 +323,10 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
 fn in_host(memory: &Memory, growth: &Growth, together: &Trend) -> Option<Exhausted> {
     let rooms = memory.rooms().into_iter();
     let ends = rooms.map(|room| {
-        let trend = match room.is_its_own() {
-            true => &growth.trend,
-            false => together,
+        let trend = if room.is_its_own() {
+            &growth.trend
+        } else {
+            together
         };
         Exhausted::of(Some(room), room.left(), room.limit, trend, growth)
     });

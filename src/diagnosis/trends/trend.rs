@@ -60,9 +60,10 @@ impl Trend {
         let half = WITHIN * deviation / 2.0;
         let middle = slopes.len() as f64 / 2.0;
         let rank = |at: f64| slopes[(at.max(0.0) as usize).min(slopes.len() - 1)];
-        let z = match deviation > 0.0 {
-            true => (rises.abs() - 1).max(0) as f64 / deviation * rises.signum() as f64,
-            false => 0.0,
+        let z = if deviation > 0.0 {
+            (rises.abs() - 1).max(0) as f64 / deviation * rises.signum() as f64
+        } else {
+            0.0
         };
         let slope = median(&slopes);
         Some(Self {

@@ -10,8 +10,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::{Call, Stacks};
 use crate::model::{Group, Model, Process};
-use crate::stacks;
-use crate::stacks::{What, is_in_driver};
+use crate::stacks::{self, What, is_in_driver};
 use crate::timing::Timing;
 
 /// A thread that uses less than this fraction of the time (its inverse) is waiting.
@@ -47,9 +46,10 @@ pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
     let mut before = process.queued.iter().filter(before);
     let Some(first) = before.clone().next() else {
         // Completed calls leave the queue, but so do calls beyond its limit.
-        return match process.queue_cut {
-            true => Progress::Unknown,
-            false => Progress::Complete,
+        return if process.queue_cut {
+            Progress::Unknown
+        } else {
+            Progress::Complete
         };
     };
     if !before.any(|queued| process.followed.contains(&queued.id)) {

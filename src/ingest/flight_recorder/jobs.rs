@@ -54,9 +54,10 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
         job.add(it, remarks);
     }
     for (path, text) in unreadable {
-        let job = match one_job {
-            true => jobs.values_mut().next(),
-            false => jobs.get_mut(&folder(&path)),
+        let job = if one_job {
+            jobs.values_mut().next()
+        } else {
+            jobs.get_mut(&folder(&path))
         };
         if let (Some(job), Some(rank)) = (job, rank::named(&path)) {
             let text = format!("its dump cannot be read: {text}");

@@ -166,9 +166,10 @@ impl Machine {
 
     fn int<const N: usize>(&mut self, bytes: &[u8], signed: bool) -> Step<()> {
         let number = self.length::<N>(bytes)? as i64;
-        let number = match signed {
-            true => i64::from(number as u32 as i32),
-            false => number,
+        let number = if signed {
+            i64::from(number as u32 as i32)
+        } else {
+            number
         };
         self.push(Value::Int(number))
     }

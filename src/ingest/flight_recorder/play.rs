@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
-use ddp_doctor_proto::{DType, NoteKind, Op, ReduceOp};
+use ddp_doctor_proto::{DType, NoteKind, Op};
 
 use super::dump::{Dump, Entry};
 use super::groups::Groups;
@@ -261,37 +261,29 @@ impl<'a> Play<'a> {
         let entry = &dump.entries[at];
         let threads = || dump.entries.iter().map(|it| &it.thread);
         let thread = threads().position(|it| *it == entry.thread).unwrap_or(0);
-        let stream = match self.calls[&rank].one_stream {
-            true => 1,
-            false => unit.group as u64 + 2,
+        let stream = if self.calls[&rank].one_stream {
+            1
+        } else {
+            unit.group as u64 + 2
         };
         Call {
-            id,
-            at: Timestamp(entry.created),
-            thread: ThreadId(thread as u32),
             group: Some(Arc::clone(&group.info)),
             seq: unit.seq,
-            op: entry.op,
             dtype: entry.dtype,
-            reduce_op: ReduceOp::Unspecified,
-            root: None,
-            peer: None,
-            tag: None,
             numel: entry.numel,
             shape: entry.shape.clone(),
             tensors: entry.tensors,
-            takes_all: false,
-            is_async: false,
             on_stream: (!is_on_host(&entry.backend)).then_some(OnStream {
                 stream,
                 launch: unit.launch,
             }),
-            beneath: None,
-            hidden: false,
-            splits: [Vec::new(), Vec::new()],
-            step: 0,
-            phase: None,
             place: entry.place.clone(),
+            ..Call::new(
+                id,
+                Timestamp(entry.created),
+                ThreadId(thread as u32),
+                entry.op,
+            )
         }
     }
 

@@ -59,9 +59,10 @@ impl Calls {
             let Some(group) = groups.of_entry(rank, entry) else {
                 continue;
             };
-            let together = match ends.contains(&(&*entry.group, entry.seq)) {
-                true => coalesced(dump, at),
-                false => Vec::new(),
+            let together = if ends.contains(&(&*entry.group, entry.seq)) {
+                coalesced(dump, at)
+            } else {
+                Vec::new()
             };
             let Some((&end, inner)) = together.split_last().filter(|(_, it)| !it.is_empty()) else {
                 units.push(unit(
@@ -180,9 +181,12 @@ fn coalesced(dump: &Dump, at: usize) -> Vec<usize> {
     /// Maximum distance between the first and the last entry of a coalesced group.
     const REACH: usize = 4096;
     let first = &dump.entries[at];
-    let number = |entry: &Entry| match first.is_message {
-        true => entry.seq_of_messages,
-        false => entry.seq,
+    let number = |entry: &Entry| {
+        if first.is_message {
+            entry.seq_of_messages
+        } else {
+            entry.seq
+        }
     };
     let mut found = vec![at];
     let later = dump.entries.iter().enumerate().skip(at + 1).take(REACH);

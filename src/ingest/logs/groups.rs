@@ -242,29 +242,19 @@ fn issue(job: &mut Job, rank: u32, thread: u32, group: Option<&Arc<GroupInfo>>, 
         .and_then(|it| in_collective(it.stacks.last()?))
         .and_then(|it| it.1);
     let call = Call {
-        id: CallId(u64::from(thread)),
-        at: waiting.since,
-        thread: ThreadId(thread),
         group: group.cloned(),
         seq: waiting.seq,
-        op: waiting.op,
         dtype: dtype(&waiting.dtype),
-        reduce_op: ddp_doctor_proto::ReduceOp::default(),
-        root: None,
-        peer: None,
-        tag: None,
         numel: waiting.numel,
         shape: waiting.shape.clone(),
         tensors: if waiting.op.is_coalesced() { 2 } else { 1 },
-        takes_all: false,
-        is_async: false,
-        on_stream: None,
-        beneath: None,
-        hidden: false,
-        splits: [Vec::new(), Vec::new()],
-        step: 0,
-        phase: None,
         place: place.map(Arc::new),
+        ..Call::new(
+            CallId(u64::from(thread)),
+            waiting.since,
+            ThreadId(thread),
+            waiting.op,
+        )
     };
     let issued = Event::Issued {
         process: process(rank),

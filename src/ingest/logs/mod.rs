@@ -44,7 +44,7 @@ mod traceback;
 pub use events::{Evidence, evidence};
 pub use report::Claims;
 
-/// Maximum number of processes whose lines are told apart in one file.
+/// Maximum number of processes that are distinguished in one file.
 const MAX_STREAMS: usize = 65_536;
 /// Maximum depth of the folders of a launcher.
 const MAX_DEPTH: usize = 4;

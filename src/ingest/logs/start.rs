@@ -280,28 +280,7 @@ fn barriers(job: &mut Job) {
 
 fn call(op: Op, at: Timestamp, seq: u64) -> Call {
     Call {
-        id: CallId(1),
-        at,
-        thread: ThreadId(1),
-        group: None,
         seq,
-        op,
-        dtype: ddp_doctor_proto::DType::default(),
-        reduce_op: ddp_doctor_proto::ReduceOp::default(),
-        root: None,
-        peer: None,
-        tag: None,
-        numel: None,
-        shape: None,
-        tensors: 1,
-        takes_all: false,
-        is_async: false,
-        on_stream: None,
-        beneath: None,
-        hidden: false,
-        splits: [Vec::new(), Vec::new()],
-        step: 0,
-        phase: None,
-        place: None,
+        ..Call::new(CallId(1), at, ThreadId(1), op)
     }
 }

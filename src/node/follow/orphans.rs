@@ -6,8 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use ddp_doctor_agent::blackbox::Reader;
 
-use crate::node::follow::boxes;
-use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::boxes::{self, BoxDir};
 use crate::node::sample::proc;
 
 /// A living rank.

@@ -20,8 +20,7 @@ use gimli::{EndianArcSlice, LittleEndian, SectionId};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ReadCache};
 
-use crate::node::stacks::maps;
-use crate::node::stacks::maps::{FileId, Loaded};
+use crate::node::stacks::maps::{self, FileId, Loaded};
 use crate::node::stacks::native::readable;
 
 /// Maximum size of a section that is read, in bytes.

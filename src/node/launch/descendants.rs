@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::node::sample::environment;
-use crate::node::sample::proc;
-use crate::node::sample::proc::Stat;
+use crate::node::sample::proc::{self, Stat};
 
 /// Ages at which a process is checked, since it may still have to call `exec` or to load PyTorch.
 const CHECKS: [Duration; 7] = [

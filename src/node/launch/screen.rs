@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::Report;
 use ddp_doctor_proto::v1;
 
-use crate::node::follow;
-use crate::node::follow::{Commander, Secured};
+use crate::node::follow::{self, Commander, Secured};
 use crate::node::launch::job::KILLED_STATUS;
 use crate::node::launch::kill::{Condemned, Judge, Patience};
 use crate::node::sys::PidFd;

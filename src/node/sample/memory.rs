@@ -11,10 +11,8 @@ use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use crate::diagnosis::event::OomKills;
 use crate::node::follow::rank::Rank;
-use crate::node::sample::cgroup;
-use crate::node::sample::cgroup::{MemoryGroup, Usage};
-use crate::node::sample::proc;
-use crate::node::sample::proc::Watched;
+use crate::node::sample::cgroup::{self, MemoryGroup, Usage};
+use crate::node::sample::proc::{self, Watched};
 use crate::node::ship::outbox::Outbox;
 use crate::node::timing::Timing;
 

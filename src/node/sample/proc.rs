@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
-use crate::node::sys;
-use crate::node::sys::PidFd;
+use crate::node::sys::{self, PidFd};
 
 /// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,8 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::evidence::journal::{JournalError, Writer};
 use crate::node::Say;
-use crate::node::sys;
-use crate::node::sys::Space;
+use crate::node::sys::{self, Space};
 use crate::node::timing::Timing;
 
 /// Estimated bytes of a batch: far below what a frame or a message may have.

@@ -20,15 +20,13 @@ use tokio::sync::watch;
 
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
-use crate::node::follow::boxes;
-use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::boxes::{self, BoxDir};
 use crate::node::follow::names;
 use crate::node::follow::{Command, Commander, Follower};
 use crate::node::launch::Launch;
 use crate::node::launch::rundir::RunDir;
 use crate::node::sample::proc;
-use crate::node::ship::attach;
-use crate::node::ship::attach::{Concluded, Coordinator, Diagnosis};
+use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
 use crate::node::ship::outbox::{Journal, Outbox};
 use crate::node::ship::socket;
 use crate::node::stacks::taker::{Taker, When};

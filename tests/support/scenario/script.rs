@@ -904,30 +904,9 @@ fn info(scenario: &Scenario, name: &str, description: &str, members: &[u32]) -> 
 /// A call with only an id, a time and an operation.
 fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
     Call {
-        id,
-        at,
-        thread: ThreadId(1),
-        group: None,
-        seq: 0,
-        op,
-        dtype: DType::Unspecified,
-        reduce_op: ReduceOp::Unspecified,
-        root: None,
-        peer: None,
         // c10d's default tag.
         tag: op.is_point_to_point().then_some(0),
-        numel: None,
-        shape: None,
-        tensors: 1,
-        takes_all: false,
-        is_async: false,
-        on_stream: None,
-        beneath: None,
-        hidden: false,
-        splits: [Vec::new(), Vec::new()],
-        step: 0,
-        phase: None,
-        place: None,
+        ..Call::new(id, at, ThreadId(1), op)
     }
 }
 

@@ -44,9 +44,10 @@ fn find(name: &'static CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     let says = says
         .iter()
         .any(|it| name.to_bytes().ends_with(it.to_bytes()));
-    match says {
-        true => say as extern "C" fn() -> *const c_char as *mut c_void,
-        false => refuse as extern "C" fn() -> c_int as *mut c_void,
+    if says {
+        say as extern "C" fn() -> *const c_char as *mut c_void
+    } else {
+        refuse as extern "C" fn() -> c_int as *mut c_void
     }
 }
 

@@ -11,8 +11,7 @@ use crate::findings::mismatch::divergence;
 use crate::findings::view::rank_calls;
 use crate::findings::view::{last_call, with_place};
 use crate::model::{Ending, Exception, Process};
-use crate::situation::contract;
-use crate::situation::contract::{Breach, Kind};
+use crate::situation::contract::{self, Breach, Kind};
 use crate::situation::{Divergence, Origin, Situation, Stall};
 
 /// Maximum number of parameters that a sentence names.

@@ -5,10 +5,8 @@ use ddp_doctor_proto::catalogue;
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::Situation;
-use crate::situation::contract;
-use crate::situation::contract::Kind;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::situation::contract::{self, Kind};
+use crate::words::{self, Ranks, number};
 
 /// DD405: gradients that DDP does not average.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

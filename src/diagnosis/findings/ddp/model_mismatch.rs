@@ -4,13 +4,11 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, Parameter};
 
-use crate::findings::ddp::breach;
-use crate::findings::ddp::breach::Consequence;
+use crate::findings::ddp::breach::{self, Consequence};
 use crate::findings::draft::Draft;
 use crate::situation::Situation;
 use crate::situation::contract::{Breach, Difference, Kind, SideOfModel, What};
-use crate::words;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// DD404: different models in one group.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

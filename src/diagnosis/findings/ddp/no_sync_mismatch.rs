@@ -3,14 +3,12 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
 
-use crate::findings::ddp::breach;
-use crate::findings::ddp::breach::Consequence;
+use crate::findings::ddp::breach::{self, Consequence};
 use crate::findings::draft::Draft;
 use crate::situation::Situation;
 use crate::situation::contract::Kind;
 use crate::source::cause;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD406: different boundaries of gradient accumulation.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

@@ -5,12 +5,9 @@ use ddp_doctor_proto::catalogue;
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::Situation;
-use crate::situation::contract;
-use crate::situation::contract::Kind;
-use crate::source::branches;
-use crate::source::branches::Use;
-use crate::words;
-use crate::words::Ranks;
+use crate::situation::contract::{self, Kind};
+use crate::source::branches::{self, Use};
+use crate::words::{self, Ranks};
 
 /// DD403: errors that DDP's reducer raises in the backward.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

@@ -5,10 +5,8 @@ use ddp_doctor_proto::catalogue;
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::Situation;
-use crate::situation::contract;
-use crate::situation::contract::Kind;
-use crate::source::branches;
-use crate::source::branches::Use;
+use crate::situation::contract::{self, Kind};
+use crate::source::branches::{self, Use};
 use crate::words;
 
 /// DD401: gradients missing on all ranks.

@@ -3,17 +3,13 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
 
-use crate::findings::ddp::breach;
-use crate::findings::ddp::breach::Consequence;
+use crate::findings::ddp::breach::{self, Consequence};
 use crate::findings::draft::Draft;
 use crate::situation::Situation;
-use crate::situation::contract;
-use crate::situation::contract::{Breach, Kind};
-use crate::source::branches;
-use crate::source::branches::Use;
+use crate::situation::contract::{self, Breach, Kind};
+use crate::source::branches::{self, Use};
 use crate::source::cause;
-use crate::words;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// DD402: gradients missing on some ranks, or different ones on each.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -105,9 +101,10 @@ fn changes(situation: &Situation<'_>, breach: &Breach) -> Option<String> {
     };
     let had: Vec<(u32, u32)> = breach.root.iter().filter_map(before).collect();
     let most = had.iter().map(|(_, before)| *before).max()?;
-    let up_to = match had.iter().all(|(_, before)| *before == most) {
-        true => "",
-        false => "up to ",
+    let up_to = if had.iter().all(|(_, before)| *before == most) {
+        ""
+    } else {
+        "up to "
     };
     let ranks: Vec<u32> = had.into_iter().map(|(rank, _)| rank).collect();
     Some(format!(

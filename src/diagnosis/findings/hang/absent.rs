@@ -12,8 +12,7 @@ use crate::model::Process;
 use crate::situation::{Situation, Stall};
 use crate::stacks;
 use crate::timing::Timing;
-use crate::words;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// Live ranks that others wait for.
 pub(crate) struct Absent<'a> {
@@ -147,9 +146,12 @@ impl<'a> Absent<'a> {
 /// "its last call was all_reduce #4 at train.py:9"
 pub(crate) fn last_call_of(process: &Process) -> String {
     process.last_call.as_ref().map_or_else(
-        || match process.is_from_text() {
-            true => "its calls are not in the log".to_owned(),
-            false => "it has made no call yet".to_owned(),
+        || {
+            if process.is_from_text() {
+                "its calls are not in the log".to_owned()
+            } else {
+                "it has made no call yet".to_owned()
+            }
         },
         |call| {
             format!(

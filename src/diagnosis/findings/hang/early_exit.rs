@@ -11,8 +11,7 @@ use crate::findings::mismatch::sequence_slip;
 use crate::model::{JoinedCall, Process, Side};
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
-use crate::words;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// DD102: ranks that ended, or destroyed the group, before their last collective.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

@@ -11,8 +11,7 @@ use ddp_doctor_proto::report::{
     CallState, Certificate, CertificateKind, Confidence, RankCall, Timestamp,
 };
 
-use crate::evidence::align;
-use crate::evidence::align::OddOnes;
+use crate::evidence::align::{self, OddOnes};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::hang::cycle;
@@ -21,14 +20,12 @@ use crate::findings::hang::stuck_outside::where_it_is;
 use crate::findings::view::rank_calls;
 use crate::findings::view::{blocked_call, describe, with_place};
 use crate::model::{Group, GroupId, Request, Wait, World, is_inside};
-use crate::situation::creations;
-use crate::situation::creations::Mismatch;
+use crate::situation::creations::{self, Mismatch};
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
 use crate::stacks;
 use crate::waits::Blocked;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD114: groups that some ranks do not create, or create differently.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -117,9 +114,10 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
             let inside = is_inside(process, &asked.call);
             let until = process.end.map_or(situation.now, |end| end.at);
             let waited = until.since(asked.call.at).as_millis() as u64;
-            let call = match inside {
-                true => describe(rank, CallState::Waiting, Some(waited), &asked.call),
-                false => describe(rank, CallState::Returned, None, &asked.call),
+            let call = if inside {
+                describe(rank, CallState::Waiting, Some(waited), &asked.call)
+            } else {
+                describe(rank, CallState::Returned, None, &asked.call)
             };
             Some((asked.call.op, call))
         });
@@ -167,9 +165,10 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     let mut requests: Vec<&&Request> = mismatch.requests.iter().collect();
     requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
     let parts: Vec<String> = requests.iter().map(part).collect();
-    let order = match mismatch.is_other_order(model) {
-        true => "; they create the same groups in another order",
-        false => "",
+    let order = if mismatch.is_other_order(model) {
+        "; they create the same groups in another order"
+    } else {
+        ""
     };
     draft.summary = format!("{}{order}", parts.join(", where "));
     let asked = requests.iter().flat_map(|request| request.ranks.values());
@@ -310,17 +309,19 @@ fn of_stall(
         .copied()
         .filter(|rank| !group.members.contains_key(rank))
         .collect();
-    let does = match not_begun.len() == absent.len() {
-        true => number(absent, "has not created", "have not created"),
-        false => number(
+    let does = if not_begun.len() == absent.len() {
+        number(absent, "has not created", "have not created")
+    } else {
+        number(
             absent,
             "has not returned from creating",
             "have not returned from creating",
-        ),
+        )
     };
-    let made_in = match is_communicator(group) {
-        true => "NCCL, which creates it".into(),
-        false => words::call(&waiting.1.call),
+    let made_in = if is_communicator(group) {
+        "NCCL, which creates it".into()
+    } else {
+        words::call(&waiting.1.call)
     };
     draft.summary = format!(
         "{} {does} {}; {} {} for {} in {made_in}",
@@ -373,14 +374,15 @@ fn of_stall(
         ));
     }
     draft.why.extend(other_name(situation, group, &not_begun));
-    draft.next = match is_communicator(group) {
-        true => vec![format!(
+    draft.next = if is_communicator(group) {
+        vec![format!(
             "Find out why {} {} not create it. All ranks of a communicator create it together; PyTorch \
              creates one with the first collective of a group, which has to be the same on all of them.",
             Ranks(absent),
             number(absent, "does", "do"),
-        )],
-        false => next_steps(),
+        )]
+    } else {
+        next_steps()
     };
     Some(draft)
 }

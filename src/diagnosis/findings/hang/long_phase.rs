@@ -17,8 +17,7 @@ use crate::model::{Group, Process};
 use crate::situation::{Origin, Situation, Stall};
 use crate::stacks;
 use crate::timing::Timing;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// PyTorch's default timeout of a group (`torch.distributed.constants`).
 const DEFAULT: Duration = Duration::from_secs(30 * 60);

@@ -37,9 +37,10 @@ pub(crate) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
         }
     }
     for (function, ranks) in standing {
-        let keeps = match function.contains("Init") || function.contains("Split") {
-            true => "the communicator is still being created, which needs all its ranks",
-            false => "NCCL has not returned from it",
+        let keeps = if function.contains("Init") || function.contains("Split") {
+            "the communicator is still being created, which needs all its ranks"
+        } else {
+            "NCCL has not returned from it"
         };
         why.push(format!(
             "{} {} in {function}, which the call leads to: {keeps}.",

@@ -10,10 +10,8 @@ use crate::findings::startup::rendezvous_incomplete;
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
-use crate::stacks;
-use crate::stacks::Activity;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::stacks::{self, Activity};
+use crate::words::{self, Ranks, number};
 
 /// DD101: live ranks that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

@@ -7,8 +7,7 @@ use crate::findings::hang::cycle;
 use crate::model::Side;
 use crate::situation::Situation;
 use crate::waits::Blocked;
-use crate::words;
-use crate::words::Ranks;
+use crate::words::{self, Ranks};
 
 /// DD112: cycles of waits with a point-to-point call.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

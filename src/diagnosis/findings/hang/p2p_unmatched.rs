@@ -6,16 +6,14 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCal
 
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::early_exit;
-use crate::findings::hang::early_exit::victims;
+use crate::findings::hang::early_exit::{self, victims};
 use crate::findings::hang::{cycle, message, stuck_outside};
 use crate::findings::view::{made_call, waiting_call};
 use crate::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
 use crate::situation::{Origin, Situation, Stall};
 use crate::stacks;
 use crate::waits::Blocked;
-use crate::words;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// DD113: point-to-point calls without a matching partner.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -281,9 +279,10 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     draft.why = vec![format!(
         "{} {} alive, and {} made no matching call: {call} in {} has no partner.",
         Capital(Ranks(absent)),
-        match over {
-            true => number(absent, "was", "were"),
-            false => number(absent, "is", "are"),
+        if over {
+            number(absent, "was", "were")
+        } else {
+            number(absent, "is", "are")
         },
         number(absent, "has", "have"),
         words::group(&group.info),

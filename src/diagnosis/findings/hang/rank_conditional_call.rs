@@ -11,10 +11,8 @@ use crate::findings::view::rank_calls;
 use crate::model::GroupId;
 use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
 use crate::source::cause::Reading;
-use crate::source::guards;
-use crate::source::guards::Parting;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::source::guards::{self, Parting};
+use crate::words::{self, Ranks, number};
 
 /// DD117: calls under a condition on the rank.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

@@ -10,8 +10,7 @@ use crate::findings::view::rank_calls;
 use crate::model::{Ending, Process};
 use crate::situation::{Inside, Origin, Situation, Stall};
 use crate::source::cause;
-use crate::words;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// DD116: collectives that do not complete although all members have entered.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -126,15 +125,12 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         &back,
     );
     draft.why = vec![
-        match on_device {
-            false => {
-                "No rank is missing and the calls agree: the fault is below them, in the network, a \
-                 device or its driver."
-            }
-            true => {
-                "No rank is missing and the calls agree: the fault is below them, in the network, a \
+        if on_device {
+            "No rank is missing and the calls agree: the fault is below them, in the network, a \
                  device, or a kernel before the call on its stream."
-            }
+        } else {
+            "No rank is missing and the calls agree: the fault is below them, in the network, a \
+                 device or its driver."
         }
         .into(),
     ];
@@ -250,9 +246,10 @@ fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
             let members = &group.info.key.members;
             let peer = members.get(transfer.peer as usize);
             let peer = peer.map_or_else(|| "?".to_owned(), u32::to_string);
-            let way = match transfer.is_send {
-                true => "send to",
-                false => "receive from",
+            let way = if transfer.is_send {
+                "send to"
+            } else {
+                "receive from"
             };
             format!(
                 "Rank {rank}'s {way} rank {peer} on channel {} had not moved for {} when this was \

@@ -10,10 +10,8 @@ use crate::findings::draft::Draft;
 use crate::findings::hang::absent::{Absent, last_call_of};
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
-use crate::stacks;
-use crate::stacks::{Activity, What};
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::stacks::{self, Activity, What};
+use crate::words::{self, Ranks, number};
 
 /// DD204: ranks without progress that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

@@ -20,8 +20,7 @@ use crate::findings::view::last_call;
 use crate::model::{Crossing, Group, Process, Unawaited};
 use crate::situation::Situation;
 use crate::source::cause;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Minimum number of such calls at one line.
 const SEVERAL: usize = 3;

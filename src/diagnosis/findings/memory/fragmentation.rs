@@ -8,8 +8,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
 use crate::model::{Device, Process};
 use crate::situation::Situation;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Minimum number of retries, which must occur in at least two intervals between samples.
 const RETRIES: u64 = 2;

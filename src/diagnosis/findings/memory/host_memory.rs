@@ -15,10 +15,8 @@ use crate::findings::memory::oom_forecast;
 use crate::findings::process::rank_died;
 use crate::model::{Ending, Process, RoomKind, libc_signal};
 use crate::situation::Situation;
-use crate::trends::growth;
-use crate::trends::growth::{Grower, GrowsIn};
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::trends::growth::{self, Grower, GrowsIn};
+use crate::words::{self, Ranks, number};
 
 /// Maximum time between the ends of processes that may share one count of kills.
 const MOMENTS: Duration = Duration::from_secs(10);

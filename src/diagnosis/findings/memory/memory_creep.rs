@@ -1,16 +1,12 @@
 //! DD503 memory-creep: the memory of a rank grows steadily with every step.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::Confidence;
 
-use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::memory::oom_forecast::{look_for, of, shared, went};
-use crate::findings::view::last_call;
+use crate::findings::draft::Draft;
+use crate::findings::memory::oom_forecast::{about_growers, look_for, of, shared, went};
 use crate::situation::Situation;
-use crate::trends::growth;
-use crate::trends::growth::Grower;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::trends::growth::{self, Grower};
+use crate::words::{self, Ranks, number};
 
 /// Minimum step that the growth must reach if the end of the input is not recorded.
 const LONG: u64 = 200;
@@ -48,16 +44,7 @@ fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
         .filter(|it| slope(it) >= SHARE * slope(&most))
         .copied()
         .collect();
-    growers.sort_by_key(|grower| (grower.rank, grower.device));
-    growers.dedup_by_key(|grower| grower.rank);
-    let mut draft = Draft::new(&catalogue::DD503, KeyPlace::Job, most.growth.at);
-    draft.confidence = Confidence::Supported;
-    draft.root = growers.iter().map(|grower| grower.rank).collect();
-    draft.root_confidence = Confidence::Supported;
-    draft.per_rank = growers
-        .iter()
-        .map(|grower| last_call(grower.rank, grower.process))
-        .collect();
+    let mut draft = about_growers(&catalogue::DD503, &mut growers, most.growth.at);
     draft.summary = format!(
         "the {} of {} {} by {}{} with every step",
         of(most),

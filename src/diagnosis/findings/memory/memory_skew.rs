@@ -7,8 +7,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
 use crate::model::{Ending, Process, Series};
 use crate::situation::Situation;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Number of last steps in which the rank must have held more than its peers.
 const STEPS: u64 = 20;

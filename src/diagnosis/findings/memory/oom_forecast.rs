@@ -1,17 +1,16 @@
 //! DD502 oom-forecast: the memory of a rank grows and reaches its limit in a known number of steps.
 
-use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::Confidence;
-
 use std::time::Duration;
+
+use ddp_doctor_proto::catalogue::{self, Code};
+use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
 use crate::model::{Memory, RoomKind};
 use crate::situation::Situation;
 use crate::trends::growth::{Exhausted, Grower, GrowsIn};
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Maximum steps left of further ranks that are named, relative to the first.
 const ALONGSIDE: f64 = 4.0;
@@ -27,15 +26,15 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     draft(&ends).into_iter().collect()
 }
 
-fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
-    let (first, end) = ends.first()?;
-    let alongside = ends
-        .iter()
-        .filter(|(_, it)| it.steps <= ALONGSIDE * end.steps);
-    let mut growers: Vec<&Grower<'_>> = alongside.map(|(grower, _)| *grower).collect();
+/// A draft about the ranks of these growers, without sentences. Leaves one grower per rank.
+pub(crate) fn about_growers(
+    code: &'static Code,
+    growers: &mut Vec<&Grower<'_>>,
+    evidence_at: Timestamp,
+) -> Draft {
     growers.sort_by_key(|grower| (grower.rank, grower.device));
     growers.dedup_by_key(|grower| grower.rank);
-    let mut draft = Draft::new(&catalogue::DD502, KeyPlace::Job, first.growth.at);
+    let mut draft = Draft::new(code, KeyPlace::Job, evidence_at);
     draft.confidence = Confidence::Supported;
     draft.root = growers.iter().map(|grower| grower.rank).collect();
     draft.root_confidence = Confidence::Supported;
@@ -43,6 +42,16 @@ fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
         .iter()
         .map(|grower| last_call(grower.rank, grower.process))
         .collect();
+    draft
+}
+
+fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
+    let (first, end) = ends.first()?;
+    let alongside = ends
+        .iter()
+        .filter(|(_, it)| it.steps <= ALONGSIDE * end.steps);
+    let mut growers: Vec<&Grower<'_>> = alongside.map(|(grower, _)| *grower).collect();
+    let mut draft = about_growers(&catalogue::DD502, &mut growers, first.growth.at);
     let of = of(first);
     let rank = [first.rank];
     let others: Vec<u32> = draft

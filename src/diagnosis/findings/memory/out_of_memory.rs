@@ -8,16 +8,14 @@ use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact};
 
-use crate::evidence::allocation;
-use crate::evidence::allocation::Failed;
+use crate::evidence::allocation::{self, Failed};
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::memory::fragmentation;
 use crate::findings::process::{rank_died, rank_exception};
 use crate::findings::view::{last_call, with_place};
 use crate::model::{Device, Ending, Exception, Process, libc_signal};
 use crate::situation::Situation;
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Divisor of a device's memory: with less of it free, the device counts as nearly full.
 const LITTLE: u64 = 8;
@@ -363,9 +361,10 @@ impl fmt::Display for Free {
         if let Some(asked) = self.asked {
             write!(f, ", {} were asked for", words::bytes(asked))?;
         }
-        f.write_str(match self.would_do() {
-            true => ": without fragmentation it would have been enough.",
-            false => ".",
+        f.write_str(if self.would_do() {
+            ": without fragmentation it would have been enough."
+        } else {
+            "."
         })
     }
 }

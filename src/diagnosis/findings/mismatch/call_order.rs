@@ -10,8 +10,7 @@ use crate::model::Join;
 use crate::situation::{Divergence, Nature, Origin, Situation};
 use crate::source::cause::Reading;
 use crate::waits::order::{Permutation, runs_on};
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD109: swapped collectives of one group.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

@@ -12,10 +12,8 @@ use crate::findings::mismatch::sequence_slip;
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, GroupId, Join, Wait};
 use crate::situation::{Divergence, Origin, Situation};
-use crate::source::cause;
-use crate::source::cause::Reading;
-use crate::words;
-use crate::words::{Capital, Ranks};
+use crate::source::cause::{self, Reading};
+use crate::words::{self, Capital, Ranks};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);

@@ -8,11 +8,9 @@ use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::view::describe;
 use crate::model::{By, Group, GroupId, Slip};
 use crate::situation::{Situation, Stall};
-use crate::source::cause;
-use crate::source::cause::Reading;
+use crate::source::cause::{self, Reading};
 use crate::source::guards;
-use crate::words;
-use crate::words::{Capital, Ranks};
+use crate::words::{self, Capital, Ranks};
 use ddp_doctor_proto::GuardForm;
 
 /// Key of the slip of a group that began before this call.

@@ -9,8 +9,7 @@ use crate::findings::hang::message;
 use crate::findings::view::last_call;
 use crate::model::{Ending, Process, libc_signal};
 use crate::situation::{Origin, Situation, Stall};
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD201: abnormal ends of processes without an exception.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

@@ -1,8 +1,7 @@
 //! DD202 rank-exception: an exception ended a rank, or made it leave the path of the others.
 
 use ddp_doctor_proto::ExceptionKind;
-use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use crate::evidence::allocation;
@@ -15,8 +14,7 @@ use crate::findings::view::rank_calls;
 use crate::findings::view::{last_call, with_place};
 use crate::model::{Exception, Join, Process};
 use crate::situation::{Divergence, Origin, Situation, Stall};
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Key of the finding about a process that this exception ended.
 pub(crate) fn key(rank: u32, pid: u32, exception: &Exception) -> Key {

@@ -10,8 +10,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::message;
 use crate::situation::{Inside, Origin, Situation, Stall};
-use crate::words;
-use crate::words::{Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD203: stopped processes that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

@@ -20,8 +20,7 @@ use crate::findings::view::rank_calls;
 use crate::findings::view::{last_call, with_place};
 use crate::model::{Doing, Ending, GroupId, Process};
 use crate::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
-use crate::words;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// DD205: clean-up calls that the peers do not make.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

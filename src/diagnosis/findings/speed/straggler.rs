@@ -9,8 +9,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{no_call, with_place};
 use crate::situation::Situation;
 use crate::speed::lateness::Straggler;
-use crate::words;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// A draft about ranks that keep the others waiting. `because` ends the summary; `place` is the
 /// line at which the late ranks lose time, if known.

@@ -6,8 +6,7 @@ use crate::findings::draft::Draft;
 use crate::findings::speed::straggler;
 use crate::situation::Situation;
 use crate::speed::lateness::Why;
-use crate::words;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// DD602: stragglers with a slow data loader.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {

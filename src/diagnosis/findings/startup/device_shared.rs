@@ -6,8 +6,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
 use crate::findings::draft::{Draft, Key, KeyPlace};
-use crate::findings::startup::settings;
-use crate::findings::startup::settings::Peers;
+use crate::findings::startup::settings::{self, Peers};
 use crate::findings::startup::skew;
 use crate::model::{Exception, Process};
 use crate::situation::Situation;
@@ -129,9 +128,10 @@ fn misled(sharers: &[(u32, &Process)]) -> Vec<u32> {
             _ => return Vec::new(),
         }
     }
-    match misled.len() == sharers.len() {
-        true => Vec::new(),
-        false => misled,
+    if misled.len() == sharers.len() {
+        Vec::new()
+    } else {
+        misled
     }
 }
 

@@ -10,8 +10,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::joining::{contradiction, describe_joiners};
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, by_place};
-use crate::words;
-use crate::words::Ranks;
+use crate::words::{self, Ranks};
 
 /// Maximum number of ranks that are searched for missing ones.
 const MOST_RANKS: u32 = 1 << 16;

@@ -4,8 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Effect, Severity};
 
 use crate::findings::draft::{Draft, Key};
-use crate::findings::startup::settings;
-use crate::findings::startup::settings::{Peers, Skew};
+use crate::findings::startup::settings::{self, Peers, Skew};
 use crate::findings::startup::{rendezvous_incomplete, skew};
 use crate::model::Process;
 use crate::situation::Situation;

@@ -8,14 +8,12 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::startup::interfaces;
-use crate::findings::startup::interfaces::{Interface, Unusable};
+use crate::findings::startup::interfaces::{self, Interface, Unusable};
 use crate::findings::startup::joining::describe_joiners;
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, ranks, worlds};
-use crate::words;
-use crate::words::Ranks;
+use crate::words::{self, Ranks};
 
 /// Setting with the list of interfaces that a process sees.
 const SEEN: &str = "interfaces";

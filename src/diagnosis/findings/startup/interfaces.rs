@@ -103,9 +103,12 @@ pub(crate) fn unusable(
     };
     let named = |interface: &Interface| {
         let mut names = rest.split(',').map(str::trim);
-        names.any(|name| match exact {
-            true => interface.name == name,
-            false => interface.name.starts_with(name),
+        names.any(|name| {
+            if exact {
+                interface.name == name
+            } else {
+                interface.name.starts_with(name)
+            }
         })
     };
     let found: Vec<&Interface> = seen.iter().filter(|it| named(it) != leave_out).collect();

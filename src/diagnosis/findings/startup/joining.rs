@@ -8,8 +8,7 @@ use crate::findings::draft::Draft;
 use crate::findings::view::describe;
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, ranks};
-use crate::words;
-use crate::words::Ranks;
+use crate::words::{self, Ranks};
 
 /// Fills in the calls of the joiners, the start of the wait, and the victims.
 pub(crate) fn describe_joiners(

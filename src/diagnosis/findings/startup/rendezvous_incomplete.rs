@@ -14,11 +14,9 @@ use crate::findings::view::no_call;
 use crate::model::{Process, libc_signal};
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, by_launch, by_place};
-use crate::stacks;
-use crate::stacks::Activity;
+use crate::stacks::{self, Activity};
 use crate::timing::Timing;
-use crate::words;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// Time in which a launcher starts the next process of a rank: a restart, or the program after a
 /// check.

@@ -295,9 +295,10 @@ pub(crate) fn means_something(name: &str, value: Option<&str>) -> bool {
 fn proof(name: &str, one: (&Process, Option<&str>), other: (&Process, Option<&str>)) -> Vec<Fact> {
     let joins = |process| Some(Joiner::of(process)?.fact());
     let has = |(process, value): (&Process, Option<&str>)| {
-        let name = match VERSIONS.iter().any(|(version, ..)| *version == name) {
-            true => name.to_owned(),
-            false => format!("{VARIABLE}{name}"),
+        let name = if VERSIONS.iter().any(|(version, ..)| *version == name) {
+            name.to_owned()
+        } else {
+            format!("{VARIABLE}{name}")
         };
         setting(process, name, value)
     };

@@ -5,8 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
 use crate::findings::draft::{Draft, Key};
-use crate::findings::startup::settings;
-use crate::findings::startup::settings::Peers;
+use crate::findings::startup::settings::{self, Peers};
 use crate::findings::startup::skew;
 use crate::model::{Exception, Process};
 use crate::situation::Situation;

@@ -95,14 +95,15 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
         "Together these processes are ranks 0–{} of a world of {size}, each of them once, but they do not meet at one address.",
         size.saturating_sub(1)
     )];
-    draft.next = vec![match several_hosts {
-        true => "Use an address of the host of rank 0 that the other hosts reach, not localhost.",
-        false => {
+    draft.next = vec![
+        if several_hosts {
+            "Use an address of the host of rank 0 that the other hosts reach, not localhost."
+        } else {
             "Let the launcher set MASTER_ADDR and MASTER_PORT; find out what changes them on these \
              ranks."
         }
-    }
-    .into()];
+        .into(),
+    ];
     let proof = one_launcher.map(|[one, other]| contradiction(&one, &other));
     Some(draft.proved_by(proof))
 }

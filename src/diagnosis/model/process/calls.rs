@@ -105,9 +105,10 @@ impl Process {
     /// Appends a call to the queue, if it occupies a stream.
     fn queue(&mut self, call: &Arc<Call>) {
         if call.queued_on().is_some() {
-            let kept = match self.followed.is_empty() {
-                true => KEPT_QUEUED,
-                false => KEPT_UNDER_WAY,
+            let kept = if self.followed.is_empty() {
+                KEPT_QUEUED
+            } else {
+                KEPT_UNDER_WAY
             };
             while self.queued.len() >= kept {
                 let oldest = self.queued.pop_front();
@@ -215,9 +216,10 @@ impl Process {
         let (mut complete, mut under_way) = (Vec::new(), VecDeque::new());
         for call in self.queued.drain(..) {
             let behind = call.id > id || call.on_stream.is_some_and(|on| on.stream != stream);
-            match behind {
-                true => under_way.push_back(call),
-                false => complete.push(call.id),
+            if behind {
+                under_way.push_back(call);
+            } else {
+                complete.push(call.id);
             }
         }
         for id in &complete {
