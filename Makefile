@@ -40,8 +40,10 @@ venv=$(VENV); \
 export DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" RUST_TEST_THREADS=$$((2 * $$(nproc))); \
 part "build" $(CARGO) build --workspace --all-targets --all-features; \
 part "Rust tests" $(CARGO) test --workspace --all-features --no-fail-fast $(FLAGS); \
-part "Python tests" env DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so" \
-    "$$venv/bin/python" -m unittest discover -s agent/python/tests -t agent/python/tests
+export DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so"; \
+modules() { (cd agent/python/tests && printf '%s\n' test_*.py); }; \
+python() { xargs -P "$$(nproc)" -n 1 "$$venv/bin/python" -m unittest discover -s agent/python/tests -p; }; \
+part "Python tests" python < <(modules)
 endef
 
 # Live jobs with other versions of PyTorch: make test-versions VERSIONS="2.4.1 2.8.0". Each needs 5 GB of disk.
