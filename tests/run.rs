@@ -727,7 +727,10 @@ fn ranks_that_outlive_run_can_be_inspected() {
         Running::start(command.arg("--attach").arg(&run_dir))
     };
     let is_found = || {
-        let is_it = |it: &Report| it.ranks.len() == 4 && it.findings[0].code == "DD102";
+        let is_it = |it: &Report| {
+            let first = it.findings.first();
+            it.ranks.len() == 4 && first.is_some_and(|it| it.code == "DD102")
+        };
         eventually("the hang is found again", || reports().iter().any(is_it));
     };
     let mut coordinator = attach();

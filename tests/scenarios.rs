@@ -1,5 +1,6 @@
 //! The engine on the scenario files in `tests/scenarios`.
 
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread;
@@ -11,6 +12,8 @@ fn every_scenario_meets_its_expectations() {
     let mut files = Vec::new();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
     collect(&folder, &mut files);
+    let selected = std::env::var("SCENARIO").unwrap_or_default();
+    files.retain(|file| file.to_string_lossy().contains(&selected));
     println!("{} scenarios", files.len());
     assert!(!files.is_empty(), "no scenario was found");
     let next = Mutex::new(files.iter());
@@ -21,7 +24,8 @@ fn every_scenario_meets_its_expectations() {
                 let pop = || next.lock().unwrap().next();
                 while let Some(file) = pop() {
                     let text = std::fs::read_to_string(file).unwrap();
-                    let result = Scenario::parse(&text).and_then(|scenario| scenario.check());
+                    let check = || Scenario::parse(&text).and_then(|scenario| scenario.check());
+                    let result = catch_unwind(check).unwrap_or_else(|_| Err("panicked".into()));
                     let failed = |failure| format!("{}: {failure}", file.display());
                     failures.lock().unwrap().extend(result.err().map(failed));
                 }

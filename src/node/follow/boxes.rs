@@ -17,17 +17,17 @@ use crate::node::sample::proc;
 use crate::node::ship::socket;
 use crate::node::sys;
 
-/// Where shared memory is mounted.
+/// Mount point of shared memory.
 pub const SHARED_MEMORY: &str = "/dev/shm";
 /// Free bytes below which shared memory is left alone: it belongs to the job.
 const MIN_FREE: u64 = 32 << 20;
-/// File that says whose directory it is.
+/// File with the owner of a directory.
 const OWNER: &str = "owner";
 /// Longest such file, in bytes.
 const MAX_OWNER: u64 = 64 << 10;
 /// The folder there in which programs find NCCL, where it is to be found in ours.
 pub const NCCL_FOLDER: &str = "nccl";
-/// How long boxes lie that nobody has taken: ranks that no `run` started left them.
+/// Age after which boxes without an owner are removed: ranks that no `run` started made them.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 /// Time limit for the cleanup of dead runs before a run: their directories may be on a mount that does
 /// not answer.
@@ -281,10 +281,10 @@ pub fn user_dir(shared_memory: &Path) -> PathBuf {
     shared_memory.join(format!("ddp-doctor-{}", sys::user_id()))
 }
 
-/// Clears away what runs left that were killed: their boxes go to their run directories.
+/// Moves the boxes of runs that were killed to their run directories.
 ///
-/// A directory without an owner's file is one that ranks made for themselves: it is left as it is for
-/// a while, for whoever wants to look into it. One with a living rank is in use.
+/// A directory without an [`OWNER`] file was made by ranks that no `run` started: it is kept for a
+/// while, so that it can be analyzed. A directory with a living rank is in use.
 fn sweep(user: &Path) {
     let Ok(entries) = fs::read_dir(user) else {
         return;
@@ -301,7 +301,8 @@ fn sweep(user: &Path) {
         let Some(alive) = lines.next().and_then(owner_is_alive) else {
             continue;
         };
-        let boxes = boxes_in(&dir).unwrap_or_default();
+        // A directory that cannot be read may contain evidence.
+        let Ok(boxes) = boxes_in(&dir) else { continue };
         if alive || boxes.iter().any(|file| writer_is_alive(file)) {
             continue;
         }
@@ -316,8 +317,7 @@ fn sweep(user: &Path) {
     }
 }
 
-/// Whether nobody has made a box there for a long time, nobody lives who has made one, and nobody
-/// follows them.
+/// Whether the directory is old, no writer of its boxes is alive, and no process follows it.
 fn is_forgotten(dir: &Path) -> bool {
     let Ok(metadata) = fs::symlink_metadata(dir) else {
         return false;
@@ -326,16 +326,16 @@ fn is_forgotten(dir: &Path) -> bool {
     metadata.is_dir()
         && age.is_some_and(|age| age > FORGOTTEN)
         && Following::found(dir).is_none()
-        && !boxes_in(dir)
-            .unwrap_or_default()
-            .iter()
-            .any(|file| writer_is_alive(file))
+        && boxes_in(dir).is_ok_and(|boxes| !boxes.iter().any(|file| writer_is_alive(file)))
 }
 
+/// Whether the process in the first line of an [`OWNER`] file is alive; `None`: unknown.
 fn owner_is_alive(line: &str) -> Option<bool> {
     let mut words = line.split(' ');
     let (pid, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    Some(words.next()? == proc::boot_id() && proc::is_alive(pid, start))
+    let (boot, this_boot) = (words.next()?, proc::boot_id());
+    let are_known = !boot.is_empty() && !this_boot.is_empty();
+    are_known.then(|| boot == this_boot && proc::is_alive(pid, start))
 }
 
 /// Boxes are named `<pid>.<start ticks>.<layer>.box`.
@@ -364,16 +364,17 @@ pub fn are_in_use(dir: &Path) -> bool {
 ///
 /// When it cannot be read.
 pub fn boxes_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut boxes: Vec<PathBuf> = fs::read_dir(dir)?
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|it| it.is_file()))
-        .map(|entry| entry.path())
-        .filter(|path| {
-            path.as_os_str()
-                .as_encoded_bytes()
-                .ends_with(BOX.as_bytes())
-        })
-        .collect();
+    let mut boxes = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let is_box = entry
+            .file_name()
+            .as_encoded_bytes()
+            .ends_with(BOX.as_bytes());
+        if is_box && entry.file_type()?.is_file() {
+            boxes.push(entry.path());
+        }
+    }
     boxes.sort_unstable();
     Ok(boxes)
 }

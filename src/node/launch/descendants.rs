@@ -96,7 +96,10 @@ impl Descendants {
     /// Reads the processes of this host; returns those newly found to train without capture. Reads
     /// `/proc/PID/stat` only of processes that are new since the last call.
     pub fn scan(&mut self, now: Instant) -> Vec<LostCapture> {
-        let mut pids = proc::all().unwrap_or_default();
+        // Without the list, every known process would seem to have ended.
+        let Ok(mut pids) = proc::all() else {
+            return Vec::new();
+        };
         // Parents come before their children, unless pids have wrapped around in between.
         pids.sort_unstable();
         self.known.retain(|pid, _| pids.binary_search(pid).is_ok());

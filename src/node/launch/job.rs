@@ -18,7 +18,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Exit, Job, Report, Timestamp};
+use ddp_doctor_proto::report::{Job, Report, Timestamp};
 use ddp_doctor_proto::{VERSION, v1};
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
@@ -35,6 +35,7 @@ use crate::node::launch::descendants::Descendants;
 use crate::node::launch::kill::Patience;
 use crate::node::launch::rundir::RunDir;
 use crate::node::launch::screen::{self, Message, Screen};
+use crate::node::launch::shell_status;
 use crate::node::sample::environment::{self, Environment, NcclLoading};
 use crate::node::sample::proc;
 use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
@@ -48,6 +49,8 @@ use crate::report::text::Style;
 
 /// Status of a run that was ended because it hung.
 pub const KILLED_STATUS: u8 = 75;
+/// Status of a run whose command ended in an unknown way.
+const UNKNOWN_STATUS: i32 = 128;
 /// Time limit for the conclusion, whichever coordinator makes it.
 const MAX_CONCLUSION: Duration = attach::CONCLUSION.saturating_mul(3);
 /// How long viewers of our own coordinator have to take their last update.
@@ -232,13 +235,14 @@ pub fn run(options: Options) -> Outcome {
         timing: Timing::default().scaled(options.time_scale),
     });
     let exit = sys::wait_without_reaping(child.id()).unwrap_or_default();
-    let ended = watch.end(shell_status(exit), run_dir.as_deref());
+    let command_status = shell_status(exit).unwrap_or(UNKNOWN_STATUS);
+    let ended = watch.end(command_status, run_dir.as_deref());
     // Reaped last: until then `/proc` tells how it ended.
     drop(child.wait());
     let status = if ended.killed {
         KILLED_STATUS
     } else {
-        shell_status(exit) as u8
+        command_status as u8
     };
     Outcome {
         status,
@@ -335,10 +339,6 @@ fn status_of_failure(error: &io::Error) -> u8 {
     } else {
         126
     }
-}
-
-fn shell_status(exit: Exit) -> i32 {
-    exit.code.unwrap_or_else(|| 128 + exit.signal.unwrap_or(0))
 }
 
 /// What [`Watch::start`] needs.

@@ -116,7 +116,8 @@ impl Launch {
         if now.duration_since(since) < patience {
             return None;
         }
-        let statuses = ranks.iter().map(|rank| shell_status(rank.exit()));
+        let status = |rank: &Rank| shell_status(rank.exit()).unwrap_or(0);
+        let statuses = ranks.iter().map(status);
         Some(statuses.fold(0, |worst, status| if worst == 0 { status } else { worst }))
     }
 
@@ -127,9 +128,7 @@ impl Launch {
     }
 }
 
-/// Exit status as a shell reports it; 0 if it is unknown.
-fn shell_status(exit: Exit) -> i32 {
-    exit.code
-        .or_else(|| exit.signal.map(|signal| 128 + signal))
-        .unwrap_or(0)
+/// Exit status as a shell reports it; `None`: unknown.
+fn shell_status(exit: Exit) -> Option<i32> {
+    exit.code.or_else(|| exit.signal.map(|signal| 128 + signal))
 }

@@ -168,7 +168,7 @@ pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
     })
 }
 
-/// Id of the current boot of this host.
+/// Id of the current boot of this host; empty if it cannot be read.
 #[must_use]
 pub fn boot_id() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
