@@ -37,7 +37,7 @@ test-all:
 define TESTS
 set -e; part() { local began=$$SECONDS; "$${@:2}"; echo "-- $$1: $$((SECONDS - began)) s"; }; \
 venv=$(VENV); \
-export DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" RUST_TEST_THREADS=$$((2 * $$(nproc))); \
+export DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" RUST_TEST_THREADS=$$((4 * $$(nproc))); \
 part "build" $(CARGO) build --workspace --all-targets --all-features; \
 part "Rust tests" $(CARGO) test --workspace --all-features --no-fail-fast $(FLAGS); \
 export DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so"; \
