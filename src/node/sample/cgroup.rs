@@ -145,7 +145,7 @@ impl MemoryGroup {
         };
         let used = number(&dir.join(file))?;
         // The kernel reclaims file pages before it kills a process.
-        let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
+        let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
         let files = [inactive, active].map(|name| value(&stat, name).unwrap_or(0));
         Some(used.saturating_sub(files.iter().sum()))
     }
