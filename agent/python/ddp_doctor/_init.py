@@ -198,13 +198,18 @@ def _name_of_gpu(cuda, number):
 def say_gpu(device):
     """Records once which GPU this process uses for communication.
 
-    Does not initialise CUDA. Devices other than CUDA devices are ignored.
+    `device` is an index, a `torch.device` (without an index: the current device), or None if the program names
+    no device; then nothing is recorded, since the current device may be unused. Devices other than CUDA devices are
+    ignored. Does not initialise CUDA.
     """
     global _gpu_is_said
-    if _gpu_is_said or not _box.is_open:
+    if _gpu_is_said or device is None or not _box.is_open:
         return
-    number = device if isinstance(device, int) else getattr(device, "index", None)
-    if number is not device and getattr(device, "type", None) != "cuda":
+    if isinstance(device, int):
+        number = device
+    elif getattr(device, "type", None) == "cuda":
+        number = device.index
+    else:
         return
     cuda = sys.modules.get("torch.cuda")
     if cuda is None or not cuda.is_initialized():

@@ -126,6 +126,28 @@ ddp_doctor.step()
         self.assertEqual(settings["python"], "%d.%d.%d" % sys.version_info[:3])
         self.assertRegex(settings["torch"], r"^\d+\.\d+")
 
+    def test_gpu_is_recorded_only_if_the_program_names_a_device(self):
+        o = self.run_job(
+            """
+from ddp_doctor import _init
+class Properties:
+    uuid = "of-1"
+torch.cuda.is_initialized = lambda: True
+torch.cuda.current_device = lambda: 1
+torch.cuda.get_device_properties = lambda number: Properties
+dist.destroy_process_group()
+store = "file://%s/store" % os.environ["DDP_DOCTOR_RUN_DIR"]
+dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+assert not _init._gpu_is_said, "no device was named"
+_init.say_gpu(torch.device("cpu"))
+assert not _init._gpu_is_said
+_init.say_gpu(torch.device("cuda"))
+"""
+        )
+        settings = dict(record.text.split("=", 1) for record in o.box.of("setting"))
+        self.assertEqual((settings["gpu.number"], settings["gpu"]), ("1", "GPU-of-1"))
+
     def test_what_the_allocator_held_when_it_had_to_refuse(self):
         o = self.run_job(
             """
