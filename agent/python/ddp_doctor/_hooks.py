@@ -70,6 +70,8 @@ _ASYNC = _words.ASYNC
 _ALL_REDUCE = _words.ALL_REDUCE
 _ALL_TO_ALL = _words.ALL_TO_ALL
 _P2P = (_words.SEND, _words.RECV)
+# c10d's functions that wait for their message. Since 2.7 they call isend() and irecv().
+_BLOCKING = ("send", "recv")
 
 # Number of an operation (PyTorch's HookOpName, otherwise the position in _OPS) → entry in _OPS.
 _ops = {}
@@ -205,6 +207,14 @@ def _tensors_of(op, values, args):
     return (tensors[0] if tensors else None), len(tensors)
 
 
+def _is_blocking(frame):
+    """Whether this frame of c10d sends or receives a message for `send` or `recv`."""
+    if frame.f_code.co_name in _BLOCKING:
+        return True  # before 2.7 these functions call the group themselves
+    outer = frame.f_back
+    return outer is not None and outer.f_code.co_name in _BLOCKING and _sites.entry_of(outer.f_code)[3] is not None
+
+
 def _signature(what, args, frame, values, flags):
     """The key of a call's record. `values` are the locals of the calling c10d function, if there is one."""
     op, where, rooted, _ = what
@@ -236,10 +246,7 @@ def _signature(what, args, frame, values, flags):
             tag = getattr(args, "tag", None)
         else:
             tag = values.get("tag")
-            # Since 2.7 send() and recv() call isend() and irecv(); before, they call the group themselves.
-            outer = frame.f_back
-            names = frame.f_code.co_name, outer.f_code.co_name if outer is not None else ""
-            asynchronous = "send" not in names and "recv" not in names
+            asynchronous = not _is_blocking(frame)
     else:
         asynchronous = values.get("async_ops" if many else "async_op") if values is not None else None
         if asynchronous is None:

@@ -367,6 +367,11 @@ else:
 works = dist.batch_isend_irecv([dist.P2POp(dist.isend, t, 1 - rank), dist.P2POp(dist.irecv, torch.ones(5), 1 - rank)])
 for work in works:
     work.wait()
+def send(tensor):
+    return dist.isend(tensor, 1, tag=9)
+def recv(tensor):
+    return dist.irecv(tensor, 0, tag=9)
+(send(t) if rank == 0 else recv(t)).wait()
 """,
             2,
         )
@@ -375,7 +380,9 @@ for work in works:
         self.assertEqual((send[0].op, send[0].root, send[0].tag, send[0].shape), (SEND, 1, 7, [5]))
         self.assertEqual((recv[0].op, recv[0].root, recv[0].tag, recv[0].shape), (RECV, 0, 7, [5]))
         self.assertFalse(send[0].flags & b.ASYNC)
-        self.assertTrue(all(r.flags & b.ASYNC and not r.flags & b.HIDDEN for r in send[1:]))
+        for calls in (send, recv):
+            self.assertEqual(calls[-1].tag, 9)
+            self.assertTrue(all(r.flags & b.ASYNC and not r.flags & b.HIDDEN for r in calls[1:]))
         for box, calls in zip(o.boxes, (send, recv)):
             self.assertEqual({w.call for w in box.of("wait-begin")}, {r.call for r in calls})
 

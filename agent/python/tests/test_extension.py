@@ -87,6 +87,11 @@ dist.send(t, 1) if rank == 0 else dist.recv(t)
 both = [dist.P2POp(dist.isend, t, 1 - rank), dist.P2POp(dist.irecv, torch.ones(3), 1 - rank)]
 for work in dist.batch_isend_irecv(both):
     work.wait()
+def send():
+    return dist.isend(t, 1)
+def recv():
+    return dist.irecv(t, 0)
+(send() if rank == 0 else recv()).wait()
 """,
     "lists": """
 ts = [torch.ones(2), torch.ones(5)]
