@@ -65,6 +65,8 @@ class _Finder:
             except AttributeError:
                 pass
             execute(module)
+            if name not in self._waiting:
+                return  # another finder asked for the spec too, so that it was arranged twice
             self._waiting.discard(name)
             _patch(name, module, False)
             if not self._waiting:

@@ -64,6 +64,30 @@ class Activation(unittest.TestCase):
         done = python("import subprocess, sys; subprocess.run([sys.executable, '-c', %r])" % SAY)
         self.assertEqual(done.stdout, "['ddp_doctor', 'ddp_doctor._finder']\n['_Finder']\n")
 
+    def test_module_is_patched_once_beside_a_finder_that_looks_up_specs(self):
+        done = python(
+            """
+            import importlib.util, sys
+            class Finder:
+                busy = False
+                def find_spec(self, name, path=None, target=None):
+                    if self.busy or name != "torch.distributed.distributed_c10d":
+                        return None
+                    self.busy = True
+                    try:
+                        return importlib.util.find_spec(name)
+                    finally:
+                        self.busy = False
+            from ddp_doctor import _finder
+            patched, patch = [], _finder._patch
+            _finder._patch = lambda name, *others: patched.append(name) or patch(name, *others)
+            sys.meta_path.insert(1, Finder())  # behind the finder of the capture
+            import torch.distributed
+            print(patched.count("torch.distributed.distributed_c10d"))
+            """
+        )
+        self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
+
     def test_a_program_without_a_process_group_gets_no_box(self):
         outcome = job("import torch, torch.distributed, ddp_doctor\nddp_doctor.step()\nwith ddp_doctor.phase('x'): pass\n")
         os.unlink(outcome.file)
