@@ -113,8 +113,8 @@ def _hook_interpreter():
             if exception is not None and _status(status) and not isinstance(exception, SystemExit):
                 # torch.multiprocessing.spawn exits this way after an exception.
                 file = sys._getframe(1).f_code.co_filename.replace(os.sep, "/")
-                ends = file.endswith("torch/multiprocessing/spawn.py")
-                _exceptions.record(_words.UNCAUGHT if ends else _words.IN_FLIGHT, exception)
+                is_spawned = file.endswith("torch/multiprocessing/spawn.py")
+                _exceptions.record(_words.UNCAUGHT if is_spawned else _words.IN_FLIGHT, exception)
             exception = None
         except Exception:
             pass
@@ -127,10 +127,12 @@ def _hook_interpreter():
             pass
         leave_now(status)
 
-    exit.__doc__ = leave.__doc__
-    _exit.__doc__ = leave_now.__doc__
-    sys.exit = exit
-    os._exit = _exit
+    for module, replacement, original in ((sys, exit, leave), (os, _exit, leave_now)):
+        replacement.__doc__ = original.__doc__
+        # Functions are pickled by these names. The original os._exit names another module, which has no replacement.
+        replacement.__module__ = module.__name__
+        replacement.__qualname__ = replacement.__name__
+        setattr(module, replacement.__name__, replacement)
 
 
 def _reset():

@@ -956,6 +956,18 @@ raise ValueError("lost")
                 o = self.run_job(code, statuses=[status])
                 self.assertEqual([(r.code, r.text) for r in o.box.of("exit")], [want])
 
+    def test_exit_functions_can_be_pickled(self):
+        self.run_job(
+            """
+import pickle, subprocess
+child = "import pickle, sys; pickle.loads(bytes.fromhex(sys.argv[1]))(3)"
+for leave in (sys.exit, os._exit):
+    data = pickle.dumps(leave)
+    assert pickle.loads(data) is leave
+    assert subprocess.run([sys.executable, "-I", "-c", child, data.hex()]).returncode == 3
+"""
+        )
+
     def test_the_timeout_of_a_group_is_known_when_it_is_made_and_when_it_is_set(self):
         o = self.run_job(
             """
