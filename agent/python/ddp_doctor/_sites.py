@@ -79,9 +79,21 @@ def _kind(file):
         return CALL
     if file.startswith(_STDLIB_FOLDERS) or file.startswith("<frozen "):
         return CALL
-    if file.startswith("<eval_with_key>") or "torchinductor_" in file or "/functorch/" in file:
+    if file.startswith("<eval_with_key>") or _is_generated(file):
+        return INTERNAL
+    if folder and file.startswith(os.path.join(os.path.dirname(folder[:-1]), "functorch", "")):
         return INTERNAL
     return USER
+
+
+def _is_generated(file):
+    """Whether torch.compile has generated this file: CACHE/ab/cab….py."""
+    folder, name = os.path.split(file)
+    cache, part = os.path.split(folder)
+    if part != name[1:3]:
+        return False
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return os.path.basename(cache).startswith("torchinductor_") or bool(chosen and cache == os.path.abspath(chosen))
 
 
 def learn(code):
