@@ -305,6 +305,42 @@ dist.all_reduce(torch.ones(1))
 """
         )
 
+    def test_keyboard_interrupt_in_a_callback_is_raised(self):
+        code = """
+import signal
+from ddp_doctor import _buckets
+def expect_interrupt(call):
+    try:
+        call()
+    except KeyboardInterrupt:
+        return
+    raise AssertionError("no KeyboardInterrupt")
+class Handled(Exception):
+    def __str__(self):
+        signal.raise_signal(signal.SIGINT)
+        return "not reached"
+t = torch.ones(2)
+def calls():
+    dist.all_reduce(t)
+calls()
+calls()
+try:
+    raise Handled
+except Handled as error:
+    expect_interrupt(calls)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+loss = [model(torch.ones(2, 4)).sum() for _ in range(2)]
+def interrupt(callback):
+    signal.raise_signal(signal.SIGINT)
+queue, _buckets._queue_callback = _buckets._queue_callback, interrupt
+expect_interrupt(loss[0].backward)
+_buckets._queue_callback = queue
+calls()
+"""
+        for capture in (None, "interception"):
+            for native in "01":
+                self.run_job(code, DDP_DOCTOR_NATIVE_HOOKS=native, DDP_DOCTOR_CAPTURE=capture)
+
     def test_an_extension_that_cannot_be_loaded_is_one_line(self):
         folder = tempfile.mkdtemp(prefix="ddp-doctor-test-")
         self.addCleanup(shutil.rmtree, folder)

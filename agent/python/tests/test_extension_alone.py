@@ -41,7 +41,7 @@ class Tensor:
 
 
 class Arguments:
-    async_op = False
+    async_op, work = False, "a Work"
 
     def __init__(self, name, root, tensor):
         self.name, self.root, self.input_tensors, self.output_tensors = name, root, [tensor], []
@@ -62,6 +62,8 @@ class Alone(unittest.TestCase):
 
     def setUp(self):
         self.recorded, self.left, self.waits, self.raised = [], [], [], []
+        # Name of a callback → what it raises.
+        self.broken = {}
         _sites._torch, _sites._C10D = "/torch/", C10D
         self.work = Work()
         original = Work.wait
@@ -82,13 +84,17 @@ class Alone(unittest.TestCase):
             "reduce_ops": {id(SUM): 2},
             "tensors": (Tensor,),
             "groups": {},
+        }
+        callbacks = {
             "record_exception": self.raised.append,
             "issue": self.issue,
             "waits": lambda work, frame: self.waits.append(work) or 0,
             "check": lambda work: True,
         }
         for name in ("described", "below_autograd", "look", "in_flight", "sent", "remember", "expect"):
-            passed[name] = lambda *args: None
+            callbacks[name] = lambda *args: None
+        for name, callback in callbacks.items():
+            passed[name] = self.breakable(name, callback)
         self.extension.prepare(passed, *(ctypes.cast(it, ctypes.c_void_p).value for it in self.functions))
         Work.wait = self.extension.wrap_wait(Work, original, original.__doc__)
         self.extension.bind(GENERATION)
@@ -100,14 +106,23 @@ class Alone(unittest.TestCase):
         self.recorded.append((*said, group, site))
         return len(self.recorded)
 
+    def breakable(self, name, callback):
+        def call(*args):
+            if name in self.broken:
+                raise self.broken[name]
+            return callback(*args)
+
+        return call
+
     def issue(self, args, group, frame):
         """Learns the line, as `_hooks.issue` does, and records nothing."""
         self.left.append(args)
         entry = _sites.entry_of(frame.f_code)
-        user = frame
         if entry[3] is not None:
             entry[3][frame.f_lasti] = OPS[args.name]
-            user = frame.f_back
+        user = frame
+        while _sites.entry_of(user.f_code)[1]:
+            user = user.f_back
         _sites.entry_of(user.f_code)[2][user.f_lasti] = SITE
 
     def test_calls_and_waits(self):
@@ -149,15 +164,49 @@ class Alone(unittest.TestCase):
             self.work.wait()
         self.assertEqual(self.raised, [self.work.raised])
 
-        # An exception that is set already, an odd tensor, an odd operator: no exception.
+        # An odd tensor, an odd operator: no exception.
         del self.left[:]
         for odd in (Arguments(ALL_REDUCE, -1, object()), Arguments("x", -1, tensor), None, 3):
             self.assertIsNone(before(odd))
             self.assertIsNone(after(odd))
+        self.assertEqual(len(self.left), 4)
         count = sys.getrefcount(tensor)
         for _ in range(100):
             call(Arguments(ALL_REDUCE, -1, tensor), async_op=True)
         self.assertLess(abs(sys.getrefcount(tensor) - count), 5)
+
+        # The exceptions of callbacks: an `Exception` is cleared, and any other is raised.
+        ddp = {"before": before}
+        exec(compile("def send(args): before(args)", "/torch/nn/parallel/distributed.py", "exec"), ddp)
+
+        def bucket():
+            ddp["send"](Arguments(ALL_REDUCE, -1, tensor))
+
+        def direct():
+            before(Arguments(BROADCAST, 1, tensor))
+
+        self.work.raised = None
+        for function in (bucket, direct):
+            function()
+        for name, function in (
+            ("issue", lambda: before(Arguments("x", -1, tensor))),
+            ("sent", bucket),
+            ("look", lambda: (self.extension.bind(GENERATION), direct())),
+            ("remember", lambda: (direct(), after(Arguments(BROADCAST, 1, tensor)))),
+            ("waits", self.work.wait),
+        ):
+            for error in (ValueError("cleared"), KeyboardInterrupt(name), SystemExit(3)):
+                with self.subTest(name, error=error):
+                    self.broken = {name: error}
+                    del self.recorded[:]
+                    if isinstance(error, Exception):
+                        function()
+                    else:
+                        with self.assertRaises(type(error)) as caught:
+                            function()
+                        self.assertIs(caught.exception, error)
+                    self.broken = {}
+                    self.assertEqual(self.work.wait(), "waited", "nothing is raised later")
 
 
 if __name__ == "__main__":

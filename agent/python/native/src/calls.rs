@@ -7,7 +7,7 @@ use ddp_doctor_proto::blackbox::flags;
 
 use crate::frame::Frame;
 use crate::guarded;
-use crate::object::{Owned, Pending, Ref};
+use crate::object::{Owned, Pending, Ref, is_escaping, unless_escaping};
 use crate::python::Pointer;
 use crate::record::Call;
 use crate::state::State;
@@ -142,9 +142,12 @@ pub(crate) fn wait(
     let pending = Pending::take();
     let call = state.and_then(|state| guarded(|| wait_begins(state, arguments)));
     drop(pending);
+    if is_escaping() {
+        return unless_escaping(None);
+    }
     let result = original.call_raising(arguments, keywords);
     let Some(state) = state else {
-        return result;
+        return unless_escaping(result);
     };
     let mut raised = Pending::take();
     if let Some(exception) = raised.as_mut().and_then(Pending::exception) {
@@ -154,7 +157,7 @@ pub(crate) fn wait(
         state.library.wait_end(call);
     }
     drop(raised);
-    result
+    unless_escaping(result)
 }
 
 /// Records that a wait begins. Returns its call; `None`: nothing was recorded.

@@ -7,7 +7,7 @@ use ddp_doctor_proto::blackbox::flags;
 use crate::calls::{self, Place};
 use crate::frame::{Frame, Variables};
 use crate::methods::{self, Method};
-use crate::object::{Owned, Ref, handled_exception, this_thread};
+use crate::object::{Owned, Ref, handled_exception, is_escaping, this_thread};
 use crate::record::Call;
 use crate::state::{State, What, tensor};
 
@@ -116,6 +116,9 @@ pub(crate) fn issue(
     }
     if let Some(exception) = handled_exception() {
         state.python.in_flight.call(&[exception.as_ref()]);
+    }
+    if is_escaping() {
+        return None; // the call is not made
     }
     // The Works of DDP's reducer are not visible in Python.
     let visible = call.code.is_some() || call.flags & flags::HIDDEN == 0;

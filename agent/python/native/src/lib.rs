@@ -6,7 +6,9 @@
 //! functions by name. It links to nothing but libc, and finds the interpreter's functions in the
 //! process that loads it.
 //!
-//! No function raises into the user's call or changes an exception that is set.
+//! No function raises an `Exception` into the user's call, or changes an exception that is set.
+//! Others, such as the `KeyboardInterrupt` of a signal handler that runs in a callback, are raised,
+//! as by the Python code.
 #![expect(unsafe_code, reason = "is called by the interpreter")]
 
 mod calls;
@@ -29,7 +31,7 @@ use std::sync::OnceLock;
 
 use calls::Place;
 use library::Library;
-use object::{Owned, Pending, Ref, none, raise};
+use object::{Owned, Pending, Ref, none, raise, unless_escaping};
 use python::{
     API_VERSION, Implementation, METH_FASTCALL, METH_KEYWORDS, METH_O, MethodDef, ModuleDef,
     Pointer, PyCFunction_NewEx, PyDescr_NewMethod, PyModule_Create2,
@@ -75,7 +77,7 @@ fn quietly(work: impl FnOnce(&'static State) -> Option<()>) -> Pointer {
     let pending = Pending::take();
     with_state(work);
     drop(pending);
-    none()
+    unless_escaping(Some(Owned::none()))
 }
 
 /// The arguments of a function.
@@ -168,7 +170,7 @@ unsafe extern "C" fn begin(_this: Pointer, arguments: *const Pointer, count: isi
             &place,
         ))
     });
-    Owned::number(call).map_or_else(none, Owned::give)
+    unless_escaping(Some(Owned::number(call).unwrap_or_else(Owned::none)))
 }
 
 /// `(work)`: this thread's call returned it.
@@ -200,7 +202,8 @@ unsafe extern "C" fn is_inside(_this: Pointer, group: Pointer) -> Pointer {
         let group = unsafe { Ref::new(group) }?.as_number()?;
         Some(calls::is_inside(state, u32::try_from(group).ok()?))
     });
-    Owned::int(inside.into()).map_or_else(none, Owned::give)
+    let inside = Owned::int(inside.into());
+    unless_escaping(Some(inside.unwrap_or_else(Owned::none)))
 }
 
 /// `(generation)`: a black box was opened; 0: there is none any more.

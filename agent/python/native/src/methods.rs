@@ -4,7 +4,7 @@ use crate::calls;
 use crate::frame::Frame;
 use crate::guarded;
 use crate::hooks::{self, Source};
-use crate::object::{self, Owned, Pending, Ref};
+use crate::object::{self, Owned, Pending, Ref, is_escaping, unless_escaping};
 use crate::python::Pointer;
 use crate::state::State;
 
@@ -65,20 +65,23 @@ pub(crate) fn call(
         group.is_native.then(|| enter_guard(state))?
     });
     drop(pending);
+    if is_escaping() {
+        return unless_escaping(None); // no callback follows the guard, so it was not entered
+    }
     let result = method.original.call_raising(arguments, keywords);
     if group.is_none() {
-        return result;
+        return unless_escaping(result);
     }
     let pending = Pending::take();
     if let Some(guard) = guard {
         exit_guard(state, &guard);
     }
-    match object::result(result) {
+    match result.as_ref().map(Owned::as_ref) {
         Some(work) if !work.is_none() => calls::finish(state, || Some(work.own())),
         _ => calls::interrupted(state),
     }
     drop(pending);
-    result
+    unless_escaping(result)
 }
 
 /// Records that the call begins.
@@ -111,7 +114,7 @@ pub(crate) fn describe(
 ) -> Option<Owned> {
     let index = Owned::int(index as i64)?;
     let all = object::Arguments::new(index.as_ref(), arguments);
-    object::new(state.python.described.call_raising(all.list(), keywords))
+    state.python.described.call_with(all.list(), keywords)
 }
 
 /// The same as `_groups.find`.

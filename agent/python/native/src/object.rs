@@ -1,8 +1,13 @@
 //! References to Python objects, and operations on them that leave no exception set.
 //!
-//! Every function of this library is called by the interpreter, so the GIL is held.
+//! An operation that fails clears its exception, as `except Exception: pass` does. One that escapes
+//! this clause, such as the `KeyboardInterrupt` of a signal handler, is kept until the outermost
+//! function of this library raises it ([`unless_escaping`]).
+//!
+//! Every function of this library is called with the GIL.
 #![expect(unsafe_code, reason = "calls functions of CPython")]
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
 use std::mem;
@@ -13,6 +18,11 @@ use crate::python::*;
 
 /// Maximum number of arguments that are passed on without an allocation.
 const MOST_ARGUMENTS: usize = 8;
+
+thread_local! {
+    /// The kept exception of this thread: type, value and traceback; nulls: none.
+    static ESCAPING: Cell<[Pointer; 3]> = const { Cell::new([ptr::null_mut(); 3]) };
+}
 
 /// An object that lives for `'a`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,11 +47,21 @@ impl Owned {
     ///
     /// The pointer is null or a reference that the caller owns.
     pub(crate) unsafe fn new(pointer: Pointer) -> Option<Self> {
-        let Some(pointer) = NonNull::new(pointer) else {
+        // SAFETY: the caller vouches for the reference.
+        let object = unsafe { Self::or_raised(pointer) };
+        if object.is_none() {
             clear();
-            return None;
-        };
-        Some(Self(Ref(pointer, PhantomData)))
+        }
+        object
+    }
+
+    /// Like [`Owned::new`], but the exception stays set.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Owned::new`].
+    unsafe fn or_raised(pointer: Pointer) -> Option<Self> {
+        Some(Self(Ref(NonNull::new(pointer)?, PhantomData)))
     }
 
     pub(crate) fn as_ref(&self) -> Ref<'_> {
@@ -224,21 +244,44 @@ impl<'a> Ref<'a> {
         }
     }
 
-    /// Calls this object. `None`: it has raised.
+    /// Calls this object. `None`: it has raised, or an exception is kept.
     pub(crate) fn call(self, arguments: &[Ref<'_>]) -> Option<Owned> {
-        // SAFETY: all objects are alive.
-        unsafe { Owned::new(self.call_raising(arguments, None)) }
+        self.call_with(arguments, None)
     }
 
-    /// Calls this object; the values of `keywords` are the last arguments. Returns a new reference,
-    /// or null with an exception set.
-    pub(crate) fn call_raising(self, arguments: &[Ref<'_>], keywords: Option<Ref<'_>>) -> Pointer {
+    /// Calls this object; the values of `keywords` are the last arguments. `None`: it has raised, or
+    /// an exception is kept.
+    pub(crate) fn call_with(
+        self,
+        arguments: &[Ref<'_>],
+        keywords: Option<Ref<'_>>,
+    ) -> Option<Owned> {
+        if is_escaping() {
+            return None;
+        }
+        let result = self.call_raising(arguments, keywords);
+        if result.is_none() {
+            clear();
+        }
+        result
+    }
+
+    /// Calls this object; the values of `keywords` are the last arguments. `None`: it has raised,
+    /// and its exception is set.
+    pub(crate) fn call_raising(
+        self,
+        arguments: &[Ref<'_>],
+        keywords: Option<Ref<'_>>,
+    ) -> Option<Owned> {
         let names = keywords.map_or(ptr::null_mut(), Ref::pointer);
         let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
         let count = arguments.len() - named.unsigned_abs().min(arguments.len());
         if let Some(vectorcall) = vectorcall() {
-            // SAFETY: `Ref` is a pointer, and all objects are alive.
-            return unsafe { vectorcall(self.pointer(), arguments.as_ptr().cast(), count, names) };
+            // SAFETY: `Ref` is a pointer, and all objects are alive; returns a new reference or null.
+            return unsafe {
+                let arguments = arguments.as_ptr().cast();
+                Owned::or_raised(vectorcall(self.pointer(), arguments, count, names))
+            };
         }
         // SAFETY: as for `Owned::new`; a null tuple or dictionary has set an exception.
         unsafe {
@@ -269,7 +312,7 @@ impl<'a> Ref<'a> {
                     Py_DecRef(made);
                 }
             }
-            result
+            Owned::or_raised(result)
         }
     }
 }
@@ -280,18 +323,6 @@ pub(crate) fn none() -> Pointer {
     // SAFETY: `None` is always alive.
     unsafe { Py_IncRef(none) };
     none
-}
-
-/// A new reference that the interpreter has returned; `None`: it has raised, which is cleared.
-pub(crate) fn new(result: Pointer) -> Option<Owned> {
-    // SAFETY: functions that call objects return new references.
-    unsafe { Owned::new(result) }
-}
-
-/// A result that is passed on to the interpreter; `None`: null.
-pub(crate) fn result<'a>(result: Pointer) -> Option<Ref<'a>> {
-    // SAFETY: the caller passes the reference on after it was used.
-    unsafe { Ref::new(result) }
 }
 
 /// A text as an object of C, which is never freed; `None`: it is no text.
@@ -355,10 +386,56 @@ pub(crate) fn this_thread() -> Option<Owned> {
     Owned::number(unsafe { PyThread_get_thread_ident() })
 }
 
-/// Clears the exception that is set, if there is one.
+/// Clears the exception that is set, if there is one. One that is not an `Exception` is kept.
 fn clear() {
-    // SAFETY: called with the GIL.
-    unsafe { PyErr_Clear() }
+    // SAFETY: called with the GIL; the type is a constant of the interpreter; the references of an
+    // earlier exception are owned.
+    unsafe {
+        if PyErr_Occurred().is_null() {
+            return;
+        }
+        if PyErr_ExceptionMatches(PyExc_Exception) != 0 {
+            PyErr_Clear();
+            return;
+        }
+        for earlier in ESCAPING.replace(fetch()) {
+            if !earlier.is_null() {
+                Py_DecRef(earlier);
+            }
+        }
+    }
+}
+
+/// Type, value and traceback of the exception that is set, which is cleared; nulls: none is set.
+fn fetch() -> [Pointer; 3] {
+    let [mut kind, mut value, mut trace] = [ptr::null_mut(); 3];
+    // SAFETY: called with the GIL; the function stores references that the caller owns.
+    unsafe { PyErr_Fetch(&mut kind, &mut value, &mut trace) };
+    [kind, value, trace]
+}
+
+/// Whether an exception is kept that escapes `except Exception`.
+pub(crate) fn is_escaping() -> bool {
+    !ESCAPING.get()[0].is_null()
+}
+
+/// Sets the kept exception. Returns whether there was one.
+fn raise_escaping() -> bool {
+    let [kind, value, trace] = ESCAPING.replace([ptr::null_mut(); 3]);
+    if kind.is_null() {
+        return false;
+    }
+    // SAFETY: called with the GIL; the references are passed on.
+    unsafe { PyErr_Restore(kind, value, trace) };
+    true
+}
+
+/// The result of a function that the interpreter has called; `None`: its exception is set. If an
+/// exception is kept, it is raised instead.
+pub(crate) fn unless_escaping(result: Option<Owned>) -> Pointer {
+    let result = result.filter(|_| !is_escaping());
+    raise_escaping();
+    result.map_or(ptr::null_mut(), Owned::give)
 }
 
 /// Whether an exception is set, which is cleared.
@@ -371,10 +448,12 @@ fn has_failed() -> bool {
     failed
 }
 
-/// Raises a ValueError. Returns null.
+/// Raises the kept exception, or a ValueError if there is none. Returns null.
 pub(crate) fn raise(message: &CStr) -> Pointer {
-    // SAFETY: the type is a constant of the interpreter.
-    unsafe { PyErr_SetString(PyExc_ValueError, message.as_ptr()) };
+    if !raise_escaping() {
+        // SAFETY: the type is a constant of the interpreter.
+        unsafe { PyErr_SetString(PyExc_ValueError, message.as_ptr()) };
+    }
     ptr::null_mut()
 }
 
@@ -403,15 +482,9 @@ pub(crate) struct Pending([Pointer; 3]);
 impl Pending {
     /// Takes the exception, if one is set.
     pub(crate) fn take() -> Option<Self> {
-        // SAFETY: called with the GIL; the function stores references that this owns.
-        unsafe {
-            if PyErr_Occurred().is_null() {
-                return None;
-            }
-            let [mut kind, mut value, mut trace] = [ptr::null_mut(); 3];
-            PyErr_Fetch(&mut kind, &mut value, &mut trace);
-            Some(Self([kind, value, trace]))
-        }
+        // SAFETY: called with the GIL.
+        let is_set = unsafe { !PyErr_Occurred().is_null() };
+        is_set.then(|| Self(fetch()))
     }
 
     /// The exception as an instance of its class.

@@ -72,12 +72,14 @@ unsafe extern "C" {
     pub(crate) static mut _Py_NoneStruct: PyObject;
     pub(crate) static mut _Py_TrueStruct: PyObject;
     pub(crate) static mut _Py_FalseStruct: PyObject;
+    pub(crate) static PyExc_Exception: Pointer;
     pub(crate) static PyExc_ValueError: Pointer;
 
     pub(crate) fn Py_IncRef(object: Pointer);
     pub(crate) fn Py_DecRef(object: Pointer);
     pub(crate) fn PyErr_Occurred() -> Pointer;
     pub(crate) fn PyErr_Clear();
+    pub(crate) fn PyErr_ExceptionMatches(kind: Pointer) -> c_int;
     pub(crate) fn PyErr_Fetch(kind: *mut Pointer, value: *mut Pointer, trace: *mut Pointer);
     pub(crate) fn PyErr_Restore(kind: Pointer, value: Pointer, trace: Pointer);
     pub(crate) fn PyErr_NormalizeException(
