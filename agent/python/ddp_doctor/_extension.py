@@ -24,7 +24,7 @@ def bind(passed):
     global loaded, _tried
     if not _tried:
         _tried = True
-        if os.environ.get(_SWITCH) != "0":
+        if os.environ.get(_SWITCH) != "0" and _is_supported():
             try:
                 loaded = _load(passed)
             except Exception as error:
@@ -34,18 +34,22 @@ def bind(passed):
 
 
 def _log(error):
-    what = "calls are recorded in Python, which takes longer"
+    if _box.local_rank() > 0:
+        return  # the other ranks of this node have the same files
     try:
-        sys.stderr.write("ddp-doctor: in process %d %s: %s\n" % (os.getpid(), what, error))
+        sys.stderr.write(
+            "ddp-doctor: the slower Python hooks are used: %s. %s=0 disables this message.\n" % (error, _SWITCH)
+        )
     except Exception:
         pass
 
 
+def _is_supported():
+    """Whether the extension can be used with this interpreter. Free-threaded and tracing builds have other objects."""
+    return sys.implementation.name == "cpython" and "t" not in sys.abiflags and not hasattr(sys, "getobjects")
+
+
 def _load(passed):
-    if sys.implementation.name != "cpython":
-        raise OSError("the extension is for CPython")
-    if "t" in sys.abiflags or hasattr(sys, "getobjects"):  # the layout of objects differs
-        raise OSError("the extension is not for free-threaded or tracing builds of Python")
     library = os.path.realpath(_native.path())
     file = os.path.join(os.path.dirname(library), "lib%s.so" % _NAME)
     _check(file, library)
