@@ -59,7 +59,7 @@ _gathered = {}
 # Generation of the open black box; 0: none.
 live = 0
 
-_work = original_wait = None
+_work = _original_wait = _python_wait = None
 issued_at = returned = wait_begin = wait_end = None
 
 
@@ -79,10 +79,17 @@ def _bind():
     wait_begin, wait_end = lib.wait_begin, lib.wait_end
 
 
-def use(extension):
-    """Replaces functions of this module by those of the extension."""
+def native_wait(extension):
+    """The extension's `Work.wait`. Raises if the program has replaced the method since it was wrapped here."""
+    if _work.__dict__.get("wait") is not _python_wait:
+        raise RuntimeError("the program replaces Work.wait")
+    return extension.wrap_wait(_work, _original_wait, _original_wait.__doc__)
+
+
+def use(extension, wait):
+    """Replaces functions of this module by those of the extension; `wait` is the result of `native_wait`."""
     global begin, finish, interrupted, is_inside
-    _work.wait = extension.wrap_wait(_work, original_wait, original_wait.__doc__)
+    _work.wait = wait
     begin, finish = extension.begin, extension.finish
     interrupted, is_inside = extension.interrupted, extension.is_inside
 
@@ -195,9 +202,9 @@ def _look(work):
 
 def patch(work):
     """Wraps the methods of the class Work that wait for or query a Work."""
-    global _work, original_wait
-    _work, original_wait = work, work.wait
-    work.wait = wrap_wait(work.wait)
+    global _work, _original_wait, _python_wait
+    _work, _original_wait = work, work.wait
+    _python_wait = work.wait = wrap_wait(work.wait)
     for name in _LOOKS:
         original = getattr(work, name, None)
         if original is not None:

@@ -61,8 +61,10 @@ def _load(passed):
     loader = ExtensionFileLoader(_NAME, file)
     extension = loader.create_module(ModuleSpec(_NAME, loader, origin=file))
     extension.prepare(dict(passed, **_needed()), *_addresses())
-    _calls.use(extension)
-    _methods.use(extension)
+    # Everything that can fail comes first, since a part of the replacements would not work without the others.
+    wait, methods = _calls.native_wait(extension), _methods.native_methods(extension)
+    _calls.use(extension, wait)
+    _methods.use(methods)
     return extension
 
 

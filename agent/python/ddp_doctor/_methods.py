@@ -52,7 +52,7 @@ _NAMES = {
 _REDUCTIONS = ("ALLREDUCE", "REDUCE", "REDUCE_SCATTER")
 
 _process_group = None
-# (method, original, number in _hooks._ops, whether it reduces, roles) of the replaced methods
+# (method, original, replacement, number in _hooks._ops, whether it reduces, roles) of the replaced methods
 _replaced = []
 _tensor = ()
 _below_autograd = None
@@ -178,8 +178,9 @@ def replace(process_group):
         original = getattr(process_group, method, None)
         if original is not None:
             number = _hooks.numbers[name]
-            setattr(process_group, method, _replacement(original, number, roles))
-            _replaced.append((method, original, number, name.startswith(_REDUCTIONS), roles))
+            replacement = _replacement(original, number, roles)
+            setattr(process_group, method, replacement)
+            _replaced.append((method, original, replacement, number, name.startswith(_REDUCTIONS), roles))
 
 
 def needed():
@@ -189,15 +190,23 @@ def needed():
 
 def _described(index, *args, **kwargs):
     """The arguments of a replaced method, by its index."""
-    _, _, number, _, roles = _replaced[index]
+    _, _, _, number, _, roles = _replaced[index]
     return _Call(number, roles, args, kwargs)
 
 
-def use(extension):
-    """Replaces the methods by those of the extension."""
-    for index, (method, original, number, reduces, roles) in enumerate(_replaced):
-        at = [roles.index(role) if role in roles else -1 for role in ("input", "output", "options")]
-        wrapped = extension.wrap_method(
-            index, _process_group, method, original, original.__doc__, number, *at, reduces
-        )
-        setattr(_process_group, method, wrapped)
+def native_methods(extension):
+    """The extension's replacements by name, without methods that the program has replaced since they were wrapped here."""
+    methods = {}
+    for index, (method, original, replacement, number, reduces, roles) in enumerate(_replaced):
+        if _process_group.__dict__.get(method) is replacement:
+            at = [roles.index(role) if role in roles else -1 for role in ("input", "output", "options")]
+            methods[method] = extension.wrap_method(
+                index, _process_group, method, original, original.__doc__, number, *at, reduces
+            )
+    return methods
+
+
+def use(methods):
+    """Installs the result of `native_methods`."""
+    for method, replacement in methods.items():
+        setattr(_process_group, method, replacement)

@@ -341,6 +341,45 @@ calls()
             for native in "01":
                 self.run_job(code, DDP_DOCTOR_NATIVE_HOOKS=native, DDP_DOCTOR_CAPTURE=capture)
 
+    def test_python_hooks_are_used_if_the_program_has_replaced_wait(self):
+        outcome = job(
+            """
+import torch, torch.distributed as dist
+original, seen = dist.Work.wait, []
+def wait(self, *args):
+    seen.append(self)
+    return original(self, *args)
+dist.Work.wait = wait
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+assert len(seen) == 1 and dist.Work.wait is wait
+"""
+        )
+        os.unlink(outcome.file)
+        self.assertEqual(outcome.statuses, [0], outcome.outputs)
+        self.assertIn("the slower Python hooks are used: the program replaces Work.wait.", outcome.outputs[0])
+        self.assertEqual(len(outcome.box.of("wait-begin")), 1)
+
+    def test_failure_while_hooks_are_replaced_changes_nothing(self):
+        outcome = job(
+            """
+import torch, torch.distributed as dist
+from ddp_doctor import _calls, _extension, _methods
+before = dist.Work.wait, dist.ProcessGroup.allreduce, _calls.begin
+def fail(extension):
+    raise MemoryError("no memory")
+_methods.native_methods = fail
+dist.init_process_group("gloo")
+assert before == (dist.Work.wait, dist.ProcessGroup.allreduce, _calls.begin)
+dist.all_reduce(torch.ones(1))
+""",
+            DDP_DOCTOR_CAPTURE="interception",
+        )
+        os.unlink(outcome.file)
+        self.assertEqual(outcome.statuses, [0], outcome.outputs)
+        self.assertEqual([r.op for r in outcome.box.of("issued")], [32, 1])
+        self.assertEqual(len(outcome.box.of("wait-end")), 1)
+
     def test_an_extension_that_cannot_be_loaded_is_one_line(self):
         folder = tempfile.mkdtemp(prefix="ddp-doctor-test-")
         self.addCleanup(shutil.rmtree, folder)

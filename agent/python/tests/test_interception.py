@@ -214,6 +214,28 @@ assert 2 in seen
         shapes = [r.shape for r in self.issued(o.box, ALL_REDUCE)]
         self.assertEqual(shapes[:2], [[1], [2]])
 
+    def test_replacements_by_the_program_outlive_the_extension(self):
+        self.run_job(
+            """
+dist.all_reduce(torch.ones(1))
+assert seen == ["allreduce"], seen
+from ddp_doctor import _extension
+assert _extension.loaded is not None
+""",
+            head="""
+import os, torch, torch.distributed as dist
+seen = []
+def replace(kind, name):
+    original = getattr(kind, name)
+    def replacement(self, *args, **kwargs):
+        seen.append(name)
+        return original(self, *args, **kwargs)
+    setattr(kind, name, replacement)
+replace(dist.ProcessGroup, "allreduce")
+dist.init_process_group("gloo")
+""",
+        )
+
     def test_enabled_after_the_group_was_made(self):
         o = self.run_job(
             """
