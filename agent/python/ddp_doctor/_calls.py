@@ -208,7 +208,17 @@ def patch(work):
     for name in _LOOKS:
         original = getattr(work, name, None)
         if original is not None:
-            setattr(work, name, _wrap_look(original))
+            setattr(work, name, as_method(_wrap_look(original), name))
+
+
+def as_method(replacement, name):
+    """Gives the code of a function the name of the method that it replaces.
+
+    pybind11 calls a function of a class as the override of a virtual method, unless it is called by code of this name.
+    With another name, the original of a Python subclass without an override would call the replacement without end.
+    """
+    replacement.__code__ = replacement.__code__.replace(co_name=name)
+    return replacement
 
 
 def _wrap_look(original):

@@ -178,7 +178,7 @@ def replace(process_group):
         original = getattr(process_group, method, None)
         if original is not None:
             number = _hooks.numbers[name]
-            replacement = _replacement(original, number, roles)
+            replacement = _calls.as_method(_replacement(original, number, roles), method)
             setattr(process_group, method, replacement)
             _replaced.append((method, original, replacement, number, name.startswith(_REDUCTIONS), roles))
 

@@ -214,6 +214,29 @@ assert 2 in seen
         shapes = [r.shape for r in self.issued(o.box, ALL_REDUCE)]
         self.assertEqual(shapes[:2], [[1], [2]])
 
+    def test_subclasses_of_pytorch_classes_call_their_originals(self):
+        code = """
+class Group(dist.ProcessGroup):
+    pass
+class WithOverride(dist.ProcessGroup):
+    def allreduce(self, tensors, *options):
+        return super().allreduce(tensors, *options)
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+kind = dist.ProcessGroup.BackendType.GLOO
+for group in (Group(0, 1), WithOverride(0, 1)):
+    group._register_backend(torch.device("cpu"), kind, backend)
+    group._set_default_backend(kind)
+    group.allreduce([torch.ones(1)]).wait()
+class Work(dist.Work):
+    pass
+try:
+    Work().get_future()
+except RuntimeError as error:
+    assert "not implemented" in str(error), error
+"""
+        for native in "01":
+            self.run_job(code, DDP_DOCTOR_NATIVE_HOOKS=native)
+
     def test_replacements_by_the_program_outlive_the_extension(self):
         self.run_job(
             """
