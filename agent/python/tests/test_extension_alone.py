@@ -8,6 +8,7 @@ import os
 import sys
 import unittest
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from types import FunctionType
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -19,6 +20,8 @@ C10D = "/torch/distributed/distributed_c10d.py"
 NAME = "ddp_doctor_python"
 GROUP, GENERATION, SITE = 5, 1, 77
 SUM, FLOAT = object(), object()
+# `MOST` in memo.rs.
+ENTRIES = 1024
 ALL_REDUCE, BROADCAST = 3, 2
 OPS = {ALL_REDUCE: (_words.ALL_REDUCE, 1, False, "arguments"), BROADCAST: (_words.BROADCAST, 1, True, False)}
 FUNCTIONS = """
@@ -175,6 +178,9 @@ class Alone(unittest.TestCase):
             call(Arguments(ALL_REDUCE, -1, tensor), async_op=True)
         self.assertLess(abs(sys.getrefcount(tensor) - count), 5)
 
+        self.work.raised = None
+        self.check_that_entries_of_freed_code_are_not_used(before, tensor, space)
+
         # The exceptions of callbacks: an `Exception` is cleared, and any other is raised.
         ddp = {"before": before}
         exec(compile("def send(args): before(args)", "/torch/nn/parallel/distributed.py", "exec"), ddp)
@@ -185,7 +191,6 @@ class Alone(unittest.TestCase):
         def direct():
             before(Arguments(BROADCAST, 1, tensor))
 
-        self.work.raised = None
         for function in (bucket, direct):
             function()
         for name, function in (
@@ -207,6 +212,39 @@ class Alone(unittest.TestCase):
                         self.assertIs(caught.exception, error)
                     self.broken = {}
                     self.assertEqual(self.work.wait(), "waited", "nothing is raised later")
+
+    def check_that_entries_of_freed_code_are_not_used(self, before, tensor, space):
+        functions = {}
+        exec("".join("def f%d(before, args): before(args)\n" % i for i in range(ENTRIES // 2 - 1)), functions)
+        functions.pop("__builtins__")
+        template = space["all_reduce"].__code__
+        names = tuple("asynchronous" if name == "async_op" else name for name in template.co_varnames)
+        space["args"] = Arguments(ALL_REDUCE, -1, tensor)
+        c10d = FunctionType(template.replace(co_varnames=names), space, "all_reduce", (None, False))
+
+        def user():
+            c10d(tensor, SUM, before)
+
+        def fill():  # with two entries for each function
+            for function in functions.values():
+                function(before, Arguments(BROADCAST, 1, tensor))
+
+        fill()
+        user()
+        self.extension.bind(GENERATION)
+        fill()
+        user()  # there is no room for the entries of `user`, so those of `c10d` are removed
+        address = id(c10d.__code__)
+        del c10d, _sites.codes[address]
+        codes = [template.replace()]
+        while id(codes[-1]) != address:
+            self.assertLess(len(codes), 1000, "the address is not used again")
+            codes.append(template.replace())
+        c10d = FunctionType(codes[-1], space, "all_reduce", (None, False))
+        user()
+        del self.left[:]
+        user()
+        self.assertEqual(self.left, [])
 
 
 if __name__ == "__main__":

@@ -62,13 +62,14 @@ impl Memo {
         (entry.code != 0).then_some(entry.value)
     }
 
-    /// Stores a value, with [`WHOLE`] before any instruction of the code object.
+    /// Stores a value. It is ignored if the code object itself is not stored ([`WHOLE`]): only
+    /// stored code objects are kept, and another one may get the address of one that is not.
     pub(crate) fn put(&self, code: Ref<'_>, instruction: i32, value: u32) {
         if self.count.get() >= MOST {
             self.clear();
-            if instruction != WHOLE {
-                return; // the code object itself has to be stored first
-            }
+        }
+        if instruction != WHOLE && self.get(code, WHOLE).is_none() {
+            return;
         }
         let entry = self.entry(code.address(), instruction);
         if entry.get().code == 0 {
