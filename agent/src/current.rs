@@ -4,7 +4,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::blackbox::{CreateError, Options, Place, Writer};
+use crate::blackbox::{self, CreateError, Options, Place, Writer};
 use crate::{reporter, sys};
 
 /// The open box; null: there is none. A box is never freed, since another thread may be using it.
@@ -99,4 +99,5 @@ extern "C" fn be_silent() {
     OPEN.store(ptr::null_mut(), Ordering::Release);
     OWN.store(ptr::null_mut(), Ordering::Release);
     MAKING.store(false, Ordering::Release);
+    blackbox::reset_after_fork();
 }

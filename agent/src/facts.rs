@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::blackbox::{JOB, Options};
 
@@ -67,18 +67,27 @@ pub fn start_ticks_of(pid: u32) -> Option<u64> {
 /// (time_namespaces(7)).
 #[must_use]
 pub fn host_ticks(ticks: u64) -> u64 {
-    static OFFSET: OnceLock<i64> = OnceLock::new();
-    let offset = OFFSET.get_or_init(|| {
-        let namespace = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
-        // The offsets are those of children. They apply to this process if it is in their namespace.
-        if namespace("time") != namespace("time_for_children") {
-            return 0;
-        }
-        // Kernels without time namespaces (before 5.6) have no such file, and no offset.
-        let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-        boottime_offset(&offsets)
-    });
+    const UNKNOWN: i64 = i64::MIN;
+    // A `OnceLock` would stay locked in a child that is forked meanwhile.
+    static OFFSET: AtomicI64 = AtomicI64::new(UNKNOWN);
+    let mut offset = OFFSET.load(Ordering::Relaxed);
+    if offset == UNKNOWN {
+        offset = own_boottime_offset();
+        OFFSET.store(offset, Ordering::Relaxed);
+    }
     ticks.saturating_add_signed(offset.saturating_neg())
+}
+
+/// The offset of the boot-time clock of this process, in clock ticks.
+fn own_boottime_offset() -> i64 {
+    let namespace = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
+    // The offsets are those of children. They apply to this process if it is in their namespace.
+    if namespace("time") != namespace("time_for_children") {
+        return 0;
+    }
+    // Kernels without time namespaces (before 5.6) have no such file, and no offset.
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    boottime_offset(&offsets)
 }
 
 /// The offset of the boot-time clock in `/proc/PID/timens_offsets`, in clock ticks.

@@ -16,8 +16,8 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::thread;
 
 /// Maximum number of maps of a process at a time. A follower has one per black box.
 const MAX_MAPS: usize = 8192;
@@ -45,13 +45,18 @@ static MAPS: [Mapped; MAX_MAPS] = [const {
 /// Number of entries of [`MAPS`] that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static PAGE: AtomicUsize = AtomicUsize::new(0);
-static INSTALL: Once = Once::new();
+static HANDLER: AtomicU8 = AtomicU8::new(NOT_INSTALLED);
 static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::zeroed()));
+
+/// States of [`HANDLER`].
+const NOT_INSTALLED: u8 = 0;
+const INSTALLING: u8 = 1;
+const INSTALLED: u8 = 2;
 
 /// The previous action of SIGBUS. Written once, before the handler can run.
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
-// SAFETY: it is written under `INSTALL`, before the handler that reads it is installed.
+// SAFETY: it is written by the thread that set `INSTALLING`, before the handler that reads it is installed.
 unsafe impl Sync for Previous {}
 
 /// Protection of a map against truncation of its file, while this value exists.
@@ -61,7 +66,7 @@ pub(super) struct Protected(usize);
 impl Protected {
     /// Protects the map of a file. `None`: there are too many maps.
     pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
-        INSTALL.call_once(install);
+        ensure_handler();
         let index = MAPS.iter().position(|map| {
             map.start
                 .compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed)
@@ -90,15 +95,49 @@ impl Drop for Protected {
     }
 }
 
+/// Allows the installation of the handler in a forked child, whose parent may have had a thread in
+/// the middle of it. Called in the child.
+pub(crate) fn reset_after_fork() {
+    if HANDLER.load(Ordering::Relaxed) == INSTALLING {
+        HANDLER.store(NOT_INSTALLED, Ordering::Release);
+    }
+}
+
+/// Installs the handler, or waits until another thread has. Unlike `Once`, it can be reset after a
+/// fork.
+fn ensure_handler() {
+    loop {
+        let state = HANDLER.compare_exchange(
+            NOT_INSTALLED,
+            INSTALLING,
+            Ordering::Acquire,
+            Ordering::Acquire,
+        );
+        match state {
+            Ok(_) => {
+                install();
+                HANDLER.store(INSTALLED, Ordering::Release);
+                return;
+            }
+            Err(INSTALLED) => return,
+            Err(_) => thread::yield_now(),
+        }
+    }
+}
+
 fn install() {
     // SAFETY: `sysconf` takes a number. The pointers given to `sigaction` are to live values;
     // nothing else accesses `PREVIOUS` yet; the handler makes only async-signal-safe calls.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE);
         PAGE.store(usize::try_from(page).unwrap_or(4096), Ordering::Relaxed);
-        if libc::sigaction(libc::SIGBUS, ptr::null(), (*PREVIOUS.0.get()).as_mut_ptr()) != 0 {
-            return;
+        let mut present: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        if libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut present) != 0
+            || present.sa_sigaction == handle as *const () as usize
+        {
+            return; // installed before the fork that created this process
         }
+        (*PREVIOUS.0.get()).write(present);
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = handle as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
@@ -184,5 +223,23 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
                 std::mem::transmute::<usize, unsafe extern "C" fn(c_int)>(handler)(signal);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupted_installation_is_repeated_after_a_fork() {
+        ensure_handler();
+        // What a child has if another thread of its parent was installing the handler.
+        HANDLER.store(INSTALLING, Ordering::Release);
+        reset_after_fork();
+        ensure_handler();
+        assert_eq!(HANDLER.load(Ordering::Acquire), INSTALLED);
+        // SAFETY: nothing writes it any more.
+        let previous = unsafe { (*PREVIOUS.0.get()).assume_init_ref() };
+        assert_ne!(previous.sa_sigaction, handle as *const () as usize);
     }
 }

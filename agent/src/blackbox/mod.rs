@@ -19,6 +19,7 @@ mod text;
 mod threads;
 mod writer;
 
+pub(crate) use faults::reset_after_fork;
 pub use followed::{FOLLOWED, FollowedBy, Following};
 pub use open::OpenError;
 pub use place::{BOX_DIR, BoxName, EXTENSION, JOB, NoBox, Place, RUN_DIR, shared_memory};
