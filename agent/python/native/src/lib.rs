@@ -161,6 +161,9 @@ unsafe extern "C" fn begin(_this: Pointer, arguments: *const Pointer, count: isi
             code: Some(code).filter(|code| !code.is_none()),
             visible: visible.is_true()?,
         };
+        if !record.is_aligned() {
+            return None;
+        }
         // SAFETY: the package passes the address of a record that it keeps alive.
         let record = unsafe { record.as_ref() }?;
         Some(calls::begin(
