@@ -134,21 +134,18 @@ pub(crate) fn is_inside(state: &State, group: u32) -> bool {
 
 /// `Work.wait`: calls the original function. The first argument is the Work.
 pub(crate) fn wait(
-    state: Option<&'static State>,
+    state: &'static State,
     original: Ref<'_>,
     arguments: &[Ref<'_>],
     keywords: Option<Ref<'_>>,
 ) -> Pointer {
     let pending = Pending::take();
-    let call = state.and_then(|state| guarded(|| wait_begins(state, arguments)));
+    let call = guarded(|| wait_begins(state, arguments));
     drop(pending);
     if is_escaping() {
         return unless_escaping(None);
     }
     let result = original.call_raising(arguments, keywords);
-    let Some(state) = state else {
-        return unless_escaping(result);
-    };
     let mut raised = Pending::take();
     if let Some(exception) = raised.as_mut().and_then(Pending::exception) {
         state.python.record_exception.call(&[exception]);

@@ -49,9 +49,6 @@ unsafe impl Sync for Shared {}
 
 static STATE: OnceLock<Shared> = OnceLock::new();
 
-/// The original of `Work.wait`.
-static ORIGINAL_WAIT: OnceLock<usize> = OnceLock::new();
-
 /// Runs `work`; returns `None` if it panics.
 fn guarded<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -132,16 +129,15 @@ unsafe extern "C" fn wait(
     // SAFETY: the interpreter passes live objects, of which `keywords` may be null and names the
     // last values.
     unsafe {
-        let (Some(work), Some(&original)) = (Ref::new(this), ORIGINAL_WAIT.get()) else {
-            return raise(c"this Work has no function wait");
-        };
-        let Some(original) = Ref::new(ptr::with_exposed_provenance_mut(original)) else {
+        let state = STATE.get().map(|it| &it.0);
+        let wait = state.and_then(|state| Some((state, *state.original_wait.get()?)));
+        let (Some(work), Some((state, original))) = (Ref::new(this), wait) else {
             return raise(c"this Work has no function wait");
         };
         let keywords = Ref::new(keywords);
         let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
         let all = object::Arguments::new(work, list(arguments, count + named));
-        calls::wait(STATE.get().map(|it| &it.0), original, all.list(), keywords)
+        calls::wait(state, original, all.list(), keywords)
     }
 }
 
@@ -252,9 +248,11 @@ unsafe extern "C" fn wrap_wait(_this: Pointer, arguments: *const Pointer, count:
     let &[kind, original, doc] = (unsafe { list(arguments, count) }) else {
         return raise(c"wrap_wait takes a type, a function and its documentation");
     };
-    let address = original.own().give().expose_provenance();
-    if ORIGINAL_WAIT.set(address).is_err() {
-        return raise(c"Work.wait is wrapped already");
+    let wrapped = STATE
+        .get()
+        .map(|state| state.0.original_wait.set(original.own().leak()));
+    if wrapped != Some(Ok(())) {
+        return raise(c"the extension is not prepared, or Work.wait is wrapped already");
     }
     descriptor(kind, c"wait", wait, doc)
 }

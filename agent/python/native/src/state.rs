@@ -148,6 +148,8 @@ pub(crate) struct State {
     memo: Memo,
     by_number: [Cell<Option<What>>; MOST_OPS],
     pub(crate) seen: Seen,
+    /// The original of `Work.wait`, once it is replaced.
+    pub(crate) original_wait: OnceCell<Ref<'static>>,
     /// The replaced methods of `ProcessGroup`.
     pub(crate) methods: [OnceCell<Method>; methods::MOST],
     /// Generation of the open black box; 0: none is open.
@@ -233,6 +235,7 @@ impl State {
             memo: Memo::new(),
             by_number: array::from_fn(|_| Cell::new(None)),
             seen: Seen::new(),
+            original_wait: OnceCell::new(),
             methods: array::from_fn(|_| OnceCell::new()),
             generation: Cell::new(0),
             checking: Cell::new(true),
