@@ -1,5 +1,5 @@
-//! The call that each thread has made last, and its wait. The same as the functions of these names
-//! in `_hooks.py`.
+//! The last call of each thread, and its wait. The same as the functions of these names in
+//! `_calls.py`.
 
 use std::cell::Cell;
 

@@ -1,8 +1,8 @@
 //! `libddp_doctor_python.so`: the common path of the Python capture as an extension of CPython.
 //!
-//! The hooks, `Work.wait` and the replaced methods of `ProcessGroup` do what `_hooks.py` of the
-//! Python package does, for calls without anything unusual; all other calls are passed to
-//! `_hooks.py`. One file serves CPython 3.9 to 3.14: it uses the limited API, and looks up newer
+//! The hooks, `Work.wait` and the replaced methods of `ProcessGroup` do what `_hooks.py`, `_calls.py`
+//! and `_methods.py` of the Python package do, for calls without anything unusual; all other calls
+//! are passed to `_hooks.py`. One file serves CPython 3.9 to 3.14: it uses the limited API, and looks up newer
 //! functions by name. It links to nothing but libc, and finds the interpreter's functions in the
 //! process that loads it.
 //!

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use crate::python::*;
 
-/// Maximum number of arguments that are passed on without an allocation.
+/// Maximum number of arguments that [`Arguments`] keeps without an allocation.
 const MOST_ARGUMENTS: usize = 8;
 
 thread_local! {
@@ -515,7 +515,7 @@ pub(crate) fn find(name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
 }
 
-/// `PyObject_Vectorcall`, exported since 3.9.
+/// `PyObject_Vectorcall`, exported since 3.11.
 fn vectorcall() -> Option<Vectorcall> {
     static FOUND: OnceLock<Option<Vectorcall>> = OnceLock::new();
     *FOUND.get_or_init(|| {

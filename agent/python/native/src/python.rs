@@ -1,7 +1,7 @@
 //! The functions of CPython that this library calls, as C declares them.
 //!
-//! All of them but those that [`crate::object::Frame`] looks up by name are exported by CPython 3.9
-//! to 3.14 under the limited API, or were added to it later.
+//! CPython 3.9 to 3.14 exports all of them, under the limited API or before they were added to it.
+//! [`crate::object::find`] looks up functions that only newer versions export.
 #![expect(unsafe_code, reason = "declares functions of CPython")]
 
 use std::ffi::{c_char, c_int, c_longlong, c_ulong, c_ulonglong, c_void};

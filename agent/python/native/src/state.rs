@@ -94,7 +94,7 @@ pub(crate) struct Python {
     pub(crate) look: Kept,
     /// `(exception)`: records an exception that is being handled.
     pub(crate) in_flight: Kept,
-    /// `()`: DDP sends a bucket.
+    /// `(thread)`: DDP sends a bucket from this thread.
     pub(crate) sent: Kept,
     /// `(work, call, site)`: remembers a Work that may be waited for.
     pub(crate) remember: Kept,
