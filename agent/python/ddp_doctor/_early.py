@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 
-from . import _box, _exceptions, _exit, _words
+# _init records the versions when a black box was opened.
+from . import _box, _exceptions, _exit, _init, _words  # noqa: F401
 
 # Exceptions of a launcher report failed ranks; they are not failures of a rank.
 _LAUNCHERS = (

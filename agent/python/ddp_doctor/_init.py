@@ -156,6 +156,19 @@ def say(rank, world_size, backend, method, store):
     _versions_and_settings()
 
 
+def _record_versions():
+    """Called when a black box was opened, also for a process that never joins the world."""
+    versions = {"python": "%d.%d.%d" % sys.version_info[:3]}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        versions["torch"] = torch.__version__
+        cuda = getattr(getattr(torch, "version", None), "cuda", None)
+        if cuda:
+            versions["torch.cuda"] = cuda
+    for name, version in versions.items():
+        _say(name, version)
+
+
 def _versions_and_settings():
     from . import __version__
 
@@ -242,4 +255,5 @@ def _reset():
     _gpu_is_said = False
 
 
+_box.on_open.append(_record_versions)
 _box.on_reset.append(_reset)

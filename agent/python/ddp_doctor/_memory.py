@@ -1,4 +1,4 @@
-"""Records the GPU memory held by PyTorch, and versions that ranks should have in common.
+"""Records the GPU memory held by PyTorch.
 
 This module never initialises CUDA.
 """
@@ -8,7 +8,7 @@ import sys
 import time
 
 from . import _box
-from ._native import MemorySample, UNKNOWN, text
+from ._native import MemorySample, UNKNOWN
 
 # Minimum interval of samples in seconds; minimum change that is recorded: the larger of 4 MiB and 1/200.
 _EVERY = 1.0
@@ -141,18 +141,6 @@ def _largest_free(cuda, device, statistics):
         return UNKNOWN
 
 
-def _say_versions():
-    versions = {"python": "%d.%d.%d" % sys.version_info[:3]}
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        versions["torch"] = torch.__version__
-        cuda = getattr(getattr(torch, "version", None), "cuda", None)
-        if cuda:
-            versions["torch.cuda"] = cuda
-    for name, version in versions.items():
-        _box.lib.setting(text(name), text(version))
-
-
 def _reset():
     global _next, _next_look, _failures
     _next = _next_look = 0.0
@@ -161,5 +149,4 @@ def _reset():
     _totals.clear()
 
 
-_box.on_open.append(_say_versions)
 _box.on_reset.append(_reset)
