@@ -56,7 +56,6 @@ _paths = {}
 _torch = None
 _C10D = None
 _main_thread = threading.main_thread().ident
-_getframe = sys._getframe
 
 
 def _torch_folder():
@@ -142,6 +141,10 @@ def _callers(frame):
 
 
 def _number(entry, instruction, line, caller):
+    """Site of an instruction, which is numbered if it is new."""
+    site = entry[2].get(instruction)
+    if site is not None:
+        return site
     place = _place(entry[0], line)
     site = _places.get(place)
     if site is None:
@@ -196,7 +199,7 @@ def locate(frame):
             frame = frame.f_back
             continue
         try:
-            site = entry[2][frame.f_lasti]
+            site = entry[2][frame.f_lasti]  # saves the line, which is expensive to find
         except KeyError:
             site = _number(entry, frame.f_lasti, frame.f_lineno, frame.f_back)
         return site, flags & INTERNAL
@@ -210,10 +213,7 @@ def _borrowed():
         while frame is not None:
             entry = entry_of(frame.f_code)
             if not entry[1]:
-                instruction = frame.f_lasti
-                site = entry[2].get(instruction)
-                if site is None:
-                    site = _number(entry, instruction, frame.f_lineno, frame.f_back)
+                site = _number(entry, frame.f_lasti, frame.f_lineno, frame.f_back)
                 return site, _words.HIDDEN | _words.BORROWED_SITE
             frame = frame.f_back
     return 0, _words.HIDDEN
@@ -238,11 +238,7 @@ def site_of_traceback(traceback):
         if not entry[1]:
             found = (entry, traceback.tb_lasti, traceback.tb_lineno, traceback.tb_frame.f_back)
         traceback = traceback.tb_next
-    if found is None:
-        return 0
-    entry, instruction, line, caller = found
-    site = entry[2].get(instruction)
-    return _number(entry, instruction, line, caller) if site is None else site
+    return 0 if found is None else _number(*found)
 
 
 def _reset():

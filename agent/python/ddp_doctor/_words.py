@@ -78,7 +78,6 @@ UNCAUGHT_IN_THREAD = 6
 
 # Kinds of notes.
 NO_HOOKS = 1
-NO_LIBRARY = 6
 
 # Facts about parameters.
 LAYOUT = 1
