@@ -504,7 +504,7 @@ fn unusable_file_is_named_with_a_remedy() {
             "cut off before it says whose it is",
         ),
         ("newer.ddpj", &newer, "with the ddp-doctor that wrote it"),
-        ("cut.box", &boxed[..1000], "copy it again, whole"),
+        ("cut.box", &boxed[..1000], "is truncated (1000 of "),
         (
             "newer.box",
             &newer_box,

@@ -68,7 +68,7 @@ impl fmt::Display for GpuError {
             Self::NotLoaded => f.write_str("this process has not loaded the CUDA driver"),
             Self::NotInitialized => f.write_str("this process has not initialised CUDA"),
             Self::Incompatible => f.write_str("the CUDA driver lacks a function"),
-            Self::Driver(error) => write!(f, "the CUDA driver answered with error {error}"),
+            Self::Driver(error) => write!(f, "a CUDA driver call failed with error {error}"),
         }
     }
 }
@@ -85,7 +85,7 @@ pub fn gpu_memory() -> Result<Vec<Sample>, GpuError> {
         Some(false) => return Err(GpuError::Incompatible),
         Some(true) => {}
     }
-    match catch_unwind(AssertUnwindSafe(ask_driver)) {
+    match catch_unwind(AssertUnwindSafe(query_driver)) {
         Ok(answer) => answer,
         Err(payload) => {
             // Dropping the payload might panic again.
@@ -95,7 +95,7 @@ pub fn gpu_memory() -> Result<Vec<Sample>, GpuError> {
     }
 }
 
-fn ask_driver() -> Result<Vec<Sample>, GpuError> {
+fn query_driver() -> Result<Vec<Sample>, GpuError> {
     // SAFETY: searches for the library, which is loaded.
     if !unsafe { cuda::is_culib_present() } {
         return Err(GpuError::NotLoaded);
@@ -108,7 +108,8 @@ fn ask_driver() -> Result<Vec<Sample>, GpuError> {
     let mut mode = cuda::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the pointer is to a live value; the mode belongs to this thread.
     check(unsafe { cuda::cuThreadExchangeStreamCaptureMode(&raw mut mode) })?;
-    let samples = (0..devices.min(MAX_DEVICES)).filter_map(|device| ask_device(device).transpose());
+    let samples =
+        (0..devices.min(MAX_DEVICES)).filter_map(|device| query_device(device).transpose());
     let samples = samples.collect();
     // SAFETY: as above; restores the previous mode.
     check(unsafe { cuda::cuThreadExchangeStreamCaptureMode(&raw mut mode) })?;
@@ -116,7 +117,7 @@ fn ask_driver() -> Result<Vec<Sample>, GpuError> {
 }
 
 /// Memory of a device; `None`: the process does not use the device.
-fn ask_device(number: i32) -> Result<Option<Sample>, GpuError> {
+fn query_device(number: i32) -> Result<Option<Sample>, GpuError> {
     let mut device = 0;
     let (mut flags, mut is_active) = (0, 0);
     // SAFETY: the pointers are to live values.
@@ -131,7 +132,7 @@ fn ask_device(number: i32) -> Result<Option<Sample>, GpuError> {
     let mut context = ptr::null_mut();
     // SAFETY: the pointer is to a live value. The context is released below.
     check(unsafe { cuda::cuDevicePrimaryCtxRetain(&raw mut context, device) })?;
-    let answer = ask_context(context);
+    let answer = query_context(context);
     // SAFETY: releases what was retained above; the process's own reference keeps the context.
     check(unsafe { cuda::cuDevicePrimaryCtxRelease_v2(device) })?;
     let (free, total) = answer?;
@@ -144,7 +145,7 @@ fn ask_device(number: i32) -> Result<Option<Sample>, GpuError> {
 }
 
 /// Free and total bytes of a context's device.
-fn ask_context(context: cuda::CUcontext) -> Result<(u64, u64), GpuError> {
+fn query_context(context: cuda::CUcontext) -> Result<(u64, u64), GpuError> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: the context is retained; the pointers are to live values. The current context belongs
     // to this thread and is restored.
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(gpu_memory(), Err(GpuError::NotLoaded));
         // Without a driver, the query itself returns the error as well.
         if !std::path::Path::new("/proc/driver/nvidia").exists() {
-            let asked = catch_unwind(ask_driver);
+            let asked = catch_unwind(query_driver);
             assert_eq!(asked.ok(), Some(Err(GpuError::NotLoaded)));
         }
     }

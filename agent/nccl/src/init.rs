@@ -513,7 +513,7 @@ static CU_DEVICE: Function = Function::new(c"pncclCommCuDevice");
 
 /// Version of the NCCL that is called, such as "2.27.5".
 fn version() -> Option<String> {
-    written(real::ask_version(VERSION.address())?)
+    written(real::query_version(VERSION.address())?)
 }
 
 /// Formats a version code of NCCL, such as "2.27.5".

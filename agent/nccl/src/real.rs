@@ -197,14 +197,14 @@ pub(crate) fn version_of(path: &CStr) -> Option<c_int> {
         .into_iter()
         .flatten()
         .find_map(|name| function(library, name))
-        .and_then(ask_version);
+        .and_then(query_version);
     // SAFETY: releases the reference that `open` took.
     unsafe { libc::dlclose(library) };
     code
 }
 
 /// Calls `ncclGetVersion`; `None`: the function is null or failed.
-pub(crate) fn ask_version(function: *mut c_void) -> Option<c_int> {
+pub(crate) fn query_version(function: *mut c_void) -> Option<c_int> {
     if function.is_null() {
         return None;
     }

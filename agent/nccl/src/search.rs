@@ -123,13 +123,13 @@ fn folders_of(object: &CStr) -> Vec<PathBuf> {
     if handle.is_null() {
         return Vec::new();
     }
-    let found = ask_for_folders(handle).unwrap_or_default();
+    let found = query_folders(handle).unwrap_or_default();
     // SAFETY: releases the reference that `dlopen` took.
     unsafe { libc::dlclose(handle) };
     found
 }
 
-fn ask_for_folders(handle: *mut c_void) -> Option<Vec<PathBuf>> {
+fn query_folders(handle: *mut c_void) -> Option<Vec<PathBuf>> {
     // SAFETY: all zeros are a valid value.
     let mut size: Folders = unsafe { std::mem::zeroed() };
     let asked = ptr::from_mut(&mut size).cast();

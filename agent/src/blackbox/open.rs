@@ -41,7 +41,7 @@ impl fmt::Display for OpenError {
             Self::Io { path, source } => write!(f, "cannot read {}: {source}", path.display()),
             Self::NotABox { path } => write!(
                 f,
-                "{} is not a black box: it does not begin like one",
+                "{} is not a black box: wrong magic number",
                 path.display()
             ),
             Self::NewerLayout { path, found } => write!(
@@ -57,7 +57,7 @@ impl fmt::Display for OpenError {
                 found,
             } => write!(
                 f,
-                "{} has {found} bytes of {expected}: copy it again, whole",
+                "{} is truncated ({found} of {expected} bytes): copy it again",
                 path.display()
             ),
             Self::Damaged { path, what } => write!(

@@ -192,7 +192,7 @@ impl Candidate {
             if !private {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
-                    "the directory is not this user's alone",
+                    "other users can access the directory",
                 ));
             }
         }

@@ -10,7 +10,7 @@ pub(super) const REMEMBERED: usize = 2048;
 /// Set in [`Entry::facts`] once the call was counted as complete.
 const COMPLETE: u64 = 1 << 63;
 /// Set once the call returned to its caller.
-const CAME_BACK: u64 = 1 << 48;
+const RETURNED: u64 = 1 << 48;
 /// Set once a part of the call is tracked on a device.
 const FOLLOWED: u64 = 1 << 49;
 /// Set once the first NCCL call inside this call was recorded.
@@ -34,7 +34,7 @@ pub(super) struct CallFacts {
 struct Entry {
     /// Id of the call in this entry; 0 while the entry changes.
     call: AtomicU64,
-    /// `group | op << 32 | PARTS | CAME_BACK | FOLLOWED | DESCRIBED | COMPLETE`.
+    /// `group | op << 32 | PARTS | RETURNED | FOLLOWED | DESCRIBED | COMPLETE`.
     facts: AtomicU64,
     seq: AtomicU64,
 }
@@ -106,7 +106,7 @@ impl RecentCalls {
     /// Adds a tracked part. Returns false for messages, calls that have returned, and too many parts.
     pub(super) fn follow(&self, call: u64) -> bool {
         let added = self.change(call, |facts| {
-            let late = facts & CAME_BACK != 0 || facts & PARTS == PARTS;
+            let late = facts & RETURNED != 0 || facts & PARTS == PARTS;
             let message = Op::from_number((facts >> 32) as u8).is_point_to_point();
             (!late && !message).then_some((facts | FOLLOWED) + PART)
         });
@@ -116,15 +116,15 @@ impl RecentCalls {
     /// Removes a completed part. Returns whether the whole call is now complete.
     pub(super) fn part_done(&self, call: u64) -> bool {
         let before = self.change(call, |facts| (facts & PARTS != 0).then(|| facts - PART));
-        before.is_some_and(|facts| facts & PARTS == PART && facts & CAME_BACK != 0)
+        before.is_some_and(|facts| facts & PARTS == PART && facts & RETURNED != 0)
     }
 
     /// Marks the call as returned. Returns whether parts of it are tracked, and whether all are
     /// complete.
-    pub(super) fn came_back(&self, call: u64) -> (bool, bool) {
-        let before = self.change(call, |facts| Some(facts | CAME_BACK));
-        let facts = before.unwrap_or(CAME_BACK);
-        let followed = facts & (FOLLOWED | CAME_BACK) == FOLLOWED;
+    pub(super) fn set_returned(&self, call: u64) -> (bool, bool) {
+        let before = self.change(call, |facts| Some(facts | RETURNED));
+        let facts = before.unwrap_or(RETURNED);
+        let followed = facts & (FOLLOWED | RETURNED) == FOLLOWED;
         (followed, followed && facts & PARTS == 0)
     }
 

@@ -75,14 +75,14 @@ fn call_is_complete_after_its_return_and_all_parts() {
     assert!(first.follow(5) && first.follow(5));
     assert!(!first.part_done(5) && !first.part_done(5));
     // All tracked parts are complete, but more may follow before the return.
-    assert_eq!(first.came_back(5), (true, true));
+    assert_eq!(first.set_returned(5), (true, true));
 
     let last = calls(Op::AllReduce);
     assert!(last.follow(5) && last.follow(5));
     assert!(!last.part_done(5));
-    assert_eq!(last.came_back(5), (true, false));
+    assert_eq!(last.set_returned(5), (true, false));
     // It has returned before; its parts are not reported again.
-    assert_eq!(last.came_back(5), (false, false));
+    assert_eq!(last.set_returned(5), (false, false));
     assert!(last.part_done(5));
     assert!(!last.part_done(5), "there is no other");
     assert_eq!(last.recall(5).group, u32::MAX, "its name is untouched");
@@ -93,12 +93,12 @@ fn call_is_complete_after_its_return_and_all_parts() {
 #[test]
 fn late_parts_and_messages_are_not_tracked() {
     let late = calls(Op::AllReduce);
-    assert_eq!(late.came_back(5), (false, false));
+    assert_eq!(late.set_returned(5), (false, false));
     assert!(!late.follow(5) && !late.part_done(5));
     assert!(!calls(Op::Send).follow(5));
     let others = calls(Op::AllReduce);
     assert!(!others.follow(0) && !others.follow(6));
-    assert_eq!(others.came_back(6), (false, false));
+    assert_eq!(others.set_returned(6), (false, false));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn tracked_parts_are_limited_by_their_counter() {
     let many = calls(Op::AllReduce);
     assert!((0..255).all(|_| many.follow(5)));
     assert!(!many.follow(5));
-    assert_eq!(many.came_back(5), (true, false));
+    assert_eq!(many.set_returned(5), (true, false));
     assert!((0..254).all(|_| !many.part_done(5)));
     assert!(many.part_done(5));
 }

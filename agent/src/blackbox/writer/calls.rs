@@ -177,7 +177,7 @@ impl Writer {
 
     /// Records that the call returned to its caller.
     pub fn returned(&self, call: u64) {
-        let (followed, complete) = self.calls.came_back(call);
+        let (followed, complete) = self.calls.set_returned(call);
         if followed {
             self.returned_followed(call);
         } else {

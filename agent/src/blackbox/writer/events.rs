@@ -48,7 +48,7 @@ impl Writer {
     /// Records the start of a training step. Returns its 1-based number.
     pub fn step(&self) -> u32 {
         let step = self.next_step();
-        self.say(RecordKind::Step, 0, 0, 0);
+        self.append_event(RecordKind::Step, 0, 0, 0);
         step
     }
 
@@ -83,13 +83,13 @@ impl Writer {
 
     /// Records the start of a phase; `name` is from [`Writer::string`].
     pub fn phase_begin(&self, name: u32) {
-        self.say(RecordKind::PhaseBegin, 0, name, 0);
+        self.append_event(RecordKind::PhaseBegin, 0, name, 0);
         self.phases.begin(&self.header()[header::PHASE], name);
     }
 
     /// Records the end of a phase.
     pub fn phase_end(&self, name: u32) {
-        self.say(RecordKind::PhaseEnd, 0, name, 0);
+        self.append_event(RecordKind::PhaseEnd, 0, name, 0);
         self.phases.end(&self.header()[header::PHASE], name);
     }
 
@@ -132,7 +132,7 @@ impl Writer {
     pub fn exception(&self, kind: ExceptionKind, value: &[u8], site: u32) {
         let value = self.string(value);
         let kind = i32::from(kind.number());
-        self.say(RecordKind::Exception, kind, value, site);
+        self.append_event(RecordKind::Exception, kind, value, site);
     }
 
     /// Records that the process is about to exit.
@@ -140,18 +140,18 @@ impl Writer {
         #[cfg(feature = "cuda")]
         crate::gpu::end();
         let how = self.string(how);
-        self.say(RecordKind::Exit, code, how, 0);
+        self.append_event(RecordKind::Exit, code, how, 0);
     }
 
     /// Records a limitation of the capture.
     pub fn note(&self, kind: NoteKind, value: &[u8]) {
         let value = self.string(value);
-        self.say(RecordKind::Note, i32::from(kind.number()), value, 0);
+        self.append_event(RecordKind::Note, i32::from(kind.number()), value, 0);
     }
 
     /// Records that the program's input is exhausted.
     pub fn input_ended(&self, site: u32) {
-        self.say(RecordKind::InputEnded, 0, 0, site);
+        self.append_event(RecordKind::InputEnded, 0, 0, site);
     }
 
     /// Records that this thread has just spent this time on something other than its own work.
@@ -174,7 +174,7 @@ impl Writer {
     pub fn setting(&self, name: &[u8], value: &[u8]) {
         let text = [name, b"=", value].concat();
         let text = self.string(&text);
-        self.say(RecordKind::Setting, 0, text, 0);
+        self.append_event(RecordKind::Setting, 0, text, 0);
     }
 
     /// Records a fact about the parameters of a model. If more than half of the string heap is
@@ -216,7 +216,7 @@ impl Writer {
         self.append(&words);
     }
 
-    fn say(&self, kind: RecordKind, code: i32, text: u32, site: u32) {
+    fn append_event(&self, kind: RecordKind, code: i32, text: u32, site: u32) {
         self.record(
             None,
             Record {
