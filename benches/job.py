@@ -88,7 +88,7 @@ class Switch:
         ddp = torch.nn.parallel.DistributedDataParallel
         graph = torch.autograd.graph
         self.replaced = [
-            (dist.Work, "wait", dist.Work.wait, _calls.original_wait),
+            (dist.Work, "wait", dist.Work.wait, _calls._original_wait),
             (ddp, "forward", ddp.forward, ddp.forward.__wrapped__),
         ]
         for module in (torch.autograd, graph):

@@ -81,7 +81,7 @@ def main():
     print("once a second, nothing has changed: %.2f us" % best(due, number // 20, repeat))
 
     def changed():
-        _memory._told.clear()
+        _memory._last_sample.clear()
         due()
 
     print("once a second, something has changed: %.2f us" % best(changed, number // 20, repeat))

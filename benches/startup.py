@@ -112,12 +112,12 @@ def sources(scratch, repeat):
     ddp_doctor.enable()
     import torch
     import torch.distributed as dist
-    from ddp_doctor import _init, _memory, _uses
+    from ddp_doctor import _init, _uses
 
     dist.init_process_group("gloo", init_method="file://" + scratch + "/store", rank=0, world_size=1)
 
     def say():
-        _init.say(0, 1, "gloo", "env://", None)
+        _init.record(0, 1, "gloo", "env://", None)
 
     def add_variables():
         os.environ.update(("NCCL_BENCH_%d" % n, str(n)) for n in range(20))
@@ -126,7 +126,7 @@ def sources(scratch, repeat):
         ("where it joins, versions, settings", say, None),
         ("the same with 20 variables of NCCL's", say, add_variables),
         ("interfaces, where one is named", _init._interfaces, None),
-        ("versions of Python and PyTorch", _memory._say_versions, None),
+        ("versions of Python and PyTorch", _init._record_versions, None),
     ]
     number = 200 if repeat > 1 else 5
     for name, call, prepare in rows:

@@ -142,9 +142,9 @@ def _begin_init(args, kwargs, frame):
     if not _box.join(rank, world_size):
         return None
     _groups.world_begins()
-    _init.say_gpu(kwargs.get("device_id"))
+    _init.record_gpu(kwargs.get("device_id"))
     try:
-        _init.say(rank, world_size, _argument(args, kwargs, 0, "backend"), method, store)
+        _init.record(rank, world_size, _argument(args, kwargs, 0, "backend"), method, store)
     except Exception:
         pass
     return _issue(_words.INIT_PROCESS_GROUP, 0, frame)
@@ -171,14 +171,14 @@ def _wrap_init(original):
             result = original(*args, **kwargs)
         except BaseException as error:
             # It may have failed after it began to use the device.
-            _init.say_gpu(kwargs.get("device_id"))
+            _init.record_gpu(kwargs.get("device_id"))
             _failed(error)
             raise
         finally:
             if issued is not None:
                 _return(issued)
         try:
-            _init.say_gpu(kwargs.get("device_id"))
+            _init.record_gpu(kwargs.get("device_id"))
             _end_init()
         except Exception:
             pass
@@ -205,7 +205,7 @@ def _wrap_destroy(original):
                     )
                     left = _groups.leave(None if everything else group)
                     if everything:
-                        _calls.all_gone()
+                        _calls.flush_unawaited()
         except Exception:
             pass
         try:
@@ -231,7 +231,7 @@ def _wrap_set_timeout(original):
         result = original(timeout, group)
         try:
             if _box.is_open:
-                _groups.tell_timeout(group if group is not None else _default_group())
+                _groups.record_timeout(group if group is not None else _default_group())
         except Exception:
             pass
         return result

@@ -19,7 +19,7 @@ _SELF_CHECKS = 4
 # Maximum number of unawaited calls that are recorded per site.
 _MOST_UNAWAITED = 64
 # Methods of a Work that wait for it, query it, or return something to wait for.
-_LOOKS = (
+_QUERIES = (
     "get_future",
     "get_future_result",
     "is_completed",
@@ -54,7 +54,7 @@ _works_known = False
 _to_check = {}
 
 # PyTorch's groups with coalesced calls, which are waited for together.
-_gathered = {}
+_coalescing = {}
 
 # Generation of the open black box; 0: none.
 live = 0
@@ -65,8 +65,8 @@ issued_at = returned = wait_begin = wait_end = None
 
 def prepare(c10d):
     """Reads PyTorch's constants. `c10d` is torch.distributed.distributed_c10d."""
-    global _works_known, _gathered
-    _gathered = getattr(c10d._world, "pg_coalesce_state", {})
+    global _works_known, _coalescing
+    _coalescing = getattr(c10d._world, "pg_coalesce_state", {})
     # A pybind11 instance begins with the address of the C++ object.
     _works_known = getattr(c10d.Work, "__basicsize__", 0) >= _offset + ctypes.sizeof(ctypes.c_void_p)
 
@@ -166,13 +166,13 @@ def remember(work, call, site):
     gone = _works.pop(address, None)
     if gone is None and len(_works) >= _MOST_WORKS:
         del _works[next(iter(_works))]
-    _works[address] = (call, 0 if _gathered else site)
+    _works[address] = (call, 0 if _coalescing else site)
     if gone is not None:
         # Another Work has its address, so it was destroyed.
-        _is_gone(gone)
+        _record_unawaited(gone)
 
 
-def _is_gone(work):
+def _record_unawaited(work):
     """Records that this Work was destroyed without a wait, unless waits at its site are known."""
     call, site = work
     if not site or site in _awaited:
@@ -183,16 +183,16 @@ def _is_gone(work):
         _box.lib.unawaited(call, site)
 
 
-def all_gone():
+def flush_unawaited():
     """Called when no Work can be waited for any more: the world is left, or the program exits."""
     works = list(_works.values())
     _works.clear()
     if live:
         for work in works:
-            _is_gone(work)
+            _record_unawaited(work)
 
 
-def _look(work):
+def _take_awaited(work):
     """Removes a Work that is being waited for. Returns its call."""
     call, site = _works.pop(_address(id(work) + _offset).value, (NO_CALL, 0))
     if site:
@@ -205,10 +205,10 @@ def patch(work):
     global _work, _original_wait, _python_wait
     _work, _original_wait = work, work.wait
     _python_wait = work.wait = wrap_wait(work.wait)
-    for name in _LOOKS:
+    for name in _QUERIES:
         original = getattr(work, name, None)
         if original is not None:
-            setattr(work, name, as_method(_wrap_look(original), name))
+            setattr(work, name, as_method(_wrap_query(original), name))
 
 
 def as_method(replacement, name):
@@ -221,20 +221,20 @@ def as_method(replacement, name):
     return replacement
 
 
-def _wrap_look(original):
+def _wrap_query(original):
     @functools.wraps(original)
-    def look(self, *args, **kwargs):
+    def query(self, *args, **kwargs):
         if live and _works_known:
             try:
-                _looked_at(self)
+                _record_query(self)
             except Exception:
                 pass
         return original(self, *args, **kwargs)
 
-    return look
+    return query
 
 
-def _looked_at(work):
+def _record_query(work):
     address = _address(id(work) + _offset).value
     call, site = _works.get(address, (NO_CALL, 0))
     if site:
@@ -273,7 +273,7 @@ def waits(work, frame):
     """Records the start of a wait other than that of a synchronous call. Returns the call."""
     call = NO_CALL
     if _works_known:
-        call = _look(work)
+        call = _take_awaited(work)
     wait_begin(call, _locate(frame)[0])
     return call
 

@@ -22,7 +22,7 @@ _hooked = False
 _main_file = None
 _left_by_exit = None
 _uncaught = None
-_said = False
+_recorded = False
 
 
 def uncaught(kind):
@@ -51,23 +51,23 @@ def _names_system_exit():
     return re.search(rb"SystemExit|(?<![\w.])(?:exit|quit)\s*\(", body) is not None
 
 
-def _nobody_waits_any_more():
+def _discard_pending_works():
     try:
         from . import _calls
 
-        _calls.all_gone()
+        _calls.flush_unawaited()
     except Exception:
         pass
 
 
 def ends():
     """Called when the interpreter begins to exit. Records how, once."""
-    global _said
+    global _recorded
     try:
-        if _said or not _box.is_open:
+        if _recorded or not _box.is_open:
             return
-        _said = True
-        _nobody_waits_any_more()
+        _recorded = True
+        _discard_pending_works()
         kind = _uncaught
         if kind is None:
             # sys.excepthook was replaced by one that does not call ours.
@@ -136,10 +136,10 @@ def _hook_interpreter():
 
 
 def _reset():
-    global _left_by_exit, _uncaught, _said
+    global _left_by_exit, _uncaught, _recorded
     _left_by_exit = None
     _uncaught = None
-    _said = False
+    _recorded = False
 
 
 _box.on_open.append(_hook_interpreter)

@@ -96,7 +96,7 @@ def _needed():
         "groups": _groups.by_id,
         "codes": _sites.codes,
         "tensors": (torch.Tensor, torch.nn.Parameter),
-        "look": _init.look,
+        "record_gpu": _init.record_gpu_of,
         "in_flight": _exceptions.in_flight,
         "sent": _buckets.sent,
         "remember": _calls.remember,

@@ -87,7 +87,7 @@ def _timeout(pg):
     return shortest
 
 
-def tell_timeout(pg):
+def record_timeout(pg):
     """Records the timeout of a group. Called after the group was created or its timeout changed."""
     number = number_of(pg)
     milliseconds = _timeout(pg) if number else None
@@ -114,7 +114,7 @@ def register(c10d, pg, ranks, name=None):
     group = Group(name, number, pg)
     _groups[name] = group
     try:
-        tell_timeout(pg)
+        record_timeout(pg)
     except Exception:
         pass
     try:

@@ -351,7 +351,7 @@ def issue(args, number, frame):
         prepared = _records[key]
     except KeyError:
         prepared = _record(key)
-        _init.look(args)
+        _init.record_gpu_of(args)
 
     exception = _exception()
     if exception is not None:

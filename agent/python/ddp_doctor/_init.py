@@ -37,10 +37,10 @@ _SIOCGIFADDR = 0x8915
 _IFF_UP = 1
 _IFF_LOOPBACK = 8
 
-_gpu_is_said = False
+_gpu_recorded = False
 
 
-def _say(name, value):
+def _record_setting(name, value):
     _box.lib.setting(text(name), text("" if value is None else value, _LONGEST))
 
 
@@ -132,7 +132,7 @@ def _driver_version():
         return ""
 
 
-def say(rank, world_size, backend, method, store):
+def record(rank, world_size, backend, method, store):
     """Records how this process joins the world, with versions and settings."""
     address, port = _meeting(method, store)
     for name, value in (
@@ -145,15 +145,15 @@ def say(rank, world_size, backend, method, store):
         ("init.launched_world_size", os.environ.get("WORLD_SIZE", "")),
         ("init.local_rank", os.environ.get("LOCAL_RANK", "")),
     ):
-        _say(name, value)
+        _record_setting(name, value)
     launchers_store = ""
     if store is None and str(method or "env://").startswith("env://"):
         try:
             launchers_store = _launchers_store()
         except Exception:
             pass
-    _say("init.launchers_store", launchers_store)
-    _versions_and_settings()
+    _record_setting("init.launchers_store", launchers_store)
+    _record_settings()
 
 
 def _record_versions():
@@ -166,31 +166,31 @@ def _record_versions():
         if cuda:
             versions["torch.cuda"] = cuda
     for name, version in versions.items():
-        _say(name, version)
+        _record_setting(name, version)
 
 
-def _versions_and_settings():
+def _record_settings():
     from . import __version__
 
-    _say("ddp-doctor", __version__)
+    _record_setting("ddp-doctor", __version__)
     for name, find in (("nccl", _nccl_version), ("nvidia-driver", _driver_version)):
         try:
             version = find()
         except Exception:
             version = ""
         if version:
-            _say(name, version)
+            _record_setting(name, version)
     for name in _common_settings():
-        _say("env." + name, os.environ.get(name))
+        _record_setting("env." + name, os.environ.get(name))
     for name in _DEVICES:
         if name in os.environ:
-            _say("env." + name, os.environ.get(name))
+            _record_setting("env." + name, os.environ.get(name))
     wanted = [name for name in _INTERFACES if os.environ.get(name)]
     for name in wanted:
-        _say("env." + name, os.environ.get(name))
+        _record_setting("env." + name, os.environ.get(name))
     if wanted:
         try:
-            _say("interfaces", _interfaces())
+            _record_setting("interfaces", _interfaces())
         except Exception:
             pass
 
@@ -208,15 +208,15 @@ def _name_of_gpu(cuda, number):
     return "" if None in place else "pci %04x:%02x:%02x" % tuple(place)
 
 
-def say_gpu(device):
+def record_gpu(device):
     """Records once which GPU this process uses for communication.
 
     `device` is an index, a `torch.device` (without an index: the current device), or None if the program names
     no device; then nothing is recorded, since the current device may be unused. Devices other than CUDA devices are
     ignored. Does not initialise CUDA.
     """
-    global _gpu_is_said
-    if _gpu_is_said or device is None or not _box.is_open:
+    global _gpu_recorded
+    if _gpu_recorded or device is None or not _box.is_open:
         return
     if isinstance(device, int):
         number = device
@@ -231,28 +231,28 @@ def say_gpu(device):
         number = cuda.current_device() if number is None else number
         name = _name_of_gpu(cuda, number)
         if name:
-            _gpu_is_said = True
-            _say("gpu.number", number)
-            _say("gpu", name)
+            _gpu_recorded = True
+            _record_setting("gpu.number", number)
+            _record_setting("gpu", name)
     except Exception:  # must not affect the call
         pass
 
 
-def look(args):
+def record_gpu_of(args):
     """Called before a call with a new signature. Records the GPU of its tensors."""
-    if _gpu_is_said:
+    if _gpu_recorded:
         return
     cuda = sys.modules.get("torch.cuda")
     if cuda is None or not cuda.is_initialized():
         return
     tensors = args.input_tensors or args.output_tensors
     if tensors:
-        say_gpu(tensors[0].device)
+        record_gpu(tensors[0].device)
 
 
 def _reset():
-    global _gpu_is_said
-    _gpu_is_said = False
+    global _gpu_recorded
+    _gpu_recorded = False
 
 
 _box.on_open.append(_record_versions)

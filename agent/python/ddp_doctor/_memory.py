@@ -16,7 +16,7 @@ _STEP = 4 << 20
 _SHARE = 200
 _next = 0.0
 # Device → values that were recorded last.
-_told = {}
+_last_sample = {}
 # Device → total bytes.
 _totals = {}
 # Paths in the allocator's statistics, in the order of the fields of a sample.
@@ -34,8 +34,8 @@ _COUNTS = (("num_alloc_retries",), ("num_ooms",))
 _MOST_PIECES = 20_000
 _PIECES = (("active", "all", "current"), ("inactive_split", "all", "current"), ("segment", "all", "current"))
 # Minimum interval between snapshots at steps, in seconds.
-_LOOK_EVERY = 10.0
-_next_look = 0.0
+_SNAPSHOT_EVERY = 10.0
+_next_snapshot = 0.0
 # Maximum number of snapshots after failed allocations, for programs that fail often and retry.
 _MOST_FAILURES = 16
 _failures = 0
@@ -55,9 +55,9 @@ def _total(cuda, device):
     return _totals[device]
 
 
-def _differs(values, told):
+def _differs(values, last):
     """Whether a size has changed enough to be recorded, or any count has changed."""
-    pairs = list(zip(values, told))
+    pairs = list(zip(values, last))
     sizes, counts = pairs[: len(_SIZES)], pairs[len(_SIZES) :]
     return any(abs(a - b) >= max(_STEP, b // _SHARE) for a, b in sizes) or any(a != b for a, b in counts)
 
@@ -94,26 +94,26 @@ def failed(exception):
 def _sample(cuda, at):
     """Reads the statistics, for which PyTorch briefly takes the allocator's lock. `at`: time of a step; None: an
     allocation has failed."""
-    global _next_look
+    global _next_snapshot
     device = cuda.current_device()
     statistics = cuda.memory_stats_as_nested_dict(device)
     values = [_at(statistics, path) for path in _SIZES + _COUNTS]
-    told = _told.get(device)
-    if at is not None and told is not None and not _differs(values, told):
+    last = _last_sample.get(device)
+    if at is not None and last is not None and not _differs(values, last):
         return
-    _told[device] = values
+    _last_sample[device] = values
     largest = UNKNOWN
-    if at is None or (_has_run_short(values, told) and at >= _next_look):
+    if at is None or (_has_run_short(values, last) and at >= _next_snapshot):
         largest = _largest_free(cuda, device, statistics)
-        _next_look = at + _LOOK_EVERY if at is not None else _next_look
-    said = MemorySample(ctypes.sizeof(MemorySample), device, UNKNOWN, _total(cuda, device), *values, largest)
-    _box.lib.memory(ctypes.byref(said))
+        _next_snapshot = at + _SNAPSHOT_EVERY if at is not None else _next_snapshot
+    record = MemorySample(ctypes.sizeof(MemorySample), device, UNKNOWN, _total(cuda, device), *values, largest)
+    _box.lib.memory(ctypes.byref(record))
 
 
-def _has_run_short(values, told):
-    """Whether an allocation failed or was retried since the values `told` were recorded."""
+def _has_run_short(values, last):
+    """Whether an allocation failed or was retried since the values `last` were recorded."""
     counts = slice(len(_SIZES), None)
-    return told is not None and any(UNKNOWN > a > b for a, b in zip(values[counts], told[counts]))
+    return last is not None and any(UNKNOWN > a > b for a, b in zip(values[counts], last[counts]))
 
 
 def _largest_free(cuda, device, statistics):
@@ -142,10 +142,10 @@ def _largest_free(cuda, device, statistics):
 
 
 def _reset():
-    global _next, _next_look, _failures
-    _next = _next_look = 0.0
+    global _next, _next_snapshot, _failures
+    _next = _next_snapshot = 0.0
     _failures = 0
-    _told.clear()
+    _last_sample.clear()
     _totals.clear()
 
 

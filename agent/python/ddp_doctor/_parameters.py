@@ -25,7 +25,7 @@ _MOST_PIECES = 16
 # example two losses of one forward), and the model is not checked any more.
 _MOST_LATER = 8
 # Maximum number of parts of a model for which the lines that use them are recorded.
-_MOST_TOLD_PARTS = 8
+_MOST_RECORDED_PARTS = 8
 
 # Search for unused parameters: DDP logs its result in the first ten iterations, and in every hundredth. It
 # is queried in the first iterations and then at intervals; after _ITERATIONS it is recorded as needless.
@@ -64,10 +64,10 @@ class Model:
         "finished",
         "forward",
         "synchronises",
-        "look",
+        "is_outside",
         "outside",
         "search",
-        "told_parts",
+        "recorded_parts",
     )
 
     def __init__(self, module, group, number, lines):
@@ -84,13 +84,13 @@ class Model:
         self.forward = False
         self.synchronises = False
         # Before the running backward there was no forward, and the first parameter had no gradient.
-        self.look = False
+        self.is_outside = False
         # Number of consecutive such backwards that produced a gradient.
         self.outside = 0
         # State of the search for unused parameters; None: disabled, or its result is known.
         self.search = Search() if module.find_unused_parameters else None
         # Parts without gradients for which the lines that use them were recorded.
-        self.told_parts = set()
+        self.recorded_parts = set()
 
 
 class Search:
@@ -102,12 +102,12 @@ class Search:
         self.times = []
 
 
-def _say(model, fact, total, lines=(), first=0, site=0):
+def _record_fact(model, fact, total, lines=(), first=0, site=0):
     data = "".join(line + "\n" for line in lines)
-    said = ParameterList(
+    record = ParameterList(
         ctypes.sizeof(ParameterList), fact, model.group, model.number, first, total, text(data, _MOST_BYTES), site
     )
-    _box.lib.parameters(ctypes.byref(said))
+    _box.lib.parameters(ctypes.byref(record))
 
 
 def _line(name, parameter):
@@ -141,7 +141,7 @@ def _wrapped(module, parameters, frame):
     if not group:
         return
     if parameters:
-        _init.say_gpu(parameters[0].device)
+        _init.record_gpu(parameters[0].device)
     _models[:] = [model for model in _models if model.reference() is not None]
     _by_module.clear()
     _by_module.update((id(model.reference()), model) for model in _models)
@@ -152,7 +152,7 @@ def _wrapped(module, parameters, frame):
     first = 0
     for _ in range(_MOST_PIECES):
         piece = _cut(lines[first : first + _MOST_BYTES], _MOST_BYTES)
-        _say(model, _words.LAYOUT, len(lines), piece, first, site)
+        _record_fact(model, _words.LAYOUT, len(lines), piece, first, site)
         first += len(piece)
         if not piece or first >= len(lines):
             break
@@ -201,15 +201,15 @@ def _searched(model, module):
     search.backwards += 1
     if search.backwards > _FIRST_ITERATIONS and search.backwards % _EVERY:
         return
-    noted = module._get_ddp_logging_data()
-    unused = noted.get("unused_parameter_size")
+    logged = module._get_ddp_logging_data()
+    unused = logged.get("unused_parameter_size")
     if unused or module.static_graph:
         model.search = None
-    elif unused is not None and noted.get("iteration", 0) >= _ITERATIONS:
+    elif unused is not None and logged.get("iteration", 0) >= _ITERATIONS:
         model.search = None
         times = sorted(search.times)
         micros = times[len(times) // 2] // 1000 if times else 0
-        _say(model, _words.NEVER_UNUSED, len(model.lines), (), min(micros, 2**32 - 1))
+        _record_fact(model, _words.NEVER_UNUSED, len(model.lines), (), min(micros, 2**32 - 1))
 
 
 def forward_begins(module):
@@ -240,7 +240,7 @@ def backward_begins():
             model.outside = 0
         elif model.outside < _MOST_OUTSIDE:
             module = model.reference()
-            model.look = module is not None and _is_without(module)
+            model.is_outside = module is not None and _is_without(module)
 
 
 def backward_ended(frame):
@@ -254,9 +254,9 @@ def backward_ended(frame):
             continue
         if model.forward:
             model.forward = False
-        elif model.look:
-            model.look = False
-            _looked(model, module, frame)
+        elif model.is_outside:
+            model.is_outside = False
+            _record_outside(model, module, frame)
         if model.search is not None:
             _searched(model, module)
         if model.later >= _MOST_LATER:
@@ -275,16 +275,16 @@ def backward_ended(frame):
             if model.without is not None:
                 model.without = None
                 model.later += 1
-                _say(model, _words.COMPLETE, 0)
+                _record_fact(model, _words.COMPLETE, 0)
 
 
-def _looked(model, module, frame):
+def _record_outside(model, module, frame):
     """Called after a backward without DDP's forward. Records repeated gradients from outside the forward."""
     if _is_without(module):
         return
     model.outside += 1
     if model.outside == _MOST_OUTSIDE:
-        _say(model, _words.OUTSIDE, len(model.lines), (), 0, _sites.site_of(frame))
+        _record_fact(model, _words.OUTSIDE, len(model.lines), (), 0, _sites.site_of(frame))
 
 
 def _without_gradient(model, message, frame):
@@ -299,29 +299,29 @@ def _without_gradient(model, message, frame):
     lines = model.lines
     named = _cut([lines[index] for index in indices if index < len(lines)], _MOST_BYTES)
     fact = _words.GRAPH_CHANGED if _STATIC in message else _words.WITHOUT_GRADIENT
-    _say(model, fact, len(indices), named, min(model.finished, 2**32 - 1), _sites.site_of(frame) if frame is not None else 0)
+    _record_fact(model, fact, len(indices), named, min(model.finished, 2**32 - 1), _sites.site_of(frame) if frame is not None else 0)
     try:
-        _tell_uses(model, indices)
+        _record_uses(model, indices)
     except Exception:  # classes of the program may have any behaviour
         pass
     return True
 
 
-def _tell_uses(model, indices):
+def _record_uses(model, indices):
     """Records the lines that use the parts of a model without gradients."""
     module = model.reference()
-    if module is None or len(model.told_parts) >= _MOST_TOLD_PARTS:
+    if module is None or len(model.recorded_parts) >= _MOST_RECORDED_PARTS:
         return
     names = [line.split(" ", 2)[2] for line in model.lines]
     without = [names[index] for index in indices if index < len(names)]
     for part in _uses.parts(names, without):
-        if part in model.told_parts:
+        if part in model.recorded_parts:
             continue
-        model.told_parts.add(part)
+        model.recorded_parts.add(part)
         below = part + "."
         those = [line for line, name in zip(model.lines, names) if name == part or name.startswith(below)]
         for code, line in _uses.lines(module.module, part):
-            _say(model, _words.USED_AT, len(those), _cut(those, _MOST_BYTES), 0, _sites.site_in(code, line))
+            _record_fact(model, _words.USED_AT, len(those), _cut(those, _MOST_BYTES), 0, _sites.site_in(code, line))
 
 
 def forward_raised(module, error):
@@ -348,7 +348,7 @@ def backward_raised(error, frame):
     index = int(found.group(1)) if found is not None else -1
     named = model.lines[index : index + 1] if index >= 0 else []
     fact = _words.READY_TWICE if twice else _words.GRAPH_CHANGED
-    _say(model, fact, len(named), named, max(index, 0), _sites.site_of(frame))
+    _record_fact(model, fact, len(named), named, max(index, 0), _sites.site_of(frame))
 
 
 def _reset():

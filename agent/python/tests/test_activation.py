@@ -12,7 +12,7 @@ SAY = "import sys; print(sorted(m for m in sys.modules if 'ddp_doctor' in m or m
 
 
 class Activation(unittest.TestCase):
-    def test_it_is_light_and_leaves_no_path(self):
+    def test_activation_imports_little_and_leaves_no_path(self):
         done = python(
             """
             import sys
@@ -24,7 +24,7 @@ class Activation(unittest.TestCase):
         )
         self.assertEqual((done.stdout, done.stderr), ("False\nFalse False False\n['_Finder']\nFalse\n", ""))
 
-    def test_it_is_off_when_told_so(self):
+    def test_activation_is_off_without_job_or_by_switch(self):
         for changes in ({"DDP_DOCTOR": "0"}, {"DDP_DOCTOR_JOB": None}):
             done = python(SAY, env=environment(**changes))
             self.assertEqual((done.stdout, done.stderr), ("[]\n[]\n", ""))
@@ -32,7 +32,7 @@ class Activation(unittest.TestCase):
             done = python(SAY, [flag])
             self.assertEqual((done.stdout, done.stderr), ("[]\n[]\n", ""))
 
-    def test_the_users_own_sitecustomize(self):
+    def test_sitecustomize_of_the_user_is_imported(self):
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "sitecustomize.py")
             with open(file, "w") as theirs:
@@ -60,11 +60,11 @@ class Activation(unittest.TestCase):
                 outputs.append((done.returncode, done.stdout, done.stderr))
             self.assertEqual(outputs[0], outputs[1])
 
-    def test_children_are_activated_too(self):
+    def test_child_processes_are_activated(self):
         done = python("import subprocess, sys; subprocess.run([sys.executable, '-c', %r])" % SAY)
         self.assertEqual(done.stdout, "['ddp_doctor', 'ddp_doctor._finder']\n['_Finder']\n")
 
-    def test_module_is_patched_once_beside_a_finder_that_looks_up_specs(self):
+    def test_module_is_patched_once_beside_a_nested_finder(self):
         done = python(
             """
             import importlib.util, sys
@@ -88,12 +88,12 @@ class Activation(unittest.TestCase):
         )
         self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
 
-    def test_a_program_without_a_process_group_gets_no_box(self):
+    def test_program_without_process_group_creates_no_box(self):
         outcome = job("import torch, torch.distributed, ddp_doctor\nddp_doctor.step()\nwith ddp_doctor.phase('x'): pass\n")
         os.unlink(outcome.file)
         self.assertEqual((outcome.statuses, outcome.boxes, outcome.outputs), ([0], [], [""]))
 
-    def test_a_missing_library_is_one_line(self):
+    def test_missing_library_is_reported_in_one_line(self):
         outcome = job(
             "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\ng = dist.new_group([0])\n",
             DDP_DOCTOR_LIBRARY="/no/such/library.so",
@@ -104,7 +104,7 @@ class Activation(unittest.TestCase):
         self.assertEqual(len(lines), 1, outcome.outputs)
         self.assertIn("/no/such/library.so: no such file", lines[0])
 
-    def test_switched_off_everywhere(self):
+    def test_disabled_capture_patches_nothing(self):
         for changes in ({"DDP_DOCTOR": "0"}, {"DDP_DOCTOR": "0", "PYTHONPATH": os.path.dirname(os.path.dirname(ACTIVATE))}):
             outcome = job(
                 "import ddp_doctor\nddp_doctor.enable()\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
@@ -116,7 +116,7 @@ class Activation(unittest.TestCase):
             os.unlink(outcome.file)
             self.assertEqual((outcome.statuses, outcome.boxes), ([0], []), outcome.outputs)
 
-    def test_a_pytorch_without_hooks_is_intercepted(self):
+    def test_interception_is_used_without_hooks(self):
         outcome = job(
             """
             import torch, torch.distributed as dist
@@ -130,7 +130,7 @@ class Activation(unittest.TestCase):
         self.assertEqual(outcome.box.of("note"), [])
         self.assertEqual([call.op for call in outcome.box.of("issued")], [32, 1])
 
-    def test_a_pytorch_that_lost_its_hooks_is_reported(self):
+    def test_missing_hooks_are_noted(self):
         outcome = job(
             """
             import torch, torch.distributed as dist
@@ -150,7 +150,7 @@ class Activation(unittest.TestCase):
         self.assertEqual(note.code, 1)
         self.assertIn("are not captured", note.text)
 
-    def test_the_launcher(self):
+    def test_ranks_of_torchrun_are_captured(self):
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, "boxes"))
             script = os.path.join(folder, "train.py")

@@ -32,7 +32,7 @@ class Capture(unittest.TestCase):
     def issued(self, box, *ops):
         return [r for r in box.of("issued") if not ops or r.op in ops]
 
-    def test_versions_and_what_the_allocator_holds(self):
+    def test_versions_and_memory_samples_are_recorded(self):
         o = self.run_job(
             """
 import ddp_doctor
@@ -84,9 +84,9 @@ for more in (1 << 20, 1 << 28):  # not worth one, worth one
 assert looks == 0
 at_a_step(num_alloc_retries=1)
 at_a_step(num_alloc_retries=2)  # too early for another look
-_memory._next_look = 0.0
+_memory._next_snapshot = 0.0
 at_a_step(num_alloc_retries=3, active=size(20_000, 0))  # too many pieces
-_memory._next_look = 0.0
+_memory._next_snapshot = 0.0
 torch._C._cuda_isHistoryEnabled = lambda: True
 at_a_step(num_alloc_retries=4, active=size(3, 0))  # each with its history
 torch._C._cuda_isHistoryEnabled = lambda: False
@@ -94,11 +94,11 @@ assert looks == 1
 def refuses(**how):
     raise RuntimeError("an allocator without pieces")
 torch.cuda.memory_snapshot = refuses
-_memory._next_look = 0.0
+_memory._next_snapshot = 0.0
 at_a_step(num_ooms=1)
 torch.cuda.memory_snapshot = snapshot
 segments = []
-_memory._next_look = 0.0
+_memory._next_snapshot = 0.0
 at_a_step(num_ooms=2)  # nothing is free
 assert looks == 2
 held = {}  # another allocator, which counts nothing
@@ -139,16 +139,16 @@ dist.destroy_process_group()
 store = "file://%s/store" % os.environ["DDP_DOCTOR_RUN_DIR"]
 dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
 dist.all_reduce(torch.ones(1))
-assert not _init._gpu_is_said, "no device was named"
-_init.say_gpu(torch.device("cpu"))
-assert not _init._gpu_is_said
-_init.say_gpu(torch.device("cuda"))
+assert not _init._gpu_recorded, "no device was named"
+_init.record_gpu(torch.device("cpu"))
+assert not _init._gpu_recorded
+_init.record_gpu(torch.device("cuda"))
 """
         )
         settings = dict(record.text.split("=", 1) for record in o.box.of("setting"))
         self.assertEqual((settings["gpu.number"], settings["gpu"]), ("1", "GPU-of-1"))
 
-    def test_what_the_allocator_held_when_it_had_to_refuse(self):
+    def test_out_of_memory_records_limited_samples(self):
         o = self.run_job(
             """
 from ddp_doctor import _exceptions, _memory, _words
@@ -180,7 +180,7 @@ for _ in range(20):
         for sample in samples:
             self.assertEqual((sample[0], sample[3], sample[9]), (0, 1 << 30, 5 << 20))
 
-    def test_a_call_and_its_wait(self):
+    def test_call_and_wait_are_recorded(self):
         o = self.run_job(
             """
 t = torch.ones(4, 3)
@@ -205,7 +205,7 @@ work.wait()  # wait
         self.assertEqual(o.box.rank, 0)
         self.assertEqual(o.box.layer, "c10d")
 
-    def test_works_that_nobody_waits_for(self):
+    def test_dropped_works_are_recorded_as_unawaited(self):
         o = self.run_job(
             """
 from torch.distributed.distributed_c10d import _coalescing_manager
@@ -230,7 +230,7 @@ dist.destroy_process_group()
         dropped = [r.call for r in self.issued(o.box, ALL_REDUCE) if r.site[1] == o.line("dropped")]
         self.assertEqual(sorted(record.call for record in unawaited), dropped)
 
-    def test_ctypes_says_the_same_as_the_built_in_functions(self):
+    def test_ctypes_and_builtins_record_the_same(self):
         program = """
 assert type(_box.lib.issued_at).__name__ == %r, _box.lib.issued_at
 t = torch.ones(4, 3)
@@ -253,7 +253,7 @@ dist.destroy_process_group()
         self.assertEqual(said[0], said[1])
         self.assertIn("wait-end", [record[0] for record in said[0]])
 
-    def test_an_exception_that_is_only_reported_is_none(self):
+    def test_logged_exception_is_not_recorded_as_uncaught(self):
         o = self.run_job(
             """
 def main():
@@ -273,7 +273,7 @@ main()
         self.assertEqual(o.box.of("exception"), [])
         self.assertEqual([r.text for r in o.box.of("exit")], ["main returned"])
 
-    def test_an_uncaught_exception_is_seen_through_another_hook(self):
+    def test_uncaught_exception_is_recorded_behind_another_hook(self):
         o = self.run_job(
             """
 before = sys.excepthook
@@ -289,7 +289,7 @@ main()
         self.assertIn("ValueError: bad", [r.text for r in o.box.of("exception")])
         self.assertEqual([r.text for r in o.box.of("exit")], ["uncaught exception"])
 
-    def test_an_exception_before_the_group_is_joined(self):
+    def test_exception_before_init_creates_a_box(self):
         raises = """
             import sys
             def load():
@@ -314,7 +314,7 @@ main()
             self.assertEqual(exception.site[1:], (outcome.line("raises"), "load"))
             self.assertEqual([r.text for r in outcome.box.of("exit")], ["uncaught exception"])
 
-    def test_what_is_no_exception_of_a_rank_makes_no_box(self):
+    def test_exceptions_of_other_processes_create_no_box(self):
         for code, status, changes in (
             ("raise ValueError('no rank')", 1, {"RANK": None}),
             ("raise ValueError('no world')", 1, {"WORLD_SIZE": None}),
@@ -343,7 +343,7 @@ main()
             self.assertEqual(outcome.statuses, [status], (code, outcome.outputs))
             self.assertEqual(outcome.boxes, [], code)
 
-    def test_a_launcher_that_has_a_rank_is_none(self):
+    def test_launcher_with_a_rank_creates_no_box(self):
         outcome = job(
             """
             import sys
@@ -356,7 +356,7 @@ main()
         self.assertIn("ChildFailedError", outcome.outputs[0])
         self.assertEqual(outcome.boxes, [])
 
-    def test_point_to_point(self):
+    def test_messages_record_peer_tag_and_shape(self):
         o = self.run_job(
             """
 t = torch.ones(5)
@@ -386,7 +386,7 @@ def recv(tensor):
         for box, calls in zip(o.boxes, (send, recv)):
             self.assertEqual({w.call for w in box.of("wait-begin")}, {r.call for r in calls})
 
-    def test_the_shapes_that_are_compared(self):
+    def test_compared_shapes_are_recorded(self):
         o = self.run_job(
             """
 def attempt(call, *arguments, **options):
@@ -434,7 +434,7 @@ dist.barrier()
             self.assertEqual([s.flags & b.OUTPUT for s in box.of("splits")], [0, b.OUTPUT])
             self.assertEqual([r.root for r in self.issued(box) if r.flags & b.ROOT], [1, 0, 1])
 
-    def test_ddp_is_hidden_and_steps_count(self):
+    def test_ddp_calls_are_hidden_and_steps_are_counted(self):
         o = self.run_job(
             """
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))  # constructor
@@ -454,7 +454,7 @@ model(torch.ones(1, 3))
         self.assertEqual({r.site[1] for r in calls if r.op == ALL_REDUCE}, {o.line("backward")})
         self.assertEqual(len(o.box.of("step")), 3)
 
-    def test_how_long_ddp_waits_for_its_buckets(self):
+    def test_bucket_waits_of_ddp_are_timed(self):
         o = self.run_job(
             """
 from torch.nn.parallel import DistributedDataParallel
@@ -516,7 +516,7 @@ backward(mine(ones))
             self.assertGreater(late, 0.2) if box.rank == 0 else self.assertLess(late, 0.2)
             self.assertLess(max(waits), 0.2, waits)
 
-    def test_a_model_is_described_before_its_first_call(self):
+    def test_model_layout_is_recorded_before_its_first_call(self):
         o = self.run_job(
             """
 class Model(torch.nn.Module):
@@ -557,7 +557,7 @@ torch.nn.parallel.DistributedDataParallel(Model().requires_grad_(True), process_
         other = said[-1]
         self.assertEqual((other.seq, other.group != first.group, other.numel), (1, True, 6))
 
-    def test_what_a_backward_leaves_out_is_said_at_its_end(self):
+    def test_missing_gradients_are_recorded_after_backward(self):
         o = self.run_job(
             """
 class Model(torch.nn.Module):
@@ -593,7 +593,7 @@ except RuntimeError as e:
         self.assertEqual(said[0].site[1], o.line("first"))
         self.assertLess(said[-1].at, o.box.of("exception")[-1].at)
 
-    def test_what_was_ready_twice_is_named(self):
+    def test_parameter_that_is_ready_twice_is_recorded(self):
         o = self.run_job(
             """
 from torch.utils.checkpoint import checkpoint
@@ -617,7 +617,7 @@ except RuntimeError as e:
         self.assertEqual((said.code, said.site[1]), (4, o.line("backward")))
         self.assertIn(said.text, ("float32 2,2 twice.weight\n", "float32 2 twice.bias\n"))
 
-    def test_gradients_from_outside_the_forward(self):
+    def test_repeated_gradients_outside_forward_are_recorded(self):
         o = self.run_job(
             """
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
@@ -643,7 +643,7 @@ outside(8)
         (said,) = [r for r in o.box.of("parameters") if r.code != 1]
         self.assertEqual((said.code, said.numel, said.site[1]), (6, 2, o.line("outside")))
 
-    def test_a_search_that_finds_nothing_is_told_once(self):
+    def test_needless_search_for_unused_parameters_is_recorded_once(self):
         o = self.run_job(
             """
 class Model(torch.nn.Module):
@@ -663,7 +663,7 @@ for step in range(320):
         self.assertEqual((said.code, said.seq, said.numel), (7, 2, 4))
         self.assertGreater(said.tensors, 0)
 
-    def test_no_model_is_kept(self):
+    def test_models_are_not_kept_alive(self):
         self.run_job(
             """
 import gc, weakref
@@ -679,7 +679,7 @@ assert len(_parameters._models) == 1
 """
         )
 
-    def test_a_forward_says_where_it_is_and_of_what(self):
+    def test_forward_records_site_input_and_flags(self):
         o = self.run_job(
             """
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
@@ -705,7 +705,7 @@ model(input=batch.clone()).sum().backward()  # plain
         plain = b.FORWARD
         self.assertEqual(flags, [plain] * 3 + [plain | b.REPEATED, plain | b.UNSYNCHRONISED, plain])
 
-    def test_a_forward_keeps_no_input_alive(self):
+    def test_inputs_of_forwards_are_not_kept_alive(self):
         self.run_job(
             """
 import weakref
@@ -718,7 +718,7 @@ assert gone() is None
 """
         )
 
-    def test_an_input_may_be_swapped_after_its_forward(self):
+    def test_input_can_be_swapped_after_its_forward(self):
         self.run_job(
             """
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
@@ -729,7 +729,7 @@ assert inputs.sum() == 0
 """
         )
 
-    def test_a_place_knows_who_called_first(self):
+    def test_site_records_its_first_callers(self):
         o = self.run_job(
             """
 def inner():
@@ -746,7 +746,7 @@ inner()  # second
         self.assertEqual([c[1] for c in first.callers], [o.line("outer"), o.line("first")])
         self.assertEqual(second.callers, first.callers)
 
-    def test_explicit_steps_and_phases(self):
+    def test_explicit_steps_and_phases_are_recorded(self):
         o = self.run_job(
             """
 import ddp_doctor
@@ -766,7 +766,7 @@ evaluate()
         self.assertEqual([r.phase for r in self.issued(o.box, BARRIER)], ["checkpoint", "evaluation"])
         self.assertEqual(len(o.box.of("phase-end")), 2)
 
-    def test_groups(self):
+    def test_groups_and_their_creations_are_recorded(self):
         o = self.run_job(
             """
 import inspect
@@ -822,7 +822,7 @@ dist.barrier()
             destroyed = next(i for i, r in enumerate(box.records) if r.kind == "group-destroyed")
             self.assertEqual(box.records[destroyed - 1].op, DESTROY)
 
-    def test_threads(self):
+    def test_calls_of_threads_record_their_sites(self):
         o = self.run_job(
             """
 pg = dist.group.WORLD
@@ -843,7 +843,7 @@ for thread in threads: thread.join()
         self.assertFalse(any(r.flags & (b.BORROWED_SITE | b.HIDDEN) for r in calls[1:]))
         self.assertEqual({w.call for w in o.box.of("wait-begin")}, {r.call for r in calls[1:]})
 
-    def test_nothing_is_kept(self):
+    def test_tensors_works_and_exceptions_are_not_kept_alive(self):
         self.run_job(
             """
 import gc, weakref
@@ -887,7 +887,7 @@ assert alive() is None
             PYTHONWARNINGS="ignore",
         )
 
-    def test_exceptions(self):
+    def test_exceptions_are_recorded_by_kind(self):
         o = self.run_job(
             """
 class Broken(torch.nn.Linear):
@@ -934,7 +934,7 @@ raise OSError("at last" + "!" * 3000)  # last
         self.assertEqual([(r.code, r.text) for r in o.box.of("exit")], [(1, "uncaught exception")])
         self.assertNotIn("ddp_doctor", o.outputs[0].split("OSError")[-2].split("Traceback")[-1])
 
-    def test_an_excepthook_that_forgets_the_others(self):
+    def test_exception_is_recorded_without_a_chained_excepthook(self):
         o = self.run_job(
             """
 sys.excepthook = lambda *a: print("mine")
@@ -944,7 +944,7 @@ raise ValueError("lost")
         )
         self.assertEqual([(r.code, r.text) for r in o.box.of("exception")], [(1, "ValueError: lost")])
 
-    def test_ways_to_end(self):
+    def test_ways_to_exit_are_recorded(self):
         for code, status, want in (
             ("sys.exit(3)", 3, (3, "sys.exit")),
             ("sys.exit('a reason')", 1, (1, "sys.exit")),
@@ -968,7 +968,7 @@ for leave in (sys.exit, os._exit):
 """
         )
 
-    def test_the_timeout_of_a_group_is_known_when_it_is_made_and_when_it_is_set(self):
+    def test_group_timeouts_are_recorded_at_creation_and_change(self):
         o = self.run_job(
             """
 from datetime import timedelta
@@ -981,7 +981,7 @@ dist.barrier()
         told = [(r.group, r.code) for r in o.box.of("group-timeout")]
         self.assertEqual(told, [(1, 1_800_000), (2, 77_000), (1, 1500)])
 
-    def test_what_is_called_on_the_way_out_comes_after_the_end_was_said(self):
+    def test_calls_of_atexit_handlers_follow_the_exit_record(self):
         late = "import atexit; atexit.register(lambda: dist.barrier())\n"
         for name, code in (("before", late + HEAD), ("after", HEAD + late)):
             with self.subTest("registered %s joining" % name):
@@ -992,7 +992,7 @@ dist.barrier()
                 self.assertEqual(kinds[-3:], ["issued", "exit", "issued"])
                 self.assertEqual(len({r.thread for r in o.box.of("issued", "exit")}), 1)
 
-    def test_hooks_are_off_before_the_interpreter_ends(self):
+    def test_hooks_are_removed_before_the_interpreter_exits(self):
         for tail in ("", "dist.destroy_process_group()", "keep = [g, model]; dist.destroy_process_group()", "del g, model"):
             with self.subTest(tail):
                 self.run_job(
@@ -1004,7 +1004,7 @@ model(torch.ones(1, 3)).sum().backward()
                     + tail
                 )
 
-    def test_a_forked_child_is_silent_and_may_have_a_box_of_its_own(self):
+    def test_forked_child_records_nothing(self):
         o = self.run_job(
             """
 from torch.utils.data import DataLoader
@@ -1026,7 +1026,7 @@ dist.barrier()
         self.assertEqual([r.site[1] for r in o.box.of("input-ended")], [o.line("loader")])
         self.assertEqual([r.text for r in o.box.of("exit")], ["main returned"])
 
-    def test_children_that_join_a_group(self):
+    def test_children_that_join_a_group_have_their_own_boxes(self):
         outcome = job(
             """
 import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
@@ -1054,7 +1054,7 @@ if __name__ == "__main__":
             self.assertEqual([r.op for r in self.issued(box)], [INIT, ALL_REDUCE, DESTROY])
             self.assertEqual(self.issued(box)[1].site[2], "work")
 
-    def test_what_is_enabled_late(self):
+    def test_late_enable_captures_existing_groups(self):
         outcome = job(
             """
 import sys, torch, torch.distributed as dist
@@ -1078,7 +1078,7 @@ destroy_process_group()
         self.assertEqual(len(outcome.box.groups), 3)
         self.assertEqual([r.op for r in self.issued(outcome.box)], [ALL_REDUCE, NEW_GROUP, BARRIER, DESTROY])
 
-    def test_compiled_and_functional_programs_run(self):
+    def test_compiled_and_functional_programs_are_captured(self):
         o = self.run_job(
             """
 import torch.distributed._functional_collectives as fc

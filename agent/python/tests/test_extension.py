@@ -176,9 +176,9 @@ dist.all_reduce(torch.ones(3))
 RECORDED = ("issued", "returned", "wait-begin", "wait-end", "splits", "unawaited", "exception", "group-destroyed")
 
 
-def said(box):
-    """What the records say, apart from times, processes, and the folder of the program."""
-    threads, all_said = [], []
+def recorded(box):
+    """The contents of the records, apart from times, processes, and the folder of the program."""
+    threads, records = [], []
     for r in box.records:
         if r.kind not in RECORDED:
             continue
@@ -188,8 +188,8 @@ def said(box):
         shape = r.dtype, r.shape, r.numel, r.tensors, r.sizes
         what = r.kind, r.op, r.reduce_op, r.flags, r.group, r.seq, r.call, r.root, r.tag
         text = re.sub("0x[0-9a-f]+", "0x", r.text)
-        all_said.append((*what, shape, place, threads.index(r.thread), r.step, text, r.code))
-    return all_said
+        records.append((*what, shape, place, threads.index(r.thread), r.step, text, r.code))
+    return records
 
 
 class Extension(unittest.TestCase):
@@ -202,25 +202,25 @@ class Extension(unittest.TestCase):
         self.assertEqual(len(outcome.boxes), ranks, outcome.outputs)
         return outcome
 
-    def both_say_the_same(self, **changes):
+    def check_both_record_the_same(self, **changes):
         function = "def block(turn):\n%s\nblock(0)\nblock(1)"
         code = "\n".join(function % textwrap.indent(block.strip(), "    ") for block in CALLS.values())
         native = self.run_job(code, 2, DDP_DOCTOR_NATIVE_HOOKS="1", **changes)
         python = self.run_job(code, 2, DDP_DOCTOR_NATIVE_HOOKS="0", **changes)
         for rank in range(2):
-            ours, reference = said(native.boxes[rank]), said(python.boxes[rank])
+            ours, reference = recorded(native.boxes[rank]), recorded(python.boxes[rank])
             for i, (one, other) in enumerate(zip(ours, reference)):
                 self.assertEqual(one, other, "rank %d, record %d of %d" % (rank, i, len(reference)))
             self.assertEqual(len(ours), len(reference))
             self.assertGreater(len(ours), 300)
 
-    def test_both_record_the_same(self):
-        self.both_say_the_same()
+    def test_native_and_python_record_the_same(self):
+        self.check_both_record_the_same()
 
-    def test_both_record_the_same_under_interception(self):
-        self.both_say_the_same(DDP_DOCTOR_CAPTURE="interception")
+    def test_native_and_python_record_the_same_under_interception(self):
+        self.check_both_record_the_same(DDP_DOCTOR_CAPTURE="interception")
 
-    def test_common_calls_are_not_left_to_python(self):
+    def test_common_calls_are_recorded_natively(self):
         code = """
 from ddp_doctor import _hooks
 left = []
@@ -247,7 +247,7 @@ assert not left, len(left)
         self.run_job(code)
         self.run_job(code, DDP_DOCTOR_CAPTURE="interception")
 
-    def test_nothing_is_kept_or_leaked(self):
+    def test_native_hooks_keep_and_leak_nothing(self):
         code = """
 t, value = torch.ones(3), dist.ReduceOp.MAX
 def calls():
@@ -276,7 +276,7 @@ assert data() is None
         self.run_job(code)
         self.run_job(code, DDP_DOCTOR_CAPTURE="interception")
 
-    def test_odd_arguments_do_not_raise_into_the_call(self):
+    def test_odd_arguments_do_not_raise(self):
         self.run_job(
             """
 extension = _extension.loaded
@@ -341,7 +341,7 @@ calls()
             for native in "01":
                 self.run_job(code, DDP_DOCTOR_NATIVE_HOOKS=native, DDP_DOCTOR_CAPTURE=capture)
 
-    def test_python_hooks_are_used_if_the_program_has_replaced_wait(self):
+    def test_python_hooks_are_used_if_wait_is_replaced(self):
         outcome = job(
             """
 import torch, torch.distributed as dist
@@ -380,7 +380,7 @@ dist.all_reduce(torch.ones(1))
         self.assertEqual([r.op for r in outcome.box.of("issued")], [32, 1])
         self.assertEqual(len(outcome.box.of("wait-end")), 1)
 
-    def test_an_extension_that_cannot_be_loaded_is_one_line(self):
+    def test_unloadable_extension_is_reported_in_one_line(self):
         folder = tempfile.mkdtemp(prefix="ddp-doctor-test-")
         self.addCleanup(shutil.rmtree, folder)
         alone = shutil.copy(library(), folder)

@@ -20,7 +20,7 @@ C10D = "/torch/distributed/distributed_c10d.py"
 NAME = "ddp_doctor_python"
 GROUP, GENERATION, SITE = 5, 1, 77
 SUM, FLOAT = object(), object()
-# `MOST` in memo.rs.
+# `MAX_ENTRIES` in memo.rs.
 ENTRIES = 1024
 ALL_REDUCE, BROADCAST = 3, 2
 OPS = {ALL_REDUCE: (_words.ALL_REDUCE, 1, False, "arguments"), BROADCAST: (_words.BROADCAST, 1, True, False)}
@@ -94,7 +94,7 @@ class Alone(unittest.TestCase):
             "waits": lambda work, frame: self.waits.append(work) or 0,
             "check": lambda work: True,
         }
-        for name in ("described", "below_autograd", "look", "in_flight", "sent", "remember", "expect"):
+        for name in ("described", "below_autograd", "record_gpu", "in_flight", "sent", "remember", "expect"):
             callbacks[name] = lambda *args: None
         for name, callback in callbacks.items():
             passed[name] = self.breakable(name, callback)
@@ -128,7 +128,7 @@ class Alone(unittest.TestCase):
             user = user.f_back
         _sites.entry_of(user.f_code)[2][user.f_lasti] = SITE
 
-    def test_calls_and_waits(self):
+    def test_native_hooks_record_calls_and_waits(self):
         before, after = self.extension.hooks_of(GROUP, GENERATION)
         space = {"after": after, "work": self.work}
         exec(compile(FUNCTIONS, C10D, "exec"), space)
@@ -179,7 +179,7 @@ class Alone(unittest.TestCase):
         self.assertLess(abs(sys.getrefcount(tensor) - count), 5)
 
         self.work.raised = None
-        self.check_that_entries_of_freed_code_are_not_used(before, tensor, space)
+        self.check_entries_of_freed_code(before, tensor, space)
 
         # The exceptions of callbacks: an `Exception` is cleared, and any other is raised.
         ddp = {"before": before}
@@ -196,7 +196,7 @@ class Alone(unittest.TestCase):
         for name, function in (
             ("issue", lambda: before(Arguments("x", -1, tensor))),
             ("sent", bucket),
-            ("look", lambda: (self.extension.bind(GENERATION), direct())),
+            ("record_gpu", lambda: (self.extension.bind(GENERATION), direct())),
             ("remember", lambda: (direct(), after(Arguments(BROADCAST, 1, tensor)))),
             ("waits", self.work.wait),
         ):
@@ -213,7 +213,7 @@ class Alone(unittest.TestCase):
                     self.broken = {}
                     self.assertEqual(self.work.wait(), "waited", "nothing is raised later")
 
-    def check_that_entries_of_freed_code_are_not_used(self, before, tensor, space):
+    def check_entries_of_freed_code(self, before, tensor, space):
         functions = {}
         exec("".join("def f%d(before, args): before(args)\n" % i for i in range(ENTRIES // 2 - 1)), functions)
         functions.pop("__builtins__")

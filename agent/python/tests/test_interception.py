@@ -38,7 +38,7 @@ class Interception(unittest.TestCase):
     def issued(self, box, *ops):
         return [r for r in box.of("issued") if (r.op in ops if ops else r.op < 32)]
 
-    def test_each_call_from_python_is_recorded_once(self):
+    def test_calls_from_python_are_recorded_once(self):
         o = self.run_job(
             """
 t = torch.ones(4)
@@ -61,7 +61,7 @@ dist.barrier()
             + [(BARRIER, None, 0, None)],
         )
 
-    def test_every_mode_is_recorded(self):
+    def test_calls_in_every_autograd_mode_are_recorded(self):
         o = self.run_job(
             """
 t = torch.ones(4)
@@ -81,7 +81,7 @@ assert sparse.to_dense().tolist() == [1, 2, 0, 0]
         )
         self.assertEqual(len(self.issued(o.box, ALL_REDUCE)), 7)
 
-    def test_buffers_are_broadcast_in_inference_mode(self):
+    def test_buffer_broadcasts_in_inference_mode_are_recorded(self):
         o = self.run_job(
             """
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)))
@@ -116,7 +116,7 @@ dist.all_reduce(torch.ones(5))
         shapes = [r.shape for r in self.issued(o.box, ALL_REDUCE)]
         self.assertEqual(shapes, [[2], [3], [4]] * 3 + [[5]])
 
-    def test_a_compiled_program_may_call_the_group(self):
+    def test_calls_of_compiled_programs_are_recorded(self):
         o = self.run_job(
             """
 def step(x):
@@ -132,7 +132,7 @@ for size in (2, 2, 3):
         )
         self.assertEqual(len(self.issued(o.box, ALL_REDUCE)), 6)
 
-    def test_ddp_in_many_ways(self):
+    def test_ddp_runs_with_every_option(self):
         o = self.run_job(
             """
 from torch.distributed.algorithms.join import Join
@@ -164,7 +164,7 @@ with joined.no_sync():
         # Five models average three times each; Join adds calls of its own, no_sync none.
         self.assertGreaterEqual(len(calls), 15)
 
-    def test_sharded_tensors(self):
+    def test_sharded_tensors_record_gathers(self):
         o = self.run_job(
             """
 from torch.distributed.device_mesh import init_device_mesh
@@ -187,7 +187,7 @@ with torch.inference_mode():
             gathers = self.issued(box, ALL_GATHER, ALL_GATHER_COALESCED)
             self.assertEqual([r.shape for r in gathers], [[2, 2]] * 2)
 
-    def test_a_program_that_replaces_the_same_functions(self):
+    def test_programs_can_replace_the_same_functions(self):
         o = self.run_job(
             """
 original = dist.ProcessGroup.allreduce
@@ -214,7 +214,7 @@ assert 2 in seen
         shapes = [r.shape for r in self.issued(o.box, ALL_REDUCE)]
         self.assertEqual(shapes[:2], [[1], [2]])
 
-    def test_subclasses_of_pytorch_classes_call_their_originals(self):
+    def test_subclasses_call_the_originals(self):
         code = """
 class Group(dist.ProcessGroup):
     pass
@@ -237,7 +237,7 @@ except RuntimeError as error:
         for native in "01":
             self.run_job(code, DDP_DOCTOR_NATIVE_HOOKS=native)
 
-    def test_replacements_by_the_program_outlive_the_extension(self):
+    def test_replacements_by_the_program_are_kept(self):
         self.run_job(
             """
 dist.all_reduce(torch.ones(1))
@@ -259,7 +259,7 @@ dist.init_process_group("gloo")
 """,
         )
 
-    def test_enabled_after_the_group_was_made(self):
+    def test_late_enable_intercepts_existing_groups(self):
         o = self.run_job(
             """
 group = dist.new_group([0])
@@ -273,7 +273,7 @@ dist.all_reduce(torch.ones(4), group=group)
         )
         self.assertEqual([r.shape for r in self.issued(o.box, ALL_REDUCE)], [[3], [4]])
 
-    def test_a_forked_child_and_pickled_names(self):
+    def test_forked_child_and_pickled_names_work(self):
         o = self.run_job(
             """
 assert pickle.loads(pickle.dumps(dist.ReduceOp.SUM)) == dist.ReduceOp.SUM
@@ -286,7 +286,7 @@ dist.all_reduce(torch.ones(1))
         )
         self.assertEqual(len(self.issued(o.box, ALL_REDUCE)), 1)
 
-    def test_a_rank_that_uses_rpc(self):
+    def test_rpc_works_beside_interception(self):
         self.run_job(
             """
 import torch.distributed.rpc as rpc
@@ -298,7 +298,7 @@ rpc.shutdown()
             2,
         )
 
-    def test_an_error_of_the_call_reaches_the_program_and_ends_the_call(self):
+    def test_errors_are_raised_and_end_their_call(self):
         o = self.run_job(
             """
 pg = dist.group.WORLD
@@ -314,7 +314,7 @@ dist.all_reduce(torch.ones(2))
         )
         self.assertEqual(self.issued(o.box, ALL_REDUCE)[-1].shape, [2])
 
-    def test_a_pytorch_that_lacks_what_is_needed_is_reported(self):
+    def test_missing_dispatcher_functions_are_noted(self):
         outcome = job(
             """
 import torch, torch.distributed as dist

@@ -31,7 +31,7 @@ class Sites(unittest.TestCase):
         )
         self.assertEqual(self.kinds(*files), [_sites.INTERNAL] * len(files))
 
-    def test_users_files_with_names_of_pytorch_are_not_internal(self):
+    def test_user_files_with_names_of_pytorch_are_not_internal(self):
         files = (
             "/home/me/functorch/train.py",
             "/home/me/torchinductor_speed/train.py",

@@ -12,7 +12,7 @@ use crate::record::Call;
 use crate::state::{State, What, tensor};
 
 /// A call, as far as it is known before it is made.
-struct Described {
+struct CallDescription {
     record: Call,
     /// The flags of its caller, without those of the record's fields.
     flags: u16,
@@ -109,10 +109,10 @@ pub(crate) fn issue(
     let Some(call) = describe(state, source, frame?)? else {
         return Some(()); // recorded elsewhere
     };
-    if !state.seen.insert(&call.record)
+    if !state.signatures.insert(&call.record)
         && let Some(args) = source.args(state)
     {
-        state.python.look.call(&[args.as_ref()]);
+        state.python.record_gpu.call(&[args.as_ref()]);
     }
     if let Some(exception) = handled_exception() {
         state.python.in_flight.call(&[exception.as_ref()]);
@@ -160,7 +160,7 @@ pub(crate) fn leave_to_python(
 }
 
 /// Describes a call; `Some(None)`: it is recorded elsewhere. `None`: it is left to Python.
-fn describe(state: &State, source: &Source<'_>, frame: &Frame) -> Option<Option<Described>> {
+fn describe(state: &State, source: &Source<'_>, frame: &Frame) -> Option<Option<CallDescription>> {
     let code = frame.code()?;
     let (_, is_of_c10d) = state.kind(code.as_ref())?;
     let (what, (site, mut flags)) = if is_of_c10d {
@@ -204,7 +204,7 @@ fn describe(state: &State, source: &Source<'_>, frame: &Frame) -> Option<Option<
         }
     }
     record.flags |= flags;
-    Some(Some(Described {
+    Some(Some(CallDescription {
         record,
         flags,
         site,

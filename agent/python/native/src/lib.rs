@@ -302,7 +302,7 @@ unsafe extern "C" fn method<const INDEX: usize>(
 macro_rules! implementations {
     ($($index:literal)*) => { [$(method::<$index>),*] };
 }
-static METHODS: [python::FastWithKeywords; methods::MOST] =
+static METHODS: [python::FastWithKeywords; methods::MAX_METHODS] =
     implementations!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
 
 /// `(index, type, name, original, doc, number, inputs, outputs, options, reduces)` → a method of

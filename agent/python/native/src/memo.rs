@@ -9,7 +9,7 @@ use crate::object::{Owned, Ref};
 /// Number of entries, a power of two.
 const SIZE: usize = 2048;
 /// How many entries may be full before all are removed.
-const MOST: usize = SIZE / 2;
+const MAX_ENTRIES: usize = SIZE / 2;
 /// Instead of an instruction, for the code object itself.
 pub(crate) const WHOLE: i32 = i32::MIN;
 /// Instead of an instruction, for the arguments of a code object.
@@ -34,7 +34,7 @@ impl Memo {
     pub(crate) fn new() -> Self {
         Self {
             entries: array::from_fn(|_| Cell::default()),
-            codes: RefCell::new(Vec::with_capacity(MOST)),
+            codes: RefCell::new(Vec::with_capacity(MAX_ENTRIES)),
             count: Cell::new(0),
         }
     }
@@ -53,7 +53,7 @@ impl Memo {
             if found == 0 || (found == code && of == instruction) {
                 return entry;
             }
-            at = (at + 1) % SIZE; // at most MOST entries are full, so one is empty
+            at = (at + 1) % SIZE; // at most MAX_ENTRIES entries are full, so one is empty
         }
     }
 
@@ -65,7 +65,7 @@ impl Memo {
     /// Stores a value. It is ignored if the code object itself is not stored ([`WHOLE`]): only
     /// stored code objects are kept, and another one may get the address of one that is not.
     pub(crate) fn put(&self, code: Ref<'_>, instruction: i32, value: u32) {
-        if self.count.get() >= MOST {
+        if self.count.get() >= MAX_ENTRIES {
             self.clear();
         }
         if instruction != WHOLE && self.get(code, WHOLE).is_none() {

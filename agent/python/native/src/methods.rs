@@ -9,7 +9,7 @@ use crate::python::Pointer;
 use crate::state::State;
 
 /// Maximum number of methods.
-pub(crate) const MOST: usize = 24;
+pub(crate) const MAX_METHODS: usize = 24;
 
 /// A replaced method. Positions are those of arguments after the group.
 pub(crate) struct Method {

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use crate::python::*;
 
 /// Maximum number of arguments that [`Arguments`] keeps without an allocation.
-const MOST_ARGUMENTS: usize = 8;
+const MAX_ARGUMENTS: usize = 8;
 
 thread_local! {
     /// The kept exception of this thread: type, value and traceback; nulls: none.
@@ -355,14 +355,14 @@ pub(crate) fn pair(first: Owned, second: Owned) -> Pointer {
 
 /// The arguments of a method, beginning with the object that it belongs to.
 pub(crate) enum Arguments<'a> {
-    Few([Ref<'a>; MOST_ARGUMENTS], usize),
+    Few([Ref<'a>; MAX_ARGUMENTS], usize),
     Many(Vec<Ref<'a>>),
 }
 
 impl<'a> Arguments<'a> {
     pub(crate) fn new(this: Ref<'a>, others: &[Ref<'a>]) -> Self {
         let count = others.len() + 1;
-        let mut few = [this; MOST_ARGUMENTS];
+        let mut few = [this; MAX_ARGUMENTS];
         match few.get_mut(1..count) {
             Some(places) => {
                 places.copy_from_slice(others);

@@ -77,21 +77,21 @@ impl Call {
     }
 }
 
-/// Number of signatures that are remembered, a power of two.
-const MOST: usize = 1024;
+/// Number of cached signatures, a power of two.
+const MAX_SIGNATURES: usize = 1024;
 
 /// Hashes of the signatures of earlier calls.
-pub(crate) struct Seen([Cell<u64>; MOST]);
+pub(crate) struct SignatureCache([Cell<u64>; MAX_SIGNATURES]);
 
-impl Seen {
+impl SignatureCache {
     pub(crate) fn new() -> Self {
         Self(array::from_fn(|_| Cell::new(0)))
     }
 
-    /// Whether a call with this signature is remembered; it is from now on.
+    /// Adds the signature of a call. Returns whether it was cached already.
     pub(crate) fn insert(&self, call: &Call) -> bool {
         let hash = call.hash();
-        let slot = &self.0[(hash >> 32) as usize % MOST];
+        let slot = &self.0[(hash >> 32) as usize % MAX_SIGNATURES];
         slot.replace(hash) == hash
     }
 

@@ -8,10 +8,10 @@ use crate::library::Library;
 use crate::memo::{ARGUMENTS, Memo, WHOLE};
 use crate::methods::{self, Method};
 use crate::object::{Owned, Ref};
-use crate::record::Seen;
+use crate::record::SignatureCache;
 
 /// An object of the Python package, which is kept alive for ever.
-type Kept = Ref<'static>;
+type Static = Ref<'static>;
 
 /// Which tensor of a call is recorded, as in `_hooks.py`.
 pub(crate) mod tensor {
@@ -21,7 +21,7 @@ pub(crate) mod tensor {
 }
 
 /// Number of operations that PyTorch can distinguish.
-const MOST_OPS: usize = 64;
+const MAX_OPS: usize = 64;
 /// For a code object: it belongs to torch.distributed.distributed_c10d.
 const OF_C10D: u32 = 1 << 31;
 
@@ -79,58 +79,58 @@ pub(crate) struct Arguments {
 /// Functions and dictionaries of the Python package.
 pub(crate) struct Python {
     /// id of a code object → `[code, kind, {instruction: site}, {instruction: entry of _OPS}]`
-    codes: Kept,
+    codes: Static,
     /// Number of an operation → entry of `_OPS`
-    ops: Kept,
+    ops: Static,
     /// `(args, group, frame)`: records a call.
-    pub(crate) issue: Kept,
+    pub(crate) issue: Static,
     /// `(method, arguments of the method…)` → args
-    pub(crate) described: Kept,
+    pub(crate) described: Static,
     /// id of PyTorch's group → Group
-    pub(crate) groups: Kept,
+    pub(crate) groups: Static,
     /// PyTorch's guard that makes the dispatcher skip the Autograd keys.
-    pub(crate) below_autograd: Kept,
+    pub(crate) below_autograd: Static,
     /// `(args)`: called before a call with a new signature.
-    pub(crate) look: Kept,
+    pub(crate) record_gpu: Static,
     /// `(exception)`: records an exception that is being handled.
-    pub(crate) in_flight: Kept,
+    pub(crate) in_flight: Static,
     /// `(thread)`: DDP sends a bucket from this thread.
-    pub(crate) sent: Kept,
+    pub(crate) sent: Static,
     /// `(work, call, site)`: remembers a Work that may be waited for.
-    pub(crate) remember: Kept,
+    pub(crate) remember: Static,
     /// `(work)`: remembers the Work of a synchronous call for a check.
-    pub(crate) expect: Kept,
+    pub(crate) expect: Static,
     /// `(work)`: checks that c10d waits for that Work. Returns whether to check the next one.
-    pub(crate) check: Kept,
+    pub(crate) check: Static,
     /// `(work, frame)`: records the start of any other wait. Returns the call.
-    pub(crate) waits: Kept,
+    pub(crate) waits: Static,
     /// `(exception)`: records an exception that leaves a wait.
-    pub(crate) record_exception: Kept,
+    pub(crate) record_exception: Static,
 }
 
 /// Names of attributes and variables.
 pub(crate) struct Names {
-    pub(crate) name: Kept,
-    pub(crate) root: Kept,
-    pub(crate) work: Kept,
-    pub(crate) async_op: Kept,
-    pub(crate) input_tensors: Kept,
-    pub(crate) output_tensors: Kept,
-    pub(crate) tensor: Kept,
-    pub(crate) op: Kept,
-    pub(crate) dtype: Kept,
-    pub(crate) shape: Kept,
-    pub(crate) root_rank: Kept,
-    pub(crate) enter: Kept,
-    pub(crate) exit: Kept,
-    pub(crate) generation: Kept,
-    pub(crate) reference: Kept,
-    pub(crate) number: Kept,
-    pub(crate) is_native: Kept,
-    op_list: Kept,
-    argument_count: Kept,
-    cells: Kept,
-    variables: Kept,
+    pub(crate) name: Static,
+    pub(crate) root: Static,
+    pub(crate) work: Static,
+    pub(crate) async_op: Static,
+    pub(crate) input_tensors: Static,
+    pub(crate) output_tensors: Static,
+    pub(crate) tensor: Static,
+    pub(crate) op: Static,
+    pub(crate) dtype: Static,
+    pub(crate) shape: Static,
+    pub(crate) root_rank: Static,
+    pub(crate) enter: Static,
+    pub(crate) exit: Static,
+    pub(crate) generation: Static,
+    pub(crate) reference: Static,
+    pub(crate) number: Static,
+    pub(crate) is_native: Static,
+    op_list: Static,
+    argument_count: Static,
+    cells: Static,
+    variables: Static,
 }
 
 /// The state of this library.
@@ -146,12 +146,12 @@ pub(crate) struct State {
     /// The types of tensors whose attributes no program can override.
     tensors: Vec<usize>,
     memo: Memo,
-    by_number: [Cell<Option<What>>; MOST_OPS],
-    pub(crate) seen: Seen,
+    by_number: [Cell<Option<What>>; MAX_OPS],
+    pub(crate) signatures: SignatureCache,
     /// The original of `Work.wait`, once it is replaced.
     pub(crate) original_wait: OnceCell<Ref<'static>>,
     /// The replaced methods of `ProcessGroup`.
-    pub(crate) methods: [OnceCell<Method>; methods::MOST],
+    pub(crate) methods: [OnceCell<Method>; methods::MAX_METHODS],
     /// Generation of the open black box; 0: none is open.
     pub(crate) generation: Cell<u64>,
     /// Whether c10d's waits are still checked.
@@ -194,7 +194,7 @@ impl State {
                 described: kept(c"described")?,
                 groups: kept(c"groups")?,
                 below_autograd: kept(c"below_autograd")?,
-                look: kept(c"look")?,
+                record_gpu: kept(c"record_gpu")?,
                 in_flight: kept(c"in_flight")?,
                 sent: kept(c"sent")?,
                 remember: kept(c"remember")?,
@@ -234,7 +234,7 @@ impl State {
             tensors: types.collect::<Option<_>>()?,
             memo: Memo::new(),
             by_number: array::from_fn(|_| Cell::new(None)),
-            seen: Seen::new(),
+            signatures: SignatureCache::new(),
             original_wait: OnceCell::new(),
             methods: array::from_fn(|_| OnceCell::new()),
             generation: Cell::new(0),
@@ -246,7 +246,7 @@ impl State {
     pub(crate) fn bind(&self, generation: u64) {
         self.generation.set(generation);
         self.memo.clear();
-        self.seen.clear();
+        self.signatures.clear();
     }
 
     pub(crate) fn dtype(&self, dtype: Ref<'_>) -> Option<u8> {
@@ -287,7 +287,7 @@ impl State {
 
     /// Site of an instruction of the user's code.
     pub(crate) fn site(&self, code: Ref<'_>, instruction: i32) -> Option<u32> {
-        self.noted(code, instruction, 2, |site| {
+        self.cached(code, instruction, 2, |site| {
             u32::try_from(site.as_int()?).ok()
         })
     }
@@ -295,7 +295,7 @@ impl State {
     /// The call that an instruction of distributed_c10d makes.
     pub(crate) fn at_place(&self, code: Ref<'_>, instruction: i32) -> Option<What> {
         let read = |entry: Ref<'_>| What::read(entry).map(|what| what.0);
-        self.noted(code, instruction, 3, read).map(What)
+        self.cached(code, instruction, 3, read).map(What)
     }
 
     /// Which arguments of a c10d function describe its call; `None`: its other variables may
@@ -339,8 +339,8 @@ impl State {
         is_plain.then_some(found)
     }
 
-    /// What item `at` of a code object's entry has noted of an instruction.
-    fn noted(
+    /// Value of an instruction in the dictionary at item `at` of a code object's entry.
+    fn cached(
         &self,
         code: Ref<'_>,
         instruction: i32,
