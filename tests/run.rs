@@ -14,7 +14,7 @@ use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 use tempfile::TempDir;
 
-use crate::support::process::{PROGRAM, eventually, program, without_our_variables};
+use crate::support::process::{PROGRAM, eventually, program, without_own_variables};
 use crate::support::programs::{flood, training};
 use crate::support::report::is_healthy;
 use crate::support::result::{HealthyJob, assert_same_result};
@@ -251,7 +251,7 @@ fn disabled_run_leaves_no_trace() {
 /// them ignored.
 fn interruptible(dir: &Path) -> Command {
     let mut command = Command::new("env");
-    without_our_variables(&mut command);
+    without_own_variables(&mut command);
     command.arg("--default-signal=HUP,INT,QUIT").arg(PROGRAM);
     command.current_dir(dir);
     command

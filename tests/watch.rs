@@ -74,7 +74,7 @@ impl Drop for Job {
 #[track_caller]
 fn is_left(terminal: &Terminal) {
     eventually("the main screen", || {
-        terminal.asked("#{alternate_on}") == "0"
+        terminal.format("#{alternate_on}") == "0"
     });
 }
 
@@ -87,7 +87,7 @@ fn is_restored(terminal: &Terminal) {
     terminal.line(&format!("{settings}; echo 'e'nd"));
     let screen = terminal.until("the settings", |screen| screen.contains(" end"));
     assert!(screen.contains("icanon echo end"), "{screen}");
-    let flags = terminal.asked("#{alternate_on} #{cursor_flag}");
+    let flags = terminal.format("#{alternate_on} #{cursor_flag}");
     assert_eq!(flags, "0 1", "the main screen, with a cursor");
 }
 
@@ -159,7 +159,7 @@ fn dashboard_follows_a_hanging_job() {
     // The terminal is also restored when SIGTERM ends the dashboard.
     terminal.line(&format!("clear; {PROGRAM} watch {address}"));
     terminal.until("the finding", names_it);
-    let shell = terminal.asked("#{pane_pid}");
+    let shell = terminal.format("#{pane_pid}");
     let children = Command::new("ps")
         .args(["--ppid", &shell, "-o", "pid="])
         .output();

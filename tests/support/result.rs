@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
-use super::process::{eventually, program, without_our_variables};
+use super::process::{eventually, program, without_own_variables};
 use super::programs::training;
 
 /// Files that jobs wait for.
@@ -43,7 +43,7 @@ impl JobResult {
             fs::write(dir.path().join(name), "").unwrap();
         }
         let mut alone = Command::new(&command[0]);
-        without_our_variables(&mut alone);
+        without_own_variables(&mut alone);
         let output = alone
             .args(&command[1..])
             .current_dir(dir.path())
