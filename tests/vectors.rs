@@ -96,7 +96,7 @@ const STATE: &str = "a rank that has not yet noticed the completion did nothing 
 const TYPES: &str = "these variants run the same operation on the wire and work together";
 
 #[test]
-fn a_two_calls_that_meet() {
+fn a_two_matching_calls() {
     let all_reduce = || call("all_reduce");
     let square = json!([[4, 4]]);
     let taller = json!([[5, 4]]);

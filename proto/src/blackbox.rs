@@ -330,8 +330,8 @@ pub mod group {
     pub const LAST_CALL: usize = 9;
     /// Collectives whose wait ended, or whose completion was recorded.
     pub const COMPLETED: usize = 10;
-    /// This process's rank in the group plus one, if it does not know the members, which are empty
-    /// then. 0: it knows the members.
+    /// This process's rank in the group plus one, if the members are unknown and therefore empty. 0: the
+    /// members are complete.
     pub const SEAT_PLUS_1: usize = 11;
 }
 

@@ -136,13 +136,13 @@ fn of_job(live: &Live) -> anyhow::Result<Dump> {
         .enable_all()
         .build()?;
     let parts = runtime.block_on(async {
-        let answer = tokio::time::timeout(MAX_ANSWER, ask(live)).await;
+        let answer = tokio::time::timeout(MAX_ANSWER, request_dump(live)).await;
         answer.with_context(|| live.no_answer(MAX_ANSWER))?
     })?;
     Ok(dump::of_job(parts))
 }
 
-async fn ask(live: &Live) -> anyhow::Result<Vec<v1::DumpPart>> {
+async fn request_dump(live: &Live) -> anyhow::Result<Vec<v1::DumpPart>> {
     let channel = attach::connect(&live.address).await?;
     let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
     let request = v1::DumpRequest {

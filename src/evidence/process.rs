@@ -328,8 +328,8 @@ impl Process {
         Some(())
     }
 
-    /// Layer of a group. c10d knows the members of its groups: a group without them in its box is
-    /// an NCCL communicator.
+    /// Layer of a group. c10d records the members of its groups: a group without them in its box is an
+    /// NCCL communicator.
     fn layer_of(&self, seat: Option<Seat>) -> &str {
         match (&*self.layer, seat) {
             ("c10d", Some(_)) => "nccl",

@@ -65,7 +65,7 @@ impl<'a, M: Memory> Native<'a, M> {
 
     /// The frames of a thread, innermost first; none if it runs, or access is denied.
     pub fn frames(&mut self, pid: u32, tid: u32) -> Vec<Where> {
-        // The unwinder knows only the register numbers of x86-64.
+        // The unwinder supports only the register numbers of x86-64.
         if cfg!(not(target_arch = "x86_64")) {
             return Vec::new();
         }

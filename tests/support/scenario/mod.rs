@@ -203,7 +203,7 @@ impl Scenario {
         self.check_journals(&report)
     }
 
-    /// Fails unless the bounds of every forecast contain the last step, and the first forecast came
+    /// Fails unless the bounds of every forecast contain the last step, and the first forecast was made
     /// at least twenty steps before it.
     fn forecasts_hold(&self, script: &Script, last: u64) -> Result<(), String> {
         let mut engine = Script::engine(self);
