@@ -53,11 +53,11 @@ impl Dump {
         let mut parts = vec![Part::Head(head)];
         for rank in &report.ranks {
             let process = engine.model().process_of(rank.rank);
-            let stacks_of = process.map_or(Err("its process is unknown"), |it| self.stacks_of(it));
+            let stacks = process.map_or(Err("its process is unknown"), |it| self.stacks_of(it));
             parts.push(Part::Rank(v1::RankStacks {
                 status: Some(v1::RankStatus::from(rank)),
-                trouble: stacks_of.as_ref().err().copied().unwrap_or_default().into(),
-                stacks: stacks_of.ok(),
+                trouble: stacks.as_ref().err().copied().unwrap_or_default().into(),
+                stacks: stacks.ok(),
             }));
         }
         let part = |part| v1::DumpPart { part: Some(part) };

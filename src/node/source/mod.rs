@@ -87,7 +87,7 @@ impl Sources {
     /// Returns the sites answered since the last call, with their guards.
     pub fn take_answers(&mut self) -> Vec<Kind> {
         let answers: Vec<v1::SiteDefined> = self.answers.try_iter().collect();
-        self.into_events(answers)
+        self.events_from(answers)
     }
 
     /// Like [`Self::take_answers`], after waiting briefly for the files that are being read.
@@ -101,10 +101,10 @@ impl Sources {
                 Err(_) => break,
             }
         }
-        self.into_events(answers)
+        self.events_from(answers)
     }
 
-    fn into_events(&mut self, answers: Vec<v1::SiteDefined>) -> Vec<Kind> {
+    fn events_from(&mut self, answers: Vec<v1::SiteDefined>) -> Vec<Kind> {
         self.unanswered = self.unanswered.saturating_sub(answers.len());
         let unread = self.unread.drain(..);
         unread.chain(answers).map(Kind::SiteDefined).collect()
