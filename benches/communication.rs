@@ -28,13 +28,13 @@ fn main() {
     for number in [1_000, 10_000, 100_000] {
         let model = model(number);
         println!("two ranks, {number} collectives of 20 a step:");
-        report("what collectives take: have some become slow?", || {
+        report("durations of collectives: slow ones", || {
             black_box(communication::slow(&model));
         });
-        report("what collectives take: are they many and small?", || {
+        report("durations of collectives: many small ones", || {
             black_box(communication::small(&model));
         });
-        report("who comes late", || {
+        report("late ranks", || {
             black_box(lateness::straggler(&model));
         });
     }

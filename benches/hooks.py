@@ -26,7 +26,7 @@ from importlib.metadata import version
 
 from common import PACKAGE, built, interval, machine
 
-# Calls in a block. WARM_UP is the share of them run before it, since other processes have emptied the caches.
+# Calls in a block. WARM_UP is the share of them run before the block, to fill the caches.
 BLOCK = {"all_reduce": 300, "broadcast": 300, "all_reduce 20 frames deep": 300, "DDP step": 60}
 DEFAULT_BLOCK = 100
 WARM_UP = 0.2
@@ -223,7 +223,7 @@ def main():
         default="wall",
         help="cpu: processor time of the calling thread, which other processes affect less",
     )
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not what it costs")
+    parser.add_argument("--quick", action="store_true", help="few rounds: a smoke test without meaningful results")
     parser.add_argument("--variant", choices=VARIANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.variant:
@@ -246,14 +246,14 @@ def main():
                     if turn:  # the first block fills caches
                         took[name].append(micros)
             base = statistics.median(took[BASE])
-            print("\n%s: %.1f us without us (median of %d blocks of %d)" % (call, base, rounds, count))
+            print("\n%s: %.1f us without capture (median of %d blocks of %d)" % (call, base, rounds, count))
             for name in VARIANTS[1:]:
                 added = interval([a - b for a, b in zip(took[name], took[BASE])])
                 ratio = statistics.median(a / b for a, b in zip(took[name], took[BASE]))
                 least = min(took[name]) - min(took[BASE])
                 print("    %-28s adds %6.2f us (95 %%: %.2f to %.2f), ratio %.3f, minima %+.2f us" % ((name,) + added + (ratio, least)))
             versus = interval([a - b for a, b in zip(took["ours"], took["Flight Recorder"])])
-            print("    %-28s      %+6.2f us (95 %%: %+.2f to %+.2f)" % (("ours against it",) + versus))
+            print("    %-28s      %+6.2f us (95 %%: %+.2f to %+.2f)" % (("ddp-doctor against it",) + versus))
         if HOOKS:
             print("\nthe hooks and the wait alone, in Python, warm:")
             for call, micros in variants["ours, in Python"].ask("warm").items():

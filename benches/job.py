@@ -164,7 +164,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=10, help="pairs of runs")
     parser.add_argument("--steps", type=int, default=100, help="steps of a run")
     parser.add_argument("--batch", type=int, default=32, help="makes a step longer or shorter")
-    parser.add_argument("--quick", action="store_true", help="few pairs: shows that it works, not what it costs")
+    parser.add_argument("--quick", action="store_true", help="few pairs: a smoke test without meaningful results")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:

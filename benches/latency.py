@@ -24,7 +24,7 @@ import time
 from common import ROOT, built, machine
 
 JOBS = os.path.join(ROOT, "tests", "jobs")
-PATIENCE = 90  # seconds
+TIMEOUT = 90  # seconds
 
 
 def truth(program):
@@ -49,7 +49,7 @@ def run(program, facts):
         environment = dict(os.environ, PATH=path, OMP_NUM_THREADS="1", DDP_DOCTOR_TEST_STAMP=stamp)
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen(command, cwd=scratch, env=environment, **quiet)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         found, seen, version = None, None, None
         while found is None and time.monotonic() < deadline:
             over = process.poll() is not None

@@ -7,7 +7,7 @@ buckets, which is measured in alternating steps of one rank with and without tha
 
     python benches/lateness.py
 
-Needs PyTorch >= 2.14 and the library: the release build, or what DDP_DOCTOR_LIBRARY names.
+Needs PyTorch >= 2.14 and the library: the release build, or the one named by DDP_DOCTOR_LIBRARY.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def read(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not what it costs")
+    parser.add_argument("--quick", action="store_true", help="few rounds: a smoke test without meaningful results")
     options = parser.parse_args()
     number, repeat = (100, 1) if options.quick else (20_000, 7)
     scratch = tempfile.TemporaryDirectory()

@@ -45,7 +45,7 @@ def snapshot_of_a_stand_in(pieces):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not what it costs")
+    parser.add_argument("--quick", action="store_true", help="few rounds: a smoke test without meaningful results")
     options = parser.parse_args()
     repeat, number = (1, 100) if options.quick else (7, 20000)
     scratch = tempfile.TemporaryDirectory()
@@ -63,7 +63,7 @@ def main():
     print(machine())
     dist.init_process_group("gloo", init_method="file://" + scratch.name + "/store", rank=0, world_size=1)
     _memory.sample()
-    print("a step at which nothing is due: %.2f us" % best(_memory.sample, number, repeat))
+    print("a step without a due sample: %.2f us" % best(_memory.sample, number, repeat))
 
     def due():
         _memory._next = 0.0

@@ -34,10 +34,10 @@ fn main() {
     report("resident set, address space, processor time", || {
         system.refresh_processes_specifics(ProcessesToUpdate::Some(&which), true, what);
     });
-    report("what of it is shared memory", || {
+    report("its shared memory", || {
         black_box(proc::resident_shared(pid));
     });
-    report("which control group it is in", || {
+    report("its control group", || {
         black_box(proc::cgroups(pid));
     });
     report("limit of its address space", || {
@@ -50,7 +50,7 @@ fn main() {
     let group = MemoryGroup::of(&proc::cgroups(pid));
     match &group {
         Some(group) => report(
-            "use, limit, kills of a control group, how often it was held",
+            "usage, limit, kills and reclaims of a control group",
             || {
                 black_box((group.tightest(), group.oom_kills()));
             },
@@ -63,7 +63,7 @@ fn main() {
     report("the host's kills", || {
         black_box(cgroup::kills_on_host());
     });
-    println!("at each look of the engine, of each rank:");
+    println!("at each evaluation of the engine, of each rank:");
     let series = |value: fn(u64) -> u64| {
         let mut series: Series = Series::default();
         for step in 1..=100 {
@@ -72,11 +72,11 @@ fn main() {
         series
     };
     let flat = series(|_| 500);
-    report("whether it grows: it does not", || {
+    report("growth check: constant memory", || {
         black_box(growth::of(&flat, 100));
     });
     let grows = series(|step| 500 + 20 * step);
-    report("whether it grows: it does", || {
+    report("growth check: growing memory", || {
         growth::of(black_box(&grows), 100).unwrap();
     });
 }

@@ -35,7 +35,7 @@ def best(call, number, repeat=7):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", nargs="*", type=int, default=NUMBERS)
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not what it costs")
+    parser.add_argument("--quick", action="store_true", help="few rounds: a smoke test without meaningful results")
     options = parser.parse_args()
     repeat = 1 if options.quick else 7
     scratch = tempfile.TemporaryDirectory()
@@ -68,11 +68,11 @@ def main():
         step()
         frame = sys._getframe()
 
-        def question():
+        def query():
             _parameters.backward_begins()
             _parameters.backward_ended(frame)
 
-        asked = best(question, 5000 if repeat > 1 else 50, repeat)
+        asked = best(query, 5000 if repeat > 1 else 50, repeat)
         outputs = [wrapped(data).sum() for _ in range(1)]
         begin = time.perf_counter_ns()
         outputs.pop().backward()

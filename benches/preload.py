@@ -35,7 +35,7 @@ def start(command, environment):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=300)
-    parser.add_argument("--quick", action="store_true", help="few pairs: shows that it works, not what it costs")
+    parser.add_argument("--quick", action="store_true", help="few pairs: a smoke test without meaningful results")
     options = parser.parse_args()
     if options.quick:
         options.pairs = 20

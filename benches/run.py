@@ -8,7 +8,7 @@ record         cost of a record for the thread that writes it, through the Rust 
 frames         cost of a frame and an update of the dashboard, by the number of ranks
 hooks          cost of capture in one collective called from Python, compared with PyTorch's Flight Recorder
 job            cost in a step of a real DDP job, and in the memory of its ranks
-startup        cost of joining the world, and of each record that a rank makes then
+startup        cost of joining the world, and of each record of a joining rank
 parameters     cost of observing a model's parameters, by their number
 memory         cost of sampling the memory of a rank from outside
 allocator      cost of sampling PyTorch's allocator in a step

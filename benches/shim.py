@@ -22,7 +22,7 @@ from common import HERE, ROOT, built, interval, machine
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=20, help="pairs of runs")
-    parser.add_argument("--quick", action="store_true", help="few pairs: shows that it works, not what it costs")
+    parser.add_argument("--quick", action="store_true", help="few pairs: a smoke test without meaningful results")
     options = parser.parse_args()
     if options.quick:
         options.pairs = 3

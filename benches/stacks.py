@@ -51,7 +51,7 @@ def main():
     collector = threading.Thread(target=collect, daemon=True)
     collector.start()
     time.sleep(1)
-    turns, looks = [], []
+    turns, captures = [], []
     for turn in range(2 * pairs):
         looking = turn % 2 == 1
         begin = time.monotonic_ns()
@@ -60,7 +60,7 @@ def main():
                 start = time.monotonic_ns()
                 command = [program, "dump", "--pid", str(worker.pid), "--format", "json"]
                 subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-                looks.append(time.monotonic_ns() - start)
+                captures.append(time.monotonic_ns() - start)
             else:
                 time.sleep(0.02)
         turns.append((begin, time.monotonic_ns()))
@@ -74,11 +74,11 @@ def main():
 
     ratios = [100 * (cost(2 * i + 1) / cost(2 * i) - 1) for i in range(pairs)]
     percent, low, high = interval(ratios)
-    rate = len(looks) / pairs
+    rate = len(captures) / pairs
     print(machine())
-    print("one look, its program started and ended: %.1f ms (median of %d)" % (statistics.median(looks) / 1e6, len(looks)))
-    print("%.0f looks a second cost the process %+.2f %% (95 %%: %+.2f … %+.2f) of its time" % (rate, percent, low, high))
-    print("that is %.0f µs a look (%.0f … %.0f)" % tuple(1e4 * value / rate for value in (percent, low, high)))
+    print("one capture, including start and end of the program: %.1f ms (median of %d)" % (statistics.median(captures) / 1e6, len(captures)))
+    print("%.0f captures a second cost the process %+.2f %% (95 %%: %+.2f … %+.2f) of its time" % (rate, percent, low, high))
+    print("that is %.0f µs a capture (%.0f … %.0f)" % tuple(1e4 * value / rate for value in (percent, low, high)))
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def sources(scratch, repeat):
             prepare()
         print("%-48s %8.1f us" % (name, best(call, number, repeat)))
 
-    print("\nonce a part of the model got no gradients: where is it used?")
+    print("\nsearch for the uses of a part of the model without gradients:")
     for total in PARAMETERS:
 
         class Model(torch.nn.Module):
@@ -162,7 +162,7 @@ def sources(scratch, repeat):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not what it costs")
+    parser.add_argument("--quick", action="store_true", help="few rounds: a smoke test without meaningful results")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:

@@ -1,4 +1,4 @@
-//! `analyze` on Flight Recorder dumps: real ones, and situations that real ones rarely show.
+//! `analyze` on Flight Recorder dumps: real ones, and generated ones for rare situations.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -90,7 +90,7 @@ fn injected_ranks_are_named_and_no_others() {
 }
 
 #[test]
-fn names_of_files_do_not_matter() {
+fn file_names_do_not_affect_the_diagnosis() {
     for pattern in [
         "nccl_trace_rank_host17_R",
         "R.pickle",
@@ -100,7 +100,7 @@ fn names_of_files_do_not_matter() {
         let files = nccl_files(|rank| Some(pattern.replace('R', &rank.to_string())));
         names_the_injected_ranks(&analyze_files(&files));
     }
-    // The contents tell the rank.
+    // The rank is in the contents.
     let letters = nccl_files(|rank| Some(format!("trace-{}", char::from(b'a' + rank as u8))));
     names_the_injected_ranks(&analyze_files(&letters));
     let wrong = nccl_files(|rank| Some(format!("_dump_{}", 15 - rank)));
@@ -146,7 +146,11 @@ fn missing_dumps_of_the_injected_ranks_are_reported() {
     assert_eq!(report.evidence.missing_ranks, [9, 14]);
     let found = findings(report);
     let roots: Vec<&Vec<u32>> = found.iter().map(|(_, _, root)| root).collect();
-    assert_eq!(roots, [&[9], &[14]], "nobody else is blamed: {found:?}");
+    assert_eq!(
+        roots,
+        [&[9], &[14]],
+        "no other rank is a culprit: {found:?}"
+    );
     for finding in &report.findings {
         assert_eq!(finding.code, "DD901");
         assert!(
@@ -160,7 +164,7 @@ fn missing_dumps_of_the_injected_ranks_are_reported() {
 }
 
 #[test]
-fn missing_dump_of_another_rank_changes_no_culprit() {
+fn missing_dump_of_another_rank_keeps_the_culprit() {
     for missing in [0, 8] {
         let files = nccl_files(|rank| (rank != missing).then(|| format!("_dump_{rank}")));
         let analysis = analyze_files(&files);
@@ -178,7 +182,7 @@ fn missing_dump_of_another_rank_changes_no_culprit() {
 }
 
 #[test]
-fn cut_dump_is_a_remark_and_blames_nobody_else() {
+fn truncated_dump_yields_a_remark_and_no_other_culprit() {
     for victim in [3, 9, 12] {
         let mut files = nccl_files(|rank| Some(format!("_dump_{rank}")));
         let bytes = &mut files[victim].1;
@@ -208,7 +212,7 @@ fn cut_dump_is_a_remark_and_blames_nobody_else() {
 }
 
 #[test]
-fn order_of_files_changes_nothing() {
+fn file_order_does_not_affect_the_diagnosis() {
     let dir = tempfile::tempdir().unwrap();
     let mut paths = Vec::new();
     for (name, bytes) in nccl_files(|rank| Some(format!("_dump_{rank}"))) {
@@ -277,7 +281,7 @@ fn expect(code: &str, confidence: &str, root: &[u32]) -> Vec<(String, String, Ve
 }
 
 #[test]
-fn rank_that_stopped_calling_is_missing() {
+fn rank_without_further_calls_is_missing() {
     let ahead = [all_reduce(1), all_reduce(2).open(), all_reduce(3).open()];
     let behind = [all_reduce(1)];
     let dumps = [
@@ -286,14 +290,14 @@ fn rank_that_stopped_calling_is_missing() {
         dump(WORLD, &ahead),
     ];
     assert_eq!(found(&dumps), expect("DD101", "supported", &[1]));
-    // One call behind, without a sign of time: ranks of a healthy job differ as much.
+    // One call behind, without a timestamp: ranks of a healthy job differ as much.
     let dumps = [
         dump(WORLD, &ahead[..2]),
         dump(WORLD, &behind),
         dump(WORLD, &ahead[..2]),
     ];
     assert_eq!(found(&dumps), expect("DD101", "suspected", &[1]));
-    // The watchdog gave up the call.
+    // The watchdog has retired the call.
     let retired = all_reduce(2).open().with("retired", true);
     let gave_up = [all_reduce(1), retired];
     let dumps = [
@@ -317,7 +321,7 @@ fn rank_missing_in_a_broadcast_is_found_without_its_root() {
 }
 
 #[test]
-fn device_that_completes_nothing_is_stuck_inside() {
+fn device_without_completions_is_stuck_inside() {
     let done = [all_reduce(1), all_reduce(2), all_reduce(3)];
     let stuck = [all_reduce(1), all_reduce(2).open(), all_reduce(3).open()];
     let dumps = [dump(WORLD, &done), dump(WORLD, &done), dump(WORLD, &stuck)];
@@ -330,7 +334,7 @@ fn device_that_completes_nothing_is_stuck_inside() {
 }
 
 #[test]
-fn different_calls_that_met_are_proved() {
+fn mismatched_calls_are_proved() {
     let broadcast = Entry::new("nccl:broadcast", "0", 2).open();
     let odd = [all_reduce(1), broadcast];
     let even = [all_reduce(1), all_reduce(2).open()];
@@ -350,7 +354,7 @@ fn cycle_of_waits_is_not_proved_by_dumps() {
 }
 
 #[test]
-fn rank_whose_calls_are_only_counted_is_not_blamed() {
+fn rank_with_counted_calls_only_is_not_a_culprit() {
     // Only calls that are not complete are in these dumps. Rank 1 completed everything.
     let mut waits = dump(WORLD, &[all_reduce(7).open().with("record_id", 40)]);
     waits["entries"][0]["record_id"] = json!(40);
@@ -383,8 +387,8 @@ fn unmatched_receive_names_the_sender() {
 }
 
 #[test]
-fn messages_of_rings_that_begin_elsewhere_are_not_compared() {
-    // Each ring begins with another message, and each rank has two peers.
+fn messages_of_rings_with_different_starts_are_not_compared() {
+    // The rings begin with different messages, and each rank has two peers.
     let send = |to: u32, nth| Entry::message(&format!("nccl:send 0->{to}"), "0", nth);
     let receive = |own: u32, nth| Entry::message(&format!("nccl:recv {own}<-0"), "0", nth);
     let later = |mut dump: Value| {
@@ -451,7 +455,7 @@ fn versions_and_unknown_operations_are_remarks() {
 }
 
 #[test]
-fn dump_without_anything_counts_as_missing() {
+fn empty_dump_counts_as_missing() {
     let empty = json!({"version": "2.10", "pg_config": {}, "pg_status": {}, "nccl_comm_state": {}});
     let rank = [all_reduce(1), all_reduce(2).open(), all_reduce(3).open()];
     let analysis = analyze(&[dump(WORLD, &rank), empty, dump(WORLD, &rank)]);
@@ -504,7 +508,7 @@ fn two_jobs_give_two_reports() {
 }
 
 #[test]
-fn claimed_ranks_take_no_time() {
+fn large_claimed_world_does_not_slow_the_analysis() {
     let start = std::time::Instant::now();
     let claims = dump(&[("0", "[0, 131071]")], &[all_reduce(1).open()]);
     let analysis = analyze(&[claims]);

@@ -1,5 +1,5 @@
-//! Tests of the scenario harness: a scenario with a wrong expectation must fail with a message that
-//! names the difference.
+//! Tests of the scenario harness: a scenario with a wrong expectation must fail with a message about
+//! the difference.
 
 use crate::support::scenario::Scenario;
 
@@ -88,10 +88,13 @@ fn unreadable_scenario_fails_with_the_reason() {
         |events: &str| format!("about = \"wrong in some way\"\nworld = 2\nevents = '{events}'");
     fails(
         &scenario("1.0 0 all_reduse"),
-        "\"all_reduse\" is nothing a rank can do",
+        "unknown event \"all_reduse\"",
     );
     fails(&scenario("1.0 2 barrier"), "rank 2 is not in a world of 2");
-    fails(&scenario("1.0 0 barrier sideways"), "what is \"sideways\"?");
+    fails(
+        &scenario("1.0 0 barrier sideways"),
+        "unknown word \"sideways\"",
+    );
     fails(&scenario("1.0 0 barrier/sub"), "not in a group \"sub\"");
     fails(&scenario("1.0 0 done h"), "no call is labelled \"h\"");
     fails(&scenario("soon 0 barrier"), "no time");

@@ -85,7 +85,7 @@ fn python_m_torch_distributed_run_is_diagnosed() {
 #[test]
 fn accelerate_launch_is_healthy() {
     let Some(venv) = venv() else { return };
-    // For several processes on a CPU accelerate offers only MPI; its launcher for GPUs works too.
+    // accelerate offers only MPI for several processes on a CPU; its launcher for GPUs works too.
     let launch = [
         "accelerate",
         "launch",
@@ -146,7 +146,7 @@ fn two_launches_under_one_run_are_separate_worlds() {
     is_healthy(&report, 2);
 }
 
-/// Interception is what captures calls on a PyTorch without hooks.
+/// Interception captures calls on a PyTorch without hooks.
 #[test]
 fn interception_yields_the_same_findings() {
     let Some(venv) = venv() else { return };
@@ -227,14 +227,14 @@ fn terminated_hang_is_reported_with_its_cause() {
     run.0.wait().unwrap();
     let report = fs::read_to_string(hung.scratch.path().join("report.json")).unwrap();
     let report: Report = serde_json::from_str(&report).unwrap();
-    // DD204 needs two stacks of rank 1, which that time may not allow.
+    // DD204 needs two stacks of rank 1; there may not be enough time for them.
     let (code, root) = initiating(&report);
     assert!(["DD101", "DD204"].contains(&code), "{report:#?}");
     assert_eq!(root, [1], "{report:#?}");
     assert_eq!(
         report.findings.len(),
         1,
-        "the ranks' ends are no finding: {report:#?}"
+        "no finding about the end of the ranks: {report:#?}"
     );
     assert_eq!(report.verdict, Verdict::Hang);
 }
@@ -260,7 +260,7 @@ fn wrapper(folder: &Path, rank_1: &str, program: &str) -> String {
     path.display().to_string()
 }
 
-/// Runs longer than the detection of a process with PyTorch and without capture takes.
+/// Runs longer than it takes to detect a process with PyTorch and without capture.
 const STEPS: &str = "
 import time
 import torch

@@ -22,7 +22,7 @@ use crate::support::report::{initiating, is_healthy};
 use crate::support::result::{HealthyJob, assert_same_result};
 
 /// Time limit for an expected event.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -202,7 +202,7 @@ impl Bare {
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(fs::File::create(scratch.path().join("printed")).unwrap())
-            .stderr(fs::File::create(scratch.path().join("said")).unwrap())
+            .stderr(fs::File::create(scratch.path().join("stderr")).unwrap())
             .process_group(0)
             .spawn()
             .unwrap();
@@ -226,8 +226,8 @@ impl Bare {
         self.boxes().iter().filter_map(name).collect()
     }
 
-    fn said(&self) -> String {
-        fs::read_to_string(self.scratch.path().join("said")).unwrap()
+    fn stderr(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("stderr")).unwrap()
     }
 
     /// The reporter's log.
@@ -298,7 +298,7 @@ fn job_started_without_run_reports_to_a_coordinator() {
     eventually("its reporter is gone", || {
         reporters(healthy.scratch.path()).is_empty()
     });
-    assert_eq!(healthy.said(), "");
+    assert_eq!(healthy.stderr(), "");
 
     // The other job is diagnosed while it hangs.
     let report = coordinator.until("hung", |report| !report.findings.is_empty());
@@ -308,16 +308,16 @@ fn job_started_without_run_reports_to_a_coordinator() {
     eventually("one reporter is left", || {
         reporters(hung.scratch.path()).len() == 1
     });
-    eventually("it is said with the name of the job", || {
-        let said = coordinator.said();
-        said.contains("[hung]\nerror[DD103]") && said.contains("[healthy] the job has ended")
+    eventually("the finding is printed with the name of the job", || {
+        let stderr = coordinator.stderr();
+        stderr.contains("[hung]\nerror[DD103]") && stderr.contains("[healthy] the job has ended")
     });
 
-    // A coordinator that is asked to end exits at once, even while it watches a job.
+    // SIGTERM ends the coordinator at once, even while it monitors a job.
     assert_eq!(coordinator.end(), Some(0));
-    let said = coordinator.said();
-    let last = "[hung] the job is no longer watched · verdict: hang";
-    assert!(said.contains(last), "{said}");
+    let stderr = coordinator.stderr();
+    let last = "[hung] the job is no longer monitored · verdict: hang";
+    assert!(stderr.contains(last), "{stderr}");
     assert_eq!(
         initiating(&coordinator.reports("hung")[0]),
         ("DD103", &[2][..])
@@ -400,16 +400,16 @@ fn job_without_a_coordinator_runs_and_leaves_its_boxes() {
     let mut bare = Bare::start("alone", "127.0.0.1:1", &[training, "4"]);
     bare.assert_same_result(&[training, "4"]);
     assert!(
-        started.elapsed() < PATIENCE / 2,
+        started.elapsed() < TIMEOUT / 2,
         "the job waited for a coordinator"
     );
-    eventually("the reporter gives up", || {
+    eventually("the reporter exits", || {
         reporters(bare.scratch.path()).is_empty()
     });
-    assert_eq!(bare.boxes().len(), 4, "for whoever looks");
-    let said = bare.said();
-    assert!(said.contains("no coordinator answers at"), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(bare.boxes().len(), 4, "boxes remain for analysis");
+    let stderr = bare.stderr();
+    assert!(stderr.contains("no coordinator answers at"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
     let log = bare.log();
     assert!(
         log.contains("the diagnosis continues on this node"),
@@ -424,12 +424,12 @@ fn missing_box_is_one_line() {
     let command = [training(), "4"];
     let mut bare = Bare::start_with("none", "127.0.0.1:1", &command, &environment);
     bare.assert_same_result(&command);
-    let said = bare.said();
+    let stderr = bare.stderr();
     assert!(
-        said.starts_with("ddp-doctor: nothing is captured: no room for a black box"),
-        "{said}"
+        stderr.starts_with("ddp-doctor: nothing is captured: no room for a black box"),
+        "{stderr}"
     );
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
 #[test]
@@ -450,8 +450,8 @@ fn reporting_failure_is_one_line() {
         let mut bare =
             Bare::start_with("nowhere", "127.0.0.1:1", &[training, "4"], &[(name, value)]);
         bare.assert_same_result(&[training, "4"]);
-        eventually("it is said", || bare.said().contains(because));
-        assert_eq!(bare.said().lines().count(), 1, "{}", bare.said());
+        eventually("the reason is printed", || bare.stderr().contains(because));
+        assert_eq!(bare.stderr().lines().count(), 1, "{}", bare.stderr());
     }
 }
 
@@ -545,8 +545,7 @@ fn in_namespace(folder: &Path, script: &str) -> Output {
 fn run_follows_boxes_in_two_directories() {
     for (bug, status) in [("early-exit", 75), ("", 0)] {
         let dir = tempfile::tempdir().unwrap();
-        // /dev/shm is full after some of the boxes. The ranks also inherit the address of a
-        // coordinator.
+        // /dev/shm is full after some of the boxes. The ranks also inherit the address of a coordinator.
         let script = format!(
             "mount -t tmpfs -o size=64m,nr_inodes=8 none /dev/shm
             {PROGRAM} coordinator --listen 127.0.0.1:0 >address & coordinator=$!
@@ -587,16 +586,16 @@ fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
     );
     let output = in_namespace(dir.path(), &script);
     assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
-    let said = String::from_utf8(output.stderr).unwrap();
-    let (_, at) = said.split_once("black boxes remain in ").unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let (_, at) = stderr.split_once("black boxes remain in ").unwrap();
     let (at, _) = at.split_once(": ").unwrap();
     let left = fs::read_to_string(dir.path().join("left")).unwrap();
-    assert_eq!(left.lines().count(), 4, "{left}{said}");
-    assert!(left.lines().all(|it| it.starts_with(at)), "{left}{said}");
-    let last = said.lines().last().unwrap();
+    assert_eq!(left.lines().count(), 4, "{left}{stderr}");
+    assert!(left.lines().all(|it| it.starts_with(at)), "{left}{stderr}");
+    let last = stderr.lines().last().unwrap();
     assert!(
         last.contains("the last report could not be written"),
-        "{said}"
+        "{stderr}"
     );
 }
 
@@ -611,10 +610,10 @@ fn records_lost_while_run_is_stopped_are_reported() {
     let report = job.assert_same_result();
     assert!(report.evidence.records_lost > 0, "{report:#?}");
     assert_eq!(report.verdict, Verdict::Insufficient);
-    let said = job.said();
+    let stderr = job.stderr();
     assert!(
-        said.contains("note[DD902]") && said.contains("insufficient"),
-        "{said}"
+        stderr.contains("note[DD902]") && stderr.contains("insufficient"),
+        "{stderr}"
     );
 }
 
@@ -782,7 +781,7 @@ fn flag_overrides_the_environment_variable() {
         }
         run_to_end(command)
     };
-    // Both addresses are refused; the message names the one that took effect.
+    // Both addresses are refused; the message contains the one in effect.
     let by_variable = listen("192.0.2.7:7077", None);
     assert_eq!(by_variable.status, Some(3), "{by_variable}");
     assert!(by_variable.stderr.contains("192.0.2.7:7077 is reachable"));

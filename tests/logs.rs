@@ -1,8 +1,8 @@
 //! `analyze` on plain logs and stacks as text.
 //!
 //! `tests/fixtures/logs` has excerpts in the structure of real logs, with other names and numbers.
-//! Beside each lies its truth: what can be known from the excerpt, and in one line how the incident
-//! ended.
+//! The truth of each is in a file beside it: the facts that follow from the excerpt, and one line about
+//! the outcome of the incident.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,19 +17,19 @@ use serde::Deserialize;
 
 use crate::support::process::program;
 
-/// What is true of an excerpt.
+/// The truth of an excerpt.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Truth {
-    /// How the incident ended, for readers.
+    /// Outcome of the incident, for readers.
     incident: String,
     verdict: String,
     /// Codes that must be found, the leading one first.
     codes: Vec<String>,
-    /// Ranks that the leading finding names as the root, at least supported …
+    /// Root of the leading finding if it is at least supported …
     #[serde(default)]
     root: Vec<u32>,
-    /// … or only suspects.
+    /// … or if it is suspected.
     #[serde(default)]
     suspects: Vec<u32>,
     /// Ranks that wait for them.
@@ -126,9 +126,9 @@ fn check(report: &Report, truth: &Truth) -> Result<(), String> {
         .as_ref()
         .filter(|it| !texts.any(|text| text.contains(&***it)))
     {
-        return Err(format!("nothing says {words:?}"));
+        return Err(format!("no sentence contains {words:?}"));
     }
-    claims_nothing_more(report, truth)
+    makes_no_further_claims(report, truth)
 }
 
 fn sentences(finding: &Finding) -> Vec<&str> {
@@ -136,8 +136,8 @@ fn sentences(finding: &Finding) -> Vec<&str> {
     std::iter::once(&*finding.summary).chain(others).collect()
 }
 
-/// Text proves nothing about a job, and names no other culprit.
-fn claims_nothing_more(report: &Report, truth: &Truth) -> Result<(), String> {
+/// Text is no proof, and no other rank is a culprit.
+fn makes_no_further_claims(report: &Report, truth: &Truth) -> Result<(), String> {
     let findings = report
         .findings
         .iter()
@@ -155,7 +155,7 @@ fn claims_nothing_more(report: &Report, truth: &Truth) -> Result<(), String> {
             .iter()
             .find(|it| is_sure && initiates && is_new(it))
         {
-            return Err(format!("{} blames rank {rank}", finding.code));
+            return Err(format!("{} names rank {rank} as a culprit", finding.code));
         }
     }
     Ok(())
@@ -206,7 +206,7 @@ fn excerpts_of_real_logs_lead_to_their_truths() {
 
 // --- Damaged and large files ---------------------------------------------------------------------
 
-/// The excerpt that damaged copies are made of.
+/// The excerpt of which damaged copies are made.
 fn excerpt() -> Vec<u8> {
     fs::read(folder().join("rank_that_never_enqueued.log")).unwrap()
 }

@@ -73,7 +73,7 @@ impl Watched {
         .args(["--", "sh", "-c", &script])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(fs::File::create(self.file("said")).unwrap());
+        .stderr(fs::File::create(self.file("stderr")).unwrap());
         Process(run.spawn().unwrap())
     }
 
@@ -81,8 +81,8 @@ impl Watched {
         fs::write(self.file("hang"), "").unwrap();
     }
 
-    fn said(&self, words: &str) -> bool {
-        fs::read_to_string(self.file("said"))
+    fn stderr_contains(&self, words: &str) -> bool {
+        fs::read_to_string(self.file("stderr"))
             .unwrap()
             .contains(words)
     }
@@ -93,7 +93,7 @@ impl Watched {
 
     fn wait_until_continued(&self) {
         eventually("the node continues", || {
-            self.said("the diagnosis continues on this node")
+            self.stderr_contains("the diagnosis continues on this node")
         });
     }
 
@@ -127,10 +127,10 @@ fn killed_coordinator_leaves_the_diagnosis_to_the_node() {
     watched.hang();
     watched.wait_until_diagnosed();
 
-    // A coordinator that is back gets everything and makes the diagnosis again.
+    // A restarted coordinator gets all records and diagnoses the job again.
     let _second = Coordinator::start_at(watched.coordinator.address());
     eventually("the coordinator continues", || {
-        watched.said("answers again")
+        watched.stderr_contains("answers again")
     });
     fs::remove_file(watched.file("r.json")).unwrap();
     run.signal("-TERM");
@@ -152,14 +152,15 @@ fn stopped_coordinator_does_not_switch_on_hang_kill_off() {
     watched.signal_coordinator("-STOP");
     watched.hang();
     assert_eq!(run.end(), Some(75));
-    assert!(watched.said("the diagnosis continues on this node"));
+    assert!(watched.stderr_contains("the diagnosis continues on this node"));
     assert_eq!(watched.report().unwrap().findings[0].code, "DD102");
 }
 
 /// Waits until a line about the lost coordinator is logged.
 fn wait_until_continued(job: &HealthyJob) {
     eventually("the node continues", || {
-        job.said().contains("the diagnosis continues on this node")
+        job.stderr()
+            .contains("the diagnosis continues on this node")
     });
 }
 

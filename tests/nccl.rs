@@ -59,17 +59,22 @@ fn loaded() -> Option<&'static [PathBuf]> {
 }
 
 /// The results of a finished job.
-struct Ran {
+struct JobResult {
     finished: Finished,
     report: Report,
     /// Its records, each with the pid of its process.
     records: Vec<(u32, v1::Record)>,
-    /// Memory that NCCL held of each process' GPU, in MiB.
+    /// GPU memory that NCCL used in each process, in MiB.
     held: Vec<Vec<u64>>,
 }
 
 /// Runs a scenario of `jobs/nccl/job.c` with three ranks.
-fn job(rank: &[PathBuf], scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> {
+fn job(
+    rank: &[PathBuf],
+    scenario: &str,
+    kind: &str,
+    environment: &[(&str, &str)],
+) -> Option<JobResult> {
     let doubles = Doubles::get()?;
     let dir = tempfile::tempdir().unwrap();
     let mut run = program(dir.path());
@@ -86,7 +91,7 @@ fn job(rank: &[PathBuf], scenario: &str, kind: &str, environment: &[(&str, &str)
     let finished = run_to_end(run);
     let kept = dir.path().join("kept");
     let report = fs::read(kept.join("report.json")).unwrap();
-    Some(Ran {
+    Some(JobResult {
         finished,
         report: serde_json::from_slice(&report).unwrap(),
         records: records(&kept.join("journal.ddpj")),
@@ -109,7 +114,7 @@ fn records(journal: &Path) -> Vec<(u32, v1::Record)> {
     records
 }
 
-impl Ran {
+impl JobResult {
     /// Sorted sequence numbers of the collectives in all ranks' records of a kind.
     fn seqs(&self, kind: RecordKind) -> Vec<u64> {
         let of_kind = |record: &v1::Record| {
@@ -177,7 +182,7 @@ fn faulty(dir: &Path, name: &str, options: &[&str]) -> Option<Command> {
     Some(run)
 }
 
-/// Without samples of the device's memory only the end of the rank is known.
+/// Without samples of the device's memory, only the end of the rank is known.
 #[test]
 fn unseen_memory_exhaustion_is_a_crash() {
     let dir = tempfile::tempdir().unwrap();
@@ -193,18 +198,18 @@ fn unseen_memory_exhaustion_is_a_crash() {
 #[test]
 fn ranks_blocked_in_the_driver_are_suspected() {
     /// Much longer than the finding takes to appear.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const TIMEOUT: Duration = Duration::from_secs(120);
     let dir = tempfile::tempdir().unwrap();
     let Some(mut run) = faulty(dir.path(), "stream_never_ends", &["--stall-after", "4"]) else {
         return;
     };
-    let said = dir.path().join("said");
+    let said = dir.path().join("stderr");
     run.stdin(Stdio::null()).stdout(Stdio::null());
     run.stderr(fs::File::create(&said).unwrap());
     let mut running = run.spawn().unwrap();
     let began = Instant::now();
     let is_told = || fs::read_to_string(&said).unwrap().contains("error[DD116]");
-    while !is_told() && began.elapsed() < PATIENCE {
+    while !is_told() && began.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(100));
     }
     // A suspected finding never ends the job.

@@ -165,11 +165,11 @@ fn program_in_a_fresh_environment_is_captured() {
         assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
     }
 
-    calls_of_nccl_are_seen(&installed);
+    nccl_calls_are_traced(&installed);
 }
 
 /// Checks that the libraries in the package trace programs that call NCCL.
-fn calls_of_nccl_are_seen(installed: &Installed) {
+fn nccl_calls_are_traced(installed: &Installed) {
     let (Some(doubles), Some(job)) = (Doubles::get(), nccl::linked()) else {
         return;
     };
@@ -205,7 +205,7 @@ fn calls_of_nccl_are_seen(installed: &Installed) {
     let is_loaded = said.ends_with("/ddp_doctor/libddp_doctor_nccl.so");
     assert_eq!(is_loaded, has_nvidia_driver(), "{finished}");
     assert!(is_loaded || said.is_empty(), "{finished}");
-    assert!(!finished.stderr.contains("calls of NCCL"), "{finished}");
+    assert!(!finished.stderr.contains("NCCL calls"), "{finished}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::support::scenario::Scenario;
 /// Markup that runs a script where it is not escaped. Without spaces, as scenarios need it.
 const MARKUP: &str = "</script><img/src=x/onerror=alert(1)>";
 
-/// A ring of calls, one of eight ranks leaves before the last.
+/// A ring of calls; one of eight ranks stops before the last.
 const EIGHT: &str = r#"
 about = "one of eight ranks has a batch less"
 world = 8
@@ -42,7 +42,7 @@ end
 look-on = 12
 "#;
 
-/// One of 1 024 ranks does not come.
+/// One of 1 024 ranks never arrives.
 const LARGE: &str = r#"
 about = "one of 1 024 ranks does not come"
 world = 1024
@@ -249,7 +249,7 @@ look-on = 4
 }
 
 #[test]
-fn text_of_ranks_is_no_markup() {
+fn text_of_ranks_is_escaped() {
     let page = analyzed(&hostile(), "html");
     assert!(page.contains("\\u003c/script\\u003e\\u003cimg/src=x"));
     assert!(!page.contains("<img"), "markup of a rank");
@@ -393,7 +393,7 @@ fn hostile_page_runs_nothing_in_a_browser() {
     );
 }
 
-/// The policy of the page admits its own script only; that also shows that the console is read.
+/// The policy of the page admits only its own script; the test also shows that the console is read.
 #[test]
 fn changed_script_is_refused_by_the_browser() {
     let Some(browser) = browser() else { return };

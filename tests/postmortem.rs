@@ -123,14 +123,14 @@ impl Drop for Watched {
 }
 
 /// Copies evidence so that it appears to come from another boot: processes cannot be checked.
-fn elsewhere(journal: Option<&Path>, boxes: &Path, to: &Path) {
+fn from_another_boot(journal: Option<&Path>, boxes: &Path, to: &Path) {
     fs::create_dir_all(to.join("boxes")).unwrap();
     for entry in fs::read_dir(boxes).unwrap() {
         let from = entry.unwrap().path();
         if from.extension().is_some_and(|it| it == "box") {
             let copy = to.join("boxes").join(from.file_name().unwrap());
             fs::copy(&from, &copy).unwrap();
-            of_another_boot(&copy);
+            replace_boot_id(&copy);
         }
     }
     let Some(journal) = journal else { return };
@@ -146,7 +146,7 @@ fn elsewhere(journal: Option<&Path>, boxes: &Path, to: &Path) {
     }
 }
 
-fn of_another_boot(path: &Path) {
+fn replace_boot_id(path: &Path) {
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(&[7; 16], (header::BOOT_ID * WORD) as u64)
         .unwrap();
@@ -182,8 +182,8 @@ fn job_killed_together_with_run_is_diagnosed() {
     let journal = job.run_dir().join("journal.ddpj");
     // Boxes of ranks that exited earlier are already in the run directory.
     let kept = job.run_dir().join("boxes");
-    elsewhere(Some(&journal), &boxes, &copy);
-    elsewhere(None, &kept, &copy);
+    from_another_boot(Some(&journal), &boxes, &copy);
+    from_another_boot(None, &kept, &copy);
     let both = report(&analyze(scratch.path(), &["copy", "--format", "json"]));
     assert_eq!(with_effect(&both), expected, "{both:#?}");
     let sure = |report: &Report| report.findings[0].confidence.as_str();
@@ -199,7 +199,7 @@ fn job_killed_together_with_run_is_diagnosed() {
     fs::rename(copy.join("journal.ddpj"), scratch.path().join("some.file")).unwrap();
     let alone = report(&analyze(scratch.path(), &["copy", "--format", "json"]));
     assert_eq!(with_effect(&alone), expected, "{alone:#?}");
-    assert_eq!(sure(&alone), "supported", "no exit seen: {alone:#?}");
+    assert_eq!(sure(&alone), "supported", "no exit recorded: {alone:#?}");
     assert_eq!(alone.evidence.records, both.evidence.records);
     let mixed = ["copy/boxes", "some.file", "copy", "--format", "json"];
     let mixed = report(&analyze(scratch.path(), &mixed));
@@ -310,7 +310,7 @@ fn killed_healthy_job_has_no_root_cause() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         for path in boxes_of(dir.path(), calls, inside) {
-            of_another_boot(&path);
+            replace_boot_id(&path);
         }
         let output = analyze(dir.path(), &[".", "--format", "json"]);
         let found = report(&output);
@@ -417,7 +417,7 @@ fn truncated_journal_yields_no_false_findings() {
             found_at.is_some(),
             "{cut}: once found, it stays"
         );
-        // A job whose end was not seen is not healthy.
+        // A job without a recorded end is not healthy.
         if cut < whole.len() && found_at.is_none() {
             assert_eq!(
                 report.verdict.as_str(),
@@ -452,7 +452,7 @@ fn corrupted_byte_never_panics() {
     // The words of a box have no checksum; reading it must not panic either.
     let dir = tempfile::tempdir().unwrap();
     let path = boxes_of(dir.path(), [3, 3], [true, false]).remove(0);
-    of_another_boot(&path);
+    replace_boot_id(&path);
     let whole = fs::read(&path).unwrap();
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     // The header is empty after its last counter.
@@ -692,7 +692,7 @@ fn fail_on_sets_the_exit_status() {
     }
     let insufficient = tempfile::tempdir().unwrap();
     for path in boxes_of(insufficient.path(), [1, 1], [true, true]) {
-        of_another_boot(&path);
+        replace_boot_id(&path);
     }
     for fail_on in ["never", "note", "critical"] {
         let output = analyze(insufficient.path(), &[".", "--fail-on", fail_on]);

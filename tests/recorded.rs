@@ -1,9 +1,9 @@
 //! Recorded memory curves of real processes, replayed through the engine.
 //!
-//! The scenarios in `tests/recorded` contain the steps and the memory samples that the journal of
-//! `ddp-doctor run` has of the programs in `tests/jobs/memory/curves.py`. Their heads state what is
-//! true of each program. `ends-in-step` is the step in which the memory ran out: the scenario fails
-//! if a forecast was wrong. Recording them again takes ten minutes:
+//! The scenarios in `tests/recorded` contain the steps and the memory samples from the journals of
+//! `ddp-doctor run` on the programs in `tests/jobs/memory/curves.py`. Their heads state the truth of
+//! each program. `ends-in-step` is the step in which the memory ran out: the scenario fails if a
+//! forecast was wrong. Recording them again takes ten minutes:
 //!
 //! ```console
 //! $ cargo test --test tests -- --ignored record_curves --nocapture    # CURVES=leak,cache for some

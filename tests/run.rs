@@ -1,4 +1,4 @@
-//! `run` as a shell sees it: transparent to the job, and what it reports.
+//! `run` from the outside: transparent to the job, and its reports.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 use tempfile::TempDir;
 
-use crate::support::process::{PROGRAM, eventually, program, without_our_variables};
+use crate::support::process::{PROGRAM, eventually, program, without_own_variables};
 use crate::support::programs::{flood, training};
 use crate::support::report::is_healthy;
 use crate::support::result::{HealthyJob, assert_same_result};
@@ -251,7 +251,7 @@ fn disabled_run_leaves_no_trace() {
 /// them ignored.
 fn interruptible(dir: &Path) -> Command {
     let mut command = Command::new("env");
-    without_our_variables(&mut command);
+    without_own_variables(&mut command);
     command.arg("--default-signal=HUP,INT,QUIT").arg(PROGRAM);
     command.current_dir(dir);
     command
@@ -318,7 +318,7 @@ fn stop_and_continue_apply_to_run_and_job() {
         state_of(child) == 'T' && state_of(job.0.id()) == 'T'
     });
     job.signal("CONT");
-    eventually("both go on", || {
+    eventually("both continue", || {
         state_of(child) == 'S' && state_of(job.0.id()) == 'S'
     });
     send("TERM", &child.to_string());
@@ -575,11 +575,13 @@ fn killed_node_is_silent_and_its_ranks_are_unknown() {
         Running::start(node.args(command))
     };
     let mut stays = node("stays.json", &["sleep", "300"]);
-    let goes = node("goes.json", &[PROGRAM, "demo-rank", "early-exit"]);
+    let active = node("goes.json", &[PROGRAM, "demo-rank", "early-exit"]);
     let path = dir.path().join("stays.json");
     let read = || path.exists().then(|| report(&path));
     let finds = |code: &str| read().is_some_and(|r| r.findings.iter().any(|f| f.code == code));
-    eventually("the other node's ranks are seen", || finds("DD102"));
+    eventually("the ranks of the other node are reported", || {
+        finds("DD102")
+    });
     let ranks = read().unwrap().ranks;
     let living = |state: RankState| !matches!(state, RankState::Exited | RankState::Dead);
     let mut living: Vec<(u32, u32)> = ranks
@@ -591,7 +593,7 @@ fn killed_node_is_silent_and_its_ranks_are_unknown() {
     assert!(!living.is_empty());
 
     // Only `run` is killed: the ranks continue, unobserved.
-    goes.signal("KILL");
+    active.signal("KILL");
     let killed = Instant::now();
     while !finds("DD904") && killed.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(50));
@@ -610,7 +612,7 @@ fn killed_node_is_silent_and_its_ranks_are_unknown() {
     assert_eq!(report.evidence.clock_uncertainty_ms, 0.0, "it is one host");
     stays.signal("TERM");
     assert_eq!(stays.end(), Some(143));
-    drop(goes);
+    drop(active);
     coordinator.signal("INT");
     assert_eq!(coordinator.end(), Some(0));
 }
@@ -713,7 +715,7 @@ fn ranks_that_outlive_run_can_be_inspected() {
             .filter_map(|it| serde_json::from_slice::<Report>(&it).ok())
             .collect::<Vec<_>>()
     };
-    // A coordinator takes over, and another one after it: the diagnosis continues until the ranks
+    // A coordinator takes over, then another one: the diagnosis continues until the ranks
     // have ended.
     let attach = || {
         let mut command = program(dir.path());
@@ -743,7 +745,7 @@ fn ranks_that_outlive_run_can_be_inspected() {
     for rank in ranks.iter().filter(|it| it.rank != 1) {
         send("KILL", &rank.pid.to_string());
     }
-    eventually("the end is known", || {
+    eventually("the end is reported", || {
         reports().iter().all(|it| it.job.ended_at.is_some())
     });
     coordinator.signal("TERM");
@@ -812,16 +814,17 @@ fn process_states_of_ranks_are_in_the_report() {
     let mut job = hanging_job(&dir);
     let path = dir.path().join("r.json");
     let has = |what: &dyn Fn(&Report) -> bool| path.exists() && what(&report(&path));
-    eventually("the end of a grandchild and its status are known", || {
-        has(&|report| report.ranks.len() == 4 && report.ranks[1].exit.code == Some(0))
-    });
+    eventually(
+        "the end of a grandchild is reported with its status",
+        || has(&|report| report.ranks.len() == 4 && report.ranks[1].exit.code == Some(0)),
+    );
     let rank_2 = report(&path).ranks[2].pid.to_string();
     send("STOP", &rank_2);
-    eventually("a rank that is stopped is known to be", || {
+    eventually("a stopped rank is reported", || {
         has(&|report| report.ranks[2].state == RankState::Stopped)
     });
     send("CONT", &rank_2);
-    eventually("and that it goes on", || {
+    eventually("the continued rank is reported", || {
         has(&|report| report.ranks[2].state != RankState::Stopped)
     });
     job.signal("TERM");

@@ -171,7 +171,7 @@ fn one_missing_rank_of_1024_is_shown_first() {
         let shown = picture(&mut app, size);
         assert!(
             shown[4].contains("777"),
-            "the odd rank is not the first: {shown:#?}"
+            "the missing rank is not the first: {shown:#?}"
         );
     }
     app.screen = Screen::Ranks;
@@ -185,7 +185,7 @@ fn one_missing_rank_of_1024_is_shown_first() {
 }
 
 #[test]
-fn bare_terminal_gets_plain_ascii() {
+fn terminal_without_colours_gets_ascii() {
     let mut app = watched(&file("process/early_exit.toml"), Theme::BARE, When::After);
     for screen in Screen::ALL {
         app.screen = screen;

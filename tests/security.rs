@@ -1,4 +1,4 @@
-//! What another user of the same machine, or a hostile file, can do to a job and its diagnosis.
+//! Attacks on a job and its diagnosis by another user of the same machine, or by a hostile file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +25,7 @@ use crate::support::report::is_healthy;
 use crate::support::result::{HealthyJob, assert_same_result};
 
 /// Time limit for an expected event.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Another user, with a directory and a copy of the program.
 struct OtherUser {
@@ -33,7 +33,7 @@ struct OtherUser {
 }
 
 impl OtherUser {
-    /// Returns `None`, and prints why, where this process may not become another user.
+    /// Returns `None`, and prints the reason, if this process cannot become another user.
     fn new() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let copy = dir.path().join("ddp-doctor");
@@ -130,7 +130,7 @@ impl Drop for Running {
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        assert!(started.elapsed() < TIMEOUT, "never: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -303,7 +303,7 @@ fn half_open_connections_are_closed() {
     let mut job = HealthyJob::start(&["--coordinator", coordinator.address()]);
     is_healthy(&job.assert_same_result(), 4);
     for connection in [&mut silent, &mut idle] {
-        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        connection.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut answer = Vec::new();
         let end = connection.read_to_end(&mut answer);
         let is_over = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;

@@ -1,4 +1,4 @@
-//! Stacks of real ranks under `ddp-doctor run`: captured where ranks are blocked, and nowhere else.
+//! Stacks of real ranks under `ddp-doctor run`: captured only where ranks are blocked.
 //!
 //! The tests need a Python environment with PyTorch ([`venv`]).
 
@@ -177,7 +177,7 @@ fn hang(scratch: &Path, ranks: u32, options: &[&str]) -> Option<Running> {
         );
         std::thread::sleep(Duration::from_millis(50));
     }
-    // The other ranks need a moment to enter their call and be seen waiting.
+    // Gives the other ranks time to enter their call, and the engine time to detect the wait.
     std::thread::sleep(Duration::from_secs(2));
     Some(running)
 }
@@ -196,7 +196,7 @@ fn out(output: &Output) -> String {
 }
 
 #[test]
-fn dump_of_a_hang_shows_the_odd_rank_first() {
+fn dump_of_a_hang_shows_the_unusual_rank_first() {
     let scratch = tempfile::tempdir().unwrap();
     let Some(mut running) = hang(scratch.path(), 3, &[]) else {
         return;
@@ -263,7 +263,7 @@ fn dump_reports_that_stacks_are_disabled() {
     };
     let seen = dump(&[scratch.path().join("run").to_str().unwrap()]);
     assert_eq!(seen.status.code(), Some(4), "{}", out(&seen));
-    let expected = "ranks 0 and 1: taking stacks is switched off (--stacks never)";
+    let expected = "ranks 0 and 1: stack capture is disabled (--stacks never)";
     assert!(out(&seen).contains(expected), "{}", out(&seen));
     drop(running);
 }

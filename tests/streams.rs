@@ -1,4 +1,4 @@
-//! Streams at the coordinator and black boxes that are not those of the healthy job.
+//! Foreign streams at the coordinator and foreign black boxes, beside a healthy job.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ struct Stream {
     requests: Streaming<v1::Request>,
 }
 
-/// Sends events to a coordinator as a node does.
+/// Sends events to a coordinator like a node.
 async fn attach(channel: Channel, events: Vec<Kind>) -> Result<Stream, Status> {
     let (reports, stream) = mpsc::channel(1);
     let events = events.into_iter();
@@ -128,7 +128,9 @@ fn coordinator_without_room_does_not_disturb_a_job() {
         streams
     });
     let mut job = HealthyJob::start(&["--coordinator", address]);
-    eventually("it is refused", || job.said().contains("refuses this job"));
+    eventually("it is refused", || {
+        job.stderr().contains("refuses this job")
+    });
     is_healthy(&job.assert_same_result(), 4);
     drop(streams);
 }

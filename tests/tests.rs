@@ -2,7 +2,7 @@
 //!
 //! * `copied`: the program without its Python package and libraries.
 //! * `dumps`: `analyze` on Flight Recorder dumps.
-//! * `framework`: a scenario with a wrong expectation fails, and the message says why.
+//! * `framework`: a scenario with a wrong expectation fails with the difference.
 //! * `launchers`: ways to start a job, and failures between `run` and the job.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
 //! * `logs`: `analyze` on plain logs and stacks as text.
@@ -13,15 +13,15 @@
 //! * `pages`: `analyze --format html`, `perfetto` and `csv`; the page in a browser.
 //! * `postmortem`: `analyze` on complete, partial and damaged evidence.
 //! * `recorded`: recorded memory curves of real processes, and their recorder.
-//! * `run`: the command `run` as a shell sees it, on real processes.
+//! * `run`: the command `run` from the outside, on real processes.
 //! * `scenarios`: the engine on handwritten evidence, one file per scenario.
 //! * `screens`: the dashboard's screens on terminals of three sizes.
-//! * `security`: what other users of the machine and hostile files can do.
+//! * `security`: attacks by other users of the machine and hostile files.
 //! * `stacks`: stacks of real ranks, captured by `run` and by `dump`.
-//! * `streams`: streams at a coordinator and black boxes that are not those of the job.
+//! * `streams`: foreign streams at the coordinator and foreign black boxes.
 //! * `structure`: allowed dependencies and other invariants of the architecture.
 //! * `timing`: `DDP_DOCTOR_TIME_SCALE`.
-//! * `vectors`: the test vectors of PyTorch's analyzer of dumps, with our verdicts.
+//! * `vectors`: the test vectors of PyTorch's analyzer of dumps, with the verdicts of `analyze`.
 //! * `watch`: the dashboard on a terminal, beside real jobs.
 
 #![expect(

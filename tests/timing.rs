@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::Report;
 use crate::support::jobs::{launch, venv};
 use crate::support::process::{program, run_to_end};
 
-/// Rank 1 keeps rank 0 waiting for less than half of the default stall limit, then both go on.
+/// Rank 0 waits for rank 1 for less than half of the default stall limit; then both continue.
 const SLEEPS_FOR_A_WHILE: &str = r#"
 import time
 import torch

@@ -1,5 +1,5 @@
 //! The test vectors of PyTorch's analyzer of dumps (`test/distributed/flight_recorder`), with its
-//! verdict and ours. Where ours says less, the reason stands beside it.
+//! verdict and that of `analyze`. If `analyze` reports less, the reason is given.
 
 use ddp_doctor_proto::report::Verdict;
 use serde_json::{Value, json};
@@ -13,13 +13,13 @@ struct Vector {
     groups: Vec<Vec<(&'static str, &'static str)>>,
     /// Whether upstream reports an error.
     upstream: bool,
-    /// Our verdict: codes with their roots, `healthy`, `insufficient`, or `remark`.
-    ours: &'static str,
-    /// Why ours says less than upstream; empty if it says at least as much.
+    /// Verdict of `analyze`: codes with their roots, `healthy`, `insufficient`, or `remark`.
+    expected: &'static str,
+    /// Reason why `analyze` reports less than upstream; empty if it reports at least as much.
     reason: &'static str,
 }
 
-/// What we say of the dumps of all ranks.
+/// Verdict of `analyze` on the dumps of all ranks.
 fn verdict(vector: &Vector) -> String {
     let ranks = vector.ranks.iter().zip(&vector.groups);
     let dumps: Vec<Value> = ranks
@@ -43,11 +43,14 @@ fn verdict(vector: &Vector) -> String {
 fn check(vectors: Vec<Vector>) {
     let mut wrong = Vec::new();
     for vector in vectors {
-        let ours = verdict(&vector);
-        let says_less = vector.upstream && (ours == "healthy" || ours == "remark");
+        let expected = verdict(&vector);
+        let says_less = vector.upstream && (expected == "healthy" || expected == "remark");
         let is_explained = !says_less || !vector.reason.is_empty();
-        if ours != vector.ours || !is_explained {
-            wrong.push(format!("{}: {ours}, expected {}", vector.name, vector.ours));
+        if expected != vector.expected || !is_explained {
+            wrong.push(format!(
+                "{}: {expected}, expected {}",
+                vector.name, vector.expected
+            ));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
@@ -60,7 +63,7 @@ fn pair(
     name: &str,
     [a, b]: [&[Entry]; 2],
     upstream: bool,
-    ours: &'static str,
+    expected: &'static str,
     reason: &'static str,
 ) -> Vector {
     Vector {
@@ -68,15 +71,15 @@ fn pair(
         ranks: vec![a.to_vec(), b.to_vec()],
         groups: vec![WORLD.to_vec(); 2],
         upstream,
-        ours,
+        expected,
         reason,
     }
 }
 
 /// A vector of one call on each of two ranks.
-fn calls(name: &str, a: &Entry, b: &Entry, upstream: bool, ours: &'static str) -> Vector {
+fn calls(name: &str, a: &Entry, b: &Entry, upstream: bool, expected: &'static str) -> Vector {
     let (a, b) = (std::slice::from_ref(a), std::slice::from_ref(b));
-    pair(name, [a, b], upstream, ours, "")
+    pair(name, [a, b], upstream, expected, "")
 }
 
 /// A complete call of the default group at number 1.
@@ -93,7 +96,7 @@ const STATE: &str = "a rank that has not yet noticed the completion did nothing 
 const TYPES: &str = "these variants run the same operation on the wire and work together";
 
 #[test]
-fn a_two_calls_that_meet() {
+fn a_two_matching_calls() {
     let all_reduce = || call("all_reduce");
     let square = json!([[4, 4]]);
     let taller = json!([[5, 4]]);

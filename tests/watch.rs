@@ -14,7 +14,7 @@ use crate::support::tmux::Terminal;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
 /// Time limit for an expected event.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A PyTorch job under `run`; ended when the test ends.
 struct Job {
@@ -35,7 +35,7 @@ impl Job {
             .args(launch(ranks, &variant(name)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(std::fs::File::create(scratch.path().join("said")).unwrap());
+            .stderr(std::fs::File::create(scratch.path().join("stderr")).unwrap());
         let job = Self {
             run: run.spawn().unwrap(),
             scratch,
@@ -56,7 +56,7 @@ impl Job {
         Command::new("kill").args(["-TERM", &pid]).status().unwrap();
         let started = Instant::now();
         while self.run.try_wait().unwrap().is_none() {
-            assert!(started.elapsed() < PATIENCE, "it does not end");
+            assert!(started.elapsed() < TIMEOUT, "no exit");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -70,24 +70,24 @@ impl Drop for Job {
     }
 }
 
-/// Waits until the dashboard has left the terminal: what is typed earlier is lost.
+/// Waits until the dashboard has left the terminal: earlier input is lost.
 #[track_caller]
 fn is_left(terminal: &Terminal) {
     eventually("the main screen", || {
-        terminal.asked("#{alternate_on}") == "0"
+        terminal.format("#{alternate_on}") == "0"
     });
 }
 
 /// Checks that the terminal is back in the shell's settings.
 #[track_caller]
-fn is_given_back(terminal: &Terminal) {
+fn is_restored(terminal: &Terminal) {
     is_left(terminal);
     // The quotes in `'e'nd` keep the echo of the typed line from matching.
     let settings = r"stty -a | grep -ow -e -icanon -e icanon -e -echo -e echo | tr '\n' ' '";
     terminal.line(&format!("{settings}; echo 'e'nd"));
     let screen = terminal.until("the settings", |screen| screen.contains(" end"));
     assert!(screen.contains("icanon echo end"), "{screen}");
-    let flags = terminal.asked("#{alternate_on} #{cursor_flag}");
+    let flags = terminal.format("#{alternate_on} #{cursor_flag}");
     assert_eq!(flags, "0 1", "the main screen, with a cursor");
 }
 
@@ -116,7 +116,7 @@ fn dashboard_follows_a_hanging_job() {
         ("5", "these wait"),
         ("6", "now"),
         ("7", "a step began"),
-        ("8", "d looks again"),
+        ("8", "d captures again"),
         ("?", "Ctrl-Z"),
     ] {
         terminal.key(key);
@@ -135,8 +135,13 @@ fn dashboard_follows_a_hanging_job() {
     assert!(screen.lines().all(|line| line.chars().count() <= 80));
 
     coordinator.kill();
-    let screen = terminal.until("blind", |screen| screen.contains("blind since"));
-    assert!(screen.contains("DD103"), "what was known stays:\n{screen}");
+    let screen = terminal.until("disconnected", |screen| {
+        screen.contains("disconnected since")
+    });
+    assert!(
+        screen.contains("DD103"),
+        "the last state stays visible:\n{screen}"
+    );
     let coordinator = Coordinator::start_at(&address);
     terminal.until("seeing again", |screen| {
         names_it(screen) && !screen.contains("blind")
@@ -144,17 +149,17 @@ fn dashboard_follows_a_hanging_job() {
 
     terminal.key("C-z");
     terminal.until("stopped", |screen| screen.contains("Stopped"));
-    is_given_back(&terminal);
+    is_restored(&terminal);
     terminal.line("fg");
     terminal.until("back", names_it);
     terminal.key("q");
     terminal.until("the shell", |screen| screen.contains("Stopped"));
-    is_given_back(&terminal);
+    is_restored(&terminal);
 
     // The terminal is also restored when SIGTERM ends the dashboard.
     terminal.line(&format!("clear; {PROGRAM} watch {address}"));
     terminal.until("the finding", names_it);
-    let shell = terminal.asked("#{pane_pid}");
+    let shell = terminal.format("#{pane_pid}");
     let children = Command::new("ps")
         .args(["--ppid", &shell, "-o", "pid="])
         .output();
@@ -164,7 +169,7 @@ fn dashboard_follows_a_hanging_job() {
     terminal.until("the shell", |screen| {
         screen.contains("bash-") && !names_it(screen)
     });
-    is_given_back(&terminal);
+    is_restored(&terminal);
     drop(coordinator);
     job.end();
 }
@@ -196,7 +201,7 @@ fn dashboard_replays_an_ended_run() {
     terminal.key("n");
     terminal.until("the finding", |screen| screen.contains("DD103"));
     terminal.key("q");
-    is_given_back(&terminal);
+    is_restored(&terminal);
 }
 
 #[test]
@@ -213,7 +218,7 @@ fn panic_restores_the_terminal() {
     terminal.until("the panic and a prompt", |screen| {
         screen.contains("as planned") && screen.matches("bash-").count() == 2
     });
-    is_given_back(&terminal);
+    is_restored(&terminal);
 }
 
 #[test]
@@ -235,7 +240,7 @@ fn watch_once_and_status_agree() {
         if code == Some(1) {
             break text;
         }
-        assert!(started.elapsed() < PATIENCE, "{code:?} {text}");
+        assert!(started.elapsed() < TIMEOUT, "{code:?} {text}");
         std::thread::sleep(Duration::from_millis(200));
     };
     assert!(

@@ -21,14 +21,14 @@ use crate::theme::Theme;
 use crate::view::{self, Screen};
 
 /// Maximum length of a search text, in characters.
-const LONGEST_SEARCH: usize = 64;
+const MAX_SEARCH_CHARS: usize = 64;
 
 /// Maximum number of call sites shown for a finding.
-const PLACES: usize = 6;
+const MAX_PLACES: usize = 6;
 /// Maximum zoom of the timeline, as a power of two.
-const MOST_ZOOM: u32 = 6;
+const MAX_ZOOM: u32 = 6;
 /// Maximum distance by which the timeline can be moved.
-const MOST_PAN: usize = 1 << 8;
+const MAX_PAN: usize = 1 << 8;
 /// Time between two frames if only the elapsed time changes.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -44,7 +44,7 @@ pub enum Flow {
     /// Release the terminal and exit.
     Quit,
     /// Request the current stacks of all ranks.
-    Ask,
+    RequestStacks,
 }
 
 /// The dashboard without its terminal.
@@ -80,52 +80,52 @@ pub struct App {
     pub zoom: u32,
     /// Offset of the timeline from its end, in halves of its width.
     pub pan: usize,
-    /// When stacks were last requested.
-    pub asked: Option<Timestamp>,
+    /// Time of the last request for stacks.
+    pub stacks_requested: Option<Timestamp>,
     /// Lines per page, as of the last frame.
     page: usize,
     /// Results reused between frames.
-    pub(crate) kept: Kept,
+    pub(crate) cache: Cache,
 }
 
 /// Expensive rows, kept until the state changes.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct Cache {
     sides: HashMap<usize, (u64, Rc<Sides>)>,
-    parties: RefCell<Option<Parties>>,
+    calls_by_rank: RefCell<Option<CallRows>>,
     /// Contents of whole screens.
-    pub(crate) waits: Once<view::Waits>,
-    pub(crate) stacks: Once<view::Stacks>,
-    pub(crate) memory: Once<(usize, Vec<u32>)>,
+    pub(crate) waits: Versioned<view::Waits>,
+    pub(crate) stacks: Versioned<view::Stacks>,
+    pub(crate) memory: Versioned<(usize, Vec<u32>)>,
 }
 
 /// A value that is computed once per version of the state.
 #[derive(Debug)]
-pub(crate) struct Once<T>(RefCell<Option<(u64, Rc<T>)>>);
+pub(crate) struct Versioned<T>(RefCell<Option<(u64, Rc<T>)>>);
 
-impl<T> Default for Once<T> {
+impl<T> Default for Versioned<T> {
     fn default() -> Self {
         Self(RefCell::new(None))
     }
 }
 
-impl<T> Once<T> {
-    /// Returns the value of that version if `is_good` accepts it, otherwise a new one.
+impl<T> Versioned<T> {
+    /// Returns the value of this version if `is_good` accepts it, otherwise a new one.
     pub(crate) fn get(
         &self,
         version: u64,
         is_good: impl Fn(&T) -> bool,
         make: impl FnOnce() -> T,
     ) -> Rc<T> {
-        let mut kept = self.0.borrow_mut();
-        if let Some((of, made)) = &*kept
+        let mut cache = self.0.borrow_mut();
+        if let Some((of, made)) = &*cache
             && *of == version
             && is_good(made)
         {
             return Rc::clone(made);
         }
         let made = Rc::new(make());
-        *kept = Some((version, Rc::clone(&made)));
+        *cache = Some((version, Rc::clone(&made)));
         made
     }
 }
@@ -140,22 +140,22 @@ pub(crate) struct Sides {
 }
 
 /// The calls at one sequence number of a group, with the version and the place as their key.
-type Parties = (u64, (u32, u64), Rc<Vec<[String; 4]>>);
+type CallRows = (u64, (u32, u64), Rc<Vec<[String; 4]>>);
 
-impl Kept {
+impl Cache {
     /// The calls at one sequence number of a group.
-    pub(crate) fn parties(
+    pub(crate) fn calls_by_rank(
         &self,
         version: u64,
         place: (u32, u64),
         make: impl FnOnce() -> Vec<[String; 4]>,
     ) -> Rc<Vec<[String; 4]>> {
-        let mut kept = self.parties.borrow_mut();
-        match &*kept {
+        let mut cache = self.calls_by_rank.borrow_mut();
+        match &*cache {
             Some((of, at, rows)) if (*of, *at) == (version, place) => Rc::clone(rows),
             _ => {
                 let rows = Rc::new(make());
-                *kept = Some((version, place, Rc::clone(&rows)));
+                *cache = Some((version, place, Rc::clone(&rows)));
                 rows
             }
         }
@@ -182,9 +182,9 @@ impl App {
             gauge: 0,
             zoom: 0,
             pan: 0,
-            asked: None,
+            stacks_requested: None,
             page: 10,
-            kept: Kept::default(),
+            cache: Cache::default(),
         }
     }
 
@@ -206,9 +206,9 @@ impl App {
     /// Advances the time to `now`. Returns when to call it again, if the screen changes with time.
     pub fn tick(&mut self, now: Timestamp) -> Option<Duration> {
         self.now = now;
-        let blind = self.state.blind_since.map(|_| TICK);
+        let disconnected = self.state.disconnected_since.map(|_| TICK);
         let played = self.replay.tick(now, &mut self.state);
-        blind.into_iter().chain(played).min()
+        disconnected.into_iter().chain(played).min()
     }
 
     /// Processes a key event.
@@ -226,9 +226,9 @@ impl App {
             Action::Quit => return Flow::Quit,
             Action::Suspend => return Flow::Suspend,
             Action::Redraw => return Flow::Redraw,
-            Action::Ask if self.state.link == Link::Live => {
-                self.asked = Some(self.now);
-                return Flow::Ask;
+            Action::RequestStacks if self.state.link == Link::Live => {
+                self.stacks_requested = Some(self.now);
+                return Flow::RequestStacks;
             }
             _ => self.act(action),
         }
@@ -255,18 +255,18 @@ impl App {
             Action::Sideways(by) => self.sideways(by),
             Action::Sort => self.ranks.sort = self.ranks.sort.next(),
             Action::Reverse => self.ranks.reverse = !self.ranks.reverse,
-            Action::OnlyOdd => self.ranks.only_odd = !self.ranks.only_odd,
+            Action::OnlyUnusual => self.ranks.only_unusual = !self.ranks.only_unusual,
             Action::Search => {
                 self.ranks.search.clear();
                 self.ranks.typing = true;
             }
             Action::Grid => self.ranks.grid = !self.ranks.grid,
-            Action::Zoom(by) => self.zoom = self.zoom.saturating_add_signed(by).min(MOST_ZOOM),
+            Action::Zoom(by) => self.zoom = self.zoom.saturating_add_signed(by).min(MAX_ZOOM),
             Action::Play => self.replay.toggle(self.now, &mut self.state),
             Action::Step(by) => self.replay.step(by, &mut self.state),
             Action::Jump(on) => self.replay.jump(on, &mut self.state),
             Action::Speed(by) => self.replay.change_speed(by, self.now),
-            Action::Quit | Action::Suspend | Action::Redraw | Action::Ask => {}
+            Action::Quit | Action::Suspend | Action::Redraw | Action::RequestStacks => {}
         }
     }
 
@@ -274,7 +274,9 @@ impl App {
     fn type_key(&mut self, code: KeyCode) -> bool {
         let search = &mut self.ranks.search;
         match code {
-            KeyCode::Char(letter) if search.chars().count() < LONGEST_SEARCH => search.push(letter),
+            KeyCode::Char(letter) if search.chars().count() < MAX_SEARCH_CHARS => {
+                search.push(letter)
+            }
             KeyCode::Char(_) => {}
             KeyCode::Backspace => drop(search.pop()),
             KeyCode::Enter => self.ranks.typing = false,
@@ -321,7 +323,7 @@ impl App {
         match self.screen {
             Screen::Overview => {}
             Screen::Ranks | Screen::Timeline => {
-                self.ranks.order(&self.state);
+                self.ranks.update(&self.state);
                 self.ranks.go(by, &self.state);
             }
             Screen::Groups => {
@@ -345,14 +347,14 @@ impl App {
                 let Some(group) = self.state.groups.nth(self.group) else {
                     return;
                 };
-                let shown = self.seq.or_else(|| group.telling_seq());
+                let shown = self.seq.or_else(|| group.relevant_seq());
                 let at = group.seqs.iter().position(|it| Some(it.seq) == shown);
                 let at = moved(at.unwrap_or_default(), by, group.seqs.len());
                 self.seq = group.seqs.get(at).map(|it| it.seq);
             }
             Screen::Memory => self.gauge = moved(self.gauge, by, self.state.ranks.gauges().len()),
             // The latest time is at the right.
-            Screen::Timeline => self.pan = moved(self.pan, -by, MOST_PAN),
+            Screen::Timeline => self.pan = moved(self.pan, -by, MAX_PAN),
             _ => {}
         }
     }
@@ -360,7 +362,7 @@ impl App {
     /// Rows and call sites of a finding.
     pub(crate) fn sides(&mut self, index: usize) -> Rc<Sides> {
         let version = self.state.version;
-        if let Some((of, sides)) = self.kept.sides.get(&index)
+        if let Some((of, sides)) = self.cache.sides.get(&index)
             && *of == version
         {
             return Rc::clone(sides);
@@ -385,27 +387,27 @@ impl App {
             |place| known.get(place).map(|it| it.0.clone()).unwrap_or_default(),
             |place| known.get(place).and_then(|it| it.1.clone()),
         );
-        // Root cause ranks first: the user looks for them.
+        // Root cause ranks first, which matter most to the user.
         rows.sort_by_key(|row| !row[0].starts_with('▸'));
         let is_culprit = |ranks: &[u32]| ranks.iter().any(|it| finding.ranks.root.contains(it));
         let mut places: Vec<(&Where, Vec<u32>)> = ranks.into_iter().collect();
         places.sort_by_key(|(_, ranks)| !is_culprit(ranks));
-        let places = places.into_iter().take(PLACES);
+        let places = places.into_iter().take(MAX_PLACES);
         let named = |ranks: &[u32]| words::rank_list(ranks).chars().take(40).collect();
         let places = places.map(|(place, ranks)| (place.clone(), named(&ranks)));
         let sides = Rc::new(Sides {
             places: places.collect(),
             rows,
         });
-        self.kept.sides.retain(|_, (of, _)| *of == version);
-        self.kept.sides.insert(index, (version, Rc::clone(&sides)));
+        self.cache.sides.retain(|_, (of, _)| *of == version);
+        self.cache.sides.insert(index, (version, Rc::clone(&sides)));
         sides
     }
 
     /// Draws the screen. Its cost grows with the number of ranks only if they have changed.
     pub fn draw(&mut self, area: Rect, buffer: &mut Buffer) {
         self.page = usize::from(area.height.saturating_sub(6)).max(1);
-        self.ranks.order(&self.state);
+        self.ranks.update(&self.state);
         self.group = self.group.min(self.state.groups.len().saturating_sub(1));
         self.finding = self
             .finding
@@ -419,7 +421,7 @@ impl App {
     pub fn once(&mut self, width: u16, height: u16) -> Vec<String> {
         let area = Rect::new(0, 0, width, height);
         let mut buffer = Buffer::empty(area);
-        self.ranks.order(&self.state);
+        self.ranks.update(&self.state);
         view::draw_once(self, area, &mut buffer);
         self.theme.finish(&mut buffer);
         let mut lines = view::lines_of(&buffer);
@@ -465,7 +467,7 @@ mod tests {
             };
             app.key(KeyEvent::new(code, KeyModifiers::NONE));
         }
-        app.ranks.order(&app.state);
+        app.ranks.update(&app.state);
     }
 
     fn listed(app: &App) -> Vec<u32> {
@@ -474,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn worst_rank_comes_first_and_filter_keeps_odd_ranks() {
+    fn worst_rank_is_first_and_filter_keeps_unusual_ranks() {
         let mut app = app();
         assert_eq!(listed(&app)[..3], [9, 3, 0]);
         press(&mut app, "2o");
@@ -498,7 +500,7 @@ mod tests {
         press(&mut app, "2/node1\n");
         assert_eq!(listed(&app).len(), 8);
         press(&mut app, "/q");
-        assert!(app.ranks.typing, "letters belong to the search");
+        assert!(app.ranks.typing, "letters are part of the search");
         press(&mut app, "\x1b/dead\n");
         assert_eq!(listed(&app), [9]);
         press(&mut app, "\x1b/12\n");

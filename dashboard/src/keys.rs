@@ -37,8 +37,8 @@ pub enum Action {
     Sort,
     /// Reverse the order.
     Reverse,
-    /// Show only ranks that do not simply run.
-    OnlyOdd,
+    /// Show only ranks that are neither running nor exited normally.
+    OnlyUnusual,
     /// Begin to type a search.
     Search,
     /// Switch between grid and list.
@@ -46,7 +46,7 @@ pub enum Action {
     /// Zoom in (positive) or out.
     Zoom(i32),
     /// Request the current stacks of all ranks.
-    Ask,
+    RequestStacks,
     /// Play or pause the recording.
     Play,
     /// Move by a number of updates in the recording.
@@ -65,7 +65,7 @@ pub struct Binding {
     /// The action.
     pub action: Action,
     /// Description of the action.
-    pub says: &'static str,
+    pub description: &'static str,
     /// Screens on which the binding applies; empty: all.
     pub on: &'static [Screen],
     /// Whether the line at the bottom shows it.
@@ -76,11 +76,11 @@ const NONE: KeyModifiers = KeyModifiers::NONE;
 const CONTROL: KeyModifiers = KeyModifiers::CONTROL;
 
 macro_rules! bindings {
-    ($($keys:expr => $action:expr, $says:literal $(, on $on:expr)? $(=> $shown:ident)?;)*) => {
+    ($($keys:expr => $action:expr, $description:literal $(, on $on:expr)? $(=> $shown:ident)?;)*) => {
         &[$(Binding {
             keys: &$keys,
             action: $action,
-            says: $says,
+            description: $description,
             on: bindings!(@on $($on)?),
             shown: bindings!(@shown $($shown)?),
         },)*]
@@ -114,38 +114,38 @@ pub const BINDINGS: &[Binding] = bindings! {
     [letter('7')] => Action::Show(Screen::Timeline), "timeline" => shown;
     [letter('8')] => Action::Show(Screen::Stacks), "stacks" => shown;
     [key(KeyCode::Tab)] => Action::NextScreen, "next screen";
-    [key(KeyCode::Enter)] => Action::Open, "look closer at the selection";
+    [key(KeyCode::Enter)] => Action::Open, "show details of the selection";
     [key(KeyCode::Esc), key(KeyCode::Backspace)] => Action::Back, "back";
     [key(KeyCode::Down), letter('j')] => Action::Move(1), "down";
     [key(KeyCode::Up), letter('k')] => Action::Move(-1), "up";
-    [key(KeyCode::PageDown), control('d')] => Action::Page(1), "a page down";
-    [key(KeyCode::PageUp), control('u')] => Action::Page(-1), "a page up";
-    [key(KeyCode::Home), letter('g')] => Action::First, "to the first";
-    [key(KeyCode::End), letter('G')] => Action::Last, "to the last";
+    [key(KeyCode::PageDown), control('d')] => Action::Page(1), "page down";
+    [key(KeyCode::PageUp), control('u')] => Action::Page(-1), "page up";
+    [key(KeyCode::Home), letter('g')] => Action::First, "first entry";
+    [key(KeyCode::End), letter('G')] => Action::Last, "last entry";
     [key(KeyCode::Right), letter('l')] => Action::Sideways(1), "next sequence number", on [Screen::Groups];
-    [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "sequence number before", on [Screen::Groups];
+    [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "previous sequence number", on [Screen::Groups];
     [key(KeyCode::Right), letter('l')] => Action::Sideways(1), "next finding", on [Screen::Finding];
-    [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "finding before", on [Screen::Finding];
+    [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "previous finding", on [Screen::Finding];
     [key(KeyCode::Right), letter('l')] => Action::Sideways(1), "next gauge", on [Screen::Memory];
-    [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "gauge before", on [Screen::Memory];
+    [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "previous gauge", on [Screen::Memory];
     [key(KeyCode::Right), letter('l')] => Action::Sideways(1), "later", on [Screen::Timeline];
     [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "earlier", on [Screen::Timeline];
     [letter('z')] => Action::Zoom(1), "zoom in", on [Screen::Timeline] => shown;
     [letter('Z')] => Action::Zoom(-1), "zoom out", on [Screen::Timeline] => shown;
-    [letter('d')] => Action::Ask, "ask for fresh stacks", on [Screen::Stacks] => shown;
-    [letter('v')] => Action::Grid, "as a grid", on [Screen::Ranks] => shown;
-    [letter('s')] => Action::Sort, "sort by next", on [Screen::Ranks, Screen::Timeline] => shown;
+    [letter('d')] => Action::RequestStacks, "capture stacks", on [Screen::Stacks] => shown;
+    [letter('v')] => Action::Grid, "grid", on [Screen::Ranks] => shown;
+    [letter('s')] => Action::Sort, "next sort key", on [Screen::Ranks, Screen::Timeline] => shown;
     [letter('r')] => Action::Reverse, "reverse", on [Screen::Ranks, Screen::Timeline];
-    [letter('o')] => Action::OnlyOdd, "only the odd", on [Screen::Ranks, Screen::Timeline] => shown;
+    [letter('o')] => Action::OnlyUnusual, "only unusual", on [Screen::Ranks, Screen::Timeline] => shown;
     [letter('/')] => Action::Search, "search", on [Screen::Ranks, Screen::Timeline] => shown;
-    [letter(' ')] => Action::Play, "play or pause what was recorded";
-    [letter('.')] => Action::Step(1), "recorded: a step on";
-    [letter(',')] => Action::Step(-1), "recorded: a step back";
-    [letter('n')] => Action::Jump(true), "recorded: to the next finding";
-    [letter('N')] => Action::Jump(false), "recorded: to the finding before";
-    [letter('+')] => Action::Speed(1), "recorded: twice as fast";
-    [letter('-')] => Action::Speed(-1), "recorded: half as fast";
-    [control('l')] => Action::Redraw, "draw everything anew";
+    [letter(' ')] => Action::Play, "play or pause the recording";
+    [letter('.')] => Action::Step(1), "recording: next update";
+    [letter(',')] => Action::Step(-1), "recording: previous update";
+    [letter('n')] => Action::Jump(true), "recording: next finding";
+    [letter('N')] => Action::Jump(false), "recording: previous finding";
+    [letter('+')] => Action::Speed(1), "recording: double speed";
+    [letter('-')] => Action::Speed(-1), "recording: half speed";
+    [control('l')] => Action::Redraw, "redraw the screen";
     [letter('?'), key(KeyCode::F(1))] => Action::Help, "help" => shown;
     [control('z')] => Action::Suspend, "suspend";
     [letter('q'), control('c')] => Action::Quit, "quit" => shown;

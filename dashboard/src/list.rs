@@ -67,7 +67,7 @@ pub struct RankList {
     /// Whether the order is reversed.
     pub reverse: bool,
     /// Show only ranks that are neither running nor exited normally.
-    pub only_odd: bool,
+    pub only_unusual: bool,
     /// Show only ranks that contain this text; empty: all.
     pub search: String,
     /// Whether the search text is being typed.
@@ -81,7 +81,7 @@ pub struct RankList {
     /// Indexes of the listed ranks among all ranks.
     listed: Vec<u32>,
     /// Inputs from which the list was built.
-    made_of: Option<(u64, Sort, bool, bool, String)>,
+    inputs: Option<(u64, Sort, bool, bool, String)>,
 }
 
 impl RankList {
@@ -109,22 +109,22 @@ impl RankList {
     }
 
     /// Rebuilds the list if any of its inputs changed.
-    pub(crate) fn order(&mut self, state: &State) {
+    pub(crate) fn update(&mut self, state: &State) {
         let of = (
             state.version,
             self.sort,
             self.reverse,
-            self.only_odd,
+            self.only_unusual,
             self.search.clone(),
         );
-        if self.made_of.as_ref() == Some(&of) {
+        if self.inputs.as_ref() == Some(&of) {
             return;
         }
-        self.made_of = Some(of);
+        self.inputs = Some(of);
         let search = self.search.to_lowercase();
         let wanted = |view: &RankView| {
             let is_odd = !matches!(view.health, Health::Running | Health::Exited);
-            (is_odd || !self.only_odd) && (search.is_empty() || is_found(view, &search))
+            (is_odd || !self.only_unusual) && (search.is_empty() || matches_search(view, &search))
         };
         let mut listed: Vec<(u32, &RankView)> = (0..)
             .zip(state.ranks.iter())
@@ -154,7 +154,7 @@ impl RankList {
 }
 
 /// Whether the number, host, state, call, file or phase of a rank matches.
-fn is_found(view: &RankView, search: &str) -> bool {
+fn matches_search(view: &RankView, search: &str) -> bool {
     let status = &view.status;
     let has = |text: &str| text.to_lowercase().contains(search);
     if search.parse() == Ok(status.rank) || has(&status.host) || has(view.health.word()) {

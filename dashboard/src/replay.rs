@@ -8,7 +8,7 @@ use ddp_doctor_proto::v1;
 use crate::state::State;
 
 /// Range of playback speeds, as powers of two.
-const SPEEDS: std::ops::RangeInclusive<i32> = -3..=7;
+const SPEED_RANGE: std::ops::RangeInclusive<i32> = -3..=7;
 /// Minimum time between two frames during playback.
 const FRAME: Duration = Duration::from_millis(50);
 
@@ -17,9 +17,9 @@ const FRAME: Duration = Duration::from_millis(50);
 pub struct Replay {
     updates: Vec<v1::Update>,
     /// Number of updates that have been applied.
-    told: usize,
+    applied: usize,
     /// Indexes of updates at which a finding appeared or disappeared.
-    turns: Vec<usize>,
+    changes: Vec<usize>,
     /// Playback speed, as a power of two.
     speed: i32,
     /// Time at which playback began, and the recorded time of its start; `None`: paused.
@@ -33,15 +33,15 @@ impl Replay {
             let codes = |update: &v1::Update| -> Vec<String> {
                 update.findings.iter().map(|it| it.code.clone()).collect()
             };
-            // A change of texts alone is not a turn.
-            let before = self.turns.last().map(|&at| codes(&self.updates[at]));
+            // A change of texts alone does not count.
+            let before = self.changes.last().map(|&at| codes(&self.updates[at]));
             if before != Some(codes(&update)) {
-                self.turns.push(self.updates.len());
+                self.changes.push(self.updates.len());
             }
         }
         state.apply(update.clone());
         self.updates.push(update);
-        self.told = self.updates.len();
+        self.applied = self.updates.len();
     }
 
     /// Whether the recording is empty.
@@ -53,7 +53,7 @@ impl Replay {
     /// Number of applied updates, and number of all updates.
     #[must_use]
     pub fn position(&self) -> (usize, usize) {
-        (self.told, self.updates.len())
+        (self.applied, self.updates.len())
     }
 
     /// Whether playback is running.
@@ -75,17 +75,17 @@ impl Replay {
     #[must_use]
     pub fn times(&self) -> [Timestamp; 3] {
         let at = |index: usize| self.updates.get(index).map(|it| Timestamp(it.unix_ns));
-        let here = self.told.saturating_sub(1);
+        let here = self.applied.saturating_sub(1);
         let last = self.updates.len().saturating_sub(1);
         [0, here, last].map(|index| at(index).unwrap_or_default())
     }
 
     /// Positions at which findings appeared or disappeared, as fractions of the whole time.
-    pub fn turns(&self) -> impl Iterator<Item = f64> {
+    pub fn changes(&self) -> impl Iterator<Item = f64> {
         let [first, _, last] = self.times();
         let whole = last.since(first).as_secs_f64().max(1e-9);
         let at = |&index: &usize| Timestamp(self.updates[index].unix_ns);
-        self.turns
+        self.changes
             .iter()
             .map(move |index| at(index).since(first).as_secs_f64() / whole)
     }
@@ -95,7 +95,7 @@ impl Replay {
         if self.playing.take().is_some() || self.updates.is_empty() {
             return;
         }
-        if self.told == self.updates.len() {
+        if self.applied == self.updates.len() {
             self.go(1, state);
         }
         self.playing = Some((now, self.times()[1]));
@@ -103,7 +103,7 @@ impl Replay {
 
     /// Changes the playback speed by a power of two.
     pub fn change_speed(&mut self, by: i32, now: Timestamp) {
-        self.speed = (self.speed + by).clamp(*SPEEDS.start(), *SPEEDS.end());
+        self.speed = (self.speed + by).clamp(*SPEED_RANGE.start(), *SPEED_RANGE.end());
         if self.playing.is_some() {
             self.playing = Some((now, self.times()[1]));
         }
@@ -112,19 +112,19 @@ impl Replay {
     /// Moves by a number of updates, and pauses.
     pub fn step(&mut self, by: isize, state: &mut State) {
         self.playing = None;
-        let to = self.told.saturating_add_signed(by);
+        let to = self.applied.saturating_add_signed(by);
         self.go(to, state);
     }
 
     /// Moves to the next or previous moment at which a finding appeared or disappeared, and pauses.
     pub fn jump(&mut self, forwards: bool, state: &mut State) {
         self.playing = None;
-        let here = self.told;
-        let mut turns = self.turns.iter().map(|&at| at + 1);
+        let here = self.applied;
+        let mut changes = self.changes.iter().map(|&at| at + 1);
         let to = if forwards {
-            turns.find(|&at| at > here).unwrap_or(self.updates.len())
+            changes.find(|&at| at > here).unwrap_or(self.updates.len())
         } else {
-            turns.rfind(|&at| at < here).unwrap_or(1)
+            changes.rfind(|&at| at < here).unwrap_or(1)
         };
         self.go(to, state);
     }
@@ -138,13 +138,16 @@ impl Replay {
             slow => passed / (1 << -slow),
         };
         let there = from.plus(passed);
-        while let Some(next) = self.updates.get(self.told)
+        while let Some(next) = self.updates.get(self.applied)
             && Timestamp(next.unix_ns) <= there
         {
             state.apply(next.clone());
-            self.told += 1;
+            self.applied += 1;
         }
-        let next = self.updates.get(self.told).map(|it| Timestamp(it.unix_ns));
+        let next = self
+            .updates
+            .get(self.applied)
+            .map(|it| Timestamp(it.unix_ns));
         let Some(next) = next else {
             self.playing = None;
             return None;
@@ -160,14 +163,14 @@ impl Replay {
     /// Applies exactly the first `to` updates.
     fn go(&mut self, to: usize, state: &mut State) {
         let to = to.clamp(1, self.updates.len().max(1));
-        if to < self.told {
-            state.forget();
-            self.told = 0;
+        if to < self.applied {
+            state.clear();
+            self.applied = 0;
         }
-        for update in self.updates.iter().take(to).skip(self.told) {
+        for update in self.updates.iter().take(to).skip(self.applied) {
             state.apply(update.clone());
         }
-        self.told = to.min(self.updates.len());
+        self.applied = to.min(self.updates.len());
     }
 }
 

@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::words;
 
 /// Maximum number of files kept.
-const MOST: usize = 64;
+const MAX_FILES: usize = 64;
 
 /// Reads a whole file; `None`: not readable, or not permitted.
 pub type Read = Box<dyn Fn(&str) -> Option<String>>;
@@ -83,7 +83,7 @@ impl Sources {
         if let Some(known) = self.files.get(file) {
             return known.clone();
         }
-        if self.files.len() >= MOST {
+        if self.files.len() >= MAX_FILES {
             return None;
         }
         let text: Option<Rc<str>> = (self.read)(file).map(Rc::from);

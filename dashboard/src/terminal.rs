@@ -24,19 +24,19 @@ const FAILED: i32 = 3;
 
 /// Sends inputs to a dashboard.
 #[derive(Clone, Debug)]
-pub struct Feeder(SyncSender<Happening>);
+pub struct Feeder(SyncSender<UiEvent>);
 
 impl Feeder {
     /// Sends an input. Returns whether the dashboard still runs.
     #[must_use]
     pub fn feed(&self, input: Input) -> bool {
-        self.0.send(Happening::Fed(input)).is_ok()
+        self.0.send(UiEvent::Fed(input)).is_ok()
     }
 }
 
 /// An event after which the screen may have to change.
 #[derive(Debug)]
-enum Happening {
+enum UiEvent {
     Fed(Input),
     Key(KeyEvent),
     /// The size of the terminal changed, or another program used the terminal meanwhile.
@@ -45,15 +45,15 @@ enum Happening {
     Quit,
 }
 
-/// Shows the dashboard until the user quits. `start` begins to feed it; `ask` requests the current
-/// stacks of all ranks without waiting for them.
+/// Shows the dashboard until the user quits. `start` begins to feed it; `request_stacks` requests the
+/// current stacks of all ranks without waiting for them.
 ///
 /// # Errors
 ///
 /// Fails if the terminal cannot be used. The terminal is restored in every case.
-pub fn run(mut app: App, start: impl FnOnce(Feeder), ask: impl Fn()) -> io::Result<()> {
-    let (sender, happenings) = mpsc::sync_channel(QUEUE);
-    let mut screen = Screen::take()?;
+pub fn run(mut app: App, start: impl FnOnce(Feeder), request_stacks: impl Fn()) -> io::Result<()> {
+    let (sender, events) = mpsc::sync_channel(QUEUE);
+    let mut screen = Screen::enter_screen()?;
     listen_to_signals(sender.clone())?;
     let keys = sender.clone();
     thread::spawn(move || read_keys(&keys));
@@ -61,26 +61,26 @@ pub fn run(mut app: App, start: impl FnOnce(Feeder), ask: impl Fn()) -> io::Resu
     loop {
         let again = app.tick(Timestamp::now());
         screen.draw(&mut app)?;
-        let Some(first) = next(&happenings, again) else {
+        let Some(first) = next(&events, again) else {
             continue;
         };
         // Process all pending events before the next frame.
         let mut pending = Some(first);
         while let Some(happening) = pending {
             match happening {
-                Happening::Fed(input) => app.feed(input, Timestamp::now()),
-                Happening::Key(key) => match app.key(key) {
+                UiEvent::Fed(input) => app.feed(input, Timestamp::now()),
+                UiEvent::Key(key) => match app.key(key) {
                     Flow::Continue => {}
                     Flow::Redraw => screen.clear()?,
                     Flow::Suspend => screen.suspend()?,
-                    Flow::Ask => ask(),
+                    Flow::RequestStacks => request_stacks(),
                     Flow::Quit => return Ok(()),
                 },
-                Happening::Redraw => screen.clear()?,
-                Happening::Suspend => screen.suspend()?,
-                Happening::Quit => return Ok(()),
+                UiEvent::Redraw => screen.clear()?,
+                UiEvent::Suspend => screen.suspend()?,
+                UiEvent::Quit => return Ok(()),
             }
-            pending = happenings.try_recv().ok();
+            pending = events.try_recv().ok();
         }
     }
 }
@@ -95,23 +95,23 @@ pub fn size() -> io::Result<(u16, u16)> {
 }
 
 /// The next event; `None`: the time limit `again` passed first.
-fn next(happenings: &Receiver<Happening>, again: Option<Duration>) -> Option<Happening> {
+fn next(events: &Receiver<UiEvent>, again: Option<Duration>) -> Option<UiEvent> {
     // The threads for keys and signals keep the channel open.
     let Some(again) = again else {
-        return Some(happenings.recv().unwrap_or(Happening::Quit));
+        return Some(events.recv().unwrap_or(UiEvent::Quit));
     };
-    match happenings.recv_timeout(again) {
+    match events.recv_timeout(again) {
         Ok(happening) => Some(happening),
         Err(RecvTimeoutError::Timeout) => None,
-        Err(RecvTimeoutError::Disconnected) => Some(Happening::Quit),
+        Err(RecvTimeoutError::Disconnected) => Some(UiEvent::Quit),
     }
 }
 
-fn read_keys(sender: &SyncSender<Happening>) {
+fn read_keys(sender: &SyncSender<UiEvent>) {
     while let Ok(event) = event::read() {
         let happening = match event {
-            Event::Key(key) => Happening::Key(key),
-            Event::Resize(..) => Happening::Redraw,
+            Event::Key(key) => UiEvent::Key(key),
+            Event::Resize(..) => UiEvent::Redraw,
             _ => continue,
         };
         if sender.send(happening).is_err() {
@@ -119,17 +119,17 @@ fn read_keys(sender: &SyncSender<Happening>) {
         }
     }
     // The terminal is closed.
-    drop(sender.send(Happening::Quit));
+    drop(sender.send(UiEvent::Quit));
 }
 
-fn listen_to_signals(sender: SyncSender<Happening>) -> io::Result<()> {
+fn listen_to_signals(sender: SyncSender<UiEvent>) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGTSTP, SIGCONT])?;
     thread::spawn(move || {
         for signal in signals.forever() {
             let happening = match signal {
-                SIGTSTP => Happening::Suspend,
-                SIGCONT => Happening::Redraw,
-                _ => Happening::Quit,
+                SIGTSTP => UiEvent::Suspend,
+                SIGCONT => UiEvent::Redraw,
+                _ => UiEvent::Quit,
             };
             if sender.send(happening).is_err() {
                 return;
@@ -143,19 +143,17 @@ fn listen_to_signals(sender: SyncSender<Happening>) -> io::Result<()> {
 struct Screen(Terminal<CrosstermBackend<Stdout>>);
 
 impl Screen {
-    fn take() -> io::Result<Self> {
+    fn enter_screen() -> io::Result<Self> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             // Any thread may panic: keep its message readable, and stop drawing over it.
-            give_back();
+            restore();
             before(panic);
             std::process::exit(FAILED);
         }));
         enter()?;
         let backend = CrosstermBackend::new(io::stdout());
-        Terminal::new(backend)
-            .map(Self)
-            .inspect_err(|_| give_back())
+        Terminal::new(backend).map(Self).inspect_err(|_| restore())
     }
 
     fn draw(&mut self, app: &mut App) -> io::Result<()> {
@@ -173,7 +171,7 @@ impl Screen {
     }
 
     fn suspend(&mut self) -> io::Result<()> {
-        give_back();
+        restore();
         low_level::emulate_default_handler(SIGTSTP)?;
         // Execution continues here after SIGCONT.
         enter()?;
@@ -183,18 +181,17 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
 fn enter() -> io::Result<()> {
     terminal::enable_raw_mode()?;
-    execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide)
-        .inspect_err(|_| give_back())
+    execute!(io::stdout(), terminal::EnterAlternateScreen, cursor::Hide).inspect_err(|_| restore())
 }
 
 /// Restores the terminal. Errors are ignored: they mean that the terminal is closed.
-fn give_back() {
+fn restore() {
     let mut out = io::stdout();
     drop(execute!(out, terminal::LeaveAlternateScreen, cursor::Show));
     drop(terminal::disable_raw_mode());

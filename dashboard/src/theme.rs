@@ -48,7 +48,7 @@ pub enum Tone {
     Label,
     /// A good state.
     Good,
-    /// A state that is not good, or not yet known to be bad.
+    /// A doubtful state, which may become bad.
     Warn,
     /// A bad state.
     Bad,

@@ -17,7 +17,7 @@
 //! # Numbers of definitions
 //!
 //! Strings, sites and groups are numbered from 1 in the order of their tables: number `n` is entry
-//! `n - 1`, and 0 means "none" or "found no room". An entry of a thread is reused once the thread
+//! `n - 1`, and 0 means "none" or "table full". An entry of a thread is reused once the thread
 //! is dead, so the number of a thread combines its entry with a generation, see [`thread::id`].
 //!
 //! A definition is published before any record that refers to it is committed. A reader that copies
@@ -35,7 +35,7 @@
 //! A reader of ticket `t` accepts the payload if the lock is `committed(t)` before and after the
 //! copy (Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012). A
 //! lock of a later ticket means that the record was overwritten. A lock of an earlier ticket or
-//! `writing(t)` means that the record is not there yet, or never will be.
+//! `writing(t)` means that the record is not committed yet, or never will be.
 
 use crate::vocabulary::{DType, Op, RecordKind, ReduceOp};
 
@@ -50,7 +50,7 @@ pub const WORD: usize = 8;
 
 /// Positions of the words in the header.
 pub mod header {
-    /// [`super::MAGIC`]; written last, so that an incomplete file is not taken for a black box.
+    /// [`super::MAGIC`]; written last, so that an incomplete file is not recognized as a black box.
     pub const MAGIC: usize = 0;
     /// [`super::LAYOUT_VERSION`].
     pub const VERSION: usize = 1;
@@ -120,7 +120,7 @@ pub mod header {
     pub const THREADS_CAPACITY: usize = 40;
     /// Entries in use.
     pub const THREADS_COUNT: usize = 41;
-    /// Definitions (strings, sites, groups, threads) that found no room.
+    /// Definitions (strings, sites, groups, threads) dropped because a table was full.
     pub const DEFINITIONS_DROPPED: usize = 43;
     /// Training steps begun.
     pub const STEP: usize = 44;
@@ -136,7 +136,7 @@ pub mod header {
     /// Version of ddp-doctor, encoded likewise.
     pub const TOOL: std::ops::Range<usize> = 74..78;
     /// Distinguishes this process's world from others of the same job, encoded likewise: ranks with
-    /// different values never meet. Empty: unknown.
+    /// different values never communicate. Empty: unknown.
     pub const WORLD: std::ops::Range<usize> = 80..96;
 
     /// Next ticket of the ring. On a cache line of its own because every record changes it.
@@ -150,7 +150,7 @@ pub mod header {
 
 /// Flags of a black box.
 pub mod box_flags {
-    /// The process ended normally: nothing more will be written.
+    /// The process ended normally: the box is final.
     pub const CLOSED: u64 = 1;
 }
 
@@ -172,7 +172,7 @@ pub const fn writing(ticket: u64) -> u64 {
     (ticket + 1) * 2 - 1
 }
 
-/// Lock of a slot that holds the record with this ticket.
+/// Lock of a slot that contains the record with this ticket.
 #[must_use]
 pub const fn committed(ticket: u64) -> u64 {
     (ticket + 1) * 2
@@ -250,10 +250,10 @@ pub struct Layout {
 pub mod string {
     use super::PUBLISHED;
 
-    /// Longest text in bytes; longer ones are cut at a character boundary.
+    /// Maximum length of a text, in bytes; longer texts are cut at a character boundary.
     pub const MAX_TEXT: usize = 4096;
 
-    /// Longest entry in bytes that the index can describe.
+    /// Maximum length of an entry that the index can describe, in bytes.
     pub const MAX_BYTES: usize = (1 << 20) - 1;
 
     /// Set in an entry whose bytes are not text but the members of a group.
@@ -330,8 +330,8 @@ pub mod group {
     pub const LAST_CALL: usize = 9;
     /// Collectives whose wait ended, or whose completion was recorded.
     pub const COMPLETED: usize = 10;
-    /// This process's rank in the group plus one, if it does not know the members, which are empty
-    /// then. 0: it knows the members.
+    /// This process's rank in the group plus one, if the members are unknown and therefore empty. 0: the
+    /// members are complete.
     pub const SEAT_PLUS_1: usize = 11;
 }
 
@@ -431,7 +431,7 @@ pub mod thread {
     }
 }
 
-/// Where a thread is.
+/// Location of a thread.
 pub mod inside {
     /// In the user's own code.
     pub const NOTHING: u64 = 0;
@@ -586,11 +586,11 @@ impl Record {
     }
 }
 
-/// Layout of a record of kind [`RecordKind::Splits`]: payload words 5 … 14 hold split sizes.
+/// Layout of a record of kind [`RecordKind::Splits`]: payload words 5 … 14 contain split sizes.
 pub mod splits {
     use super::{RECORD_WORDS, SPLITS_PER_RECORD};
 
-    /// First payload word that holds sizes.
+    /// First payload word that contains sizes.
     const AT: usize = 5;
 
     /// Writes up to [`SPLITS_PER_RECORD`] sizes into packed words. `seq` of the record is the index
@@ -614,7 +614,7 @@ pub mod splits {
 /// Layout of `dims` in a record of kind [`RecordKind::Issued`] whose op creates a group. `text` is
 /// the name of the group; `group` is 0, since the group does not exist yet.
 pub mod creation {
-    /// String id of the members, encoded as [`super::members`]; 0: there was no room.
+    /// String id of the members, encoded as [`super::members`]; 0: the table was full.
     pub const MEMBERS: usize = 0;
     /// Number of members.
     pub const SIZE: usize = 1;
@@ -677,8 +677,8 @@ pub mod transfer {
     pub const UNKNOWN: i32 = 4;
 }
 
-/// Layout of a record of kind [`RecordKind::Memory`]: payload words 3 and 5 … 14 hold what the
-/// process measured of its memory.
+/// Layout of a record of kind [`RecordKind::Memory`]: payload words 3 and 5 … 14 contain the memory
+/// values measured by the process.
 pub mod memory {
     use super::RECORD_WORDS;
 
@@ -700,7 +700,7 @@ pub mod memory {
         pub used: Option<u64>,
         /// Capacity of the device, in bytes.
         pub total: Option<u64>,
-        /// Bytes that the framework's allocator has given to tensors.
+        /// Bytes that the framework's allocator has allocated to tensors.
         pub allocated: Option<u64>,
         /// Bytes that the framework's allocator has reserved on the device.
         pub reserved: Option<u64>,

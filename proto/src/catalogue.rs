@@ -1,8 +1,7 @@
 //! The catalogue of findings: every code with its fixed properties.
 //!
 //! Codes and names are stable. A code is listed here before a detector reports it and never changes
-//! its meaning. A viewer shows an unknown code with the texts that came with the finding.
-
+//! its meaning. A viewer shows an unknown code with the texts of the finding.
 use crate::report::{Effect, Severity};
 
 /// Fixed properties of a finding code.

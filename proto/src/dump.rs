@@ -22,7 +22,7 @@ pub struct Dump {
     pub tool: Tool,
     /// The job; `None`: the dump is of a single process.
     pub job: Option<Job>,
-    /// When the dump was assembled.
+    /// Time the dump was assembled.
     pub taken_at: Timestamp,
     /// Ranks of the job that were never seen.
     pub missing_ranks: Vec<u32>,
@@ -52,15 +52,15 @@ pub struct Process {
     pub pid: u32,
     /// State of the rank.
     pub state: RankState,
-    /// How it ended.
+    /// Exit status, if it has ended.
     pub exit: Exit,
     /// Training step; `None`: unknown.
     pub step: Option<u64>,
     /// The call in which it waits.
     pub waiting_in: Option<WaitingIn>,
-    /// When its stacks were taken; `None`: they could not be taken.
+    /// Time its stacks were captured; `None` if they could not be captured.
     pub taken_at: Option<Timestamp>,
-    /// What is missing, and why.
+    /// Missing parts, with the reasons.
     pub trouble: Option<String>,
     /// Its threads, the main thread first.
     pub threads: Vec<Thread>,

@@ -57,13 +57,13 @@ words! {
 }
 
 words! {
-    /// What the finding does to the job.
+    /// Effect of a finding on the job.
     Effect {
-        /// Nothing.
+        /// No effect.
         None = "none",
         /// The job runs slower than it could.
         Slows = "slows",
-        /// The job computes something wrong.
+        /// The job computes wrong results.
         Corrupts = "corrupts",
         /// A rank ended or will end because of it.
         Crashes = "crashes",
@@ -161,7 +161,7 @@ words! {
         Hang = "hang",
         /// A rank ended unexpectedly.
         Crash = "crash",
-        /// The job computes something wrong.
+        /// The job computes wrong results.
         Wrong = "wrong",
         /// The job is slower than it could be.
         Slow = "slow",
@@ -199,7 +199,7 @@ pub struct Report {
     pub job: Job,
     /// Overall state of the job.
     pub verdict: Verdict,
-    /// The evidence on which the diagnosis rests.
+    /// The evidence for the diagnosis.
     pub evidence: Evidence,
     /// Initiating first, then by severity.
     pub findings: Vec<Finding>,
@@ -240,13 +240,13 @@ pub struct Job {
     pub nodes: u32,
     /// Communication backends in use.
     pub backends: Vec<String>,
-    /// When the job began.
+    /// Start time of the job.
     pub started_at: Option<Timestamp>,
-    /// When the job ended; `None`: it is running.
+    /// End time of the job; `None` while it is running.
     pub ended_at: Option<Timestamp>,
 }
 
-/// Evidence on which the diagnosis rests.
+/// Evidence for the diagnosis.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Number of ranks that should exist, once known.
@@ -284,7 +284,7 @@ pub struct Finding {
     pub caused_by: Vec<usize>,
     /// One sentence that a user can act on.
     pub summary: String,
-    /// Why it happened, for findings with more than one possible cause.
+    /// Hypothesis of the cause, for findings with several possible causes.
     pub cause: Option<Cause>,
     /// Root cause ranks and victims.
     pub ranks: Blame,
@@ -294,7 +294,7 @@ pub struct Finding {
     pub seq: Option<u64>,
     /// The op of the collective or message concerned.
     pub op: Option<String>,
-    /// What each rank concerned did.
+    /// Calls of the ranks concerned.
     pub per_rank: Vec<RankCall>,
     /// Model parameters concerned.
     pub parameters: Vec<Parameter>,
@@ -302,17 +302,17 @@ pub struct Finding {
     pub certificate: Option<Certificate>,
     /// The reasoning, one sentence each.
     pub why: Vec<String>,
-    /// What to do.
+    /// Recommended actions.
     pub next: Vec<String>,
-    /// When ranks began to wait because of the finding.
+    /// Time at which ranks began to wait because of the finding.
     pub blocked_at: Option<Timestamp>,
-    /// When the finding was made.
+    /// Time the finding was made.
     pub detected_at: Timestamp,
-    /// Milliseconds from the event that completed the evidence to `detected_at`.
+    /// Time from the event that completed the evidence to `detected_at`, in milliseconds.
     pub latency_ms: u64,
 }
 
-/// Why a finding happened, as a hypothesis.
+/// Hypothesis of the cause of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
     /// The hypothesis.
@@ -328,7 +328,7 @@ pub struct Blame {
     pub root: Vec<u32>,
     /// Confidence in `root`.
     pub root_confidence: Confidence,
-    /// Ranks that suffer from the finding.
+    /// Ranks affected by the finding.
     pub victims: Vec<u32>,
 }
 
@@ -345,14 +345,14 @@ pub struct Group {
     pub ranks: Vec<u32>,
 }
 
-/// What one rank did at the place of a finding.
+/// Call of one rank at the place of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankCall {
     /// Global rank.
     pub rank: u32,
     /// State of the call on this rank.
     pub state: CallState,
-    /// Milliseconds that the rank has been waiting in it.
+    /// Time that the rank has been waiting in it, in milliseconds.
     pub waited_ms: Option<u64>,
     /// Op of the rank's call, or of its last call.
     pub op: Option<String>,
@@ -444,7 +444,7 @@ pub enum Fact {
         /// Whether the thread is the only one of the process that ever made a collective call.
         only_thread: bool,
     },
-    /// The rank has issued nothing in the group after `last`, and all its records were read.
+    /// The rank has issued no call in the group after `last`, and all its records were read.
     NeverIssued {
         /// Global rank.
         rank: u32,
@@ -500,7 +500,7 @@ pub enum Fact {
         pid: u32,
         /// Number of ranks that it expects, itself included.
         world_size: Option<u32>,
-        /// Where it looks for the other ranks: name or address of the master's host, or a URL.
+        /// Rendezvous address: host name or address of the master, or a URL.
         address: String,
         /// Port on the master's host.
         port: Option<u32>,
@@ -510,9 +510,9 @@ pub enum Fact {
         launcher: Option<u32>,
         /// Index of the initialisation of the world in the process, from 0.
         nth: u32,
-        /// When the process began to join.
+        /// Time the process began to join.
         since: Timestamp,
-        /// When the process ended; `None`: it is alive.
+        /// Time the process ended; `None` while it is alive.
         until: Option<Timestamp>,
     },
     /// A process has this version, this environment variable, or this GPU for its data exchange.
@@ -619,7 +619,7 @@ pub enum Fact {
         rank: Option<u32>,
         /// Process id, if there is a process.
         pid: Option<u32>,
-        /// What is missing.
+        /// Description of the missing part.
         what: String,
     },
 }
@@ -668,7 +668,7 @@ pub struct Rank {
     pub pid: u32,
     /// State of the rank's process.
     pub state: RankState,
-    /// How the process ended.
+    /// Exit status, if the process has ended.
     pub exit: Exit,
     /// Training step.
     pub step: u64,

@@ -59,7 +59,7 @@ macro_rules! words {
     };
 }
 
-/// Declares the operations: number, name, whom a call waits for, and further facts.
+/// Declares the operations: number, name, the ranks that a call waits for, and further facts.
 macro_rules! ops {
     ($($(#[$meta:meta])* $variant:ident = $number:literal, $text:literal, $direction:ident $($fact:ident)*;)*) => {
         words! {
@@ -370,7 +370,7 @@ words! {
 }
 
 words! {
-    /// Where an exception was seen.
+    /// Where an exception was observed.
     ExceptionKind {
         /// It was not caught.
         Uncaught = 1, "uncaught";
@@ -390,11 +390,11 @@ words! {
 words! {
     /// Why the evidence is incomplete.
     NoteKind {
-        /// The capture does not work with this PyTorch, or not for all collectives.
+        /// The capture does not support this PyTorch, or not all of its collectives.
         NoHooks = 1, "no hooks";
         /// A descendant process runs PyTorch, but the capture was not switched on in it.
         CaptureLost = 2, "capture lost";
-        /// There was no room for a black box.
+        /// There was not enough space for a black box.
         NoBlackBox = 3, "no black box";
         /// A rank of the world was never seen.
         RankNotSeen = 4, "rank not seen";
@@ -410,7 +410,7 @@ words! {
 words! {
     /// State of a process, as the operating system reports it.
     ProcessState {
-        /// On a processor or ready for one.
+        /// Running, or ready to run.
         Running = 1, "running";
         /// Waiting, interruptibly.
         Sleeping = 2, "sleeping";

@@ -1,17 +1,17 @@
 //! Phrases about findings and ranks, shared by all viewers.
 //!
-//! Texts from ranks may hold any characters: the return values of these functions have no control
-//! characters.
+//! Texts from ranks may contain any characters; the return values of these functions contain no
+//! control characters.
 
 use crate::report::{
     CallState, Cause, CauseKind, Confidence, Exit, Finding, Rank, RankCall, RankState, Role, Where,
 };
 
 /// Maximum length of source text shown, in characters.
-const SOURCE: usize = 44;
+const MAX_SOURCE_CHARS: usize = 44;
 
-/// One line with group, step, confidence and latency. `past` leaves the latency out, which is of no
-/// interest afterwards.
+/// One line with group, step, confidence and latency. `past` omits the latency, which is irrelevant
+/// once the job has ended.
 #[must_use]
 pub fn context(finding: &Finding, past: bool) -> String {
     let mut parts = Vec::new();
@@ -97,7 +97,7 @@ pub fn sides<'a>(
         .collect()
 }
 
-/// What a rank is doing, in two or three words.
+/// Activity of a rank, in two or three words.
 #[must_use]
 pub fn side(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
     let is_root = finding.ranks.root.contains(&call.rank);
@@ -281,14 +281,14 @@ pub fn source_line(text: &str, line: u32) -> Option<String> {
     let line = text.lines().nth((line as usize).checked_sub(1)?)?;
     // Two spaces and "#" begin a comment after code.
     let code = plain(line.split("  #").next().unwrap_or(line).trim());
-    Some(match code.char_indices().nth(SOURCE) {
+    Some(match code.char_indices().nth(MAX_SOURCE_CHARS) {
         Some((at, _)) => format!("{}…", &code[..at]),
         None => code,
     })
 }
 
-/// Replaces control characters and those that change the direction of text. Text from a rank may
-/// hold both, and must not control the terminal.
+/// Replaces control characters and those that change the direction of text, which may be in text from
+/// a rank and must not control the terminal.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let is_turning = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

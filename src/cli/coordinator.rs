@@ -25,11 +25,11 @@ use crate::report::live::{Live, Verbosity};
 use crate::report::text::{self, Style};
 
 /// Capacity of the queue of jobs that begin.
-const BEGINNING: usize = 256;
+const NEW_JOBS: usize = 256;
 /// Time limit for nodes and viewers to disconnect at shutdown.
-const GOODBYE: Duration = Duration::from_millis(500);
+const MAX_SHUTDOWN: Duration = Duration::from_millis(500);
 /// Timeout while no printing is due.
-const FAR: Duration = Duration::from_secs(3600);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Diagnose several jobs of this machine until interrupted.
 ///
@@ -98,9 +98,9 @@ impl Coordinator {
             sys::wait_for_interrupt();
             stop.send(()).ok();
         });
-        let (begin, begun) = mpsc::channel(BEGINNING);
+        let (begin, begun) = mpsc::channel(NEW_JOBS);
         let (stop_serving, stopped_serving) = oneshot::channel::<()>();
-        let hub = Arc::new(Hub::telling(begin));
+        let hub = Arc::new(Hub::announcing(begin));
         runtime.spawn(socket::sweep());
         let serving = runtime.spawn(serve(listener, job::access(), hub, async {
             stopped_serving.await.ok();
@@ -122,13 +122,13 @@ impl Coordinator {
                 () = screens.show(begun, stopped) => {
                     stop_serving.send(()).ok();
                     // Streams last as long as jobs do: do not wait for them beyond the limit.
-                    drop(tokio::time::timeout(GOODBYE, serving).await);
+                    drop(tokio::time::timeout(MAX_SHUTDOWN, serving).await);
                     Ok(())
                 }
             }
         })?;
         // A thread that shows a job ends when its updates end.
-        runtime.shutdown_timeout(GOODBYE);
+        runtime.shutdown_timeout(MAX_SHUTDOWN);
         drop(socket);
         screens.end();
         Ok(0)
@@ -173,7 +173,7 @@ impl Screens {
         let mut live = Live::new(out, self.style, self.verbosity, about, files);
         live.announce("the job begins");
         let (sender, updates) = channel();
-        tokio::spawn(hand_on(job, sender));
+        tokio::spawn(forward(job, sender));
         let thread = std::thread::Builder::new().name("ddp-job".into());
         // Without a thread the job is not shown; viewers are served anyway.
         self.threads
@@ -188,7 +188,7 @@ impl Screens {
     }
 }
 
-async fn hand_on(job: Begun, to: Sender<v1::Update>) {
+async fn forward(job: Begun, to: Sender<v1::Update>) {
     let mut updates = job.updates;
     while let Some(update) = updates.next().await {
         if to.send(update).is_err() {
@@ -201,9 +201,9 @@ async fn hand_on(job: Begun, to: Sender<v1::Update>) {
 fn show(mut live: Live, updates: &Receiver<v1::Update>, file: Option<&Path>) {
     let mut has_ended = false;
     loop {
-        let timeout = live
-            .due()
-            .map_or(FAR, |due| due.saturating_duration_since(Instant::now()));
+        let timeout = live.due().map_or(IDLE_TIMEOUT, |due| {
+            due.saturating_duration_since(Instant::now())
+        });
         match updates.recv_timeout(timeout) {
             Ok(update) => {
                 has_ended |= update.ended;
@@ -220,7 +220,7 @@ fn show(mut live: Live, updates: &Receiver<v1::Update>, file: Option<&Path>) {
     let end = if has_ended {
         "the job has ended"
     } else {
-        "the job is no longer watched"
+        "the job is no longer monitored"
     };
     let verdict = match last.verdict {
         Verdict::Insufficient => String::new(),
@@ -247,10 +247,10 @@ struct Labelled(String);
 
 impl Write for Labelled {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        const US: &[u8] = b"ddp-doctor: ";
-        let rest = bytes.strip_prefix(US);
+        const PREFIX: &[u8] = b"ddp-doctor: ";
+        let rest = bytes.strip_prefix(PREFIX);
         // A single write, so that messages about other jobs do not interleave.
-        let mut all = US.to_vec();
+        let mut all = PREFIX.to_vec();
         all.extend_from_slice(format!("[{}]", self.0).as_bytes());
         all.push(if rest.is_some() { b' ' } else { b'\n' });
         let block = bytes.strip_prefix(b"\n").unwrap_or(bytes);

@@ -11,13 +11,13 @@ use super::Global;
 use crate::demo::{self, DEMOS, Demo};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
-use crate::node::launch::kill::Patience;
+use crate::node::launch::kill::KillAfter;
 use crate::node::sample::environment;
 use crate::node::stacks::taker::When;
 use crate::node::timing::Timing;
 
 /// How long a demonstration may hang before it is killed.
-const HANG: Duration = Duration::from_millis(1500);
+const KILL_AFTER: Duration = Duration::from_millis(1500);
 /// Stall limit of a demonstration, which is short.
 const STALL_AFTER: Duration = Duration::from_secs(10);
 
@@ -61,7 +61,7 @@ impl ShowDemo {
             run_dir: None,
             report: None,
             coordinator: None,
-            kill: Some(Patience::new(Some(HANG), &Timing::default())),
+            kill: Some(KillAfter::new(Some(KILL_AFTER), &Timing::default())),
             stall_after: Some(STALL_AFTER),
             time_scale: TimeScale::default(),
             stacks: When::default(),

@@ -20,7 +20,7 @@ use crate::node::{stacks, sys};
 use crate::report::dump;
 
 /// Time limit for the coordinator's answer: longer than its nodes have.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_ANSWER: Duration = Duration::from_secs(30);
 
 /// Print the current stack of every rank of a running job.
 ///
@@ -111,7 +111,7 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
     let Ok(stat) = proc::Stat::of(pid) else {
         bail!("there is no process {pid}");
     };
-    let stacks = stacks::take(pid, stat.start_ticks, &FunctionCache::default());
+    let stacks = stacks::capture(pid, stat.start_ticks, &FunctionCache::default());
     if stacks.threads.is_empty() {
         bail!("process {pid}: {}", stacks.trouble);
     }
@@ -121,11 +121,11 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
     ))
 }
 
-/// Stacks of ranks that no `run` watches any more.
+/// Stacks of ranks that outlive their `run`.
 fn of_orphans(ranks: &[Orphan]) -> Dump {
     let known = FunctionCache::default();
     let take = |it: &Orphan| {
-        let stacks = stacks::take(it.pid, it.start_ticks, &known);
+        let stacks = stacks::capture(it.pid, it.start_ticks, &known);
         (Some(it.rank), it.pid, stacks)
     };
     dump::of_processes(&sys::host_name(), ranks.iter().map(take).collect())
@@ -136,13 +136,13 @@ fn of_job(live: &Live) -> anyhow::Result<Dump> {
         .enable_all()
         .build()?;
     let parts = runtime.block_on(async {
-        let answer = tokio::time::timeout(PATIENCE, ask(live)).await;
-        answer.with_context(|| live.no_answer(PATIENCE))?
+        let answer = tokio::time::timeout(MAX_ANSWER, request_dump(live)).await;
+        answer.with_context(|| live.no_answer(MAX_ANSWER))?
     })?;
     Ok(dump::of_job(parts))
 }
 
-async fn ask(live: &Live) -> anyhow::Result<Vec<v1::DumpPart>> {
+async fn request_dump(live: &Live) -> anyhow::Result<Vec<v1::DumpPart>> {
     let channel = attach::connect(&live.address).await?;
     let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
     let request = v1::DumpRequest {

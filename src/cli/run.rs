@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use super::{Global, stderr_is_terminal};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
-use crate::node::launch::kill::Patience;
+use crate::node::launch::kill::KillAfter;
 use crate::node::sample::environment;
 use crate::node::stacks::taker::When;
 use crate::node::timing::Timing;
@@ -140,7 +140,7 @@ impl From<Stacks> for When {
         match stacks {
             Stacks::Never => Self::Never,
             Stacks::Stall => Self::Stall,
-            Stacks::Ask => Self::Ask,
+            Stacks::Ask => Self::OnRequest,
         }
     }
 }
@@ -156,11 +156,11 @@ impl Run {
         if environment::is_switched_off() {
             return job::become_command(&command, &mut io::stderr());
         }
-        if environment::is_watched_already() {
+        if environment::is_monitored_already() {
             let given = std::env::args_os().skip_while(|it| it != "run").skip(1);
             let mut given = given.take_while(|it| it != "--" && Some(it) != command.first());
             if given.any(|it| it.as_encoded_bytes().starts_with(b"--")) {
-                let line = "the options of this run are ignored: an outer run watches the job";
+                let line = "the options of this run are ignored: an outer run monitors the job";
                 writeln!(io::stderr(), "ddp-doctor: {line}").ok();
             }
             return job::become_command(&command, &mut io::stderr());
@@ -172,7 +172,7 @@ impl Run {
             run_dir: self.run_dir,
             report: self.report,
             coordinator: self.coordinator,
-            kill: (self.on_hang == OnHang::Kill).then(|| Patience::new(self.kill_after, &timing)),
+            kill: (self.on_hang == OnHang::Kill).then(|| KillAfter::new(self.kill_after, &timing)),
             stall_after: self.stall_after,
             time_scale: self.time_scale,
             stacks: self.stacks.into(),

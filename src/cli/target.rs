@@ -18,7 +18,7 @@ use crate::node::ship::socket;
 use crate::node::sys;
 
 /// Time limit for the file system of a run directory.
-const ANSWER: Duration = Duration::from_secs(1);
+const MAX_READ: Duration = Duration::from_secs(1);
 
 /// What a viewer shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) enum Target {
     /// An active job, and its run directory if known.
     Live(Live, Option<PathBuf>),
     /// Evidence of a job.
-    Left(PathBuf),
+    Evidence(PathBuf),
 }
 
 impl Target {
@@ -51,7 +51,7 @@ impl Target {
             Ok(Some(run)) if !run.is_over() && run.coordinator.is_some() => {
                 Self::Live(of_run_dir(path)?, Some(path.to_owned()))
             }
-            _ => Self::Left(path.to_owned()),
+            _ => Self::Evidence(path.to_owned()),
         })
     }
 
@@ -61,20 +61,20 @@ impl Target {
             .iter()
             .filter_map(|dir| Some((dir, Description::of(dir).ok()??)));
         let newest = runs.max_by_key(|(_, run)| {
-            let goes_on = run.goes_on_here() && run.coordinator.is_some();
-            (goes_on, run.started_at.unwrap_or_default())
+            let is_running = run.is_running_here() && run.coordinator.is_some();
+            (is_running, run.started_at.unwrap_or_default())
         });
         let (dir, run) = newest.context(
             "no run of this user found; name its run directory, or the coordinator address that \
              `ddp-doctor run` printed",
         )?;
-        if run.goes_on_here() {
+        if run.is_running_here() {
             Ok(match live(run) {
                 Some(live) => Self::Live(live, Some(dir.clone())),
-                None => Self::Left(dir.clone()),
+                None => Self::Evidence(dir.clone()),
             })
         } else {
-            Ok(Self::Left(dir.clone()))
+            Ok(Self::Evidence(dir.clone()))
         }
     }
 }
@@ -93,9 +93,9 @@ pub(super) struct Orphans {
 }
 
 impl Orphans {
-    /// Those of the run that the target names, or of the newest run.
+    /// The ranks of the run that the target names, or of the newest run.
     pub(super) fn find(target: Option<&str>) -> Option<Self> {
-        let Ok(Target::Left(run_dir)) = Target::find(target) else {
+        let Ok(Target::Evidence(run_dir)) = Target::find(target) else {
             return None;
         };
         let ranks = orphans::of(Path::new(boxes::SHARED_MEMORY), &run_dir);
@@ -193,8 +193,8 @@ fn live(run: Description) -> Option<Live> {
 /// The newest active run among these.
 fn newest(run_dirs: &[PathBuf]) -> anyhow::Result<Live> {
     let runs = run_dirs.iter().filter_map(|dir| Description::of(dir).ok()?);
-    let going_on = runs.filter(Description::goes_on_here);
-    let newest = going_on.max_by_key(|run| run.started_at.unwrap_or(Timestamp(0)));
+    let active = runs.filter(Description::is_running_here);
+    let newest = active.max_by_key(|run| run.started_at.unwrap_or(Timestamp(0)));
     newest.and_then(live).context(
         "no run of this user is active on this machine; name its run directory, or the coordinator \
          address that `ddp-doctor run` printed",
@@ -211,7 +211,7 @@ fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
     dirs.retain(|dir| {
         let dir = dir.clone();
         let owner = move || std::fs::symlink_metadata(&dir).ok().map(|it| it.uid());
-        sys::within(ANSWER, owner).flatten() == Some(user)
+        sys::within(MAX_READ, owner).flatten() == Some(user)
     });
     dirs
 }
@@ -257,17 +257,17 @@ mod tests {
     }
 
     #[test]
-    fn ended_run_can_be_watched() {
+    fn ended_run_can_be_viewed() {
         let dir = tempfile::tempdir().unwrap();
         let (us, nobody) = (std::process::id(), u32::MAX);
         let over = run(dir.path(), "over", nobody, 3);
         assert!(is_over(&over));
-        let left = Target::Left(over.clone());
+        let left = Target::Evidence(over.clone());
         assert_eq!(Target::newest(std::slice::from_ref(&over)).unwrap(), left);
         assert_eq!(Target::find(over.to_str()).unwrap(), left);
         let on = run(dir.path(), "on", us, 1);
         let Target::Live(live, at) = Target::newest(&[over, on.clone()]).unwrap() else {
-            panic!("the one that goes on comes first");
+            panic!("the active run is first");
         };
         assert_eq!((live.job.as_str(), at), ("on", Some(on)));
         assert!(Target::newest(&[]).is_err());

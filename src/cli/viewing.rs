@@ -15,7 +15,7 @@ use crate::postmortem;
 use crate::report::text::plain;
 
 /// Time limit for a coordinator's first update.
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_FIRST_UPDATE: Duration = Duration::from_secs(20);
 /// First and maximum delay before the connection is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
@@ -38,7 +38,7 @@ pub(super) fn now(target: &Target) -> anyhow::Result<v1::Update> {
             }
             update => update,
         },
-        Target::Left(path) => last_update(path),
+        Target::Evidence(path) => last_update(path),
     }
 }
 
@@ -63,12 +63,12 @@ async fn first_update(live: &Live) -> anyhow::Result<v1::Update> {
             )
         })
     };
-    let answer = tokio::time::timeout(PATIENCE, asked).await;
-    answer.with_context(|| live.no_answer(PATIENCE))?
+    let answer = tokio::time::timeout(MAX_FIRST_UPDATE, asked).await;
+    answer.with_context(|| live.no_answer(MAX_FIRST_UPDATE))?
 }
 
 /// Requests the current stacks of all ranks without waiting: they arrive with the updates.
-pub(super) fn look_at_stacks(target: &Target) {
+pub(super) fn request_stacks(target: &Target) {
     let Target::Live(live, _) = target.clone() else {
         return;
     };
@@ -86,42 +86,42 @@ pub(super) fn look_at_stacks(target: &Target) {
 }
 
 /// Feeds a viewer until there are no more updates, or the viewer is closed.
-pub(super) fn feed(mut target: Target, take: impl Fn(Input) -> bool) {
+pub(super) fn feed(mut target: Target, send: impl Fn(Input) -> bool) {
     loop {
         match target {
             Target::Live(live, dir) => {
                 let Ok(runtime) = runtime() else { return };
-                return runtime.block_on(feed_live(&live, dir, &take));
+                return runtime.block_on(feed_live(&live, dir, &send));
             }
-            Target::Left(path) if feed_left(&path, &take) => return,
+            Target::Evidence(path) if feed_evidence(&path, &send) => return,
             // A run that has just begun has no evidence yet.
-            Target::Left(path) => {
+            Target::Evidence(path) => {
                 std::thread::sleep(BACKOFF.0);
-                target = Target::find(path.to_str()).unwrap_or(Target::Left(path));
+                target = Target::find(path.to_str()).unwrap_or(Target::Evidence(path));
             }
         }
     }
 }
 
 /// Feeds a viewer from evidence. Returns false if there is no evidence yet.
-fn feed_left(path: &Path, take: &impl Fn(Input) -> bool) -> bool {
+fn feed_evidence(path: &Path, send: &impl Fn(Input) -> bool) -> bool {
     let Some(recording) = postmortem::record(&[path.to_owned()]) else {
         let why = format!("no evidence of a job in {}", path.display());
-        return !take(Input::Link(Link::Lost { why }));
+        return !send(Input::Link(Link::Lost { why }));
     };
-    if take(Input::Link(Link::Recorded)) {
+    if send(Input::Link(Link::Recorded)) {
         let mut updates = recording.updates.into_iter();
-        updates.all(|update| take(Input::Update(Box::new(update))));
+        updates.all(|update| send(Input::Update(Box::new(update))));
     }
     true
 }
 
-async fn feed_live(live: &Live, dir: Option<PathBuf>, take: &impl Fn(Input) -> bool) {
+async fn feed_live(live: &Live, dir: Option<PathBuf>, send: &impl Fn(Input) -> bool) {
     let mut pause = BACKOFF.0;
     loop {
-        let end = follow(live, take, &mut pause).await;
+        let end = follow(live, send, &mut pause).await;
         let why = match end {
-            Ok(Followed::Enough) => return,
+            Ok(Followed::Finished) => return,
             Ok(Followed::Lost) => {
                 format!("the coordinator at {} closed the connection", live.address)
             }
@@ -129,12 +129,12 @@ async fn feed_live(live: &Live, dir: Option<PathBuf>, take: &impl Fn(Input) -> b
         };
         // A run that has ended has left complete evidence.
         if let Some(dir) = dir.as_deref().filter(|dir| target::is_over(dir))
-            && feed_left(dir, take)
+            && feed_evidence(dir, send)
         {
             return;
         }
         let why = plain(&why);
-        if !take(Input::Link(Link::Lost { why })) {
+        if !send(Input::Link(Link::Lost { why })) {
             return;
         }
         tokio::time::sleep(pause).await;
@@ -145,14 +145,14 @@ async fn feed_live(live: &Live, dir: Option<PathBuf>, take: &impl Fn(Input) -> b
 /// How a stream of updates ended.
 enum Followed {
     /// The job has ended, or the viewer is closed.
-    Enough,
+    Finished,
     /// The stream broke.
     Lost,
 }
 
 async fn follow(
     live: &Live,
-    take: &impl Fn(Input) -> bool,
+    send: &impl Fn(Input) -> bool,
     pause: &mut Duration,
 ) -> anyhow::Result<Followed> {
     let mut updates = watch(live).await?;
@@ -160,13 +160,13 @@ async fn follow(
     while let Some(update) = updates.message().await.map_err(|it| refused(live, &it))? {
         if std::mem::take(&mut is_first) {
             *pause = BACKOFF.0;
-            if !take(Input::Link(Link::Live)) {
-                return Ok(Followed::Enough);
+            if !send(Input::Link(Link::Live)) {
+                return Ok(Followed::Finished);
             }
         }
         let ended = update.ended;
-        if !take(Input::Update(Box::new(update))) || ended {
-            return Ok(Followed::Enough);
+        if !send(Input::Update(Box::new(update))) || ended {
+            return Ok(Followed::Finished);
         }
     }
     Ok(Followed::Lost)

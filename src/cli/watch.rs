@@ -71,7 +71,7 @@ impl Watch {
         let start = |feeder: terminal::Feeder| {
             std::thread::spawn(move || viewing::feed(target, |input| feeder.feed(input)));
         };
-        terminal::run(app, start, || viewing::look_at_stacks(&asked))?;
+        terminal::run(app, start, || viewing::request_stacks(&asked))?;
         Ok(0)
     }
 }
@@ -82,7 +82,7 @@ fn once(mut app: App, target: &Target) -> anyhow::Result<u8> {
     app.feed(
         Input::Link(match target {
             Target::Live(..) => Link::Live,
-            Target::Left(_) => Link::Recorded,
+            Target::Evidence(_) => Link::Recorded,
         }),
         now,
     );

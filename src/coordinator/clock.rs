@@ -1,8 +1,8 @@
-//! Offset of a node's clock from ours.
+//! Offset of a node's clock from the coordinator's.
 //!
-//! Four times of one exchange bound it: we send at `t1`, the node receives at `t2` and answers at
-//! `t3`, and the answer arrives at `t4`. The node's clock is ahead by half of `(t2 - t1) + (t3 -
-//! t4)`, with an uncertainty of half the round trip `(t4 - t1) - (t3 - t2)`, however the round trip
+//! Four times of one exchange bound it: the coordinator sends at `t1`, the node receives at `t2` and
+//! answers at `t3`, and the answer arrives at `t4`. The node's clock is ahead by half of `(t2 - t1) +
+//! (t3 - t4)`, with an uncertainty of half the round trip `(t4 - t1) - (t3 - t2)`, however the round trip
 //! divides into the two ways. The exchange with the shortest round trip is the best one (NTP, RFC
 //! 5905, sections 8 and 10).
 
@@ -16,21 +16,21 @@ use ddp_doctor_proto::v1;
 const KEPT: usize = 8;
 /// Minimum offset corrected before the first exchange, in nanoseconds. The offset is then estimated
 /// from a report's time of sending, which includes the unknown delay of the report.
-const ROUGHLY: u64 = 2_000_000_000;
+const MIN_ESTIMATED_OFFSET: u64 = 2_000_000_000;
 
 /// Measurements of a node's clock.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     /// Time in the Ping that was not answered yet.
-    asked: Option<u64>,
+    pending_ping: Option<u64>,
     samples: VecDeque<Estimate>,
     rough: i64,
 }
 
-/// Offset of a clock from ours, in nanoseconds.
+/// Offset of a clock from the coordinator's, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Estimate {
-    /// Offset; negative: the clock is behind ours.
+    /// Offset; negative if the clock is behind.
     pub(super) ahead: i64,
     /// Uncertainty of the offset.
     pub(super) uncertainty: u64,
@@ -38,35 +38,37 @@ pub(super) struct Estimate {
 
 impl Clock {
     /// Creates a request for the node's time.
-    pub(super) fn ask(&mut self, now: Timestamp) -> v1::Ping {
-        self.asked = Some(now.0);
+    pub(super) fn ping(&mut self, now: Timestamp) -> v1::Ping {
+        self.pending_ping = Some(now.0);
         v1::Ping { unix_ns: now.0 }
     }
 
     /// Whether a request was not answered yet.
-    pub(super) const fn is_asked(&self) -> bool {
-        self.asked.is_some()
+    pub(super) const fn has_pending_ping(&self) -> bool {
+        self.pending_ping.is_some()
     }
 
     /// Number of completed exchanges kept.
-    pub(super) fn known(&self) -> usize {
+    pub(super) fn exchanges(&self) -> usize {
         self.samples.len()
     }
 
     /// Processes the arrival of a report. Returns whether the estimate changed.
-    pub(super) fn heard(&mut self, report: &v1::Report, arrived: Timestamp) -> bool {
+    pub(super) fn receive(&mut self, report: &v1::Report, arrived: Timestamp) -> bool {
         let Some(pong) = &report.pong else {
             if self.samples.is_empty() && self.rough == 0 {
                 let ahead = difference(report.sent_unix_ns, arrived.0);
-                self.rough = ahead.filter(|it| it.unsigned_abs() >= ROUGHLY).unwrap_or(0);
+                self.rough = ahead
+                    .filter(|it| it.unsigned_abs() >= MIN_ESTIMATED_OFFSET)
+                    .unwrap_or(0);
             }
             return false;
         };
         // Ignore an answer without a matching request.
-        if self.asked != Some(pong.ping_unix_ns) {
+        if self.pending_ping != Some(pong.ping_unix_ns) {
             return false;
         }
-        self.asked = None;
+        self.pending_ping = None;
         let sample = exchange([
             pong.ping_unix_ns,
             pong.received_unix_ns,
@@ -122,7 +124,7 @@ mod tests {
     /// An exchange with a node whose clock is ahead by `ahead`, with the given delays of both ways.
     fn exchanged(clock: &mut Clock, ahead: i64, there: u64, back: u64) {
         let start = Timestamp(1000 * DAY);
-        let ping = clock.ask(start);
+        let ping = clock.ping(start);
         let theirs = |ours: u64| ours.checked_add_signed(ahead).unwrap();
         let report = v1::Report {
             sent_unix_ns: theirs(start.0 + there + 5 * MS),
@@ -132,7 +134,7 @@ mod tests {
                 received_unix_ns: theirs(start.0 + there),
             }),
         };
-        clock.heard(&report, Timestamp(start.0 + there + 5 * MS + back));
+        clock.receive(&report, Timestamp(start.0 + there + 5 * MS + back));
     }
 
     #[test]
@@ -178,10 +180,10 @@ mod tests {
             pong: None,
         };
         let mut clock = Clock::default();
-        clock.heard(&sent(1000 * DAY), Timestamp(1000 * DAY + 90 * MS));
+        clock.receive(&sent(1000 * DAY), Timestamp(1000 * DAY + 90 * MS));
         assert_eq!(clock.correction(), 0);
         let mut clock = Clock::default();
-        clock.heard(&sent(999 * DAY), Timestamp(1000 * DAY));
+        clock.receive(&sent(999 * DAY), Timestamp(1000 * DAY));
         assert_eq!(clock.correction(), -(DAY as i64));
     }
 
@@ -196,17 +198,17 @@ mod tests {
                 received_unix_ns: received,
             }),
         };
-        assert!(!clock.heard(&report(5, 6, 7), Timestamp(8)));
+        assert!(!clock.receive(&report(5, 6, 7), Timestamp(8)));
         for (received, sent) in [(0, u64::MAX), (u64::MAX, 0), (9, 5)] {
-            let ping = clock.ask(Timestamp(5));
-            clock.heard(&report(ping.unix_ns, received, sent), Timestamp(6));
+            let ping = clock.ping(Timestamp(5));
+            clock.receive(&report(ping.unix_ns, received, sent), Timestamp(6));
             let found = clock.estimate();
             assert!(found.is_none_or(|it| it.uncertainty < DAY), "{found:?}");
         }
-        let ping = clock.ask(Timestamp(5));
-        clock.heard(&report(ping.unix_ns, 6, 7), Timestamp(8));
-        let known = clock.known();
-        clock.heard(&report(ping.unix_ns, 6, 7), Timestamp(8));
-        assert_eq!(clock.known(), known, "an answer counts once");
+        let ping = clock.ping(Timestamp(5));
+        clock.receive(&report(ping.unix_ns, 6, 7), Timestamp(8));
+        let exchanges = clock.exchanges();
+        clock.receive(&report(ping.unix_ns, 6, 7), Timestamp(8));
+        assert_eq!(clock.exchanges(), exchanges, "an answer counts once");
     }
 }

@@ -138,7 +138,7 @@ impl Drop for Slot {
 pub(super) struct Requested(Arc<AtomicBool>);
 
 impl Requested {
-    pub(super) fn note(&self) {
+    pub(super) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }

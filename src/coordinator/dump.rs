@@ -17,9 +17,9 @@ use crate::evidence::{decode, stacks};
 #[derive(Debug)]
 pub(super) struct Dump {
     /// Processes whose nodes received the request.
-    pub(super) asked: BTreeSet<ProcessId>,
+    pub(super) requested: BTreeSet<ProcessId>,
     /// Processes among them whose stacks have not arrived.
-    pub(super) awaited: BTreeSet<ProcessId>,
+    pub(super) pending: BTreeSet<ProcessId>,
     /// When the answer is sent even if stacks are missing.
     pub(super) until: Instant,
     /// Channel for the answer.
@@ -28,7 +28,7 @@ pub(super) struct Dump {
 
 impl Dump {
     /// Processes an event: no further stacks are expected of a process that sent them or has ended.
-    pub(super) fn notice(&mut self, event: &Event) {
+    pub(super) fn observe(&mut self, event: &Event) {
         match event {
             Event::Stacks { process, .. }
             | Event::ProcessChanged {
@@ -36,7 +36,7 @@ impl Dump {
                 state: ProcessState::Dead,
                 ..
             } => {
-                self.awaited.remove(process);
+                self.pending.remove(process);
             }
             _ => {}
         }
@@ -53,11 +53,11 @@ impl Dump {
         let mut parts = vec![Part::Head(head)];
         for rank in &report.ranks {
             let process = engine.model().process_of(rank.rank);
-            let looked = process.map_or(Err("nothing is known of it"), |it| self.looked(it));
+            let stacks = process.map_or(Err("its process is unknown"), |it| self.stacks_of(it));
             parts.push(Part::Rank(v1::RankStacks {
                 status: Some(v1::RankStatus::from(rank)),
-                trouble: looked.as_ref().err().copied().unwrap_or_default().into(),
-                stacks: looked.ok(),
+                trouble: stacks.as_ref().err().copied().unwrap_or_default().into(),
+                stacks: stacks.ok(),
             }));
         }
         let part = |part| v1::DumpPart { part: Some(part) };
@@ -65,15 +65,15 @@ impl Dump {
     }
 
     /// Stacks of a process taken since the request, or why there are none.
-    fn looked(&self, process: &Process) -> Result<v1::Stacks, &'static str> {
+    fn stacks_of(&self, process: &Process) -> Result<v1::Stacks, &'static str> {
         if process.has_ended() {
             return Err("it has ended");
         }
-        if !self.asked.contains(&process.id) {
+        if !self.requested.contains(&process.id) {
             return Err("its node is not connected");
         }
         let latest = process.stacks.last();
-        match latest.filter(|_| !self.awaited.contains(&process.id)) {
+        match latest.filter(|_| !self.pending.contains(&process.id)) {
             Some(latest) => Ok(stacks::encode(
                 decode::node_and_process(process.id).1,
                 latest,

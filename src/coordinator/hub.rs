@@ -16,7 +16,7 @@ use super::updates::Updates;
 /// Maximum number of jobs, including ended ones that are kept.
 const MAX_JOBS: usize = 256;
 /// How long an ended job is kept.
-const REMEMBERED: Duration = Duration::from_secs(3600);
+const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
 /// Capacity of a session's input queue. A full queue slows the nodes' streams down.
 const INPUTS: usize = 64;
 /// Capacity of a node's request queue.
@@ -63,7 +63,7 @@ pub struct Hub {
     viewers: Arc<AtomicUsize>,
     dumps: Arc<AtomicUsize>,
     /// Receives every job that begins.
-    begun: Option<mpsc::Sender<Begun>>,
+    new_jobs: Option<mpsc::Sender<Begun>>,
 }
 
 /// A job that began.
@@ -81,7 +81,7 @@ pub struct Begun {
 struct Jobs {
     /// Jobs in the order in which they began.
     by_number: BTreeMap<u64, Job>,
-    begun: u64,
+    count: u64,
     attached: u64,
 }
 
@@ -122,9 +122,9 @@ impl Hub {
     /// A hub that sends every job that begins to a channel. A job is left out if the channel is
     /// full.
     #[must_use]
-    pub fn telling(begun: mpsc::Sender<Begun>) -> Self {
+    pub fn announcing(new_jobs: mpsc::Sender<Begun>) -> Self {
         Self {
-            begun: Some(begun),
+            new_jobs: Some(new_jobs),
             ..Self::default()
         }
     }
@@ -205,7 +205,7 @@ impl Hub {
     /// Fails if there is no such job, or there are too many viewers.
     pub fn watch(&self, job: &str, live: bool) -> Result<Updates, AttachError> {
         let mut jobs = self.jobs();
-        jobs.forget();
+        jobs.remove_expired();
         let job = jobs.named(job).ok_or(AttachError::NoSuchJob)?;
         if self.viewers.load(Ordering::Relaxed) >= MAX_VIEWERS {
             return Err(AttachError::TooManyViewers);
@@ -245,19 +245,19 @@ impl Hub {
         if let Some(inputs) = jobs.join(hello) {
             return Ok((inputs, attachment));
         }
-        jobs.make_room()?;
-        jobs.begun += 1;
+        jobs.evict_ended()?;
+        jobs.count += 1;
         let (inputs, receiver) = mpsc::channel(INPUTS);
         let (publisher, published) = watch::channel(Arc::new(Published::default()));
         let live_viewers = Arc::new(AtomicUsize::new(0));
         tokio::spawn(Session::new(hello, publisher, live_viewers.clone()).run(receiver));
-        if let Some(begun) = &self.begun {
+        if let Some(new_jobs) = &self.new_jobs {
             let begin = Begun {
                 id: hello.job.clone(),
                 started: Timestamp(hello.started_unix_ns),
                 updates: Updates::new(published.clone(), Vec::new()),
             };
-            drop(begun.try_send(begin));
+            drop(new_jobs.try_send(begin));
         }
         let mut job = Job {
             id: hello.job.clone(),
@@ -269,7 +269,7 @@ impl Hub {
             ended: None,
         };
         job.attach(hello);
-        let number = jobs.begun;
+        let number = jobs.count;
         jobs.by_number.insert(number, job);
         Ok((inputs, attachment))
     }
@@ -323,15 +323,15 @@ impl Drop for Attached {
 
 impl Job {
     /// Whether the node can be part of this launch.
-    fn takes(&self, hello: &v1::Hello) -> bool {
+    fn accepts(&self, hello: &v1::Hello) -> bool {
         self.id == hello.job
             && (self.launch.is_empty() || hello.launch.is_empty() || self.launch == hello.launch)
-            && !self.is_started_again(hello)
+            && !self.is_restart(hello)
     }
 
     /// Whether the node starts the job again: its earlier stream was lost without an end of the
     /// job. The earlier launch was killed, and its records must not mix with those of the new one.
-    fn is_started_again(&self, hello: &v1::Hello) -> bool {
+    fn is_restart(&self, hello: &v1::Hello) -> bool {
         let mut same_host = self
             .nodes
             .iter()
@@ -400,16 +400,16 @@ impl Jobs {
         newest.find(|job| id.is_empty() || job.id == id)
     }
 
-    /// The input queue of the newest launch of which the node can be part.
+    /// The input queue of the newest launch that the node can be part of.
     fn join(&mut self, hello: &v1::Hello) -> Option<mpsc::Sender<Input>> {
         for job in self.by_number.values_mut().rev() {
             if job.has_ended() || job.id != hello.job {
                 continue;
             }
-            if job.is_started_again(hello) {
+            if job.is_restart(hello) {
                 // The launch ends when its remaining streams end.
                 job.inputs = None;
-            } else if job.takes(hello) {
+            } else if job.accepts(hello) {
                 job.attach(hello);
                 return job.inputs.clone();
             }
@@ -418,18 +418,18 @@ impl Jobs {
     }
 
     /// Removes jobs that ended long ago.
-    fn forget(&mut self) {
+    fn remove_expired(&mut self) {
         self.by_number.retain(|_, job| {
             if !job.has_ended() {
                 return true;
             }
-            job.ended.get_or_insert_with(Instant::now).elapsed() < REMEMBERED
+            job.ended.get_or_insert_with(Instant::now).elapsed() < KEPT_AFTER_END
         });
     }
 
     /// Removes the oldest ended job if the limit is reached.
-    fn make_room(&mut self) -> Result<(), AttachError> {
-        self.forget();
+    fn evict_ended(&mut self) -> Result<(), AttachError> {
+        self.remove_expired();
         if self.by_number.len() < MAX_JOBS {
             return Ok(());
         }

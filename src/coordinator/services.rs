@@ -35,7 +35,7 @@ impl AgentService for Services {
         &self,
         request: Request<Streaming<v1::Report>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        note(&request);
+        mark_requested(&request);
         // An error ends the stream: the node attaches again.
         let reports = request
             .into_inner()
@@ -69,7 +69,7 @@ impl ViewerService for Services {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        note(&request);
+        mark_requested(&request);
         let mut updates = self.hub.watch(&request.into_inner().job, true)?;
         let (sender, receiver) = mpsc::channel(OUTGOING);
         tokio::spawn(async move {
@@ -92,7 +92,7 @@ impl ViewerService for Services {
         &self,
         request: Request<v1::DumpRequest>,
     ) -> Result<Response<Self::DumpStream>, Status> {
-        note(&request);
+        mark_requested(&request);
         let parts = self.hub.dump(&request.into_inner().job).await?;
         let parts: Vec<_> = parts.into_iter().map(Ok).collect();
         Ok(Response::new(tokio_stream::iter(parts)))
@@ -100,9 +100,9 @@ impl ViewerService for Services {
 }
 
 /// Lifts the deadline of the connection's first request.
-fn note<T>(request: &Request<T>) {
+fn mark_requested<T>(request: &Request<T>) {
     if let Some(requested) = request.extensions().get::<Requested>() {
-        requested.note();
+        requested.set();
     }
 }
 

@@ -22,10 +22,10 @@ use crate::report::viewer::Detail;
 /// Maximum number of reports processed before the engine draws conclusions: bounds their delay.
 const REPORTS_AT_ONCE: usize = 64;
 /// Maximum delay of an event that waits for further messages (an `all_to_all` for its splits).
-const HOLD: Duration = Duration::from_millis(30);
+const MAX_HOLD: Duration = Duration::from_millis(30);
 /// Interval of updates of ranks for live viewers.
-const REFRESH: Duration = Duration::from_secs(1);
-/// Number of checks, one per [`REFRESH`], without a report after which a node is silent. A live
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of checks, one per [`CHECK_INTERVAL`], without a report after which a node is silent. A live
 /// node reports every second.
 const SILENT_AFTER: u32 = 10;
 /// Number of time exchanges at the start, one per check.
@@ -33,11 +33,11 @@ const FIRST_PINGS: usize = 4;
 /// Number of checks between later time exchanges.
 const PING_EVERY: u32 = 30;
 /// A job whose nodes all disconnected without an end is abandoned after this time.
-const ABANDONED: Duration = Duration::from_secs(120);
+const ABANDON_AFTER: Duration = Duration::from_secs(120);
 /// Maximum number of nodes per job.
 pub(super) const MAX_NODES: usize = 8192;
 /// Time limit of a dump: more than a node grants one rank.
-const DUMP_PATIENCE: Duration = Duration::from_secs(6);
+const MAX_DUMP: Duration = Duration::from_secs(6);
 
 /// An input of a session.
 #[derive(Debug)]
@@ -98,11 +98,11 @@ struct Node {
     decoder: Decoder,
     clock: Clock,
     /// Number of checks since its latest report.
-    quiet: u32,
+    silent_checks: u32,
     /// Number of checks in total.
-    looks: u32,
+    checks: u32,
     /// Time of its latest report.
-    heard: Timestamp,
+    received: Timestamp,
     /// The stream by which it is attached.
     attached: Option<(u64, mpsc::Sender<v1::Request>)>,
     ended: bool,
@@ -130,41 +130,41 @@ impl Session {
 
     /// Runs until every node has ended, or the job is abandoned.
     pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
-        let mut refresh = tokio::time::interval(REFRESH);
+        let mut refresh = tokio::time::interval(CHECK_INTERVAL);
         refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut alone_since = None;
         while !self.has_ended() {
             if self.by_attachment.is_empty() {
                 let since = *alone_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > ABANDONED {
+                if since.elapsed() > ABANDON_AFTER {
                     break;
                 }
             } else {
                 alone_since = None;
             }
             let timeout = self.timeout();
-            let mut wanted = false;
+            let mut requested = false;
             tokio::select! {
                 input = inputs.recv() => {
                     let Some(input) = input else { break };
-                    self.take(input);
+                    self.handle(input);
                     for _ in 1..REPORTS_AT_ONCE {
                         let Ok(input) = inputs.try_recv() else { break };
-                        self.take(input);
+                        self.handle(input);
                     }
                 }
-                () = tokio::time::sleep_until(timeout) => self.time_passed(),
+                () = tokio::time::sleep_until(timeout) => self.advance_time(),
                 _ = refresh.tick() => {
-                    self.look_after_nodes();
-                    wanted = self.live_viewers.load(Ordering::Relaxed) > 0;
+                    self.check_nodes();
+                    requested = self.live_viewers.load(Ordering::Relaxed) > 0;
                 }
             }
-            self.conclude(wanted);
+            self.conclude(requested);
         }
         self.publish(true);
     }
 
-    fn take(&mut self, input: Input) {
+    fn handle(&mut self, input: Input) {
         match input {
             Input::Attached {
                 attachment,
@@ -190,7 +190,7 @@ impl Session {
                 let welcome = v1::Welcome {
                     coordinator_version: VERSION.into(),
                 };
-                ask(&requests, Kind::Welcome(welcome));
+                send_request(&requests, Kind::Welcome(welcome));
                 self.nodes[index].ask_time(&requests);
                 self.nodes[index].attached = Some((attachment, requests));
                 self.by_attachment.insert(attachment, index);
@@ -203,9 +203,9 @@ impl Session {
                 let Some(&index) = self.by_attachment.get(&attachment) else {
                     return;
                 };
-                self.heard(index, &report, at);
+                self.received(index, &report, at);
                 self.nodes[index].decoder.decode(report, &mut self.events);
-                self.feed(index);
+                self.process_events(index);
             }
             Input::Detached { attachment } => {
                 if let Some(index) = self.by_attachment.remove(&attachment) {
@@ -216,19 +216,19 @@ impl Session {
         }
     }
 
-    /// Processes the arrival of a report: the node is alive, and its clock may be known better.
-    fn heard(&mut self, index: usize, report: &v1::Report, at: Timestamp) {
+    /// Processes the arrival of a report: the node is alive, and its clock may be measured better.
+    fn received(&mut self, index: usize, report: &v1::Report, at: Timestamp) {
         let node = &mut self.nodes[index];
-        node.heard = at;
-        if std::mem::take(&mut node.quiet) >= SILENT_AFTER {
+        node.received = at;
+        if std::mem::take(&mut node.silent_checks) >= SILENT_AFTER {
             self.events.push(Event::Silent {
                 node: index as u32,
                 since: None,
                 at,
             });
         }
-        let more = node.clock.heard(report, at);
-        node.decoder.set_ahead(node.clock.correction());
+        let more = node.clock.receive(report, at);
+        node.decoder.set_clock_offset(node.clock.correction());
         if let (true, Some(clock)) = (more, node.clock.estimate()) {
             self.events.push(Event::Clock {
                 host: node.decoder.host().clone(),
@@ -241,28 +241,28 @@ impl Session {
 
     /// Requests the nodes' times, and detects silent nodes. Silence is measured in checks, not in
     /// seconds: while this process is stopped, no node becomes silent.
-    fn look_after_nodes(&mut self) {
+    fn check_nodes(&mut self) {
         for index in 0..self.nodes.len() {
             let node = &mut self.nodes[index];
             if node.ended {
                 continue;
             }
-            node.quiet = node.quiet.saturating_add(1);
-            node.looks = node.looks.wrapping_add(1);
-            if node.quiet == SILENT_AFTER {
-                let since = node.heard;
+            node.silent_checks = node.silent_checks.saturating_add(1);
+            node.checks = node.checks.wrapping_add(1);
+            if node.silent_checks == SILENT_AFTER {
+                let since = node.received;
                 self.events.push(Event::Silent {
                     node: index as u32,
                     since: Some(since),
                     at: Timestamp::now(),
                 });
-                self.feed(index);
+                self.process_events(index);
             }
             let node = &mut self.nodes[index];
-            let is_due = if node.clock.is_asked() {
-                node.looks.is_multiple_of(PING_EVERY)
+            let is_due = if node.clock.has_pending_ping() {
+                node.checks.is_multiple_of(PING_EVERY)
             } else {
-                node.clock.known() < FIRST_PINGS || node.looks.is_multiple_of(PING_EVERY)
+                node.clock.exchanges() < FIRST_PINGS || node.checks.is_multiple_of(PING_EVERY)
             };
             let attached = node.attached.as_ref().filter(|_| is_due);
             if let Some(requests) = attached.map(|(_, requests)| requests.clone()) {
@@ -272,7 +272,7 @@ impl Session {
     }
 
     /// Passes the decoded events of a node to the engine.
-    fn feed(&mut self, index: usize) {
+    fn process_events(&mut self, index: usize) {
         let now = Timestamp::now();
         for event in self.events.drain(..) {
             if matches!(event, Event::JobEnded { .. }) {
@@ -280,16 +280,16 @@ impl Session {
                 self.nodes[index].awaits_finished = true;
             }
             for dump in &mut self.dumps {
-                dump.notice(&event);
+                dump.observe(&event);
             }
             self.engine.handle(event, now);
         }
     }
 
-    fn time_passed(&mut self) {
+    fn advance_time(&mut self) {
         for index in 0..self.nodes.len() {
             self.nodes[index].decoder.release(&mut self.events);
-            self.feed(index);
+            self.process_events(index);
         }
         let now = Timestamp::now();
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
@@ -297,7 +297,7 @@ impl Session {
         }
     }
 
-    /// When [`Session::time_passed`] is due.
+    /// When [`Session::advance_time`] is due.
     fn timeout(&self) -> Instant {
         let now = Timestamp::now();
         // The limit also bounds the arithmetic.
@@ -306,7 +306,7 @@ impl Session {
             after = after.min(at.since(now).max(Duration::from_millis(1)));
         }
         if self.nodes.iter().any(|node| node.decoder.holds()) {
-            after = after.min(HOLD);
+            after = after.min(MAX_HOLD);
         }
         let dumps = self.dumps.iter().map(|dump| dump.until);
         dumps.min().map_or_else(
@@ -316,24 +316,24 @@ impl Session {
     }
 
     /// Publishes the conclusions from the events so far, if they are new or requested.
-    fn conclude(&mut self, wanted: bool) {
+    fn conclude(&mut self, requested: bool) {
         let changed = self.engine.poll_change();
-        self.ask_for_stacks();
+        self.request_stacks();
         let ended = self.nodes.iter().any(|node| node.awaits_finished);
-        if changed || wanted || ended {
+        if changed || requested || ended {
             self.publish(false);
         }
         self.end_dumps();
         for node in self.nodes.iter_mut().filter(|node| node.awaits_finished) {
             node.awaits_finished = false;
             if let Some((_, requests)) = &node.attached {
-                ask(requests, Kind::Finished(v1::Finished {}));
+                send_request(requests, Kind::Finished(v1::Finished {}));
             }
         }
     }
 
     /// Requests the stacks that the engine needs from the nodes.
-    fn ask_for_stacks(&mut self) {
+    fn request_stacks(&mut self) {
         let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for process in self.engine.poll_capture() {
             let (node, process) = decode::node_and_process(process);
@@ -353,7 +353,7 @@ impl Session {
                 processes,
                 on_request,
             };
-            ask(requests, Kind::CaptureStacks(capture))
+            send_request(requests, Kind::CaptureStacks(capture))
         })
     }
 
@@ -372,16 +372,16 @@ impl Session {
             let (node, process) = decode::node_and_process(process);
             by_node.entry(node).or_default().push(process);
         }
-        let mut awaited = living;
+        let mut pending = living;
         for (node, processes) in by_node {
             if !self.capture(node, processes, true) {
-                awaited.retain(|&id| decode::node_and_process(id).0 != node);
+                pending.retain(|&id| decode::node_and_process(id).0 != node);
             }
         }
         self.dumps.push(Dump {
-            asked: awaited.clone(),
-            awaited,
-            until: Instant::now() + DUMP_PATIENCE,
+            requested: pending.clone(),
+            pending,
+            until: Instant::now() + MAX_DUMP,
             answer,
         });
     }
@@ -389,7 +389,7 @@ impl Session {
     /// Answers dump requests that are complete or have timed out.
     fn end_dumps(&mut self) {
         let now = Instant::now();
-        let is_over = |dump: &mut Dump| dump.awaited.is_empty() || dump.until <= now;
+        let is_over = |dump: &mut Dump| dump.pending.is_empty() || dump.until <= now;
         let over: Vec<Dump> = self.dumps.extract_if(.., is_over).collect();
         for dump in over {
             let parts = dump.parts(&self.engine);
@@ -421,9 +421,9 @@ impl Node {
         Self {
             decoder: Decoder::new(number),
             clock: Clock::default(),
-            quiet: 0,
-            looks: 0,
-            heard: Timestamp::now(),
+            silent_checks: 0,
+            checks: 0,
+            received: Timestamp::now(),
             attached: None,
             ended: false,
             awaits_finished: false,
@@ -441,12 +441,12 @@ impl Node {
     /// Requests the node's time, unless its request queue is at least half full.
     fn ask_time(&mut self, requests: &mpsc::Sender<v1::Request>) {
         if requests.capacity() * 2 > requests.max_capacity() {
-            ask(requests, Kind::Ping(self.clock.ask(Timestamp::now())));
+            send_request(requests, Kind::Ping(self.clock.ping(Timestamp::now())));
         }
     }
 }
 
 /// Sends a request to a node without waiting. Returns whether there was room.
-fn ask(requests: &mpsc::Sender<v1::Request>, kind: Kind) -> bool {
+fn send_request(requests: &mpsc::Sender<v1::Request>, kind: Kind) -> bool {
     requests.try_send(v1::Request { kind: Some(kind) }).is_ok()
 }

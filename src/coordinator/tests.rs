@@ -11,7 +11,7 @@ use v1::viewer_service_client::ViewerServiceClient;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn report(kinds: Vec<Kind>) -> v1::Report {
     let events = kinds
@@ -109,7 +109,7 @@ async fn attach(
 }
 
 async fn until(updates: &mut Updates, is_so: impl Fn(&v1::Update) -> bool) -> v1::Update {
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         loop {
             let update = updates.next().await.unwrap();
             if is_so(&update) {
@@ -122,7 +122,7 @@ async fn until(updates: &mut Updates, is_so: impl Fn(&v1::Update) -> bool) -> v1
 }
 
 async fn finished(requests: &mut mpsc::Receiver<v1::Request>) {
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         loop {
             if let Some(request::Kind::Finished(_)) = requests.recv().await.unwrap().kind {
                 return;
@@ -199,8 +199,8 @@ async fn jobs_have_separate_sessions() {
     let hub = Arc::new(Hub::new());
     let (_one, _requests) = attach(&hub, report(vec![hello("one", "a"), joined(0, 1)])).await;
     let (_two, _requests2) = attach(&hub, report(vec![hello("two", "a"), joined(0, 1)])).await;
-    for (asked, is) in [("", "two"), ("one", "one"), ("two", "two")] {
-        let mut updates = hub.watch(asked, true).unwrap();
+    for (request, is) in [("", "two"), ("one", "one"), ("two", "two")] {
+        let mut updates = hub.watch(request, true).unwrap();
         assert_eq!(until(&mut updates, |_| true).await.job.unwrap().id, is);
     }
     assert_eq!(
@@ -221,9 +221,9 @@ fn starts(job: &str, host: &str, started_unix_ns: u64, launch: &str) -> v1::Repo
 }
 
 /// A hub, and the channel of the jobs that begin.
-fn telling() -> (Arc<Hub>, mpsc::Receiver<Begun>) {
+fn hub_and_new_jobs() -> (Arc<Hub>, mpsc::Receiver<Begun>) {
     let (begin, begun) = mpsc::channel(1000);
-    (Arc::new(Hub::telling(begin)), begun)
+    (Arc::new(Hub::announcing(begin)), begun)
 }
 
 fn count(begun: &mut mpsc::Receiver<Begun>) -> usize {
@@ -232,7 +232,7 @@ fn count(begun: &mut mpsc::Receiver<Begun>) -> usize {
 
 #[tokio::test]
 async fn launches_of_one_job_have_separate_sessions() {
-    let (hub, mut begun) = telling();
+    let (hub, mut begun) = hub_and_new_jobs();
     let mut attached = Vec::new();
     for (host, started, launch) in [("a", 1, "x"), ("b", 2, "x"), ("a", 3, "y"), ("c", 4, "")] {
         attached.push(attach(&hub, starts("j", host, started, launch)).await);
@@ -283,12 +283,12 @@ async fn node_cannot_report_about_processes_of_another_node() {
 
 #[tokio::test]
 async fn lost_node_that_starts_again_begins_a_new_job() {
-    let (hub, mut begun) = telling();
+    let (hub, mut begun) = hub_and_new_jobs();
     let (first, _requests) = attach(&hub, starts("j", "a", 1, "x")).await;
     let (other, _requests2) = attach(&hub, starts("j", "b", 1, "x")).await;
     let mut old = hub.watch("j", false).unwrap();
     drop(first);
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         while hub.attached("j") > 1 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -302,7 +302,7 @@ async fn lost_node_that_starts_again_begins_a_new_job() {
     until(&mut old, |update| update.ended).await;
     drop(again);
     // Only the connection was lost: the same launch continues.
-    let (hub, mut begun) = telling();
+    let (hub, mut begun) = hub_and_new_jobs();
     for _ in 0..3 {
         drop(attach(&hub, starts("j", "a", 1, "x")).await);
     }
@@ -310,7 +310,7 @@ async fn lost_node_that_starts_again_begins_a_new_job() {
 }
 
 #[tokio::test]
-async fn only_ended_jobs_make_room() {
+async fn only_ended_jobs_are_evicted() {
     let hub = Arc::new(Hub::new());
     let mut attached = Vec::new();
     for number in 0..256 {
@@ -372,7 +372,7 @@ async fn invalid_message_yields_a_note() {
 }
 
 #[tokio::test]
-async fn viewers_are_limited_and_leave_room_when_they_go() {
+async fn viewers_are_limited_until_one_disconnects() {
     let hub = Arc::new(Hub::new());
     let (_node, _requests) = attach(&hub, report(vec![hello("j", "a")])).await;
     let mut viewers: Vec<Updates> = (0..64).map(|_| hub.watch("j", true).unwrap()).collect();
@@ -418,8 +418,8 @@ async fn services_work_over_the_wire() {
     assert!(matches!(welcome.kind, Some(request::Kind::Welcome(_))));
     let end = vec![joined(1, 2), ended(1, 9), ended(0, 15), job_ended()];
     reports.send(report(end)).await.unwrap();
-    let asked = requests.message().await.unwrap().unwrap();
-    assert!(matches!(asked.kind, Some(request::Kind::Ping(_))));
+    let request = requests.message().await.unwrap().unwrap();
+    assert!(matches!(request.kind, Some(request::Kind::Ping(_))));
     let done = requests.message().await.unwrap().unwrap();
     assert!(matches!(done.kind, Some(request::Kind::Finished(_))));
     let mut codes = Vec::new();
@@ -429,7 +429,7 @@ async fn services_work_over_the_wire() {
     assert!(codes.contains(&"DD201".to_owned()), "{codes:?}");
     drop((reports, requests, node, viewer));
     stop.send(()).unwrap();
-    tokio::time::timeout(PATIENCE, serving)
+    tokio::time::timeout(TIMEOUT, serving)
         .await
         .unwrap()
         .unwrap()
@@ -554,7 +554,7 @@ async fn node_is_silent_until_it_reports_again() {
     });
     let mut updates = hub.watch("j", true).unwrap();
     let silent = |update: &v1::Update| finds(update, "DD904");
-    let update = tokio::time::timeout(Duration::from_secs(60), until_ever(&mut updates, silent));
+    let update = tokio::time::timeout(Duration::from_secs(60), until_anytime(&mut updates, silent));
     let update = update.await.unwrap();
     let finding = update
         .findings
@@ -570,7 +570,7 @@ async fn node_is_silent_until_it_reports_again() {
 
     // A broken connection that is never restored counts as silence, too.
     drop(b);
-    let update = tokio::time::timeout(Duration::from_secs(60), until_ever(&mut updates, silent));
+    let update = tokio::time::timeout(Duration::from_secs(60), until_anytime(&mut updates, silent));
     let update = update.await.unwrap();
     let states = update.ranks.iter().map(|rank| (rank.rank, &*rank.state));
     assert!(
@@ -583,7 +583,7 @@ async fn node_is_silent_until_it_reports_again() {
     finished(&mut a_requests).await;
 }
 
-async fn until_ever(updates: &mut Updates, is_so: impl Fn(&v1::Update) -> bool) -> v1::Update {
+async fn until_anytime(updates: &mut Updates, is_so: impl Fn(&v1::Update) -> bool) -> v1::Update {
     loop {
         let update = updates.next().await.unwrap();
         if is_so(&update) {
@@ -597,7 +597,7 @@ async fn answer_capture(
     reports: &mpsc::Sender<v1::Report>,
     of: &[u64],
 ) -> v1::CaptureStacks {
-    let asked = tokio::time::timeout(PATIENCE, async {
+    let request = tokio::time::timeout(TIMEOUT, async {
         loop {
             if let Some(request::Kind::CaptureStacks(it)) = requests.recv().await.unwrap().kind
                 && it.on_request
@@ -617,11 +617,11 @@ async fn answer_capture(
         })
     });
     reports.send(report(stacks.collect())).await.unwrap();
-    asked
+    request
 }
 
 /// Rank, number of threads, trouble.
-fn told(parts: Vec<v1::DumpPart>) -> Vec<(u32, usize, String)> {
+fn summary(parts: Vec<v1::DumpPart>) -> Vec<(u32, usize, String)> {
     let part = |part: v1::DumpPart| match part.part.unwrap() {
         v1::dump_part::Part::Head(_) => None,
         v1::dump_part::Part::Rank(it) => {
@@ -658,22 +658,22 @@ async fn dump_requests_stacks_from_every_node() {
         let hub = Arc::clone(&hub);
         async move { hub.dump("").await }
     });
-    let asked = answer_capture(&mut a_requests, &a, &[1]).await;
-    assert_eq!(asked.processes, [1]);
+    let request = answer_capture(&mut a_requests, &a, &[1]).await;
+    assert_eq!(request.processes, [1]);
     // This node receives the request and does not answer.
-    let asked = answer_capture(&mut b_requests, &b, &[]).await;
-    assert_eq!(asked.processes, [3]);
-    let parts = tokio::time::timeout(PATIENCE, asking).await.unwrap();
-    let told = told(parts.unwrap().unwrap());
+    let request = answer_capture(&mut b_requests, &b, &[]).await;
+    assert_eq!(request.processes, [3]);
+    let parts = tokio::time::timeout(TIMEOUT, asking).await.unwrap();
+    let summary = summary(parts.unwrap().unwrap());
     let expected = [
         (0, 1, ""),
         (1, 0, "it has ended"),
         (2, 0, "its node has not answered in time"),
         (3, 0, "its node is not connected"),
     ];
-    assert_eq!(told.len(), 4);
-    for (told, expected) in told.iter().zip(expected) {
-        assert_eq!((told.0, told.1, told.2.as_str()), expected);
+    assert_eq!(summary.len(), 4);
+    for (summary, expected) in summary.iter().zip(expected) {
+        assert_eq!((summary.0, summary.1, summary.2.as_str()), expected);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::report::viewer::Sent;
 pub struct Updates {
     published: watch::Receiver<Arc<Published>>,
     /// State that was sent to this viewer.
-    told: Sent,
+    sent: Sent,
     ended: bool,
     /// Counters that include this viewer.
     counters: Vec<Arc<AtomicUsize>>,
@@ -31,7 +31,7 @@ impl Updates {
         published.mark_changed();
         Self {
             published,
-            told: Sent::default(),
+            sent: Sent::default(),
             ended: false,
             counters,
         }
@@ -46,7 +46,7 @@ impl Updates {
             if let Some(report) = &published.report {
                 let detail = published.detail.as_deref();
                 let (at, ended) = (published.at, published.ended);
-                return Some(self.told.update(report, detail, at, ended));
+                return Some(self.sent.update(report, detail, at, ended));
             }
         }
         None

@@ -42,7 +42,7 @@ pub struct KnownProcess<'a> {
     pub next_record: u64,
     /// Time of its latest record; 0: it wrote none.
     pub latest: Timestamp,
-    /// Exit status that the process announced, and when; negative: the process did not know it.
+    /// Exit status that the process announced, and its time; negative: the process did not know it.
     pub announced: Option<(i32, Timestamp)>,
     /// Whether its latest record begins a call or a wait.
     pub is_inside: bool,
@@ -60,9 +60,9 @@ pub struct Decoder {
     rejected: u64,
     limits: Limits,
     /// Whether an impossible world size was noted.
-    told_of_size: bool,
+    noted_world_size: bool,
     holding: bool,
-    /// Offset of the node's clock from ours, in nanoseconds; positive: it is ahead.
+    /// Offset of the node's clock from the coordinator's, in nanoseconds; positive: it is ahead.
     ahead: i64,
 }
 
@@ -76,15 +76,15 @@ impl Decoder {
             processes: HashMap::new(),
             rejected: 0,
             limits: Limits::default(),
-            told_of_size: false,
+            noted_world_size: false,
             holding: false,
             ahead: 0,
         }
     }
 
-    /// Sets the offset of the node's clock from ours, in nanoseconds, which corrects times from now
-    /// on. Records of a process use the offset known when it joined, so that they stay in order.
-    pub const fn set_ahead(&mut self, ahead: i64) {
+    /// Sets the offset of the node's clock from the coordinator's, in nanoseconds, which corrects times
+    /// from now on. Records of a process use the offset at its join, so that they stay in order.
+    pub const fn set_clock_offset(&mut self, ahead: i64) {
         self.ahead = ahead;
     }
 
@@ -94,7 +94,7 @@ impl Decoder {
         &self.host
     }
 
-    /// Converts a time of the node to our clock.
+    /// Converts a time of the node to the coordinator's clock.
     const fn time(&self, unix_ns: u64) -> Timestamp {
         Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
@@ -260,7 +260,7 @@ impl Decoder {
                 at: self.time(asked.unix_ns),
             }),
             Kind::JobEnded(ended) => {
-                // Nothing follows for which an event could wait.
+                // No further message can complete a held event.
                 self.release(out);
                 out.push(Event::JobEnded {
                     status: ended.status,
@@ -283,17 +283,17 @@ impl Decoder {
             .entry(number)
             .or_insert_with(|| Process::new(name(&joined.layer), ahead));
         let claimed = joined.world_size;
-        let believed = believed_size(claimed);
+        let believed = valid_size(claimed);
         if process.join(joined, is_new) {
-            if let (Some(size), None, false) = (claimed, believed, self.told_of_size) {
-                self.told_of_size = true;
+            if let (Some(size), None, false) = (claimed, believed, self.noted_world_size) {
+                self.noted_world_size = true;
                 out.push(Event::Note {
                     process: None,
                     kind: NoteKind::Unreadable,
                     rank: None,
                     pid: None,
                     text: impossible_size(joined, size).into(),
-                    at: process.on_our_clock(joined.anchor_unix_ns),
+                    at: process.to_coordinator_clock(joined.anchor_unix_ns),
                 });
             }
             out.push(Event::ProcessJoined {
@@ -304,7 +304,7 @@ impl Decoder {
                 pid: joined.pid,
                 layer: process.layer().clone(),
                 world: name(&joined.world),
-                at: process.on_our_clock(joined.anchor_unix_ns),
+                at: process.to_coordinator_clock(joined.anchor_unix_ns),
             });
         }
         Some(())
@@ -328,7 +328,7 @@ impl Decoder {
             pid: started.pid,
             start_ticks: started.start_ticks,
             rank: started.rank,
-            world_size: believed_size(started.world_size),
+            world_size: valid_size(started.world_size),
             seen: self.time(started.seen_unix_ns),
             end: started.ended_unix_ns.map(|at| (self.time(at), exit)),
             looks: started.looks.iter().take(LOOKS).map(look).collect(),
@@ -395,7 +395,7 @@ impl Decoder {
 }
 
 /// A claimed world size; `None` if it exceeds the limit.
-fn believed_size(claimed: Option<u32>) -> Option<u32> {
+fn valid_size(claimed: Option<u32>) -> Option<u32> {
     claimed.filter(|&size| size <= MAX_WORLD)
 }
 
@@ -405,7 +405,7 @@ fn impossible_size(joined: &v1::ProcessJoined, size: u32) -> String {
         None => format!("process {}", joined.pid),
     };
     format!(
-        "{who} claims a world of {size} ranks, and none has more than {MAX_WORLD}: its size is taken as unknown"
+        "{who} claims a world of {size} ranks, more than the limit of {MAX_WORLD}: its size is treated as unknown"
     )
 }
 

@@ -161,7 +161,10 @@ fn nccl_call_of_a_c10d_call_uses_ranks_of_its_group() {
     assert_eq!((first.op, first.reduce_op), (Op::Broadcast, ReduceOp::Max));
     assert_eq!((first.root, second.root), (Some(1), Some(3)));
     assert_eq!(first.on_stream.map(|on| on.stream), Some(6));
-    assert_eq!(second.on_stream, None, "nobody tells when it runs");
+    assert_eq!(
+        second.on_stream, None,
+        "completion events are not available"
+    );
 }
 
 fn site(id: u32, line: u32, caller: u32) -> v1::SiteDefined {
@@ -417,7 +420,7 @@ fn splits_are_attached_to_their_call() {
 }
 
 #[test]
-fn held_call_is_released_if_nothing_follows() {
+fn held_call_is_released_at_the_end() {
     let mut decoder = known();
     let mut issued = record(0, RecordKind::Issued, 8);
     issued.op = i32::from(Op::AllToAll.number());

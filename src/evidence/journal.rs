@@ -172,7 +172,7 @@ impl<R: Read> Reader<R> {
         if fill(&mut from, &mut header)? < HEADER || header[..4] != MAGIC {
             return Err(JournalError::NotAJournal);
         }
-        let version = word(&header, 4);
+        let version = u32_at(&header, 4);
         if version == 0 || version > VERSION {
             return Err(JournalError::Version(version));
         }
@@ -199,13 +199,13 @@ impl<R: Read> Reader<R> {
             FRAME_HEADER => {}
             _ => return Ok(self.end(Some("the last frame is cut off"))),
         }
-        let length = word(&header, 0) as usize;
+        let length = u32_at(&header, 0) as usize;
         if length == 0 {
-            // Blocks that the file system never wrote: they would pass for frames without content.
+            // Blocks that the file system never wrote would parse as frames without content.
             return Ok(self.end(Some("a frame is empty")));
         }
         if length > MAX_FRAME {
-            return Ok(self.end(Some("a frame claims to be longer than frames are")));
+            return Ok(self.end(Some("a frame exceeds the maximum size")));
         }
         // `take` reads only existing bytes: a wrong length costs no memory.
         let mut bytes = Vec::new();
@@ -215,11 +215,11 @@ impl<R: Read> Reader<R> {
         if bytes.len() < length {
             return Ok(self.end(Some("the last frame is cut off")));
         }
-        if crc32fast::hash(&bytes) != word(&header, 4) {
+        if crc32fast::hash(&bytes) != u32_at(&header, 4) {
             return Ok(self.end(Some("a frame's checksum is wrong")));
         }
         let Ok(report) = Report::decode(bytes.as_slice()) else {
-            return Ok(self.end(Some("a frame holds no report")));
+            return Ok(self.end(Some("a frame contains no report")));
         };
         self.at += (FRAME_HEADER + length) as u64;
         Ok(Some(report))
@@ -255,7 +255,7 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 

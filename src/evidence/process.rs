@@ -99,7 +99,7 @@ pub(super) struct Process {
     /// Number of lost records that were announced and not yet passed.
     announced: u64,
     /// An `all_to_all` whose split sizes may still follow.
-    held: Option<Box<Call>>,
+    held_call: Option<Box<Call>>,
     /// Time of the latest record.
     latest: Timestamp,
     /// Exit status that the process announced, and when.
@@ -109,11 +109,11 @@ pub(super) struct Process {
     /// Thread that announced the exit.
     announced_by: u32,
     /// Whether that thread is inside a call made after the announcement.
-    held_up: bool,
+    is_delayed: bool,
     ended: bool,
     /// Number of group creations so far.
     creations: usize,
-    /// Offset of the node's clock from ours when the process joined, in nanoseconds; positive:
+    /// Offset of the node's clock from the coordinator's when the process joined, in nanoseconds; positive:
     /// ahead.
     ahead: i64,
     /// Current training step.
@@ -133,12 +133,12 @@ impl Process {
             phases: HashMap::new(),
             next_ticket: 0,
             announced: 0,
-            held: None,
+            held_call: None,
             latest: Timestamp::default(),
             announced_status: None,
             latest_kind: RecordKind::default(),
             announced_by: 0,
-            held_up: false,
+            is_delayed: false,
             ended: false,
             step: 0,
         }
@@ -168,7 +168,7 @@ impl Process {
     }
 
     pub(super) const fn announced_status(&self) -> Option<(i32, Timestamp)> {
-        if self.held_up {
+        if self.is_delayed {
             return None;
         }
         self.announced_status
@@ -328,8 +328,8 @@ impl Process {
         Some(())
     }
 
-    /// Layer of a group. c10d knows the members of its groups: a group without them in its box is
-    /// an NCCL communicator.
+    /// Layer of a group. c10d records the members of its groups: a group without them in its box is an
+    /// NCCL communicator.
     fn layer_of(&self, seat: Option<Seat>) -> &str {
         match (&*self.layer, seat) {
             ("c10d", Some(_)) => "nccl",
@@ -354,12 +354,12 @@ impl Process {
 
     /// Whether an event waits for split sizes that may follow.
     pub(super) const fn holds(&self) -> bool {
-        self.held.is_some()
+        self.held_call.is_some()
     }
 
     /// Releases the event that waits.
     pub(super) fn release(&mut self, process: ProcessId, out: &mut Vec<Event>) {
-        if let Some(call) = self.held.take() {
+        if let Some(call) = self.held_call.take() {
             out.push(Event::Issued {
                 process,
                 call: Arc::from(call),
@@ -386,7 +386,7 @@ impl Process {
         self.release(process, out);
         let at = self.time(record.mono_ns);
         self.latest = self.latest.max(at);
-        self.hear_of_the_end(kind, &record, at);
+        self.track_exit(kind, &record, at);
         let thread = ThreadId(record.thread);
         if kind == RecordKind::Step {
             self.step = u64::from(record.step);
@@ -400,7 +400,7 @@ impl Process {
             RecordKind::Issued => {
                 let call = self.call(record, limits)?;
                 if call.op == Op::AllToAll {
-                    self.held = Some(Box::new(call));
+                    self.held_call = Some(Box::new(call));
                     return Some(());
                 }
                 Event::Issued {
@@ -575,7 +575,7 @@ impl Process {
                 process,
                 at: match sample.unix_ns {
                     0 => self.time(sample.mono_ns),
-                    at => self.on_our_clock(at),
+                    at => self.to_coordinator_clock(at),
                 },
                 sample: Box::new(MemorySample {
                     rss: sample.rss,
@@ -630,17 +630,17 @@ impl Process {
 
     /// Tracks an announced exit. A call made afterwards delays it; activity of another thread
     /// revokes it.
-    fn hear_of_the_end(&mut self, kind: RecordKind, record: &v1::Record, at: Timestamp) {
+    fn track_exit(&mut self, kind: RecordKind, record: &v1::Record, at: Timestamp) {
         match kind {
             RecordKind::Exit => {
                 self.announced_status = Some((record.code, at));
                 self.announced_by = record.thread;
-                self.held_up = false;
+                self.is_delayed = false;
             }
             _ if self.announced_status.is_none() => {}
             _ if record.thread != self.announced_by => self.announced_status = None,
-            RecordKind::Issued | RecordKind::WaitBegin => self.held_up = true,
-            RecordKind::Returned | RecordKind::WaitEnd => self.held_up = false,
+            RecordKind::Issued | RecordKind::WaitBegin => self.is_delayed = true,
+            RecordKind::Returned | RecordKind::WaitEnd => self.is_delayed = false,
             _ => {}
         }
     }
@@ -738,7 +738,10 @@ impl Process {
 
     /// Adds split sizes to their call; `None`: invalid. Valid parts follow their call in order.
     fn splits(&mut self, record: &v1::Record) -> Option<()> {
-        let call = self.held.as_mut().filter(|call| call.id.0 == record.call)?;
+        let call = self
+            .held_call
+            .as_mut()
+            .filter(|call| call.id.0 == record.call)?;
         let output = record.flags & u32::from(flags::OUTPUT) != 0;
         let sizes = &mut call.splits[usize::from(output)];
         if record.seq != sizes.len() as u64 || sizes.len() + record.splits.len() > MAX_SPLITS {
@@ -763,15 +766,15 @@ impl Process {
         Some(new)
     }
 
-    /// Converts a time of the host's monotonic clock to our clock.
+    /// Converts a time of the host's monotonic clock to the coordinator's clock.
     fn time(&self, mono_ns: u64) -> Timestamp {
         let offset = i128::from(mono_ns) - i128::from(self.identity.anchor_mono_ns);
         let unix = i128::from(self.identity.anchor_unix_ns) + offset;
-        self.on_our_clock(unix.clamp(0, i128::from(u64::MAX)) as u64)
+        self.to_coordinator_clock(unix.clamp(0, i128::from(u64::MAX)) as u64)
     }
 
-    /// Converts a time of the node to our clock.
-    pub(super) const fn on_our_clock(&self, unix_ns: u64) -> Timestamp {
+    /// Converts a time of the node to the coordinator's clock.
+    pub(super) const fn to_coordinator_clock(&self, unix_ns: u64) -> Timestamp {
         Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
 }

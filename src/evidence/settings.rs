@@ -18,8 +18,8 @@ pub fn time_scale(hello: &v1::Hello) -> TimeScale {
 
 /// `Hello.stall_after_s` for the user's limit: in seconds, rounded up. 0 selects the default.
 #[must_use]
-pub fn stall_after_s(named: Option<Duration>) -> u32 {
-    let seconds = named.map_or(0.0, |limit| limit.as_secs_f64().ceil());
+pub fn stall_after_s(stall_after: Option<Duration>) -> u32 {
+    let seconds = stall_after.map_or(0.0, |limit| limit.as_secs_f64().ceil());
     // The conversion saturates.
     seconds as u32
 }
@@ -54,20 +54,23 @@ mod tests {
     }
 
     #[test]
-    fn scale_applies_to_everything_but_a_named_stall_limit() {
+    fn explicit_stall_limit_is_not_scaled() {
         let scaled = Timing::default().scaled(TimeScale::new(0.1).unwrap());
         let default = config(&hello(0, Some(0.1)));
         assert_eq!(default.stall_after, Duration::from_secs(6));
         assert_eq!(default.timing, scaled);
-        let named = config(&hello(20, Some(0.1)));
-        assert_eq!(named.stall_after, Duration::from_secs(20));
-        assert_eq!(named.timing, scaled);
+        let stall_after = config(&hello(20, Some(0.1)));
+        assert_eq!(stall_after.stall_after, Duration::from_secs(20));
+        assert_eq!(stall_after.timing, scaled);
     }
 
     #[test]
     fn stall_limit_is_rounded_up_to_seconds() {
-        let named = |seconds| stall_after_s(Some(Duration::from_secs_f64(seconds)));
-        assert_eq!([named(0.5), named(2.0), named(1e12)], [1, 2, u32::MAX]);
+        let stall_after = |seconds| stall_after_s(Some(Duration::from_secs_f64(seconds)));
+        assert_eq!(
+            [stall_after(0.5), stall_after(2.0), stall_after(1e12)],
+            [1, 2, u32::MAX]
+        );
         assert_eq!(stall_after_s(None), 0);
     }
 

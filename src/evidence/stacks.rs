@@ -15,11 +15,16 @@ const MAX_FRAMES: usize = 256;
 
 /// Decodes stacks that a node sent.
 #[must_use]
-pub fn decode(taken: &v1::Stacks) -> Stacks {
+pub fn decode(stacks: &v1::Stacks) -> Stacks {
     Stacks {
-        at: Timestamp(taken.unix_ns),
-        threads: taken.threads.iter().take(MAX_THREADS).map(thread).collect(),
-        trouble: text(&taken.trouble),
+        at: Timestamp(stacks.unix_ns),
+        threads: stacks
+            .threads
+            .iter()
+            .take(MAX_THREADS)
+            .map(thread)
+            .collect(),
+        trouble: text(&stacks.trouble),
     }
 }
 
@@ -98,12 +103,12 @@ mod tests {
             python: vec![frame(1), frame(2)],
             native: vec![frame(0)],
         };
-        let taken = v1::Stacks {
+        let stacks = v1::Stacks {
             process: 3,
             unix_ns: 9,
             threads: vec![thread, v1::ThreadStack::default()],
             trouble: "little".into(),
         };
-        assert_eq!(encode(3, &decode(&taken)), taken);
+        assert_eq!(encode(3, &decode(&stacks)), stacks);
     }
 }

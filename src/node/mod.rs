@@ -17,9 +17,9 @@ pub mod timing;
 
 /// Prints lines for the user, from any thread.
 #[derive(Clone)]
-pub struct Say(Arc<dyn Fn(&str) + Send + Sync>);
+pub struct UserLog(Arc<dyn Fn(&str) + Send + Sync>);
 
-impl Say {
+impl UserLog {
     /// Passes every line to a function.
     pub fn new(to: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self(Arc::new(to))
@@ -27,18 +27,18 @@ impl Say {
 
     /// Discards every line.
     #[must_use]
-    pub fn nobody() -> Self {
+    pub fn discard() -> Self {
         Self::new(|_| {})
     }
 
     /// Prints a line.
-    pub fn say(&self, line: &str) {
+    pub fn print(&self, line: &str) {
         (self.0)(line);
     }
 }
 
-impl std::fmt::Debug for Say {
+impl std::fmt::Debug for UserLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Say")
+        f.write_str("UserLog")
     }
 }

@@ -1,7 +1,10 @@
 //! System calls that the standard library lacks: signals, pidfds, `poll`.
 //!
 //! All unsafe code of the program is in this file, behind safe functions.
-#![expect(unsafe_code, reason = "system calls; each block says why it is sound")]
+#![expect(
+    unsafe_code,
+    reason = "system calls; each block states why it is sound"
+)]
 
 use std::fs::File;
 use std::io;

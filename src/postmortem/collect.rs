@@ -231,7 +231,7 @@ impl Collected {
             Ok(Some(hello)) => self.journals.push(JournalFile {
                 path: path.to_owned(),
                 place,
-                goes_on: description.is_some_and(Description::goes_on_here),
+                goes_on: description.is_some_and(Description::is_running_here),
                 hello,
             }),
             Ok(None) => self.gap(

@@ -224,7 +224,7 @@ fn infer_waits(timeline: &mut Timeline, waited_at: Timestamp, report: &Report) {
     for track in &mut timeline.tracks {
         for call in &mut track.calls {
             let until = waited_until.get(&(track.rank, call.call.id));
-            if !call.is_open() && until.is_some_and(|&until| call.over() < Some(until)) {
+            if !call.is_open() && until.is_some_and(|&until| call.continued() < Some(until)) {
                 let began = call.wait.map_or(call.call.at, |(began, _)| began);
                 call.wait = Some((began, None));
                 call.inferred = true;
@@ -437,7 +437,7 @@ mod tests {
         }
         let call = &track(collector).calls[0];
         assert_eq!(call.wait, Some((Timestamp(20), Some(Timestamp(35)))));
-        assert_eq!(call.over(), Some(Timestamp(35)));
+        assert_eq!(call.continued(), Some(Timestamp(35)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::text::{Sources, Style, duration, ended, plain, short_path};
 use crate::diagnosis::{evidence::place, words};
 
 /// Maximum length of a native function's name shown, in characters.
-const FUNCTION: usize = 60;
+const MAX_FUNCTION_CHARS: usize = 60;
 
 /// Assembles a dump from the answer of a coordinator.
 #[must_use]
@@ -175,11 +175,11 @@ pub fn text(out: &mut dyn Write, dump: &Dump, style: Style, all_threads: bool) -
             }
         }
     }
-    let remarks = remarks(dump);
-    if !remarks.is_empty() {
+    let gaps = gaps(dump);
+    if !gaps.is_empty() {
         writeln!(out)?;
     }
-    for remark in remarks {
+    for remark in gaps {
         writeln!(out, "{remark}")?;
     }
     Ok(())
@@ -213,7 +213,7 @@ pub fn markdown(out: &mut dyn Write, dump: &Dump, all_threads: bool) -> io::Resu
             block(out, &thread_rows(thread, &mut sources))?;
         }
     }
-    for remark in remarks(dump) {
+    for remark in gaps(dump) {
         writeln!(out, "\n- {}", escaped(&remark))?;
     }
     Ok(())
@@ -282,7 +282,7 @@ pub(super) fn thread_rows(thread: &Thread, sources: &mut Sources) -> Vec<[String
             .count()
     };
     // Names of template instances can fill whole screens.
-    let short = |name: &str| match name.char_indices().nth(FUNCTION) {
+    let short = |name: &str| match name.char_indices().nth(MAX_FUNCTION_CHARS) {
         Some((end, _)) => format!("{}…", &name[..end]),
         None => name.to_owned(),
     };
@@ -387,7 +387,7 @@ fn thread_words(thread: &Thread) -> String {
 }
 
 /// Threads of several processes with equal names, states and Python frames.
-struct Alike<'a> {
+struct ThreadGroup<'a> {
     /// One of the threads.
     thread: &'a Thread,
     /// Name without the number that distinguishes the threads of a pool.
@@ -399,14 +399,14 @@ struct Alike<'a> {
 /// Threads other than main threads, equal ones of all processes grouped: a title, and one of the
 /// threads. Threads with Python frames come first.
 fn other_threads(dump: &Dump) -> Vec<(String, &Thread)> {
-    let mut kinds: BTreeMap<_, Alike<'_>> = BTreeMap::new();
+    let mut kinds: BTreeMap<_, ThreadGroup<'_>> = BTreeMap::new();
     for (index, process) in dump.processes.iter().enumerate() {
         for thread in process.threads.iter().skip(1) {
             let is_number = |c: char| c.is_ascii_digit() || "_-".contains(c);
             let name = thread.name.trim_end_matches(is_number);
             let is_native = thread.python.is_empty();
             let kind = (is_native, thread_state(thread), name, &thread.python);
-            let alike = kinds.entry(kind).or_insert_with(|| Alike {
+            let alike = kinds.entry(kind).or_insert_with(|| ThreadGroup {
                 thread,
                 name,
                 counts: BTreeMap::new(),
@@ -414,7 +414,7 @@ fn other_threads(dump: &Dump) -> Vec<(String, &Thread)> {
             *alike.counts.entry(index).or_insert(0) += 1;
         }
     }
-    let titled = |alike: &Alike<'_>| {
+    let titled = |alike: &ThreadGroup<'_>| {
         let indexes = alike.counts.keys();
         let of: Vec<&Process> = indexes.map(|&index| &dump.processes[index]).collect();
         let count: usize = alike.counts.values().sum();
@@ -426,7 +426,7 @@ fn other_threads(dump: &Dump) -> Vec<(String, &Thread)> {
 }
 
 /// Missing evidence, one line per reason.
-fn remarks(dump: &Dump) -> Vec<String> {
+fn gaps(dump: &Dump) -> Vec<String> {
     let mut by_text: BTreeMap<String, Vec<&Process>> = BTreeMap::new();
     for process in &dump.processes {
         let text = match &process.trouble {
@@ -438,15 +438,15 @@ fn remarks(dump: &Dump) -> Vec<String> {
         };
         by_text.entry(text).or_default().push(process);
     }
-    let mut remarks: Vec<String> = by_text
+    let mut gaps: Vec<String> = by_text
         .into_iter()
         .map(|(text, processes)| format!("{}: {text}", who(&processes)))
         .collect();
     if !dump.missing_ranks.is_empty() {
         let missing = words::Ranks(&dump.missing_ranks);
-        remarks.push(format!("{missing}: never seen"));
+        gaps.push(format!("{missing}: never seen"));
     }
-    remarks
+    gaps
 }
 
 /// Formats rows as lines with aligned columns.

@@ -52,8 +52,8 @@ impl Assembler {
         update.findings_changed
     }
 
-    /// Records that the diagnosis did not come to its end: it may have missed something.
-    pub fn cut_off(&mut self) {
+    /// Marks the diagnosis as incomplete: it may have missed findings.
+    pub fn mark_incomplete(&mut self) {
         if self.verdict == Verdict::Healthy {
             self.verdict = Verdict::Insufficient;
         }
@@ -112,13 +112,13 @@ pub fn write(report: &Report, path: &Path) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let half = path.with_file_name(format!(".{}.{}", name.display(), std::process::id()));
-    let written = File::create(&half)
+    let temporary = path.with_file_name(format!(".{}.{}", name.display(), std::process::id()));
+    let written = File::create(&temporary)
         .and_then(|mut file| file.write_all(&text))
-        .and_then(|()| fs::rename(&half, path));
+        .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         // Removal fails only if the file was not created.
-        drop(fs::remove_file(&half));
+        drop(fs::remove_file(&temporary));
     }
     written
 }

@@ -12,12 +12,12 @@ use super::json::{self, Assembler};
 use super::text::{self, Style};
 
 /// How long a finding must be unchanged before it is printed: many are refined a moment later.
-const SETTLE: Duration = Duration::from_millis(150);
+const PRINT_DELAY: Duration = Duration::from_millis(150);
 /// Maximum delay of a finding that keeps changing.
-const SETTLE_AT_MOST: Duration = Duration::from_secs(1);
+const MAX_PRINT_DELAY: Duration = Duration::from_secs(1);
 
 /// Age at which a printed finding is printed again at the end: other output has followed it.
-const BURIED: Duration = Duration::from_secs(1);
+const REPRINT_AGE: Duration = Duration::from_secs(1);
 
 /// Amount of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Verbosity {
     pub verbose: u8,
 }
 
-/// Prints findings as they are made, and keeps the report files up to date.
+/// Prints findings as they appear, and keeps the report files up to date.
 pub struct Live {
     out: Box<dyn Write + Send>,
     style: Style,
@@ -77,7 +77,7 @@ impl Live {
     }
 
     /// Prints a line about an event or an error, except with `quiet` 2.
-    pub fn say(&mut self, line: &str) {
+    pub fn print_line(&mut self, line: &str) {
         if self.verbosity.quiet < 2 {
             self.line(line);
         }
@@ -106,7 +106,7 @@ impl Live {
             None
         } else {
             let since = self.settling.map_or(now, |(since, _)| since);
-            Some((since, (now + SETTLE).min(since + SETTLE_AT_MOST)))
+            Some((since, (now + PRINT_DELAY).min(since + MAX_PRINT_DELAY)))
         };
     }
 
@@ -125,16 +125,16 @@ impl Live {
     /// Prints new findings, those with other root cause ranks or another effect, and withdrawals.
     pub fn print(&mut self) {
         self.settling = None;
-        let current = self.worth_printing();
+        let current = self.printable();
         let mut before = std::mem::take(&mut self.printed);
         for finding in &current {
-            let same = take_same(&mut before, finding);
-            if same.is_none_or(|printed| changed_its_mind(&printed, finding)) {
+            let same = take_previous(&mut before, finding);
+            if same.is_none_or(|printed| has_changed(&printed, finding)) {
                 self.finding(finding);
             }
         }
         for finding in before {
-            self.say(&format!("withdrawn: {} {}", finding.code, finding.name));
+            self.print_line(&format!("withdrawn: {} {}", finding.code, finding.name));
         }
         self.printed = current;
     }
@@ -142,14 +142,16 @@ impl Live {
     /// Prints and writes the rest. Initiating findings are printed last, below the final output of
     /// the job and its launcher.
     pub fn finish(&mut self) -> Report {
-        let buried = self.printed_at.is_some_and(|at| at.elapsed() >= BURIED);
+        let buried = self
+            .printed_at
+            .is_some_and(|at| at.elapsed() >= REPRINT_AGE);
         if !std::mem::replace(&mut self.is_over, true) && self.verbosity.verbose == 0 {
             // Findings printed as a one-line note that are errors by now: print them in full.
-            let mut grown = self.worth_printing();
-            grown.retain(|finding| is_gap(&finding.code) && !self.is_brief(finding));
+            let mut upgraded = self.printable();
+            upgraded.retain(|finding| is_gap(&finding.code) && !self.is_brief(finding));
             let has_grown = |said: &Finding| {
                 let same = |it: &Finding| it.code == said.code && it.ranks.root == said.ranks.root;
-                grown.iter().any(same)
+                upgraded.iter().any(same)
             };
             self.printed.retain(|said| !has_grown(said));
         }
@@ -157,45 +159,45 @@ impl Live {
         let leads = |f: &&Finding| f.role == Role::Initiating && f.severity >= Severity::Error;
         let again: Vec<Finding> = self.printed.iter().filter(leads).cloned().collect();
         if buried && !again.is_empty() {
-            self.announce("the diagnosis once more:");
+            self.announce("the diagnosis again:");
             again.iter().for_each(|finding| self.finding(finding));
         }
         self.write_files();
         self.assembler.report()
     }
 
-    fn worth_printing(&self) -> Vec<Finding> {
+    fn printable(&self) -> Vec<Finding> {
         let findings = self.assembler.findings().iter();
         findings
-            // Silence about missing evidence would read as "nothing is wrong".
-            .filter(|finding| !self.is_for_those_who_ask(finding) || is_gap(&finding.code))
+            // Without a line about missing evidence, the job would appear healthy.
+            .filter(|finding| !self.needs_verbose(finding) || is_gap(&finding.code))
             .cloned()
             .collect()
     }
 
-    fn is_for_those_who_ask(&self, finding: &Finding) -> bool {
+    fn needs_verbose(&self, finding: &Finding) -> bool {
         self.verbosity.verbose == 0 && finding.severity < Severity::Warning
     }
 
     fn is_up_to_date(&self) -> bool {
         let mut before = self.printed.clone();
-        let current = self.worth_printing();
+        let current = self.printable();
         current.iter().all(|finding| {
-            take_same(&mut before, finding)
-                .is_some_and(|printed| !changed_its_mind(&printed, finding))
+            take_previous(&mut before, finding)
+                .is_some_and(|printed| !has_changed(&printed, finding))
         }) && before.is_empty()
     }
 
     /// Whether the finding is printed as one line. Until the job has ended, missing evidence is not
     /// final and therefore not printed as an error.
     fn is_brief(&self, finding: &Finding) -> bool {
-        self.is_for_those_who_ask(finding)
+        self.needs_verbose(finding)
             || (is_gap(&finding.code) && self.verbosity.verbose == 0 && !self.is_over)
     }
 
     fn finding(&mut self, finding: &Finding) {
         if self.is_brief(finding) {
-            self.say(&format!("note[{}] {}", finding.code, finding.summary));
+            self.print_line(&format!("note[{}] {}", finding.code, finding.summary));
         } else if self.verbosity.quiet < 2 {
             // A single write, so that output of the job does not interleave.
             let mut block = b"\n".to_vec();
@@ -216,10 +218,10 @@ impl Live {
         drop(self.out.write_all(bytes).and_then(|()| self.out.flush()));
     }
 
-    /// Records that the diagnosis did not come to its end.
-    pub fn cut_off(&mut self) {
-        self.assembler.cut_off();
-        self.say("the diagnosis was not concluded in time: the report may be incomplete");
+    /// Marks the diagnosis as incomplete.
+    pub fn mark_incomplete(&mut self) {
+        self.assembler.mark_incomplete();
+        self.print_line("the diagnosis was not concluded in time: the report may be incomplete");
     }
 
     /// Whether this file has the last report.
@@ -241,7 +243,7 @@ impl Live {
                 failed.push(format!("the report {path} cannot be written: {error}"));
             }
         }
-        failed.iter().for_each(|line| self.say(line));
+        failed.iter().for_each(|line| self.print_line(line));
     }
 }
 
@@ -264,7 +266,7 @@ impl std::fmt::Debug for Live {
 
 /// Removes and returns the finding that `finding` continues: the one at the same place, preferably
 /// with the same root cause ranks.
-fn take_same(before: &mut Vec<Finding>, finding: &Finding) -> Option<Finding> {
+fn take_previous(before: &mut Vec<Finding>, finding: &Finding) -> Option<Finding> {
     let here = |other: &Finding| {
         other.code == finding.code && other.group == finding.group && other.seq == finding.seq
     };
@@ -274,7 +276,7 @@ fn take_same(before: &mut Vec<Finding>, finding: &Finding) -> Option<Finding> {
     Some(before.remove(index))
 }
 
-fn changed_its_mind(printed: &Finding, finding: &Finding) -> bool {
+fn has_changed(printed: &Finding, finding: &Finding) -> bool {
     printed.ranks.root != finding.ranks.root || printed.effect != finding.effect
 }
 
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn diagnosis_that_was_cut_off_is_not_healthy() {
+    fn incomplete_diagnosis_is_not_healthy() {
         for (before, after) in [
             (Verdict::Healthy, Verdict::Insufficient),
             (Verdict::Hang, Verdict::Hang),
@@ -345,7 +347,7 @@ mod tests {
             let mut verdict = update(Vec::new());
             verdict.verdict = before.to_string();
             live.apply(verdict, Instant::now());
-            live.cut_off();
+            live.mark_incomplete();
             assert_eq!(live.finish().verdict, after);
             assert!(screen.take().contains("may be incomplete"));
         }
@@ -381,10 +383,10 @@ mod tests {
         let start = Instant::now();
         live.apply(update(vec![finding("DD101", 0, "error", "first")]), start);
         let due = live.due().unwrap();
-        assert_eq!(due, start + SETTLE);
+        assert_eq!(due, start + PRINT_DELAY);
         live.apply(
             update(vec![finding("DD102", 1, "error", "second")]),
-            start + SETTLE / 2,
+            start + PRINT_DELAY / 2,
         );
         assert!(live.due().unwrap() > due);
         live.print();
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn printing_is_not_delayed_forever() {
+    fn printing_delay_is_bounded() {
         let (mut live, _) = live(Verbosity::default());
         let start = Instant::now();
         for millis in (0..2000).step_by(100) {
@@ -404,11 +406,11 @@ mod tests {
                 now,
             );
         }
-        assert_eq!(live.due(), Some(start + SETTLE_AT_MOST));
+        assert_eq!(live.due(), Some(start + MAX_PRINT_DELAY));
     }
 
     #[test]
-    fn changed_culprit_is_printed_again_but_changed_text_is_not() {
+    fn changed_root_is_printed_again_but_changed_text_is_not() {
         let (mut live, screen) = live(Verbosity::default());
         let mut show = |findings| {
             live.apply(update(findings), Instant::now());
@@ -444,12 +446,8 @@ mod tests {
         live.apply(update(vec![began, followed]), Instant::now());
         live.print();
         live.finish();
-        assert_eq!(
-            screen.take().matches("began").count(),
-            1,
-            "nothing was said since"
-        );
-        live.printed_at = Instant::now().checked_sub(BURIED);
+        assert_eq!(screen.take().matches("began").count(), 1, "no output since");
+        live.printed_at = Instant::now().checked_sub(REPRINT_AGE);
         live.finish();
         let text = screen.take();
         assert!(
@@ -532,7 +530,7 @@ mod tests {
             assert!(text.starts_with(expected), "{text}");
             assert_eq!(text.is_empty(), expected.is_empty(), "{text}");
             live.finish();
-            assert_eq!(screen.take(), "", "it is said once");
+            assert_eq!(screen.take(), "", "it is printed once");
         }
     }
 }

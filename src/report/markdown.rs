@@ -17,7 +17,7 @@ pub fn report(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     writeln!(out, "# {}\n", escaped(&title))?;
     writeln!(out, "{}", escaped(&about(report)))?;
     if report.findings.is_empty() {
-        writeln!(out, "\nNothing wrong was found.")?;
+        writeln!(out, "\nNo problems found.")?;
     }
     for finding in &report.findings {
         one(out, finding, report)?;

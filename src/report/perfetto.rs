@@ -15,7 +15,7 @@ use super::html::write_inert;
 use super::timeline::{Event, TimedCall, Timeline, Track};
 
 /// Maximum number of arrows from a finding to calls.
-const ARROWS: usize = 64;
+const MAX_ARROWS: usize = 64;
 /// Distance of the process numbers of two jobs, and of the processes of one job.
 const PROCESSES: u64 = 10;
 /// Distance of the track numbers of two ranks: a rank has fewer processes and threads.
@@ -293,7 +293,7 @@ impl Job<'_> {
         let numbers = numbered(timeline);
         for (nth, (rank, track, call)) in calls
             .filter(|(.., it)| it.is_open())
-            .take(ARROWS)
+            .take(MAX_ARROWS)
             .enumerate()
         {
             let known = numbers.iter().find(|(it, _)| std::ptr::eq(*it, track));

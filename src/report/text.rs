@@ -20,7 +20,7 @@ const MAX_ROWS: usize = 12;
 /// Width of the label and indentation of wrapped text.
 const INDENT: usize = 11;
 /// Maximum size of a source file that is read, in bytes.
-const LARGEST_SOURCE: u64 = 4 << 20;
+const MAX_SOURCE_BYTES: u64 = 4 << 20;
 
 /// Style of terminal output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn report(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> 
     writeln!(out, "{on}{verdict}{off}: job {id}, {}", about(report))?;
     findings(out, report, style, all)?;
     if report.findings.is_empty() {
-        writeln!(out, "    nothing wrong was found")?;
+        writeln!(out, "    no problems found")?;
     }
     Ok(())
 }
@@ -274,8 +274,8 @@ impl Sources {
         source_line(text.as_ref()?, place.line)
     }
 
-    /// The lines of a source file around a place, with their numbers. The name of the file comes
-    /// from the job: of a file that is no source, only the line itself is returned.
+    /// The lines of a source file around a place, with their numbers. If the file name, which comes from
+    /// the job, is not that of a source file, only the line itself is returned.
     pub(super) fn around(&mut self, place: &Where, lines: u32) -> Vec<(u32, String)> {
         /// Extensions of source files.
         const SOURCE: [&str; 10] = [
@@ -302,7 +302,7 @@ impl Sources {
 /// Reads a source file, if it is a regular file of moderate size: its name comes from the job.
 #[must_use]
 pub fn read(file: &str) -> Option<String> {
-    crate::files::read_text(Path::new(file), LARGEST_SOURCE).ok()
+    crate::files::read_text(Path::new(file), MAX_SOURCE_BYTES).ok()
 }
 
 #[cfg(test)]
@@ -385,7 +385,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         );
         assert_eq!(shown(&report, true).matches("    why ").count(), 2);
         report.findings.clear();
-        assert!(shown(&report, false).ends_with("    nothing wrong was found\n"));
+        assert!(shown(&report, false).ends_with("    no problems found\n"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct Blocked {
     pub rank: u32,
     /// The call that it waits for.
     pub call: Arc<Call>,
-    /// When the wait began.
+    /// Start of the wait.
     pub since: Timestamp,
     /// Ranks that it needs, ascending.
     pub needs: Vec<u32>,
@@ -42,7 +42,7 @@ pub struct Track {
     pub pid: u32,
     /// Layer that captured its calls.
     pub layer: Arc<str>,
-    /// When it joined a process group.
+    /// Time it joined a process group.
     pub began: Timestamp,
     /// Its end, if observed.
     pub ended: Option<(Timestamp, Exit)>,
@@ -63,26 +63,26 @@ pub struct Track {
 pub struct TimedCall {
     /// The call; `at` is the time it was issued.
     pub call: Arc<Call>,
-    /// When it returned to the caller.
+    /// Time it returned to the caller.
     pub returned: Option<Timestamp>,
     /// Start of the first wait for it, and end of the last.
     pub wait: Option<(Timestamp, Option<Timestamp>)>,
     /// The wait was not recorded; a finding established that the rank waits.
     pub inferred: bool,
-    /// When it was reported complete.
+    /// Time it was reported complete.
     pub completed: Option<Timestamp>,
 }
 
-/// Something that happened at one moment.
+/// An event at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Time of the event.
     pub at: Timestamp,
-    /// What happened.
+    /// The event.
     pub what: Event,
 }
 
-/// What a [`Mark`] stands for.
+/// Kind of a [`Mark`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A training step began.
@@ -95,7 +95,7 @@ pub enum Event {
     Exception(Arc<str>, Option<Arc<Where>>),
     /// The input of the program was exhausted.
     InputEnded,
-    /// The process announced its exit: how.
+    /// The process announced its exit, with this reason.
     Exit(Arc<str>),
 }
 
@@ -118,9 +118,9 @@ impl TimedCall {
         }
     }
 
-    /// When the thread continued; `None`: it did not.
+    /// Time the thread continued; `None` if it did not.
     #[must_use]
-    pub fn over(&self) -> Option<Timestamp> {
+    pub fn continued(&self) -> Option<Timestamp> {
         match self.wait {
             Some((_, ended)) => ended,
             None => self.returned,
@@ -181,7 +181,7 @@ impl Timeline {
         calls.find(|call| call.is(entry, group))
     }
 
-    /// When the timeline begins.
+    /// Start of the timeline.
     #[must_use]
     pub fn begins(&self) -> Timestamp {
         let began = self.tracks.iter().map(|track| track.began);

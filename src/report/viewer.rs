@@ -15,17 +15,17 @@ use crate::diagnosis::timing::Timing;
 use crate::diagnosis::trends::growth::{self, Exhausted, Grower, Growth};
 
 /// Maximum number of ranks listed in `waits_for`; the others are counted.
-const NAMED: usize = 64;
+const MAX_NAMED: usize = 64;
 /// Maximum number of missing ranks that are checked for being needed by a call.
-const SORTED: usize = 1024;
+const MAX_CHECKED: usize = 1024;
 /// Maximum number of frames sent per stack, from the innermost.
-const FRAMES: usize = 48;
+const MAX_FRAMES: usize = 48;
 /// Maximum number of latest sequence numbers sent per group.
-const SEQS: usize = 16;
+const MAX_SEQS: usize = 16;
 /// Maximum number of calls sent per group.
-const CALLS: usize = 4096;
+const MAX_CALLS: usize = 4096;
 /// Maximum number of calls sent for all groups together.
-const ALL_CALLS: usize = 32_768;
+const MAX_ALL_CALLS: usize = 32_768;
 
 /// State shown by viewers in addition to the report.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,16 +39,16 @@ impl Detail {
     #[must_use]
     pub fn of(model: &Model, now: Timestamp) -> Self {
         let mut missing = BTreeMap::new();
-        let late = late(model);
+        let lateness = recent_lateness(model);
         let growers = growth::growers(model);
         let ranks = model.ranks.keys().filter_map(|&rank| {
             let process = model.process_of(rank)?;
             let mut detail = rank_detail(model, now, rank, process, &growers, &mut missing);
-            detail.late_us = late.get(&rank).map(|&(_, late)| late);
+            detail.late_us = lateness.get(&rank).map(|&(_, late_us)| late_us);
             Some((rank, detail))
         });
         let ranks = ranks.collect();
-        let mut room = ALL_CALLS;
+        let mut room = MAX_ALL_CALLS;
         let groups = model
             .groups()
             .map(|group| (group.id.0, group_status(group, &mut room)))
@@ -112,33 +112,33 @@ impl Sent {
     }
 }
 
-/// Entries of `now` that differ from `told`, recorded as sent.
-fn changed<T: Clone + PartialEq>(told: &mut BTreeMap<u32, T>, now: &BTreeMap<u32, T>) -> Vec<T> {
+/// Entries of `now` that differ from `sent`, recorded as sent.
+fn changed<T: Clone + PartialEq>(sent: &mut BTreeMap<u32, T>, now: &BTreeMap<u32, T>) -> Vec<T> {
     let mut new = Vec::new();
     for (number, it) in now {
-        if told.get(number) != Some(it) {
-            told.insert(*number, it.clone());
+        if sent.get(number) != Some(it) {
+            sent.insert(*number, it.clone());
             new.push(it.clone());
         }
     }
     new
 }
 
-/// How late each rank recently arrived after the first rank, in microseconds, in the largest of its
-/// groups; and the size of that group.
-fn late(model: &Model) -> BTreeMap<u32, (usize, u64)> {
-    let mut late = BTreeMap::new();
+/// Recent delay of each rank after the first rank of the largest of its groups, in microseconds, and
+/// the size of that group.
+fn recent_lateness(model: &Model) -> BTreeMap<u32, (usize, u64)> {
+    let mut lateness = BTreeMap::new();
     for group in model.groups() {
         let size = group.info.key.members.len();
         for (&rank, member) in &group.members {
             let Some(by) = member.late else { continue };
-            let known = late.entry(rank).or_insert((0, 0));
+            let known = lateness.entry(rank).or_insert((0, 0));
             if size > known.0 {
                 *known = (size, by.as_micros() as u64);
             }
         }
     }
-    late
+    lateness
 }
 
 /// Ranks missing at a sequence number of a group, computed once for all ranks that wait there.
@@ -153,8 +153,8 @@ fn rank_detail(
     missing: &mut Missing,
 ) -> v1::RankDetail {
     let mut waits_for = waits_for(model, now, rank, process, missing);
-    let waits_for_more = waits_for.len().saturating_sub(NAMED) as u32;
-    waits_for.truncate(NAMED);
+    let waits_for_more = waits_for.len().saturating_sub(MAX_NAMED) as u32;
+    waits_for.truncate(MAX_NAMED);
     // Stacks taken before the latest record are outdated.
     let is_there = |stacks: &&Arc<Stacks>| stacks.at >= process.last_at;
     let stacks = process.stacks.last().filter(is_there);
@@ -171,7 +171,7 @@ fn rank_detail(
         records: process.records,
         records_lost: process.lost,
         stack: main
-            .map(|main| main.python.iter().take(FRAMES).map(v1::Where::from))
+            .map(|main| main.python.iter().take(MAX_FRAMES).map(v1::Where::from))
             .map(Iterator::collect)
             .unwrap_or_default(),
         stack_unix_ns: stacks.map_or(0, |stacks| stacks.at.0),
@@ -205,7 +205,7 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<v1:
             value: gauge.latest,
             peak: gauge.peak,
             limit,
-            growth: grows.map(|(growth, end)| grown(gauge.latest, &growth, end)),
+            growth: grows.map(|(growth, end)| growth_of(gauge.latest, &growth, end)),
         }));
     };
     for (number, device) in &memory.devices {
@@ -265,7 +265,7 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<v1:
 }
 
 /// Growth of a value, and its value at the expected end.
-fn grown(value: u64, growth: &Growth, end: Option<Exhausted>) -> v1::Growth {
+fn growth_of(value: u64, growth: &Growth, end: Option<Exhausted>) -> v1::Growth {
     let slope = growth.trend.slope;
     let end = end.map(|end| v1::GrowthEnd {
         value: value + (slope * end.steps) as u64,
@@ -315,7 +315,7 @@ fn waits_for(
                 let missing = missing
                     .entry((id, seq))
                     .or_insert_with(|| model.missing(group, seq));
-                let sorted = &missing[..missing.len().min(SORTED)];
+                let sorted = &missing[..missing.len().min(MAX_CHECKED)];
                 ranks.extend(joined.map(|it| it.needs(rank, sorted)).unwrap_or_default());
             }
             Some(Target::Message(id, post)) => {
@@ -361,15 +361,15 @@ fn calls(group: &Group, room: &mut usize) -> Vec<v1::CallsAt> {
     let mut seqs: Vec<u64> = known.filter(|&seq| seq > 0).collect();
     seqs.sort_unstable();
     seqs.dedup();
-    let latest = seqs.len().saturating_sub(SEQS);
+    let latest = seqs.len().saturating_sub(MAX_SEQS);
     let telling = group.first_open().into_iter().chain(group.diverged);
     let mut wanted: Vec<u64> = telling.filter(|seq| seqs.contains(seq)).collect();
     wanted.extend(seqs.iter().skip(latest).rev());
-    let mut left = CALLS.min(*room);
-    let mut told: BTreeMap<u64, v1::CallsAt> = BTreeMap::new();
+    let mut left = MAX_CALLS.min(*room);
+    let mut sent: BTreeMap<u64, v1::CallsAt> = BTreeMap::new();
     for seq in wanted {
         let join = group.join(seq).or_else(|| group.entered.get(&seq));
-        let Some(join) = join.filter(|_| !told.contains_key(&seq) && left > 0) else {
+        let Some(join) = join.filter(|_| !sent.contains_key(&seq) && left > 0) else {
             continue;
         };
         let calls: Vec<v1::RankCall> = join
@@ -379,7 +379,7 @@ fn calls(group: &Group, room: &mut usize) -> Vec<v1::CallsAt> {
             .collect();
         left -= calls.len();
         *room -= calls.len();
-        told.insert(
+        sent.insert(
             seq,
             v1::CallsAt {
                 seq,
@@ -389,7 +389,7 @@ fn calls(group: &Group, room: &mut usize) -> Vec<v1::CallsAt> {
             },
         );
     }
-    told.into_values().collect()
+    sent.into_values().collect()
 }
 
 fn call(rank: u32, joined: &JoinedCall) -> v1::RankCall {
@@ -412,14 +412,14 @@ mod tests {
     #[test]
     fn viewer_gets_everything_once_and_then_changes() {
         let mut report = report();
-        let mut told = Sent::default();
-        let first = told.update(&report, None, Timestamp(1), false);
+        let mut sent = Sent::default();
+        let first = sent.update(&report, None, Timestamp(1), false);
         assert!(first.findings_changed && first.findings.len() == 1 && first.ranks.len() == 3);
-        let second = told.update(&report, None, Timestamp(2), false);
+        let second = sent.update(&report, None, Timestamp(2), false);
         assert!(!second.findings_changed && second.findings.is_empty() && second.ranks.is_empty());
         report.ranks[1].step += 1;
         report.findings.clear();
-        let third = told.update(&report, None, Timestamp(3), true);
+        let third = sent.update(&report, None, Timestamp(3), true);
         assert!(third.findings_changed && third.findings.is_empty() && third.ended);
         let ranks: Vec<u32> = third.ranks.iter().map(|it| it.rank).collect();
         assert_eq!(ranks, [1]);
@@ -446,14 +446,14 @@ mod tests {
             used: 7000,
             limit: 9000,
         };
-        let told = grown(5000, &growth, Some(growth.until(room)));
-        assert_eq!((told.from_step, told.to_step), (5, 45));
-        let end = told.end.unwrap();
+        let sent = growth_of(5000, &growth, Some(growth.until(room)));
+        assert_eq!((sent.from_step, sent.to_step), (5, 45));
+        let end = sent.end.unwrap();
         // 20 steps remained two steps ago.
         assert_eq!((end.steps, end.value), (18, 6800));
         assert_eq!((end.least, end.most), (15, Some(22)));
         assert_eq!(end.of, "its control group");
-        assert_eq!(grown(5000, &growth, None).end, None);
+        assert_eq!(growth_of(5000, &growth, None).end, None);
     }
 
     #[test]
@@ -467,9 +467,9 @@ mod tests {
             ranks: [(3, detail(records))].into(),
             groups: [(0, v1::GroupStatus::default())].into(),
         };
-        let mut told = Sent::default();
+        let mut sent = Sent::default();
         let mut counts = |detail: &Detail| {
-            let update = told.update(&report(), Some(detail), Timestamp(1), false);
+            let update = sent.update(&report(), Some(detail), Timestamp(1), false);
             (update.details.len(), update.groups.len())
         };
         assert_eq!(counts(&of(1)), (1, 1));

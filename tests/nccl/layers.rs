@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::{Ran, comm_memory, library, records};
+use super::{JobResult, comm_memory, library, records};
 use crate::doubles::Doubles;
 use crate::support::jobs::venv;
 use crate::support::process::{program, run_to_end};
@@ -13,12 +13,17 @@ use crate::support::report::leading;
 const JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/jobs/layers/job.py");
 
 /// Runs a scenario of `jobs/layers/job.py` with three ranks.
-fn job(scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> {
+fn job(scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<JobResult> {
     job_seen("always", scenario, kind, environment)
 }
 
 /// Like [`job`], with a value for `run --nccl`.
-fn job_seen(nccl: &str, scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> {
+fn job_seen(
+    nccl: &str,
+    scenario: &str,
+    kind: &str,
+    environment: &[(&str, &str)],
+) -> Option<JobResult> {
     let (doubles, venv) = (Doubles::get()?, venv()?);
     static LATER: OnceLock<PathBuf> = OnceLock::new();
     let later = LATER.get_or_init(|| {
@@ -43,7 +48,7 @@ fn job_seen(nccl: &str, scenario: &str, kind: &str, environment: &[(&str, &str)]
     let finished = run_to_end(run);
     let kept = dir.path().join("kept");
     let report = std::fs::read(kept.join("report.json")).unwrap();
-    Some(Ran {
+    Some(JobResult {
         finished,
         report: serde_json::from_slice(&report).unwrap(),
         records: records(&kept.join("journal.ddpj")),

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::process::program;
 
 /// Time limit for an expected event.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A standing coordinator with a directory of reports; killed when the test ends.
 pub(crate) struct Coordinator {
@@ -58,7 +58,7 @@ impl Coordinator {
                 "reports",
             ])
             .stdout(Stdio::piped())
-            .stderr(fs::File::create(scratch.path().join("said")).unwrap());
+            .stderr(fs::File::create(scratch.path().join("stderr")).unwrap());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap())
@@ -86,8 +86,8 @@ impl Coordinator {
     }
 
     /// Its standard error so far.
-    pub(crate) fn said(&self) -> String {
-        fs::read_to_string(self.scratch.path().join("said")).unwrap()
+    pub(crate) fn stderr(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("stderr")).unwrap()
     }
 
     /// The reports about jobs with this name, oldest first.
@@ -118,10 +118,10 @@ impl Coordinator {
                 return report;
             }
             assert!(
-                started.elapsed() < PATIENCE,
+                started.elapsed() < TIMEOUT,
                 "condition not met: {:#?}\n{}",
                 self.reports(job),
-                self.said()
+                self.stderr()
             );
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -136,7 +136,7 @@ impl Coordinator {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(started.elapsed() < PATIENCE, "it does not exit");
+            assert!(started.elapsed() < TIMEOUT, "no exit");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for a program, which is then killed with its process group, and for an expected
 /// event.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Path of the `ddp-doctor` under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
@@ -19,13 +19,13 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
 /// A command for `ddp-doctor` in this directory, without inherited `DDP_DOCTOR*` variables.
 pub(crate) fn program(dir: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
-    without_our_variables(&mut command);
+    without_own_variables(&mut command);
     command.current_dir(dir);
     command
 }
 
 /// Removes every `DDP_DOCTOR*` variable from the command's environment.
-pub(crate) fn without_our_variables(command: &mut Command) {
+pub(crate) fn without_own_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("DDP_DOCTOR") {
             command.env_remove(name);
@@ -38,7 +38,7 @@ pub(crate) fn without_our_variables(command: &mut Command) {
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        assert!(started.elapsed() < TIMEOUT, "never: {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -72,9 +72,9 @@ pub(crate) fn run_to_end(mut command: Command) -> Finished {
     let stderr = read(Box::new(child.stderr.take().unwrap()));
     let (done, ended) = channel::<()>();
     let watchdog = thread::spawn(move || {
-        let in_time = ended.recv_timeout(PATIENCE).is_ok();
+        let in_time = ended.recv_timeout(TIMEOUT).is_ok();
         if !in_time {
-            // On SIGTERM the program ends what it started; SIGKILL does not give it the chance.
+            // On SIGTERM the program ends its children; SIGKILL does not allow that.
             for signal in ["-TERM", "-KILL"] {
                 let group = format!("-{group}");
                 Command::new("kill")
@@ -96,7 +96,7 @@ pub(crate) fn run_to_end(mut command: Command) -> Finished {
         stdout,
         stderr,
     };
-    assert!(in_time, "did not end within {PATIENCE:?}\n{finished}");
+    assert!(in_time, "did not end within {TIMEOUT:?}\n{finished}");
     finished
 }
 

@@ -10,17 +10,17 @@ use std::sync::{Mutex, PoisonError};
 use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
-use super::process::{eventually, program, without_our_variables};
+use super::process::{eventually, program, without_own_variables};
 use super::programs::training;
 
 /// Files that jobs wait for.
-const AWAITED: [&str; 3] = ["go", "flood", "stop"];
+const GATE_FILES: [&str; 3] = ["go", "flood", "stop"];
 
 /// Writes its environment to the file `env`, waits for the file `go`, and starts a program.
 const GATE: &str =
     "env >env.new; mv env.new env; until [ -e go ]; do sleep 0.05; done; exec \"$0\" \"$@\"";
 
-/// What a job prints, and its exit status as a shell reports it.
+/// Standard output of a job, and its exit status as reported by a shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct JobResult {
     status: Option<i32>,
@@ -39,11 +39,11 @@ impl JobResult {
     /// Runs a command without ddp-doctor. All files that it may wait for exist.
     fn without_ddp_doctor(command: &[String]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in AWAITED {
+        for name in GATE_FILES {
             fs::write(dir.path().join(name), "").unwrap();
         }
         let mut alone = Command::new(&command[0]);
-        without_our_variables(&mut alone);
+        without_own_variables(&mut alone);
         let output = alone
             .args(&command[1..])
             .current_dir(dir.path())
@@ -108,7 +108,7 @@ impl HealthyJob {
             .args(&command)
             .stdin(Stdio::null())
             .stdout(create("printed"))
-            .stderr(create("said"))
+            .stderr(create("stderr"))
             .process_group(0)
             .spawn()
             .unwrap();
@@ -150,9 +150,9 @@ impl HealthyJob {
         });
     }
 
-    /// What the job and `run` printed on standard error.
-    pub(crate) fn said(&self) -> String {
-        fs::read_to_string(self.file("said")).unwrap()
+    /// Standard error of the job and of `run`.
+    pub(crate) fn stderr(&self) -> String {
+        fs::read_to_string(self.file("stderr")).unwrap()
     }
 
     /// Sends a signal to `run`.
@@ -165,11 +165,11 @@ impl HealthyJob {
     /// report.
     #[track_caller]
     pub(crate) fn assert_same_result(&mut self) -> Report {
-        AWAITED.iter().for_each(|name| self.create(name));
+        GATE_FILES.iter().for_each(|name| self.create(name));
         eventually("the job ends", || self.run.try_wait().unwrap().is_some());
         let status = self.run.wait().unwrap();
         let printed = fs::read(self.file("printed")).unwrap();
-        println!("{}", self.said());
+        println!("{}", self.stderr());
         assert_same_result(&self.command, status.code(), printed);
         self.report().unwrap()
     }

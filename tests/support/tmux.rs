@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time limit for an expected screen.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A terminal that runs a shell; the server is killed when the test ends.
 pub(crate) struct Terminal(String);
@@ -39,7 +39,7 @@ impl Terminal {
         Some(terminal)
     }
 
-    /// Types a line and Enter.
+    /// Types a line and presses Enter.
     pub(crate) fn line(&self, text: &str) {
         self.tmux(&["send-keys", "-l", text]);
         self.key("Enter");
@@ -62,7 +62,7 @@ impl Terminal {
     }
 
     /// Expands a tmux format such as `#{alternate_on}`.
-    pub(crate) fn asked(&self, format: &str) -> String {
+    pub(crate) fn format(&self, format: &str) -> String {
         let output = self.tmux(&["display-message", "-p", format]);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
@@ -76,7 +76,7 @@ impl Terminal {
             if is_so(&screen) {
                 return screen;
             }
-            assert!(started.elapsed() < PATIENCE, "never {what}:\n{screen}");
+            assert!(started.elapsed() < TIMEOUT, "never {what}:\n{screen}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }

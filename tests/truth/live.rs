@@ -15,7 +15,7 @@ use crate::program::{Case, Launcher, Variant};
 use crate::programs;
 use crate::support::artifact;
 use crate::support::jobs::{jobs, launch, variant, variants, venv};
-use crate::support::process::{program, run_to_end, without_our_variables};
+use crate::support::process::{program, run_to_end, without_own_variables};
 
 /// A finished live run and its directory.
 pub(crate) struct Run {
@@ -37,7 +37,7 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     let truth = &case.truth;
     let scratch = tempfile::tempdir().unwrap();
     let mut command = command(case)?;
-    without_our_variables(&mut command);
+    without_own_variables(&mut command);
     command.current_dir(scratch.path());
     command.args(["run", "--run-dir", "run", "--report", "report.json"]);
     // A job that ends by itself gets the time to do so.

@@ -8,9 +8,9 @@ use ddp_doctor_proto::v1;
 use super::ranks::share;
 
 /// Maximum number of cells in the summary of a group: more than fit on a screen.
-const CELLS: usize = 4096;
+const MAX_CELLS: usize = 4096;
 /// Maximum number of groups kept.
-const MOST: usize = 16_384;
+const MAX_GROUPS: usize = 16_384;
 
 /// A group.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +93,7 @@ impl Group {
             seqs: status.calls.into_iter().map(Seq::from).collect(),
             cells: Vec::new(),
         };
-        let cells = group.ranks.len().min(CELLS);
+        let cells = group.ranks.len().min(MAX_CELLS);
         let worst = |cell| {
             let of = share(group.ranks.len(), cells, cell);
             of.map(|member| group.lag(member)).max().flatten()
@@ -114,7 +114,7 @@ impl Group {
     /// The most relevant sequence number: the first mismatch, otherwise the first call that a
     /// member has not made.
     #[must_use]
-    pub fn telling_seq(&self) -> Option<u64> {
+    pub fn relevant_seq(&self) -> Option<u64> {
         let first_open = (self.back < self.front).then_some(self.back + 1);
         let telling = self.diverged.or(first_open);
         let known = telling.filter(|&seq| self.seqs.iter().any(|it| it.seq == seq));
@@ -173,7 +173,7 @@ impl Groups {
             return;
         }
         for status in groups {
-            if self.by_number.len() < MOST || self.by_number.contains_key(&status.number) {
+            if self.by_number.len() < MAX_GROUPS || self.by_number.contains_key(&status.number) {
                 self.by_number.insert(status.number, Group::from(status));
             }
         }

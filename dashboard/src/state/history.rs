@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 /// Sampling interval at the beginning of a job.
-const BEGIN: Duration = Duration::from_millis(250);
+const FIRST_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Times at which samples are taken.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl Moments {
     pub(super) const fn new(most: usize) -> Self {
         Self {
             times: Vec::new(),
-            every: BEGIN,
+            every: FIRST_INTERVAL,
             most,
         }
     }

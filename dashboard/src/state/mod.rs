@@ -25,7 +25,7 @@ pub struct State {
     pub job: Job,
     /// Verdict, as received.
     pub verdict: String,
-    /// The evidence on which the diagnosis rests.
+    /// The evidence for the diagnosis.
     pub evidence: Evidence,
     /// Findings, initiating ones first.
     pub findings: Vec<Rc<Finding>>,
@@ -39,8 +39,8 @@ pub struct State {
     pub ended: bool,
     /// State of the connection.
     pub link: Link,
-    /// When the connection was lost; `None`: it is not lost.
-    pub blind_since: Option<Timestamp>,
+    /// Time the connection was lost; `None` while connected.
+    pub disconnected_since: Option<Timestamp>,
     /// Records per second between the latest updates.
     pub records_per_second: Option<u64>,
     /// Incremented by every change.
@@ -54,7 +54,7 @@ impl State {
     pub fn apply(&mut self, update: v1::Update) {
         self.version += 1;
         if std::mem::take(&mut self.stale) {
-            self.forget();
+            self.clear();
         }
         let at = Timestamp(update.unix_ns);
         if let Some(job) = update.job {
@@ -84,10 +84,10 @@ impl State {
     }
 
     /// Discards the state of the job.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self {
             link: std::mem::take(&mut self.link),
-            blind_since: self.blind_since,
+            disconnected_since: self.disconnected_since,
             version: self.version + 1,
             ..Self::default()
         };
@@ -98,17 +98,17 @@ impl State {
         self.version += 1;
         match &link {
             Link::Lost { .. } => {
-                self.blind_since.get_or_insert(now);
+                self.disconnected_since.get_or_insert(now);
             }
             Link::Live => {
-                self.blind_since = None;
+                self.disconnected_since = None;
                 self.stale = true;
             }
             Link::Recorded => {
-                self.blind_since = None;
+                self.disconnected_since = None;
                 self.stale = true;
             }
-            Link::Connecting => self.blind_since = None,
+            Link::Connecting => self.disconnected_since = None,
         }
         self.link = link;
     }
@@ -119,7 +119,7 @@ impl State {
         self.at.0 > 0
     }
 
-    /// The verdict, if this version knows the word.
+    /// The verdict; `None` if this version does not support it.
     #[must_use]
     pub fn known_verdict(&self) -> Option<Verdict> {
         Verdict::from_word(&self.verdict)
@@ -217,14 +217,14 @@ mod tests {
         state.connected(lost(), Timestamp(50));
         state.connected(lost(), Timestamp(60));
         assert_eq!(
-            state.blind_since,
+            state.disconnected_since,
             Some(Timestamp(50)),
-            "since the first time"
+            "since the first loss"
         );
         state.connected(Link::Live, Timestamp(70));
-        assert_eq!((state.blind_since, state.ranks.len()), (None, 2));
+        assert_eq!((state.disconnected_since, state.ranks.len()), (None, 2));
         state.apply(update(80, vec![rank(0, "running", 1)]));
-        assert_eq!(state.ranks.len(), 1, "the coordinator knows of one now");
+        assert_eq!(state.ranks.len(), 1, "the new connection reports one rank");
     }
 
     #[test]

@@ -10,13 +10,13 @@ use super::history::{Moments, halved};
 /// Maximum number of cells in the summary of all ranks: more than the width of any terminal.
 pub const STRIP: usize = 512;
 /// Maximum number of samples of a rank's state over the whole job.
-const MOMENTS: usize = 512;
+const MAX_STATE_SAMPLES: usize = 512;
 /// Maximum number of samples of a gauge over the whole job.
-const MEASURED: usize = 128;
+const MAX_GAUGE_SAMPLES: usize = 128;
 /// Maximum number of gauges per rank whose history is kept.
-const CURVES: usize = 10;
+const MAX_CURVES: usize = 10;
 /// Maximum number of ranks listed that were never seen.
-const MOST_MISSING: usize = 65_536;
+const MAX_MISSING: usize = 65_536;
 
 /// Health of a rank, from best to worst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +28,7 @@ pub enum Health {
     Exited,
     /// It has been waiting in a call for a noticeable time.
     Waiting,
-    /// Its state is unknown, or a word that this version does not know.
+    /// Its state is unknown, or not supported by this version.
     Unknown,
     /// It was never seen.
     Missing,
@@ -211,9 +211,9 @@ impl RankView {
     }
 
     fn sample_curves(&mut self, halve: bool, samples: usize) {
-        for gauge in self.detail.gauges.iter().take(CURVES) {
+        for gauge in self.detail.gauges.iter().take(MAX_CURVES) {
             let known = self.curves.iter().any(|curve| curve.name == gauge.name);
-            if !known && self.curves.len() < CURVES {
+            if !known && self.curves.len() < MAX_CURVES {
                 self.curves.push(Curve {
                     name: gauge.name.clone(),
                     values: Vec::new(),
@@ -250,8 +250,8 @@ impl Default for Ranks {
     fn default() -> Self {
         Self {
             list: Vec::new(),
-            moments: Moments::new(MOMENTS),
-            measured: Moments::new(MEASURED),
+            moments: Moments::new(MAX_STATE_SAMPLES),
+            measured: Moments::new(MAX_GAUGE_SAMPLES),
             counts: Default::default(),
             strip: Vec::new(),
             gauges: Vec::new(),
@@ -287,7 +287,7 @@ impl Ranks {
         &self.measured.times
     }
 
-    /// Takes the samples that are due.
+    /// Records the samples that are due.
     pub(super) fn sample(&mut self, at: Timestamp) {
         if let Some(due) = self.moments.due(at) {
             let samples = self.moments.times.len();
@@ -370,7 +370,7 @@ impl Ranks {
         // In ascending order new ranks are appended, which avoids moving others.
         statuses.sort_by_key(|status| status.rank);
         details.sort_by_key(|detail| detail.rank);
-        for &rank in evidence.missing_ranks.iter().take(MOST_MISSING) {
+        for &rank in evidence.missing_ranks.iter().take(MAX_MISSING) {
             self.entry(rank);
         }
         for status in statuses {
@@ -400,7 +400,7 @@ impl Ranks {
         self.longest_step_ms
     }
 
-    /// Summarizes all ranks once per update, so that frames need not.
+    /// Summarizes all ranks once per update, so that frames do not need to.
     pub(super) fn summarize(&mut self, culprits: &[u32]) {
         let measured = self.list.iter().find(|it| !it.detail.gauges.is_empty());
         let names = measured.map(|it| it.detail.gauges.iter().map(|it| it.name.clone()));

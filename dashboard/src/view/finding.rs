@@ -15,25 +15,25 @@ use crate::app::App;
 use crate::theme::Tone;
 
 /// Maximum number of findings listed at the top.
-const LISTED: usize = 5;
+const MAX_LISTED: usize = 5;
 /// Maximum number of rows of the finding.
-const SIDES: usize = 64;
+const MAX_ROWS: usize = 64;
 /// Number of source lines shown before and after a place.
-const AROUND: u32 = 3;
+const CONTEXT_LINES: u32 = 3;
 /// Maximum number of facts of a proof shown, and of parameters.
-const FACTS: usize = 32;
+const MAX_FACTS: usize = 32;
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let findings = app.state.findings.len();
     let Some(finding) = app.state.findings.get(app.finding).map(Rc::clone) else {
-        let text = "nothing was found";
+        let text = "no findings";
         buffer.put(area.x + 1, area.y + 1, area.width - 1, Line::raw(text));
         return;
     };
     let mut y = area.y;
     if findings > 1 {
-        let first = window(app.finding, findings, LISTED);
-        for index in (first..findings).take(LISTED) {
+        let first = window(app.finding, findings, MAX_LISTED);
+        for index in (first..findings).take(MAX_LISTED) {
             let line = listed(app, index);
             buffer.put(area.x + 1, y, area.width - 1, line);
             if index == app.finding {
@@ -99,7 +99,7 @@ fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
             lines.extend(part);
         }
     };
-    section(side_lines(app, app.finding, width, SIDES));
+    section(side_lines(app, app.finding, width, MAX_ROWS));
     section(sources(app));
     section(paragraphs(theme, "why", &finding.why, width));
     let mut advice = cause(app, finding, width);
@@ -117,7 +117,7 @@ fn sources(app: &mut App) -> Vec<Line<'static>> {
     let sides = app.sides(app.finding);
     let mut lines = Vec::new();
     for (place, ranks) in &sides.places {
-        let around = app.sources.around(place, AROUND);
+        let around = app.sources.around(place, CONTEXT_LINES);
         if around.is_empty() {
             continue;
         }
@@ -146,7 +146,7 @@ fn parameters(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> 
     let texts: Vec<String> = finding
         .parameters
         .iter()
-        .take(FACTS)
+        .take(MAX_FACTS)
         .map(|it| {
             let missing = words::rank_list(&it.missing_on);
             format!("{} {:?}, no gradient on rank {missing}", it.name, it.shape)
@@ -182,10 +182,10 @@ fn proof(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     };
     let kind = certificate.kind.to_string();
     let mut lines = labelled(app.theme, "proof", &kind, width);
-    for fact in certificate.facts.iter().take(FACTS) {
-        lines.extend(labelled(app.theme, "", &said(fact), width));
+    for fact in certificate.facts.iter().take(MAX_FACTS) {
+        lines.extend(labelled(app.theme, "", &fact_text(fact), width));
     }
-    let more = certificate.facts.len().saturating_sub(FACTS);
+    let more = certificate.facts.len().saturating_sub(MAX_FACTS);
     if more > 0 {
         lines.extend(labelled(
             app.theme,
@@ -198,7 +198,7 @@ fn proof(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
 }
 
 /// Text of a fact: "issued: rank 0, group 0, seq 24, call all_reduce …".
-fn said(fact: &Fact) -> String {
+fn fact_text(fact: &Fact) -> String {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(fact) else {
         return String::new();
     };

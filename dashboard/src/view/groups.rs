@@ -14,7 +14,7 @@ use crate::theme::{Theme, Tone};
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     if app.state.groups.is_empty() {
-        let text = "no process group was seen yet";
+        let text = "no process group yet";
         buffer.put(area.x + 1, area.y + 1, area.width - 1, Line::raw(text));
         return;
     }
@@ -138,11 +138,11 @@ fn heat(theme: Theme, lag: Option<u64>) -> Span<'static> {
 /// Calls of all members at a sequence number, equal calls grouped.
 fn calls(app: &App, group: &Group, width: usize) -> Vec<Line<'static>> {
     let theme = app.theme;
-    let wanted = app.seq.or_else(|| group.telling_seq());
+    let wanted = app.seq.or_else(|| group.relevant_seq());
     let Some(seq) = group.seqs.iter().find(|it| Some(it.seq) == wanted) else {
         let text = match group.front {
-            0 => "no call was made in it yet".to_owned(),
-            front => format!("all members have made their calls up to #{front}, and they agreed"),
+            0 => "no calls yet".to_owned(),
+            front => format!("all calls up to #{front} match"),
         };
         return vec![Line::styled(text, theme.style(Tone::Dim))];
     };
@@ -158,15 +158,15 @@ fn calls(app: &App, group: &Group, width: usize) -> Vec<Line<'static>> {
         ));
     }
     let of = format!(
-        "   {} of {} that are under way: ← →",
+        "   {} of {} in progress: ← →",
         at.unwrap_or_default() + 1,
         group.seqs.len()
     );
     head.push(Span::styled(of, theme.style(Tone::Dim)));
     let mut lines = vec![Line::from(head)];
     let rows = app
-        .kept
-        .parties(app.state.version, (group.number, seq.seq), || {
+        .cache
+        .calls_by_rank(app.state.version, (group.number, seq.seq), || {
             rows(app, group, seq)
         });
     let style = |_: usize, column: usize| match column {
@@ -182,40 +182,40 @@ fn calls(app: &App, group: &Group, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Ranks, state, place, call; the smallest group of ranks first, because it is the odd one.
+/// Ranks, state, place, call; the smallest group of ranks first, which is the unusual one.
 fn rows(app: &App, group: &Group, seq: &Seq) -> Vec<[String; 4]> {
-    let mut parties: Vec<(Vec<u32>, [String; 3])> = Vec::new();
+    let mut groups: Vec<(Vec<u32>, [String; 3])> = Vec::new();
     let mut join =
-        |rank: u32, cells: [String; 3]| match parties.iter_mut().find(|(_, it)| *it == cells) {
+        |rank: u32, cells: [String; 3]| match groups.iter_mut().find(|(_, it)| *it == cells) {
             Some((ranks, _)) => ranks.push(rank),
-            None => parties.push((vec![rank], cells)),
+            None => groups.push((vec![rank], cells)),
         };
     let unknown = seq.more > 0;
     for (member, &rank) in group.ranks.iter().enumerate() {
         let cells = match (seq.of(rank), group.lag(member)) {
-            (Some(call), _) => called(app, call),
+            (Some(call), _) => call_cells(app, call),
             (None, None) => ["never seen".into(), String::new(), String::new()],
             (None, Some(_)) if group.issued[member] < seq.seq => {
-                let last = format!("has come to #{}", group.issued[member]);
+                let last = format!("at #{}", group.issued[member]);
                 ["NOT THERE".into(), String::new(), last]
             }
             (None, Some(_)) if unknown => continue,
-            (None, Some(_)) => ["has gone on".into(), String::new(), String::new()],
+            (None, Some(_)) => ["past this call".into(), String::new(), String::new()],
         };
         join(rank, cells);
     }
-    for (ranks, _) in &mut parties {
+    for (ranks, _) in &mut groups {
         ranks.sort_unstable();
     }
-    parties.sort_by_key(|(ranks, _)| (ranks.len(), ranks.first().copied()));
+    groups.sort_by_key(|(ranks, _)| (ranks.len(), ranks.first().copied()));
     let row = |(ranks, [state, place, call]): (Vec<u32>, [String; 3])| {
         let shown: String = words::rank_list(&ranks).chars().take(40).collect();
         [format!("rank {shown}"), state, place, call]
     };
-    parties.into_iter().map(row).collect()
+    groups.into_iter().map(row).collect()
 }
 
-fn called(app: &App, call: &RankCall) -> [String; 3] {
+fn call_cells(app: &App, call: &RankCall) -> [String; 3] {
     let state = match call.state {
         CallState::Waiting => "waiting",
         CallState::Issued | CallState::NotIssued => "issued",

@@ -18,7 +18,7 @@ pub(super) fn draw(app: &App, area: Rect, buffer: &mut Buffer) {
         let key = format!("{:<18}", keys.join(" "));
         lines.push(Line::from(vec![
             Span::styled(key, theme.style(Tone::Label)),
-            Span::raw(binding.says),
+            Span::raw(binding.description),
         ]));
     }
     let mut legend = vec![Line::styled("marks", theme.style(Tone::Label))];

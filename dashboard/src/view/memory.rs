@@ -17,18 +17,18 @@ use crate::state::{RankView, share};
 use crate::theme::Tone;
 
 /// Height of the large curve, in lines.
-const HIGH: u16 = 8;
+const CURVE_LINES: u16 = 8;
 /// Width of the labels before it, in columns.
 const LABEL: u16 = 11;
 /// Range of the share of the forecast in the curve, in percent. Within it the forecast gets the
 /// share that its time has in the whole.
-const TO_COME: (f64, f64) = (15.0, 70.0);
+const FORECAST_SHARE: (f64, f64) = (15.0, 70.0);
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let gauges = app.state.ranks.gauges();
     app.gauge = app.gauge.min(gauges.len().saturating_sub(1));
     let Some(name) = gauges.get(app.gauge).cloned() else {
-        let text = "nothing was measured of any rank yet";
+        let text = "no memory measured yet";
         buffer.put(area.x + 1, area.y + 1, area.width - 1, Line::raw(text));
         return;
     };
@@ -58,7 +58,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let Some(gauge) = shown.gauge(&name) else {
         return;
     };
-    let high = HIGH.min(area.height / 3);
+    let high = CURVE_LINES.min(area.height / 3);
     let chart = Rect {
         x: area.x + 1,
         y: area.y + 2,
@@ -66,11 +66,11 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         height: high,
     };
     let cells = usize::from(chart.width.saturating_sub(LABEL + 1));
-    let to_come = cells_to_come(app, shown, gauge, cells);
-    large_curve(app, shown.curve(&name), gauge, to_come, chart, buffer);
+    let forecast = forecast_cells(app, shown, gauge, cells);
+    large_curve(app, shown.curve(&name), gauge, forecast, chart, buffer);
     let title = match first_to_end {
         Some(_) => format!("rank {}", shown.rank()),
-        None => format!("rank {}, of all the one with the most", shown.rank()),
+        None => format!("rank {}, the highest of all ranks", shown.rank()),
     };
     let y = area.y + 2 + high;
     let width = usize::from(area.width) - 2;
@@ -78,7 +78,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         area.x + 1,
         y,
         area.width - 1,
-        axis(app, &title, gauge, to_come, width),
+        axis(app, &title, gauge, forecast, width),
     );
     if let Some(text) = grows(gauge) {
         let text = format!("rank {}: {text}", shown.rank());
@@ -158,15 +158,15 @@ fn grows(gauge: &v1::Gauge) -> Option<String> {
 }
 
 /// Number of cells, out of `cells`, for the forecast.
-fn cells_to_come(app: &App, view: &RankView, gauge: &v1::Gauge, cells: usize) -> usize {
+fn forecast_cells(app: &App, view: &RankView, gauge: &v1::Gauge, cells: usize) -> usize {
     let Some(end) = end_of(gauge) else { return 0 };
     let times = app.state.ranks.measured();
     let first = times.first().copied().unwrap_or_default();
     let so_far = app.state.at.since(first).as_millis() as f64;
     let steps = end.most.unwrap_or(end.steps).max(end.steps);
-    let to_come = steps as f64 * view.step_ms.unwrap_or(0) as f64;
-    let share = 100.0 * to_come / (so_far + to_come).max(1.0);
-    (cells as f64 * share.clamp(TO_COME.0, TO_COME.1) / 100.0) as usize
+    let forecast = steps as f64 * view.step_ms.unwrap_or(0) as f64;
+    let share = 100.0 * forecast / (so_far + forecast).max(1.0);
+    (cells as f64 * share.clamp(FORECAST_SHARE.0, FORECAST_SHARE.1) / 100.0) as usize
 }
 
 /// Indexes of the ranks with a gauge, the highest value first.
@@ -182,16 +182,16 @@ fn order(app: &App, name: &str) -> Rc<(usize, Vec<u32>)> {
         (app.gauge, order)
     };
     let version = app.state.version;
-    app.kept.memory.get(version, |it| it.0 == app.gauge, make)
+    app.cache.memory.get(version, |it| it.0 == app.gauge, make)
 }
 
-/// Draws a curve of several lines from zero to its highest value, and in the last `to_come` cells
+/// Draws a curve of several lines from zero to its highest value, and in the last `forecast` cells
 /// the forecast up to the limit.
 fn large_curve(
     app: &App,
     values: &[f32],
     gauge: &v1::Gauge,
-    to_come: usize,
+    forecast: usize,
     area: Rect,
     buffer: &mut Buffer,
 ) {
@@ -222,7 +222,7 @@ fn large_curve(
         buffer.put(area.x, y, LABEL, Line::styled(label, theme.style(tone)));
     }
     let cells = usize::from(area.width.saturating_sub(LABEL + 1));
-    let room = cells.saturating_sub(to_come);
+    let room = cells.saturating_sub(forecast);
     if values.is_empty() || room == 0 {
         return;
     }
@@ -254,9 +254,9 @@ fn large_curve(
     }
     let Some(end) = end else { return };
     let last = end.most.unwrap_or(end.steps).max(end.steps).max(1) as f32;
-    let step_of = |cell: usize| (cell + 1) as f32 / to_come as f32 * last;
+    let step_of = |cell: usize| (cell + 1) as f32 / forecast as f32 * last;
     let per_step = (limit - gauge.value as f32) / end.steps.max(1) as f32;
-    for cell in 0..to_come {
+    for cell in 0..forecast {
         let step = step_of(cell);
         let value = per_step.mul_add(step, gauge.value as f32).min(limit);
         put(room + cell, row_of(value), "·", Tone::Warn);
@@ -268,7 +268,7 @@ fn large_curve(
 }
 
 /// The axis below the curve: first and last time, title, and the last step of the forecast.
-fn axis(app: &App, title: &str, gauge: &v1::Gauge, to_come: usize, width: usize) -> Line<'static> {
+fn axis(app: &App, title: &str, gauge: &v1::Gauge, forecast: usize, width: usize) -> Line<'static> {
     let times = app.state.ranks.measured();
     let first = times.first().copied().unwrap_or_default();
     let (from, to) = (clock(first), clock(app.state.at));
@@ -278,11 +278,11 @@ fn axis(app: &App, title: &str, gauge: &v1::Gauge, to_come: usize, width: usize)
         let last = end.most.unwrap_or(end.steps);
         format!("step {}", step.saturating_add(last))
     });
-    let until = until.filter(|it| it.len() < to_come).unwrap_or_default();
-    let used = 11 + from.len() + to.len() + title.chars().count() + 1 + to_come;
+    let until = until.filter(|it| it.len() < forecast).unwrap_or_default();
+    let used = 11 + from.len() + to.len() + title.chars().count() + 1 + forecast;
     let gap = width.saturating_sub(used) / 2;
     let text = format!(
-        "{:11}{from}{:gap$}{title}{:gap$}{to}{until:>to_come$}",
+        "{:11}{from}{:gap$}{title}{:gap$}{to}{until:>forecast$}",
         "", "", ""
     );
     Line::styled(text, app.theme.style(Tone::Dim))

@@ -176,10 +176,10 @@ fn head(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
     let word = Line::styled(word, theme.style(tone));
     buffer.put(area.right().saturating_sub(right), area.y, right, word);
     let mut used = 1;
-    if let (Some(since), Link::Lost { why }) = (state.blind_since, &state.link) {
+    if let (Some(since), Link::Lost { why }) = (state.disconnected_since, &state.link) {
         let for_ms = app.now.since(since).as_millis() as u64;
         let text = format!(
-            " blind since {} ({}): {}; trying again",
+            " disconnected since {} ({}): {}; retrying",
             clock(since),
             duration(for_ms / 1000 * 1000),
             plain(why)
@@ -218,8 +218,8 @@ fn player(app: &App, width: u16) -> Line<'static> {
     let whole = last.since(first).as_secs_f64().max(1e-9);
     let cell = |share: f64| (share * cells.saturating_sub(1) as f64) as usize;
     let mut bar = vec!['─'; cells];
-    for turn in replay.turns() {
-        if let Some(place) = bar.get_mut(cell(turn)) {
+    for change in replay.changes() {
+        if let Some(place) = bar.get_mut(cell(change)) {
             *place = '!';
         }
     }
@@ -262,7 +262,7 @@ fn keys_line(app: &App, all: bool) -> Line<'static> {
         let key = format!(" {} ", key.unwrap_or_default());
         spans.push(Span::styled(key, key_style));
         if all || is_here || !is_screen {
-            spans.push(Span::styled(format!("{} ", binding.says), style));
+            spans.push(Span::styled(format!("{} ", binding.description), style));
         }
     }
     Line::from(spans)

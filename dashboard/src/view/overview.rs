@@ -16,11 +16,11 @@ use crate::state::Health;
 use crate::theme::{Theme, Tone};
 
 /// Maximum width of text: wider lines are hard to read.
-const WIDEST: usize = 120;
+const MAX_TEXT_COLUMNS: usize = 120;
 /// Maximum number of rows of a finding; the finding screen shows all rows.
-const SIDES: usize = 8;
+const MAX_ROWS: usize = 8;
 /// Maximum number of other findings listed.
-const OTHERS: usize = 6;
+const MAX_OTHERS: usize = 6;
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let width = usize::from(area.width).saturating_sub(2);
@@ -29,7 +29,12 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let mut lines = vec![first(app)];
     if let Some(leading) = app.state.reason().map(Rc::clone) {
         let left = room.saturating_sub(below.len() + 2);
-        lines.extend(leading_lines(app, &leading, width.min(WIDEST), left));
+        lines.extend(leading_lines(
+            app,
+            &leading,
+            width.min(MAX_TEXT_COLUMNS),
+            left,
+        ));
     }
     lines.push(Line::default());
     lines.extend(below);
@@ -88,10 +93,10 @@ fn pace(app: &App) -> String {
             .map(|ms| format!("{} a step", duration(ms))),
     );
     if ranks.is_empty() {
-        parts.push("no rank was seen yet".into());
+        parts.push("no rank has joined yet".into());
     }
     if parts.is_empty() {
-        parts.push("nothing wrong was found".into());
+        parts.push("no problems found".into());
     }
     parts.join(" · ")
 }
@@ -113,7 +118,7 @@ fn leading_lines(
     let mut parts = [
         summary.collect(),
         vec![context],
-        side_lines(app, 0, width, SIDES),
+        side_lines(app, 0, width, MAX_ROWS),
         paragraphs(theme, "why", &finding.why, width),
         cause(app, finding, width),
         paragraphs(theme, "fix", &finding.next, width),
@@ -237,7 +242,7 @@ fn others(app: &App) -> Vec<Line<'static>> {
     let others = app.state.findings.iter().skip(usize::from(leads));
     let mut lines: Vec<Line<'static>> = others
         .clone()
-        .take(OTHERS)
+        .take(MAX_OTHERS)
         .map(|finding| {
             let tone = match finding.severity {
                 Severity::Note => Tone::Dim,
@@ -255,7 +260,7 @@ fn others(app: &App) -> Vec<Line<'static>> {
             ])
         })
         .collect();
-    let more = others.count().saturating_sub(OTHERS);
+    let more = others.count().saturating_sub(MAX_OTHERS);
     if more > 0 {
         let text = format!("        … {more} more");
         lines.push(Line::styled(text, theme.style(Tone::Dim)));
@@ -263,7 +268,7 @@ fn others(app: &App) -> Vec<Line<'static>> {
     lines
 }
 
-/// The evidence on which the diagnosis rests.
+/// The evidence for the diagnosis.
 fn evidence(app: &App) -> Line<'static> {
     let theme = app.theme;
     let evidence = &app.state.evidence;

@@ -47,8 +47,8 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         list.sort.word(),
         if list.reverse { ", reversed" } else { "" }
     );
-    if list.only_odd {
-        head.push_str(" · only the odd");
+    if list.only_unusual {
+        head.push_str(" · only unusual");
     }
     if !list.search.is_empty() {
         head.push_str(&format!(" · {:?}", plain(&list.search)));
@@ -181,7 +181,7 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
     };
     let digits = app.state.ranks.len().max(1000).ilog10() as u16 + 1;
     // In the order of display, each with the turn in which it gets room.
-    let mut wanted = vec![
+    let mut columns = vec![
         (0, column("", 9, false, Cell::State)),
         (0, column("rank", digits.max(4), true, Cell::Rank)),
         (4, column("host", 10, false, Cell::Host)),
@@ -198,17 +198,17 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
         let width = (title.chars().count() as u16).clamp(8, 16);
         let turn = if index == 0 { 6 } else { 9 + index };
         let cell = Cell::Gauge(name.clone());
-        wanted.push((turn, column(&title, width, true, cell)));
+        columns.push((turn, column(&title, width, true, cell)));
         if index == 0 {
-            wanted.push((8, column("trend", 12, false, Cell::Trend)));
+            columns.push((8, column("trend", 12, false, Cell::Trend)));
         }
     }
-    wanted.push((3, column("at", 14, false, Cell::Place)));
-    let mut turns: Vec<usize> = wanted.iter().map(|it| it.0).collect();
+    columns.push((3, column("at", 14, false, Cell::Place)));
+    let mut turns: Vec<usize> = columns.iter().map(|it| it.0).collect();
     turns.sort_unstable();
     turns.dedup();
     let needs = |turn: usize| -> u16 {
-        let until = wanted.iter().filter(|it| it.0 <= turn);
+        let until = columns.iter().filter(|it| it.0 <= turn);
         until.map(|it| it.1.width + 2).sum()
     };
     let last = turns
@@ -216,7 +216,7 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
         .take_while(|&turn| needs(turn) <= width + 2);
     let last = last.last().unwrap_or(0);
     let spare = width.saturating_sub(needs(last));
-    let mut columns: Vec<Column> = wanted
+    let mut columns: Vec<Column> = columns
         .into_iter()
         .filter(|it| it.0 <= last)
         .map(|it| it.1)

@@ -16,23 +16,23 @@ use crate::sources::in_library;
 use crate::theme::Tone;
 
 /// Maximum number of different stacks shown.
-const SHOWN: usize = 32;
+const MAX_SHOWN: usize = 32;
 /// Maximum length of a list of ranks, in characters.
-const WIDEST: usize = 160;
+const MAX_RANKS_CHARS: usize = 160;
 
 /// Ranks grouped by their stacks.
 #[derive(Debug)]
 pub(crate) struct Stacks {
-    parties: Vec<Party>,
+    groups: Vec<Group>,
     /// Ranks without a known stack, as text.
     unknown: String,
-    /// When the latest stack was taken.
+    /// Time of the latest capture.
     at: Timestamp,
 }
 
 /// Ranks with the same stack.
 #[derive(Debug)]
-struct Party {
+struct Group {
     ranks: Vec<u32>,
     /// The ranks as text.
     who: String,
@@ -42,7 +42,7 @@ struct Party {
 
 impl Stacks {
     fn of(app: &App) -> Self {
-        let mut by_stack: BTreeMap<Vec<Where>, Party> = BTreeMap::new();
+        let mut by_stack: BTreeMap<Vec<Where>, Group> = BTreeMap::new();
         let mut unknown = Vec::new();
         let mut at = 0;
         for view in app.state.ranks.iter() {
@@ -53,23 +53,28 @@ impl Stacks {
             }
             at = at.max(detail.stack_unix_ns);
             let frames: Vec<Where> = detail.stack.iter().cloned().map(Where::from).collect();
-            let party = by_stack.entry(frames).or_insert_with_key(|frames| Party {
+            let group = by_stack.entry(frames).or_insert_with_key(|frames| Group {
                 ranks: Vec::new(),
                 who: String::new(),
                 frames: frames.clone(),
                 channel: plain(&detail.wait_channel),
             });
-            party.ranks.push(view.rank());
+            group.ranks.push(view.rank());
         }
-        let mut parties: Vec<Party> = by_stack.into_values().collect();
-        parties.sort_by_key(|party| (party.ranks.len(), party.ranks[0]));
-        parties.truncate(SHOWN);
-        let text = |ranks: &[u32]| words::rank_list(ranks).chars().take(WIDEST).collect();
-        for party in &mut parties {
-            party.who = text(&party.ranks);
+        let mut groups: Vec<Group> = by_stack.into_values().collect();
+        groups.sort_by_key(|group| (group.ranks.len(), group.ranks[0]));
+        groups.truncate(MAX_SHOWN);
+        let text = |ranks: &[u32]| {
+            words::rank_list(ranks)
+                .chars()
+                .take(MAX_RANKS_CHARS)
+                .collect()
+        };
+        for group in &mut groups {
+            group.who = text(&group.ranks);
         }
         Self {
-            parties,
+            groups,
             unknown: text(&unknown),
             at: Timestamp(at),
         }
@@ -78,32 +83,32 @@ impl Stacks {
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let version = app.state.version;
-    let stacks = app.kept.stacks.get(version, |_| true, || Stacks::of(app));
+    let stacks = app.cache.stacks.get(version, |_| true, || Stacks::of(app));
     let theme = app.theme;
     let mut head = match stacks.at.0 {
-        0 => "no rank that stands still was looked at".to_owned(),
-        _ => format!("last looked at {}", clock(stacks.at)),
+        0 => "no stacks of blocked ranks".to_owned(),
+        _ => format!("captured at {}", clock(stacks.at)),
     };
-    match (&app.state.link, app.asked) {
-        (Link::Live, Some(asked)) if asked > stacks.at => {
-            head.push_str(&format!(" · asked for again at {}", clock(asked)));
+    match (&app.state.link, app.stacks_requested) {
+        (Link::Live, Some(requested)) if requested > stacks.at => {
+            head.push_str(&format!(" · requested again at {}", clock(requested)));
         }
-        (Link::Live, _) => head.push_str(" · d looks again"),
+        (Link::Live, _) => head.push_str(" · d captures again"),
         _ => {}
     }
     let mut lines = vec![Line::styled(head, theme.style(Tone::Dim))];
     let width = usize::from(area.width).saturating_sub(4);
-    for party in &stacks.parties {
+    for group in &stacks.groups {
         lines.push(Line::default());
-        let channel = match party.channel.as_str() {
+        let channel = match group.channel.as_str() {
             "" => String::new(),
-            channel => format!("   asleep in {channel}"),
+            channel => format!("   sleeping in {channel}"),
         };
         lines.push(Line::from(vec![
-            Span::styled(format!("rank {}", party.who), theme.style(Tone::Strong)),
+            Span::styled(format!("rank {}", group.who), theme.style(Tone::Strong)),
             Span::styled(channel, theme.style(Tone::Dim)),
         ]));
-        let rows: Vec<[String; 3]> = party
+        let rows: Vec<[String; 3]> = group
             .frames
             .iter()
             .map(|frame| {
@@ -128,9 +133,9 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
             lines.push(line);
         }
     }
-    if !stacks.unknown.is_empty() && !stacks.parties.is_empty() {
+    if !stacks.unknown.is_empty() && !stacks.groups.is_empty() {
         let who = &stacks.unknown;
-        let text = format!("rank {who}: not looked at, or gone on since");
+        let text = format!("rank {who}: not captured, or progressed since");
         lines.push(Line::default());
         lines.push(Line::styled(text, theme.style(Tone::Dim)));
     }

@@ -12,7 +12,7 @@ use crate::state::{Health, Moment, share};
 use crate::theme::{Theme, Tone};
 
 /// Width of the column for lateness.
-const LATE: u16 = 8;
+const LATENESS_WIDTH: u16 = 8;
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let theme = app.theme;
@@ -22,13 +22,17 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     }
     let digits = app.state.ranks.len().max(1000).ilog10() as u16 + 1;
     let label = digits + 4;
-    let room = usize::from(area.width.saturating_sub(label + 2 + LATE));
-    let late_at = area.right().saturating_sub(LATE);
+    let room = usize::from(area.width.saturating_sub(label + 2 + LATENESS_WIDTH));
+    let late_at = area.right().saturating_sub(LATENESS_WIDTH);
     let heading = Line::styled(
-        format!("{:>LATE$}", "late", LATE = usize::from(LATE)),
+        format!(
+            "{:>LATENESS_WIDTH$}",
+            "late",
+            LATENESS_WIDTH = usize::from(LATENESS_WIDTH)
+        ),
         theme.style(Tone::Dim),
     );
-    buffer.put(late_at, area.y, LATE, heading);
+    buffer.put(late_at, area.y, LATENESS_WIDTH, heading);
     let shown = section(moments.len(), app.zoom, app.pan);
     let cells = shown.len().min(room).max(1);
     let head = axis(app, moments, &shown, cells);
@@ -57,8 +61,11 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         buffer.put(area.x + 1, y, area.width - 1, Line::from(spans));
         // Lateness too small for a lane is shown in its own column.
         let came = view.detail.late_us.map_or_else(String::new, late);
-        let came = format!("{came:>LATE$}", LATE = usize::from(LATE));
-        buffer.put(late_at, y, LATE, Line::from(came));
+        let came = format!(
+            "{came:>LATENESS_WIDTH$}",
+            LATENESS_WIDTH = usize::from(LATENESS_WIDTH)
+        );
+        buffer.put(late_at, y, LATENESS_WIDTH, Line::from(came));
         if index == app.ranks.position {
             buffer.select(area.x, y, label, theme);
         }

@@ -14,11 +14,11 @@ use crate::state::{RankView, State};
 use crate::theme::Tone;
 
 /// Maximum number of ranks shown that block others without waiting themselves.
-const ENDS: usize = 32;
+const MAX_BLOCKERS: usize = 32;
 /// Maximum depth of a chain of waits shown.
-const DEEPEST: usize = 8;
+const MAX_DEPTH: usize = 8;
 /// Maximum number of lines.
-const LINES: usize = 1024;
+const MAX_LINES: usize = 1024;
 
 /// The waits between ranks, as lines.
 #[derive(Debug)]
@@ -36,11 +36,11 @@ struct Row {
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let state = &app.state;
     let waits = app
-        .kept
+        .cache
         .waits
         .get(state.version, |_| true, || Waits::of(app));
     if waits.0.is_empty() {
-        let text = "nobody has waited for another for more than a moment";
+        let text = "no rank waits for another rank";
         buffer.put(area.x + 1, area.y + 1, area.width - 1, Line::raw(text));
         return;
     }
@@ -102,7 +102,7 @@ impl Waits {
         };
         let mut ends: Vec<u32> = waiters.keys().copied().filter(|it| !waits(it)).collect();
         ends.sort_by_key(|rank| (std::cmp::Reverse(waiters[rank].len()), *rank));
-        for rank in ends.into_iter().take(ENDS) {
+        for rank in ends.into_iter().take(MAX_BLOCKERS) {
             if !shown.insert(rank) {
                 continue;
             }
@@ -111,7 +111,7 @@ impl Waits {
             rows.push(row("", "", Tone::Plain, String::new()));
         }
         rows.extend(others(app, &shown));
-        rows.truncate(LINES);
+        rows.truncate(MAX_LINES);
         Self(rows)
     }
 }
@@ -141,7 +141,7 @@ fn others(app: &App, shown: &BTreeSet<u32>) -> Vec<Row> {
     }
     let mut rows = Vec::new();
     if !parties.is_empty() {
-        let text = "these wait, and nobody is missing where they do:";
+        let text = "these wait although no rank is missing from their calls:";
         rows.push(row("", text, Tone::Warn, String::new()));
     }
     for (call, (ranks, waited)) in parties {
@@ -160,7 +160,7 @@ fn behind(
     shown: &mut BTreeSet<u32>,
     rows: &mut Vec<Row>,
 ) {
-    if depth > DEEPEST || rows.len() >= LINES {
+    if depth > MAX_DEPTH || rows.len() >= MAX_LINES {
         return;
     }
     let mut parties: BTreeMap<String, (Vec<u32>, u64)> = BTreeMap::new();
@@ -200,7 +200,7 @@ fn name(ranks: &[u32]) -> String {
 /// The call of a rank: "in all_reduce #2 of group 0".
 fn call(view: &RankView) -> String {
     let Some(waiting) = &view.status.waiting_in else {
-        return "since a moment ago".into();
+        return "since just now".into();
     };
     let seq = waiting.seq.map(|seq| format!(" #{seq}"));
     let group = match waiting.group.as_str() {
@@ -221,7 +221,7 @@ fn does(app: &App, rank: u32) -> String {
     };
     let doing = match &view.status.waiting_in {
         Some(waiting) => format!("waits {} for {}", call(view), brief(waiting.waited_ms)),
-        None if !view.detail.waits_for.is_empty() => "waits since a moment ago".into(),
+        None if !view.detail.waits_for.is_empty() => "waits since just now".into(),
         None => view.state.word().to_owned(),
     };
     let place = view.status.place.as_ref();

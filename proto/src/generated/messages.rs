@@ -444,7 +444,7 @@ impl ParameterFact {
         }
     }
 }
-/// Where an exception was seen.
+/// Where an exception was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ExceptionKind {
@@ -497,11 +497,11 @@ impl ExceptionKind {
 #[repr(i32)]
 pub enum NoteKind {
     Unspecified = 0,
-    /// The capture does not work with this PyTorch: some or all of its collectives are not captured.
+    /// The capture does not support this PyTorch: some or all of its collectives are not captured.
     NoHooks = 1,
     /// A descendant process runs PyTorch, but the capture was not switched on in it.
     CaptureLost = 2,
-    /// There was no room for a black box.
+    /// There was not enough space for a black box.
     NoBlackBox = 3,
     /// A rank of the world was never seen.
     RankNotSeen = 4,
@@ -686,7 +686,7 @@ impl GuardForm {
     }
 }
 /// A batch of events in the order in which the node observed them. The journal of a run is a
-/// sequence of the same messages. An empty report is a sign of life of the node.
+/// sequence of the same messages. An empty report shows that the node is alive.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Report {
     /// Time the report was sent, in nanoseconds since the Unix epoch, node clock.
@@ -803,7 +803,7 @@ pub struct ProcessJoined {
     pub world_size: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "6")]
     pub local_rank: ::core::option::Option<u32>,
-    /// What captures its calls: "c10d", "nccl", "rust", "c".
+    /// Layer that captures its calls: "c10d", "nccl", "rust", "c".
     #[prost(string, tag = "7")]
     pub layer: ::prost::alloc::string::String,
     /// One moment on the monotonic clock of that host and in nanoseconds since the Unix epoch: times
@@ -812,13 +812,13 @@ pub struct ProcessJoined {
     pub anchor_mono_ns: u64,
     #[prost(fixed64, tag = "9")]
     pub anchor_unix_ns: u64,
-    /// Distinguishes its world from others of the same job: processes with different values never meet
-    /// in a group. Empty: unknown.
+    /// Distinguishes its world from others of the same job: processes with different values never
+    /// communicate. Empty: unknown.
     #[prost(string, tag = "10")]
     pub world: ::prost::alloc::string::String,
 }
-/// A process was started that its environment declares a rank, and that has not joined a process
-/// group yet. Sent again when its stacks were taken, and when it ended before it joined.
+/// A process that its environment declares a rank, before it joins a process group. Sent again when
+/// its stacks were captured, and when it ended before it joined.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankStarted {
     #[prost(uint32, tag = "1")]
@@ -836,7 +836,7 @@ pub struct RankStarted {
     /// Time it ended; absent: it is alive, or joined a process group.
     #[prost(fixed64, optional, tag = "6")]
     pub ended_unix_ns: ::core::option::Option<u64>,
-    /// How it ended, if known: at most one of the two.
+    /// Exit status, if known: at most one of the two.
     #[prost(int32, optional, tag = "7")]
     pub exit_code: ::core::option::Option<i32>,
     #[prost(int32, optional, tag = "8")]
@@ -893,7 +893,7 @@ pub struct Guard {
     #[prost(enumeration = "GuardForm", tag = "4")]
     pub form: i32,
 }
-/// Defines the number of a process group, as this process knows it.
+/// Defines the number of a process group in this process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GroupDefined {
     #[prost(uint64, tag = "1")]
@@ -1011,8 +1011,8 @@ pub struct Record {
     /// Part of the split sizes of an all_to_all (kind SPLITS).
     #[prost(uint32, repeated, tag = "24")]
     pub splits: ::prost::alloc::vec::Vec<u32>,
-    /// Group that the call is about to create; absent: the call creates none, or its description found
-    /// no room.
+    /// Group that the call is about to create; absent: the call creates none, or its description did not
+    /// fit.
     #[prost(message, optional, tag = "30")]
     pub creation: ::core::option::Option<GroupCreation>,
     /// Stream of a device on which the call was enqueued; absent: none or unknown.
@@ -1123,7 +1123,7 @@ pub struct MemorySample {
     pub gpu_used: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "9")]
     pub gpu_total: ::core::option::Option<u64>,
-    /// Bytes that the framework's allocator has given to tensors, and bytes that it has reserved.
+    /// Bytes that the framework's allocator has allocated to tensors, and bytes that it has reserved.
     #[prost(uint64, optional, tag = "10")]
     pub gpu_allocated: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "11")]
@@ -1174,7 +1174,7 @@ pub struct MemorySample {
     pub rss_shared: ::core::option::Option<u64>,
     /// Number of times that the kernel reclaimed memory of that control group before an allocation in
     /// it could continue, since the group was created: at its limit, and at the lower limit from which
-    /// its processes are slowed down (`memory.high`).
+    /// its processes are throttled (`memory.high`).
     #[prost(uint64, optional, tag = "27")]
     pub cgroup_held: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "28")]
@@ -1246,7 +1246,7 @@ pub struct Note {
     #[prost(fixed64, tag = "6")]
     pub unix_ns: u64,
 }
-/// The whole job was asked to end, by a person at the terminal or by a batch system.
+/// Request to end the whole job, from the terminal or a batch system.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Interrupted {
     #[prost(fixed64, tag = "1")]
@@ -1274,7 +1274,7 @@ pub struct Stacks {
     /// The main thread first.
     #[prost(message, repeated, tag = "3")]
     pub threads: ::prost::alloc::vec::Vec<ThreadStack>,
-    /// What is missing and why, as text; empty: nothing is missing.
+    /// Missing parts with the reasons, as text; empty: nothing is missing.
     #[prost(string, tag = "4")]
     pub trouble: ::prost::alloc::string::String,
 }
@@ -1364,7 +1364,7 @@ pub struct Welcome {
     #[prost(string, tag = "1")]
     pub coordinator_version: ::prost::alloc::string::String,
 }
-/// Requests what the black box of a process still holds, from this ticket on.
+/// Requests the remaining records of the black box of a process, from this ticket on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SendRecords {
     #[prost(uint64, tag = "1")]
@@ -1375,19 +1375,19 @@ pub struct SendRecords {
 /// The coordinator has processed JobEnded and published its final diagnosis of the job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Finished {}
-/// Requests the stacks of processes, to be taken now and reported as Stacks.
+/// Requests the current stacks of processes, reported as Stacks.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CaptureStacks {
     /// Processes; empty: every rank on the node.
     #[prost(uint64, repeated, tag = "1")]
     pub processes: ::prost::alloc::vec::Vec<u64>,
-    /// The stacks are for a person or a tool that requested them; otherwise they are for the diagnosis
-    /// of a stall. A node may be configured to take stacks for one purpose and not for the other.
+    /// The stacks were requested by a user or a tool; otherwise they are for the diagnosis of a stall. A
+    /// node may be configured to capture stacks for one purpose only.
     #[prost(bool, tag = "2")]
     pub on_request: bool,
 }
 /// One finding. Words (severity, state, …) are those of the JSON report, so that an older viewer can
-/// show a word that it does not know.
+/// show unknown ones.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Finding {
     /// "DD102"
@@ -1439,7 +1439,7 @@ pub struct Finding {
     #[prost(uint64, tag = "21")]
     pub latency_ms: u64,
 }
-/// Hypothesis why it happened, with a confidence of its own.
+/// Hypothesis of the cause, with its own confidence.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Cause {
     #[prost(string, tag = "1")]
@@ -1582,10 +1582,10 @@ pub struct DumpHead {
 pub struct RankStacks {
     #[prost(message, optional, tag = "1")]
     pub status: ::core::option::Option<RankStatus>,
-    /// Absent: they could not be taken.
+    /// Absent: they could not be captured.
     #[prost(message, optional, tag = "2")]
     pub stacks: ::core::option::Option<Stacks>,
-    /// Why they could not be taken.
+    /// Reason why they could not be captured.
     #[prost(string, tag = "3")]
     pub trouble: ::prost::alloc::string::String,
 }
@@ -1640,7 +1640,7 @@ pub struct Job {
     #[prost(fixed64, optional, tag = "7")]
     pub ended_unix_ns: ::core::option::Option<u64>,
 }
-/// Evidence on which the diagnosis rests.
+/// Evidence for the diagnosis.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Evidence {
     #[prost(uint32, optional, tag = "1")]
@@ -1692,7 +1692,7 @@ pub struct WaitingIn {
     #[prost(uint64, tag = "4")]
     pub waited_ms: u64,
 }
-/// What viewers show about a rank in addition to its status.
+/// Details of a rank that viewers show in addition to its status.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankDetail {
     #[prost(uint32, tag = "1")]
@@ -1714,21 +1714,21 @@ pub struct RankDetail {
     #[prost(uint64, tag = "7")]
     pub records_lost: u64,
     /// Latest stack of its main thread, innermost frame first; empty: none was taken, or the thread
-    /// has moved since.
+    /// has continued since.
     #[prost(message, repeated, tag = "8")]
     pub stack: ::prost::alloc::vec::Vec<Where>,
-    /// Time the stack was taken, in nanoseconds since the Unix epoch.
+    /// Time the stack was captured, in nanoseconds since the Unix epoch.
     #[prost(fixed64, tag = "9")]
     pub stack_unix_ns: u64,
     /// Kernel function in which the main thread slept then; empty: none.
     #[prost(string, tag = "10")]
     pub wait_channel: ::prost::alloc::string::String,
-    /// How much later than the first rank it recently arrived at collectives, in microseconds; absent:
-    /// it took part in none.
+    /// Recent delay of its arrivals at collectives after the first rank, in microseconds; absent: it took
+    /// part in none.
     #[prost(uint64, optional, tag = "11")]
     pub late_us: ::core::option::Option<u64>,
 }
-/// A measured value. A viewer also shows gauges whose names it does not know.
+/// A measured value. A viewer also shows gauges with unknown names.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Gauge {
     /// "rss", "gpu 0", …
@@ -1760,17 +1760,17 @@ pub struct Growth {
     pub from_step: u64,
     #[prost(uint64, tag = "3")]
     pub to_step: u64,
-    /// Where the growth ends; absent: no end is in sight.
+    /// End of the growth; absent: no end is expected.
     #[prost(message, optional, tag = "4")]
     pub end: ::core::option::Option<GrowthEnd>,
 }
-/// Where a growing value reaches its end if the growth continues.
+/// Expected end of a growing value if the growth continues.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GrowthEnd {
     /// The value at the end.
     #[prost(uint64, tag = "1")]
     pub value: u64,
-    /// What is exhausted then, as a phrase within a sentence: "its control group".
+    /// The exhausted resource, as a phrase within a sentence: "its control group".
     #[prost(string, tag = "2")]
     pub of: ::prost::alloc::string::String,
     /// Estimated number of steps until the end, counted from `to_step`.
@@ -1783,7 +1783,7 @@ pub struct GrowthEnd {
     #[prost(uint64, optional, tag = "5")]
     pub most: ::core::option::Option<u64>,
 }
-/// Current state of one process group: how far each member has come.
+/// Current state of one process group: progress of each member.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GroupStatus {
     /// Identifies the group during the lifetime of the coordinator.
@@ -1812,8 +1812,8 @@ pub struct GroupStatus {
     /// First sequence number whose calls cannot match.
     #[prost(uint64, optional, tag = "10")]
     pub diverged: ::core::option::Option<u64>,
-    /// Calls at its latest sequence numbers, ascending. Nothing is kept of collectives that all
-    /// members have called and waited for.
+    /// Calls at its latest sequence numbers, ascending. Collectives that all members have called and
+    /// waited for are not kept.
     #[prost(message, repeated, tag = "11")]
     pub calls: ::prost::alloc::vec::Vec<CallsAt>,
 }

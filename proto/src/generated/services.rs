@@ -91,8 +91,8 @@ pub mod agent_service_client {
             self
         }
         /// Opens one stream per node, for all ranks on it: reports go to the coordinator, requests to the
-        /// node. A node that loses the stream attaches again and repeats what its black boxes still hold:
-        /// the coordinator identifies every record by (process, ticket) and ignores repeated ones.
+        /// node. A node that loses the stream attaches again and repeats the remaining contents of its black
+        /// boxes: the coordinator identifies every record by (process, ticket) and ignores repeated ones.
         pub async fn attach(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Report>,
@@ -139,8 +139,8 @@ pub mod agent_service_server {
             + std::marker::Send
             + 'static;
         /// Opens one stream per node, for all ranks on it: reports go to the coordinator, requests to the
-        /// node. A node that loses the stream attaches again and repeats what its black boxes still hold:
-        /// the coordinator identifies every record by (process, ticket) and ignores repeated ones.
+        /// node. A node that loses the stream attaches again and repeats the remaining contents of its black
+        /// boxes: the coordinator identifies every record by (process, ticket) and ignores repeated ones.
         async fn attach(
             &self,
             request: tonic::Request<tonic::Streaming<super::Report>>,
@@ -424,7 +424,7 @@ pub mod viewer_service_client {
                 .insert(GrpcMethod::new("ddpdoctor.v1.ViewerService", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Takes the current stacks of all ranks of a running job, on every node. The head is sent first,
+        /// Captures the current stacks of all ranks of a running job, on every node. The head is sent first,
         /// then every rank that was ever seen.
         pub async fn dump(
             &mut self,
@@ -482,7 +482,7 @@ pub mod viewer_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// Takes the current stacks of all ranks of a running job, on every node. The head is sent first,
+        /// Captures the current stacks of all ranks of a running job, on every node. The head is sent first,
         /// then every rank that was ever seen.
         async fn dump(
             &self,

@@ -1,8 +1,7 @@
-//! The directory in which the ranks of this node make their black boxes.
+//! The directory in which the ranks of this node create their black boxes.
 //!
-//! It is in shared memory, where writing costs no disk and what is written survives the writer. It
-//! belongs to this user alone, says whose it is, and is gone when the job is: what the boxes hold
-//! goes to the run directory.
+//! It is in shared memory, where writes cost no disk access and outlive the process. Only its user
+//! may enter it. It is removed after the job, and its boxes move to the run directory.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -19,20 +18,20 @@ use crate::node::sys;
 
 /// Mount point of shared memory.
 pub const SHARED_MEMORY: &str = "/dev/shm";
-/// Free bytes below which shared memory is left alone: it belongs to the job.
+/// Free bytes of shared memory below which it is not used, since the job needs it.
 const MIN_FREE: u64 = 32 << 20;
-/// File with the owner of a directory.
+/// File that identifies the owner of a directory.
 const OWNER: &str = "owner";
-/// Longest such file, in bytes.
+/// Maximum size of this file, in bytes.
 const MAX_OWNER: u64 = 64 << 10;
-/// The folder there in which programs find NCCL, where it is to be found in ours.
+/// Folder below a box directory in which programs find the NCCL shim under NCCL's soname.
 pub const NCCL_FOLDER: &str = "nccl";
-/// Age after which boxes without an owner are removed: ranks that no `run` started made them.
-const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
-/// Time limit for the cleanup of dead runs before a run: their directories may be on a mount that does
-/// not answer.
-const SWEEP: Duration = Duration::from_secs(1);
-/// End of the name of a black box.
+/// Age after which a directory without an owner is removed; its ranks were not started by `run`.
+const MAX_UNOWNED_AGE: Duration = Duration::from_secs(24 * 3600);
+/// Time limit for the cleanup of dead runs before a run, since their run directories may be on a
+/// mount that does not respond.
+const MAX_SWEEP: Duration = Duration::from_secs(1);
+/// Suffix of the file name of a black box.
 const BOX: &str = ".box";
 
 /// The directory of black boxes of one run.
@@ -41,22 +40,22 @@ pub struct BoxDir {
     path: PathBuf,
     /// Other directories in which the ranks of a launch may have boxes.
     others: Vec<PathBuf>,
-    /// Where boxes are kept after the end; `None`: nowhere.
+    /// Directory for the boxes after the job; `None`: they are removed.
     keep: Option<PathBuf>,
     is_shared_memory: bool,
-    /// Boxes are kept as they were when this was taken.
+    /// Whether [`Self::snapshot`] has copied the boxes, so that later changes are not kept.
     snapshot: bool,
-    /// Says to ranks that they are followed; `None`: where the file system has no locks.
+    /// Lock that shows the ranks that they are followed; `None`: the file system has no locks.
     following: Option<Following>,
 }
 
 impl BoxDir {
-    /// Makes the directory: in shared memory, or in the run directory where that cannot be.
-    /// What dead runs of this user left in shared memory is put where it belongs.
+    /// Creates the directory in shared memory, or in the run directory if that fails. Calls
+    /// [`Self::sweep`] first.
     ///
     /// # Errors
     ///
-    /// When there is room in neither.
+    /// If neither has enough space.
     pub fn create(shared_memory: &Path, job: &str, run_dir: Option<&Path>) -> io::Result<Self> {
         let keep = run_dir.map(|dir| dir.join("boxes"));
         if let Some(keep) = &keep {
@@ -79,12 +78,12 @@ impl BoxDir {
         })
     }
 
-    /// The directories in which the ranks of a launch make their boxes by themselves, which are left to
-    /// them; the first is `path`.
+    /// Existing directories in which the ranks of a launch create their boxes. They are not removed; the
+    /// first is `path`.
     ///
     /// # Errors
     ///
-    /// When boxes shall be kept and there is no place for it.
+    /// If the boxes are to be kept and the directory for them cannot be created.
     pub fn of_launch(
         path: &Path,
         others: &[PathBuf],
@@ -105,20 +104,20 @@ impl BoxDir {
         })
     }
 
-    /// Puts what dead runs of this user left in shared memory where it belongs.
+    /// Moves the boxes that dead runs of this user left in shared memory to their run directories.
     pub fn sweep(shared_memory: &Path) {
         let user = user_dir(shared_memory);
-        sys::within(SWEEP, move || sweep(&user));
+        sys::within(MAX_SWEEP, move || sweep(&user));
     }
 
-    /// Whether boxes in shared memory still have to go to this run directory.
+    /// Whether boxes in shared memory have yet to be moved to this run directory.
     #[must_use]
     pub fn are_awaited(shared_memory: &Path, run_dir: &Path) -> bool {
         Self::awaited(shared_memory, run_dir).next().is_some()
     }
 
-    /// Directories in shared memory whose boxes still have to go to this run directory, named as
-    /// [`Path::canonicalize`] does.
+    /// Directories in shared memory whose boxes have yet to be moved to this run directory, which is
+    /// named as by [`Path::canonicalize`].
     pub fn awaited<'a>(
         shared_memory: &Path,
         run_dir: &'a Path,
@@ -130,7 +129,7 @@ impl BoxDir {
         })
     }
 
-    /// Run directories of this user's runs that have boxes in shared memory, living or not.
+    /// Run directories of all runs of this user that have boxes in shared memory, active or not.
     #[must_use]
     pub fn run_dirs(shared_memory: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(user_dir(shared_memory)).into_iter().flatten();
@@ -142,13 +141,13 @@ impl BoxDir {
         owners.collect()
     }
 
-    /// Where ranks make their boxes.
+    /// The directory in which ranks create their boxes.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Everywhere a box may turn up: a rank that finds no room in the first place takes the second.
+    /// All directories that may contain boxes: a rank uses the second if the first has no space.
     #[must_use]
     pub fn places(&self) -> Vec<PathBuf> {
         let mut places = vec![self.path.clone()];
@@ -160,11 +159,11 @@ impl BoxDir {
         places
     }
 
-    /// Puts a box where it is kept; it may still be read through its old mapping.
+    /// Moves a box to the directory for kept boxes. Its old mapping stays readable.
     ///
     /// # Errors
     ///
-    /// When there is no such place or no room in it.
+    /// If there is no such directory, or not enough space in it.
     pub fn keep(&self, file: &Path) -> io::Result<()> {
         let keep = self.keep.as_deref().ok_or(io::ErrorKind::NotFound)?;
         if file.parent() == Some(keep) || self.snapshot {
@@ -173,12 +172,12 @@ impl BoxDir {
         relocate(file, keep)
     }
 
-    /// Copies all boxes as they are now to where they are kept. Those that end later are not put
-    /// over the copies.
+    /// Copies all boxes to the directory for kept boxes. Later changes of the boxes are not kept.
+    ///
     ///
     /// # Errors
     ///
-    /// When there is no such place or no room in it.
+    /// If there is no such directory, or not enough space in it.
     pub fn snapshot(&mut self) -> io::Result<()> {
         let keep = self.keep.as_deref().ok_or(io::ErrorKind::NotFound)?;
         if self.is_shared_memory {
@@ -190,16 +189,16 @@ impl BoxDir {
         Ok(())
     }
 
-    /// Keeps what is left, and removes the directory.
+    /// Moves the remaining boxes and removes the directory.
     ///
     /// # Errors
     ///
-    /// When a box could not be kept.
+    /// If a box could not be moved.
     pub fn remove(self) -> io::Result<()> {
         if !self.is_shared_memory {
-            // There is none, mostly.
+            // An error means that there is none.
             drop(fs::remove_dir_all(self.path.join(NCCL_FOLDER)));
-            // A directory of the ranks' own keeps it: others may be waiting for the lock.
+            // In a directory created by ranks the lock file stays: other reporters may wait for the lock.
             if self.following.is_some() && self.keep.as_ref() == Some(&self.path) {
                 drop(fs::remove_file(self.path.join(FOLLOWED)));
             }
@@ -209,7 +208,7 @@ impl BoxDir {
         let mut failed = None;
         if let Some(keep) = keep {
             for file in boxes_in(&self.path)? {
-                // The other boxes may be smaller.
+                // A smaller box may still fit.
                 failed = relocate(&file, keep).err().or(failed);
             }
         }
@@ -223,11 +222,11 @@ impl BoxDir {
     }
 }
 
-/// Makes a directory that only this user may enter, with its parents.
+/// Creates a directory that only this user may enter, and its parents.
 ///
 /// # Errors
 ///
-/// When it cannot be made, or is somebody else's.
+/// If it cannot be created, or belongs to another user.
 pub fn private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let metadata = fs::symlink_metadata(path)?;
@@ -240,11 +239,11 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a directory that only this user may enter, and that was not there.
+/// Creates a new directory that only this user may enter.
 ///
 /// # Errors
 ///
-/// When it cannot be made, or is there.
+/// If it cannot be created, or exists.
 pub fn new_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
@@ -257,7 +256,7 @@ fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Resul
     socket::ensure_private(&user)?;
     BoxDir::sweep(base);
     let pid = std::process::id();
-    // Two runs of one job on one node (two tasks of one batch job, say) have one directory each.
+    // Two runs of one job on one node, such as two tasks of a batch job, use separate directories.
     for name in [job.to_owned(), format!("{job}.{pid}")] {
         let path = user.join(name);
         match new_private_dir(&path) {
@@ -283,15 +282,15 @@ pub fn user_dir(shared_memory: &Path) -> PathBuf {
 
 /// Moves the boxes of runs that were killed to their run directories.
 ///
-/// A directory without an [`OWNER`] file was made by ranks that no `run` started: it is kept for a
-/// while, so that it can be analyzed. A directory with a living rank is in use.
+/// A directory without an [`OWNER`] file was created by ranks that `run` did not start: it is kept
+/// for a while, so that it can be analyzed. A directory with a living rank is in use.
 fn sweep(user: &Path) {
     let Ok(entries) = fs::read_dir(user) else {
         return;
     };
     for dir in entries.flatten().map(|entry| entry.path()) {
         let Ok(owner) = files::read_text(&dir.join(OWNER), MAX_OWNER) else {
-            if is_forgotten(&dir) {
+            if is_stale(&dir) {
                 // If it cannot be removed now, the next run tries again.
                 drop(fs::remove_dir_all(&dir));
             }
@@ -318,13 +317,13 @@ fn sweep(user: &Path) {
 }
 
 /// Whether the directory is old, no writer of its boxes is alive, and no process follows it.
-fn is_forgotten(dir: &Path) -> bool {
+fn is_stale(dir: &Path) -> bool {
     let Ok(metadata) = fs::symlink_metadata(dir) else {
         return false;
     };
     let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
     metadata.is_dir()
-        && age.is_some_and(|age| age > FORGOTTEN)
+        && age.is_some_and(|age| age > MAX_UNOWNED_AGE)
         && Following::found(dir).is_none()
         && boxes_in(dir).is_ok_and(|boxes| !boxes.iter().any(|file| writer_is_alive(file)))
 }
@@ -338,7 +337,7 @@ fn owner_is_alive(line: &str) -> Option<bool> {
     are_known.then(|| boot == this_boot && proc::is_alive(pid, start))
 }
 
-/// Boxes are named `<pid>.<start ticks>.<layer>.box`.
+/// Whether the process that wrote a box (`<pid>.<start ticks>.<layer>.box`) is alive.
 fn writer_is_alive(file: &Path) -> bool {
     let name = file
         .file_name()
@@ -352,7 +351,7 @@ fn writer_is_alive(file: &Path) -> bool {
     }
 }
 
-/// Whether the processes that wrote the boxes of a directory all live.
+/// Whether all processes that wrote the boxes of a directory are alive.
 #[must_use]
 pub fn are_in_use(dir: &Path) -> bool {
     boxes_in(dir).is_ok_and(|boxes| boxes.iter().all(|file| writer_is_alive(file)))
@@ -362,7 +361,7 @@ pub fn are_in_use(dir: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// When it cannot be read.
+/// If the directory cannot be read.
 pub fn boxes_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut boxes = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -391,27 +390,27 @@ fn relocate(file: &Path, to: &Path) -> io::Result<()> {
     fs::remove_file(file)
 }
 
-/// Copies a box so that a half-made copy never has a box's name.
+/// Copies a box under a temporary name and renames the complete copy.
 fn copy(file: &Path, to: &Path) -> io::Result<()> {
     let Some(name) = file.file_name() else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let half = to.join(format!("{}.part", name.display()));
+    let temporary = to.join(format!("{}.part", name.display()));
     let mut from = files::open(file)?;
     let copied = File::options()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
-        .open(&half)
+        .open(&temporary)
         .and_then(|mut kept| {
             io::copy(&mut from, &mut kept)?;
             kept.sync_data()
         })
-        .and_then(|()| fs::rename(&half, to.join(name)));
+        .and_then(|()| fs::rename(&temporary, to.join(name)));
     if copied.is_err() {
-        // What cannot be removed could not be created either.
-        drop(fs::remove_file(&half));
+        // If the removal fails, the file was never created.
+        drop(fs::remove_file(&temporary));
     }
     copied
 }
@@ -429,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn boxes_end_in_the_run_directory_and_shared_memory_is_left_clean() {
+    fn boxes_move_to_the_run_directory_at_the_end() {
         let (_dir, shm, run) = dirs();
         let mut boxes = BoxDir::create(&shm, "job", Some(&run)).unwrap();
         assert_eq!(fs::metadata(boxes.path()).unwrap().mode() & 0o777, 0o700);
@@ -454,7 +453,7 @@ mod tests {
         let path = boxes.path().to_owned();
         fs::write(path.join("1.2.c10d.box"), "x").unwrap();
         fs::write(path.join("3.4.c10d.box"), "y").unwrap();
-        // A directory of that name is in the way.
+        // A directory with this name prevents the move.
         fs::create_dir(run.join("boxes/1.2.c10d.box")).unwrap();
         let error = boxes.remove().unwrap_err().to_string();
         assert!(error.contains(path.to_str().unwrap()), "{error}");
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_of_one_job_do_not_share() {
+    fn two_runs_of_one_job_have_separate_directories() {
         let (_dir, shm, run) = dirs();
         let first = BoxDir::create(&shm, "job", Some(&run)).unwrap();
         let second = BoxDir::create(&shm, "job", Some(&run)).unwrap();
@@ -472,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn without_shared_memory_the_run_directory_serves() {
+    fn run_directory_is_used_without_shared_memory() {
         let (_dir, shm, run) = dirs();
         let boxes = BoxDir::create(&shm.join("none"), "job", Some(&run)).unwrap();
         assert_eq!(boxes.path(), run.join("boxes"));
@@ -483,20 +482,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_left_goes_where_it_belongs() {
+    fn boxes_of_a_killed_run_move_to_its_run_directory() {
         let (_dir, shm, run) = dirs();
         let dead = BoxDir::create(&shm, "dead", Some(&run)).unwrap();
         fs::write(dead.path().join("1.2.c10d.box"), "x").unwrap();
         let owner = dead.path().join(OWNER);
-        let said = fs::read_to_string(&owner).unwrap();
-        // The owner lives: nothing happens.
+        let text = fs::read_to_string(&owner).unwrap();
+        // The owner is alive: nothing is moved.
         BoxDir::create(&shm, "next", None)
             .unwrap()
             .remove()
             .unwrap();
         assert!(dead.path().exists());
         let pid = std::process::id().to_string();
-        fs::write(&owner, said.replacen(&pid, "4194304", 1)).unwrap();
+        fs::write(&owner, text.replacen(&pid, "4194304", 1)).unwrap();
         BoxDir::create(&shm, "next", None)
             .unwrap()
             .remove()
@@ -506,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_a_living_rank_stays() {
+    fn directory_with_a_living_rank_is_not_swept() {
         let (_dir, shm, run) = dirs();
         let dead = BoxDir::create(&shm, "dead", Some(&run)).unwrap();
         let pid = std::process::id();

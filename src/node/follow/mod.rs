@@ -38,34 +38,34 @@ pub mod places;
 pub mod rank;
 pub mod started_ranks;
 
-/// Polling interval of the boxes. Each poll costs a wake-up. A record is read 25 ms late on
+/// Polling interval of the boxes; each poll costs a wake-up. A record is read 25 ms late on
 /// average, a small part of the 250 ms in which a provable finding has to appear. The end of a
 /// process wakes the follower at once.
 const TICK: Duration = Duration::from_millis(50);
 /// Interval of scans for new boxes.
-const PLACES_EVERY: Duration = Duration::from_millis(100);
+const PLACES_INTERVAL: Duration = Duration::from_millis(100);
 /// Polling interval of process states.
-const STATES_EVERY: Duration = Duration::from_millis(250);
+const STATES_INTERVAL: Duration = Duration::from_millis(250);
 /// Time after a stop of a process during which states are polled as often as boxes, to measure each
 /// stop of a process that is stopped and continued repeatedly.
-const STOPPED_LATELY: Duration = Duration::from_secs(30);
+const RECENTLY_STOPPED: Duration = Duration::from_secs(30);
 /// Minimum interval of reported changes between running and sleeping.
-const SCHEDULING_EVERY: Duration = Duration::from_secs(5);
+const SCHEDULING_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of scans for processes below the command, and of heartbeats.
-const SCAN_EVERY: Duration = Duration::from_secs(1);
-/// Time after which a box that cannot be opened is unreadable and not under construction.
-const HALF_MADE: Duration = Duration::from_secs(2);
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Time limit for the creation of a box; afterwards a box that cannot be opened is unreadable.
+const MAX_CREATION: Duration = Duration::from_secs(2);
 /// Time that ranks have to exit after the command did.
-const LAST_WORDS: Duration = Duration::from_millis(300);
-/// Time between two polls from which on the follower itself must have been stopped.
-const PAUSE: Duration = Duration::from_secs(1);
+const EXIT_GRACE: Duration = Duration::from_millis(300);
+/// Minimum gap between two polls that shows that the follower itself was stopped.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of entries of a box directory that are followed.
 const MAX_BOXES: usize = 4096;
 
 /// A command for the follower.
 #[derive(Debug)]
 pub enum Command {
-    /// A coordinator is connected and needs everything.
+    /// A coordinator is connected: send everything to it.
     Attached(mpsc::Sender<v1::Report>),
     /// The coordinator requests records again.
     Repeat {
@@ -149,7 +149,7 @@ impl Commander {
     }
 
     /// Sends a command; returns whether the follower is still running.
-    pub fn tell(&self, command: Command) -> bool {
+    pub fn send(&self, command: Command) -> bool {
         let is_there = self.channel.send(command).is_ok();
         if is_there && let Some(wake) = &self.wake {
             // If this fails, the next poll finds the command.
@@ -184,11 +184,11 @@ pub struct Follower {
     /// Boxes that could not be opened, each with the time of the first attempt.
     closed_boxes: HashMap<PathBuf, Instant>,
     /// Notes and the end of the job, for coordinators that connect later.
-    said: Vec<Kind>,
+    events: Vec<Kind>,
     last_scheduling: Instant,
     /// Time when a process was last seen stopped.
     last_stopped: Option<Instant>,
-    last_look: (Instant, Timestamp),
+    last_poll: (Instant, Timestamp),
     pause: Option<(Timestamp, Instant)>,
     job_ended: bool,
 }
@@ -261,10 +261,10 @@ impl Follower {
             memory: Memory::new(timing),
             scheduling: Scheduling::new(timing),
             closed_boxes: HashMap::new(),
-            said: Vec::new(),
+            events: Vec::new(),
             last_scheduling: Instant::now(),
             last_stopped: None,
-            last_look: (Instant::now(), Timestamp::now()),
+            last_poll: (Instant::now(), Timestamp::now()),
             pause: None,
             job_ended: false,
         }
@@ -279,39 +279,39 @@ impl Follower {
         self.out.push(Kind::Hello(self.hello.clone()));
         let mut next_places = Instant::now();
         let mut next_states = Instant::now();
-        let mut next_scan = Instant::now() + SCAN_EVERY;
+        let mut next_scan = Instant::now() + SCAN_INTERVAL;
         let mut next_memory = Instant::now();
         let mut next_scheduling = Instant::now();
         loop {
-            self.notice_pause();
-            if self.obey() {
+            self.detect_pause();
+            if self.handle_commands() {
                 break;
             }
             let now = Instant::now();
             if !self.job_ended {
-                if is_due(&mut next_places, PLACES_EVERY, now) {
-                    self.look_for_boxes(now);
+                if is_due(&mut next_places, PLACES_INTERVAL, now) {
+                    self.scan_places(now);
                 }
-                self.look();
-                self.look_at_started(now);
-                self.pass_stacks_on();
+                self.poll();
+                self.poll_started(now);
+                self.report_stacks();
                 let stopped = self.last_stopped;
-                let often = stopped.is_some_and(|at| now.duration_since(at) < STOPPED_LATELY);
-                let states_every = if often { TICK } else { STATES_EVERY };
+                let often = stopped.is_some_and(|at| now.duration_since(at) < RECENTLY_STOPPED);
+                let states_every = if often { TICK } else { STATES_INTERVAL };
                 if is_due(&mut next_states, states_every, now) {
-                    self.look_at_states(now);
+                    self.poll_states(now);
                 }
-                if is_due(&mut next_scan, SCAN_EVERY, now) {
+                if is_due(&mut next_scan, SCAN_INTERVAL, now) {
                     self.scan(now);
                     self.out.heartbeat(&self.timing);
                 }
                 if is_due(&mut next_memory, self.timing.memory_interval, now) {
-                    self.memory.look(&self.ranks, now, &mut self.out);
+                    self.memory.poll(&self.ranks, now, &mut self.out);
                 }
                 if is_due(&mut next_scheduling, self.timing.scheduling_interval, now) {
-                    self.scheduling.look(&self.ranks, now, &mut self.out);
+                    self.scheduling.poll(&self.ranks, now, &mut self.out);
                 }
-                self.look_for_end(now);
+                self.check_for_end(now);
             }
             self.out.flush();
             self.wait(TICK);
@@ -339,18 +339,18 @@ impl Follower {
         let Ok(ready) = sys::poll(&fds, tick) else {
             return std::thread::sleep(tick);
         };
-        let is_told = ready.len() > indexes.len() && ready[indexes.len()];
+        let has_command = ready.len() > indexes.len() && ready[indexes.len()];
         for (index, _) in indexes.into_iter().zip(&ready).filter(|(_, ready)| **ready) {
             self.ranks[index].notice_end();
         }
-        if let Some(wake) = self.commands.wake.as_mut().filter(|_| is_told) {
+        if let Some(wake) = self.commands.wake.as_mut().filter(|_| has_command) {
             // The pipe has one byte per command; the commands are in the channel.
             drop(wake.read(&mut [0; 64]));
         }
     }
 
     /// Executes all pending commands; returns whether to stop.
-    fn obey(&mut self) -> bool {
+    fn handle_commands(&mut self) -> bool {
         loop {
             use std::sync::mpsc::TryRecvError;
             match self.commands.channel.try_recv() {
@@ -371,16 +371,18 @@ impl Follower {
                     processes,
                     on_request,
                 }) => {
-                    let wanted = self.ranks.iter().filter_map(Rank::as_wanted);
-                    let wanted =
-                        wanted.filter(|it| processes.is_empty() || processes.contains(&it.process));
-                    self.stacks.ask(wanted, on_request);
+                    let requests = self.ranks.iter().filter_map(Rank::stack_request);
+                    let requests = requests
+                        .filter(|it| processes.is_empty() || processes.contains(&it.process));
+                    self.stacks.request(requests, on_request);
                 }
                 Ok(Command::Continued) => self.was_continued(),
-                Ok(Command::Interrupted(signal)) => self.say(Kind::Interrupted(v1::Interrupted {
-                    unix_ns: Timestamp::now().0,
-                    signal,
-                })),
+                Ok(Command::Interrupted(signal)) => {
+                    self.report(Kind::Interrupted(v1::Interrupted {
+                        unix_ns: Timestamp::now().0,
+                        signal,
+                    }))
+                }
                 Ok(Command::Secure(answer)) => {
                     let on_disk = self.boxes.snapshot().is_ok() && self.out.sync();
                     let descendants = self.descendants.as_ref();
@@ -392,7 +394,7 @@ impl Follower {
                     }));
                 }
                 Ok(Command::Close { status, done }) => {
-                    self.look();
+                    self.poll();
                     self.end_job(status);
                     done.send(()).ok();
                 }
@@ -413,67 +415,67 @@ impl Follower {
         self.started.repeat(&mut self.out);
         self.memory.repeat(&mut self.out);
         self.scheduling.repeat(&mut self.out);
-        for kind in &self.said {
+        for kind in &self.events {
             self.out.push_live(kind.clone());
         }
-        self.ask_for_sources();
+        self.request_sources();
         self.out.flush();
     }
 
     /// Polls the boxes, and handles ended processes.
-    fn look(&mut self) {
+    fn poll(&mut self) {
         let mut ended = Vec::new();
         for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
             // The check comes before the read: an ended process writes nothing more.
-            let ended_how = rank.is_over().then(|| rank.status());
+            let ended_how = rank.is_process_gone().then(|| rank.status());
             rank.poll(&mut self.out);
             ended.extend(ended_how.map(|exit| (exit, rank)));
         }
-        // All that ended before one poll get the same time. Ranks ended by SIGTERM or SIGKILL come last,
+        // Ranks that ended before one poll get the same time. Those ended by SIGTERM or SIGKILL come last,
         // since the end of another rank is the likely reason.
         let now = Timestamp::now();
         ended.sort_by_key(|(exit, _)| matches!(exit.signal, Some(libc::SIGTERM | libc::SIGKILL)));
         for (exit, rank) in ended {
             let oom_kills = self.memory.oom_kills(rank.process());
             rank.end(exit, oom_kills, now, &mut self.out);
-            // A box that cannot be moved stays, and is tried again at the end.
+            // A box that cannot be moved stays; `BoxDir::remove` tries again.
             drop(self.boxes.keep(rank.path()));
         }
-        self.ask_for_sources();
-        for kind in self.sources.answered() {
+        self.request_sources();
+        for kind in self.sources.take_answers() {
             self.out.push(kind);
         }
     }
 
-    fn look_at_started(&mut self, now: Instant) {
+    fn poll_started(&mut self, now: Instant) {
         self.started
-            .look(&self.ranks, now, &mut self.stacks, &mut self.out);
+            .poll(&self.ranks, now, &mut self.stacks, &mut self.out);
     }
 
-    /// Has another thread read the source around new lines.
-    fn ask_for_sources(&mut self) {
+    /// Requests the source around new sites from a reader thread.
+    fn request_sources(&mut self) {
         for site in self.ranks.iter_mut().flat_map(Rank::take_sites) {
-            self.sources.ask(site);
+            self.sources.request(site);
         }
     }
 
     /// Reports stacks captured since the last call, except those of processes that have ended
     /// since.
-    fn pass_stacks_on(&mut self) {
+    fn report_stacks(&mut self) {
         for stacks in self.stacks.poll() {
-            let Some(stacks) = self.started.stood(stacks, &mut self.out) else {
+            let Some(stacks) = self.started.add_stacks(stacks, &mut self.out) else {
                 continue;
             };
             let mut ranks = self.ranks.iter_mut();
             if let Some(rank) =
                 ranks.find(|rank| rank.process() == stacks.process && !rank.has_ended())
             {
-                rank.stood(stacks, &mut self.out);
+                rank.add_stacks(stacks, &mut self.out);
             }
         }
     }
 
-    fn look_for_boxes(&mut self, now: Instant) {
+    fn scan_places(&mut self, now: Instant) {
         for index in 0..self.places.len() {
             let place = &mut self.places[index];
             let modified = fs::metadata(&place.path)
@@ -536,7 +538,7 @@ impl Follower {
             }
             Err(error) => {
                 let since = *self.closed_boxes.entry(path.to_owned()).or_insert(now);
-                if now.duration_since(since) < HALF_MADE {
+                if now.duration_since(since) < MAX_CREATION {
                     // Scan again even if the directory does not change.
                     self.places
                         .iter_mut()
@@ -549,8 +551,8 @@ impl Follower {
         }
     }
 
-    fn look_at_states(&mut self, now: Instant) {
-        let scheduling = now.duration_since(self.last_scheduling) >= SCHEDULING_EVERY;
+    fn poll_states(&mut self, now: Instant) {
+        let scheduling = now.duration_since(self.last_scheduling) >= SCHEDULING_INTERVAL;
         if scheduling {
             self.last_scheduling = now;
         }
@@ -612,7 +614,7 @@ impl Follower {
     }
 
     fn note(&mut self, kind: NoteKind, rank: Option<u32>, pid: u32, text: String) {
-        self.say(Kind::Note(v1::Note {
+        self.report(Kind::Note(v1::Note {
             process: 0,
             kind: i32::from(kind.number()),
             rank,
@@ -623,13 +625,13 @@ impl Follower {
     }
 
     /// Reports an event that is in no box.
-    fn say(&mut self, kind: Kind) {
-        self.said.push(kind.clone());
+    fn report(&mut self, kind: Kind) {
+        self.events.push(kind.clone());
         self.out.push(kind);
     }
 
     /// Ends the job when its launch is over.
-    fn look_for_end(&mut self, now: Instant) {
+    fn check_for_end(&mut self, now: Instant) {
         let Some(launch) = &mut self.launch else {
             return;
         };
@@ -639,16 +641,16 @@ impl Follower {
         }
     }
 
-    /// Gives the ranks a moment to exit after the command, then ends the job.
+    /// Waits up to [`EXIT_GRACE`] for the ranks to exit, then ends the job.
     fn command_ended(&mut self, status: i32) {
         if self.job_ended {
             return;
         }
-        let deadline = Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + EXIT_GRACE;
         loop {
-            self.look_for_boxes(Instant::now());
-            self.look();
-            self.look_at_started(Instant::now());
+            self.scan_places(Instant::now());
+            self.poll();
+            self.poll_started(Instant::now());
             let all_ended = self.ranks.iter().all(Rank::has_ended);
             if all_ended || Instant::now() >= deadline {
                 break;
@@ -667,7 +669,7 @@ impl Follower {
         for kind in self.sources.last_answers() {
             self.out.push(kind);
         }
-        self.say(Kind::JobEnded(v1::JobEnded {
+        self.report(Kind::JobEnded(v1::JobEnded {
             unix_ns: Timestamp::now().0,
             status,
         }));
@@ -676,13 +678,13 @@ impl Follower {
     }
 
     /// Detects a gap between two polls, which may mean that this process was stopped with the job.
-    fn notice_pause(&mut self) {
-        let (then, at) = self.last_look;
+    fn detect_pause(&mut self) {
+        let (then, at) = self.last_poll;
         let now = Instant::now();
-        if now.duration_since(then) >= PAUSE {
+        if now.duration_since(then) >= MIN_PAUSE {
             self.pause = Some((at, now));
         }
-        self.last_look = (now, Timestamp::now());
+        self.last_poll = (now, Timestamp::now());
     }
 
     /// Reports afterwards that the ranks were stopped, together with this process.
@@ -690,7 +692,7 @@ impl Follower {
         let Some((at, until)) = self.pause.take() else {
             return;
         };
-        if until.elapsed() > PAUSE {
+        if until.elapsed() > MIN_PAUSE {
             return;
         }
         for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {

@@ -16,7 +16,7 @@ pub const DESCRIPTION: &str = "run.json";
 /// Maximum length of a job id: the room in a black box, less the suffixes of file names.
 const MAX_JOB: usize = 96;
 
-/// A new job id, short and unique in practice.
+/// Generates a job id that is short and unique in practice.
 #[must_use]
 pub fn new_job() -> String {
     let seconds = Timestamp::now().0 / 1_000_000_000;
@@ -70,7 +70,7 @@ pub fn attempt() -> u32 {
         .unwrap_or(0)
 }
 
-/// Writes `run.json`, from which a viewer finds this run while it lives.
+/// Writes `run.json`, by which viewers find this run while it is active.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Ranks that outlive the `ddp-doctor run` that watched them.
+//! Ranks that outlive the `ddp-doctor run` that started them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -69,12 +69,12 @@ impl Drop for Reporter {
     }
 }
 
-/// Follows the ranks of a run directory, dead ones included, and reports them to a coordinator;
-/// `None`: no rank is alive.
+/// Starts a process that follows the ranks of a run directory, including dead ones, and reports them
+/// to a coordinator; `None`: no rank is alive.
 ///
 /// # Errors
 ///
-/// If the process that follows them cannot be started.
+/// If the process cannot be started.
 pub fn follow(
     shared_memory: &Path,
     run_dir: &Path,

@@ -1,6 +1,6 @@
 //! Places in native programs: file and line of the machine code that called into the capture.
 //!
-//! In a program in C, C++ or Rust, capture records only the return address and looks nothing up
+//! In a program in C, C++ or Rust, capture records only the return address and resolves nothing
 //! inside the training process. The box has the address in place of a file ([`ADDRESS`]). While the
 //! process lives, it is resolved here to a line, by the file that is loaded at that address and its
 //! DWARF debug information. An address without a line is not reported.
@@ -24,11 +24,11 @@ use crate::node::stacks::maps::{self, FileId, Loaded};
 use crate::node::stacks::native::readable;
 
 /// Maximum size of a section that is read, in bytes.
-const MOST_BYTES: u64 = 512 << 20;
+const MAX_SECTION_BYTES: u64 = 512 << 20;
 /// Maximum number of files whose lines are cached.
-const MOST_FILES: usize = 4;
+const MAX_FILES: usize = 4;
 /// Maximum number of cached places of a process.
-const MOST_PLACES: usize = 8192;
+const MAX_PLACES: usize = 8192;
 /// Parts of paths that identify code of libraries, as opposed to the user's program.
 const LIBRARIES: [&str; 7] = [
     "/rustc/",
@@ -57,37 +57,37 @@ struct Lines {
 #[derive(Debug)]
 pub struct Places {
     pid: u32,
-    known: Arc<LineCache>,
+    cache: Arc<LineCache>,
     /// By address in the notation of the box; `None` for an address without a line.
-    found: HashMap<String, Option<Where>>,
+    by_address: HashMap<String, Option<Where>>,
 }
 
 impl Places {
     /// The places of this process.
     #[must_use]
-    pub fn of(pid: u32, known: Arc<LineCache>) -> Self {
+    pub fn of(pid: u32, cache: Arc<LineCache>) -> Self {
         Self {
             pid,
-            known,
-            found: HashMap::new(),
+            cache,
+            by_address: HashMap::new(),
         }
     }
 
     /// Replaces the address of a site by its line. Returns `false` if it has no line, or none can
-    /// be found.
+    /// be determined.
     pub fn resolve(&mut self, site: &mut v1::SiteDefined) -> bool {
         let Some(address) = site.file.strip_prefix(ADDRESS) else {
             return true;
         };
-        if !self.found.contains_key(&site.file) {
-            if self.found.len() >= MOST_PLACES {
+        if !self.by_address.contains_key(&site.file) {
+            if self.by_address.len() >= MAX_PLACES {
                 return false;
             }
             let address = u64::from_str_radix(address, 16).ok();
             let place = address.and_then(|address| self.place(address));
-            self.found.insert(site.file.clone(), place);
+            self.by_address.insert(site.file.clone(), place);
         }
-        let Some(Some(place)) = self.found.get(&site.file) else {
+        let Some(Some(place)) = self.by_address.get(&site.file) else {
             return false;
         };
         site.file.clone_from(&place.file);
@@ -103,7 +103,7 @@ impl Places {
         let loaded = loaded
             .iter()
             .find(|it| (it.start..it.end).contains(&address))?;
-        let lines = self.known.lines(self.pid, loaded)?;
+        let lines = self.cache.lines(self.pid, loaded)?;
         lines.user_place(address - loaded.start)
     }
 }
@@ -115,7 +115,7 @@ impl LineCache {
             return lines.clone();
         }
         let lines = Lines::read(pid, loaded).map(Arc::new);
-        if files.len() == MOST_FILES {
+        if files.len() == MAX_FILES {
             files.remove(0);
         }
         files.push((loaded.id.clone(), lines.clone()));
@@ -139,7 +139,7 @@ impl Lines {
         let base = first.p_vaddr(endian).wrapping_sub(first.p_offset(endian));
         let section = |id: SectionId| -> Result<Slice, gimli::Error> {
             let section = elf.section_by_name(id.name());
-            let section = section.filter(|it| it.size() <= MOST_BYTES);
+            let section = section.filter(|it| it.size() <= MAX_SECTION_BYTES);
             let bytes = section.and_then(|it| it.data().ok()).unwrap_or_default();
             Ok(EndianArcSlice::new(Arc::from(bytes), LittleEndian))
         };
@@ -186,8 +186,8 @@ fn open(pid: u32, loaded: &Loaded) -> Option<File> {
     let (_, inode, path) = &loaded.id;
     let seen = format!("/proc/{pid}/root{path}");
     let file = File::open(&seen).or_else(|_| File::open(path)).ok()?;
-    let is = file.metadata().ok()?;
-    (is.is_file() && is.ino().to_string() == *inode).then_some(file)
+    let metadata = file.metadata().ok()?;
+    (metadata.is_file() && metadata.ino().to_string() == *inode).then_some(file)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::node::follow::places::{LineCache, Places};
 use crate::node::sample::proc::{self, Watched};
 use crate::node::ship::outbox::Outbox;
 use crate::node::source::Sources;
-use crate::node::stacks::taker::Wanted;
+use crate::node::stacks::taker::StackRequest;
 
 /// Maximum number of records read from one box at a time, so that a busy rank does not delay the
 /// others.
@@ -32,12 +32,12 @@ pub struct Rank {
     identity: Identity,
     /// `None` if the process was gone when its box was found.
     watched: Option<Watched>,
-    told: Reported,
+    reported: Reported,
     last_change: Option<v1::ProcessChanged>,
     /// The first and the latest captured stacks.
     stacks: Vec<v1::Stacks>,
     /// Whether the process was seen to end.
-    over: bool,
+    observed_end: bool,
     /// Whether its end was reported.
     ended: bool,
     /// The note about a damaged box.
@@ -75,7 +75,7 @@ impl Rank {
             watched: Watched::new(identity.pid, identity.start_ticks),
             reader,
             identity: identity.clone(),
-            told: Reported {
+            reported: Reported {
                 process,
                 places: Places::of(identity.pid, Arc::clone(known)),
                 sites: Vec::new(),
@@ -84,7 +84,7 @@ impl Rank {
             },
             last_change: None,
             stacks: Vec::new(),
-            over: false,
+            observed_end: false,
             ended: false,
             damage: None,
         }))
@@ -102,8 +102,8 @@ impl Rank {
         self.watched.as_ref()
     }
 
-    /// Whether it descends from another process of the same rank. It is then a helper with its own
-    /// world, such as a process that writes checkpoints.
+    /// Whether it descends from another process of the same rank, such as a process that writes
+    /// checkpoints in its own world.
     #[must_use]
     pub fn is_helper_of(&self, other: &Self) -> bool {
         let (own, theirs) = (&self.identity, &other.identity);
@@ -125,9 +125,9 @@ impl Rank {
 
     /// Target for a capture of its stacks; `None` if it has ended.
     #[must_use]
-    pub fn as_wanted(&self) -> Option<Wanted> {
+    pub fn stack_request(&self) -> Option<StackRequest> {
         let watched = self.watched.as_ref().filter(|_| !self.ended)?;
-        Some(Wanted {
+        Some(StackRequest {
             process: self.process,
             pid: watched.pid(),
             start_ticks: watched.start_ticks(),
@@ -140,7 +140,7 @@ impl Rank {
         self.ended
     }
 
-    /// How it ended, as far as that is known.
+    /// Its exit status, as far as it is known.
     #[must_use]
     pub fn exit(&self) -> Exit {
         self.last_change
@@ -152,18 +152,18 @@ impl Rank {
             })
     }
 
-    /// Called when its pidfd shows that it has ended.
+    /// Marks the process as ended after its pidfd has become readable.
     pub const fn notice_end(&mut self) {
-        self.over = true;
+        self.observed_end = true;
     }
 
     /// Whether the process has ended.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub fn is_process_gone(&self) -> bool {
         match &self.watched {
             None => true,
             Some(watched) if watched.fd().is_none() => watched.has_ended(),
-            Some(_) => self.over,
+            Some(_) => self.observed_end,
         }
     }
 
@@ -186,8 +186,10 @@ impl Rank {
             self.identity = identity;
             out.push(Kind::ProcessJoined(self.joined()));
         }
-        let Self { reader, told, .. } = self;
-        reader.poll(BUDGET, &mut |item| told.pass(item, out))
+        let Self {
+            reader, reported, ..
+        } = self;
+        reader.poll(BUDGET, &mut |item| reported.report(item, out))
     }
 
     /// Whether the box was truncated, in which case it is read no further.
@@ -210,9 +212,9 @@ impl Rank {
         self.damage.is_some()
     }
 
-    /// Takes the sites that are new since the last call.
+    /// Returns the sites found since the last call.
     pub fn take_sites(&mut self) -> Vec<v1::SiteDefined> {
-        std::mem::take(&mut self.told.sites)
+        std::mem::take(&mut self.reported.sites)
     }
 
     /// Reports the remaining records of a process that is gone, and then its end.
@@ -221,10 +223,10 @@ impl Rank {
         self.drain(out);
         self.ended = true;
         if exit == Exit::default() {
-            exit.code = self.told.announced.filter(|&code| code >= 0);
+            exit.code = self.reported.announced.filter(|&code| code >= 0);
         }
         let change = self.changed(ProcessState::Dead, exit, at);
-        self.say(
+        self.report_change(
             v1::ProcessChanged {
                 oom_kills_in_cgroup: oom_kills.in_cgroup,
                 oom_kills_on_host: oom_kills.on_host,
@@ -234,7 +236,7 @@ impl Rank {
         );
     }
 
-    /// How it ended, according to the kernel. It must be called at once: the status may be lost
+    /// Its exit status according to the kernel. It must be called at once: the status may be lost
     /// when the parent reaps the process.
     #[must_use]
     pub fn status(&self) -> Exit {
@@ -243,7 +245,7 @@ impl Rank {
 
     /// Reports a change of the state of the process.
     pub fn change(&mut self, state: ProcessState, exit: Exit, at: Timestamp, out: &mut Outbox) {
-        self.say(self.changed(state, exit, at), out);
+        self.report_change(self.changed(state, exit, at), out);
     }
 
     fn changed(&self, state: ProcessState, exit: Exit, at: Timestamp) -> v1::ProcessChanged {
@@ -257,13 +259,13 @@ impl Rank {
         }
     }
 
-    fn say(&mut self, change: v1::ProcessChanged, out: &mut Outbox) {
+    fn report_change(&mut self, change: v1::ProcessChanged, out: &mut Outbox) {
         out.push(Kind::ProcessChanged(change));
         self.last_change = Some(change);
     }
 
     /// Reports captured stacks.
-    pub fn stood(&mut self, stacks: v1::Stacks, out: &mut Outbox) {
+    pub fn add_stacks(&mut self, stacks: v1::Stacks, out: &mut Outbox) {
         /// Number of captures that are compared with each other.
         const KEPT: usize = 3;
         if self.stacks.len() == KEPT {
@@ -273,7 +275,7 @@ impl Rank {
         out.push(Kind::Stacks(stacks));
     }
 
-    /// Sends everything again, for a coordinator that may have none of it.
+    /// Sends everything again to a new coordinator.
     pub fn repeat(&mut self, out: &mut Outbox) {
         out.push_live(Kind::ProcessJoined(self.joined()));
         self.reader.rewind();
@@ -284,8 +286,10 @@ impl Rank {
         } else if self.ended {
             self.drain(out);
         } else {
-            let Self { reader, told, .. } = self;
-            while reader.poll(BUDGET, &mut |item| told.pass(item, out)) == BUDGET {}
+            let Self {
+                reader, reported, ..
+            } = self;
+            while reader.poll(BUDGET, &mut |item| reported.report(item, out)) == BUDGET {}
         }
         for stacks in &self.stacks {
             out.push_live(Kind::Stacks(stacks.clone()));
@@ -306,8 +310,10 @@ impl Rank {
         if self.damage.is_some() {
             return;
         }
-        let Self { reader, told, .. } = self;
-        reader.finish(&mut |item| told.pass(item, out));
+        let Self {
+            reader, reported, ..
+        } = self;
+        reader.finish(&mut |item| reported.report(item, out));
     }
 
     fn joined(&self) -> v1::ProcessJoined {
@@ -340,8 +346,8 @@ struct Reported {
 }
 
 impl Reported {
-    /// Reports one item. Items that are already in the journal go only to the coordinator.
-    fn pass(&mut self, item: Item, out: &mut Outbox) {
+    /// Reports an item of the box. Items that are already in the journal go only to the coordinator.
+    fn report(&mut self, item: Item, out: &mut Outbox) {
         if let Item::Record(read) = &item
             && read.record.kind == RecordKind::Exit
         {
@@ -355,7 +361,7 @@ impl Reported {
                 return;
             }
             self.sites.push(site.clone());
-            site.reading = Sources::are_of_use(site);
+            site.reading = Sources::may_have_guards(site);
         }
         let ticket = match &kind {
             Kind::Record(record) => Some(record.ticket),

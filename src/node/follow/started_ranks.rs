@@ -2,7 +2,7 @@
 //! and stacks.
 //!
 //! A rank has a black box only once it joins; the reason why it does not join is visible only from
-//! outside. The stacks of these processes are therefore captured, ever less often, while another
+//! outside. The stacks of these processes are therefore captured, at growing intervals, while another
 //! rank has joined. The engine uses them once the other ranks have waited too long.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,15 +16,15 @@ use crate::node::follow::rank::Rank;
 use crate::node::launch::descendants::ToBeRank;
 use crate::node::sample::proc::Watched;
 use crate::node::ship::outbox::Outbox;
-use crate::node::stacks::taker::{Taker, Wanted};
+use crate::node::stacks::taker::{StackRequest, Taker};
 use crate::node::timing::Timing;
 
-/// Offset of their numbers in requests for stacks, above the numbers of boxes.
-const NAMES: u64 = 1 << 32;
+/// Offset of process numbers in stack requests, above the numbers of boxes.
+const PROCESS_OFFSET: u64 = 1 << 32;
 /// Number of captures that are compared.
 const KEPT: usize = 2;
 /// Maximum number of processes that are followed on a node.
-const MOST: usize = 4096;
+const MAX_PROCESSES: usize = 4096;
 
 /// All such processes on this node.
 #[derive(Debug)]
@@ -35,10 +35,10 @@ pub struct StartedRanks {
 
 #[derive(Debug)]
 struct Started {
-    told: v1::RankStarted,
+    reported: v1::RankStarted,
     watched: Watched,
     looks: u32,
-    next_look: Instant,
+    next_capture: Instant,
     has_joined: bool,
 }
 
@@ -57,10 +57,10 @@ impl StartedRanks {
         let Some(watched) = Watched::new(rank.pid, rank.start_ticks) else {
             return;
         };
-        if self.started.len() >= MOST {
+        if self.started.len() >= MAX_PROCESSES {
             return;
         }
-        let told = v1::RankStarted {
+        let reported = v1::RankStarted {
             pid: rank.pid,
             start_ticks: rank.start_ticks,
             rank: rank.rank,
@@ -68,12 +68,12 @@ impl StartedRanks {
             seen_unix_ns: Timestamp::now().0,
             ..v1::RankStarted::default()
         };
-        out.push(Kind::RankStarted(told.clone()));
+        out.push(Kind::RankStarted(reported.clone()));
         self.started.push(Started {
-            told,
+            reported,
             watched,
             looks: 0,
-            next_look: Instant::now() + self.capture_interval,
+            next_capture: Instant::now() + self.capture_interval,
             has_joined: false,
         });
     }
@@ -85,8 +85,8 @@ impl StartedRanks {
     }
 
     /// Detects processes that have joined or ended, and requests stacks of the others.
-    pub fn look(&mut self, ranks: &[Rank], now: Instant, stacks: &mut Taker, out: &mut Outbox) {
-        let somebody_joined = ranks.iter().any(|rank| !rank.has_ended());
+    pub fn poll(&mut self, ranks: &[Rank], now: Instant, stacks: &mut Taker, out: &mut Outbox) {
+        let any_joined = ranks.iter().any(|rank| !rank.has_ended());
         for started in self.started.iter_mut().filter(|it| it.is_followed()) {
             let pid = started.watched.pid();
             let is_it = |rank: &Rank| rank.watched().is_some_and(|it| it.pid() == pid);
@@ -94,46 +94,46 @@ impl StartedRanks {
                 started.has_joined = true;
             } else if started.watched.has_ended() {
                 let exit = started.watched.exit();
-                started.told.ended_unix_ns = Some(Timestamp::now().0);
-                started.told.exit_code = exit.code;
-                started.told.exit_signal = exit.signal;
-                out.push(Kind::RankStarted(started.told.clone()));
-            } else if somebody_joined && now >= started.next_look {
+                started.reported.ended_unix_ns = Some(Timestamp::now().0);
+                started.reported.exit_code = exit.code;
+                started.reported.exit_signal = exit.signal;
+                out.push(Kind::RankStarted(started.reported.clone()));
+            } else if any_joined && now >= started.next_capture {
                 started.looks += 1;
-                started.next_look = now + self.capture_interval * started.looks;
-                let wanted = Wanted {
-                    process: NAMES + u64::from(pid),
+                started.next_capture = now + self.capture_interval * started.looks;
+                let request = StackRequest {
+                    process: PROCESS_OFFSET + u64::from(pid),
                     pid,
-                    start_ticks: started.told.start_ticks,
+                    start_ticks: started.reported.start_ticks,
                 };
-                stacks.ask(std::iter::once(wanted), false);
+                stacks.request(std::iter::once(request), false);
             }
         }
     }
 
     /// Reports stacks of these processes; returns stacks of ranks.
-    pub fn stood(&mut self, stacks: v1::Stacks, out: &mut Outbox) -> Option<v1::Stacks> {
-        let Some(pid) = stacks.process.checked_sub(NAMES) else {
+    pub fn add_stacks(&mut self, stacks: v1::Stacks, out: &mut Outbox) -> Option<v1::Stacks> {
+        let Some(pid) = stacks.process.checked_sub(PROCESS_OFFSET) else {
             return Some(stacks);
         };
         let mut followed = self.started.iter_mut().filter(|it| it.is_followed());
         if let Some(started) = followed.find(|it| u64::from(it.watched.pid()) == pid) {
-            if started.told.looks.len() == KEPT {
-                started.told.looks.remove(0);
+            if started.reported.looks.len() == KEPT {
+                started.reported.looks.remove(0);
             }
-            started.told.looks.push(v1::Stacks {
+            started.reported.looks.push(v1::Stacks {
                 process: 0,
                 ..stacks
             });
-            out.push(Kind::RankStarted(started.told.clone()));
+            out.push(Kind::RankStarted(started.reported.clone()));
         }
         None
     }
 
-    /// Sends everything again, for a coordinator that may have none of it.
+    /// Sends everything again to a new coordinator.
     pub fn repeat(&self, out: &mut Outbox) {
         for started in &self.started {
-            out.push_live(Kind::RankStarted(started.told.clone()));
+            out.push_live(Kind::RankStarted(started.reported.clone()));
         }
     }
 }
@@ -141,6 +141,6 @@ impl StartedRanks {
 impl Started {
     /// Whether the process has neither joined nor ended.
     const fn is_followed(&self) -> bool {
-        !self.has_joined && self.told.ended_unix_ns.is_none()
+        !self.has_joined && self.reported.ended_unix_ns.is_none()
     }
 }

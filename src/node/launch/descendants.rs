@@ -2,7 +2,7 @@
 //! without capture.
 //!
 //! Capture reaches Python through the environment. A process that was started with another
-//! environment, or ignores it, is not captured, which the user has to know before relying on the
+//! environment, or ignores it, is not captured. The user must know this before relying on the
 //! diagnosis.
 
 use std::collections::{BTreeMap, HashMap};
@@ -62,7 +62,7 @@ pub struct Descendants {
     ranks: Vec<ToBeRank>,
 }
 
-/// What is known about a process of this host.
+/// A process of this host.
 #[derive(Debug)]
 struct ProcessEntry {
     start_ticks: u64,
@@ -70,7 +70,7 @@ struct ProcessEntry {
     is_below: bool,
     first_seen: Instant,
     checks: usize,
-    noted: bool,
+    is_reported: bool,
     /// The rank that it will become.
     rank: Option<u32>,
 }
@@ -139,7 +139,7 @@ impl Descendants {
             is_below,
             first_seen: now,
             checks: 0,
-            noted: false,
+            is_reported: false,
             rank: None,
         };
         self.known.insert(pid, known);
@@ -162,13 +162,13 @@ impl Descendants {
             return None;
         }
         let rank = variable(&environment, "RANK").and_then(|rank| rank.parse().ok());
-        // Workers of a rank that was already reported, and launchers, are no ranks.
-        if self.parent_was_noted(pid) || (rank.is_none() && is_launcher(&arguments)) {
+        // Workers of a reported rank, and launchers, are not ranks.
+        if self.parent_is_reported(pid) || (rank.is_none() && is_launcher(&arguments)) {
             return None;
         }
         let known = self.known.get_mut(&pid)?;
         known.checks = CHECKS.len();
-        if std::mem::replace(&mut known.noted, true) {
+        if std::mem::replace(&mut known.is_reported, true) {
             return None;
         }
         let who = rank.map_or_else(
@@ -182,12 +182,12 @@ impl Descendants {
         })
     }
 
-    fn parent_was_noted(&self, pid: u32) -> bool {
-        self.descends_from(pid, |known| known.noted)
+    fn parent_is_reported(&self, pid: u32) -> bool {
+        self.descends_from(pid, |known| known.is_reported)
     }
 
-    /// Adds a process that will become a rank. Launchers, and helpers of the same rank, are left
-    /// out; both may have the environment of a rank.
+    /// Adds a process that will become a rank. Launchers and helpers of the same rank, which may have
+    /// the environment of a rank, are left out.
     fn note_rank(&mut self, pid: u32, arguments: &[String], environment: &[String]) {
         let number = |name: &str| variable(environment, name)?.parse().ok();
         // A program other than Python can be a rank if it has loaded NCCL.
@@ -241,15 +241,15 @@ pub fn below(root: u32) -> Vec<(u32, u64)> {
         .filter_map(|pid| Some((pid, Stat::of(pid).ok()?)))
         .collect();
     let mut found = vec![root];
-    let mut looked_at = 0;
-    while let Some(&parent) = found.get(looked_at) {
+    let mut visited = 0;
+    while let Some(&parent) = found.get(visited) {
         found.extend(
             stats
                 .iter()
                 .filter(|(_, stat)| stat.parent == parent)
                 .map(|(pid, _)| *pid),
         );
-        looked_at += 1;
+        visited += 1;
     }
     found[1..]
         .iter()
@@ -275,7 +275,7 @@ impl Descendants {
 }
 
 /// Reason why a process with these arguments and this environment is not captured. `None` if it is
-/// captured, if capture is switched off, or if nothing is known about it.
+/// captured, capture is switched off, or its environment cannot be read.
 fn lost(arguments: &[String], environment: &[String], activation: Option<&Path>) -> Option<String> {
     let activation = activation?;
     if environment.is_empty() || variable(environment, environment::SWITCH) == Some("0") {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_capture_is_detected() {
+    fn missing_capture_is_detected() {
         let whole = "DDP_DOCTOR_JOB=j PYTHONPATH=/p/a:/p";
         assert!(!is_lost("/usr/bin/python3 train.py -I", whole));
         assert!(!is_lost("python -c pass -E", whole));
@@ -392,10 +392,7 @@ mod tests {
         ));
         assert!(!is_lost("python -I train.py", "DDP_DOCTOR=0"));
         assert!(!is_lost("./trainer", "PATH=/bin"));
-        assert!(
-            !is_lost("python train.py", ""),
-            "an unreadable environment says nothing"
-        );
+        assert!(!is_lost("python train.py", ""), "unreadable environment");
     }
 
     #[test]

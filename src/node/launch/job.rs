@@ -1,12 +1,12 @@
-//! `run`: starts the command, with everything around it that watches, and ends with its status.
+//! `run`: starts the command, monitors its ranks, and exits with its status.
 //!
-//! To the command it is as if we were not there: it has our descriptors, our terminal and our
-//! process group. What the terminal sends (Ctrl-C, Ctrl-Z, hang-up) reaches it directly; what is
-//! sent to us alone is handed on.
+//! The command keeps the descriptors, the terminal and the process group of `ddp-doctor`. Signals
+//! from the terminal (Ctrl-C, Ctrl-Z, hang-up) reach it directly; signals sent to this process alone
+//! are forwarded.
 //!
-//! Threads: this one waits for the command; one hands on signals; one follows the black boxes
-//! ([`crate::node::follow`]); one writes the journal; one prints ([`crate::node::launch::screen`]); one runs the
-//! coordinator and the connection to it. The command is started before any of them.
+//! Threads: the main thread waits for the command; others forward signals, follow the black boxes
+//! ([`crate::node::follow`]), write the journal, print ([`crate::node::launch::screen`]), and run the
+//! coordinator. The command is started before any of them.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -26,13 +26,13 @@ use tokio::sync::{oneshot, watch};
 use crate::coordinator::{Access, Hub, serve};
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
-use crate::node::Say;
+use crate::node::UserLog;
 use crate::node::follow::boxes::{BoxDir, NCCL_FOLDER};
 use crate::node::follow::names;
 use crate::node::follow::{self, boxes};
 use crate::node::follow::{Commander, Follower};
 use crate::node::launch::descendants::Descendants;
-use crate::node::launch::kill::Patience;
+use crate::node::launch::kill::KillAfter;
 use crate::node::launch::rundir::RunDir;
 use crate::node::launch::screen::{self, Message, Screen};
 use crate::node::launch::shell_status;
@@ -47,66 +47,66 @@ use crate::node::timing::Timing;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
 
-/// Status of a run that was ended because it hung.
+/// Exit status of a run whose job was killed because it hung.
 pub const KILLED_STATUS: u8 = 75;
-/// Status of a run whose command ended in an unknown way.
+/// Exit status of a run whose command ended with an unknown status.
 const UNKNOWN_STATUS: i32 = 128;
 /// Time limit for the conclusion, whichever coordinator makes it.
 const MAX_CONCLUSION: Duration = attach::CONCLUSION.saturating_mul(3);
-/// How long viewers of our own coordinator have to take their last update.
-const GOODBYE: Duration = Duration::from_millis(100);
+/// Time limit for the last update to viewers of the coordinator in this process.
+const VIEWER_SHUTDOWN: Duration = Duration::from_millis(100);
 
-/// What `run` is asked to do.
+/// Options of `run`.
 pub struct Options {
     /// The command and its arguments; not empty.
     pub command: Vec<OsString>,
-    /// Id of the job; `None`: a new one.
+    /// Id of the job; `None`: generated.
     pub job: Option<String>,
-    /// Where evidence and report go; `None`: a directory of its own below the working directory.
+    /// Directory of evidence and report; `None`: a new directory below the working directory.
     pub run_dir: Option<PathBuf>,
-    /// Another place for the report.
+    /// Additional path of the report.
     pub report: Option<PathBuf>,
-    /// Address of a coordinator; `None`: our own.
+    /// Address of a coordinator; `None`: one in this process.
     pub coordinator: Option<String>,
-    /// Ends a job that hangs for that long; `None`: never.
-    pub kill: Option<Patience>,
-    /// A wait that nothing proves hopeless becomes a finding after this long; `None`: the default.
+    /// When to kill a hanging job; `None`: never.
+    pub kill: Option<KillAfter>,
+    /// Duration after which an unproven stall is reported; `None`: the default.
     pub stall_after: Option<Duration>,
-    /// Factor of all other durations that decide when something is concluded.
+    /// Factor of all other durations that delay a conclusion.
     pub time_scale: TimeScale,
-    /// When stacks are taken.
+    /// When stacks are captured.
     pub stacks: When,
-    /// Whose calls of NCCL are seen.
+    /// How NCCL calls are traced.
     pub nccl: Nccl,
-    /// How much is printed.
+    /// Amount of output.
     pub verbosity: Verbosity,
-    /// How it looks.
+    /// Style of terminal output.
     pub style: Style,
-    /// Where it goes.
+    /// Destination of terminal output.
     pub out: Box<dyn Write + Send>,
 }
 
-/// Whose calls of NCCL are seen, other than by PyTorch's hooks.
+/// How NCCL calls are traced, in addition to PyTorch's hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nccl {
-    /// Every process's, where this node has what NCCL runs on.
+    /// `LD_PRELOAD` if this node has an NVIDIA driver.
     Auto,
-    /// Every process's.
+    /// `LD_PRELOAD`.
     Always,
-    /// Every process's, also of those that load it by its name.
+    /// A library with NCCL's soname, which also covers processes that load NCCL with `dlopen`.
     Soname,
-    /// Every process's whose NCCL loads a profiler.
+    /// NCCL's profiler plugin interface.
     Profiler,
-    /// Nobody's.
+    /// No process.
     Never,
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What we exit with.
+    /// Exit status of `ddp-doctor`.
     pub status: u8,
-    /// The last diagnosis; `None` where the command could not be started.
+    /// The last diagnosis; `None` if the command could not be started.
     pub report: Option<Report>,
 }
 
@@ -117,7 +117,7 @@ pub fn run(options: Options) -> Outcome {
         .job
         .map_or_else(names::new_job, |job| names::file_name(&job));
     let started = Timestamp::now();
-    let asked_run_dir = options.run_dir.clone();
+    let requested_run_dir = options.run_dir.clone();
     let shared_memory = Path::new(boxes::SHARED_MEMORY);
     let run_dir = RunDir::make(shared_memory, options.run_dir, &job, started);
     let mut files: Vec<PathBuf> = options.report.into_iter().collect();
@@ -135,27 +135,27 @@ pub fn run(options: Options) -> Outcome {
     };
     let mut live = Live::new(options.out, options.style, options.verbosity, about, files);
     if let Err(error) = &run_dir {
-        let dir = asked_run_dir.unwrap_or_else(|| PathBuf::from(names::RUNS));
-        live.say(&format!(
-            "nothing is kept: no run directory in {}: {error}",
+        let dir = requested_run_dir.unwrap_or_else(|| PathBuf::from(names::RUNS));
+        live.print_line(&format!(
+            "no evidence is kept: cannot create a run directory in {}: {error}",
             dir.display()
         ));
     }
     if let Ok(RunDir {
-        remark: Some(remark),
+        notice: Some(notice),
         ..
     }) = &run_dir
     {
-        live.say(remark);
+        live.print_line(notice);
     }
     let run_dir = run_dir.ok().map(|dir| dir.path);
     let boxes = BoxDir::create(shared_memory, &job, run_dir.as_deref());
     if let Err(error) = &boxes {
-        live.say(&format!(
-            "no rank can be watched: there is no room for black boxes: {error}"
+        live.print_line(&format!(
+            "the job is not monitored: cannot create a directory for black boxes: {error}"
         ));
     }
-    let (coordinator, listener) = place_of_diagnosis(options.coordinator, &mut live);
+    let (coordinator, listener) = choose_coordinator(options.coordinator, &mut live);
     let address = match &coordinator {
         Some(Coordinator::There(address)) => Some(address.clone()),
         _ => listener.as_ref().map(|(socket, _)| socket.address()),
@@ -165,17 +165,18 @@ pub fn run(options: Options) -> Outcome {
         box_dir: boxes.path().to_owned(),
         run_dir: run_dir.clone(),
         coordinator: address.clone(),
-        library: environment::find_library(&mut |why| live.say(why)),
-        python: environment::find_python(&mut |why| live.say(why)),
-        nccl: sees_nccl(options.nccl, boxes, &mut live),
+        library: environment::find_library(&mut |why| live.print_line(why)),
+        python: environment::find_python(&mut |why| live.print_line(why)),
+        nccl: nccl_loading(options.nccl, boxes, &mut live),
     });
     if let Some(missing) = environment.as_ref().and_then(Environment::missing) {
-        live.say(&missing);
+        live.print_line(&missing);
     }
     let connect = address.as_deref().unwrap_or("nowhere");
-    let kept = run_dir
-        .as_ref()
-        .map_or_else(|| "nothing is kept".into(), |dir| dir.display().to_string());
+    let kept = run_dir.as_ref().map_or_else(
+        || "no evidence is kept".into(),
+        |dir| dir.display().to_string(),
+    );
     live.announce(&format!(
         "watching job {job} · coordinator {connect} · {kept}"
     ));
@@ -184,11 +185,11 @@ pub fn run(options: Options) -> Outcome {
     let mut child = match start(&options.command, environment.as_ref(), signals) {
         Ok(child) => child,
         Err(error) => {
-            live.say(&format!("{}: {error}", options.command[0].display()));
+            live.print_line(&format!("{}: {error}", options.command[0].display()));
             if let Ok(boxes) = boxes {
                 drop(boxes.remove());
             }
-            // There was no job: what was made for it goes, unless it holds something already.
+            // No job was started: remove the directories created for it if they are empty.
             if let Some(dir) = run_dir {
                 drop(std::fs::remove_dir(dir.join("boxes")));
                 drop(std::fs::remove_dir(dir));
@@ -212,16 +213,16 @@ pub fn run(options: Options) -> Outcome {
             .map(|word| word.display().to_string())
             .collect(),
         stall_after_s: settings::stall_after_s(options.stall_after),
-        // The launcher that gives it a name is yet to be started.
+        // The launcher names the launch and has not been started yet.
         launch: String::new(),
         time_scale: Some(options.time_scale.factor()),
     };
     if let Some(dir) = &run_dir
         && let Err(error) = names::describe(dir, &hello, address.as_deref())
     {
-        live.say(&format!("run.json cannot be written: {error}"));
+        live.print_line(&format!("run.json cannot be written: {error}"));
     }
-    let watch = Watch::start(WatchParts {
+    let monitor = Monitor::start(MonitorParts {
         child: child.id(),
         hello,
         boxes: boxes.ok(),
@@ -236,8 +237,8 @@ pub fn run(options: Options) -> Outcome {
     });
     let exit = sys::wait_without_reaping(child.id()).unwrap_or_default();
     let command_status = shell_status(exit).unwrap_or(UNKNOWN_STATUS);
-    let ended = watch.end(command_status, run_dir.as_deref());
-    // Reaped last: until then `/proc` tells how it ended.
+    let ended = monitor.end(command_status, run_dir.as_deref());
+    // Reaped last: until then its exit status is in `/proc`.
     drop(child.wait());
     let status = if ended.killed {
         KILLED_STATUS
@@ -250,7 +251,7 @@ pub fn run(options: Options) -> Outcome {
     }
 }
 
-/// Becomes the command, without a trace of us. Returns only if that cannot be, with the status.
+/// Replaces this process by the command. Returns only on failure, with the exit status.
 #[must_use]
 pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
     use std::os::unix::process::CommandExt;
@@ -263,55 +264,55 @@ pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
     status_of_failure(&error)
 }
 
-/// What sees calls of NCCL in the job's processes. What has to be made for it goes with the boxes.
-fn sees_nccl(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<NcclLoading> {
-    let mut refused = |why: &str| live.say(why);
-    let sees = match when {
+/// How the processes of the job load the NCCL shim. Files created for it are in the box directory.
+fn nccl_loading(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<NcclLoading> {
+    let mut log = |why: &str| live.print_line(why);
+    let loading = match when {
         Nccl::Auto => {
             let has_driver = environment::has_nvidia_driver();
-            let found = has_driver.then(|| environment::find_nccl(&mut refused));
+            let found = has_driver.then(|| environment::find_nccl(&mut log));
             return found.flatten().map(NcclLoading::Preloaded);
         }
         Nccl::Never => return None,
-        Nccl::Always => environment::find_nccl(&mut refused).map(NcclLoading::Preloaded),
-        Nccl::Profiler => environment::find_nccl(&mut refused).map(NcclLoading::Profiler),
-        Nccl::Soname => environment::find_nccl_by_name(&mut refused).and_then(|library| {
+        Nccl::Always => environment::find_nccl(&mut log).map(NcclLoading::Preloaded),
+        Nccl::Profiler => environment::find_nccl(&mut log).map(NcclLoading::Profiler),
+        Nccl::Soname => environment::find_nccl_by_name(&mut log).and_then(|library| {
             let folder = boxes.path().join(NCCL_FOLDER);
             let made = environment::name_nccl(&folder, &library);
             made.is_ok()
                 .then_some(NcclLoading::Soname { library, folder })
         }),
     };
-    if sees.is_none() {
+    if loading.is_none() {
         let library = match when {
             Nccl::Soname => "libddp_doctor_nccl_soname.so",
             _ => "libddp_doctor_nccl.so",
         };
-        live.say(&format!(
-            "calls of NCCL are not seen: {library} is not beside ddp-doctor, or in a place whose name has \
-             a space or a colon (DDP_DOCTOR_NCCL_LIBRARY names libddp_doctor_nccl.so)",
+        live.print_line(&format!(
+            "NCCL calls are not traced: {library} is not beside ddp-doctor, or its path has a space or a \
+             colon (DDP_DOCTOR_NCCL_LIBRARY names libddp_doctor_nccl.so)",
         ));
     }
-    sees
+    loading
 }
 
-/// The coordinator that was asked for, or our own and where it listens.
-fn place_of_diagnosis(
-    asked: Option<String>,
+/// The requested coordinator, or one in this process and its socket.
+fn choose_coordinator(
+    requested: Option<String>,
     live: &mut Live,
 ) -> (Option<Coordinator>, Option<(Socket, UnixListener)>) {
-    if let Some(address) = asked {
+    if let Some(address) = requested {
         return match socket::check(&address) {
             Ok(()) => (Some(Coordinator::There(address)), None),
             Err(error) => {
-                live.say(&format!("{error}; the diagnosis is made here"));
-                place_of_diagnosis(None, live)
+                live.print_line(&format!("{error}; this process diagnoses the job"));
+                choose_coordinator(None, live)
             }
         };
     }
     let listener = Socket::unnamed();
     if let Err(error) = &listener {
-        live.say(&format!(
+        live.print_line(&format!(
             "`ddp-doctor watch`, `status` and `dump` cannot connect to this run: no socket: {error}"
         ));
     }
@@ -332,7 +333,7 @@ fn start(
     start.spawn()
 }
 
-/// 127: there is no such command; 126: there is, but it cannot be run.
+/// Exit status as of a shell: 127 if the command was not found, 126 if it cannot be executed.
 fn status_of_failure(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound {
         127
@@ -341,8 +342,8 @@ fn status_of_failure(error: &io::Error) -> u8 {
     }
 }
 
-/// What [`Watch::start`] needs.
-struct WatchParts<'a> {
+/// Arguments of [`Monitor::start`].
+struct MonitorParts<'a> {
     child: u32,
     hello: v1::Hello,
     boxes: Option<BoxDir>,
@@ -351,17 +352,17 @@ struct WatchParts<'a> {
     coordinator: Option<Coordinator>,
     listener: Option<(Socket, UnixListener)>,
     live: Live,
-    kill: Option<Patience>,
+    kill: Option<KillAfter>,
     stacks: When,
     /// Maximum time without a coordinator before the diagnosis is made in this process.
     timing: Timing,
 }
 
-/// Everything that runs beside the command.
-struct Watch {
+/// The threads that run beside the command.
+struct Monitor {
     runtime: Option<Runtime>,
     diagnosis: Option<tokio::task::JoinHandle<Concluded>>,
-    /// Set when the command has ended.
+    /// Set to true when the command has ended.
     ending: watch::Sender<bool>,
     follower: Commander,
     following: Option<JoinHandle<io::Result<()>>>,
@@ -370,17 +371,17 @@ struct Watch {
     stop_serving: oneshot::Sender<()>,
 }
 
-impl Watch {
-    /// Starts the threads. Whatever cannot be started is said and left out.
-    fn start(parts: WatchParts<'_>) -> Self {
+impl Monitor {
+    /// Starts the threads. A failure is logged, and the others start.
+    fn start(parts: MonitorParts<'_>) -> Self {
         let (screen, messages) = channel();
         let to_screen = screen.clone();
-        let say = Say::new(move |line| drop(to_screen.send(Message::Say(line.to_owned()))));
+        let log = UserLog::new(move |line| drop(to_screen.send(Message::Print(line.to_owned()))));
         let (follower, commands) = Commander::new();
 
         let journal = parts.run_dir.and_then(|dir| {
-            let journal = Journal::create(&dir.join("journal.ddpj"), say.clone());
-            journal.map_err(|error| say.say(&error.to_string())).ok()
+            let journal = Journal::create(&dir.join("journal.ddpj"), log.clone());
+            journal.map_err(|error| log.print(&error.to_string())).ok()
         });
         let descendants = Descendants::new(parts.child, parts.activation);
         let job = parts.hello.job.clone();
@@ -388,17 +389,17 @@ impl Watch {
             let out = Outbox::new(journal);
             let stacks = Taker::new(parts.stacks);
             let it = Follower::new(parts.hello, boxes, out, commands, descendants, stacks);
-            spawn("ddp-follow", &say, move || it.run())
+            spawn("ddp-follow", &log, move || it.run())
         });
 
         let child = PidFd::open(parts.child).ok();
-        let tell = follower.clone();
-        // It waits for signals until we exit.
-        drop(spawn("ddp-signals", &say, move || {
-            hand_on_signals(child.as_ref(), &tell);
+        let commander = follower.clone();
+        // This thread runs until the process exits.
+        drop(spawn("ddp-signals", &log, move || {
+            forward_signals(child.as_ref(), &commander);
         }));
         let it = Screen::new(parts.live, parts.child, parts.kill, follower.clone());
-        let showing = spawn("ddp-screen", &say, move || it.run(&messages));
+        let showing = spawn("ddp-screen", &log, move || it.run(&messages));
 
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder
@@ -407,7 +408,7 @@ impl Watch {
             .enable_all();
         let runtime = builder.build();
         let runtime = runtime
-            .map_err(|error| say.say(&format!("no diagnosis: {error}")))
+            .map_err(|error| log.print(&format!("no diagnosis: cannot start a runtime: {error}")))
             .ok();
         let (stop_serving, stop) = oneshot::channel();
         let (ending, has_ended) = watch::channel(false);
@@ -416,13 +417,13 @@ impl Watch {
             if let (Some((socket, listener)), Coordinator::Here(hub)) =
                 (parts.listener, &coordinator)
             {
-                let (hub, say) = (hub.clone(), say.clone());
+                let (hub, log) = (hub.clone(), log.clone());
                 runtime.spawn(socket::sweep());
                 runtime.spawn(async move {
                     let _removed_at_the_end = socket;
                     let stop = async { drop(stop.await) };
                     if let Err(error) = serve(listener, access(), hub, stop).await {
-                        say.say(&error.to_string());
+                        log.print(&error.to_string());
                     }
                 });
             }
@@ -430,7 +431,7 @@ impl Watch {
             let take = move |update| to_screen.send(Message::Update(Box::new(update))).is_ok();
             let it = Diagnosis {
                 follower: follower.clone(),
-                say,
+                log,
                 job,
                 take,
                 takes_remote: true,
@@ -451,12 +452,12 @@ impl Watch {
         }
     }
 
-    /// The command has ended: concludes, and puts everything away.
+    /// Concludes the diagnosis after the end of the command, and stops the threads.
     fn end(self, status: i32, run_dir: Option<&Path>) -> screen::Shown {
-        let say = |line: String| drop(self.screen.send(Message::Say(line)));
-        // Whoever is not there any more needs no message.
+        let log = |line: String| drop(self.screen.send(Message::Print(line)));
+        // An error means that the screen has ended, which needs no message.
         drop(self.screen.send(Message::CommandEnded));
-        self.follower.tell(follow::Command::CommandEnded(status));
+        self.follower.send(follow::Command::CommandEnded(status));
         if let (Some(runtime), Some(diagnosis), true) =
             (&self.runtime, self.diagnosis, self.following.is_some())
         {
@@ -464,12 +465,12 @@ impl Watch {
             let end = async { tokio::time::timeout(MAX_CONCLUSION, diagnosis).await };
             let concluded = runtime.block_on(end);
             if !matches!(concluded, Ok(Ok(Concluded::Here | Concluded::There))) {
-                drop(self.screen.send(Message::CutOff));
+                drop(self.screen.send(Message::NotConcluded));
             }
         }
-        self.follower.tell(follow::Command::Stop);
+        self.follower.send(follow::Command::Stop);
         if let Some(Ok(Err(error))) = self.following.map(JoinHandle::join) {
-            say(format!("a black box could not be kept: {error}"));
+            log(format!("a black box was not saved: {error}"));
         }
         let report = run_dir.map(|dir| dir.join("report.json"));
         drop(self.screen.send(Message::Finish { status, report }));
@@ -479,13 +480,13 @@ impl Watch {
             .unwrap_or_default();
         self.stop_serving.send(()).ok();
         if let Some(runtime) = self.runtime {
-            runtime.shutdown_timeout(GOODBYE);
+            runtime.shutdown_timeout(VIEWER_SHUTDOWN);
         }
         shown
     }
 }
 
-/// Who may connect to a coordinator in this process.
+/// Limits of connections to a coordinator in this process.
 #[must_use]
 pub fn access() -> Access {
     Access {
@@ -496,34 +497,35 @@ pub fn access() -> Access {
 
 fn spawn<T: Send + 'static>(
     name: &str,
-    say: &Say,
+    log: &UserLog,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Option<JoinHandle<T>> {
     let thread = std::thread::Builder::new().name(name.into()).spawn(run);
     thread
-        .map_err(|error| say.say(&format!("cannot start a thread: {error}")))
+        .map_err(|error| log.print(&format!("cannot start a thread: {error}")))
         .ok()
 }
 
-/// Hands on what is sent to us alone, stops with the job and says when it is continued.
-fn hand_on_signals(child: Option<&PidFd>, follower: &Commander) {
+/// Forwards signals that were sent to this process alone. Stops with the job, and reports when the
+/// job is continued.
+fn forward_signals(child: Option<&PidFd>, follower: &Commander) {
     loop {
         let Some(arrived) = sys::wait_for_signal() else {
             continue;
         };
         if let libc::SIGINT | libc::SIGQUIT | libc::SIGTERM | libc::SIGHUP = arrived.signal {
-            follower.tell(follow::Command::Interrupted(arrived.signal));
+            follower.send(follow::Command::Interrupted(arrived.signal));
         }
         if arrived.by_process
             && let Some(child) = child
         {
-            // A command that has ended meanwhile needs it no more.
+            // An error means that the command has ended.
             drop(child.signal(arrived.signal));
         }
         match arrived.signal {
             libc::SIGTSTP => sys::stop_self(),
             libc::SIGCONT => {
-                follower.tell(follow::Command::Continued);
+                follower.send(follow::Command::Continued);
             }
             _ => {}
         }

@@ -11,14 +11,14 @@ use crate::node::timing::Timing;
 
 /// Time for which a finding has to persist before the job is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct KillAfter {
     /// For a proved finding.
     pub proved: Duration,
     /// For a supported finding.
     pub supported: Duration,
 }
 
-impl Patience {
+impl KillAfter {
     /// The time that the user set for both, or the defaults.
     #[must_use]
     pub fn new(seconds: Option<Duration>, timing: &Timing) -> Self {
@@ -31,47 +31,47 @@ impl Patience {
 
 /// Decides when a job has hung for long enough.
 #[derive(Debug)]
-pub struct Judge {
-    patience: Patience,
+pub struct HangTimer {
+    kill_after: KillAfter,
     /// Findings that count, each with the time when it appeared.
-    standing: Vec<(Identity, Instant)>,
+    current: Vec<(Identity, Instant)>,
     due: Option<Instant>,
 }
 
 /// Identifies a finding across updates: code, name of the group, sequence number.
 type Identity = (String, Option<String>, Option<u64>);
 
-impl Judge {
-    /// Creates a judge without findings.
+impl HangTimer {
+    /// Creates a timer without findings.
     #[must_use]
-    pub const fn new(patience: Patience) -> Self {
+    pub const fn new(kill_after: KillAfter) -> Self {
         Self {
-            patience,
-            standing: Vec::new(),
+            kill_after,
+            current: Vec::new(),
             due: None,
         }
     }
 
     /// Replaces the current findings.
-    pub fn consider(&mut self, findings: &[Finding], now: Instant) {
-        let mut standing = Vec::new();
+    pub fn update(&mut self, findings: &[Finding], now: Instant) {
+        let mut current = Vec::new();
         self.due = None;
-        for finding in findings.iter().filter(|finding| blocks_for_sure(finding)) {
+        for finding in findings.iter().filter(|finding| is_hang(finding)) {
             let group = finding.group.as_ref().map(|group| group.name.clone());
             let identity = (finding.code.clone(), group, finding.seq);
-            let before = self.standing.iter().find(|(other, _)| *other == identity);
+            let before = self.current.iter().find(|(other, _)| *other == identity);
             let since = before.map_or(now, |(_, since)| *since);
-            let patience = match finding.confidence {
-                Confidence::Proved => self.patience.proved,
-                _ => self.patience.supported,
+            let kill_after = match finding.confidence {
+                Confidence::Proved => self.kill_after.proved,
+                _ => self.kill_after.supported,
             };
             self.due = Some(
                 self.due
-                    .map_or(since + patience, |due| due.min(since + patience)),
+                    .map_or(since + kill_after, |due| due.min(since + kill_after)),
             );
-            standing.push((identity, since));
+            current.push((identity, since));
         }
-        self.standing = standing;
+        self.current = current;
     }
 
     /// Time at which the job has to be ended if the findings do not change.
@@ -81,7 +81,7 @@ impl Judge {
     }
 }
 
-fn blocks_for_sure(finding: &Finding) -> bool {
+fn is_hang(finding: &Finding) -> bool {
     finding.effect == Effect::Blocks
         && finding.severity >= Severity::Error
         && finding.confidence >= Confidence::Supported
@@ -89,12 +89,12 @@ fn blocks_for_sure(finding: &Finding) -> bool {
 
 /// The processes of a job that was asked to end, which are killed later.
 #[derive(Debug)]
-pub struct Condemned {
+pub struct TerminatedJob {
     root: u32,
     processes: Vec<(u32, u64)>,
 }
 
-impl Condemned {
+impl TerminatedJob {
     /// `root`, the processes that are below it now, and the remembered ones.
     #[must_use]
     pub fn new(root: u32, remembered: Vec<(u32, u64)>) -> Self {
@@ -168,28 +168,28 @@ mod tests {
     fn kill_is_due_after_a_finding_persists() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut judge = Judge::new(Patience::new(None, &Timing::default()));
-        judge.consider(&[finding("DD101", Confidence::Supported)], start);
-        assert_eq!(judge.due(), Some(after(30)));
-        judge.consider(&[finding("DD101", Confidence::Supported)], after(10));
-        assert_eq!(judge.due(), Some(after(30)), "the finding persisted");
-        judge.consider(&[finding("DD101", Confidence::Proved)], after(11));
-        assert_eq!(judge.due(), Some(after(5)), "already overdue");
-        judge.consider(&[], after(12));
-        assert_eq!(judge.due(), None);
-        judge.consider(&[finding("DD101", Confidence::Proved)], after(20));
-        assert_eq!(judge.due(), Some(after(25)), "the time starts again");
+        let mut timer = HangTimer::new(KillAfter::new(None, &Timing::default()));
+        timer.update(&[finding("DD101", Confidence::Supported)], start);
+        assert_eq!(timer.due(), Some(after(30)));
+        timer.update(&[finding("DD101", Confidence::Supported)], after(10));
+        assert_eq!(timer.due(), Some(after(30)), "the finding persisted");
+        timer.update(&[finding("DD101", Confidence::Proved)], after(11));
+        assert_eq!(timer.due(), Some(after(5)), "already overdue");
+        timer.update(&[], after(12));
+        assert_eq!(timer.due(), None);
+        timer.update(&[finding("DD101", Confidence::Proved)], after(20));
+        assert_eq!(timer.due(), Some(after(25)), "the time starts again");
     }
 
     #[test]
     fn only_supported_blocking_errors_count() {
-        let mut judge = Judge::new(Patience::new(Some(Duration::ZERO), &Timing::default()));
+        let mut timer = HangTimer::new(KillAfter::new(Some(Duration::ZERO), &Timing::default()));
         let mut crash = finding("DD201", Confidence::Proved);
         crash.effect = Effect::Crashes;
         let mut warning = finding("DD115", Confidence::Proved);
         warning.severity = Severity::Warning;
         let findings = [crash, warning, finding("DD101", Confidence::Suspected)];
-        judge.consider(&findings, Instant::now());
-        assert_eq!(judge.due(), None);
+        timer.update(&findings, Instant::now());
+        assert_eq!(timer.due(), None);
     }
 }

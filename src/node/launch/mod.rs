@@ -1,6 +1,6 @@
 //! A launch that `run` did not start: decides which black boxes belong to it, and when it is over.
 //!
-//! `run` knows both from its command; here there are only the boxes. A launch has its own world,
+//! For `run`, both follow from its command; here there are only the boxes. A launch has its own world,
 //! which is named in every box. It is over when all its ranks have ended, unless the process that
 //! started them is alive and may restart them.
 

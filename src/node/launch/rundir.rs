@@ -1,9 +1,8 @@
-//! The run directory: where evidence and report of one run go, and of no other.
+//! The run directory: holds the evidence and the report of one run.
 //!
-//! A directory that a run has used before is taken again, so that the report is where it was asked
-//! for; what that run left is put aside in it, never deleted. If that run may still be going on,
-//! here or on another node that shares the directory, nothing of its is touched: this run goes into
-//! a directory below.
+//! If an earlier run used the requested directory, its files are moved to a subdirectory, never
+//! deleted. If that run may still be active, on this node or on another one that shares the
+//! directory, its files stay and this run uses a subdirectory.
 
 use std::fs;
 use std::io;
@@ -18,50 +17,51 @@ use crate::node::follow::{boxes, names};
 use crate::node::sample::proc;
 use crate::node::sys;
 
-/// What a run leaves, the description last: as long as it is there, the rest is not all put aside.
-const LEFT: [&str; 4] = ["boxes", "journal.ddpj", "report.json", names::DESCRIPTION];
-/// So many runs of one job may be put aside.
-const MOST: u32 = 10_000;
-/// Longest description that is read.
+/// Files of a run, in the order in which they are moved. While the description exists, the move is
+/// not complete.
+const FILES: [&str; 4] = ["boxes", "journal.ddpj", "report.json", names::DESCRIPTION];
+/// Maximum number of earlier runs kept in the directory.
+const MAX_EARLIER_RUNS: u32 = 10_000;
+/// Maximum size of a description, in bytes.
 const MAX_DESCRIPTION: u64 = 1 << 20;
 
-/// A directory for this run.
+/// The directory of this run.
 #[derive(Debug)]
 pub struct RunDir {
-    /// It.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// What the user has to know of it.
-    pub remark: Option<String>,
+    /// Message for the user about an earlier run.
+    pub notice: Option<String>,
 }
 
 impl RunDir {
-    /// Makes the directory that was asked for, or one of its own below the working directory.
+    /// Creates the requested directory, or one below the working directory if none was requested.
     ///
     /// # Errors
     ///
-    /// When it cannot be made, is somebody else's, or holds what cannot be put aside.
+    /// If it cannot be created, belongs to another user, or has files that cannot be moved.
     pub fn make(
         shared_memory: &Path,
-        asked: Option<PathBuf>,
+        requested: Option<PathBuf>,
         job: &str,
         started: Timestamp,
     ) -> io::Result<Self> {
-        // What a killed run left of itself goes into its directory before that is taken for this.
+        // Boxes of a killed run move to its run directory before that directory is reused.
         BoxDir::sweep(shared_memory);
         let own = names::run_dir(job, started);
-        let dir = asked.unwrap_or_else(|| Path::new(names::RUNS).join(&own));
+        let dir = requested.unwrap_or_else(|| Path::new(names::RUNS).join(&own));
         boxes::private_dir(&dir)?;
         let dir = dir.canonicalize()?;
         match Previous::of(&dir)? {
             None => Ok(Self {
                 path: dir,
-                remark: None,
+                notice: None,
             }),
-            // Ranks of a run that was killed may live on.
+            // Ranks of a killed run may still be alive.
             Some(previous) if previous.is_over && !BoxDir::are_awaited(shared_memory, &dir) => {
-                let aside = previous.put_aside(&dir)?;
+                let aside = previous.move_aside(&dir)?;
                 Ok(Self {
-                    remark: Some(format!(
+                    notice: Some(format!(
                         "the files of an earlier run were moved to {}",
                         aside.display()
                     )),
@@ -69,9 +69,9 @@ impl RunDir {
                 })
             }
             Some(_) => {
-                let path = make_new(&dir, &own)?;
+                let path = create_new(&dir, &own)?;
                 Ok(Self {
-                    remark: Some(format!(
+                    notice: Some(format!(
                         "another run that may still be active uses {}; this run uses {}",
                         dir.display(),
                         path.display()
@@ -90,15 +90,15 @@ struct Previous {
     is_over: bool,
 }
 
-/// What `run.json` says of a run.
+/// Contents of `run.json`.
 #[derive(Debug, Deserialize)]
 pub struct Description {
     /// Id of the job.
     pub job: String,
-    /// Where its diagnosis is made; `None`: nowhere.
+    /// Address of its coordinator.
     #[serde(default)]
     pub coordinator: Option<String>,
-    /// When it was started.
+    /// Start time, clock of the node.
     #[serde(default)]
     pub started_at: Option<Timestamp>,
     host: String,
@@ -109,15 +109,15 @@ pub struct Description {
 
 impl Previous {
     fn of(dir: &Path) -> io::Result<Option<Self>> {
-        let mut left = LEFT
+        let mut files = FILES
             .iter()
-            .filter(|name| holds_something(&dir.join(name)))
+            .filter(|name| has_content(&dir.join(name)))
             .peekable();
-        if left.peek().is_none() {
+        if files.peek().is_none() {
             return Ok(None);
         }
         // Ranks of this run may already have created their boxes here.
-        if left.all(|name| *name == LEFT[0]) && boxes::are_in_use(&dir.join(LEFT[0])) {
+        if files.all(|name| *name == FILES[0]) && boxes::are_in_use(&dir.join(FILES[0])) {
             return Ok(None);
         }
         Ok(Some(match Description::of(dir)? {
@@ -125,7 +125,7 @@ impl Previous {
                 is_over: it.is_over(),
                 job: names::file_name(&it.job),
             },
-            // It writes the description as soon as it has started the command.
+            // A run writes the description once it has started the command.
             None => Self {
                 job: "run".into(),
                 is_over: false,
@@ -133,9 +133,9 @@ impl Previous {
         }))
     }
 
-    fn put_aside(&self, dir: &Path) -> io::Result<PathBuf> {
-        let aside = make_new(dir, &format!("previous-{}", self.job))?;
-        for name in LEFT {
+    fn move_aside(&self, dir: &Path) -> io::Result<PathBuf> {
+        let aside = create_new(dir, &format!("previous-{}", self.job))?;
+        for name in FILES {
             match fs::rename(dir.join(name), aside.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -146,11 +146,11 @@ impl Previous {
 }
 
 impl Description {
-    /// Reads that of a run directory; `None` where there is none that makes sense.
+    /// Reads the description in a run directory; `None` if it is missing or invalid.
     ///
     /// # Errors
     ///
-    /// When it cannot be read.
+    /// If the file exists and cannot be read.
     pub fn of(dir: &Path) -> io::Result<Option<Self>> {
         let file = dir.join(names::DESCRIPTION);
         match files::read_text(&file, MAX_DESCRIPTION) {
@@ -165,15 +165,15 @@ impl Description {
         }
     }
 
-    /// Whether the run still goes on, on this machine.
+    /// Whether the run is active on this machine.
     #[must_use]
-    pub fn goes_on_here(&self) -> bool {
+    pub fn is_running_here(&self) -> bool {
         self.host == sys::host_name()
             && self.boot_id == proc::boot_id()
             && proc::is_alive(self.pid, self.start_ticks)
     }
 
-    /// Whether the run has surely ended. Of another host we know nothing.
+    /// Whether the run has ended for certain; false for a run of another host.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.host == sys::host_name()
@@ -181,20 +181,20 @@ impl Description {
     }
 }
 
-/// A file, or a directory that is not empty.
-fn holds_something(path: &Path) -> bool {
+/// Whether the path is a file or a directory with entries.
+fn has_content(path: &Path) -> bool {
     match fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some(),
         Err(_) => path.exists(),
     }
 }
 
-/// Makes a directory that was not there: with this name, or with a number after it.
-fn make_new(below: &Path, name: &str) -> io::Result<PathBuf> {
-    for number in 1..MOST {
+/// Creates a new directory with this name, or with this name and a number.
+fn create_new(parent: &Path, name: &str) -> io::Result<PathBuf> {
+    for number in 1..MAX_EARLIER_RUNS {
         let path = match number {
-            1 => below.join(name),
-            _ => below.join(format!("{name}-{number}")),
+            1 => parent.join(name),
+            _ => parent.join(format!("{name}-{number}")),
         };
         match boxes::new_private_dir(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -208,8 +208,8 @@ fn make_new(below: &Path, name: &str) -> io::Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Leaves what a run leaves; says what every file holds.
-    fn leave(dir: &Path, job: &str, pid: u32, host: &str) {
+    /// Creates the files of a run.
+    fn create_files(dir: &Path, job: &str, pid: u32, host: &str) {
         fs::create_dir_all(dir.join("boxes")).unwrap();
         for name in ["boxes/1.2.c10d.box", "journal.ddpj", "report.json"] {
             fs::write(dir.join(name), job).unwrap();
@@ -227,17 +227,17 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_left_is_put_aside_whole() {
+    fn files_of_an_ended_run_are_moved_aside() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
-        assert!(make(&path).remark.is_none(), "a new one");
+        assert!(make(&path).notice.is_none(), "new directory");
         fs::write(path.join("notes.txt"), "the user's").unwrap();
         for aside in ["previous-old", "previous-old-2"] {
-            leave(&path, "old", u32::MAX, &sys::host_name());
+            create_files(&path, "old", u32::MAX, &sys::host_name());
             let made = make(&path);
             assert_eq!(made.path, path);
-            assert!(made.remark.unwrap().contains(aside));
-            for name in LEFT {
+            assert!(made.notice.unwrap().contains(aside));
+            for name in FILES {
                 assert!(!path.join(name).exists(), "{name}");
                 assert!(path.join(aside).join(name).exists(), "{name}");
             }
@@ -248,31 +248,31 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_may_go_on_is_left_alone() {
+    fn files_of_a_run_that_may_be_active_are_not_moved() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
         for (pid, host) in [
             (std::process::id(), sys::host_name()),
             (u32::MAX, "elsewhere".into()),
         ] {
-            leave(&path, "old", pid, &host);
+            create_files(&path, "old", pid, &host);
             let made = make(&path);
             assert_eq!(made.path.parent(), Some(path.as_path()));
-            assert!(!holds_something(&made.path));
-            assert!(made.remark.unwrap().contains("may still be active"));
-            for name in LEFT {
+            assert!(!has_content(&made.path));
+            assert!(made.notice.unwrap().contains("may still be active"));
+            for name in FILES {
                 assert!(path.join(name).exists(), "{name}");
             }
         }
-        // A rank of a killed run lives on in shared memory.
-        leave(&path, "old", u32::MAX, &sys::host_name());
+        // A rank of a killed run still writes to shared memory.
+        create_files(&path, "old", u32::MAX, &sys::host_name());
         fs::create_dir(path.join("shm")).unwrap();
         let living = BoxDir::create(&path.join("shm"), "old", Some(&path)).unwrap();
         assert_ne!(make(&path).path, path);
         living.remove().unwrap();
         assert_eq!(make(&path).path, path);
-        // Evidence of nobody knows whom.
-        leave(&path, "old", u32::MAX, &sys::host_name());
+        // Evidence without a description.
+        create_files(&path, "old", u32::MAX, &sys::host_name());
         fs::remove_file(path.join(names::DESCRIPTION)).unwrap();
         assert_ne!(make(&path).path, path);
     }

@@ -9,16 +9,16 @@ use ddp_doctor_proto::v1;
 
 use crate::node::follow::{self, Commander, Secured};
 use crate::node::launch::job::KILLED_STATUS;
-use crate::node::launch::kill::{Condemned, Judge, Patience};
+use crate::node::launch::kill::{HangTimer, KillAfter, TerminatedJob};
 use crate::node::sys::PidFd;
 use crate::report::live::Live;
 
 /// Time from SIGTERM for the job to SIGKILL.
-const GRACE: Duration = Duration::from_secs(5);
+const TERM_GRACE: Duration = Duration::from_secs(5);
 /// Time limit for writing the evidence to the disk.
-const SECURING: Duration = Duration::from_secs(10);
+const MAX_SYNC: Duration = Duration::from_secs(10);
 /// Timeout while nothing is due.
-const FAR: Duration = Duration::from_secs(3600);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A message for the screen.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ pub enum Message {
     /// The diagnosis changed.
     Update(Box<v1::Update>),
     /// A line for the user.
-    Say(String),
+    Print(String),
     /// The command has ended.
     CommandEnded,
     /// The diagnosis was not concluded.
-    CutOff,
+    NotConcluded,
     /// The last message.
     Finish {
         /// Exit status of the command.
@@ -54,23 +54,23 @@ pub struct Shown {
 pub struct Screen {
     live: Live,
     child: u32,
-    judge: Option<Judge>,
+    timer: Option<HangTimer>,
     follower: Commander,
     /// A job that was asked to end, and the time when it is killed.
-    condemned: Option<(Condemned, Instant)>,
+    terminated: Option<(TerminatedJob, Instant)>,
     killed: bool,
 }
 
 impl Screen {
     /// Creates a screen for the command with pid `child`. With `kill`, a hanging job is ended.
     #[must_use]
-    pub fn new(live: Live, child: u32, kill: Option<Patience>, follower: Commander) -> Self {
+    pub fn new(live: Live, child: u32, kill: Option<KillAfter>, follower: Commander) -> Self {
         Self {
             live,
             child,
-            judge: kill.map(Judge::new),
+            timer: kill.map(HangTimer::new),
             follower,
-            condemned: None,
+            terminated: None,
             killed: false,
         }
     }
@@ -83,13 +83,13 @@ impl Screen {
                 Ok(Message::Update(update)) => {
                     let now = Instant::now();
                     self.live.apply(*update, now);
-                    if let Some(judge) = &mut self.judge {
-                        judge.consider(self.live.findings(), now);
+                    if let Some(timer) = &mut self.timer {
+                        timer.update(self.live.findings(), now);
                     }
                 }
-                Ok(Message::Say(line)) => self.live.say(&line),
+                Ok(Message::Print(line)) => self.live.print_line(&line),
                 Ok(Message::CommandEnded) => self.command_ended(),
-                Ok(Message::CutOff) => self.live.cut_off(),
+                Ok(Message::NotConcluded) => self.live.mark_incomplete(),
                 Ok(Message::Finish { status, report }) => return self.finish(status, report),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.finish(0, None),
@@ -99,43 +99,46 @@ impl Screen {
                 self.live.print();
             }
             if self
-                .judge
+                .timer
                 .as_ref()
-                .and_then(Judge::due)
+                .and_then(HangTimer::due)
                 .is_some_and(|due| due <= now)
             {
-                self.condemn();
+                self.end_job();
             }
-            if self.condemned.as_ref().is_some_and(|(_, due)| *due <= now) {
-                self.execute();
+            if self.terminated.as_ref().is_some_and(|(_, due)| *due <= now) {
+                self.kill_terminated();
             }
         }
     }
 
     fn timeout(&self) -> Duration {
-        let judged = self.judge.as_ref().and_then(Judge::due);
-        let condemned = self.condemned.as_ref().map(|(_, due)| *due);
-        let due = [self.live.due(), judged, condemned]
+        let timer = self.timer.as_ref().and_then(HangTimer::due);
+        let terminated = self.terminated.as_ref().map(|(_, due)| *due);
+        let due = [self.live.due(), timer, terminated]
             .into_iter()
             .flatten()
             .min();
-        due.map_or(FAR, |due| due.saturating_duration_since(Instant::now()))
+        due.map_or(IDLE_TIMEOUT, |due| {
+            due.saturating_duration_since(Instant::now())
+        })
     }
 
-    /// Writes the evidence of a job that has hung for long enough to the disk, and asks it to end.
-    fn condemn(&mut self) {
-        self.judge = None;
+    /// Writes the evidence of a hanging job to the disk, then sends SIGTERM to the command.
+    fn end_job(&mut self) {
+        self.timer = None;
         self.live.print();
         let (answer, secured) = channel();
-        let asked = self.follower.tell(follow::Command::Secure(answer));
-        let secured = asked.then(|| secured.recv_timeout(SECURING).ok()).flatten();
+        let asked = self.follower.send(follow::Command::Secure(answer));
+        let secured = asked.then(|| secured.recv_timeout(MAX_SYNC).ok()).flatten();
         let Some(Secured {
             on_disk: true,
             descendants,
         }) = secured
         else {
-            self.live
-                .say("the job hangs but is not killed: its evidence could not be written to disk");
+            self.live.print_line(
+                "the job hangs but is not killed: its evidence could not be written to disk",
+            );
             return;
         };
         let Ok(child) = PidFd::open(self.child) else {
@@ -147,35 +150,35 @@ impl Screen {
         // The reaction of the ranks to the signal is no part of the diagnosis.
         let status = i32::from(KILLED_STATUS);
         let (done, closed) = channel();
-        let asked = self.follower.tell(follow::Command::Close { status, done });
-        if !asked || closed.recv_timeout(SECURING).is_err() || child.signal(libc::SIGTERM).is_err()
+        let asked = self.follower.send(follow::Command::Close { status, done });
+        if !asked || closed.recv_timeout(MAX_SYNC).is_err() || child.signal(libc::SIGTERM).is_err()
         {
             return;
         }
         self.killed = true;
         self.live
-            .say("the job hangs and is killed (--on-hang kill)");
-        self.condemned = Some((
-            Condemned::new(self.child, descendants),
-            Instant::now() + GRACE,
+            .print_line("the job hangs and is killed (--on-hang kill)");
+        self.terminated = Some((
+            TerminatedJob::new(self.child, descendants),
+            Instant::now() + TERM_GRACE,
         ));
     }
 
-    fn execute(&mut self) {
-        if let Some((condemned, _)) = self.condemned.take() {
-            condemned.kill();
+    fn kill_terminated(&mut self) {
+        if let Some((terminated, _)) = self.terminated.take() {
+            terminated.kill();
         }
     }
 
     /// Kills processes that were asked to end and outlive their launcher, after the grace period.
     fn command_ended(&mut self) {
-        self.judge = None;
-        if let Some((condemned, due)) = &self.condemned {
-            while condemned.is_alive() && Instant::now() < *due {
+        self.timer = None;
+        if let Some((terminated, due)) = &self.terminated {
+            while terminated.is_alive() && Instant::now() < *due {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
-        self.execute();
+        self.kill_terminated();
     }
 
     fn finish(mut self, status: i32, report: Option<PathBuf>) -> Shown {

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 /// Mount point of control groups.
 const MOUNT: &str = "/sys/fs/cgroup";
 /// Maximum number of enclosing groups that are read, including the group itself.
-const DEEPEST: usize = 16;
+const MAX_GROUPS: usize = 16;
 
 /// The control group that accounts for the memory of a process, with its enclosing groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +36,9 @@ pub struct Usage {
     /// Limit in bytes.
     pub limit: u64,
     /// Number of allocations that reached the limit and had to reclaim memory first.
-    pub held: Option<u64>,
+    pub reclaims: Option<u64>,
     /// Number of times that processes were throttled at `memory.high`; `None` for version 1.
-    pub slowed: Option<u64>,
+    pub throttled: Option<u64>,
 }
 
 impl MemoryGroup {
@@ -74,7 +74,7 @@ impl MemoryGroup {
         let own = own.unwrap_or_else(|| root.clone());
         let dirs = own.ancestors().take_while(|dir| dir.starts_with(&root));
         let group = Self {
-            dirs: dirs.take(DEEPEST).map(Path::to_owned).collect(),
+            dirs: dirs.take(MAX_GROUPS).map(Path::to_owned).collect(),
             version,
         };
         group.used(group.dirs.first()?).map(|_| group.clone())
@@ -101,17 +101,17 @@ impl MemoryGroup {
         });
         let (dir, used, limit) =
             usages.min_by_key(|(_, used, limit)| limit.saturating_sub(*used))?;
-        let (held, slowed) = self.held(dir);
+        let (reclaims, throttled) = self.reclaims(dir);
         Some(Usage {
             used,
             limit,
-            held,
-            slowed,
+            reclaims,
+            throttled,
         })
     }
 
     /// Number of times that the limits of this group, not of groups within, were reached.
-    fn held(&self, dir: &Path) -> (Option<u64>, Option<u64>) {
+    fn reclaims(&self, dir: &Path) -> (Option<u64>, Option<u64>) {
         match self.version {
             Version::One => (number(&dir.join("memory.failcnt")), None),
             Version::Two => {
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(group.oom_kills(), Some(2));
         let tightest = group.tightest().unwrap();
         assert_eq!((tightest.used, tightest.limit), (750, 1000));
-        assert_eq!((tightest.held, tightest.slowed), (None, None));
+        assert_eq!((tightest.reclaims, tightest.throttled), (None, None));
     }
 
     /// Contents on Linux 6.1 for a group that reached `memory.high` and `memory.max`.
@@ -237,16 +237,16 @@ mod tests {
                 ("memory.events", "low 0\nhigh 0\nmax 7\noom 0\noom_kill 0\n"),
             ],
         );
-        let held = || {
+        let reclaims = || {
             let group = MemoryGroup::below(mount.path(), "0::/pod/box\n").unwrap();
             let tightest = group.tightest().unwrap();
-            (tightest.limit, tightest.held, tightest.slowed)
+            (tightest.limit, tightest.reclaims, tightest.throttled)
         };
-        assert_eq!(held(), (1000, Some(312), Some(4213)));
+        assert_eq!(reclaims(), (1000, Some(312), Some(4213)));
         // `memory.events.local` leaves out the events of groups within.
         let local = "low 0\nhigh 0\nmax 305\noom 3\noom_kill 0\noom_group_kill 0\n";
         write(&pod, &[("memory.events.local", local)]);
-        assert_eq!(held(), (1000, Some(305), Some(0)));
+        assert_eq!(reclaims(), (1000, Some(305), Some(0)));
     }
 
     #[test]
@@ -282,8 +282,8 @@ mod tests {
         let expected = Usage {
             used: 2000,
             limit: 4096,
-            held: Some(1897),
-            slowed: None,
+            reclaims: Some(1897),
+            throttled: None,
         };
         assert_eq!(group.tightest(), Some(expected));
     }

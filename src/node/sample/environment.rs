@@ -23,7 +23,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// The profiler plugin that NCCL loads.
 const PROFILER: &str = "NCCL_PROFILER_PLUGIN";
-/// The profiler plugin to which our profiler forwards every call.
+/// The profiler plugin to which this tool's profiler forwards every call.
 const NEXT_PROFILER: &str = "DDP_DOCTOR_NEXT_PROFILER";
 /// Directory of the Python package that must be first in `PYTHONPATH`.
 const ACTIVATION: &str = "ddp_doctor/activate";
@@ -51,10 +51,10 @@ pub fn is_switched_off() -> bool {
     env::var_os(SWITCH).is_some_and(|value| value == "0")
 }
 
-/// Whether an outer `run` already watches this process. The variable alone does not imply that,
+/// Whether an outer `run` already monitors this process. The variable alone does not imply that,
 /// since users set it to choose the directory of black boxes.
 #[must_use]
-pub fn is_watched_already() -> bool {
+pub fn is_monitored_already() -> bool {
     let dir = env::var_os(BOX_DIR);
     dir.is_some_and(|dir| Following::found(Path::new(&dir)) == Some(FollowedBy::Run))
 }
@@ -85,13 +85,13 @@ impl NcclLoading {
         match self {
             Self::Preloaded(library) => {
                 let before = inherited(PRELOAD);
-                vec![(PRELOAD, first(library, before.as_deref()))]
+                vec![(PRELOAD, prepend(library, before.as_deref()))]
             }
             Self::Soname { library, folder } => {
                 let (before, path) = (inherited(PRELOAD), inherited(LIBRARY_PATH));
                 vec![
-                    (PRELOAD, first(library, before.as_deref())),
-                    (LIBRARY_PATH, first(folder, path.as_deref())),
+                    (PRELOAD, prepend(library, before.as_deref())),
+                    (LIBRARY_PATH, prepend(folder, path.as_deref())),
                 ]
             }
             Self::Profiler(library) => {
@@ -176,10 +176,9 @@ impl Environment {
     }
 }
 
-/// A list with our entry before the inherited ones, since these may contain an NCCL whose calls
-/// have to pass through our library first. An empty entry, which would mean the working directory,
+/// Prepends an entry to the inherited ones, which may contain an NCCL whose calls must pass through
 /// is not added.
-fn first(ours: &Path, inherited: Option<&OsStr>) -> OsString {
+fn prepend(ours: &Path, inherited: Option<&OsStr>) -> OsString {
     let mut all = ours.as_os_str().to_owned();
     if let Some(inherited) = inherited.filter(|inherited| !inherited.is_empty()) {
         all.push(":");
@@ -214,24 +213,24 @@ fn is_shared(python: &Path) -> bool {
 /// Finds the agent's library: at the path in the environment, beside this program, or in the
 /// directory of an installation.
 #[must_use]
-pub fn find_library(refused: Refused<'_>) -> Option<PathBuf> {
-    find_file(LIBRARY_VARIABLE, LIBRARY, refused)
+pub fn find_library(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
+    find_file(LIBRARY_VARIABLE, LIBRARY, on_refusal)
 }
 
 /// Finds the library that traces NCCL calls in the same way. Returns `None` for a path with white
 /// space or a colon, at which the loader would split it.
 #[must_use]
-pub fn find_nccl(refused: Refused<'_>) -> Option<PathBuf> {
+pub fn find_nccl(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
     let divides = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
-    find_file(NCCL_LIBRARY_VARIABLE, NCCL_LIBRARY, refused)
+    find_file(NCCL_LIBRARY_VARIABLE, NCCL_LIBRARY, on_refusal)
         .filter(|path| !path.as_os_str().as_bytes().iter().any(divides))
 }
 
 /// Finds the library that traces NCCL calls under NCCL's soname, beside the other one. It exists
 /// only for x86-64.
 #[must_use]
-pub fn find_nccl_by_name(refused: Refused<'_>) -> Option<PathBuf> {
-    let named = find_nccl(refused)?.with_file_name(NCCL_NAMED_LIBRARY);
+pub fn find_nccl_by_name(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
+    let named = find_nccl(on_refusal)?.with_file_name(NCCL_NAMED_LIBRARY);
     (cfg!(target_arch = "x86_64") && named.is_file()).then_some(named)
 }
 
@@ -259,7 +258,7 @@ pub fn has_nvidia_driver() -> bool {
     tells.iter().any(|path| Path::new(path).exists())
 }
 
-fn find_file(variable: &str, name: &str, refused: Refused<'_>) -> Option<PathBuf> {
+fn find_file(variable: &str, name: &str, on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
     if let Some(path) = env::var_os(variable) {
         return absolute(Path::new(&path)).filter(|path| path.is_file());
     }
@@ -272,13 +271,13 @@ fn find_file(variable: &str, name: &str, refused: Refused<'_>) -> Option<PathBuf
     let found = places
         .iter()
         .find_map(|place| absolute(&place.join(name)).filter(|path| path.is_file()))?;
-    is_trusted(&found, Origin::Installation, variable, refused).then_some(found)
+    is_trusted(&found, Origin::Installation, variable, on_refusal).then_some(found)
 }
 
 /// Finds the directory of the Python package in the same way; in a source tree it is
 /// `agent/python`.
 #[must_use]
-pub fn find_python(refused: Refused<'_>) -> Option<PathBuf> {
+pub fn find_python(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
     if let Some(path) = env::var_os(PYTHON_VARIABLE) {
         return absolute(Path::new(&path)).filter(|path| has_package(path));
     }
@@ -298,16 +297,16 @@ pub fn find_python(refused: Refused<'_>) -> Option<PathBuf> {
     });
     let (path, origin) = found.next()?;
     let starts = path.join(ACTIVATION).join("sitecustomize.py");
-    is_trusted(&starts, origin, PYTHON_VARIABLE, refused).then_some(path)
+    is_trusted(&starts, origin, PYTHON_VARIABLE, on_refusal).then_some(path)
 }
 
 /// Called with the reason why code that was found is not used.
-pub type Refused<'a> = &'a mut dyn FnMut(&str);
+pub type OnRefusal<'a> = &'a mut dyn FnMut(&str);
 
-fn is_trusted(path: &Path, origin: Origin, variable: &str, refused: Refused<'_>) -> bool {
+fn is_trusted(path: &Path, origin: Origin, variable: &str, on_refusal: OnRefusal<'_>) -> bool {
     let checked = trust::check(path, origin, Path::new("/proc/self/exe"));
     if let Err(why) = &checked {
-        refused(&format!(
+        on_refusal(&format!(
             "{} is ignored, because {why}; set {variable} to use it",
             path.display()
         ));
@@ -332,9 +331,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inherited_preload_is_kept_after_ours() {
+    fn inherited_preload_follows_the_own_entry() {
         let nccl = Path::new("/l/libddp_doctor_nccl.so");
-        let with = |old: Option<&str>| first(nccl, old.map(OsStr::new));
+        let with = |old: Option<&str>| prepend(nccl, old.map(OsStr::new));
         assert_eq!(with(None), "/l/libddp_doctor_nccl.so");
         assert_eq!(with(Some("")), "/l/libddp_doctor_nccl.so");
         assert_eq!(

@@ -17,17 +17,17 @@ use crate::node::ship::outbox::Outbox;
 use crate::node::timing::Timing;
 
 /// Maximum time between an out-of-memory kill and the detected end of its victim.
-const MOMENTS: Duration = Duration::from_secs(5);
+const KILL_WINDOW: Duration = Duration::from_secs(5);
 /// Minimum reported change of a process' memory, in bytes.
-const STEP: u64 = 4 << 20;
+const MIN_CHANGE: u64 = 4 << 20;
 /// Divisor of a process' memory that gives its minimum reported change, if that is more than
-/// [`STEP`].
-const SHARE: u64 = 200;
+/// [`MIN_CHANGE`].
+const CHANGE_DIVISOR: u64 = 200;
 /// Divisor of the host's memory, or of a limit, that gives its minimum reported change, if that is
-/// more than [`STEP`].
-const HOST_SHARE: u64 = 100;
+/// more than [`MIN_CHANGE`].
+const HOST_CHANGE_DIVISOR: u64 = 100;
 /// Minimum reported change of processor time, in thousandths of a processor.
-const CPU_STEP: u32 = 250;
+const MIN_CPU_CHANGE: u32 = 250;
 
 /// Samples the memory of the ranks on a node.
 #[derive(Debug)]
@@ -46,11 +46,11 @@ struct Counts(VecDeque<(Instant, u64)>);
 impl Counts {
     fn read(&mut self, now: Instant, count: Option<u64>) {
         let Some(count) = count else { return };
-        // One value from before `MOMENTS` stays, to compare with.
+        // One value from before `KILL_WINDOW` stays, to compare with.
         while self
             .0
             .get(1)
-            .is_some_and(|(at, _)| now.duration_since(*at) >= MOMENTS)
+            .is_some_and(|(at, _)| now.duration_since(*at) >= KILL_WINDOW)
         {
             self.0.pop_front();
         }
@@ -58,7 +58,7 @@ impl Counts {
     }
 
     /// Increase since the oldest value.
-    fn risen_to(&self, count: u64) -> Option<u64> {
+    fn increase_to(&self, count: u64) -> Option<u64> {
         let (_, before) = self.0.front()?;
         Some(count.saturating_sub(*before))
     }
@@ -77,14 +77,14 @@ struct Group {
 
 impl Group {
     /// Recent increase of the count of kills.
-    fn risen(&self) -> Option<u64> {
-        self.kills.risen_to(self.place.as_ref()?.oom_kills()?)
+    fn increase(&self) -> Option<u64> {
+        self.kills.increase_to(self.place.as_ref()?.oom_kills()?)
     }
 }
 
 /// Values read from a control group.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct GroupSample {
     usage: Option<Usage>,
     kills: Option<u64>,
 }
@@ -98,7 +98,7 @@ struct Sampled {
     /// moved to another group.
     groups: VecDeque<Group>,
     /// Time and content of the last reported sample.
-    told: Option<(Instant, v1::MemorySample)>,
+    reported: Option<(Instant, v1::MemorySample)>,
 }
 
 impl Memory {
@@ -119,13 +119,13 @@ impl Memory {
         let Some(known) = self.known.get(&process) else {
             return OomKills::default();
         };
-        if let Some(kills) = known.groups.iter().filter_map(Group::risen).max() {
+        if let Some(kills) = known.groups.iter().filter_map(Group::increase).max() {
             return OomKills {
                 in_cgroup: Some(kills),
                 on_host: None,
             };
         }
-        let on_host = cgroup::kills_on_host().and_then(|count| self.on_host.risen_to(count));
+        let on_host = cgroup::kills_on_host().and_then(|count| self.on_host.increase_to(count));
         OomKills {
             in_cgroup: None,
             on_host,
@@ -133,7 +133,7 @@ impl Memory {
     }
 
     /// Samples all living ranks and reports changes.
-    pub fn look(&mut self, ranks: &[Rank], now: Instant, out: &mut Outbox) {
+    pub fn poll(&mut self, ranks: &[Rank], now: Instant, out: &mut Outbox) {
         let living: Vec<(u64, Pid)> = ranks
             .iter()
             .filter(|rank| !rank.has_ended())
@@ -164,24 +164,24 @@ impl Memory {
 
     /// Repeats the last samples for a coordinator that may not have them.
     pub fn repeat(&self, out: &mut Outbox) {
-        let mut told: Vec<_> = self
+        let mut reported: Vec<_> = self
             .known
             .values()
-            .filter_map(|it| it.told.as_ref())
+            .filter_map(|it| it.reported.as_ref())
             .collect();
-        told.sort_by_key(|(_, sample)| sample.process);
-        for (_, sample) in told {
+        reported.sort_by_key(|(_, sample)| sample.process);
+        for (_, sample) in reported {
             out.push_live(Kind::MemorySample(*sample));
         }
     }
 
-    /// Samples a process; returns `None` if the sample is not worth reporting.
+    /// Samples a process; returns `None` if the values have not changed noticeably.
     fn measure(
         &mut self,
         process: u64,
         pid: Pid,
         now: Instant,
-        groups: &mut HashMap<String, Seen>,
+        groups: &mut HashMap<String, GroupSample>,
     ) -> Option<v1::MemorySample> {
         let measured = self.system.process(pid)?;
         if measured.virtual_memory() == 0 {
@@ -193,7 +193,7 @@ impl Memory {
             at: now,
             cpu_ms,
             groups: VecDeque::new(),
-            told: None,
+            reported: None,
         });
         let pid = pid.as_u32();
         let lines = proc::cgroups(pid);
@@ -211,7 +211,7 @@ impl Memory {
         }
         let place = known.groups.front().and_then(|group| group.place.as_ref());
         // A group is read once per scan for all its ranks.
-        let seen = *groups.entry(lines).or_insert_with(|| Seen {
+        let seen = *groups.entry(lines).or_insert_with(|| GroupSample {
             usage: place.and_then(MemoryGroup::tightest),
             kills: place.and_then(MemoryGroup::oom_kills),
         });
@@ -235,8 +235,8 @@ impl Memory {
             cpu_permille,
             cgroup_used: seen.usage.map(|it| it.used),
             cgroup_limit: seen.usage.map(|it| it.limit),
-            cgroup_held: seen.usage.and_then(|it| it.held),
-            cgroup_slowed: seen.usage.and_then(|it| it.slowed),
+            cgroup_held: seen.usage.and_then(|it| it.reclaims),
+            cgroup_slowed: seen.usage.and_then(|it| it.throttled),
             shm_used: shm.map(|it| it.total.saturating_sub(it.free)),
             shm_total: shm.map(|it| it.total),
             virtual_used: Some(measured.virtual_memory()),
@@ -244,45 +244,53 @@ impl Memory {
             ..v1::MemorySample::default()
         };
         let timing = &self.timing;
-        let is_news = known.told.as_ref().is_none_or(|(at, told)| {
+        let is_news = known.reported.as_ref().is_none_or(|(at, reported)| {
             let since = now.duration_since(*at);
-            let is_held = held(told) != held(&sample);
+            let is_held = limit_events(reported) != limit_events(&sample);
             since >= timing.memory_heartbeat
                 || (is_held && since >= timing.memory_limit_interval)
-                || differs(told, &sample)
+                || differs(reported, &sample)
         });
         if !is_news {
             return None;
         }
-        known.told = Some((now, sample));
+        known.reported = Some((now, sample));
         Some(sample)
     }
 }
 
 /// Numbers of times that the control group reached its limits.
-fn held(sample: &v1::MemorySample) -> (Option<u64>, Option<u64>) {
+fn limit_events(sample: &v1::MemorySample) -> (Option<u64>, Option<u64>) {
     (sample.cgroup_held, sample.cgroup_slowed)
 }
 
 /// Whether a sample differs noticeably from the last reported one.
-fn differs(told: &v1::MemorySample, now: &v1::MemorySample) -> bool {
-    let apart = |told: Option<u64>, now: Option<u64>, step: u64| {
-        told.unwrap_or(0).abs_diff(now.unwrap_or(0)) >= step
+fn differs(reported: &v1::MemorySample, now: &v1::MemorySample) -> bool {
+    let apart = |reported: Option<u64>, now: Option<u64>, step: u64| {
+        reported.unwrap_or(0).abs_diff(now.unwrap_or(0)) >= step
     };
-    let step = STEP.max(told.rss.unwrap_or(0) / SHARE);
-    let host_step = STEP.max(now.host_total.unwrap_or(0) / HOST_SHARE);
-    let cpu = told.cpu_permille.zip(now.cpu_permille);
-    let part = |of: Option<u64>| STEP.max(of.unwrap_or(0) / HOST_SHARE);
+    let step = MIN_CHANGE.max(reported.rss.unwrap_or(0) / CHANGE_DIVISOR);
+    let host_step = MIN_CHANGE.max(now.host_total.unwrap_or(0) / HOST_CHANGE_DIVISOR);
+    let cpu = reported.cpu_permille.zip(now.cpu_permille);
+    let part = |of: Option<u64>| MIN_CHANGE.max(of.unwrap_or(0) / HOST_CHANGE_DIVISOR);
     // Every change of a limit is reported.
     let limits = |it: &v1::MemorySample| (it.cgroup_limit, it.shm_total, it.virtual_limit);
-    apart(told.rss, now.rss, step)
-        || apart(told.cgroup_used, now.cgroup_used, part(now.cgroup_limit))
-        || apart(told.shm_used, now.shm_used, part(now.shm_total))
+    apart(reported.rss, now.rss, step)
+        || apart(
+            reported.cgroup_used,
+            now.cgroup_used,
+            part(now.cgroup_limit),
+        )
+        || apart(reported.shm_used, now.shm_used, part(now.shm_total))
         || (now.virtual_limit.is_some()
-            && apart(told.virtual_used, now.virtual_used, part(now.virtual_limit)))
-        || limits(told) != limits(now)
-        || apart(told.host_available, now.host_available, host_step)
-        || cpu.is_none_or(|(told, now)| told.abs_diff(now) >= CPU_STEP)
+            && apart(
+                reported.virtual_used,
+                now.virtual_used,
+                part(now.virtual_limit),
+            ))
+        || limits(reported) != limits(now)
+        || apart(reported.host_available, now.host_available, host_step)
+        || cpu.is_none_or(|(reported, now)| reported.abs_diff(now) >= MIN_CPU_CHANGE)
 }
 
 #[cfg(test)]
@@ -304,7 +312,7 @@ mod tests {
 
     #[test]
     fn noticeable_changes_are_reported() {
-        let told = sample(1 << 30, 50 << 30, 1000);
+        let reported = sample(1 << 30, 50 << 30, 1000);
         for (now, expected) in [
             (sample(1 << 30, 50 << 30, 1100), false),
             (sample((1 << 30) + (5 << 20), 50 << 30, 1000), false),
@@ -313,7 +321,7 @@ mod tests {
             (sample(1 << 30, 49 << 30, 1000), true),
             (sample(1 << 30, 50 << 30, 0), true),
         ] {
-            assert_eq!(differs(&told, &now), expected, "{now:?}");
+            assert_eq!(differs(&reported, &now), expected, "{now:?}");
         }
     }
 

@@ -1,5 +1,4 @@
-//! What the kernel says about ranks and their host: processes, memory, control groups, scheduling,
-//! environment.
+//! Kernel data about ranks and their host: processes, memory, control groups, scheduling, environment.
 
 pub mod cgroup;
 pub mod environment;

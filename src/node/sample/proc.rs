@@ -136,7 +136,7 @@ impl Watched {
         }
     }
 
-    /// How it ended, as far as that is known: from the zombie, or from the kernel after it was
+    /// Its exit status, as far as it is known: from the zombie, or from the kernel after it was
     /// reaped.
     #[must_use]
     pub fn exit(&self) -> Exit {
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn killing_signal_is_known() {
+    fn killing_signal_is_reported() {
         let mut child = shell("kill -9 $$");
         let Some(watched) = Watched::new(child.id(), Stat::of(child.id()).unwrap().start_ticks)
         else {
@@ -414,7 +414,7 @@ mod tests {
         );
         child.wait().unwrap();
         assert_eq!(watched.stat(), None);
-        // After reaping only newer kernels know the status.
+        // After reaping, only newer kernels provide the status.
         let late = watched.exit();
         assert!(
             late == Exit::default()

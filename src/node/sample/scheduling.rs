@@ -1,8 +1,8 @@
 //! Scheduling of the ranks by their host: processor time, run queue time, throttling, paging, time
 //! stolen by a hypervisor, and the kernel's pressure stall information.
 //!
-//! Sampled from outside once a second and reported on change. It shows whether a late rank computes
-//! for long or does not get a processor, which is in none of its own records.
+//! Sampled from outside once a second and reported on change. The samples show whether a late rank
+//! computes for long or does not get a processor; its own records contain neither.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,16 +17,16 @@ use crate::node::ship::outbox::Outbox;
 use crate::node::timing::Timing;
 
 /// Minimum reported change, in thousandths of the time.
-const STEP: u32 = 100;
+const MIN_CHANGE: u32 = 100;
 /// Minimum reported change of values that are compared with time lost in a collective, in
 /// thousandths of the time.
-const SMALL_STEP: u32 = 50;
+const MIN_SMALL_CHANGE: u32 = 50;
 /// Maximum number of threads of a rank that are read.
-const MOST_THREADS: usize = 256;
+const MAX_THREADS: usize = 256;
 /// Minimum reported change of major page faults, per second.
-const FAULTS_STEP: u32 = 50;
+const MIN_FAULTS_CHANGE: u32 = 50;
 /// Divisor of the interval that gives the minimum duration of a meaningful sample.
-const LEAST_PART: u32 = 5;
+const MIN_INTERVAL_DIVISOR: u32 = 5;
 
 /// Samples the scheduling of the ranks on a node.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ struct Sampled {
     /// Files with the pressure of its cgroup, or of its host.
     pressure: Pressure,
     /// Time and content of the last reported sample.
-    told: Option<(Instant, v1::SchedulingSample)>,
+    reported: Option<(Instant, v1::SchedulingSample)>,
 }
 
 /// The kernel's counters of a process; `None` for a counter that is missing or unreadable.
@@ -106,7 +106,7 @@ impl Scheduling {
     }
 
     /// Samples all living ranks and reports changes.
-    pub fn look(&mut self, ranks: &[Rank], now: Instant, out: &mut Outbox) {
+    pub fn poll(&mut self, ranks: &[Rank], now: Instant, out: &mut Outbox) {
         let living = ranks.iter().filter(|rank| !rank.has_ended());
         let living: Vec<(u64, u32)> = living
             .filter_map(|rank| Some((rank.process(), rank.watched()?.pid())))
@@ -123,15 +123,15 @@ impl Scheduling {
 
     /// Repeats the last samples for a coordinator that may not have them.
     pub fn repeat(&self, out: &mut Outbox) {
-        let told = self.known.values().filter_map(|it| it.told.as_ref());
-        let mut told: Vec<_> = told.map(|(_, sample)| sample).collect();
-        told.sort_by_key(|sample| sample.process);
-        for sample in told {
+        let reported = self.known.values().filter_map(|it| it.reported.as_ref());
+        let mut reported: Vec<_> = reported.map(|(_, sample)| sample).collect();
+        reported.sort_by_key(|sample| sample.process);
+        for sample in reported {
             out.push_live(Kind::SchedulingSample(sample.clone()));
         }
     }
 
-    /// Samples a process; returns `None` if the sample is not worth reporting.
+    /// Samples a process; returns `None` if the values have not changed noticeably.
     fn measure(
         &mut self,
         process: u64,
@@ -149,13 +149,13 @@ impl Scheduling {
                     last: (now, counters),
                     cgroup,
                     pressure,
-                    told: None,
+                    reported: None,
                 },
             );
             return None;
         };
         let elapsed = now.duration_since(known.last.0);
-        if elapsed < self.timing.scheduling_interval / LEAST_PART {
+        if elapsed < self.timing.scheduling_interval / MIN_INTERVAL_DIVISOR {
             return None;
         }
         let counters = Counters::of(pid, known.cgroup.as_deref(), &known.pressure, shared);
@@ -167,13 +167,13 @@ impl Scheduling {
             ..counters.since(&before, elapsed)
         };
         let heartbeat = self.timing.scheduling_heartbeat;
-        let is_news = known.told.as_ref().is_none_or(|(at, told)| {
-            now.duration_since(*at) >= heartbeat || differs(told, &sample)
+        let is_news = known.reported.as_ref().is_none_or(|(at, reported)| {
+            now.duration_since(*at) >= heartbeat || differs(reported, &sample)
         });
         if !is_news {
             return None;
         }
-        known.told = Some((now, sample.clone()));
+        known.reported = Some((now, sample.clone()));
         Some(sample)
     }
 }
@@ -224,28 +224,44 @@ impl Counters {
 }
 
 /// Whether a sample differs noticeably from the last reported one.
-fn differs(told: &v1::SchedulingSample, now: &v1::SchedulingSample) -> bool {
-    let apart = |told: Option<u32>, now: Option<u32>, step: u32| {
-        told.unwrap_or(0).abs_diff(now.unwrap_or(0)) >= step
+fn differs(reported: &v1::SchedulingSample, now: &v1::SchedulingSample) -> bool {
+    let apart = |reported: Option<u32>, now: Option<u32>, step: u32| {
+        reported.unwrap_or(0).abs_diff(now.unwrap_or(0)) >= step
     };
-    apart(told.ran_permille, now.ran_permille, STEP)
-        || apart(told.queued_permille, now.queued_permille, STEP)
-        || apart(told.throttled_permille, now.throttled_permille, STEP)
-        || apart(told.major_faults, now.major_faults, FAULTS_STEP)
+    apart(reported.ran_permille, now.ran_permille, MIN_CHANGE)
+        || apart(reported.queued_permille, now.queued_permille, MIN_CHANGE)
         || apart(
-            told.threads_queued_permille,
+            reported.throttled_permille,
+            now.throttled_permille,
+            MIN_CHANGE,
+        )
+        || apart(reported.major_faults, now.major_faults, MIN_FAULTS_CHANGE)
+        || apart(
+            reported.threads_queued_permille,
             now.threads_queued_permille,
-            SMALL_STEP,
+            MIN_SMALL_CHANGE,
         )
-        || apart(told.stolen_permille, now.stolen_permille, SMALL_STEP)
-        || apart(told.cpu_pressure_permille, now.cpu_pressure_permille, STEP)
         || apart(
-            told.memory_pressure_permille,
-            now.memory_pressure_permille,
-            STEP,
+            reported.stolen_permille,
+            now.stolen_permille,
+            MIN_SMALL_CHANGE,
         )
-        || apart(told.io_pressure_permille, now.io_pressure_permille, STEP)
-        || told.processors != now.processors
+        || apart(
+            reported.cpu_pressure_permille,
+            now.cpu_pressure_permille,
+            MIN_CHANGE,
+        )
+        || apart(
+            reported.memory_pressure_permille,
+            now.memory_pressure_permille,
+            MIN_CHANGE,
+        )
+        || apart(
+            reported.io_pressure_permille,
+            now.io_pressure_permille,
+            MIN_CHANGE,
+        )
+        || reported.processors != now.processors
 }
 
 /// `(ran, waited for a processor)` from `/proc/PID/schedstat`, in ns.
@@ -258,7 +274,7 @@ fn schedstat(text: &str) -> Option<(u64, u64)> {
 /// may fall, since it does not include threads that have ended.
 fn threads_queued(pid: u32) -> Option<u64> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let queued = threads.take(MOST_THREADS).flatten().filter_map(|thread| {
+    let queued = threads.take(MAX_THREADS).flatten().filter_map(|thread| {
         let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
         schedstat(&text).map(|(_, queued)| queued)
     });
@@ -438,20 +454,20 @@ mod tests {
 
     #[test]
     fn noticeable_changes_are_reported() {
-        let told = v1::SchedulingSample {
+        let reported = v1::SchedulingSample {
             queued_permille: Some(100),
             processors: "0-3".into(),
             ..v1::SchedulingSample::default()
         };
         let queued = |queued| v1::SchedulingSample {
             queued_permille: Some(queued),
-            ..told.clone()
+            ..reported.clone()
         };
-        assert!(!differs(&told, &queued(190)) && differs(&told, &queued(200)));
+        assert!(!differs(&reported, &queued(190)) && differs(&reported, &queued(200)));
         let pinned = v1::SchedulingSample {
             processors: "2".into(),
-            ..told.clone()
+            ..reported.clone()
         };
-        assert!(differs(&told, &pinned));
+        assert!(differs(&reported, &pinned));
     }
 }

@@ -1,4 +1,5 @@
-//! Keeps a node diagnosed: by its coordinator, and by this process while the coordinator is out of reach.
+//! Connects a node to its coordinator. While the coordinator is unreachable, this process diagnoses
+//! the ranks of the node.
 
 use std::future::pending;
 use std::pin::pin;
@@ -18,12 +19,12 @@ use v1::request::Kind;
 use v1::viewer_service_client::ViewerServiceClient;
 
 use crate::coordinator::{Hub, MAX_UPDATE, Updates};
-use crate::node::Say;
+use crate::node::UserLog;
 use crate::node::follow::{Command, Commander};
 use crate::node::ship::socket;
 use crate::node::timing::Timing;
 
-/// Batches on their way to the coordinator.
+/// Maximum number of batches that wait for the coordinator.
 const QUEUE: usize = 1024;
 /// Time limit for a connection, and for the answer to a request.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -33,8 +34,8 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// Maximum pause before a lost coordinator is tried again, relative to the first one.
 const MAX_RETRY: u32 = 64;
-/// Pause before the coordinator of this process is asked again for a job that it does not know yet.
-const HERE: Duration = Duration::from_millis(5);
+/// Pause before the coordinator of this process is queried again for an unknown job.
+const LOCAL_RETRY: Duration = Duration::from_millis(5);
 /// Time limit for the conclusion after the end of the job.
 pub const CONCLUSION: Duration = Duration::from_secs(5);
 /// Time limit for the last update of another coordinator after that.
@@ -60,19 +61,19 @@ pub enum Concluded {
     Nowhere,
 }
 
-/// A node and the diagnosis of its job.
+/// The connection of a node to the diagnosis of its job.
 pub struct Diagnosis<T> {
     /// Reads the black boxes of the node.
     pub follower: Commander,
-    /// Logs what happens to the coordinator.
-    pub say: Say,
+    /// Reports changes of the connection.
+    pub log: UserLog,
     /// Id of the job.
     pub job: String,
-    /// Accepts an update; false if no more are wanted.
+    /// Handles an update; returns false if no more are needed.
     pub take: T,
-    /// Whether the updates of another coordinator are wanted as well.
+    /// Whether updates of a remote coordinator are handled as well.
     pub takes_remote: bool,
-    /// How long to wait for a coordinator.
+    /// Time limits for a coordinator.
     pub timing: Timing,
     /// Becomes true when the job has ended.
     pub ending: watch::Receiver<bool>,
@@ -111,7 +112,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
         }
     }
 
-    /// The diagnosis in this process.
+    /// Runs the diagnosis in this process.
     async fn here(&self, hub: &Arc<Hub>) -> Concluded {
         let attach = async {
             loop {
@@ -124,8 +125,8 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
         let updates = async {
             loop {
                 match hub.watch(&self.job, false) {
-                    Ok(updates) => return hand_on(updates, &self.take).await,
-                    Err(_) => sleep(HERE).await,
+                    Ok(updates) => return forward(updates, &self.take).await,
+                    Err(_) => sleep(LOCAL_RETRY).await,
                 }
             }
         };
@@ -135,8 +136,8 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
         }
     }
 
-    /// The diagnosis by another coordinator, until it is lost for too long. One that `was_lost` gets a
-    /// single attempt: this process diagnoses the job again if it fails.
+    /// Runs the diagnosis by another coordinator, until it is unreachable for too long. A coordinator
+    /// that `was_lost` gets one attempt; if it fails, this process continues the diagnosis.
     async fn there(&self, address: &str, was_lost: bool) -> End {
         let (link, state) = watch::channel(Link::Apart(None));
         let attach = async {
@@ -170,7 +171,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
             end = beside(attach, updates, LAST_UPDATE) => end,
             why = self.lost(address, state, was_lost) => {
                 if let Some(why) = why {
-                    self.say.say(&format!(
+                    self.log.print(&format!(
                         "{why}: the diagnosis continues on this node, without the ranks of other nodes"
                     ));
                 }
@@ -179,8 +180,8 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
         }
     }
 
-    /// Why the coordinator is given up, once it has been out of reach for too long; `None`: it was lost
-    /// before, and is not back.
+    /// Waits until the coordinator has been unreachable for too long; returns the reason, or `None` if it
+    /// `was_lost` and is still unreachable.
     async fn lost(
         &self,
         address: &str,
@@ -194,12 +195,12 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
         loop {
             let is_attached = matches!(*state.borrow_and_update(), Link::Attached);
             let is_ending = *ending.borrow_and_update();
-            // Another failed attempt does not start the time again.
+            // Another failed attempt does not restart the timeout.
             if last.replace((is_attached, is_ending)) != Some((is_attached, is_ending)) {
                 since = Instant::now();
             }
             if is_attached && !std::mem::replace(&mut is_back, true) {
-                self.say.say(&format!(
+                self.log.print(&format!(
                     "the coordinator at {address} answers again and continues the diagnosis"
                 ));
             }
@@ -209,7 +210,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
             let patience = match (is_attached, is_ending) {
                 (true, false) => None,
                 (true, true) => Some(CONCLUSION),
-                // A coordinator that is out of reach now will hardly be back a moment later.
+                // The job ends: waiting longer for an unreachable coordinator is unlikely to help.
                 (false, true) => Some(LAST_UPDATE.min(self.timing.coordinator_patience)),
                 (false, false) => Some(self.timing.coordinator_patience),
             };
@@ -285,12 +286,12 @@ async fn changed<V>(value: &mut watch::Receiver<V>) {
 
 async fn attach_here(hub: &Arc<Hub>, follower: &Commander) -> anyhow::Result<End> {
     let (reports, queue) = mpsc::channel(QUEUE);
-    if !follower.tell(Command::Attached(reports)) {
+    if !follower.send(Command::Attached(reports)) {
         return Ok(End::FollowerGone);
     }
     let mut requests = hub.attach(ReceiverStream::new(queue)).await?;
     while let Some(request) = requests.recv().await {
-        if let Some(end) = obey(request, follower) {
+        if let Some(end) = execute(request, follower) {
             return Ok(end);
         }
     }
@@ -303,10 +304,10 @@ async fn attach_there(
     link: &watch::Sender<Link>,
 ) -> anyhow::Result<End> {
     let no_answer = || format!("no coordinator answers at {address}");
-    // Connected first: the follower repeats everything for every new stream.
+    // Connect first: the follower sends everything again for each new stream.
     let mut client = AgentServiceClient::new(connect(address).await?);
     let (reports, queue) = mpsc::channel(QUEUE);
-    if !follower.tell(Command::Attached(reports)) {
+    if !follower.send(Command::Attached(reports)) {
         return Ok(End::FollowerGone);
     }
     let attach = client.attach(ReceiverStream::new(queue));
@@ -323,7 +324,7 @@ async fn attach_there(
     };
     link.send_replace(Link::Attached);
     while let Ok(Some(request)) = requests.message().await {
-        if let Some(end) = obey(request, follower) {
+        if let Some(end) = execute(request, follower) {
             return Ok(end);
         }
     }
@@ -353,7 +354,7 @@ fn is_answer(status: &tonic::Status) -> bool {
     )
 }
 
-fn obey(request: v1::Request, follower: &Commander) -> Option<End> {
+fn execute(request: v1::Request, follower: &Commander) -> Option<End> {
     let command = match request.kind? {
         Kind::Welcome(_) => return None,
         Kind::Finished(_) => return Some(End::Finished),
@@ -373,14 +374,14 @@ fn obey(request: v1::Request, follower: &Commander) -> Option<End> {
             on_request,
         },
     };
-    (!follower.tell(command)).then_some(End::FollowerGone)
+    (!follower.send(command)).then_some(End::FollowerGone)
 }
 
-/// A connection to the coordinator at that address.
+/// Connects to the coordinator at this address.
 ///
 /// # Errors
 ///
-/// When nobody answers there.
+/// If no coordinator answers.
 pub async fn connect(address: &str) -> anyhow::Result<Channel> {
     let path = socket::find(address)?;
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))?
@@ -393,8 +394,8 @@ pub async fn connect(address: &str) -> anyhow::Result<Channel> {
         .with_context(|| format!("no coordinator answers at {address}"))
 }
 
-/// Hands on updates until there are no more, or none are wanted.
-async fn hand_on(mut updates: Updates, take: &impl Fn(v1::Update) -> bool) {
+/// Forwards updates until the last one, or until no more are needed.
+async fn forward(mut updates: Updates, take: &impl Fn(v1::Update) -> bool) {
     while let Some(update) = updates.next().await {
         if !take(update) {
             return;
@@ -402,7 +403,7 @@ async fn hand_on(mut updates: Updates, take: &impl Fn(v1::Update) -> bool) {
     }
 }
 
-/// Hands on the updates of another coordinator; whether there are no more, or none are wanted.
+/// Forwards the updates of another coordinator; returns false if the stream broke before the last.
 async fn watch_there(
     address: &str,
     job: &str,
@@ -438,7 +439,7 @@ mod tests {
     use super::*;
     use crate::diagnosis::timing::TimeScale;
 
-    /// A coordinator that answers and has room for no job.
+    /// A coordinator that refuses every job.
     #[derive(Clone, Default)]
     struct Full(Arc<AtomicUsize>);
 
@@ -489,12 +490,12 @@ mod tests {
         tokio::spawn(server.serve_with_incoming(listener));
 
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
-        let log = Arc::clone(&lines);
+        let sink = Arc::clone(&lines);
         let (follower, _commands) = Commander::new();
         let (_job, ending) = watch::channel(false);
         let diagnosis = Diagnosis {
             follower,
-            say: Say::new(move |line| log.lock().unwrap().push(line.to_owned())),
+            log: UserLog::new(move |line| sink.lock().unwrap().push(line.to_owned())),
             job: "job".into(),
             take: |_| true,
             takes_remote: false,
@@ -505,12 +506,12 @@ mod tests {
         let running = tokio::spawn(diagnosis.run(Coordinator::There(address.clone())));
         let first = || lines.lock().unwrap().len();
         while first() == 0 {
-            sleep(HERE).await;
+            sleep(LOCAL_RETRY).await;
         }
-        // It is tried again later, twice.
+        // Two more attempts follow.
         let attempts = full.0.load(Ordering::Relaxed);
         while full.0.load(Ordering::Relaxed) < attempts + 2 {
-            sleep(HERE).await;
+            sleep(LOCAL_RETRY).await;
         }
         running.abort();
         let why = format!("the coordinator at {address} refuses this job (too many jobs)");

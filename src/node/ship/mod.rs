@@ -1,4 +1,4 @@
-//! The way of records to a coordinator: sockets, connection, queue, and the process that reports ranks
+//! Sends records to a coordinator: sockets, connection, queue, and the process that reports ranks
 //! which `run` did not start.
 
 pub mod attach;

@@ -1,7 +1,7 @@
-//! What the node has to say, on its way to the coordinator and into the journal.
+//! Queue of the events of a node to the coordinator and the journal.
 //!
-//! Neither may hold up the reading: the journal is written by a thread of its own, and a coordinator
-//! that does not keep up is dropped and told everything again once it can listen.
+//! Neither blocks the reader of the black boxes: a thread writes the journal, and a coordinator
+//! whose queue is full is disconnected. After a new connection it gets all events again.
 
 use std::fs::File;
 use std::io;
@@ -15,39 +15,39 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 use tokio::sync::mpsc;
 
 use crate::evidence::journal::{JournalError, Writer};
-use crate::node::Say;
+use crate::node::UserLog;
 use crate::node::sys::{self, Space};
 use crate::node::timing::Timing;
 
-/// Estimated bytes of a batch: far below what a frame or a message may have.
+/// Maximum size of a batch, in estimated bytes; far below the limits of a frame and of a message.
 const BATCH_BYTES: usize = 256 << 10;
-/// Batches on their way to a slow disk: at most 64 MiB.
+/// Maximum number of batches that wait for the disk: at most 64 MiB.
 const JOURNAL_QUEUE: usize = 256;
-/// Longest journal. A collective takes some 160 bytes for each rank, and jobs run for weeks.
+/// Maximum size of a journal, in bytes. A collective takes about 160 bytes for each rank.
 const MAX_JOURNAL: u64 = 1 << 30;
-/// Free room that a journal leaves to its file system: that much …
+/// Space that a journal leaves free in its file system, in bytes …
 const RESERVE: u64 = 1 << 30;
-/// … or that share of a small one, whichever is less.
+/// … or 1/20 of the file system, whichever is less.
 const RESERVE_SHARE: u64 = 20;
-/// How often the room is looked at, in bytes that were written since.
-const LOOK_EVERY: u64 = 1 << 20;
-/// How long a confirmation of the disk is waited for.
-const SYNC_PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes written between checks of free space.
+const SPACE_CHECK_BYTES: u64 = 1 << 20;
+/// Time limit for a sync of the journal.
+const MAX_SYNC: Duration = Duration::from_secs(5);
 
-/// Collects events into batches and sends them off.
+/// Collects events into batches and sends them.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// Events, and whether the journal has to have them.
+    /// Events, each with whether it goes to the journal.
     batch: Vec<(v1::Event, bool)>,
     bytes: usize,
     journal: Option<Journal>,
-    /// When the journal got its last report.
+    /// Time of the last report in the journal.
     journaled: Timestamp,
     live: Option<mpsc::Sender<v1::Report>>,
 }
 
 impl Outbox {
-    /// An outbox with that journal and no coordinator.
+    /// Creates an outbox without a coordinator.
     #[must_use]
     pub fn new(journal: Option<Journal>) -> Self {
         Self {
@@ -56,32 +56,32 @@ impl Outbox {
         }
     }
 
-    /// Batches go to this coordinator from now on.
+    /// Sends batches to this coordinator from now on.
     pub fn connect(&mut self, live: mpsc::Sender<v1::Report>) {
         self.flush();
         self.live = Some(live);
     }
 
-    /// Says something to the coordinator and the journal.
+    /// Adds an event for the coordinator and the journal.
     pub fn push(&mut self, kind: Kind) {
         self.add(kind, true);
     }
 
-    /// Says something that the journal has already.
+    /// Adds an event that the journal already has.
     pub fn push_live(&mut self, kind: Kind) {
         if self.live.is_some() {
             self.add(kind, false);
         }
     }
 
-    /// Sends off what was collected.
+    /// Sends the collected events.
     pub fn flush(&mut self) {
         if !self.batch.is_empty() {
             self.send();
         }
     }
 
-    /// Says that the node lives, also where there is nothing else to say.
+    /// Sends an empty report if nothing is collected, to show that the node is alive.
     pub fn heartbeat(&mut self, timing: &Timing) {
         if !self.batch.is_empty() {
             return;
@@ -95,7 +95,7 @@ impl Outbox {
         }
     }
 
-    /// Answers a coordinator that asks what time it is here. What was collected goes before it.
+    /// Answers a ping. Collected events are sent first.
     pub fn answer(&mut self, pong: v1::Pong) {
         self.flush();
         if self.live.is_some() {
@@ -103,7 +103,7 @@ impl Outbox {
         }
     }
 
-    /// Returns once the disk has what was said; whether it has.
+    /// Waits until all events are on the disk; false on failure or timeout.
     #[must_use]
     pub fn sync(&mut self) -> bool {
         self.flush();
@@ -160,7 +160,7 @@ impl Outbox {
             events,
             pong,
         };
-        // Full or gone: the connection ends, comes again and asks for everything.
+        // Full or closed: the node reconnects, and the coordinator gets everything again.
         if self
             .live
             .as_ref()
@@ -171,7 +171,7 @@ impl Outbox {
     }
 }
 
-/// Bytes that an event takes, roughly.
+/// Estimated size of an event, in bytes.
 fn weight(kind: &Kind) -> usize {
     64 + match kind {
         Kind::Record(record) => {
@@ -204,12 +204,12 @@ fn weight(kind: &Kind) -> usize {
     }
 }
 
-/// A journal that is written by a thread of its own.
+/// A journal and the thread that writes it.
 #[derive(Debug)]
 pub struct Journal {
     queue: SyncSender<Entry>,
     thread: JoinHandle<()>,
-    say: Say,
+    log: UserLog,
     overran: bool,
 }
 
@@ -219,26 +219,26 @@ enum Entry {
 }
 
 impl Journal {
-    /// Makes the file and starts its thread.
+    /// Creates the file and starts the thread.
     ///
     /// # Errors
     ///
-    /// When there can be no such file or no such thread.
-    pub fn create(path: &Path, say: Say) -> Result<Self, JournalError> {
-        Self::with_limit(path, say, Limit::default())
+    /// If the file cannot be created, or the thread cannot be started.
+    pub fn create(path: &Path, log: UserLog) -> Result<Self, JournalError> {
+        Self::with_limit(path, log, Limit::default())
     }
 
-    fn with_limit(path: &Path, say: Say, limit: Limit) -> Result<Self, JournalError> {
+    fn with_limit(path: &Path, log: UserLog, limit: Limit) -> Result<Self, JournalError> {
         let writer = Writer::create(path)?;
         let (queue, entries) = sync_channel(JOURNAL_QUEUE);
-        let complain = say.clone();
+        let thread_log = log.clone();
         let thread = std::thread::Builder::new()
             .name("ddp-journal".into())
-            .spawn(move || write(writer, &entries, limit, &complain))?;
+            .spawn(move || write(writer, &entries, limit, &thread_log))?;
         Ok(Self {
             queue,
             thread,
-            say,
+            log,
             overran: false,
         })
     }
@@ -248,36 +248,35 @@ impl Journal {
             && !self.overran
         {
             self.overran = true;
-            self.say
-                .say("the disk is too slow for the journal: some records will be missing from it");
+            self.log
+                .print("the disk is too slow for the journal: records are missing from it");
         }
     }
 
     fn sync(&self) -> bool {
         let (done, confirmation) = channel();
-        self.queue.send(Entry::Sync(done)).is_ok()
-            && confirmation.recv_timeout(SYNC_PATIENCE).is_ok()
+        self.queue.send(Entry::Sync(done)).is_ok() && confirmation.recv_timeout(MAX_SYNC).is_ok()
     }
 
     fn close(self) {
         drop(self.queue);
-        // A thread that panicked has nothing to write any more.
+        // A thread that panicked writes nothing more.
         drop(self.thread.join());
     }
 }
 
-/// Says how much room there is around a file.
-type AskSpace = fn(&File) -> io::Result<Space>;
+/// Returns the space of the file system of a file.
+type SpaceQuery = fn(&File) -> io::Result<Space>;
 
-/// How far a journal may grow.
+/// Size limit of a journal.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
-    /// Its own bytes.
+    /// Maximum size of the file, in bytes.
     bytes: u64,
-    /// Room of the file system.
-    space: AskSpace,
-    /// From which length on the room is looked at again.
-    look_at: u64,
+    /// Query for the space of the file system.
+    space: SpaceQuery,
+    /// File length at which the space is checked next, in bytes.
+    next_check: u64,
 }
 
 impl Default for Limit {
@@ -285,13 +284,13 @@ impl Default for Limit {
         Self {
             bytes: MAX_JOURNAL,
             space: sys::space,
-            look_at: 0,
+            next_check: 0,
         }
     }
 }
 
 impl Limit {
-    /// Why a journal may not become that long; `None`: it may.
+    /// Reason why the journal must not grow to `length` bytes; `None` if it may.
     fn exceeded(&mut self, length: u64, file: &File) -> Option<String> {
         if length > self.bytes {
             return Some(format!(
@@ -299,22 +298,22 @@ impl Limit {
                 self.bytes >> 20
             ));
         }
-        if length < self.look_at {
+        if length < self.next_check {
             return None;
         }
-        self.look_at = length + LOOK_EVERY;
-        // A file system that does not say how full it is says when it is full.
+        self.next_check = length + SPACE_CHECK_BYTES;
+        // Without a result, the write itself fails once the disk is full.
         let space = (self.space)(file).ok()?;
         let reserve = RESERVE.min(space.total / RESERVE_SHARE);
         (space.free < reserve).then(|| format!("the disk has {} MiB free", space.free >> 20))
     }
 }
 
-/// Writes what comes. After a failure it writes nothing more, and says so once.
+/// Writes the entries of the queue. After the first failure, which is logged, it stops.
 ///
-/// A journal that is as long as it may be ends with a whole frame, for good: what came after a gap
-/// would be read as if there were none. What it holds is still brought to the disk when asked for.
-fn write(mut writer: Writer, entries: &Receiver<Entry>, mut limit: Limit, say: &Say) {
+/// A journal that reaches its limit ends there, with a whole frame: a reader could not detect a gap.
+/// Sync requests are still served.
+fn write(mut writer: Writer, entries: &Receiver<Entry>, mut limit: Limit, log: &UserLog) {
     let mut is_full = false;
     for entry in entries {
         let result = match entry {
@@ -324,8 +323,8 @@ fn write(mut writer: Writer, entries: &Receiver<Entry>, mut limit: Limit, say: &
                     None => writer.append(&report),
                     Some(reason) => {
                         is_full = true;
-                        say.say(&format!(
-                            "the journal ends here, the diagnosis continues: {reason}"
+                        log.print(&format!(
+                            "the journal ends here: {reason}; the diagnosis continues"
                         ));
                         Ok(())
                     }
@@ -334,14 +333,16 @@ fn write(mut writer: Writer, entries: &Receiver<Entry>, mut limit: Limit, say: &
             Entry::Sync(done) => {
                 let result = writer.sync();
                 if result.is_ok() {
-                    // Nobody waits any more: no harm.
+                    // The receiver has timed out.
                     done.send(()).ok();
                 }
                 result
             }
         };
         if let Err(error) = result {
-            say.say(&format!("{error}; it ends here, the diagnosis continues"));
+            log.print(&format!(
+                "{error}; the journal ends here, the diagnosis continues"
+            ));
             return;
         }
     }
@@ -356,25 +357,25 @@ mod tests {
         Kind::RecordsLost(v1::RecordsLost { process: 1, count })
     }
 
-    /// What a journal holds after 100 reports, what was said meanwhile, and whether the live
-    /// diagnosis was told everything.
+    /// Writes 100 reports; returns the events in the journal, the logged lines, and whether the
+    /// coordinator got all reports.
     fn journaled(limit: Limit) -> (Vec<u64>, Vec<String>, bool) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
-        let (say, said) = channel();
-        let say = Say::new(move |line| say.send(line.to_owned()).unwrap());
-        let mut outbox = Outbox::new(Some(Journal::with_limit(&path, say, limit).unwrap()));
+        let (log, lines) = channel();
+        let log = UserLog::new(move |line| log.send(line.to_owned()).unwrap());
+        let mut outbox = Outbox::new(Some(Journal::with_limit(&path, log, limit).unwrap()));
         let (live, mut reports) = mpsc::channel(200);
         outbox.connect(live);
         for count in 0..100 {
             outbox.push(lost(count));
             outbox.flush();
         }
-        assert!(outbox.sync(), "what it holds is on the disk");
+        assert!(outbox.sync(), "sync");
         outbox.close();
-        let mut told = 0;
+        let mut received = 0;
         while reports.try_recv().is_ok() {
-            told += 1;
+            received += 1;
         }
         let mut reader = Reader::open(&path).unwrap();
         let mut counts = Vec::new();
@@ -388,27 +389,27 @@ mod tests {
         }
         assert_eq!(reader.skipped(), None);
         assert!(path.metadata().unwrap().len() <= limit.bytes);
-        (counts, said.try_iter().collect(), told == 100)
+        (counts, lines.try_iter().collect(), received == 100)
     }
 
     #[test]
-    fn a_journal_ends_where_it_is_long_enough_and_says_so_once() {
+    fn journal_at_its_limit_ends_and_logs_one_line() {
         let bytes = 500;
-        let (counts, said, told) = journaled(Limit {
+        let (counts, lines, received) = journaled(Limit {
             bytes,
             ..Limit::default()
         });
         assert!((5..50).contains(&counts.len()), "{counts:?}");
         assert!(counts.iter().copied().eq(0..counts.len() as u64));
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains("the journal ends here"), "{said:?}");
-        assert!(told);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("the journal ends here"), "{lines:?}");
+        assert!(received);
     }
 
     #[test]
-    fn a_journal_leaves_room_on_the_disk() {
+    fn journal_leaves_disk_space_free() {
         let file = tempfile::tempfile().unwrap();
-        let spaces: [(AskSpace, bool); 5] = [
+        let spaces: [(SpaceQuery, bool); 5] = [
             (
                 |_| {
                     Ok(Space {
@@ -453,9 +454,9 @@ mod tests {
                 ..Limit::default()
             };
             assert_eq!(limit.exceeded(10, &file).is_some(), is_full, "{i}");
-            assert_eq!(limit.exceeded(20, &file), None, "{i}: not looked at yet");
+            assert_eq!(limit.exceeded(20, &file), None, "{i}: not due yet");
         }
-        let (counts, said, told) = journaled(Limit {
+        let (counts, lines, received) = journaled(Limit {
             space: |_| {
                 Ok(Space {
                     free: 0,
@@ -464,21 +465,25 @@ mod tests {
             },
             ..Limit::default()
         });
-        assert_eq!((counts.len(), said.len(), told), (0, 1, true), "{said:?}");
+        assert_eq!(
+            (counts.len(), lines.len(), received),
+            (0, 1, true),
+            "{lines:?}"
+        );
     }
 
     #[test]
-    fn a_journal_says_now_and_then_that_the_node_lives() {
+    fn idle_journal_gets_a_heartbeat() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
-        let mut outbox = Outbox::new(Some(Journal::create(&path, Say::nobody()).unwrap()));
+        let mut outbox = Outbox::new(Some(Journal::create(&path, UserLog::discard()).unwrap()));
         let timing = Timing::default();
         outbox.heartbeat(&timing);
-        outbox.heartbeat(&timing); // that was a moment ago
+        outbox.heartbeat(&timing); // too early
         outbox.journaled =
             Timestamp(Timestamp::now().0 - timing.journal_heartbeat.as_nanos() as u64);
         outbox.push(lost(1));
-        outbox.heartbeat(&timing); // there is something to say
+        outbox.heartbeat(&timing); // the batch is not empty
         outbox.flush();
         outbox.close();
         let mut reader = Reader::open(&path).unwrap();
@@ -491,13 +496,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repeated_is_not_journaled_again() {
+    fn repeated_events_are_not_journaled_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
-        let mut outbox = Outbox::new(Some(Journal::create(&path, Say::nobody()).unwrap()));
+        let mut outbox = Outbox::new(Some(Journal::create(&path, UserLog::discard()).unwrap()));
         let (live, mut reports) = mpsc::channel(8);
         outbox.push(lost(1));
-        outbox.push_live(lost(9)); // nobody listens yet
+        outbox.push_live(lost(9)); // no coordinator is connected
         outbox.connect(live);
         outbox.push_live(lost(1));
         outbox.push(lost(2));
@@ -517,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coordinator_that_does_not_keep_up_is_dropped() {
+    fn slow_coordinator_is_disconnected() {
         let mut outbox = Outbox::new(None);
         let (live, reports) = mpsc::channel(1);
         outbox.connect(live);

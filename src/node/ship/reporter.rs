@@ -2,8 +2,8 @@
 //!
 //! A rank whose environment names a coordinator starts this process when it creates its black box
 //! (`reporter.rs` of the agent). The first reporter of a node follows all ranks of the launch; the
-//! others see it and exit. It does what `run` does, without a command, a terminal or a diagnosis of
-//! its own. It ends after the last rank: once its exit status is known, or some time later.
+//! others detect it and exit. It does the work of `run` without a command, a terminal or its own
+//! diagnosis. It exits after the last rank: once its exit status is known, or after a delay.
 
 use std::fs;
 use std::io::{self, Write};
@@ -31,24 +31,24 @@ use crate::node::ship::outbox::{Journal, Outbox};
 use crate::node::ship::socket;
 use crate::node::stacks::taker::{Taker, When};
 use crate::node::timing::Timing;
-use crate::node::{Say, sys};
+use crate::node::{UserLog, sys};
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
 
-/// How often a reporter that is not needed, as it seems, looks again.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long it does so for a rank that has ended.
-const LAST_LOOK: Duration = Duration::from_secs(30);
+/// Interval of checks while the reporter appears unneeded.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Duration of these checks after the end of the rank.
+const MAX_CHECKS: Duration = Duration::from_secs(30);
 /// Time limit for the conclusion, whichever coordinator makes it.
 const MAX_CONCLUSION: Duration = attach::CONCLUSION.saturating_mul(3);
 /// Time from SIGTERM to the exit.
 const TERM_GRACE: Duration = Duration::from_secs(5);
-/// Most of what is said that is kept.
+/// Maximum size of the log, in bytes.
 const MAX_LOG: u64 = 64 << 10;
-/// What is said goes here, beside the boxes: there is no terminal.
+/// Name of the log file beside the boxes; the reporter has no terminal.
 const LOG: &str = "reporter.log";
 
-/// What a reporter is asked to do.
+/// Options of a reporter.
 #[derive(Debug)]
 pub struct Options {
     /// The black box of the rank that started it.
@@ -59,13 +59,14 @@ pub struct Options {
     pub includes_dead: bool,
     /// Address of the coordinator.
     pub coordinator: String,
-    /// Where evidence goes; `None`: nowhere, and what the coordinator has taken in is removed.
+    /// Directory of the evidence; `None`: none is kept, and boxes are removed once the coordinator has
+    /// accepted the end of the job.
     pub run_dir: Option<PathBuf>,
-    /// A wait that nothing proves hopeless becomes a finding after this long; `None`: the default.
+    /// Duration after which an unproven stall is reported; `None`: the default.
     pub stall_after: Option<Duration>,
-    /// Factor of all other durations that decide when something is concluded.
+    /// Factor of all other durations that delay a conclusion.
     pub time_scale: TimeScale,
-    /// When stacks are taken.
+    /// When stacks are captured.
     pub stacks: When,
 }
 
@@ -73,13 +74,13 @@ pub struct Options {
 ///
 /// # Errors
 ///
-/// When the coordinator's address cannot be used, or the box cannot be read. Whatever happens later
-/// is said in the log beside the boxes.
+/// If the address of the coordinator is invalid, or the box cannot be read. Later failures are
+/// logged beside the boxes.
 pub fn report(options: Options) -> anyhow::Result<()> {
-    end_on_request()?;
+    exit_on_sigterm()?;
     let directory = options.black_box.parent().context("not a black box")?;
     let first = Reader::open_own(&options.black_box)?;
-    // One lock for the launch, wherever its boxes are.
+    // The launch has one lock, even if its boxes are in several directories.
     let mut places: Vec<&Path> = options.boxes.iter().map(PathBuf::as_path).collect();
     if places.is_empty() {
         places.push(directory);
@@ -89,7 +90,7 @@ pub fn report(options: Options) -> anyhow::Result<()> {
     };
     let identity = first.identity();
     if let Err(error) = socket::check(&options.coordinator) {
-        // Once for each node, not for each rank.
+        // Reported once per node, not once per rank.
         if identity.local_rank.unwrap_or(0) == 0 {
             return Err(error.into());
         }
@@ -107,21 +108,20 @@ pub fn report(options: Options) -> anyhow::Result<()> {
             },
         );
         let at = &options.coordinator;
-        let line =
-            format!("ddp-doctor: no coordinator answers at {at}, attempts continue; {until_then}");
+        let line = format!("ddp-doctor: no coordinator answers at {at}; retrying; {until_then}");
         writeln!(io::stderr(), "{line}").ok();
     }
-    // The terminal and its pipes are the job's.
+    // The terminal and its pipes belong to the job.
     sys::close_standard_error();
-    let log = directory.join(LOG);
-    drop(fs::remove_file(&log));
-    let say = Say::new(move |line| drop(append(&log, line)));
-    follow(&options, directory, following, &identity, &say);
+    let path = directory.join(LOG);
+    drop(fs::remove_file(&path));
+    let log = UserLog::new(move |line| drop(append(&path, line)));
+    follow(&options, directory, following, &identity, &log);
     Ok(())
 }
 
-/// Ends this process a while after SIGTERM. Until then the ranks may end, and be reported.
-fn end_on_request() -> io::Result<()> {
+/// Exits some time after SIGTERM, so that the end of the ranks can still be reported.
+fn exit_on_sigterm() -> io::Result<()> {
     let wait = || {
         while sys::wait_for_signal().is_none_or(|it| it.signal != libc::SIGTERM) {}
         std::thread::sleep(TERM_GRACE);
@@ -131,8 +131,8 @@ fn end_on_request() -> io::Result<()> {
     thread.spawn(wait).map(drop)
 }
 
-/// The right to follow the boxes in these directories; `None`: another process follows them, or it is
-/// not needed. The inner `None`: no directory has locks.
+/// Locks the boxes in these directories; `None`: another process follows them, or this one is not
+/// needed. The inner `None`: no directory supports locks.
 fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>> {
     let identity = first.identity();
     let us = std::process::id();
@@ -146,7 +146,7 @@ fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>>
             .is_some_and(|(pid, start)| proc::is_alive(pid, start))
     };
     loop {
-        // The first one that can be locked, the same for all ranks of the launch.
+        // The first directory that can be locked, the same for all ranks of the launch.
         let following = directories.iter().find_map(lock);
         if is_followed() {
             return None;
@@ -155,17 +155,17 @@ fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>>
         if !matches!(following, Some(None)) {
             return first.claim(own.0, own.1).then(|| following.flatten());
         }
-        // The process that follows the other ranks takes this one too, unless it is about to end.
+        // The process that follows the other ranks also follows this one, unless it is about to end.
         if directories.iter().any(by_run) {
             return None;
         }
         if !proc::is_alive(identity.pid, identity.start_ticks) {
             let since = *ended_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > LAST_LOOK {
+            if since.elapsed() > MAX_CHECKS {
                 return None;
             }
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
@@ -174,13 +174,13 @@ fn follow(
     directory: &Path,
     following: Option<Following>,
     identity: &Identity,
-    say: &Say,
+    log: &UserLog,
 ) {
     let started = Timestamp::now();
     let shared_memory = Path::new(boxes::SHARED_MEMORY);
-    let run_dir = options.run_dir.clone().and_then(|asked| {
-        let made = RunDir::make(shared_memory, Some(asked), &identity.job, started);
-        made.map_err(|error| say.say(&format!("nothing is kept: {error}")))
+    let run_dir = options.run_dir.clone().and_then(|requested| {
+        let made = RunDir::make(shared_memory, Some(requested), &identity.job, started);
+        made.map_err(|error| log.print(&format!("no evidence is kept: {error}")))
             .ok()
     });
     let run_dir = run_dir.map(|it| it.path);
@@ -188,14 +188,14 @@ fn follow(
     let hello = hello(options, identity, started);
     let journal = run_dir.as_ref().and_then(|dir| {
         if let Err(error) = names::describe(dir, &hello, Some(&options.coordinator)) {
-            say.say(&format!("run.json cannot be written: {error}"));
+            log.print(&format!("run.json cannot be written: {error}"));
         }
-        let journal = Journal::create(&dir.join("journal.ddpj"), say.clone());
-        journal.map_err(|error| say.say(&error.to_string())).ok()
+        let journal = Journal::create(&dir.join("journal.ddpj"), log.clone());
+        journal.map_err(|error| log.print(&error.to_string())).ok()
     });
     let boxes = match BoxDir::of_launch(directory, &options.boxes, run_dir.as_deref(), following) {
         Ok(boxes) => boxes,
-        Err(error) => return say.say(&format!("nothing is reported: {error}")),
+        Err(error) => return log.print(&format!("nothing is reported: {error}")),
     };
     let (follower, commands) = Commander::new();
     let (over, ended) = channel();
@@ -207,14 +207,14 @@ fn follow(
     let thread = std::thread::Builder::new().name("ddp-follow".into());
     let thread = match thread.spawn(move || it.run()) {
         Ok(thread) => thread,
-        Err(error) => return say.say(&format!("nothing is reported: {error}")),
+        Err(error) => return log.print(&format!("nothing is reported: {error}")),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("ddp-attach")
         .enable_all()
         .build();
-    let mut is_taken_in = false;
+    let mut is_accepted = false;
     match runtime {
         Ok(runtime) => {
             let (ending, has_ended) = watch::channel(false);
@@ -226,7 +226,7 @@ fn follow(
             };
             let diagnosis = Diagnosis {
                 follower: follower.clone(),
-                say: say.clone(),
+                log: log.clone(),
                 job: hello.job,
                 take,
                 takes_remote: false,
@@ -235,39 +235,39 @@ fn follow(
             };
             let coordinator = Coordinator::There(options.coordinator.clone());
             let diagnosis = runtime.spawn(diagnosis.run(coordinator));
-            // An error means that the follower is gone: nothing is left to wait for.
+            // An error means that the follower has ended.
             if ended.recv().is_ok() {
                 ending.send_replace(true);
                 let end = async { tokio::time::timeout(MAX_CONCLUSION, diagnosis).await };
                 let concluded = runtime.block_on(end);
-                is_taken_in = matches!(concluded, Ok(Ok(Concluded::There)));
+                is_accepted = matches!(concluded, Ok(Ok(Concluded::There)));
             }
-            runtime.shutdown_timeout(LOOK_EVERY);
+            runtime.shutdown_timeout(CHECK_INTERVAL);
         }
         Err(error) => {
-            say.say(&format!("nothing is reported: {error}"));
+            log.print(&format!("nothing is reported: {error}"));
             ended.recv().ok();
         }
     }
-    if !is_taken_in {
-        say.say(&format!(
-            "the coordinator {} did not take in the end of the job",
+    if !is_accepted {
+        log.print(&format!(
+            "the coordinator {} did not accept the end of the job",
             options.coordinator
         ));
     }
-    follower.tell(Command::Stop);
+    follower.send(Command::Stop);
     match thread.join() {
-        Ok(Err(error)) => say.say(&format!("a black box could not be kept: {error}")),
-        // What nobody has taken in is all that is left of the job.
-        Ok(Ok(())) if is_taken_in && run_dir.is_none() && !options.includes_dead => {
-            forget(directory);
-            options.boxes.iter().for_each(|it| forget(it));
+        Ok(Err(error)) => log.print(&format!("a black box was not saved: {error}")),
+        // Unread evidence is all that remains of the job.
+        Ok(Ok(())) if is_accepted && run_dir.is_none() && !options.includes_dead => {
+            remove_boxes(directory);
+            options.boxes.iter().for_each(|it| remove_boxes(it));
         }
         _ => {}
     }
 }
 
-/// The report of the diagnosis in this process: a file in the run directory, no terminal.
+/// Writes the report of this process to a file in the run directory.
 fn live(job: &str, run_dir: Option<&Path>) -> Live {
     let about = Job {
         id: job.to_owned(),
@@ -306,7 +306,7 @@ fn hello(options: &Options, identity: &Identity, started: Timestamp) -> v1::Hell
 }
 
 /// Removes the boxes that this process has followed to their end.
-fn forget(directory: &Path) {
+fn remove_boxes(directory: &Path) {
     let us = std::process::id();
     for file in boxes::boxes_in(directory).unwrap_or_default() {
         let Ok(reader) = Reader::open_own(&file) else {

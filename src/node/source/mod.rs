@@ -17,21 +17,21 @@ mod python;
 pub use python::{Guard, Source};
 
 /// Maximum size of a source file that is read, in bytes.
-const LARGEST: u64 = 4 << 20;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Maximum number of cached files.
-const MOST_FILES: usize = 256;
+const MAX_FILES: usize = 256;
 /// Maximum number of queued sites.
-const MOST_WAITING: usize = 16_384;
-/// Time that the end of a job waits for sources that are still being read.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const MAX_QUEUED: usize = 16_384;
+/// Time limit at the end of a job for files that are still being read.
+const MAX_LAST_READ: Duration = Duration::from_millis(200);
 
 /// Reads sources in a thread beside the follower.
 #[derive(Debug)]
 pub struct Sources {
-    questions: Option<SyncSender<v1::SiteDefined>>,
+    queue: Option<SyncSender<v1::SiteDefined>>,
     answers: Receiver<v1::SiteDefined>,
     /// Number of unanswered sites.
-    open: usize,
+    unanswered: usize,
     /// Sites that could not be queued.
     unread: Vec<v1::SiteDefined>,
 }
@@ -46,78 +46,78 @@ impl Sources {
     /// Starts the reader. If the thread cannot be started, no file is read.
     #[must_use]
     pub fn new() -> Self {
-        let (questions, asked) = sync_channel(MOST_WAITING);
-        let (answer, answers) = sync_channel(MOST_WAITING);
+        let (queue, requests) = sync_channel(MAX_QUEUED);
+        let (answer, answers) = sync_channel(MAX_QUEUED);
         let started = std::thread::Builder::new()
             .name("ddp-doctor-sources".into())
-            .spawn(move || serve(&asked, &answer));
+            .spawn(move || serve(&requests, &answer));
         Self {
-            questions: started.is_ok().then_some(questions),
+            queue: started.is_ok().then_some(queue),
             answers,
-            open: 0,
+            unanswered: 0,
             unread: Vec::new(),
         }
     }
 
     /// Whether a site may have guards.
     #[must_use]
-    pub fn are_of_use(site: &v1::SiteDefined) -> bool {
+    pub fn may_have_guards(site: &v1::SiteDefined) -> bool {
         site.line > 0 && site.file.ends_with(".py")
     }
 
     /// Requests the guards of a site. Every site that may have guards is answered.
-    pub fn ask(&mut self, site: v1::SiteDefined) {
-        if !Self::are_of_use(&site) {
+    pub fn request(&mut self, site: v1::SiteDefined) {
+        if !Self::may_have_guards(&site) {
             return;
         }
-        let Some(questions) = &self.questions else {
+        let Some(queue) = &self.queue else {
             return self.unread.push(site);
         };
-        match questions.try_send(site) {
-            Ok(()) => self.open += 1,
+        match queue.try_send(site) {
+            Ok(()) => self.unanswered += 1,
             // A site that cannot be queued is answered without guards.
             Err(TrySendError::Full(site)) => self.unread.push(site),
             Err(TrySendError::Disconnected(site)) => {
-                self.questions = None;
+                self.queue = None;
                 self.unread.push(site);
             }
         }
     }
 
-    /// Takes the answers since the last call: the sites with their guards.
-    pub fn answered(&mut self) -> Vec<Kind> {
+    /// Returns the sites answered since the last call, with their guards.
+    pub fn take_answers(&mut self) -> Vec<Kind> {
         let answers: Vec<v1::SiteDefined> = self.answers.try_iter().collect();
-        self.taken(answers)
+        self.events_from(answers)
     }
 
-    /// Like [`Self::answered`], after waiting briefly for the files that are being read.
+    /// Like [`Self::take_answers`], after waiting briefly for the files that are being read.
     pub fn last_answers(&mut self) -> Vec<Kind> {
-        let deadline = std::time::Instant::now() + LAST_WORDS;
+        let deadline = std::time::Instant::now() + MAX_LAST_READ;
         let mut answers = Vec::new();
-        while answers.len() < self.open {
+        while answers.len() < self.unanswered {
             let left = deadline.saturating_duration_since(std::time::Instant::now());
             match self.answers.recv_timeout(left) {
                 Ok(answer) => answers.push(answer),
                 Err(_) => break,
             }
         }
-        self.taken(answers)
+        self.events_from(answers)
     }
 
-    fn taken(&mut self, answers: Vec<v1::SiteDefined>) -> Vec<Kind> {
-        self.open = self.open.saturating_sub(answers.len());
+    fn events_from(&mut self, answers: Vec<v1::SiteDefined>) -> Vec<Kind> {
+        self.unanswered = self.unanswered.saturating_sub(answers.len());
         let unread = self.unread.drain(..);
         unread.chain(answers).map(Kind::SiteDefined).collect()
     }
 }
 
 /// Answers requests until the channel is closed.
-fn serve(asked: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefined>) {
+fn serve(requests: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefined>) {
     let mut files: HashMap<String, Option<Source>> = HashMap::new();
     let mut order: VecDeque<String> = VecDeque::new();
-    for mut site in asked {
+    for mut site in requests {
         if !files.contains_key(&site.file) {
-            if files.len() >= MOST_FILES
+            if files.len() >= MAX_FILES
                 && let Some(oldest) = order.pop_front()
             {
                 files.remove(&oldest);
@@ -146,11 +146,11 @@ fn serve(asked: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefined>
 /// Reads a file; returns `None` if it is no regular file, too large, or cannot be read.
 fn read(file: &str) -> Option<Source> {
     let file = crate::files::open(Path::new(file)).ok()?;
-    if file.metadata().ok()?.len() > LARGEST {
+    if file.metadata().ok()?.len() > MAX_FILE_BYTES {
         return None;
     }
     let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
     Some(Source::parse(&String::from_utf8_lossy(&bytes)))
 }
 
@@ -178,7 +178,7 @@ mod tests {
         let name = file.to_str().unwrap();
         let mut sources = Sources::new();
         for (file, line) in [(name, 2), (name, 1), ("/dev/zero", 1), ("none.py", 3)] {
-            sources.ask(site(file, line));
+            sources.request(site(file, line));
         }
         let answers: Vec<v1::SiteDefined> = std::iter::repeat_with(|| sources.last_answers())
             .take(50)
@@ -204,21 +204,21 @@ mod tests {
     #[test]
     fn site_without_a_reader_has_no_guards() {
         let mut sources = Sources::new();
-        sources.questions = None;
-        sources.ask(site("train.py", 7));
-        sources.ask(site("train.cpp", 7));
-        let answered = sources.answered();
-        assert!(matches!(&answered[..], [Kind::SiteDefined(site)] if site.guards.is_empty()));
-        assert!(sources.answered().is_empty());
+        sources.queue = None;
+        sources.request(site("train.py", 7));
+        sources.request(site("train.cpp", 7));
+        let take_answers = sources.take_answers();
+        assert!(matches!(&take_answers[..], [Kind::SiteDefined(site)] if site.guards.is_empty()));
+        assert!(sources.take_answers().is_empty());
     }
 
     #[test]
-    fn irregular_and_large_files_are_not_read() {
+    fn special_and_large_files_are_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let large = dir.path().join("large.py");
         fs::File::create(&large)
             .unwrap()
-            .set_len(LARGEST + 1)
+            .set_len(MAX_FILE_BYTES + 1)
             .unwrap();
         assert!(read(large.to_str().unwrap()).is_none());
         assert!(read(dir.path().to_str().unwrap()).is_none());

@@ -1,22 +1,22 @@
 //! Finds the tests that decide whether a Python program reaches a line, by the indentation of its
 //! source.
 //!
-//! This is no parser of the language: logical lines, their indentation and their first words are
-//! sufficient. The result is a hint for the user and for the wording of a finding. If the source is
-//! written in a way that is not understood, there are no results.
+//! This is not a parser of the language: logical lines, their indentation and their first words are
+//! sufficient. The result is a hint for the user and for the wording of a finding. Unsupported source
+//! yields no results.
 
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 mod subject;
 
 /// Maximum length of a reported test, in characters.
-const LONGEST_TEST: usize = 120;
+const MAX_TEST_CHARS: usize = 120;
 /// Maximum number of reported tests of one line.
-const MOST_GUARDS: usize = 32;
+const MAX_GUARDS: usize = 32;
 /// Maximum number of lines read of a file.
-const MOST_LINES: usize = 200_000;
+const MAX_LINES: usize = 200_000;
 /// Maximum nesting of a file, as in Python.
-const DEEPEST: usize = 100;
+const MAX_NESTING: usize = 100;
 /// Width of a tab, in columns.
 const TAB: usize = 8;
 
@@ -114,7 +114,7 @@ impl Source {
             }
             inner = header;
         }
-        found.truncate(MOST_GUARDS);
+        found.truncate(MAX_GUARDS);
         found
     }
 
@@ -159,7 +159,7 @@ impl Source {
     /// The tests before the line, in the same suite, whose suites end with an exit.
     fn before(&self, at: usize, found: &mut Vec<Guard>) {
         let indent = self.lines[at].indent;
-        // Earlier branches of the same statement exclude nothing here.
+        // Earlier branches of the same statement do not exclude the line.
         let own = self.statement_of(at);
         let mut i = at;
         while let Some(before) = i.checked_sub(1) {
@@ -384,7 +384,7 @@ impl Source {
 
     fn guard(&self, line: u32, test: &str, form: GuardForm) -> Guard {
         let test = test.trim();
-        let cut = test.char_indices().nth(LONGEST_TEST);
+        let cut = test.char_indices().nth(MAX_TEST_CHARS);
         Guard {
             line,
             subject: self.names.subject(test),
@@ -475,7 +475,7 @@ fn is_plausible(lines: &[Line]) -> bool {
             open.pop();
         }
         open.push(line.indent);
-        open.len() <= DEEPEST
+        open.len() <= MAX_NESTING
     })
 }
 
@@ -487,7 +487,7 @@ fn logical_lines(text: &str) -> Vec<Line> {
     let mut depth = 0_usize;
     // Closing quotes of an open multi-line string.
     let mut long: Option<&'static str> = None;
-    for (i, physical) in text.lines().enumerate().take(MOST_LINES) {
+    for (i, physical) in text.lines().enumerate().take(MAX_LINES) {
         let number = i as u32 + 1;
         let mut line = open.take().unwrap_or_else(|| Line {
             first: number,

@@ -42,25 +42,33 @@ impl Facts {
             (Some(owner), _) if us != 0 && owner != us => {
                 // `/proc/PID` of a process that is not dumpable belongs to root, whatever its user.
                 format!(
-                    "it belongs to user {owner}, or was started in a way that keeps others out \
-                     (set-user-id, file capabilities), and this is user {us}; run this as that \
+                    "it belongs to user {owner}, or was started with set-user-id or file \
+                     capabilities, and the current user is {us}; run this as that \
                      user, or with CAP_SYS_PTRACE (sudo)"
                 )
             }
-            (_, Some(3)) => "kernel.yama.ptrace_scope is 3: nobody may, until the next boot with \
+            (_, Some(3)) => {
+                "kernel.yama.ptrace_scope is 3: access is denied until the next boot with \
                              another setting"
-                .into(),
-            (_, Some(2)) if us != 0 => "kernel.yama.ptrace_scope is 2: it takes CAP_SYS_PTRACE \
+                    .into()
+            }
+            (_, Some(2)) if us != 0 => {
+                "kernel.yama.ptrace_scope is 2: access needs CAP_SYS_PTRACE \
                                         (sudo), or sysctl kernel.yama.ptrace_scope=1 and a job \
                                         started by `ddp-doctor run`"
-                .into(),
-            (_, Some(1)) if us != 0 => "kernel.yama.ptrace_scope is 1: only who started it may; \
+                    .into()
+            }
+            (_, Some(1)) if us != 0 => {
+                "kernel.yama.ptrace_scope is 1: only a parent process has access; \
                                         start the job with `ddp-doctor run`, use sudo, or set \
                                         sysctl kernel.yama.ptrace_scope=0"
-                .into(),
-            _ => "it has privileges that we have not; run this with CAP_SYS_PTRACE (sudo; in a \
+                    .into()
+            }
+            _ => {
+                "it has privileges that this user lacks; run this with CAP_SYS_PTRACE (sudo; in a \
                   container --cap-add SYS_PTRACE)"
-                .into(),
+                    .into()
+            }
         }
     }
 }
@@ -80,8 +88,8 @@ mod tests {
             (reason(0, Some(0), Some(1)), "--cap-add SYS_PTRACE"),
             (reason(1000, None, None), "--cap-add SYS_PTRACE"),
         ];
-        for (said, expected) in cases {
-            assert!(said.contains(expected), "{said}");
+        for (text, expected) in cases {
+            assert!(text.contains(expected), "{text}");
         }
         let gone = io::ErrorKind::NotFound.into();
         assert_eq!(explain(1, &gone), "the process has ended");

@@ -14,13 +14,13 @@ const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 /// Maximum number of program headers, and of dynamic entries, of an image.
-const MOST_ENTRIES: u64 = 512;
+const MAX_ENTRIES: u64 = 512;
 /// Maximum number of symbols read of one hash chain.
-const MOST_CHAINED: u32 = 4096;
+const MAX_CHAIN: u32 = 4096;
 /// Maximum number of symbols read of an image; PyTorch's largest library has 76 000.
-const MOST_SYMBOLS: u32 = 400_000;
+const MAX_SYMBOLS: u32 = 400_000;
 /// Maximum length of the name of a function, in bytes.
-const MOST_NAME: usize = 2048;
+const MAX_NAME: usize = 2048;
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 /// Size of a symbol, in bytes.
@@ -48,7 +48,7 @@ impl Image {
         let mut header = [0; 64];
         pages.bytes(base, &mut header)?;
         if header[..6] != *b"\x7fELF\x02\x01" {
-            return Err(Fault::Nonsense("the header of the program"));
+            return Err(Fault::Invalid("the program header"));
         }
         let u16 = |i: usize| u64::from(u16::from_le_bytes([header[i], header[i + 1]]));
         let table = at(base, u64::from(number(&header[32..36])))?;
@@ -56,7 +56,7 @@ impl Image {
         let mut bias = None;
         let mut dynamic = None;
         let mut unwind = None;
-        for i in 0..count.min(MOST_ENTRIES) {
+        for i in 0..count.min(MAX_ENTRIES) {
             let entry = at(table, i * size)?;
             let kind = pages.u32(entry)?;
             let offset = pages.u64(at(entry, 8)?)?;
@@ -71,11 +71,11 @@ impl Image {
             }
         }
         let (Some(bias), Some(dynamic)) = (bias, dynamic) else {
-            return Err(Fault::Nonsense("the program without dynamic symbols"));
+            return Err(Fault::Invalid("the dynamic section"));
         };
         let dynamic = dynamic.wrapping_add(bias);
         let (mut strings, mut symbols, mut hashes) = (None, None, None);
-        for i in 0..MOST_ENTRIES {
+        for i in 0..MAX_ENTRIES {
             let entry = at(dynamic, 16 * i)?;
             let value = pages.u64(at(entry, 8)?)?;
             // glibc relocates these addresses to memory; other C libraries leave the file's
@@ -94,7 +94,7 @@ impl Image {
             }
         }
         let (Some(strings), Some(symbols), Some(hashes)) = (strings, symbols, hashes) else {
-            return Err(Fault::Nonsense("the program without a table of symbols"));
+            return Err(Fault::Invalid("the symbol table"));
         };
         Ok(Self {
             bias,
@@ -146,7 +146,7 @@ impl Image {
         let (.., name) = candidates.next()?;
         let mut start = at(self.strings, u64::from(*name)).ok()?;
         let mut text = Vec::new();
-        while text.len() < MOST_NAME {
+        while text.len() < MAX_NAME {
             let mut byte = [0];
             pages.bytes(start, &mut byte).ok()?;
             if byte == [0] {
@@ -174,7 +174,7 @@ impl Image {
         if last < first {
             return Ok(first);
         }
-        while last < MOST_SYMBOLS && pages.u32(at(chains, 4 * u64::from(last - first))?)? & 1 == 0 {
+        while last < MAX_SYMBOLS && pages.u32(at(chains, 4 * u64::from(last - first))?)? & 1 == 0 {
             last += 1;
         }
         Ok(last + 1)
@@ -203,7 +203,7 @@ impl Image {
         if start < first {
             return Ok(None);
         }
-        for index in start..start.saturating_add(MOST_CHAINED) {
+        for index in start..start.saturating_add(MAX_CHAIN) {
             let hash = pages.u32(at(chains, 4 * u64::from(index - first))?)?;
             if hash | 1 == wanted | 1 {
                 let symbol = at(self.symbols, SYMBOL * u64::from(index))?;
@@ -235,7 +235,7 @@ struct Table {
 }
 
 impl Table {
-    /// Passes the first `count` entries, at most [`MOST_SYMBOLS`], to a function.
+    /// Passes the first `count` entries, at most [`MAX_SYMBOLS`], to a function.
     fn visit<M: Memory>(
         self,
         pages: &mut Pages<'_, M>,
@@ -244,7 +244,7 @@ impl Table {
     ) -> Result<(), Fault> {
         /// Number of entries read at a time.
         const AT_ONCE: usize = 4096;
-        let mut left = count.min(MOST_SYMBOLS) as usize;
+        let mut left = count.min(MAX_SYMBOLS) as usize;
         let mut start = self.start;
         while left > 0 {
             let now = left.min(AT_ONCE);

@@ -127,22 +127,18 @@ impl Layout {
         version: Version,
     ) -> Result<Self, Fault> {
         /// Upper bound of a valid offset.
-        const MOST: u64 = 1 << 20;
+        const MAX_OFFSET: u64 = 1 << 20;
         if pages.vec(runtime, 8)? != *b"xdebugpy" {
-            return Err(Fault::Nonsense(
-                "what the interpreter publishes about itself",
-            ));
+            return Err(Fault::Invalid("the layout that the interpreter publishes"));
         }
         let positions = match version {
             (3, 13) => &PUBLISHED_3_13,
             (3, 14) => &PUBLISHED_3_14,
-            _ => return Err(Fault::Nonsense("the version of the interpreter")),
+            _ => return Err(Fault::Invalid("the version of the interpreter")),
         };
         let mut get = |position| match pages.u64(at(runtime, position)?)? {
-            offset if offset < MOST => Ok(offset),
-            _ => Err(Fault::Nonsense(
-                "what the interpreter publishes about itself",
-            )),
+            offset if offset < MAX_OFFSET => Ok(offset),
+            _ => Err(Fault::Invalid("the layout that the interpreter publishes")),
         };
         let text_ascii = get(positions.text_ascii)?;
         Ok(Self {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 
 /// Maximum number of bytes read of `/proc/PID/maps`; that of a PyTorch process has about 300 KiB.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// A loaded file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Loaded {
 pub fn images(pid: u32) -> io::Result<Vec<Loaded>> {
     let mut bytes = Vec::new();
     File::open(format!("/proc/{pid}/maps"))?
-        .take(MOST_BYTES)
+        .take(MAX_BYTES)
         .read_to_end(&mut bytes)?;
     Ok(parse(&String::from_utf8_lossy(&bytes)))
 }

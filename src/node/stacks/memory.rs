@@ -11,20 +11,20 @@ use std::os::unix::fs::FileExt;
 /// Number of bytes read at a time. Pages of the system may be larger, but not smaller.
 const PAGE: u64 = 4096;
 /// Maximum number of pages read in one capture, 64 MiB. PyTorch jobs need some hundred.
-const MOST_PAGES: usize = 16_384;
+const MAX_PAGES: usize = 16_384;
 
 /// Error of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The address is not mapped, or the process has ended.
-    #[error("there is nothing at {0:#x}")]
+    #[error("address {0:#x} cannot be read")]
     Unreadable(u64),
     /// The content is invalid.
-    #[error("{0} makes no sense")]
-    Nonsense(&'static str),
+    #[error("{0} is invalid")]
+    Invalid(&'static str),
     /// The limit of pages is reached.
-    #[error("there is more to read than anything should need")]
-    TooMuch,
+    #[error("the limit of memory to read is reached")]
+    LimitReached,
 }
 
 /// Readable memory.
@@ -68,12 +68,12 @@ impl<'a, M: Memory> Pages<'a, M> {
         Self {
             memory,
             pages: HashMap::new(),
-            left: MOST_PAGES,
+            left: MAX_PAGES,
         }
     }
 
     /// Clears the cache. The limit of pages is not reset.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         self.pages.clear();
     }
 
@@ -141,7 +141,7 @@ impl<'a, M: Memory> Pages<'a, M> {
         let page = match pages.entry(start) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                *left = left.checked_sub(1).ok_or(Fault::TooMuch)?;
+                *left = left.checked_sub(1).ok_or(Fault::LimitReached)?;
                 let mut page = vec![0; PAGE as usize].into_boxed_slice();
                 let is_there = memory.read(start, &mut page);
                 place.insert(is_there.then_some(page))
@@ -202,9 +202,9 @@ mod tests {
         }
         let mut pages = Pages::new(&Everything);
         let read = (0..).find(|page| {
-            pages.forget();
-            pages.u64(page * PAGE) == Err(Fault::TooMuch)
+            pages.clear();
+            pages.u64(page * PAGE) == Err(Fault::LimitReached)
         });
-        assert_eq!(read, Some(MOST_PAGES as u64));
+        assert_eq!(read, Some(MAX_PAGES as u64));
     }
 }

@@ -27,37 +27,37 @@ use crate::node::sample::proc;
 use maps::Loaded;
 use memory::{Memory, Pages, ProcessMemory};
 use native::{FunctionCache, Native};
-use python::{Gap, Interpreter, MOST_FRAMES, NoInterpreter, PythonThread};
+use python::{Gap, Interpreter, MAX_FRAMES, NoInterpreter, PythonThread};
 use tasks::Task;
 
 /// Maximum length of a name in a reported frame, in bytes.
-const MOST_NAME: usize = 1024;
+const MAX_NAME: usize = 1024;
 /// Maximum size of the reported frames of one process, in bytes.
-const MOST_BYTES: usize = 2 << 20;
+const MAX_FRAME_BYTES: usize = 2 << 20;
 
 /// Captures the stacks of the process with this pid and start time. Missing parts are named in
-/// `trouble`; the field `process` is left 0. `known` caches the functions of files across
+/// `trouble`; the field `process` is left 0. `cache` caches the functions of files across
 /// processes.
 #[must_use]
-pub fn take(pid: u32, start_ticks: u64, known: &FunctionCache) -> v1::Stacks {
+pub fn capture(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks {
     let unix_ns = Timestamp::now().0;
-    let mut seen = Seen::default();
-    if let Err(error) = seen.look(pid, start_ticks, known) {
-        seen = Seen::default();
-        seen.trouble.push(access::explain(pid, &error));
+    let mut capture = Capture::default();
+    if let Err(error) = capture.read(pid, start_ticks, cache) {
+        capture = Capture::default();
+        capture.trouble.push(access::explain(pid, &error));
     }
-    let threads = seen.join();
+    let threads = capture.join();
     v1::Stacks {
         process: 0,
         unix_ns,
         threads,
-        trouble: seen.trouble.join("; "),
+        trouble: capture.trouble.join("; "),
     }
 }
 
 /// State of a capture.
 #[derive(Default)]
-struct Seen {
+struct Capture {
     tasks: Vec<Task>,
     /// Native frames of each of the tasks.
     native: Vec<Vec<Where>>,
@@ -67,14 +67,14 @@ struct Seen {
     trouble: Vec<String>,
 }
 
-impl Seen {
-    fn look(&mut self, pid: u32, start_ticks: u64, known: &FunctionCache) -> io::Result<()> {
+impl Capture {
+    fn read(&mut self, pid: u32, start_ticks: u64, cache: &FunctionCache) -> io::Result<()> {
         // Opened before the start time is checked, so that it is the memory of the checked process.
         let memory = ProcessMemory::open(pid);
         let (tasks, left_out) = tasks::of(pid)?;
         self.tasks = tasks;
         if left_out > 0 {
-            let trouble = format!("{left_out} more threads were not looked at");
+            let trouble = format!("{left_out} more threads were not read");
             self.trouble.push(trouble);
         }
         if proc::Stat::of(pid)?.start_ticks != start_ticks {
@@ -86,7 +86,7 @@ impl Seen {
                     Ok(python) => self.python = python,
                     Err(reason) => self.trouble.push(reason),
                 }
-                let mut native = Native::new(&memory, &images, known);
+                let mut native = Native::new(&memory, &images, cache);
                 let tids = self.tasks.iter().map(|task| task.tid);
                 self.native = tids.map(|tid| native.frames(pid, tid)).collect();
             }
@@ -116,7 +116,7 @@ impl Seen {
                 *tid = Some(only.inner_tid);
             }
         }
-        let mut left = MOST_BYTES;
+        let mut left = MAX_FRAME_BYTES;
         let mut moving = 0;
         let mut threads: Vec<v1::ThreadStack> = Vec::with_capacity(tasks.len());
         let native = native.drain(..).chain(std::iter::repeat_with(Vec::new));
@@ -128,7 +128,7 @@ impl Seen {
             match known.as_ref().and_then(|thread| thread.gap) {
                 Some(Gap::Moving) => moving += 1,
                 Some(Gap::Deeper) => trouble.push(format!(
-                    "thread {}: only the {MOST_FRAMES} innermost frames were read",
+                    "thread {}: only the {MAX_FRAMES} innermost frames were read",
                     task.tid
                 )),
                 Some(Gap::Fault(fault)) => trouble.push(format!(
@@ -150,12 +150,11 @@ impl Seen {
         }
         if moving > 0 {
             trouble.push(format!(
-                "{moving} of its threads moved while looked at: frames of theirs may be of different \
-                 moments"
+                "{moving} of its threads ran during the capture: their frames may be inconsistent"
             ));
         }
         if left == 0 {
-            trouble.push("there are more frames than are passed on".into());
+            trouble.push("further frames are omitted".into());
         }
         if let Some((_, others)) = threads.split_first_mut() {
             others.sort_by_key(|thread| thread.python.is_empty());
@@ -237,10 +236,8 @@ fn frames(frames: Vec<Where>, left: &mut usize) -> Vec<v1::Frame> {
 }
 
 fn cut(mut name: String) -> String {
-    if name.len() > MOST_NAME {
-        let end = (0..=MOST_NAME)
-            .rev()
-            .find(|&end| name.is_char_boundary(end));
+    if name.len() > MAX_NAME {
+        let end = (0..=MAX_NAME).rev().find(|&end| name.is_char_boundary(end));
         name.truncate(end.unwrap_or(0));
     }
     name
@@ -272,12 +269,12 @@ mod tests {
             gap: None,
         };
         let line = |tasks: Vec<Task>, python| {
-            let mut seen = Seen {
+            let mut capture = Capture {
                 tasks,
                 python,
-                ..Seen::default()
+                ..Capture::default()
             };
-            let threads = seen.join();
+            let threads = capture.join();
             threads
                 .iter()
                 .map(|it| it.python.first().map(|it| it.line))

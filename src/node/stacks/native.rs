@@ -17,7 +17,7 @@ use crate::node::stacks::memory::{Memory, Pages};
 use crate::node::stacks::unwind::Registers;
 
 /// Maximum number of frames of a thread.
-const MOST_FRAMES: usize = 64;
+const MAX_FRAMES: usize = 64;
 
 /// Cache of the functions of files, since ranks load the same files.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub struct FunctionCache(Mutex<HashMap<FileId, Arc<Functions>>>);
 
 impl FunctionCache {
     /// Maximum number of files; a process uses some dozen.
-    const MOST: usize = 256;
+    const MAX_SYMBOL_CHARS: usize = 256;
 
     fn get(&self, file: &FileId) -> Option<Arc<Functions>> {
         self.files().get(file).cloned()
@@ -33,7 +33,7 @@ impl FunctionCache {
 
     fn put(&self, file: &FileId, functions: &Arc<Functions>) {
         let mut files = self.files();
-        if files.len() < Self::MOST {
+        if files.len() < Self::MAX_SYMBOL_CHARS {
             files.insert(file.clone(), Arc::clone(functions));
         }
     }
@@ -47,25 +47,25 @@ impl FunctionCache {
 pub struct Native<'a, M> {
     pages: Pages<'a, M>,
     loaded: &'a [Loaded],
-    known: &'a FunctionCache,
+    cache: &'a FunctionCache,
     /// By the index of the loaded file; `None` if it cannot be read.
     images: HashMap<usize, Option<(Image, Arc<Functions>)>>,
 }
 
 impl<'a, M: Memory> Native<'a, M> {
     /// The code of a process with this memory and these files.
-    pub fn new(memory: &'a M, loaded: &'a [Loaded], known: &'a FunctionCache) -> Self {
+    pub fn new(memory: &'a M, loaded: &'a [Loaded], cache: &'a FunctionCache) -> Self {
         Self {
             pages: Pages::new(memory),
             loaded,
-            known,
+            cache,
             images: HashMap::new(),
         }
     }
 
     /// The frames of a thread, innermost first; none if it runs, or access is denied.
     pub fn frames(&mut self, pid: u32, tid: u32) -> Vec<Where> {
-        // The unwinder knows only the register numbers of x86-64.
+        // The unwinder supports only the register numbers of x86-64.
         if cfg!(not(target_arch = "x86_64")) {
             return Vec::new();
         }
@@ -107,7 +107,7 @@ impl<'a, M: Memory> Native<'a, M> {
                 line: 0,
                 function: function.unwrap_or_default(),
             });
-            if frames.len() == MOST_FRAMES {
+            if frames.len() == MAX_FRAMES {
                 break;
             }
             let caller = image
@@ -135,16 +135,16 @@ impl<'a, M: Memory> Native<'a, M> {
         let Self {
             pages,
             loaded,
-            known,
+            cache,
             images,
         } = self;
         let image = images.entry(index).or_insert_with(|| {
             let file = &loaded[index].id;
             let image = Image::at(pages, loaded[index].start).ok()?;
-            let functions = known.get(file).unwrap_or_else(|| {
+            let functions = cache.get(file).unwrap_or_else(|| {
                 // Without names the frames still show files.
                 let functions = Arc::new(image.functions(pages).unwrap_or_default());
-                known.put(file, &functions);
+                cache.put(file, &functions);
                 functions
             });
             Some((image, functions))
@@ -167,9 +167,9 @@ fn sleeping_at(text: &str) -> Option<(u64, u64)> {
 /// Demangles a symbol, without parameters and return type; other symbols are returned unchanged.
 pub(in crate::node) fn readable(symbol: &str) -> String {
     /// Maximum length of a symbol that is demangled, since templates can be very long.
-    const MOST: usize = 2048;
+    const MAX_SYMBOL_CHARS: usize = 2048;
     let demangled = || {
-        if !symbol.starts_with("_Z") || symbol.len() > MOST {
+        if !symbol.starts_with("_Z") || symbol.len() > MAX_SYMBOL_CHARS {
             return None;
         }
         let options = cpp_demangle::DemangleOptions::new()

@@ -14,17 +14,17 @@ use crate::node::stacks::maps::Loaded;
 use crate::node::stacks::memory::{Fault, Memory, Pages, at};
 
 /// Maximum number of interpreters of a process that are read.
-const MOST_INTERPRETERS: usize = 16;
+const MAX_INTERPRETERS: usize = 16;
 /// Maximum number of threads that are read.
-pub const MOST_THREADS: usize = 512;
+pub const MAX_THREADS: usize = 512;
 /// Maximum number of frames of a thread that are read, from the innermost on.
-pub const MOST_FRAMES: usize = 256;
+pub const MAX_FRAMES: usize = 256;
 /// Maximum number of reads of a moving thread.
-const LOOKS: u32 = 6;
+const MAX_READS: u32 = 6;
 /// Maximum length of the name of a file or a function, in characters.
-const MOST_TEXT: u64 = 4096;
+const MAX_TEXT_CHARS: u64 = 4096;
 /// Maximum size of a line table, in bytes.
-const MOST_LINES: u64 = 1 << 20;
+const MAX_LINE_TABLE: u64 = 1 << 20;
 /// Frames with this owner or a higher one are no Python frames, but entries from C or trampolines.
 const NOT_PYTHON: u8 = 3;
 
@@ -40,10 +40,10 @@ pub struct Interpreter {
 /// Reason why an interpreter cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoInterpreter {
-    /// Its layout is not known. The flag is whether it is free-threaded.
-    #[error("Python {}.{}{} is not known to this version of ddp-doctor", .0.0, .0.1, if *.1 { " (free-threaded)" } else { "" })]
+    /// Its layout is unknown. The flag is whether it is free-threaded.
+    #[error("Python {}.{}{} is not supported by this version of ddp-doctor", .0.0, .0.1, if *.1 { " (free-threaded)" } else { "" })]
     UnknownVersion(Version, bool),
-    /// Its version is not known.
+    /// Its version is unknown.
     #[error("it runs a Python of an unknown version")]
     NoVersion,
     /// Its memory cannot be read.
@@ -147,7 +147,7 @@ impl Interpreter {
         Ok(threads
             .into_iter()
             .map(|(address, mut thread)| {
-                match self.settled_chain(&mut pages, address) {
+                match self.stable_chain(&mut pages, address) {
                     Ok(((chain, is_deeper), settled)) => {
                         thread.gap = match (settled, is_deeper) {
                             (false, _) => Some(Gap::Moving),
@@ -174,16 +174,16 @@ impl Interpreter {
         let layout = &self.layout;
         let mut found = Vec::new();
         let mut interpreter = pages.u64(at(self.runtime, layout.interpreters)?)?;
-        for _ in 0..MOST_INTERPRETERS {
+        for _ in 0..MAX_INTERPRETERS {
             if interpreter == 0 {
                 break;
             }
             let holder = self.holder(pages, interpreter)?;
             let mut thread = pages.u64(at(interpreter, layout.threads)?)?;
-            while thread != 0 && found.len() < MOST_THREADS {
+            while thread != 0 && found.len() < MAX_THREADS {
                 // Detects an invalid pointer.
                 if pages.u64(at(thread, layout.interpreter)?)? != interpreter {
-                    return Err(Fault::Nonsense("its list of threads"));
+                    return Err(Fault::Invalid("its list of threads"));
                 }
                 let native_id = layout
                     .native_id
@@ -225,14 +225,14 @@ impl Interpreter {
     }
 
     /// A thread's frames, and whether two consecutive reads of them agreed.
-    fn settled_chain<M: Memory>(
+    fn stable_chain<M: Memory>(
         &self,
         pages: &mut Pages<'_, M>,
         thread: u64,
     ) -> Result<(Chain, bool), Fault> {
         let mut before = None;
-        for _ in 0..LOOKS {
-            pages.forget();
+        for _ in 0..MAX_READS {
+            pages.clear();
             let now = self.chain(pages, thread);
             if let (Ok(now), Some(Ok(before))) = (&now, &before)
                 && is_same(now, before)
@@ -242,7 +242,7 @@ impl Interpreter {
             before = Some(now);
         }
         // The result of the last read.
-        let last = before.ok_or(Fault::TooMuch)??;
+        let last = before.ok_or(Fault::LimitReached)??;
         Ok((last, false))
     }
 
@@ -257,8 +257,8 @@ impl Interpreter {
         };
         let mut chain = Vec::new();
         // The chain may contain frames that are no Python frames.
-        for _ in 0..3 * MOST_FRAMES {
-            if frame == 0 || chain.len() == MOST_FRAMES {
+        for _ in 0..3 * MAX_FRAMES {
+            if frame == 0 || chain.len() == MAX_FRAMES {
                 break;
             }
             let owner = match layout.owner {
@@ -337,8 +337,8 @@ impl<M: Memory> Codes<'_, '_, M> {
         let function = self.pages.u64(at(code, layout.function)?)?;
         let table = self.pages.u64(at(code, layout.lines)?)?;
         let length = self.pages.u64(at(table, layout.bytes_length)?)?;
-        if length > MOST_LINES {
-            return Err(Fault::Nonsense("a table of lines"));
+        if length > MAX_LINE_TABLE {
+            return Err(Fault::Invalid("a line table"));
         }
         Ok(Code {
             file: self.text(file)?,
@@ -356,8 +356,8 @@ impl<M: Memory> Codes<'_, '_, M> {
         // Bits, from the lowest: two for interned, three for the width in bytes, compact, ASCII.
         let (width, is_compact, is_ascii) =
             (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
-        if length > MOST_TEXT || !is_compact || ![1, 2, 4].contains(&width) {
-            return Err(Fault::Nonsense("a name"));
+        if length > MAX_TEXT_CHARS || !is_compact || ![1, 2, 4].contains(&width) {
+            return Err(Fault::Invalid("a name"));
         }
         let start = if is_ascii {
             layout.text_ascii

@@ -48,7 +48,7 @@ impl Program {
         panic!("it ended with {:?}, saying {said:?}", child.wait());
     }
 
-    fn take(&self) -> v1::Stacks {
+    fn capture(&self) -> v1::Stacks {
         stacks_of(self.child.id())
     }
 }
@@ -60,14 +60,14 @@ impl Drop for Program {
     }
 }
 
-fn take(pid: u32, start_ticks: u64) -> v1::Stacks {
+fn capture(pid: u32, start_ticks: u64) -> v1::Stacks {
     static KNOWN: std::sync::LazyLock<FunctionCache> =
         std::sync::LazyLock::new(FunctionCache::default);
-    super::super::take(pid, start_ticks, &KNOWN)
+    super::super::capture(pid, start_ticks, &KNOWN)
 }
 
 fn stacks_of(pid: u32) -> v1::Stacks {
-    take(pid, Stat::of(pid).unwrap().start_ticks)
+    capture(pid, Stat::of(pid).unwrap().start_ticks)
 }
 
 /// Frames as `function:line`, innermost first.
@@ -87,7 +87,7 @@ fn words(thread: &v1::ThreadStack) -> String {
 fn eventually(program: &Program, is_so: impl Fn(&v1::Stacks) -> bool) -> v1::Stacks {
     let started = Instant::now();
     loop {
-        let stacks = program.take();
+        let stacks = program.capture();
         if is_so(&stacks) {
             return stacks;
         }
@@ -191,7 +191,7 @@ fn frames_equal_those_that_python_reports() {
         let unicode = unicode.filter(|frame| frame.file == "/tmp/dätei.py");
         assert_eq!(unicode.count(), 2);
         // Two captures of a blocked process agree.
-        let again = program.take();
+        let again = program.capture();
         for (a, b) in stacks.threads.iter().zip(&again.threads) {
             assert_eq!((&a.tid, &a.python), (&b.tid, &b.python));
         }
@@ -376,9 +376,9 @@ deep(2000)
             words(&stacks.threads[0]).starts_with("deep:12 deep:13")
                 && stacks.threads.iter().filter(waits).count() == 150
         });
-        assert_eq!(stacks.threads[0].python.len(), MOST_FRAMES);
+        assert_eq!(stacks.threads[0].python.len(), MAX_FRAMES);
         let pid = program.child.id();
-        let said = format!("thread {pid}: only the {MOST_FRAMES} innermost frames were read");
+        let said = format!("thread {pid}: only the {MAX_FRAMES} innermost frames were read");
         assert_eq!(stacks.trouble, said);
     }
 }
@@ -430,7 +430,7 @@ sys.exit(0 if right else 1)
         let mut whole = 0;
         let started = Instant::now();
         for _ in 0..looks {
-            let stacks = program.take();
+            let stacks = program.capture();
             assert_eq!(stacks.threads[0].tid, program.child.id());
             // The outermost frame stays the same while the inner ones change.
             whole += usize::from(words(&stacks.threads[0]).ends_with("<module>:29"));
@@ -461,13 +461,13 @@ fn process_may_exit_during_capture() {
                 .unwrap();
             let start = Stat::of(child.id()).unwrap().start_ticks;
             while child.try_wait().unwrap().is_none() {
-                drop(take(child.id(), start));
+                drop(capture(child.id(), start));
             }
-            assert_eq!(take(child.id(), start).trouble, "the process has ended");
+            assert_eq!(capture(child.id(), start).trouble, "the process has ended");
         }
     }
     let own = std::process::id();
-    let stacks = take(own, Stat::of(own).unwrap().start_ticks + 1);
+    let stacks = capture(own, Stat::of(own).unwrap().start_ticks + 1);
     assert_eq!(
         (stacks.threads.len(), stacks.trouble.as_str()),
         (0, "the process has ended")
@@ -542,8 +542,8 @@ fn random_memory_terminates() {
                 layout: layout.clone(),
             };
             if let Ok(threads) = interpreter.threads(&memory) {
-                assert!(threads.len() <= MOST_THREADS);
-                assert!(threads.iter().all(|it| it.frames.len() <= MOST_FRAMES));
+                assert!(threads.len() <= MAX_THREADS);
+                assert!(threads.iter().all(|it| it.frames.len() <= MAX_FRAMES));
                 found += threads.len();
             }
             assert!(memory.reads.get() < 40_000, "{}", memory.reads.get());

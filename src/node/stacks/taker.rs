@@ -16,7 +16,7 @@ use ddp_doctor_proto::v1;
 use crate::node::stacks::native::FunctionCache;
 
 /// Time after which another thread captures the next process.
-const PATIENCE: Duration = Duration::from_secs(3);
+const MAX_CAPTURE: Duration = Duration::from_secs(3);
 /// Maximum number of unfinished captures of one process.
 const MAX_UNFINISHED: usize = 3;
 
@@ -29,12 +29,12 @@ pub enum When {
     #[default]
     Stall,
     /// On request.
-    Ask,
+    OnRequest,
 }
 
 /// A process whose stacks are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct StackRequest {
     /// Its number in messages.
     pub process: u64,
     /// Process id.
@@ -44,15 +44,15 @@ pub struct Wanted {
 }
 
 /// Captures the stacks of the process with this pid and start time.
-type Capture = dyn Fn(u32, u64) -> v1::Stacks + Send + Sync;
+type CaptureFn = dyn Fn(u32, u64) -> v1::Stacks + Send + Sync;
 
 /// Captures stacks in a separate thread.
 pub struct Taker {
     when: When,
-    look: Arc<Capture>,
+    capture: Arc<CaptureFn>,
     worker: Option<Worker>,
     /// Unanswered requests, in order.
-    awaited: VecDeque<Wanted>,
+    pending: VecDeque<StackRequest>,
     /// Answers that [`Self::poll`] returns next.
     ready: Vec<v1::Stacks>,
     /// Process and answers of each thread whose capture takes too long.
@@ -61,22 +61,22 @@ pub struct Taker {
 
 /// A capturing thread.
 struct Worker {
-    orders: Sender<Wanted>,
+    requests: Sender<StackRequest>,
     answers: Receiver<Answer>,
     /// Process of the capture in progress, and its start.
     busy: Option<(u64, Instant)>,
 }
 
 enum Answer {
-    Begun(u64),
-    Taken(v1::Stacks),
+    Started(u64),
+    Captured(v1::Stacks),
 }
 
 impl std::fmt::Debug for Taker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Taker")
             .field("when", &self.when)
-            .field("awaited", &self.awaited)
+            .field("pending", &self.pending)
             .finish_non_exhaustive()
     }
 }
@@ -85,56 +85,57 @@ impl Taker {
     /// Creates a taker without a thread, which starts with the first request.
     #[must_use]
     pub fn new(when: When) -> Self {
-        let known = FunctionCache::default();
-        let look = move |pid, start_ticks| crate::node::stacks::take(pid, start_ticks, &known);
-        Self::with(when, Arc::new(look))
+        let cache = FunctionCache::default();
+        let capture =
+            move |pid, start_ticks| crate::node::stacks::capture(pid, start_ticks, &cache);
+        Self::with(when, Arc::new(capture))
     }
 
-    fn with(when: When, look: Arc<Capture>) -> Self {
+    fn with(when: When, capture: Arc<CaptureFn>) -> Self {
         Self {
             when,
-            look,
+            capture,
             worker: None,
-            awaited: VecDeque::new(),
+            pending: VecDeque::new(),
             ready: Vec::new(),
             overdue: Vec::new(),
         }
     }
 
     /// Requests stacks. `on_request` is whether a user requested them.
-    pub fn ask(&mut self, wanted: impl Iterator<Item = Wanted>, on_request: bool) {
+    pub fn request(&mut self, requests: impl Iterator<Item = StackRequest>, on_request: bool) {
         if self.when != When::Stall && !on_request {
             return;
         }
-        for wanted in wanted {
-            let unfinished = self.overdue.iter().filter(|it| it.0 == wanted.process);
+        for request in requests {
+            let unfinished = self.overdue.iter().filter(|it| it.0 == request.process);
             if self.when == When::Never {
                 self.answer(
-                    wanted.process,
-                    "taking stacks is switched off (--stacks never)",
+                    request.process,
+                    "stack capture is disabled (--stacks never)",
                 );
             } else if unfinished.count() >= MAX_UNFINISHED {
                 self.answer(
-                    wanted.process,
-                    "the kernel does not let go of its memory map: looks at it do not come back",
+                    request.process,
+                    "its memory map is locked; reads do not return",
                 );
-            } else if !self.awaited.contains(&wanted) {
-                self.awaited.push_back(wanted);
-                self.order(wanted);
+            } else if !self.pending.contains(&request) {
+                self.pending.push_back(request);
+                self.send_request(request);
             }
         }
     }
 
-    /// Takes the captured stacks since the last call, and the errors.
+    /// Returns the stacks captured since the last call, and the errors.
     pub fn poll(&mut self) -> Vec<v1::Stacks> {
         if let Some(worker) = &mut self.worker {
             for answer in worker.answers.try_iter() {
                 match answer {
-                    Answer::Begun(process) => worker.busy = Some((process, Instant::now())),
-                    Answer::Taken(stacks) => {
+                    Answer::Started(process) => worker.busy = Some((process, Instant::now())),
+                    Answer::Captured(stacks) => {
                         worker.busy = None;
-                        self.awaited
-                            .retain(|wanted| wanted.process != stacks.process);
+                        self.pending
+                            .retain(|request| request.process != stacks.process);
                         self.ready.push(stacks);
                     }
                 }
@@ -143,8 +144,8 @@ impl Taker {
         self.replace_worker_if_overdue();
         self.overdue.retain(|(_, answers)| {
             let late = answers.try_iter().find_map(|answer| match answer {
-                Answer::Taken(stacks) => Some(stacks),
-                Answer::Begun(_) => None,
+                Answer::Captured(stacks) => Some(stacks),
+                Answer::Started(_) => None,
             });
             let is_unfinished = late.is_none();
             self.ready.extend(late);
@@ -156,7 +157,7 @@ impl Taker {
     fn replace_worker_if_overdue(&mut self) {
         let is_overdue = |worker: &mut Worker| {
             let busy = worker.busy;
-            busy.is_some_and(|(_, since)| since.elapsed() >= PATIENCE)
+            busy.is_some_and(|(_, since)| since.elapsed() >= MAX_CAPTURE)
         };
         let Some(worker) = self.worker.take_if(is_overdue) else {
             return;
@@ -166,27 +167,27 @@ impl Taker {
         };
         // The thread ends after its capture, when `answers` is dropped.
         self.overdue.push((process, worker.answers));
-        self.awaited.retain(|wanted| wanted.process != process);
+        self.pending.retain(|request| request.process != process);
         self.answer(
             process,
             &format!(
-                "a look at it has not come back for {} s",
-                PATIENCE.as_secs()
+                "a capture of its stacks has not returned for {} s",
+                MAX_CAPTURE.as_secs()
             ),
         );
-        for wanted in self.awaited.clone() {
-            self.order(wanted);
+        for request in self.pending.clone() {
+            self.send_request(request);
         }
     }
 
-    fn order(&mut self, wanted: Wanted) {
+    fn send_request(&mut self, request: StackRequest) {
         if self.worker.is_none() {
-            self.worker = Worker::start(Arc::clone(&self.look));
+            self.worker = Worker::start(Arc::clone(&self.capture));
         }
         let worker = self.worker.as_ref();
-        if worker.is_none_or(|worker| worker.orders.send(wanted).is_err()) {
-            self.awaited.retain(|other| *other != wanted);
-            self.answer(wanted.process, "there is no thread to look at it");
+        if worker.is_none_or(|worker| worker.requests.send(request).is_err()) {
+            self.pending.retain(|other| *other != request);
+            self.answer(request.process, "the capture thread cannot be started");
         }
     }
 
@@ -201,17 +202,17 @@ impl Taker {
 }
 
 impl Worker {
-    fn start(look: Arc<Capture>) -> Option<Self> {
-        let (orders, receiver) = channel::<Wanted>();
+    fn start(capture: Arc<CaptureFn>) -> Option<Self> {
+        let (requests, receiver) = channel::<StackRequest>();
         let (sender, answers) = channel();
         let work = move || {
-            for wanted in receiver {
-                if sender.send(Answer::Begun(wanted.process)).is_err() {
+            for request in receiver {
+                if sender.send(Answer::Started(request.process)).is_err() {
                     return;
                 }
-                let mut stacks = look(wanted.pid, wanted.start_ticks);
-                stacks.process = wanted.process;
-                if sender.send(Answer::Taken(stacks)).is_err() {
+                let mut stacks = capture(request.pid, request.start_ticks);
+                stacks.process = request.process;
+                if sender.send(Answer::Captured(stacks)).is_err() {
                     return;
                 }
             }
@@ -219,7 +220,7 @@ impl Worker {
         let thread = thread::Builder::new().name("ddp-stacks".into());
         thread.spawn(work).ok()?;
         Some(Self {
-            orders,
+            requests,
             answers,
             busy: None,
         })
@@ -233,8 +234,8 @@ mod tests {
 
     use super::*;
 
-    fn wanted(process: u64) -> Wanted {
-        Wanted {
+    fn request(process: u64) -> StackRequest {
+        StackRequest {
             process,
             pid: process as u32,
             start_ticks: 0,
@@ -250,13 +251,13 @@ mod tests {
             answers.extend(taker.poll().into_iter().map(|it| (it.process, it.trouble)));
             thread::sleep(Duration::from_millis(10));
         }
-        assert!(taker.awaited.is_empty() && taker.poll().is_empty());
+        assert!(taker.pending.is_empty() && taker.poll().is_empty());
         answers
     }
 
     #[test]
     fn blocked_capture_is_abandoned() {
-        let look = |pid, _| {
+        let capture = |pid, _| {
             if pid == 2 {
                 loop {
                     thread::park();
@@ -264,28 +265,28 @@ mod tests {
             }
             v1::Stacks::default()
         };
-        let mut taker = Taker::with(When::Stall, Arc::new(look));
-        taker.ask((1..=3).map(wanted), false);
-        let said = answers(&mut taker, 3);
-        assert_eq!((said[&1].as_str(), said[&3].as_str()), ("", ""));
-        assert!(said[&2].contains("has not come back"), "{said:?}");
+        let mut taker = Taker::with(When::Stall, Arc::new(capture));
+        taker.request((1..=3).map(request), false);
+        let answered = answers(&mut taker, 3);
+        assert_eq!((answered[&1].as_str(), answered[&3].as_str()), ("", ""));
+        assert!(answered[&2].contains("has not returned"), "{answered:?}");
         let unfinished = || (2, channel().1);
         taker.overdue = vec![unfinished(), unfinished(), unfinished()];
-        taker.ask([wanted(2)].into_iter(), true);
-        assert!(answers(&mut taker, 1)[&2].contains("do not come back"));
+        taker.request([request(2)].into_iter(), true);
+        assert!(answers(&mut taker, 1)[&2].contains("reads do not return"));
     }
 
     #[test]
     fn late_capture_is_reported() {
         let (finish, is_finished) = channel();
         let is_finished = Mutex::new(is_finished);
-        let look = move |_, _| {
+        let capture = move |_, _| {
             is_finished.lock().unwrap().recv().unwrap();
             v1::Stacks::default()
         };
-        let mut taker = Taker::with(When::Stall, Arc::new(look));
-        taker.ask([wanted(1)].into_iter(), false);
-        assert!(answers(&mut taker, 1)[&1].contains("has not come back"));
+        let mut taker = Taker::with(When::Stall, Arc::new(capture));
+        taker.request([request(1)].into_iter(), false);
+        assert!(answers(&mut taker, 1)[&1].contains("has not returned"));
         finish.send(()).unwrap();
         assert_eq!(answers(&mut taker, 1)[&1], "");
         assert!(taker.overdue.is_empty());
@@ -293,21 +294,21 @@ mod tests {
 
     #[test]
     fn mode_decides_which_requests_are_served() {
-        for (when, stall, ask) in [
+        for (when, stall, by_user) in [
             (
                 When::Never,
                 None,
-                Some("taking stacks is switched off (--stacks never)"),
+                Some("stack capture is disabled (--stacks never)"),
             ),
-            (When::Ask, None, Some("")),
+            (When::OnRequest, None, Some("")),
             (When::Stall, Some(""), Some("")),
         ] {
-            for (on_request, expected) in [(false, stall), (true, ask)] {
+            for (on_request, expected) in [(false, stall), (true, by_user)] {
                 let mut taker = Taker::with(when, Arc::new(|_, _| v1::Stacks::default()));
                 // A repeated request is served once.
-                taker.ask([wanted(1), wanted(1)].into_iter(), on_request);
+                taker.request([request(1), request(1)].into_iter(), on_request);
                 match expected {
-                    None => assert!(taker.awaited.is_empty() && taker.poll().is_empty()),
+                    None => assert!(taker.pending.is_empty() && taker.poll().is_empty()),
                     Some(text) => assert_eq!(answers(&mut taker, 1)[&1], text),
                 }
             }

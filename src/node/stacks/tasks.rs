@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::node::stacks::python::MOST_THREADS;
+use crate::node::stacks::python::MAX_THREADS;
 use crate::node::sys;
 
 /// A thread of a process.
@@ -37,8 +37,8 @@ pub fn of(pid: u32) -> io::Result<(Vec<Task>, usize)> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     tids.sort_unstable_by_key(|&tid| (tid != pid, tid));
-    let left_out = tids.len().saturating_sub(MOST_THREADS);
-    tids.truncate(MOST_THREADS);
+    let left_out = tids.len().saturating_sub(MAX_THREADS);
+    tids.truncate(MAX_THREADS);
     // Threads that have ended meanwhile are skipped.
     let tasks = tids.into_iter().filter_map(|tid| Task::of(pid, tid));
     Ok((tasks.collect(), left_out))

@@ -15,9 +15,9 @@ const REGISTERS: usize = 17;
 const STACK_POINTER: usize = 7;
 const RETURN_ADDRESS: usize = 16;
 /// Maximum length of an entry of a table, in bytes.
-const MOST_BYTES: u64 = 1 << 16;
+const MAX_BYTES: u64 = 1 << 16;
 /// Maximum number of rows on the stack of an entry (`DW_CFA_remember_state`).
-const MOST_REMEMBERED: usize = 16;
+const MAX_SAVED_ROWS: usize = 16;
 
 /// The known registers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,13 +215,13 @@ impl Entry {
         let mut first = bytes.0;
         if let Some((b'z', letters)) = augmentation.split_first() {
             let length = bytes.unsigned()?;
-            first = bytes.0.get(length as usize..).ok_or(NONSENSE)?;
+            first = bytes.0.get(length as usize..).ok_or(INVALID)?;
             for letter in letters {
                 match letter {
                     b'R' => encoding = bytes.u8()?,
                     b'L' => _ = bytes.u8()?,
                     b'P' => {
-                        let size = size_of_encoded(bytes.u8()?).ok_or(NONSENSE)?;
+                        let size = size_of_encoded(bytes.u8()?).ok_or(INVALID)?;
                         bytes.skip(size)?;
                     }
                     // Among others `S`: the frame of a signal, which was not entered by a call.
@@ -302,7 +302,7 @@ impl Machine<'_> {
                     0x01 => {
                         // set_loc, encoded like the start of a function.
                         if self.entry.encoding & 0x0f != 0x0b {
-                            return Err(NONSENSE);
+                            return Err(INVALID);
                         }
                         let here = start + (instructions.len() - bytes.0.len()) as u64;
                         let offset = i64::from(bytes.u32()?.cast_signed());
@@ -343,12 +343,12 @@ impl Machine<'_> {
                         self.set(register as usize, Rule::Unknown);
                     }
                     0x0a => {
-                        if self.remembered.len() == MOST_REMEMBERED {
-                            return Err(NONSENSE);
+                        if self.remembered.len() == MAX_SAVED_ROWS {
+                            return Err(INVALID);
                         }
                         self.remembered.push(self.row);
                     }
-                    0x0b => self.row = self.remembered.pop().ok_or(NONSENSE)?,
+                    0x0b => self.row = self.remembered.pop().ok_or(INVALID)?,
                     0x0c => {
                         let (register, offset) = (bytes.unsigned()?, bytes.unsigned()?);
                         self.row.base = Base::Register(register as usize, offset.cast_signed());
@@ -384,7 +384,7 @@ impl Machine<'_> {
                         self.rebase(offset.wrapping_mul(self.entry.data_factor));
                     }
                     0x2e => _ = bytes.unsigned()?, // GNU_args_size
-                    _ => return Err(NONSENSE),
+                    _ => return Err(INVALID),
                 },
             }
             if self.location > place {
@@ -436,7 +436,7 @@ fn simple(expression: &[u8]) -> Base {
     read().unwrap_or(Base::Unknown)
 }
 
-const NONSENSE: Fault = Fault::Nonsense("a table of frames");
+const INVALID: Fault = Fault::Invalid("a table of frames");
 
 /// The bytes of an entry, a CIE or an FDE.
 struct Piece {
@@ -449,8 +449,8 @@ impl Piece {
     fn read<M: Memory>(pages: &mut Pages<'_, M>, address: u64) -> Result<Self, Fault> {
         let length = u64::from(pages.u32(address)?);
         // Also rejects 0xffffffff, which marks the 64-bit format.
-        if length > MOST_BYTES {
-            return Err(NONSENSE);
+        if length > MAX_BYTES {
+            return Err(INVALID);
         }
         let start = at(address, 4)?;
         let content = pages.vec(start, length as usize)?;
@@ -477,7 +477,7 @@ struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
     fn skip(&mut self, count: usize) -> Result<&'a [u8], Fault> {
-        let (now, later) = self.0.split_at_checked(count).ok_or(NONSENSE)?;
+        let (now, later) = self.0.split_at_checked(count).ok_or(INVALID)?;
         self.0 = later;
         Ok(now)
     }
@@ -506,7 +506,7 @@ impl<'a> Bytes<'a> {
                 return Ok(value);
             }
         }
-        Err(NONSENSE)
+        Err(INVALID)
     }
 
     /// A signed LEB128.
@@ -524,11 +524,11 @@ impl<'a> Bytes<'a> {
                 });
             }
         }
-        Err(NONSENSE)
+        Err(INVALID)
     }
 
     fn block(&mut self) -> Result<&'a [u8], Fault> {
         let length = self.unsigned()?;
-        self.skip(usize::try_from(length).map_err(|_large| NONSENSE)?)
+        self.skip(usize::try_from(length).map_err(|_large| INVALID)?)
     }
 }

@@ -12,18 +12,18 @@ use super::text::{Style, WIDTH, wrapped};
 use crate::diagnosis::findings;
 
 /// Number of similar codes suggested for an unknown one.
-const OFFERED: usize = 3;
+const MAX_SUGGESTIONS: usize = 3;
 
 /// Finds the code that a user typed: "DD102", "dd102", "102" or "early-exit".
 ///
 /// # Errors
 ///
 /// If there is no such code, returns the most similar codes.
-pub fn find(asked: &str) -> Result<&'static Code, Vec<&'static Code>> {
-    let asked = asked.trim().to_lowercase().replace(['_', ' '], "-");
+pub fn find(query: &str) -> Result<&'static Code, Vec<&'static Code>> {
+    let query = query.trim().to_lowercase().replace(['_', ' '], "-");
     let is_it = |code: &&&Code| {
         let number = code.code.to_lowercase();
-        [number.as_str(), number.trim_start_matches("dd"), code.name].contains(&asked.as_str())
+        [number.as_str(), number.trim_start_matches("dd"), code.name].contains(&query.as_str())
     };
     if let Some(code) = catalogue::ALL.iter().find(is_it) {
         return Ok(code);
@@ -31,17 +31,17 @@ pub fn find(asked: &str) -> Result<&'static Code, Vec<&'static Code>> {
     let mut near: Vec<(usize, &Code)> = catalogue::ALL
         .iter()
         .map(|code| {
-            let by_code = distance(&asked, &code.code.to_lowercase());
-            let by_name = distance(&asked, code.name);
+            let by_code = distance(&query, &code.code.to_lowercase());
+            let by_name = distance(&query, code.name);
             // Part of a name counts as similar, however long the rest.
-            let is_part = asked.len() >= 3 && code.name.contains(&asked);
+            let is_part = query.len() >= 3 && code.name.contains(&query);
             (if is_part { 0 } else { by_code.min(by_name) }, *code)
         })
         .collect();
     near.sort_by_key(|(distance, _)| *distance);
     Err(near
         .into_iter()
-        .take(OFFERED)
+        .take(MAX_SUGGESTIONS)
         .map(|(_, code)| code)
         .collect())
 }
@@ -151,7 +151,7 @@ pub(super) fn sections(page: Page) -> [(&'static str, Vec<String>); 3] {
 
 fn paragraph(out: &mut dyn Write, mark: &str, text: &str) -> io::Result<()> {
     let mut mark = mark.to_owned();
-    for line in broken(text, WIDTH - mark.len()) {
+    for line in wrap_code(text, WIDTH - mark.len()) {
         writeln!(out, "{mark}{line}")?;
         mark = " ".repeat(mark.len());
     }
@@ -159,7 +159,7 @@ fn paragraph(out: &mut dyn Write, mark: &str, text: &str) -> io::Result<()> {
 }
 
 /// Wraps text; code between backquotes is kept on one line.
-fn broken(text: &str, width: usize) -> Vec<String> {
+fn wrap_code(text: &str, width: usize) -> Vec<String> {
     let mut in_code = false;
     let glued: String = text
         .chars()
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn code_is_found_in_any_spelling() {
-        for asked in [
+        for query in [
             "DD102",
             "dd102",
             "102",
@@ -212,23 +212,26 @@ mod tests {
             "Early_Exit",
             " DD102 ",
         ] {
-            assert_eq!(find(asked).map(|code| code.code), Ok("DD102"), "{asked:?}");
+            assert_eq!(find(query).map(|code| code.code), Ok("DD102"), "{query:?}");
         }
     }
 
     #[test]
     fn unknown_code_is_answered_with_similar_codes() {
-        for (asked, near) in [
+        for (query, near) in [
             ("DD1O2", "DD102"),
             ("erly-exit", "DD102"),
             ("mismatch", "DD103"),
             ("deadlock", "DD111"),
         ] {
-            let found: Vec<_> = find(asked).unwrap_err().iter().map(|it| it.code).collect();
-            assert!(found.contains(&near), "{asked:?}: {found:?}");
+            let found: Vec<_> = find(query).unwrap_err().iter().map(|it| it.code).collect();
+            assert!(found.contains(&near), "{query:?}: {found:?}");
         }
-        assert_eq!(find("").unwrap_err().len(), OFFERED);
-        assert_eq!(find(&"x".repeat(1 << 20)).unwrap_err().len(), OFFERED);
+        assert_eq!(find("").unwrap_err().len(), MAX_SUGGESTIONS);
+        assert_eq!(
+            find(&"x".repeat(1 << 20)).unwrap_err().len(),
+            MAX_SUGGESTIONS
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The pages of `docs/findings`, compiled in.
 //!
-//! A page is Markdown of one form: the title `# CODE name`, a sentence that sums the finding up,
-//! paragraphs that explain it, and the sections `Example`, `Usual causes`, `What to change` and `What
+//! A page is Markdown of one form: the title `# CODE name`, a one-sentence summary, paragraphs that
+//! explain the finding, and the sections `Example`, `Usual causes`, `What to change` and `What
 //! it is not`. The page of a code that this version does not detect has a title and a summary only.
 
 use ddp_doctor_proto::catalogue::Code;

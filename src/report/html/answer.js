@@ -17,7 +17,7 @@ function answer(job) {
     finding && badge(finding.confidence));
   const head = [make("p", { class: "about" }, make("b", {}, `job ${job.id}`), ` · ${job.about}`), verdict];
   if (!finding) {
-    const text = job.verdict === "healthy" ? "Nothing wrong was found." : "The evidence does not allow a judgement.";
+    const text = job.verdict === "healthy" ? "No problems found." : "The evidence does not allow a judgement.";
     return make("section", { id: "answer" }, head, make("h1", {}, text));
   }
   const root = finding.root.length > 0;
@@ -54,7 +54,7 @@ function causeLine(finding) {
   return finding.cause && make("p", { class: "cause" }, make("b", {}, "Likely cause "), finding.cause);
 }
 
-/** The source of the lines that a finding names. */
+/** The source around the lines of a finding. */
 function excerpts(finding) {
   if (finding.excerpts.length === 0) {
     return make("p", { class: "note" }, "No line of the program is known.");
@@ -68,7 +68,7 @@ function excerpts(finding) {
           make("i", {}, String(line)), `${text}\n`))))));
 }
 
-/** Which finding follows from which. Only drawn if there is more than one, apart from notes. */
+/** The causal links between findings; drawn if there is more than one finding, apart from notes. */
 function causes(job) {
   const isShown = (it) => it.severity !== "note" || it.caused_by.length > 0;
   if (job.findings.filter(isShown).length < 2) return null;

@@ -36,7 +36,7 @@ function number(n) {
   return n.toLocaleString("en-US");
 }
 
-/** A sentence with a capital, unless it may begin with a name of the program. */
+/** Capitalizes a sentence, unless it may begin with a name of the program. */
 function sentence(text) {
   return text.replace(/^(ranks?|it|the|an?|one|no|some|all) /, (word) => word[0].toUpperCase() + word.slice(1));
 }
@@ -93,7 +93,7 @@ function shortened(text, most) {
   return `${text.slice(0, most - 1 - tail)}…${text.slice(text.length - tail)}`;
 }
 
-/** A query: ranks ("5", "0-3"), of which one has to match, and words, all of which have to. */
+/** A query: ranks ("5", "0-3"), at least one of which must match, and words, all of which must match. */
 function parseQuery(text) {
   const query = { ranks: [], words: [], text: text.trim() };
   for (const word of query.text.toLowerCase().split(/[\s,]+/)) {

@@ -19,19 +19,19 @@ use crate::diagnosis::event::ThreadStack;
 use crate::diagnosis::{findings, source::cause};
 
 /// Maximum number of calls on the page …
-const CALLS: usize = 120_000;
+const MAX_CALLS: usize = 120_000;
 /// … and of each process, depending on the number of processes.
-const CALLS_EACH: [usize; 2] = [24, 512];
+const CALLS_PER_PROCESS: [usize; 2] = [24, 512];
 /// Maximum number of points of memory curves on the page …
-const POINTS: usize = 60_000;
+const MAX_POINTS: usize = 60_000;
 /// … and of each curve, depending on the number of curves.
-const POINTS_EACH: [usize; 2] = [12, 240];
+const POINTS_PER_CURVE: [usize; 2] = [12, 240];
 /// Maximum number of source excerpts of a finding.
-const EXCERPTS: usize = 4;
+const MAX_EXCERPTS: usize = 4;
 /// Lines of source shown before and after a line.
-const AROUND: u32 = 2;
+const CONTEXT_LINES: u32 = 2;
 /// Maximum number of nodes in the graph of waits.
-const NODES: usize = 256;
+const MAX_NODES: usize = 256;
 
 /// The data of a page.
 #[derive(Debug, Serialize)]
@@ -291,9 +291,9 @@ fn excerpts(finding: &Finding, sources: &mut Sources) -> Vec<Excerpt> {
         place: short_path(place),
         function: place.function.clone(),
         line: place.line,
-        lines: sources.around(place, AROUND),
+        lines: sources.around(place, CONTEXT_LINES),
     };
-    places.into_iter().take(EXCERPTS).map(excerpt).collect()
+    places.into_iter().take(MAX_EXCERPTS).map(excerpt).collect()
 }
 
 fn proof(certificate: &Certificate) -> Proof {
@@ -311,7 +311,7 @@ fn proof(certificate: &Certificate) -> Proof {
     }
 }
 
-/// A field of a fact as text. Of a group, its name says enough.
+/// A field of a fact as text. A group is represented by its name.
 fn field(key: &str, value: &Value) -> String {
     let text = match (key, value) {
         ("group", group) => group["name"].as_str().unwrap_or_default().to_owned(),
@@ -359,9 +359,9 @@ fn rank_row(rank: &Rank) -> RankRow {
 
 fn lanes(timeline: &Timeline, clock: Clock) -> (Vec<Kind>, Vec<Lane>) {
     let tracks = timeline.tracks.len().max(1);
-    let room = (CALLS / tracks).clamp(CALLS_EACH[0], CALLS_EACH[1]);
+    let room = (MAX_CALLS / tracks).clamp(CALLS_PER_PROCESS[0], CALLS_PER_PROCESS[1]);
     let curves: usize = timeline.tracks.iter().map(|it| it.memory.len()).sum();
-    let points = (POINTS / curves.max(1)).clamp(POINTS_EACH[0], POINTS_EACH[1]);
+    let points = (MAX_POINTS / curves.max(1)).clamp(POINTS_PER_CURVE[0], POINTS_PER_CURVE[1]);
     let mut kinds = BTreeMap::new();
     let lane = |track: &Track| {
         let (calls, dropped) = calls(track, room, clock, &mut kinds);
@@ -518,7 +518,7 @@ fn nodes(waits: &[Blocked], clock: Clock) -> Vec<Node> {
     for node in &mut nodes {
         node.text = rank_list(&node.ranks);
     }
-    nodes.truncate(NODES);
+    nodes.truncate(MAX_NODES);
     nodes
 }
 

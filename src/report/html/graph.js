@@ -92,7 +92,7 @@ function addClashes(leading, sides, nodes, edges, at, add) {
   }
 }
 
-/** Waits that were not recorded, such as those of DDP: what the finding says. */
+/** Waits that were not recorded, such as those of DDP, according to the finding. */
 function addVictims(leading, sides, nodes, edges, at, add) {
   if (leading?.effect !== "blocks") return;
   const roots = sides.filter((it) => it.root && !it.state.startsWith("wait"));
@@ -119,7 +119,7 @@ function parseRanks(text) {
   });
 }
 
-/** The nodes that matter most, if there are many: cycles and root causes, then the largest. */
+/** The most relevant nodes, if there are many: cycles and root causes, then the largest. */
 function limited(nodes, edges) {
   markCycles(nodes, edges);
   if (nodes.length <= DRAWN) return { nodes, edges, more: 0 };
@@ -177,7 +177,7 @@ function markCycles(nodes, edges) {
   });
 }
 
-/** Columns from the ranks that wait to those they wait for; a cycle is a ring in its column. */
+/** Columns, from waiting ranks to the ranks that they wait for; a cycle is a ring in its column. */
 function layout(nodes, edges) {
   const depth = nodes.map(() => 0);
   for (let round = 0; round < nodes.length; round += 1) {
@@ -247,7 +247,7 @@ function edgeShape(edge, _, edges) {
   return draw("path", { class: kind, d: path, "marker-end": edge.clash ? null : tip });
 }
 
-/** Where an edge leaves one node and enters the other, with its directions there. */
+/** The points at which an edge leaves one node and enters the other, with its directions there. */
 function anchors(from, to, both) {
   const center = (it) => [it.x + NODE.width / 2, it.y + NODE.height / 2];
   const [[ax, ay], [bx, by]] = [center(from), center(to)];

@@ -42,19 +42,19 @@ function merged(tracks) {
   return [...lanes.values()];
 }
 
-/** When the first process joined. */
+/** Time the first process joined. */
 function beginning(job) {
   return job.tracks.reduce((least, it) => Math.min(least, it.began), job.until);
 }
 
-/** When ranks began to block, according to the leading finding; null: nothing blocked. */
+/** Time ranks began to block, according to the leading finding; null: nothing blocked. */
 function stallOf(job) {
   const leading = leadingFinding(job);
   if (!leading || leading.effect === "none" || leading.effect === "slows") return null;
   return leading.blocked ?? leading.detected;
 }
 
-/** The part of the timeline around the stall: the last rounds of calls before it, and what follows. */
+/** The part of the timeline around the stall: the last rounds of calls before it, and the time after it. */
 function aroundStall(job) {
   const stall = stallOf(job);
   const begins = beginning(job);
@@ -72,7 +72,7 @@ function aroundStall(job) {
   return [from - margin, to + margin];
 }
 
-/** Calls that identify what a rank did last. */
+/** Calls that identify the last activity of a rank. */
 function signature(track, state) {
   const last = track.calls.slice(-ALIKE).map((it) => `${it.index}#${it.seq}${it.open ? "…" : ""}`);
   return [state, track.ended?.[1] ?? "", ...last].join("|");
@@ -112,7 +112,7 @@ function classOf(kind) {
   return kind.p2p ? "c-p2p" : "c-call";
 }
 
-/** The rectangles of a lane in a window, by class. Those that touch on the screen are one. */
+/** The rectangles of a lane in a window, by class. Rectangles that touch on the screen are merged. */
 function shapes(lane, from, to, x) {
   const found = new Map();
   const add = (name, a, b, faded) => {

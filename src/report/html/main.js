@@ -1,4 +1,4 @@
-// Puts the page together: sections, navigation, search and keys.
+// Assembles the page: sections, navigation, search and keys.
 
 const TITLES = { causes: "Causes", findings: "Findings", timeline: "Timeline", waits: "Waits", ranks: "Ranks", memory: "Memory", stacks: "Stacks", evidence: "Evidence" };
 const KEYS = [
@@ -49,7 +49,7 @@ function search(text) {
   state.listeners.forEach((update) => update());
 }
 
-/** Goes to a section by its place, or by steps from the one in view. */
+/** Scrolls to a section by its index, or by steps from the one in view. */
 function go(to, by = 0) {
   const sections = [...document.querySelectorAll("main > section")];
   const here = sections.findLastIndex((it) => it.getBoundingClientRect().top < innerHeight * 0.3);

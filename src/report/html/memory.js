@@ -47,7 +47,7 @@ function chart(job, name, curves, roots) {
   return make("div", { class: "chart" }, make("h3", {}, name[0].toUpperCase() + name.slice(1)), note, svg);
 }
 
-/** Chooses the curves to draw; of many, also draws their range. */
+/** Selects the curves to draw; if there are many, also draws their range. */
 function drawn(curves, roots, svg, { x, y, from, to }) {
   if (curves.length <= CURVES) return [...curves].sort((a, b) => roots.has(a.rank) - roots.has(b.rank));
   const columns = 96;
@@ -83,7 +83,7 @@ function peak(curve) {
   return curve.points.reduce((most, [, value]) => Math.max(most, value), 0);
 }
 
-/** The least round number of bytes above a value. */
+/** The smallest round number of bytes above a value. */
 function niceBytes(value) {
   const unit = 1024 ** Math.floor(Math.log(Math.max(value, 1)) / Math.log(1024));
   const step = [1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024];

@@ -1,9 +1,9 @@
 //! The report as one HTML file that needs no network: the diagnosis, the timeline of the ranks, the
 //! graph of waits, memory and stacks.
 //!
-//! The page is built in the browser from one block of JSON. `data.rs` is that block; the other files
-//! of this folder are the page. Its content security policy admits only the script that is compiled
-//! in, by its hash, and nothing from outside: text from ranks cannot run, even if it were misplaced.
+//! The page is built in the browser from one block of JSON (`data.rs`); the other files of this folder
+//! are the page. Its content security policy admits only the compiled-in script, by its hash, and no
+//! external resource: text from ranks cannot run as code.
 
 use std::io::{self, Write};
 
@@ -67,14 +67,14 @@ pub fn page(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<()
 ///
 /// Fails if `out` cannot be written.
 pub(super) fn write_inert(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
-    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, Inert);
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, InertFormatter);
     value.serialize(&mut serializer).map_err(io::Error::from)
 }
 
-/// Formats strings as [`write_inert`] promises.
-struct Inert;
+/// Formatter for [`write_inert`].
+struct InertFormatter;
 
-impl Formatter for Inert {
+impl Formatter for InertFormatter {
     fn write_string_fragment<W: ?Sized + Write>(
         &mut self,
         writer: &mut W,
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_ranks_is_escaped_wherever_it_stands() {
+    fn text_of_ranks_is_escaped_everywhere() {
         let mut report = testing::report();
         report.job.id = MARKUP.into();
         let finding = &mut report.findings[0];

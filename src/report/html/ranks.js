@@ -49,7 +49,7 @@ function numeric(key) {
   return ["step", "waited", "pid"].includes(key) ? "num" : null;
 }
 
-/** How many ranks are in which state. */
+/** Number of ranks per state. */
 function rankNote(job) {
   const states = new Map();
   job.ranks.forEach((it) => states.set(it.state, (states.get(it.state) ?? 0) + 1));
@@ -130,12 +130,12 @@ function stackTree(job) {
   return make("ul", {}, branches(root, roots, true));
 }
 
-/** Whether stacks part below a frame. */
+/** Whether stacks diverge below a frame. */
 function parts(node) {
   return node.children.size + node.ends.length > 1;
 }
 
-/** The lines below a frame. Ranks are named where stacks part. */
+/** The lines below a frame. Ranks are listed where stacks diverge. */
 function branches(node, roots, isFirst) {
   const lines = [];
   const children = [...node.children.values()].sort((a, b) => a.ranks.length - b.ranks.length);

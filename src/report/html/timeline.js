@@ -101,7 +101,7 @@ class Timeline {
     this.update();
   }
 
-  /** Chooses the lanes again: the query or the grouping has changed. */
+  /** Selects the lanes again after a change of the query or the grouping. */
   update() {
     this.lanes = lanesOf(this.job, state.query, this.grouped, this.expanded);
     this.group.setAttribute("aria-pressed", String(this.grouped));
@@ -184,7 +184,7 @@ class Timeline {
     return group;
   }
 
-  /** Names of calls, where there is room. */
+  /** Names of calls, where they fit. */
   labels(lane, y, group) {
     for (const call of lane.track.calls) {
       if (call.at > this.window[1]) break;
@@ -295,7 +295,7 @@ class Timeline {
     }
   }
 
-  /** Moves the choice to another lane or another call, and shows it. */
+  /** Moves the selection to another lane or call, and shows it. */
   step([down, right]) {
     const chosen = this.chosen;
     const before = chosen.call?.at ?? this.stall ?? this.window[1];

@@ -37,7 +37,7 @@ impl Scenario {
                 };
                 write(Timestamp(START), vec![self.hello(node)])?;
                 for (at, rank, event) in &script.events {
-                    // Events of no rank are seen by every node, notes of no rank by the first.
+                    // Every node reports the events of no rank; the first node reports the notes of no rank.
                     let is_note = matches!(event, Event::Note { .. });
                     let first = if is_note { Some(0) } else { None };
                     if (*rank).or(first).is_none_or(|rank| rank % nodes == node) {
@@ -63,7 +63,7 @@ impl Scenario {
         })
     }
 
-    /// Whether its journals contain everything: what the coordinator knows about nodes is in none.
+    /// Whether its journals contain all events; those of the coordinator about nodes are in none.
     pub(crate) fn is_in_journals(&self) -> bool {
         self.hosts.is_empty()
     }
@@ -83,7 +83,7 @@ impl Scenario {
             let mut report = analysis.reports.remove(0);
             report
                 .findings
-                .retain(|finding| !says_nobody_watched(finding));
+                .retain(|finding| !reports_unobserved_end(finding));
             let (a, b) = (super::gist(live), super::gist(&report));
             if a != b {
                 return Err(format!(
@@ -95,9 +95,9 @@ impl Scenario {
     }
 }
 
-/// Whether the finding reports that the end of ranks was not seen, as most scenarios do not have
+/// Whether the finding reports that the end of ranks was not observed; most scenarios do not include
 /// it.
-fn says_nobody_watched(finding: &ddp_doctor_proto::report::Finding) -> bool {
+fn reports_unobserved_end(finding: &ddp_doctor_proto::report::Finding) -> bool {
     finding.code == "DD901" && finding.summary.starts_with("it is unknown how")
 }
 
@@ -585,10 +585,10 @@ impl Encoder {
                 process.record(record, place.as_ref())
             }
             Event::Clock { .. } | Event::Silent { .. } => {
-                return Err("no node says this: the coordinator finds it out".into());
+                return Err("no node sends this event: the coordinator detects it".into());
             }
             Event::Unwatched { .. } | Event::EvidenceEnded { .. } => {
-                return Err("no node says this: it is what analysis concludes".into());
+                return Err("no node sends this event: the analysis concludes it".into());
             }
         })
     }

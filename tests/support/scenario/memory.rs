@@ -45,7 +45,7 @@ pub(super) fn sample(args: &[String]) -> Result<MemorySample, String> {
                 sample.device.get_or_insert(0);
                 sample.gpu_nccl = used;
             }
-            _ => return Err(format!("nothing is measured that is called {name}")),
+            _ => return Err(format!("unknown memory value {name}")),
         }
     }
     Ok(sample)

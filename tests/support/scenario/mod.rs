@@ -165,7 +165,7 @@ impl Scenario {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let scenario: Self = toml::from_str(text).map_err(|e| e.to_string())?;
         match scenario.about.split_whitespace().count() {
-            0..3 => Err("`about` says in a sentence what the scenario is about".into()),
+            0..3 => Err("`about` must describe the scenario in a sentence".into()),
             _ => Ok(scenario),
         }
     }
@@ -195,7 +195,7 @@ impl Scenario {
             let (a, b) = (gist(&report), gist(&other));
             if a != b {
                 return Err(format!(
-                    "heard rank by rank{}, it is another diagnosis:\n  live: {a:?}\n  so:   {b:?}",
+                    "played rank by rank{}, the diagnosis differs:\n  live: {a:?}\n  so:   {b:?}",
                     if backwards { " from the last" } else { "" }
                 ));
             }
@@ -203,7 +203,7 @@ impl Scenario {
         self.check_journals(&report)
     }
 
-    /// Fails unless the bounds of every forecast contain the last step, and the first forecast came
+    /// Fails unless the bounds of every forecast contain the last step, and the first forecast was made
     /// at least twenty steps before it.
     fn forecasts_hold(&self, script: &Script, last: u64) -> Result<(), String> {
         let mut engine = Script::engine(self);
@@ -341,7 +341,7 @@ pub(crate) fn check_proof(finding: &Finding) -> Result<(), String> {
         }
         (None, Confidence::Suspected | Confidence::Supported) => Ok(()),
         _ => Err(format!(
-            "{}: proved and certificate do not go together",
+            "{}: a proved finding needs a certificate, and no other may have one",
             finding.code
         )),
     }
@@ -461,7 +461,7 @@ impl Expect {
         let said = || finding.why.iter().chain(&finding.next);
         let wrongly = |text: &&String| said().any(|it| it.contains(*text));
         for text in self.says_not.iter().filter(wrongly) {
-            found.push(format!("it says {text:?}"));
+            found.push(format!("a sentence contains {text:?}"));
         }
         if let Some(text) = self
             .summary_has
@@ -469,7 +469,7 @@ impl Expect {
             .filter(|t| !finding.summary.contains(*t))
         {
             found.push(format!(
-                "summary {:?} does not say {text:?}",
+                "summary {:?} does not contain {text:?}",
                 finding.summary
             ));
         }

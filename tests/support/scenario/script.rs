@@ -172,8 +172,8 @@ impl<'a> Writer<'a> {
         place: Option<Arc<Where>>,
     ) -> Result<(), String> {
         let size = args.first().and_then(|size| size.parse().ok());
-        let size: u32 = size.ok_or("a world of how many ranks?")?;
-        let meeting = args.get(1).ok_or("where do they meet?")?;
+        let size: u32 = size.ok_or("the world size is missing")?;
+        let meeting = args.get(1).ok_or("the rendezvous address is missing")?;
         let (address, port) = match meeting.rsplit_once(':') {
             Some((address, port)) if port.parse::<u16>().is_ok() => (address, port),
             _ => (meeting.as_str(), ""),
@@ -211,7 +211,10 @@ impl<'a> Writer<'a> {
 
     /// Adds the return from initialization and the membership of the default group.
     fn inited(&mut self, rank: u32, at: f64) -> Result<(), String> {
-        let (thread, call) = *self.last_call.get(&rank).ok_or("it joined no world")?;
+        let (thread, call) = *self
+            .last_call
+            .get(&rank)
+            .ok_or("it has not begun to join a world")?;
         let returned = Event::Returned {
             process: self.process(rank),
             thread,
@@ -373,7 +376,7 @@ impl<'a> Writer<'a> {
             }),
             _ => None,
         };
-        let event = event.ok_or(format!("the job cannot {words:?}"))?;
+        let event = event.ok_or(format!("unknown event of the job: {words:?}"))?;
         self.events.push((moment, None, event));
         Ok(())
     }
@@ -423,7 +426,7 @@ impl<'a> Writer<'a> {
             "made" => {
                 let name = arg(0)?;
                 let made = self.making.remove(&(rank, name.into()));
-                let (call, members) = made.ok_or(format!("it makes no group {name:?}"))?;
+                let (call, members) = made.ok_or(format!("it is not creating a group {name:?}"))?;
                 let returned = Event::Returned {
                     process,
                     thread: ThreadId(1),
@@ -456,7 +459,7 @@ impl<'a> Writer<'a> {
                 return Ok(());
             }
             "sets" => {
-                let (name, value) = arg(0)?.split_once('=').ok_or("sets what to what?")?;
+                let (name, value) = arg(0)?.split_once('=').ok_or("expected NAME=VALUE")?;
                 self.sets(rank, at, name, value);
                 return Ok(());
             }
@@ -473,7 +476,7 @@ impl<'a> Writer<'a> {
                     Some(label) => self.labels.get(&(rank, label.clone())),
                     None => self.last_call.get(&rank),
                 };
-                let (_, call) = *known.ok_or("no call to be complete")?;
+                let (_, call) = *known.ok_or("no call to complete")?;
                 Event::Completed {
                     process,
                     call,
@@ -519,7 +522,7 @@ impl<'a> Writer<'a> {
                         .labels
                         .get(&(rank, label.clone()))
                         .ok_or(format!("no call is labelled {label:?}"))?,
-                    None => *self.last_call.get(&rank).ok_or("no call to be done with")?,
+                    None => *self.last_call.get(&rank).ok_or("no call to wait for")?,
                 };
                 let call = Some(call);
                 if verb == "wait" {
@@ -563,15 +566,15 @@ impl<'a> Writer<'a> {
                     guards: Arc::new([Guard {
                         line: line.line,
                         test: arg(2)?.into(),
-                        subject: subject.ok_or("a test on what?")?,
-                        form: form.ok_or("a guard of which form?")?,
+                        subject: subject.ok_or("unknown subject of a test")?,
+                        form: form.ok_or("unknown form of a guard")?,
                     }]),
                     reading: false,
                 }
             }
             "reading" => Event::Site {
                 process,
-                place: place.ok_or("reading around which line?")?,
+                place: place.ok_or("the line is missing")?,
                 caller: None,
                 guards: Arc::new([]),
                 reading: true,
@@ -759,7 +762,7 @@ impl<'a> Writer<'a> {
 
     fn call(&mut self, rank: u32, at: f64, verb: &str, args: &[String]) -> Result<(), String> {
         let (op, group) = verb.split_once('/').unwrap_or((verb, "0"));
-        let op = Op::from_name(op).ok_or(format!("{verb:?} is nothing a rank can do"))?;
+        let op = Op::from_name(op).ok_or(format!("unknown event {verb:?}"))?;
         if self.scenario.unseen.contains(&rank) {
             return Ok(());
         }
@@ -822,7 +825,7 @@ impl<'a> Writer<'a> {
                     "unreturned" => returned = false,
                     "followed" => followed = true,
                     "as" => label = args.next(),
-                    _ => return Err(format!("what is {arg:?}?")),
+                    _ => return Err(format!("unknown word {arg:?}")),
                 }
             }
         }
@@ -1022,7 +1025,7 @@ fn place(text: &str) -> Result<Arc<Where>, String> {
 fn scheduling(args: &[String]) -> Result<SchedulingSample, String> {
     let mut sample = SchedulingSample::default();
     for arg in args {
-        let (name, value) = arg.split_once('=').ok_or(format!("what is {arg:?}?"))?;
+        let (name, value) = arg.split_once('=').ok_or(format!("unknown word {arg:?}"))?;
         let number = || value.parse().ok().ok_or(format!("no number: {arg}"));
         match name {
             "ran" => sample.ran_permille = Some(number()?),
@@ -1035,7 +1038,7 @@ fn scheduling(args: &[String]) -> Result<SchedulingSample, String> {
             "memory" => sample.memory_pressure = Some(number()?),
             "io" => sample.io_pressure = Some(number()?),
             "on" => sample.processors = value.into(),
-            _ => return Err(format!("a host is not {arg:?}")),
+            _ => return Err(format!("unknown value of a host: {arg:?}")),
         }
     }
     Ok(sample)
@@ -1053,7 +1056,7 @@ fn forward(args: &[String]) -> Result<Forward, String> {
             }
             _ if arg == "repeated" => forward.repeated = true,
             _ if arg == "no-sync" => forward.unsynchronised = true,
-            _ => return Err(format!("a forward is not {arg:?}")),
+            _ => return Err(format!("unknown word of a forward: {arg:?}")),
         }
     }
     Ok(forward)

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ddp_doctor_proto::GuardSubject;
 
 /// Maximum number of names of a file.
-const MOST_NAMES: usize = 4096;
+const MAX_NAMES: usize = 4096;
 /// Maximum number of passes that follow names to other names.
 const ROUNDS: usize = 4;
 
@@ -167,7 +167,7 @@ impl Names {
             let name = name.split(':').next().unwrap_or(name).trim();
             let last = name.rsplit('.').next().unwrap_or(name);
             let is_name = !last.is_empty() && last.chars().all(|c| c.is_alphanumeric() || c == '_');
-            if !is_name || self.known.contains_key(last) || self.known.len() >= MOST_NAMES {
+            if !is_name || self.known.contains_key(last) || self.known.len() >= MAX_NAMES {
                 continue;
             }
             let subject = match self.subject(value) {

@@ -115,7 +115,7 @@ if seed:
 }
 
 #[test]
-fn similar_names_are_not_taken_for_a_rank() {
+fn similar_names_do_not_refer_to_a_rank() {
     for test in [
         "lora_rank > 0",
         "torch.linalg.matrix_rank(m) == 2",
@@ -256,7 +256,7 @@ fn malformed_files_are_parsed_without_panic() {
     ] {
         let source = Source::parse(text);
         for line in 0..3000 {
-            assert!(source.guards(line).len() <= MOST_GUARDS);
+            assert!(source.guards(line).len() <= MAX_GUARDS);
         }
     }
 }
