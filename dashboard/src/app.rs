@@ -275,7 +275,7 @@ impl App {
         let search = &mut self.ranks.search;
         match code {
             KeyCode::Char(letter) if search.chars().count() < MAX_SEARCH_CHARS => {
-                search.push(letter)
+                search.push(letter);
             }
             KeyCode::Char(_) => {}
             KeyCode::Backspace => drop(search.pop()),

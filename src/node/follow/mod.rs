@@ -381,7 +381,7 @@ impl Follower {
                     self.report(Kind::Interrupted(v1::Interrupted {
                         unix_ns: Timestamp::now().0,
                         signal,
-                    }))
+                    }));
                 }
                 Ok(Command::Secure(answer)) => {
                     let on_disk = self.boxes.snapshot().is_ok() && self.out.sync();
