@@ -5,6 +5,9 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+/// First bytes of a file compressed with gzip.
+pub const GZIP: [u8; 2] = [0x1f, 0x8b];
+
 /// Opens a regular file for reading. Other files are rejected: opening a FIFO or a device can block
 /// and have side effects.
 ///

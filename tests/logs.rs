@@ -204,6 +204,18 @@ fn excerpts_of_real_logs_lead_to_their_truths() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
+#[test]
+fn playback_of_a_log_proves_nothing() {
+    let path = folder().join("killed_rank_of_torchrun.log");
+    let updates = postmortem::record(&[path]).unwrap().updates;
+    let findings: Vec<_> = updates.into_iter().flat_map(|it| it.findings).collect();
+    assert!(findings.iter().any(|it| it.code == "DD201"));
+    for finding in findings.iter().filter(|it| !it.code.starts_with("DD9")) {
+        let proved = Confidence::Proved.to_string();
+        assert!(finding.confidence != proved && finding.certificate_json.is_none());
+    }
+}
+
 // --- Damaged and large files ---------------------------------------------------------------------
 
 /// The excerpt of which damaged copies are made.
@@ -248,6 +260,8 @@ fn damaged_log_is_read_as_far_as_it_goes() {
         .concat(),
     );
     assert_eq!(leading(&dirty), missing);
+    let structured = b"{\"level\": \"info\", \"config\": {\"lr\": 0.1}}\n";
+    assert_eq!(leading(&[&structured[..], &text].concat()), missing);
     let unfinished = &text[..text.len() - 100];
     assert_eq!(leading(unfinished), missing);
 }

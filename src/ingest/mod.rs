@@ -1,12 +1,31 @@
 //! Evidence that other tools left behind, as events for the engine.
 
+use std::path::PathBuf;
+
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::diagnosis::{Engine, Event};
 
+mod dtypes;
+mod file_names;
 pub mod flight_recorder;
 pub mod logs;
 pub mod stack_text;
+
+/// A message about a file: mostly why it was skipped, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// The file.
+    pub path: PathBuf,
+    /// The message.
+    pub text: String,
+}
+
+impl std::fmt::Display for Remark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.text)
+    }
+}
 
 /// Observes a job while its evidence is passed to an engine.
 pub(crate) trait Observer {

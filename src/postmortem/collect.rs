@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 
 use ddp_doctor_agent::blackbox::{Identity, NoBox, OpenError, Reader as BoxReader};
 use ddp_doctor_proto::v1::{self, event::Kind};
+use flate2::read::MultiGzDecoder;
 
 use super::Remark;
 use crate::evidence::journal::{JournalError, Reader};
+use crate::files;
 use crate::ingest::{
     flight_recorder,
     logs::{self, Log},
@@ -187,10 +189,19 @@ impl Collected {
         }
         // Beside recordings, the output of a job says nothing more.
         if self.met == before.0 {
-            for path in logs::find(dir) {
+            let files = logs::find(dir);
+            for path in files.paths {
                 if matches!(kind_of(&path), Ok(FileKind::Text)) {
                     self.log(&path);
                 }
+            }
+            if let Some(first) = files.earlier.first() {
+                let text = format!(
+                    "{} earlier launches are left out: to analyze one, give its folder, such as {}",
+                    files.earlier.len(),
+                    first.display()
+                );
+                self.remark(dir, text);
             }
         }
         if (self.met, self.remarks.len()) == before {
@@ -317,7 +328,7 @@ const WANTED: &str = "give run directories, journals, black boxes, Flight Record
 /// Detects the kind of a file from its beginning.
 fn kind_of(path: &Path) -> io::Result<FileKind> {
     let mut head = Vec::new();
-    crate::files::open(path)?
+    files::open(path)?
         .take(HEAD as u64)
         .read_to_end(&mut head)?;
     let text = String::from_utf8_lossy(&head);
@@ -328,10 +339,35 @@ fn kind_of(path: &Path) -> io::Result<FileKind> {
         [b'D', b'D', b'P', b'D', b'B', b'O', b'X', ..] => FileKind::BlackBox,
         [b'{', ..] if has("ddp-doctor/report") => FileKind::Report,
         [b'{', ..] if has("boot_id") && has("start_ticks") => FileKind::Description,
-        head if logs::is_text(head) => FileKind::Text,
-        head if flight_recorder::is_candidate(head) => FileKind::FlightRecorder,
-        _ => FileKind::Unknown,
+        head => kind_of_output(head, &inflated(path, head)),
     })
+}
+
+/// Tells dumps from logs by the beginning of a file, as it is and decompressed.
+fn kind_of_output(head: &[u8], inflated: &[u8]) -> FileKind {
+    // A compressed file of which nothing is readable is more likely a dump: it is named.
+    let is_damaged = head != inflated && inflated.is_empty();
+    if is_damaged || flight_recorder::is_candidate(inflated) {
+        FileKind::FlightRecorder
+    } else if logs::is_text(inflated) {
+        FileKind::Text
+    } else {
+        FileKind::Unknown
+    }
+}
+
+/// The beginning of a file, decompressed if it is compressed with gzip.
+fn inflated(path: &Path, head: &[u8]) -> Vec<u8> {
+    if !head.starts_with(&files::GZIP) {
+        return head.to_vec();
+    }
+    let mut inner = Vec::new();
+    if let Ok(file) = files::open(path) {
+        let stream = MultiGzDecoder::new(file).take(HEAD as u64);
+        // The part before the damage decides.
+        let _damage = io::BufReader::new(stream).read_to_end(&mut inner);
+    }
+    inner
 }
 
 /// Hello of the journal; `None`: the journal ends before it.

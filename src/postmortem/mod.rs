@@ -25,6 +25,7 @@ mod play;
 mod record;
 mod timeline;
 
+pub use crate::ingest::Remark;
 pub use record::{Recording, record};
 
 /// Result of an analysis.
@@ -36,21 +37,6 @@ pub struct Analysis {
     pub timelines: Vec<Timeline>,
     /// Messages about the files, apart from the findings.
     pub remarks: Vec<Remark>,
-}
-
-/// A message about a file: mostly why it was skipped, and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remark {
-    /// The file.
-    pub path: PathBuf,
-    /// The message.
-    pub text: String,
-}
-
-impl std::fmt::Display for Remark {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.text)
-    }
 }
 
 /// Analyzes run directories, journals, black boxes, Flight Recorder dumps and logs, in any mix.

@@ -84,7 +84,7 @@ fn play_logs(job: &Job, mut config: Config, observer: &mut dyn Observer) -> Engi
         wall: Timestamp::now(),
         observer,
     };
-    stage.hand_on();
+    stage.feed();
     stage.engine.handle_timeout(stage.now);
     stage.look();
     stage.engine
@@ -105,7 +105,7 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     /// Passes decoded events to the engine. Returns whether they include the end of the job.
-    fn hand_on(&mut self) -> bool {
+    fn feed(&mut self) -> bool {
         let mut ended = false;
         for event in self.events.drain(..) {
             ended |= matches!(event, Event::JobEnded { .. });
@@ -221,7 +221,7 @@ impl Part {
         stage.go_to(sent);
         self.watched = self.watched.max(Some(sent));
         self.decoder.decode(report, &mut stage.events);
-        self.ended |= stage.hand_on();
+        self.ended |= stage.feed();
         self.read_next(remarks);
     }
 
@@ -260,7 +260,7 @@ impl Part {
             });
         }
         self.decoder.release(&mut stage.events);
-        stage.hand_on();
+        stage.feed();
     }
 
     fn play_box(&mut self, it: &BoxFile, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
@@ -321,7 +321,7 @@ impl Part {
             pong: None,
         };
         self.decoder.decode(report, &mut stage.events);
-        stage.hand_on();
+        stage.feed();
     }
 
     /// Latest time known for this node. Times in a black box are unverified: those in the future
@@ -461,7 +461,7 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
         });
     }
     stage.go_to(now);
-    stage.hand_on();
+    stage.feed();
     stage.engine.handle_timeout(stage.now);
     stage.look();
 }

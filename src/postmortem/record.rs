@@ -34,11 +34,13 @@ pub fn record(paths: &[PathBuf]) -> Option<Recording> {
     let found = collect::collect(paths);
     let mut remarks = found.remarks.clone();
     let job = jobs::of(found, &mut remarks).pop()?;
-    let claims = logs::Claims::of(&job.logs);
-    let mut recorder = Recorder::default();
+    let mut recorder = Recorder {
+        claims: logs::Claims::of(&job.logs),
+        ..Recorder::default()
+    };
     let engine = play::play(job, &mut remarks, &mut recorder);
     let mut report = engine.report();
-    claims.limit(&mut report);
+    recorder.claims.limit(&mut report);
     let last = recorder.evaluated;
     recorder.take(&report, &Detail::of(engine.model(), last), last, true);
     Some(Recording {
@@ -50,7 +52,9 @@ pub fn record(paths: &[PathBuf]) -> Option<Recording> {
 
 #[derive(Default)]
 struct Recorder {
-    told: Sent,
+    /// What reports may claim.
+    claims: logs::Claims,
+    sent: Sent,
     updates: Vec<v1::Update>,
     taken: Timestamp,
     /// Time of the latest evaluation.
@@ -67,7 +71,8 @@ impl Observer for Recorder {
         if !changed && !is_due {
             return;
         }
-        let report = engine.report();
+        let mut report = engine.report();
+        self.claims.limit(&mut report);
         let is_news = report.findings.len() != self.findings;
         if is_due || is_news {
             self.findings = report.findings.len();
@@ -78,7 +83,7 @@ impl Observer for Recorder {
 
 impl Recorder {
     fn take(&mut self, report: &Report, detail: &Detail, at: Timestamp, ended: bool) {
-        let update = self.told.update(report, Some(detail), at, ended);
+        let update = self.sent.update(report, Some(detail), at, ended);
         self.taken = at;
         self.bytes += update.encoded_len();
         self.updates.push(update);

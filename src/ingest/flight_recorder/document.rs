@@ -21,7 +21,7 @@ pub(super) enum Value {
     Dict(u32),
 }
 
-/// Position of a text in [`Document::text`].
+/// Position of a text in [`Document::text`], which is at most as long as a file: 128 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Text {
     pub(super) start: u32,
@@ -37,6 +37,8 @@ pub(super) struct Document {
     values: usize,
     /// Why the file ends too early, if it does. Values before the cut are present.
     pub(super) cut: Option<String>,
+    /// Lists and dictionaries that were being filled at the cut.
+    open: Vec<Value>,
 }
 
 /// Why a file cannot be read.
@@ -99,7 +101,7 @@ impl Document {
                 let pairs = values.chunks_exact(2).map(|pair| (pair[0], pair[1]));
                 self.dicts[at as usize].extend(pairs);
             }
-            _ => return Err(Invalid("it appends to a value that is no list".into())),
+            _ => return Err(Invalid("it appends to a value that is not a list".into())),
         }
         Ok(())
     }
@@ -123,7 +125,7 @@ impl<'a> Node<'a> {
     /// The value of a key, if this is a dictionary that has it.
     pub(super) fn get(self, key: &str) -> Option<Self> {
         let mut pairs = self.pairs();
-        pairs.find_map(|(name, value)| (name.text() == Some(key)).then_some(value))
+        pairs.find_map(|(name, value)| (name.bytes() == Some(key.as_bytes())).then_some(value))
     }
 
     /// Keys and values; empty if this is no dictionary.
@@ -165,12 +167,21 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// Whether the file ends inside of this list or dictionary.
+    pub(super) fn is_cut(self) -> bool {
+        self.document.open.contains(&self.value)
+    }
+
     pub(super) fn text(self) -> Option<&'a str> {
+        std::str::from_utf8(self.bytes()?).ok()
+    }
+
+    fn bytes(self) -> Option<&'a [u8]> {
         let Value::Text(Text { start, len }) = self.value else {
             return None;
         };
         let (start, len) = (start as usize, len as usize);
-        std::str::from_utf8(self.document.text.get(start..start + len)?).ok()
+        self.document.text.get(start..start + len)
     }
 
     /// An integer, also one that is written as text.
@@ -206,6 +217,7 @@ impl Stack {
             if let Some(&container) = self.values.last() {
                 // Collected values whose container is unknown are dropped.
                 drop(document.extend(container, &collected));
+                document.open.push(container);
             }
         }
         self.values.first().copied()

@@ -1,18 +1,22 @@
 //! The contents of one dump, of any version from 2.1 on and in either dialect.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{DType, Op};
 
 use super::document::{Invalid, Node};
-use super::names::{self, Name};
+use super::names::Name;
 use super::place;
 use crate::diagnosis::model::MAX_WORLD;
+use crate::ingest::dtypes;
 
 /// Maximum number of entries of a dump.
 const MAX_ENTRIES: usize = 1 << 20;
+/// Maximum number of members of all groups of a dump.
+const MAX_MEMBERS: usize = 1 << 22;
 /// Maximum length of a name, in bytes.
 const MAX_NAME: usize = 256;
 /// Maximum number of dimensions of a shape.
@@ -31,6 +35,8 @@ pub(super) struct Dump {
     pub(super) status: BTreeMap<i64, Status>,
     /// Calls, oldest first.
     pub(super) entries: Vec<Entry>,
+    /// Names of the threads that made calls.
+    pub(super) threads: Vec<Arc<str>>,
     /// Number of entries that were skipped because their fields are missing.
     pub(super) skipped: usize,
     /// Why the file ends too early, if it does.
@@ -61,17 +67,24 @@ pub(super) enum State {
     Completed,
 }
 
+/// The group of a call, as the call names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct NamedGroup {
+    pub(super) name: Arc<str>,
+    pub(super) description: Arc<str>,
+    pub(super) backend: Arc<str>,
+}
+
 /// One recorded call.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) record: i64,
     pub(super) pg: i64,
-    pub(super) group: Arc<str>,
-    pub(super) description: Arc<str>,
-    pub(super) backend: Arc<str>,
-    pub(super) thread: Arc<str>,
+    pub(super) group: Arc<NamedGroup>,
+    /// Index of its thread in [`Dump::threads`].
+    pub(super) thread: u32,
     pub(super) op: Op,
-    /// Name of the operation, for messages about unknown ones.
+    /// Whether this version knows the operation.
     pub(super) is_known: bool,
     /// It closes a coalesced group and has no tensors.
     pub(super) ends_group: bool,
@@ -89,7 +102,7 @@ pub(super) struct Entry {
     pub(super) timeout_ms: Option<u64>,
     pub(super) dtype: DType,
     pub(super) numel: Option<u64>,
-    pub(super) shape: Option<Vec<u32>>,
+    pub(super) shape: Option<Arc<[u32]>>,
     pub(super) tensors: u32,
     /// Elements of the whole and of a rank's piece, for operations that gather or scatter pieces
     /// of equal size.
@@ -98,8 +111,8 @@ pub(super) struct Entry {
 }
 
 impl Dump {
-    /// Reads a dump from the data of a file.
-    pub(super) fn of(root: Node<'_>, cut: Option<String>) -> Result<Self, Invalid> {
+    /// Reads a dump from the data of a file; `room` is for the entries of all dumps.
+    pub(super) fn of(root: Node<'_>, cut: Option<String>, room: &Room) -> Result<Self, Invalid> {
         let keys = ["entries", "pg_config", "pg_status", "version"];
         if !root.is_dict() || (cut.is_none() && !keys.iter().any(|key| root.get(key).is_some())) {
             return Err(Invalid(
@@ -114,12 +127,18 @@ impl Dump {
             cut,
             ..Self::default()
         };
+        let mut members = 0;
         for (name, config) in root.get("pg_config").into_iter().flat_map(Node::pairs) {
             let Some(name) = name.text() else { continue };
             let config = Config {
                 description: names.text(text(config, "desc").unwrap_or_default()),
                 members: config.get("ranks").map(ranks).unwrap_or_default().into(),
             };
+            members += config.members.len();
+            if members > MAX_MEMBERS {
+                let text = format!("its process groups have more than {MAX_MEMBERS} members");
+                return Err(Invalid(text));
+            }
             dump.groups.insert(names.text(name), config);
         }
         for (id, status) in root.get("pg_status").into_iter().flat_map(Node::pairs) {
@@ -132,17 +151,20 @@ impl Dump {
             dump.status.insert(id, status);
         }
         let entries = root.get("entries");
-        let entries = entries.into_iter().flat_map(Node::items);
-        for entry in entries.take(MAX_ENTRIES) {
+        let count = entries.map_or(0, |it| it.items().len());
+        let accepted = room.take(count.min(MAX_ENTRIES));
+        if accepted < count {
+            let text = format!("its {count} entries are too many");
+            dump.cut.get_or_insert(text);
+        }
+        let entries = entries.into_iter().flat_map(Node::items).take(accepted);
+        for entry in entries.filter(|entry| !entry.is_cut()) {
             match names.entry(entry) {
                 Some(entry) => dump.entries.push(entry),
                 None => dump.skipped += 1,
             }
         }
-        if dump.cut.is_some() {
-            // The last one may be incomplete.
-            dump.entries.pop();
-        }
+        dump.threads = names.threads;
         Ok(dump)
     }
 
@@ -165,10 +187,36 @@ impl Dump {
     }
 }
 
-/// Texts and lines of a dump, each stored once.
+/// Room for the entries of all dumps.
+#[derive(Debug)]
+pub(super) struct Room(AtomicUsize);
+
+impl Room {
+    /// Room for this many entries.
+    pub(super) const fn new(entries: usize) -> Self {
+        Self(AtomicUsize::new(entries))
+    }
+
+    /// Takes room for `wanted` entries, or what is left.
+    fn take(&self, wanted: usize) -> usize {
+        let rest = |left: usize| Some(left.saturating_sub(wanted));
+        let left = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        wanted.min(left.unwrap_or(0))
+    }
+}
+
+/// Texts, shapes and lines of a dump, each stored once.
 #[derive(Default)]
 struct Names {
     texts: HashMap<String, Arc<str>>,
+    groups: HashSet<Arc<NamedGroup>>,
+    shapes: HashSet<Arc<[u32]>>,
+    threads: Vec<Arc<str>>,
+    thread_at: HashMap<Arc<str>, u32>,
+    /// Sizes by list of shapes: a dump may contain a list several times.
+    sizes: HashMap<u32, Sizes>,
     places: HashMap<(String, u32, String), Arc<Where>>,
     /// Lines by list of frames: a dump contains equal lists once.
     frames: HashMap<u32, Option<Arc<Where>>>,
@@ -185,20 +233,90 @@ impl Names {
         new
     }
 
+    fn group(&mut self, name: &str, description: &str, backend: &str) -> Arc<NamedGroup> {
+        let group = NamedGroup {
+            name: self.text(name),
+            description: self.text(description),
+            backend: self.text(backend),
+        };
+        if let Some(known) = self.groups.get(&group) {
+            return Arc::clone(known);
+        }
+        let new = Arc::new(group);
+        self.groups.insert(Arc::clone(&new));
+        new
+    }
+
+    fn thread(&mut self, name: &str) -> u32 {
+        let name = self.text(name);
+        let new = self.threads.len() as u32;
+        let at = *self.thread_at.entry(Arc::clone(&name)).or_insert(new);
+        if at == new {
+            self.threads.push(name);
+        }
+        at
+    }
+
+    fn shape(&mut self, dims: Vec<u32>) -> Arc<[u32]> {
+        if let Some(known) = self.shapes.get(&dims[..]) {
+            return Arc::clone(known);
+        }
+        let new: Arc<[u32]> = dims.into();
+        self.shapes.insert(Arc::clone(&new));
+        new
+    }
+
+    /// Sizes and type of the inputs or outputs of a call.
+    fn tensors(&mut self, sizes: Option<Node<'_>>, dtypes: Option<Node<'_>>) -> Tensors {
+        // A single type may be written without a list.
+        let first = dtypes.and_then(|it| it.text().or_else(|| it.items().next()?.text()));
+        Tensors {
+            sizes: sizes.map(|it| self.sizes(it)).unwrap_or_default(),
+            dtype: first.map(dtypes::named).unwrap_or_default(),
+        }
+    }
+
+    fn sizes(&mut self, shapes: Node<'_>) -> Sizes {
+        let Some(id) = shapes.list_id() else {
+            return Sizes::default();
+        };
+        if let Some(known) = self.sizes.get(&id) {
+            return known.clone();
+        }
+        let mut all = Sizes {
+            total: Some(0).filter(|_| shapes.items().len() > 0),
+            ..Sizes::default()
+        };
+        for shape in shapes.items() {
+            let dims = shape.items().take(MAX_DIMS);
+            let dims = dims.filter_map(|dim| u32::try_from(dim.int()?).ok());
+            let dims: Vec<u32> = dims.collect();
+            let sum = all.total.zip(elements(&dims));
+            all.total = sum.and_then(|(sum, more)| sum.checked_add(more));
+            all.tensors += 1;
+            all.has_dims |= !dims.is_empty();
+            if all.first.is_none() {
+                all.first = Some(self.shape(dims));
+            }
+        }
+        self.sizes.insert(id, all.clone());
+        all
+    }
+
     /// `None`: it lacks its name or its group.
     fn entry(&mut self, entry: Node<'_>) -> Option<Entry> {
-        let name = Name::parse(text(entry, "profiling_name")?);
-        let is_uneven = text(entry, "profiling_name")?.ends_with("_v");
+        let profiling_name = text(entry, "profiling_name")?;
+        let name = Name::parse(profiling_name);
+        let is_uneven = profiling_name.ends_with("_v");
         let mut group = entry.get("process_group")?.items();
         let (group, description) = (group.next()?.text()?, group.next());
         let description = description.and_then(Node::text).unwrap_or_default();
         let int = |key| entry.get(key).and_then(Node::int);
         let count = |key| int(key).and_then(counted);
-        let tensors = |sizes: &str, dtypes: &str| Tensors::of(entry.get(sizes), entry.get(dtypes));
-        let inputs = tensors("input_sizes", "input_dtypes");
-        let outputs = tensors("output_sizes", "output_dtypes");
-        let compared = compared(name.op, &inputs, &outputs);
-        let ends_group = name.ends_group && inputs.shapes.iter().all(Vec::is_empty);
+        let inputs = self.tensors(entry.get("input_sizes"), entry.get("input_dtypes"));
+        let outputs = self.tensors(entry.get("output_sizes"), entry.get("output_dtypes"));
+        let compared = compared(name.op, &inputs.sizes, &outputs.sizes);
+        let ends_group = name.ends_group && !inputs.sizes.has_dims;
         let is_message = entry.get("is_p2p").and_then(Node::bool);
         let is_message = is_message.unwrap_or_else(|| name.op.is_point_to_point()) && !ends_group;
         let seq_of_messages = count("p2p_seq_id").unwrap_or(0);
@@ -207,10 +325,8 @@ impl Names {
         Some(Entry {
             record: int("record_id").or_else(|| int("id")).unwrap_or(0),
             pg: int("pg_id").unwrap_or(-1),
-            group: self.text(group),
-            description: self.text(description),
-            backend: self.text(name.backend),
-            thread: self.text(text(entry, "thread_id").unwrap_or_default()),
+            group: self.group(group, description, name.backend),
+            thread: self.thread(text(entry, "thread_id").unwrap_or_default()),
             op: name.op,
             is_known: name.op != Op::Unspecified || name.ends_group,
             ends_group,
@@ -236,17 +352,17 @@ impl Names {
                 (input, DType::Unspecified) => input,
                 (_, output) => output,
             },
-            numel: compared.and_then(|it| it.numel()),
-            shape: compared.and_then(|it| it.shapes.first().cloned()),
+            numel: compared.and_then(Sizes::numel),
+            shape: compared.and_then(|it| it.first.clone()),
             tensors: if name.op.is_coalesced() {
-                inputs.shapes.len() as u32
+                inputs.sizes.tensors
             } else {
                 1
             },
             pieces: match name.op {
                 _ if is_uneven => None,
-                Op::AllGather => outputs.total().zip(inputs.total()),
-                Op::ReduceScatter => inputs.total().zip(outputs.total()),
+                Op::AllGather => outputs.sizes.total.zip(inputs.sizes.total),
+                Op::ReduceScatter => inputs.sizes.total.zip(outputs.sizes.total),
                 _ => None,
             },
             place: self.place(entry.get("frames")),
@@ -279,40 +395,29 @@ impl Names {
     }
 }
 
-/// Shapes and type of the inputs or outputs of a call.
-#[derive(Default)]
+/// Sizes and type of the inputs or outputs of a call.
 struct Tensors {
-    shapes: Vec<Vec<u32>>,
+    sizes: Sizes,
     /// Type of the first one.
     dtype: DType,
 }
 
-impl Tensors {
-    fn of(sizes: Option<Node<'_>>, dtypes: Option<Node<'_>>) -> Self {
-        let dims = |shape: Node<'_>| -> Vec<u32> {
-            let dims = shape.items().take(MAX_DIMS);
-            dims.filter_map(|dim| u32::try_from(dim.int()?).ok())
-                .collect()
-        };
-        let dtypes = dtypes.into_iter();
-        // A single type may be written without a list.
-        let first = dtypes.filter_map(|it| it.text().or_else(|| it.items().next()?.text()));
-        Self {
-            shapes: sizes.into_iter().flat_map(Node::items).map(dims).collect(),
-            dtype: first.map(names::dtype).next().unwrap_or_default(),
-        }
-    }
+/// Sizes of tensors.
+#[derive(Clone, Default)]
+struct Sizes {
+    /// Shape of the first one.
+    first: Option<Arc<[u32]>>,
+    tensors: u32,
+    /// Elements of all of them, if there are any.
+    total: Option<u64>,
+    /// Some tensor has dimensions.
+    has_dims: bool,
+}
 
+impl Sizes {
     /// Elements of the first tensor.
     fn numel(&self) -> Option<u64> {
-        self.shapes.first().and_then(|shape| elements(shape))
-    }
-
-    /// Elements of all tensors.
-    fn total(&self) -> Option<u64> {
-        let mut shapes = self.shapes.iter();
-        let sum = shapes.try_fold(0_u64, |sum, shape| sum.checked_add(elements(shape)?));
-        sum.filter(|_| !self.shapes.is_empty())
+        self.first.as_ref().and_then(|shape| elements(shape))
     }
 }
 
@@ -327,7 +432,7 @@ fn elements(shape: &[u32]) -> Option<u64> {
 }
 
 /// The tensors by whose size the calls of different ranks are compared.
-fn compared<'a>(op: Op, inputs: &'a Tensors, outputs: &'a Tensors) -> Option<&'a Tensors> {
+fn compared<'a>(op: Op, inputs: &'a Sizes, outputs: &'a Sizes) -> Option<&'a Sizes> {
     match op {
         Op::Barrier | Op::Unspecified => None,
         Op::ReduceScatter | Op::Scatter => Some(outputs),

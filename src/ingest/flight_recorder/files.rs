@@ -8,15 +8,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use flate2::read::MultiGzDecoder;
 
 use super::document::{Document, Invalid, Value};
-use super::dump::Dump;
+use super::dump::{Dump, Room};
 use super::{json, pickle};
+use crate::files::{self, GZIP};
 
 /// Maximum size of a dump, decompressed.
 const MAX_BYTES: u64 = 128 << 20;
+/// Maximum number of entries of all dumps.
+const MAX_ENTRIES: usize = 1 << 24;
 /// Maximum size of an archive, decompressed.
 const MAX_ARCHIVE: u64 = 4 << 30;
 /// Maximum number of files of an archive.
 const MAX_MEMBERS: usize = 65_536;
+/// Maximum number of bytes read of a header that names the next file.
+const MAX_HEADER: u64 = 4096;
 /// Size of a block of an archive.
 const BLOCK: usize = 512;
 
@@ -35,7 +40,7 @@ pub(super) struct Contents {
     pub(super) unreadable: Vec<(PathBuf, String)>,
 }
 
-/// Whether a file that begins with these bytes may contain dumps.
+/// Whether a file that begins with these bytes, decompressed, may contain dumps.
 pub(super) fn is_candidate(head: &[u8]) -> bool {
     let has = |key: &str| head.windows(key.len()).any(|it| it == key.as_bytes());
     let keys = [
@@ -45,8 +50,8 @@ pub(super) fn is_candidate(head: &[u8]) -> bool {
         "\"nccl_version\"",
     ];
     match head {
-        // A pickle of protocol 2 or later, or a file compressed with gzip or zstd.
-        [0x80, 2..=5, ..] | [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => true,
+        // A pickle of protocol 2 or later, or a file compressed with zstd.
+        [0x80, 2..=5, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => true,
         _ if is_archive(head) => true,
         _ => head.trim_ascii_start().first() == Some(&b'{') && keys.iter().any(|key| has(key)),
     }
@@ -60,13 +65,14 @@ fn is_archive(head: &[u8]) -> bool {
 pub(super) fn read_all(paths: &[PathBuf]) -> Vec<Contents> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
+    let room = Room::new(MAX_ENTRIES);
     let done: Mutex<Vec<(usize, Contents)>> = Mutex::new(Vec::new());
     let work = || {
         while let Some((at, path)) = {
             let at = next.fetch_add(1, Ordering::Relaxed);
             paths.get(at).map(|path| (at, path))
         } {
-            let contents = read(path);
+            let contents = read(path, &room);
             let mut done = done
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -87,10 +93,14 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Vec<Contents> {
 }
 
 /// Reads the dumps of one file.
-fn read(path: &Path) -> Contents {
-    let mut contents = Contents::default();
-    let opened = crate::files::open(path);
-    let result = opened.and_then(|file| read_stream(path, file, &mut contents));
+fn read(path: &Path, room: &Room) -> Contents {
+    let mut reader = Reader {
+        contents: Contents::default(),
+        room,
+    };
+    let opened = files::open(path);
+    let result = opened.and_then(|file| read_stream(path, file, &mut reader));
+    let mut contents = reader.contents;
     if let Err(error) = result {
         let text = format!("it cannot be read as a Flight Recorder dump: {error}");
         contents.unreadable.push((path.to_owned(), text));
@@ -98,15 +108,22 @@ fn read(path: &Path) -> Contents {
     contents
 }
 
-fn read_stream(path: &Path, file: impl Read, contents: &mut Contents) -> io::Result<()> {
+/// Reads the dumps of one file.
+struct Reader<'a> {
+    contents: Contents,
+    /// Room for the entries of all dumps.
+    room: &'a Room,
+}
+
+fn read_stream(path: &Path, file: impl Read, reader: &mut Reader<'_>) -> io::Result<()> {
     let mut file = io::BufReader::new(file);
     let head = peek(&mut file)?;
-    if head.starts_with(&[0x1f, 0x8b]) {
+    if head.starts_with(&GZIP) {
         let mut inner = io::BufReader::new(MultiGzDecoder::new(file));
         let head = peek(&mut inner)?;
-        return read_plain(path, &head, inner, contents);
+        return read_plain(path, &head, inner, reader);
     }
-    read_plain(path, &head, file, contents)
+    read_plain(path, &head, file, reader)
 }
 
 /// The first bytes of a stream, which remain to be read.
@@ -118,13 +135,13 @@ fn read_plain(
     path: &Path,
     head: &[u8],
     stream: impl Read,
-    contents: &mut Contents,
+    reader: &mut Reader<'_>,
 ) -> io::Result<()> {
     if is_archive(head) {
-        return read_archive(path, stream.take(MAX_ARCHIVE), contents);
+        return read_archive(path, stream.take(MAX_ARCHIVE), reader);
     }
     let (bytes, cut) = read_bytes(stream, MAX_BYTES)?;
-    contents.add(path.to_owned(), bytes, cut);
+    reader.add(path.to_owned(), bytes, cut);
     Ok(())
 }
 
@@ -145,17 +162,21 @@ fn read_bytes(stream: impl Read, limit: u64) -> io::Result<(Vec<u8>, Option<Stri
 }
 
 /// Reads the members of a tar archive: blocks of 512 bytes, a header before the data of each.
-fn read_archive(path: &Path, mut stream: impl Read, contents: &mut Contents) -> io::Result<()> {
+fn read_archive(path: &Path, mut stream: impl Read, reader: &mut Reader<'_>) -> io::Result<()> {
     let mut long_name: Option<PathBuf> = None;
     for _ in 0..MAX_MEMBERS {
         let mut header = [0; BLOCK];
         if let Err(error) = stream.read_exact(&mut header) {
-            contents
-                .unreadable
-                .push((path.to_owned(), format!("the archive is cut off: {error}")));
+            let text = format!("the archive is cut off: {error}");
+            reader.unreadable(path.to_owned(), text);
             return Ok(());
         }
         if header.iter().all(|&byte| byte == 0) {
+            if reader.contents.is_empty() {
+                let text =
+                    "the archive contains no Flight Recorder dump: to analyze logs, unpack it";
+                reader.unreadable(path.to_owned(), text);
+            }
             return Ok(());
         }
         let Some(size) = (is_archive(&header))
@@ -169,23 +190,57 @@ fn read_archive(path: &Path, mut stream: impl Read, contents: &mut Contents) -> 
         let kind = header[156];
         let mut member = (&mut stream).take(padded);
         match kind {
-            b'0' | 0 => {
-                let name = long_name.take().unwrap_or_else(|| name_of(&header));
-                contents.member(path.join(name), &mut member, size);
-            }
-            // The name of the next member, if it is longer than a header allows.
+            // The name of the next member, if it is longer than a header allows: of GNU tar …
             b'L' => {
-                let (bytes, _) = read_bytes((&mut member).take(size), 4096)?;
-                let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-                long_name = Some(String::from_utf8_lossy(name).into_owned().into());
+                let bytes = beginning((&mut member).take(size))?;
+                long_name = bytes.split(|&byte| byte == 0).next().map(path_of);
             }
-            _ => {}
+            // … and of POSIX.
+            b'x' => {
+                let bytes = beginning((&mut member).take(size))?;
+                long_name = pax_path(&bytes).map(path_of).or(long_name);
+            }
+            b'g' => {}
+            _ => {
+                let name = long_name.take().unwrap_or_else(|| name_of(&header));
+                if matches!(kind, b'0' | 0) {
+                    reader.member(path.join(name), &mut member, size);
+                }
+            }
         }
         io::copy(&mut member, &mut io::sink())?;
     }
     let text = format!("only the first {MAX_MEMBERS} files of the archive are read");
-    contents.unreadable.push((path.to_owned(), text));
+    reader.unreadable(path.to_owned(), text);
     Ok(())
+}
+
+/// The first bytes of the data of a header.
+fn beginning(stream: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    stream.take(MAX_HEADER).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The path in the records of a header of POSIX: "LENGTH KEYWORD=VALUE\n", where the length is that
+/// of the record.
+fn pax_path(mut records: &[u8]) -> Option<&[u8]> {
+    let mut path = None;
+    while let Some(space) = records.iter().position(|&byte| byte == b' ') {
+        let len = std::str::from_utf8(&records[..space]).ok();
+        let len = len.and_then(|it| it.parse().ok()).unwrap_or(0);
+        // The last record may be cut off.
+        let Some(record) = records.get(space + 1..len) else {
+            break;
+        };
+        path = record.strip_prefix(b"path=").or(path);
+        records = &records[len..];
+    }
+    path.map(|it| it.strip_suffix(b"\n").unwrap_or(it))
+}
+
+fn path_of(name: &[u8]) -> PathBuf {
+    String::from_utf8_lossy(name).into_owned().into()
 }
 
 /// An octal number of a tar header.
@@ -204,17 +259,27 @@ fn name_of(header: &[u8; BLOCK]) -> PathBuf {
 }
 
 impl Contents {
+    const fn is_empty(&self) -> bool {
+        self.dumps.is_empty() && self.unreadable.is_empty()
+    }
+}
+
+impl Reader<'_> {
+    fn unreadable(&mut self, path: PathBuf, text: impl Into<String>) {
+        self.contents.unreadable.push((path, text.into()));
+    }
+
     /// Reads a member of an archive. Members that are no dumps are skipped.
     fn member(&mut self, path: PathBuf, stream: &mut impl Read, size: u64) {
         let result = read_bytes(stream.take(size), MAX_BYTES);
         let (bytes, cut) = match result {
             Ok(read) => read,
-            Err(error) => return self.unreadable.push((path, error.to_string())),
+            Err(error) => return self.unreadable(path, error.to_string()),
         };
-        let (bytes, cut) = if bytes.starts_with(&[0x1f, 0x8b]) {
+        let (bytes, cut) = if bytes.starts_with(&GZIP) {
             match read_bytes(MultiGzDecoder::new(&bytes[..]), MAX_BYTES) {
                 Ok((inner, damage)) => (inner, damage.or(cut)),
-                Err(error) => return self.unreadable.push((path, error.to_string())),
+                Err(error) => return self.unreadable(path, error.to_string()),
             }
         } else {
             let missing = (bytes.len() as u64) < size;
@@ -230,15 +295,15 @@ impl Contents {
     }
 
     fn add(&mut self, path: PathBuf, bytes: Vec<u8>, damage: Option<String>) {
-        match parse(bytes, damage) {
-            Ok(dump) => self.dumps.push(Found { path, dump }),
-            Err(Invalid(text)) => self.unreadable.push((path, text)),
+        match parse(bytes, damage, self.room) {
+            Ok(dump) => self.contents.dumps.push(Found { path, dump }),
+            Err(Invalid(text)) => self.unreadable(path, text),
         }
     }
 }
 
 /// Reads a dump in either dialect.
-pub(super) fn parse(bytes: Vec<u8>, damage: Option<String>) -> Result<Dump, Invalid> {
+pub(super) fn parse(bytes: Vec<u8>, damage: Option<String>, room: &Room) -> Result<Dump, Invalid> {
     let (mut document, root): (Document, Value) = match bytes.trim_ascii_start().first() {
         Some(0x80) => pickle::read(bytes)?,
         Some(b'{') => json::read(&bytes)?,
@@ -256,5 +321,5 @@ pub(super) fn parse(bytes: Vec<u8>, damage: Option<String>) -> Result<Dump, Inva
         None => return Err(Invalid("it is empty".into())),
     };
     let cut = damage.or(document.cut.take());
-    Dump::of(document.node(root), cut)
+    Dump::of(document.node(root), cut, room)
 }

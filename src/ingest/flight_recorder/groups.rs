@@ -1,28 +1,43 @@
 //! The process groups of a job, and how far each rank got in them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::GroupRef;
 
-use super::dump::{Dump, Entry, Status};
+use super::dump::{Dump, Entry, NamedGroup, Status};
 use super::jobs::Job;
 use crate::diagnosis::event::GroupInfo;
 
 /// Index of a group in [`Groups::all`].
 pub(super) type GroupAt = usize;
 
+/// Maximum number of members of all groups of a job.
+const MAX_MEMBERS: usize = 1 << 24;
+
 /// The groups of a job.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     pub(super) all: Vec<Group>,
-    /// Groups by rank and name.
-    of: BTreeMap<u32, HashMap<Arc<str>, GroupAt>>,
+    /// Groups by rank and name; `None`: there was no room for it.
+    of: BTreeMap<u32, HashMap<Arc<str>, Option<GroupAt>>>,
+    /// Members of all groups.
+    members: usize,
     /// Groups that each rank with a dump is a member of.
     by_rank: BTreeMap<u32, Vec<GroupAt>>,
     by_identity: BTreeMap<(Arc<str>, Arc<[u32]>), GroupAt>,
     /// Number of ranks of the job.
     pub(super) world_size: u32,
+}
+
+/// What the dumps of a job show of the members of groups.
+struct Described {
+    /// Lists of members by name of the group.
+    lists: HashMap<Arc<str>, BTreeSet<Arc<[u32]>>>,
+    /// Ranks that made calls in a group, by its name.
+    users: HashMap<Arc<str>, Arc<[u32]>>,
+    /// All ranks of the job.
+    world: Arc<[u32]>,
 }
 
 /// A group of a job.
@@ -60,13 +75,16 @@ impl Groups {
                 }
             }
         }
+        let described = Described::of(job, groups.world_size);
         for (&rank, dump) in &job.ranks {
             for entry in &dump.entries {
-                if groups.of_entry(rank, entry).is_some() {
+                let group = &entry.group;
+                let own = groups.of.get(&rank);
+                if own.is_some_and(|own| own.contains_key(&group.name)) {
                     continue;
                 }
-                let members = groups.members(job, rank, entry);
-                groups.add(rank, &entry.group, &entry.description, &members, &backends);
+                let members = described.members(job, rank, group);
+                groups.add(rank, &group.name, &group.description, &members, &backends);
             }
         }
         for (at, group) in groups.all.iter().enumerate() {
@@ -83,7 +101,14 @@ impl Groups {
 
     /// The group of an entry of a rank.
     pub(super) fn of_entry(&self, rank: u32, entry: &Entry) -> Option<GroupAt> {
-        self.of.get(&rank)?.get(&entry.group).copied()
+        *self.of.get(&rank)?.get(&entry.group.name)?
+    }
+
+    /// Number of groups whose calls are left out because all groups have too many members.
+    pub(super) fn left_out(&self) -> usize {
+        let groups = self.of.values().flatten();
+        let names = groups.filter_map(|(name, at)| at.is_none().then_some(name));
+        names.collect::<BTreeSet<_>>().len()
     }
 
     /// The groups that a rank with a dump is a member of.
@@ -100,7 +125,12 @@ impl Groups {
         backends: &BTreeMap<Arc<str>, Arc<str>>,
     ) {
         let identity = (Arc::clone(name), Arc::clone(members));
-        let at = *self.by_identity.entry(identity).or_insert_with(|| {
+        let known = self.by_identity.get(&identity).copied();
+        let has_room = self.members + members.len() <= MAX_MEMBERS;
+        let at = known.or_else(|| {
+            if !has_room {
+                return None;
+            }
             let info = GroupInfo {
                 key: GroupRef {
                     layer: "c10d".into(),
@@ -119,38 +149,13 @@ impl Groups {
                 progress: BTreeMap::new(),
                 from_zero: false,
             });
-            self.all.len() - 1
+            let at = self.all.len() - 1;
+            self.members += members.len();
+            self.by_identity.insert(identity, at);
+            Some(at)
         });
         let of = self.of.entry(rank).or_default();
         of.insert(Arc::clone(name), at);
-    }
-
-    /// Members of a group that the rank's own dump does not describe: those in the dump of another
-    /// member, or the ranks that have entries of the group. Gloo describes only the group that was
-    /// created last, without its name.
-    fn members(&self, job: &Job, rank: u32, entry: &Entry) -> Arc<[u32]> {
-        let dumps = || job.ranks.values();
-        let described = dumps().find_map(|dump| {
-            let config = dump.groups.get(&entry.group)?;
-            config
-                .members
-                .contains(&rank)
-                .then(|| Arc::clone(&config.members))
-        });
-        let world = || {
-            let is_default = &*entry.description == "default_pg";
-            is_default.then(|| (0..self.world_size).collect())
-        };
-        let uses = |dump: &Dump| dump.entries.iter().any(|it| it.group == entry.group);
-        let users = job.ranks.iter().filter(|(_, dump)| uses(dump));
-        let users: Arc<[u32]> = users.map(|(&rank, _)| rank).collect();
-        let unnamed = || {
-            let config = job.ranks.get(&rank)?.groups.get("")?;
-            let fits = users.iter().all(|user| config.members.contains(user));
-            fits.then(|| Arc::clone(&config.members))
-        };
-        let found = described.or_else(world).or_else(unnamed);
-        found.unwrap_or_else(|| Arc::clone(&users))
     }
 
     fn find_peers(&mut self, job: &Job) {
@@ -225,6 +230,52 @@ impl Groups {
     }
 }
 
+impl Described {
+    fn of(job: &Job, world_size: u32) -> Self {
+        let mut lists: HashMap<Arc<str>, BTreeSet<Arc<[u32]>>> = HashMap::new();
+        let mut users: HashMap<Arc<str>, BTreeSet<u32>> = HashMap::new();
+        for (&rank, dump) in &job.ranks {
+            for (name, config) in &dump.groups {
+                let lists = lists.entry(Arc::clone(name)).or_default();
+                lists.insert(Arc::clone(&config.members));
+            }
+            for entry in &dump.entries {
+                let name = Arc::clone(&entry.group.name);
+                users.entry(name).or_default().insert(rank);
+            }
+        }
+        let users = users.into_iter();
+        Self {
+            lists,
+            users: users
+                .map(|(name, ranks)| (name, ranks.into_iter().collect()))
+                .collect(),
+            world: (0..world_size).collect(),
+        }
+    }
+
+    /// Members of a group that the rank's own dump does not describe: those in the dump of another
+    /// member, or the ranks that have entries of the group. Gloo describes only the group that was
+    /// created last, without its name.
+    fn members(&self, job: &Job, rank: u32, group: &NamedGroup) -> Arc<[u32]> {
+        let mut lists = self.lists.get(&group.name).into_iter().flatten();
+        if let Some(members) = lists.find(|members| members.contains(&rank)) {
+            return Arc::clone(members);
+        }
+        if &*group.description == "default_pg" {
+            return Arc::clone(&self.world);
+        }
+        let users = self.users.get(&group.name).cloned().unwrap_or_default();
+        let unnamed = job.ranks.get(&rank).and_then(|dump| dump.groups.get(""));
+        let fits = |members: &&Arc<[u32]>| {
+            let members: HashSet<u32> = members.iter().copied().collect();
+            users.iter().all(|user| members.contains(user))
+        };
+        let unnamed = unnamed.map(|config| &config.members);
+        unnamed.filter(fits).cloned().unwrap_or(users)
+    }
+}
+
 impl Group {
     /// Number of a collective, beginning with 1.
     pub(super) fn seq(&self, entry: &Entry) -> u64 {
@@ -260,8 +311,9 @@ fn world_size(job: &Job) -> u32 {
 fn backends(job: &Job) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut backends: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
     for entry in job.ranks.values().flat_map(|dump| &dump.entries) {
-        if !backends.contains_key(&entry.group) {
-            backends.insert(Arc::clone(&entry.group), Arc::clone(&entry.backend));
+        let NamedGroup { name, backend, .. } = &*entry.group;
+        if !backends.contains_key(name) {
+            backends.insert(Arc::clone(name), Arc::clone(backend));
         }
     }
     backends

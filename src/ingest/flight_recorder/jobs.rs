@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::dump::{Dump, Entry};
 use super::files::{Contents, Found};
 use super::rank;
-use crate::postmortem::Remark;
+use crate::ingest::Remark;
 
 /// The dumps of one job.
 #[derive(Debug, Default)]
@@ -100,14 +100,16 @@ fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
             only
         }
         (Some(rank), _) => {
-            let text = format!("it is taken as rank {rank}, which its groups do not contain");
+            let text = format!(
+                "its name states rank {rank}, which its process groups do not contain: the name is used"
+            );
             remarks.push(remark(text));
             rank
         }
         (None, _) => {
             remarks.push(remark(
-                "neither its name nor its contents tell the rank: let its name end in the rank, as \
-                 in `trace_rank_3`"
+                "the rank is in neither the file name nor the contents: end the name with the rank, \
+                 as in `trace_rank_3`"
                     .into(),
             ));
             return None;
@@ -123,7 +125,7 @@ fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
     if let Some(cut) = &dump.cut {
         let calls = dump.entries.len();
         remarks.push(remark(format!(
-            "{cut}: the {calls} calls before that are used"
+            "{cut}: only its first {calls} calls are used"
         )));
     }
     if dump.skipped > 0 {
@@ -156,7 +158,7 @@ fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
 fn fits_its_group(dump: &Dump, entry: &Entry) -> bool {
     let members = dump
         .groups
-        .get(&entry.group)
+        .get(&entry.group.name)
         .map_or(0, |it| it.members.len() as u64);
     let fits = |(whole, piece): (u64, u64)| piece.checked_mul(members) == Some(whole);
     members == 0 || entry.pieces.is_none_or(fits)
@@ -173,7 +175,7 @@ impl Job {
         let backends = |dump: &Dump| -> BTreeSet<String> {
             dump.entries
                 .iter()
-                .map(|it| it.backend.to_string())
+                .map(|it| it.group.backend.to_string())
                 .collect()
         };
         if backends(&known).is_disjoint(&backends(&new.dump)) {
@@ -200,8 +202,17 @@ impl Job {
 fn combine(mut one: Dump, other: Dump) -> Dump {
     /// Numbers of groups of the second recorder begin here.
     const OTHER: i64 = 1 << 32;
+    let threads = other.threads.into_iter().map(|name| {
+        let known = one.threads.iter().position(|it| *it == name);
+        known.unwrap_or_else(|| {
+            one.threads.push(name);
+            one.threads.len() - 1
+        }) as u32
+    });
+    let threads: Vec<u32> = threads.collect();
     let shifted = other.entries.into_iter().map(|mut entry| {
         entry.pg = entry.pg.saturating_add(OTHER);
+        entry.thread = threads[entry.thread as usize];
         entry
     });
     one.entries.extend(shifted);

@@ -11,9 +11,6 @@ const MAX_DEPTH: usize = 64;
 /// Reads a JSON text. Returns its data and the outermost value; a text that ends too early yields
 /// the values before the cut.
 pub(super) fn read(bytes: &[u8]) -> Result<(Document, Value), Invalid> {
-    if u32::try_from(bytes.len()).is_err() {
-        return Err(Invalid("it is longer than 4 GiB".into()));
-    }
     let mut reader = Reader {
         bytes,
         at: 0,
@@ -66,7 +63,9 @@ impl Reader<'_> {
             b']' | b'}' => {
                 self.at += 1;
                 let Some(mark) = self.stack.marks.pop() else {
-                    return Err(Invalid("a collection ends that never began".into()));
+                    return Err(Invalid(
+                        "a list or dictionary ends that has no beginning".into(),
+                    ));
                 };
                 let collected = self.stack.values.split_off(mark);
                 if let Some(&container) = self.stack.values.last() {

@@ -35,7 +35,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
             finding.why = vec!["A dump shows its process at one moment.".into()];
             finding.next = vec!["Write dumps again later, and compare them with these.".into()];
         } else if catalogue::is_gap(&finding.code) {
-            finding.why = vec!["A process that dies leaves no dump.".into()];
+            finding.why = vec!["A process that ends abruptly writes no dump.".into()];
             finding.next = vec![
                 "Add the missing dumps (TORCH_FR_DUMP_TEMP_FILE names where they are written), or \
                  look into the logs of these ranks."
@@ -79,7 +79,7 @@ fn shows_a_hang(play: &Play<'_>) -> bool {
     let latest = latest.unwrap_or(0);
     let mut open = play.open_entries();
     let lasts = open.any(|entry| {
-        let timed_out = entry.retired && !is_on_host(&entry.backend);
+        let timed_out = entry.retired && !is_on_host(&entry.group.backend);
         let is_old = entry.created > 0 && latest.saturating_sub(entry.created) >= limit;
         (timed_out && entry.state != State::Completed) || is_old
     });
@@ -100,7 +100,8 @@ fn is_far_behind(play: &Play<'_>) -> bool {
             } else {
                 0
             };
-            *behind.entry(rank).or_default() += by.max(known);
+            let total = behind.entry(rank).or_default();
+            *total = total.saturating_add(by.max(known));
         }
     }
     behind.values().any(|&by| by > 1)

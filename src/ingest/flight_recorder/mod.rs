@@ -13,8 +13,7 @@ use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
 
-use crate::ingest::Observer;
-use crate::postmortem::Remark;
+use crate::ingest::{Observer, Remark};
 
 mod document;
 mod dump;
@@ -35,7 +34,7 @@ mod units;
 
 pub use jobs::Job;
 
-/// Whether a file that begins with these bytes may contain dumps.
+/// Whether a file that begins with these bytes, decompressed, may contain dumps.
 #[must_use]
 pub fn is_candidate(head: &[u8]) -> bool {
     files::is_candidate(head)

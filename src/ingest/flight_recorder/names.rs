@@ -1,6 +1,6 @@
-//! Names of operations and element types in dumps.
+//! Names of operations in dumps.
 
-use ddp_doctor_proto::{DType, Op};
+use ddp_doctor_proto::Op;
 
 /// What an entry's `profiling_name` says: `nccl:all_reduce`, `nccl:send 0->1`, `nccl:recv 1<-?`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,31 +71,6 @@ fn op_of(name: &str) -> Op {
         "send" => Op::Send,
         "recv" => Op::Recv,
         _ => Op::Unspecified,
-    }
-}
-
-/// The element type that PyTorch's C++ code, or Python, gives this name.
-pub(super) fn dtype(name: &str) -> DType {
-    match name {
-        "" => DType::Unspecified,
-        "Float" => DType::Float32,
-        "Double" => DType::Float64,
-        "Half" => DType::Float16,
-        "BFloat16" => DType::BFloat16,
-        "Char" => DType::Int8,
-        "Short" => DType::Int16,
-        "Int" => DType::Int32,
-        "Long" => DType::Int64,
-        "Byte" => DType::UInt8,
-        "UInt16" => DType::UInt16,
-        "UInt32" => DType::UInt32,
-        "UInt64" => DType::UInt64,
-        "Bool" => DType::Bool,
-        "Float8_e4m3fn" => DType::Float8E4M3,
-        "Float8_e5m2" => DType::Float8E5M2,
-        "ComplexFloat" => DType::Complex64,
-        "ComplexDouble" => DType::Complex128,
-        _ => DType::from_name(name).unwrap_or(DType::Other),
     }
 }
 

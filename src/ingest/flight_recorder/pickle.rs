@@ -16,9 +16,6 @@ const MAX_TEXT: usize = 1 << 20;
 /// Reads a pickle. Returns its data and the outermost value; a file that ends too early yields the
 /// values before the cut.
 pub(super) fn read(bytes: Vec<u8>) -> Result<(Document, Value), Invalid> {
-    if u32::try_from(bytes.len()).is_err() {
-        return Err(Invalid("it is longer than 4 GiB".into()));
-    }
     let mut machine = Machine {
         at: 0,
         stack: Stack::default(),
@@ -216,7 +213,9 @@ impl Machine {
     fn pop(&mut self) -> Step<Value> {
         let bottom = self.stack.marks.last().copied().unwrap_or(0);
         if self.stack.values.len() <= bottom {
-            return Err(Stop::Invalid("a value is used that is not there".into()));
+            return Err(Stop::Invalid(
+                "an opcode needs a value, and there is none".into(),
+            ));
         }
         self.stack.values.pop().ok_or(Stop::Cut)
     }
@@ -224,8 +223,9 @@ impl Machine {
     /// Removes the values since the latest mark.
     fn collected(&mut self) -> Step<Vec<Value>> {
         let mark = self.stack.marks.pop();
-        let mark =
-            mark.ok_or_else(|| Stop::Invalid("a collection ends that never began".into()))?;
+        let mark = mark.ok_or_else(|| {
+            Stop::Invalid("a list or dictionary ends that has no beginning".into())
+        })?;
         Ok(self.stack.values.split_off(mark))
     }
 

@@ -1,7 +1,7 @@
-//! Passes the calls of a job to the engine, and limits its findings to what dumps can show.
+//! Passes the calls of a job to the engine.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,12 +109,13 @@ impl<'a> Play<'a> {
         for (&rank, dump) in &self.job.ranks {
             self.join(rank, dump, started, &mut events);
         }
-        hand_on(&mut engine, &mut events, observer);
+        feed(&mut engine, &mut events, observer);
         self.issue_all(&mut engine, observer);
         for (&rank, dump) in &self.job.ranks {
             self.progress(rank, dump, &mut events);
         }
         events.extend(self.missing_dumps());
+        events.extend(self.left_out_groups());
         let end = Timestamp(self.end);
         let is_open = self.open_entries().next().is_some();
         let unwatched = |&rank| Event::Unwatched {
@@ -124,7 +125,7 @@ impl<'a> Play<'a> {
         };
         events.extend(self.job.ranks.keys().filter(|_| is_open).map(unwatched));
         events.push(Event::EvidenceEnded { at: end });
-        hand_on(&mut engine, &mut events, observer);
+        feed(&mut engine, &mut events, observer);
         engine.handle_timeout(end);
         let changed = engine.poll_change();
         observer.evaluated(&engine, end, changed);
@@ -170,15 +171,15 @@ impl<'a> Play<'a> {
     /// Calls that are only known to be complete, from the counters of a rank, where other ranks
     /// have not completed theirs.
     fn completed_before(&self, rank: u32, at: Timestamp, out: &mut Vec<Event>) {
+        let own = self.calls[&rank].units.iter();
+        let recorded: HashSet<(usize, u64)> = own.map(|it| (it.group, it.seq)).collect();
         for &group in self.groups.of_rank(rank) {
             let Some((open, unit)) = &self.first_open[group] else {
                 continue;
             };
             let progress = self.groups.all[group].progress.get(&rank);
             let completed = progress.is_some_and(|it| it.completed >= unit.seq);
-            let own = &self.calls[&rank].units;
-            let is_recorded = own.iter().any(|it| it.group == group && it.seq == unit.seq);
-            if !completed || is_recorded {
+            if !completed || recorded.contains(&(group, unit.seq)) {
                 continue;
             }
             let mut call = self.call(*open, unit, CallId(group as u64 + 1));
@@ -222,7 +223,7 @@ impl<'a> Play<'a> {
         let mut events = Vec::new();
         while let Some(Reverse((now, rank, at))) = next.pop() {
             self.issue(rank, at, &mut events);
-            hand_on(engine, &mut events, observer);
+            feed(engine, &mut events, observer);
             // The clock of a process may be set back.
             let later = time(rank, at + 1).map(|time| time.max(now));
             next.extend(later.map(|time| Reverse((time, rank, at + 1))));
@@ -239,11 +240,10 @@ impl<'a> Play<'a> {
         if unit.is_message && !self.messages.place(rank, at, &mut call) {
             return;
         }
-        let on_host = is_on_host(&entry.backend);
-        let later = calls.units[at + 1..].iter();
-        let mut later = later.map(|it| &entries[it.entries.start].thread);
+        let on_host = is_on_host(&entry.group.backend);
+        let is_last = calls.last_of_thread.get(&entry.thread) == Some(&at);
         // A thread of the host that has made no further call is in this one.
-        let is_inside = on_host && !unit.is_complete && later.all(|it| *it != entry.thread);
+        let is_inside = on_host && !unit.is_complete && is_last;
         call.is_async = unit.is_complete && (on_host || unit.is_message);
         issue(process(rank), call, unit.is_complete, is_inside, out);
     }
@@ -259,8 +259,6 @@ impl<'a> Play<'a> {
             .unwrap_or(0);
         let at = unit.entries.start + shown.min(unit.entries.len() - 1);
         let entry = &dump.entries[at];
-        let threads = || dump.entries.iter().map(|it| &it.thread);
-        let thread = threads().position(|it| *it == entry.thread).unwrap_or(0);
         let stream = if self.calls[&rank].one_stream {
             1
         } else {
@@ -271,9 +269,9 @@ impl<'a> Play<'a> {
             seq: unit.seq,
             dtype: entry.dtype,
             numel: entry.numel,
-            shape: entry.shape.clone(),
+            shape: entry.shape.as_ref().map(|it| it.to_vec()),
             tensors: entry.tensors,
-            on_stream: (!is_on_host(&entry.backend)).then_some(OnStream {
+            on_stream: (!is_on_host(&entry.group.backend)).then_some(OnStream {
                 stream,
                 launch: unit.launch,
             }),
@@ -281,7 +279,7 @@ impl<'a> Play<'a> {
             ..Call::new(
                 id,
                 Timestamp(entry.created),
-                ThreadId(thread as u32),
+                ThreadId(entry.thread),
                 entry.op,
             )
         }
@@ -315,20 +313,21 @@ impl<'a> Play<'a> {
         let mut texts: BTreeMap<u32, String> = BTreeMap::new();
         let unreadable = self.job.unreadable.iter();
         texts.extend(unreadable.map(|(&rank, text)| (rank, text.clone())));
+        let mut awaited: BTreeSet<u32> = BTreeSet::new();
         for (at, call) in self.waits_for_missing() {
-            for rank in &self.groups.all[at].info.key.members {
-                if !self.job.ranks.contains_key(rank) {
-                    let text = texts
-                        .entry(*rank)
-                        .or_insert_with(|| "it left no dump".into());
-                    if !text.contains(" is not complete") {
-                        text.push_str(&call);
-                    }
+            let members = self.groups.all[at].info.key.members.iter();
+            for &rank in members.filter(|rank| !self.job.ranks.contains_key(rank)) {
+                let text = texts
+                    .entry(rank)
+                    .or_insert_with(|| "it left no dump".into());
+                if awaited.insert(rank) {
+                    text.push_str(&call);
                 }
             }
         }
-        texts
-            .retain(|rank, _| *rank < self.groups.world_size && !self.job.ranks.contains_key(rank));
+        let is_missing =
+            |rank: u32| rank < self.groups.world_size && !self.job.ranks.contains_key(&rank);
+        texts.retain(|&rank, _| is_missing(rank));
         let notes = texts
             .into_iter()
             .take(LISTED)
@@ -341,6 +340,22 @@ impl<'a> Play<'a> {
                 at: Timestamp(self.end),
             });
         notes.collect()
+    }
+
+    /// A note on groups whose calls are left out.
+    fn left_out_groups(&self) -> Option<Event> {
+        let count = self.groups.left_out();
+        (count > 0).then(|| Event::Note {
+            process: None,
+            kind: NoteKind::Unreadable,
+            rank: None,
+            pid: None,
+            text: format!(
+                "the calls of {count} process groups are left out: all have too many members"
+            )
+            .into(),
+            at: Timestamp(self.end),
+        })
     }
 
     /// Groups whose ranks with a dump have all made a call that is not complete, with a sentence on
@@ -358,15 +373,15 @@ impl<'a> Play<'a> {
             }
         }
         found.sort_by_key(|(call, _)| call.at);
-        let mut told: BTreeSet<u32> = BTreeSet::new();
+        let mut listed: BTreeSet<u32> = BTreeSet::new();
         found.retain(|(_, at)| {
             let members = self.groups.all[*at].info.key.members.iter();
             let missing = members.filter(|rank| !self.job.ranks.contains_key(rank));
             let new: Vec<u32> = missing
                 .copied()
-                .filter(|rank| !told.contains(rank))
+                .filter(|rank| !listed.contains(rank))
                 .collect();
-            told.extend(&new);
+            listed.extend(&new);
             !new.is_empty()
         });
         let sentence = |(call, at): (Call, usize)| {
@@ -414,7 +429,7 @@ type Signature = (Op, Option<u64>, DType);
 /// Streams of calls that are derived from counters have numbers from here on.
 const COUNTED: u64 = 1 << 32;
 
-fn hand_on(engine: &mut Engine, events: &mut Vec<Event>, observer: &mut dyn Observer) {
+fn feed(engine: &mut Engine, events: &mut Vec<Event>, observer: &mut dyn Observer) {
     for event in events.drain(..) {
         observer.event(&event);
         engine.handle(event, Timestamp::default());

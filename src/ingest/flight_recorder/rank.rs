@@ -1,9 +1,10 @@
 //! The rank of a dump: from the name of its file, or from its contents.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::dump::Dump;
-use crate::diagnosis::model::MAX_WORLD;
+use crate::ingest::file_names;
 
 /// The rank that a path names: the number after the word "rank", otherwise the last number of the
 /// file name, otherwise that of its folder.
@@ -23,28 +24,8 @@ fn without_suffix(name: &str) -> &str {
 }
 
 fn in_name(name: &str) -> Option<u32> {
-    let digits = |text: &str| {
-        let end = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
-        text[..end]
-            .parse::<u32>()
-            .ok()
-            .filter(|&rank| rank < MAX_WORLD)
-    };
-    let lower = name.to_ascii_lowercase();
-    let mut after_rank = lower.rmatch_indices("rank").map(|(at, word)| {
-        let rest = &lower[at + word.len()..];
-        digits(rest.trim_start_matches(['_', '-', '.', '=', ' ']))
-    });
-    let last = || {
-        let end = lower.rfind(|c: char| c.is_ascii_digit())? + 1;
-        let start = lower[..end]
-            .rfind(|c: char| !c.is_ascii_digit())
-            .map_or(0, |at| at + 1);
-        digits(&lower[start..end])
-    };
-    after_rank.find_map(|rank| rank).or_else(last)
+    let stated = file_names::ranks(name).global;
+    stated.or_else(|| file_names::last_number(name))
 }
 
 /// The ranks that may have written the dump: the members that all of its groups have in common.
@@ -53,7 +34,10 @@ pub(super) fn possible(dump: &Dump) -> Vec<u32> {
     let mut possible: Option<Vec<u32>> = None;
     let mut narrow = |members: &[u32]| match &mut possible {
         Some(known) if known == members => {}
-        Some(known) => known.retain(|rank| members.contains(rank)),
+        Some(known) => {
+            let members: HashSet<u32> = members.iter().copied().collect();
+            known.retain(|rank| members.contains(rank));
+        }
         None => possible = Some(members.to_vec()),
     };
     for config in dump
@@ -64,7 +48,7 @@ pub(super) fn possible(dump: &Dump) -> Vec<u32> {
         narrow(&config.members);
     }
     for entry in dump.entries.iter().filter(|entry| entry.is_message) {
-        let config = dump.groups.get(&entry.group);
+        let config = dump.groups.get(&entry.group.name);
         let own = entry
             .ends
             .zip(config)
@@ -94,5 +78,7 @@ mod tests {
             assert_eq!(named(Path::new(path)), Some(rank), "{path}");
         }
         assert_eq!(named(Path::new("dumps/trace.json")), None);
+        assert_eq!(named(Path::new("dumps/trace_local_rank0")), None);
+        assert_eq!(named(Path::new("dumps/node_rank_1.json")), None);
     }
 }

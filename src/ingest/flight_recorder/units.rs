@@ -27,6 +27,8 @@ pub(super) struct Unit {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     pub(super) units: Vec<Unit>,
+    /// Index of the last call of each thread.
+    pub(super) last_of_thread: BTreeMap<u32, usize>,
     /// The dump contains no call that was complete before an earlier one: all calls may have been
     /// made on one stream. Otherwise each group has one of its own.
     pub(super) one_stream: bool,
@@ -42,7 +44,7 @@ impl Calls {
         let silent = silent_backends(dump);
         let ends = dump.entries.iter().filter(|entry| entry.ends_group);
         let ends: BTreeSet<(&str, u64)> = ends
-            .flat_map(|it| [(&*it.group, it.seq), (&*it.group, it.seq_of_messages)])
+            .flat_map(|it| [it.seq, it.seq_of_messages].map(|seq| (&*it.group.name, seq)))
             .collect();
         let mut units: Vec<Unit> = Vec::new();
         let mut next = 0;
@@ -59,7 +61,7 @@ impl Calls {
             let Some(group) = groups.of_entry(rank, entry) else {
                 continue;
             };
-            let together = if ends.contains(&(&*entry.group, entry.seq)) {
+            let together = if ends.contains(&(&*entry.group.name, entry.seq)) {
                 coalesced(dump, at)
             } else {
                 Vec::new()
@@ -108,7 +110,11 @@ impl Calls {
                 ));
             }
         }
+        let thread = |unit: &Unit| dump.entries[unit.entries.start].thread;
+        let last_of_thread = units.iter().enumerate();
+        let last_of_thread = last_of_thread.map(|(at, unit)| (thread(unit), at));
         let mut calls = Self {
+            last_of_thread: last_of_thread.collect(),
             units,
             one_stream: true,
         };
@@ -122,7 +128,7 @@ impl Calls {
     fn last_are_open(&mut self, dump: &Dump, groups: &Groups, silent: &BTreeSet<Arc<str>>) {
         let mut last: BTreeMap<GroupAt, usize> = BTreeMap::new();
         for (at, unit) in self.units.iter().enumerate() {
-            if silent.contains(&dump.entries[unit.entries.start].backend) {
+            if silent.contains(&dump.entries[unit.entries.start].group.backend) {
                 last.insert(unit.group, at);
             }
         }
@@ -162,7 +168,8 @@ fn unit(
     let of = &groups.all[group];
     let seq = if entry.is_message { 0 } else { of.seq(entry) };
     let progress = of.progress.get(&rank).copied().unwrap_or_default();
-    let ended = end.retired && (is_on_host(&end.backend) || silent.contains(&end.backend));
+    let backend = &end.group.backend;
+    let ended = end.retired && (is_on_host(backend) || silent.contains(backend));
     Unit {
         entries,
         group,
@@ -191,7 +198,7 @@ fn coalesced(dump: &Dump, at: usize) -> Vec<usize> {
     let mut found = vec![at];
     let later = dump.entries.iter().enumerate().skip(at + 1).take(REACH);
     for (at, entry) in later {
-        if entry.group != first.group {
+        if entry.group.name != first.group.name {
             continue;
         }
         if number(entry) != number(first) {
@@ -210,11 +217,12 @@ fn silent_backends(dump: &Dump) -> BTreeSet<Arc<str>> {
     let all = dump
         .entries
         .iter()
-        .filter(|entry| !is_on_host(&entry.backend));
-    let mut silent: BTreeSet<Arc<str>> = all.clone().map(|it| Arc::clone(&it.backend)).collect();
+        .filter(|entry| !is_on_host(&entry.group.backend));
+    let backends = all.clone().map(|it| Arc::clone(&it.group.backend));
+    let mut silent: BTreeSet<Arc<str>> = backends.collect();
     for entry in all {
         if !entry.retired || entry.state != State::Scheduled {
-            silent.remove(&entry.backend);
+            silent.remove(&entry.group.backend);
         }
     }
     silent

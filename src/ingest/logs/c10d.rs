@@ -2,10 +2,9 @@
 
 use ddp_doctor_proto::Op;
 
-use super::facts::{Facts, GroupName, What, Who};
+use super::facts::{Facts, GroupName, Statement, Subject};
 use super::label::{Line, bracketed_rank};
-use super::scan::{after, cut, number, number_after, small_after, until};
-use crate::diagnosis::model::MAX_WORLD;
+use super::scan::{after, cut, number, number_after, rank, small_after, until, world_size_after};
 use ddp_doctor_proto::report::Timestamp;
 
 /// Maximum length of a name.
@@ -45,27 +44,24 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
     any
 }
 
-fn who(line: &Line<'_>) -> Who {
-    Who {
+fn who(line: &Line<'_>) -> Subject {
+    Subject {
         label: line.label,
         rank: bracketed_rank(line.text).or_else(|| in_group(line.text).map(|(_, rank)| rank)),
         group: in_group(line.text)
             .map(|(group, _)| group)
             .unwrap_or_default(),
-        ..Who::default()
+        ..Subject::default()
     }
 }
 
 /// The group and the rank in "[PG ID 0 PG GUID 119(name) Rank 1]" and its older forms.
 fn in_group(text: &str) -> Option<(GroupName, u32)> {
     let inner = after(text, "[PG ")?;
-    let (group, rank) = inner.split_once(" Rank ")?;
+    let (group, own) = inner.split_once(" Rank ")?;
     if group.len() > 4 * MAX_NAME {
         return None;
     }
-    let rank = u32::try_from(number(rank)?)
-        .ok()
-        .filter(|&it| it < MAX_WORLD)?;
     let group = after(group, "PG GUID ").unwrap_or(group);
     let group = group.strip_prefix("ID ").unwrap_or(group);
     let (name, description) = group.split_once('(').unwrap_or((group, ""));
@@ -73,14 +69,14 @@ fn in_group(text: &str) -> Option<(GroupName, u32)> {
         name: cut(name.trim(), MAX_NAME).to_owned(),
         description: cut(description.trim_end_matches(')'), MAX_NAME).to_owned(),
     };
-    Some((group, rank))
+    Some((group, rank(own)?))
 }
 
 /// "SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600013 …".
-fn timed_out(work: &str) -> Option<What> {
+fn timed_out(work: &str) -> Option<Statement> {
     let name = until(after(work, "OpType=")?, &[',', ')']);
     let timeout = number_after(work, "Timeout(ms)=")?;
-    Some(What::TimedOut {
+    Some(Statement::TimedOut {
         seq: number_after(work, "SeqNum=")?,
         op: op(name),
         numel: number_after(work, "NumelIn=").filter(|&it| it != NO_COUNT),
@@ -89,29 +85,35 @@ fn timed_out(work: &str) -> Option<What> {
 }
 
 /// "last enqueued work: 7, last completed work: 6", in several forms.
-fn progress(text: &str) -> Option<What> {
+fn progress(text: &str) -> Option<Statement> {
     let (before, status) = text
         .split_once("ast enqueued work: ")
         .or_else(|| text.split_once("ast enqueued NCCL work: "))?;
-    let completed = number_after(status, "ast completed work: ")
-        .or_else(|| number_after(status, "ast completed NCCL work: "))?;
+    let completed = after(status, "ast completed work: ")
+        .or_else(|| after(status, "ast completed NCCL work: "))?;
     let failed = ["at work sequence id: ", "at work: ", "NCCL work: "]
         .iter()
         .find_map(|key| number_after(before, key));
-    Some(What::Progress {
-        enqueued: number(status)?,
-        completed,
+    Some(Statement::Progress {
+        enqueued: counter(status)?,
+        completed: counter(completed)?,
         failed,
     })
 }
 
-fn stuck(text: &str) -> Option<What> {
+/// The sequence number at the beginning of `text`. PyTorch's counters are -1 before the first
+/// collective, which is 0 here.
+fn counter(text: &str) -> Option<u64> {
+    number(text).or_else(|| text.starts_with("-1").then_some(0))
+}
+
+fn stuck(text: &str) -> Option<Statement> {
     let seconds = number_after(text, "watchdog got stuck for ")?;
-    Some(What::WatchdogStuck { seconds })
+    Some(Statement::WatchdogStuck { seconds })
 }
 
 /// "Rank 1 is running collective: CollectiveFingerPrint(…), but Rank 0 is running collective: …".
-fn fingerprints(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
+fn fingerprints(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
     const RUNS: &str = " is running collective: CollectiveFingerPrint(";
     let Some(both) = after(text, "Detected mismatch between collectives on ranks. ") else {
         return false;
@@ -121,8 +123,7 @@ fn fingerprints(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool
     let mut rest = both;
     while let Some((before, print)) = rest.split_once(RUNS) {
         rest = print;
-        let rank = before.rsplit("Rank ").next().and_then(number);
-        let Some(rank) = rank.and_then(|it| u32::try_from(it).ok()) else {
+        let Some(rank) = before.rsplit("Rank ").next().and_then(rank) else {
             continue;
         };
         let print = until_next_rank(print);
@@ -134,12 +135,12 @@ fn fingerprints(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool
         let seq = *seq.get_or_insert(own);
         let shape = after(print, "TensorShape=[").map(|shape| until(shape, &[']']));
         let dtype = after(print, "TensorDtypes=").map(|dtype| until(dtype, &[',', ')']));
-        let who = Who {
+        let who = Subject {
             rank: Some(rank),
             label: super::label::Label::default(),
             ..who.clone()
         };
-        let what = What::Runs {
+        let what = Statement::Runs {
             seq,
             op: op(until(name, &[',', ')'])),
             shape: shape.and_then(sizes),
@@ -165,27 +166,27 @@ fn sizes(text: &str) -> Option<Vec<u32>> {
 }
 
 /// Waits for the store, in which ranks meet.
-fn store(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
+fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
     if let Some(rest) = after(text, "store based barrier")
-        && let Some(rank) = small_after(rest, "rank: ")
-        && let Some(world_size) = small_after(rest, "world_size=")
+        && let Some(rank) = after(rest, "rank: ").and_then(rank)
+        && let Some(world_size) = world_size_after(rest, "world_size=")
         && let Some(joined) = small_after(rest, "worker_count=")
     {
-        let who = Who {
+        let who = Subject {
             rank: Some(rank),
             ..who.clone()
         };
         facts.worlds.insert(world_size);
         if text.contains("Timed out") {
             let waited_ms = after(rest, "timeout=").and_then(hours).unwrap_or(0);
-            let what = What::Joins {
+            let what = Statement::Joins {
                 world_size,
                 joined,
                 waited_ms,
             };
             facts.add(who, at, what);
         } else {
-            facts.add(who, at, What::Named { of: None });
+            facts.add(who, at, Statement::Named { of: None });
         }
         return true;
     }
@@ -193,7 +194,7 @@ fn store(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
         && let Some(joined) = number(rest)
         && let Some(expected) = number_after(rest, "/")
     {
-        let what = What::Clients {
+        let what = Statement::Clients {
             expected: u32::try_from(expected).unwrap_or(u32::MAX),
             joined: u32::try_from(joined).unwrap_or(u32::MAX),
         };
@@ -203,10 +204,11 @@ fn store(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
     if let Some(rest) = after(text, "wait timeout after ")
         && let Some(key) = after(rest, "keys: /default_pg/0//")
         && let Some((_, of)) = key.rsplit_once('/')
-        && let Ok(of) = of.trim().parse()
+        && of.trim().bytes().all(|it| it.is_ascii_digit())
+        && let Some(of) = rank(of.trim())
     {
         let waited_ms = number(rest).unwrap_or(0);
-        facts.add(who.clone(), at, What::MissesAddress { of, waited_ms });
+        facts.add(who.clone(), at, Statement::MissesAddress { of, waited_ms });
         return true;
     }
     facts.worlds.extend(world_size(text));
@@ -215,10 +217,10 @@ fn store(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
 
 /// "world_size=8", but not "tp_world_size=8".
 fn world_size(text: &str) -> Option<u32> {
-    let (before, after) = text.split_once("world_size=")?;
+    const KEY: &str = "world_size=";
+    let (before, _) = text.split_once(KEY)?;
     let is_part = before.ends_with(|it: char| it.is_ascii_alphanumeric() || it == '_');
-    let size = u32::try_from(number(after)?).ok()?;
-    (!is_part && (1..=MAX_WORLD).contains(&size)).then_some(size)
+    world_size_after(text, KEY).filter(|_| !is_part)
 }
 
 /// Milliseconds of "0:30:00", or of "1 day, 0:00:00".
@@ -238,32 +240,30 @@ fn hours(text: &str) -> Option<u64> {
 }
 
 /// "Rank 1 failed to pass monitoredBarrier in 1000 ms", "Ranks 1, 2 failed …".
-fn barrier(text: &str) -> Option<What> {
+fn barrier(text: &str) -> Option<Statement> {
     let (before, rest) = text.split_once(" failed to pass monitoredBarrier in ")?;
     let list = before.rsplit("Rank").next()?.trim_start_matches('s');
     let ranks = list.split(',').take(MAX_LIST);
-    let ranks: Option<Vec<u32>> = ranks.map(|it| it.trim().parse().ok()).collect();
-    let ranks = ranks?;
-    let is_believed = ranks.iter().all(|&rank| rank < MAX_WORLD);
-    (is_believed && !ranks.is_empty()).then_some(What::MissesAtBarrier {
-        ranks,
+    let ranks: Option<Vec<u32>> = ranks.map(|it| rank(it.trim())).collect();
+    Some(Statement::MissesAtBarrier {
+        ranks: ranks?,
         waited_ms: number(rest).unwrap_or(0),
     })
 }
 
 /// Errors of DDP that name parameters.
-fn ddp(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
+fn ddp(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
     const INDICES: &str = "Parameter indices which did not receive grad for rank ";
     const NAMES: &str = "Parameters which did not receive grad for rank ";
     const EXPECTS: &str = "DDP expects same model across all ranks, but Rank ";
     if let Some(rest) = after(text, NAMES)
-        && let Some((rank, names)) = rest.split_once(": ")
-        && let Ok(rank) = rank.trim().parse()
+        && let Some((own, names)) = rest.split_once(": ")
+        && let Some(rank) = rank(own.trim())
     {
         let names: Vec<&str> = names.split(", ").map(str::trim).collect();
         let lines = names.iter().take(MAX_LIST);
         let lines: String = lines.map(|it| format!("- - {it}\n")).collect();
-        let what = What::WithoutGradient {
+        let what = Statement::WithoutGradient {
             total: names.len() as u64,
             lines: lines.into(),
         };
@@ -271,8 +271,8 @@ fn ddp(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
         return true;
     }
     if let Some(rest) = after(text, INDICES)
-        && let Some((rank, indices)) = rest.split_once(": ")
-        && let Ok(rank) = rank.trim().parse()
+        && let Some((own, indices)) = rest.split_once(": ")
+        && let Some(rank) = rank(own.trim())
     {
         let indices = indices.split_whitespace();
         let indices: Vec<&str> = indices
@@ -280,7 +280,7 @@ fn ddp(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
             .collect();
         let lines = indices.iter().take(MAX_LIST);
         let lines: String = lines.map(|it| format!("- - parameter {it}\n")).collect();
-        let what = What::WithoutGradient {
+        let what = Statement::WithoutGradient {
             total: indices.len() as u64,
             lines: lines.into(),
         };
@@ -289,23 +289,21 @@ fn ddp(text: &str, who: &Who, at: Timestamp, facts: &mut Facts) -> bool {
     }
     if let Some(rest) = after(text, EXPECTS)
         && let Some((own, other)) = rest.split_once(", while rank ")
-        && let (Some(rank), Some(total)) = (number(own), number_after(own, "has "))
-        && let (Some(peer), Some(count)) = (number(other), number_after(other, "inconsistent "))
+        && let (Some(first), Some(total)) = (rank(own), number_after(own, "has "))
+        && let (Some(peer), Some(count)) = (rank(other), number_after(other, "inconsistent "))
         // A count that was not exchanged is zero or what lay in memory.
         && [total, count].iter().all(|it| (1..1 << 24).contains(it))
     {
-        for (rank, total) in [(rank, total), (peer, count)] {
-            if let Ok(rank) = u32::try_from(rank) {
-                facts.add(named(who, rank), at, What::Parameters { total });
-            }
+        for (rank, total) in [(first, total), (peer, count)] {
+            facts.add(named(who, rank), at, Statement::Parameters { total });
         }
         return true;
     }
     false
 }
 
-fn named(who: &Who, rank: u32) -> Who {
-    Who {
+fn named(who: &Subject, rank: u32) -> Subject {
+    Subject {
         label: super::label::Label::default(),
         rank: Some(rank),
         ..who.clone()

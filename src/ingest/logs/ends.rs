@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, ParameterFact, ProcessState};
 
-use super::events::{Job, process};
+use super::events::{Job, Topic, process};
 use crate::diagnosis::event::{Event, OomKills, Parameters};
 use crate::diagnosis::situation::contract::UNFINISHED;
 
@@ -16,10 +17,8 @@ impl Job {
             let failed = rank.ended.is_some_and(|(_, how)| how.code != Some(0));
             for raised in &rank.raised {
                 if !raised.uncaught && !failed {
-                    notes.push(format!(
-                        "rank {number} logged an exception: {}",
-                        raised.text
-                    ));
+                    let text = &raised.text;
+                    notes.push(format!("rank {number} logged an exception: {text}"));
                     continue;
                 }
                 let kinds = [
@@ -60,70 +59,71 @@ impl Job {
             }
         }
         for note in notes {
-            self.note(note);
+            self.note(Topic::Exception, note);
         }
     }
 
     /// Adds what ranks state about the parameters of their models.
     pub(super) fn add_models(&mut self) {
-        let group = self.world("0", "");
-        let said = |total, lines: Arc<str>, fact| Parameters {
-            fact,
-            model: 1,
-            total,
-            lines,
-            ..Parameters::default()
-        };
-        let lack = self
-            .ranks
-            .values()
-            .filter(|rank| rank.without.is_some())
-            .count();
-        let waited = self.ranks.values().any(|rank| !rank.waits.is_empty());
-        let everybody = self
+        let mut statements: Vec<(u32, Timestamp, Parameters)> = Vec::new();
+        let lacking = self.ranks.values().filter(|it| it.without.is_some());
+        let lacking = lacking.count();
+        let has_waits = self.ranks.values().any(|rank| !rank.waits.is_empty());
+        let world_size = self
             .names
             .world
             .map_or(self.ranks.len(), |size| size as usize);
-        // What one rank lacks says nothing about others that only might exist.
-        let tells = waited || lack == everybody && lack > 1;
-        let mut events = Vec::new();
+        // The parameters without a gradient on some ranks decide nothing if others may lack more.
+        let is_decisive = has_waits || lacking == world_size && lacking > 1;
         for (&number, rank) in &self.ranks {
-            let parameters = rank.parameters.map(|(at, total)| {
-                let mut said = said(total, Arc::default(), ParameterFact::Layout);
-                said.place = rank
-                    .raised
-                    .first()
-                    .and_then(|it| it.place.clone())
-                    .map(Arc::new);
-                (at, said)
-            });
-            let without = rank
-                .without
-                .clone()
-                .filter(|_| tells)
-                .map(|(at, total, lines)| {
-                    let raised = rank.raised.iter().find(|it| it.text.contains(UNFINISHED));
-                    let mut said = said(total, lines, ParameterFact::WithoutGradient);
-                    said.place = raised.and_then(|it| it.place.clone()).map(Arc::new);
-                    (raised.map_or(at, |it| it.at.min(at)), said)
-                });
-            for (at, said) in parameters.into_iter().chain(without) {
-                let process = process(number);
-                let group = Arc::clone(&group);
-                let joined = Event::GroupJoined {
-                    process,
-                    group: Arc::clone(&group),
-                };
-                let told = Event::Parameters {
-                    process,
-                    group,
-                    said,
-                    at,
-                };
-                events.extend([(at, joined), (at, told)]);
+            if let Some((at, total)) = rank.parameters {
+                let raised = rank.raised.first();
+                let place = raised.and_then(|it| it.place.clone());
+                let fact = ParameterFact::Layout;
+                statements.push((number, at, parameters(fact, total, Arc::default(), place)));
+            }
+            if let Some((at, total, lines)) = rank.without.clone().filter(|_| is_decisive) {
+                let raised = rank.raised.iter().find(|it| it.text.contains(UNFINISHED));
+                let place = raised.and_then(|it| it.place.clone());
+                let at = raised.map_or(at, |it| it.at.min(at));
+                let fact = ParameterFact::WithoutGradient;
+                statements.push((number, at, parameters(fact, total, lines, place)));
             }
         }
-        self.events.extend(events);
+        if statements.is_empty() {
+            return;
+        }
+        let group = self.world("0", "");
+        for (rank, at, said) in statements {
+            let process = process(rank);
+            let joined = Event::GroupJoined {
+                process,
+                group: Arc::clone(&group),
+            };
+            let stated = Event::Parameters {
+                process,
+                group: Arc::clone(&group),
+                said,
+                at,
+            };
+            self.events.extend([(at, joined), (at, stated)]);
+        }
+    }
+}
+
+fn parameters(
+    fact: ParameterFact,
+    total: u64,
+    lines: Arc<str>,
+    place: Option<Where>,
+) -> Parameters {
+    Parameters {
+        fact,
+        model: 1,
+        total,
+        lines,
+        place: place.map(Arc::new),
+        ..Parameters::default()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 
-use super::facts::{EndedHow, Fact, Facts, GroupName, What};
+use super::facts::{ExitStatus, Fact, Facts, GroupName, Statement};
 use super::names::Names;
 use super::rank::{Raised, Rank, Waiting};
 use super::{Log, before, groups, start};
@@ -15,7 +15,7 @@ use crate::diagnosis::event::{Event, GroupInfo, ProcessId};
 use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::Ranks;
 
-/// Maximum number of notes of one kind.
+/// Maximum number of notes on one topic.
 const MAX_NOTES: usize = 4;
 /// Time by which facts without one precede those with one.
 const EARLIER: Duration = Duration::from_secs(1);
@@ -31,12 +31,26 @@ pub struct Evidence {
     pub timeout: Option<Duration>,
 }
 
+/// What a note is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Topic {
+    /// Calls that ranks wait in, or where they stand.
+    Waits,
+    /// Ranks that wait for the world to form.
+    Startup,
+    Exception,
+    End,
+    Network,
+    /// Stacks of a process that is not identified.
+    Stacks,
+}
+
 /// Everything known of a job.
 pub(super) struct Job {
     pub(super) names: Names,
     pub(super) ranks: BTreeMap<u32, Rank>,
     pub(super) joins: start::Joins,
-    pub(super) notes: Vec<String>,
+    notes: Vec<(Topic, String)>,
     pub(super) events: Vec<(Timestamp, Event)>,
     /// When a watchdog first gave up a collective: what followed was its consequence.
     pub(super) given_up: Option<Timestamp>,
@@ -108,7 +122,7 @@ impl Job {
             let mut unknown = Vec::new();
             for (index, fact) in facts.facts.iter().enumerate() {
                 let at = clock.time(fact.at, index);
-                job.saw(at);
+                job.extend_to(at);
                 if !job.fact(fact, &groups, at) {
                     unknown.push(&fact.what);
                 }
@@ -119,10 +133,11 @@ impl Job {
             }
             for (index, dumped) in facts.stacks.iter().enumerate() {
                 let at = clock.time(dumped.at, facts.facts.len() + index);
-                job.saw(at);
+                job.extend_to(at);
                 let rank = job.names.rank(&dumped.who, None);
                 let Some(rank) = rank.or_else(|| job.only_one_ended_by(dumped.signal)) else {
-                    job.note("a process that the text does not identify left stacks".into());
+                    let text = "stacks of a process that the text does not identify";
+                    job.note(Topic::Stacks, text.into());
                     continue;
                 };
                 let mut stacks = dumped.stacks.clone();
@@ -140,8 +155,8 @@ impl Job {
         job
     }
 
-    /// Takes note of a time that the text covers.
-    fn saw(&mut self, at: Timestamp) {
+    /// Extends the period that the text covers to this time.
+    fn extend_to(&mut self, at: Timestamp) {
         self.begins = self.begins.min(at);
         self.ends = self.ends.max(at);
     }
@@ -149,7 +164,7 @@ impl Job {
     /// Takes a fact; `false`: the text does not say which rank it is about.
     fn fact(&mut self, fact: &Fact, groups: &Groups, at: Timestamp) -> bool {
         let mut who = fact.who.clone();
-        if let What::TimedOut { seq, .. } = fact.what
+        if let Statement::TimedOut { seq, .. } = fact.what
             && !who.group.is_named()
             && let Some(group) = groups.get(&(who.label, who.rank, seq))
         {
@@ -162,11 +177,11 @@ impl Job {
         rank.is_some()
     }
 
-    fn of_rank(&mut self, number: u32, group: GroupName, what: &What, at: Timestamp) {
+    fn of_rank(&mut self, number: u32, group: GroupName, what: &Statement, at: Timestamp) {
         let rank = self.ranks.entry(number).or_default();
         match what {
-            What::Named { .. } | What::Cancelled { .. } => {}
-            What::TimedOut {
+            Statement::Named { .. } | Statement::Cancelled { .. } => {}
+            Statement::TimedOut {
                 seq,
                 op,
                 numel,
@@ -184,9 +199,9 @@ impl Job {
                     *first = waiting;
                 }
                 self.given_up = Some(self.given_up.map_or(at, |known| known.min(at)));
-                self.saw(since);
+                self.extend_to(since);
             }
-            What::Progress {
+            Statement::Progress {
                 enqueued,
                 completed,
                 ..
@@ -194,7 +209,7 @@ impl Job {
                 let known = rank.progress.entry(group).or_default();
                 *known = (known.0.max(*enqueued), known.1.max(*completed));
             }
-            What::Runs {
+            Statement::Runs {
                 seq,
                 op,
                 shape,
@@ -211,7 +226,7 @@ impl Job {
                     ..Waiting::unnumbered(*op, at)
                 });
             }
-            What::Raised {
+            Statement::Raised {
                 text,
                 place,
                 uncaught,
@@ -222,38 +237,41 @@ impl Job {
                 place: place.clone(),
                 uncaught: *uncaught,
             }),
-            What::Raised { text, .. } => self.note(format!("a launcher raised {text}")),
-            What::Ended(how) => {
+            Statement::Raised { text, .. } => {
+                self.note(Topic::Exception, format!("a launcher raised {text}"));
+            }
+            Statement::Ended(how) => {
                 let known = rank.ended.get_or_insert((at, *how));
                 known.1.for_memory |= how.for_memory;
             }
-            What::WithoutGradient { total, lines } => {
+            Statement::WithoutGradient { total, lines } => {
                 rank.without
                     .get_or_insert_with(|| (at, *total, Arc::clone(lines)));
             }
-            What::Parameters { total } => rank.parameters = Some((at, *total)),
-            What::Uses { device } => rank.device = Some(Arc::clone(device)),
-            What::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),
-            What::Network { text } => {
-                self.note(format!("NCCL reported on rank {number}: {text}"));
+            Statement::Parameters { total } => rank.parameters = Some((at, *total)),
+            Statement::Uses { device } => rank.device = Some(Arc::clone(device)),
+            Statement::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),
+            Statement::Network { text } => {
+                let text = format!("NCCL reported on rank {number}: {text}");
+                self.note(Topic::Network, text);
             }
-            What::Joins { .. }
-            | What::Clients { .. }
-            | What::MissesAddress { .. }
-            | What::MissesAtBarrier { .. } => {
+            Statement::Joins { .. }
+            | Statement::Clients { .. }
+            | Statement::MissesAddress { .. }
+            | Statement::MissesAtBarrier { .. } => {
                 self.joins.take(Some(number), what, at);
                 let waited_ms = start::waited_ms(what);
-                self.saw(before(at, Duration::from_millis(waited_ms)));
+                self.extend_to(before(at, Duration::from_millis(waited_ms)));
             }
         }
     }
 
     /// A fact about a process that the text does not identify.
-    fn of_unknown(&mut self, what: &What) {
+    fn of_unknown(&mut self, what: &Statement) {
         match what {
             // These state the same as the line that the exception consists of.
-            What::Raised { text, .. } if start::is_about_a_wait(text) => {}
-            What::Raised {
+            Statement::Raised { text, .. } if start::is_about_a_wait(text) => {}
+            Statement::Raised {
                 text, by_launcher, ..
             } => {
                 let who = if *by_launcher {
@@ -261,29 +279,32 @@ impl Job {
                 } else {
                     "a process that the text does not identify"
                 };
-                self.note(format!("{who} raised {text}"));
+                self.note(Topic::Exception, format!("{who} raised {text}"));
             }
             // A crash is reported twice: by the process, and by its launcher.
-            What::Ended(how) => {
+            Statement::Ended(how) => {
                 let known = self.ranks.values().filter_map(|rank| rank.ended);
                 if !known
                     .into_iter()
                     .any(|(_, known)| known.signal == how.signal)
                 {
-                    self.note(format!(
-                        "a process that the text does not identify ended: {}",
-                        ending(*how)
-                    ));
+                    let how = ending(*how);
+                    let text = format!("a process that the text does not identify ended: {how}");
+                    self.note(Topic::End, text);
                 }
             }
-            What::Network { text } => self.note(format!("NCCL reported: {text}")),
-            What::Cancelled { text } => {
-                self.note(format!("the batch system ended the job due to {text}"));
+            Statement::Network { text } => {
+                self.note(Topic::Network, format!("NCCL reported: {text}"));
             }
-            What::TimedOut { op, seq, .. } => {
-                self.note(format!(
+            Statement::Cancelled { text } => {
+                let text = format!("the batch system ended the job due to {text}");
+                self.note(Topic::End, text);
+            }
+            Statement::TimedOut { op, seq, .. } => {
+                let text = format!(
                     "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
-                ));
+                );
+                self.note(Topic::Waits, text);
             }
             what => self.joins.take(None, what, Timestamp::default()),
         }
@@ -300,12 +321,13 @@ impl Job {
         ended.next().is_none().then_some(*only)
     }
 
-    pub(super) fn note(&mut self, text: String) {
+    pub(super) fn note(&mut self, topic: Topic, text: String) {
         /// Length at which a note is cut.
         const MAX: usize = 600;
-        let text = super::scan::cut(&text, MAX).to_owned();
-        if self.notes.len() < MAX_NOTES && !self.notes.contains(&text) {
-            self.notes.push(text);
+        let note = (topic, super::scan::cut(&text, MAX).to_owned());
+        let of_topic = self.notes.iter().filter(|(it, _)| *it == topic);
+        if of_topic.count() < MAX_NOTES && !self.notes.contains(&note) {
+            self.notes.push(note);
         }
     }
 
@@ -381,9 +403,9 @@ impl Job {
 
     /// The events in order, and the end of the text.
     fn close(mut self) -> Evidence {
-        let mut notes = std::mem::take(&mut self.notes);
-        notes.extend(self.joins.notes());
-        for text in notes {
+        let notes = std::mem::take(&mut self.notes);
+        let notes = notes.into_iter().map(|(_, text)| text);
+        for text in notes.chain(self.joins.notes()) {
             let note = Event::Note {
                 process: None,
                 kind: NoteKind::Unreadable,
@@ -424,8 +446,8 @@ fn groups_of(facts: &Facts) -> Groups {
     let mut groups = Groups::new();
     for Fact { who, what, .. } in &facts.facts {
         let seq = match what {
-            What::TimedOut { seq, .. } => Some(*seq),
-            What::Progress { failed, .. } => *failed,
+            Statement::TimedOut { seq, .. } => Some(*seq),
+            Statement::Progress { failed, .. } => *failed,
             _ => None,
         };
         if let Some(seq) = seq.filter(|_| who.group.is_named()) {
@@ -461,7 +483,7 @@ pub(super) fn group(
     })
 }
 
-fn ending(how: EndedHow) -> String {
+fn ending(how: ExitStatus) -> String {
     match (how.signal, how.code) {
         (Some(signal), _) => format!("signal {signal}"),
         (None, code) => format!("status {}", code.unwrap_or_default()),

@@ -7,16 +7,15 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
 use super::label::Label;
-use crate::diagnosis::event::Stacks;
+use crate::diagnosis::event::{Stacks, ThreadStack};
+use crate::ingest::stack_text::frame_bytes;
 
-/// Maximum number of facts kept.
+/// Maximum number of facts kept. Half of them are for those that only name ranks.
 const MAX_FACTS: usize = 1 << 18;
 /// Maximum number of pairs of labels and of ranks kept.
 const MAX_NAMES: usize = 1 << 17;
-/// Memory for the texts and stacks of a log, in bytes.
-const MAX_BYTES: usize = 128 << 20;
-/// Memory of a frame of a stack, in bytes, about.
-const FRAME: usize = 256;
+/// Memory for the texts of a log, and that for its stacks, in bytes.
+const MAX_BYTES: usize = 64 << 20;
 
 /// A process group, as lines of PyTorch name it; both empty: not named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,7 +39,7 @@ impl GroupName {
 
 /// What is known of the process that a fact is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Who {
+pub(super) struct Subject {
     pub(super) label: Label,
     /// Rank in the text; within `group`, if that is a group of some ranks.
     pub(super) rank: Option<u32>,
@@ -52,15 +51,15 @@ pub(super) struct Who {
 /// A fact about a process.
 #[derive(Clone, Debug)]
 pub(super) struct Fact {
-    pub(super) who: Who,
+    pub(super) who: Subject,
     /// Time of the line; zero: unknown, and before all lines with a time.
     pub(super) at: Timestamp,
-    pub(super) what: What,
+    pub(super) what: Statement,
 }
 
 /// What a line states.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum What {
+pub(super) enum Statement {
     /// The line names the rank, and states no more. `of`: number of ranks it is one of.
     Named { of: Option<u32> },
     /// The watchdog gave a collective up after it had waited for `waited_ms`.
@@ -93,7 +92,7 @@ pub(super) enum What {
         by_launcher: bool,
     },
     /// The process ended.
-    Ended(EndedHow),
+    Ended(ExitStatus),
     /// It waits for the other ranks of the world, of which `joined` have come.
     Joins {
         world_size: u32,
@@ -120,13 +119,12 @@ pub(super) enum What {
     Cancelled { text: Arc<str> },
 }
 
-impl What {
+impl Statement {
     /// Memory of its texts and lists, in bytes, about.
     fn bytes(&self) -> usize {
         match self {
-            Self::Raised { text, .. } | Self::Network { text } | Self::Cancelled { text } => {
-                text.len()
-            }
+            Self::Raised { text, place, .. } => text.len() + place.as_ref().map_or(0, frame_bytes),
+            Self::Network { text } | Self::Cancelled { text } => text.len(),
             Self::WithoutGradient { lines, .. } => lines.len(),
             Self::MissesAtBarrier { ranks, .. } => ranks.len() * 4,
             Self::Runs { shape, .. } => shape.as_ref().map_or(0, |it| it.len() * 4),
@@ -137,14 +135,14 @@ impl What {
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct EndedHow {
+pub(super) struct ExitStatus {
     pub(super) code: Option<i32>,
     pub(super) signal: Option<i32>,
     /// The kernel killed it for lack of memory.
     pub(super) for_memory: bool,
 }
 
-impl EndedHow {
+impl ExitStatus {
     /// From a status in which a negative number is a signal.
     pub(super) const fn of_status(status: i32) -> Self {
         let is_signal = status < 0;
@@ -166,7 +164,7 @@ impl EndedHow {
 /// Stacks of a process.
 #[derive(Clone, Debug)]
 pub(super) struct Dumped {
-    pub(super) who: Who,
+    pub(super) who: Subject,
     pub(super) at: Timestamp,
     pub(super) stacks: Stacks,
     /// Signal that ended the process there.
@@ -178,14 +176,20 @@ pub(super) struct Dumped {
 pub(super) struct Facts {
     pub(super) facts: Vec<Fact>,
     /// All facts, to leave out repeated ones.
-    seen: HashSet<(Who, What)>,
-    /// Memory that texts and stacks take.
+    seen: HashSet<(Subject, Statement)>,
+    /// Number of facts that only name ranks.
+    named: usize,
+    /// Memory that the texts of facts take.
     bytes: usize,
+    /// Memory that stacks take.
+    stack_bytes: usize,
+    /// Facts or stacks were dropped because there are too many.
+    pub(super) is_incomplete: bool,
     pub(super) stacks: Vec<Dumped>,
     /// Ranks that labels name.
     pub(super) ranks: BTreeSet<u32>,
-    /// Labels that stand together with a rank.
-    pub(super) pairs: BTreeSet<(Option<u32>, Option<u32>, u32)>,
+    /// Labels that name a rank in more than one way.
+    pub(super) pairs: BTreeSet<Label>,
     /// World sizes that the text states.
     pub(super) worlds: BTreeSet<u32>,
     /// Time of the latest line with one.
@@ -198,33 +202,65 @@ impl Facts {
         self.facts.is_empty() && self.stacks.is_empty()
     }
 
-    pub(super) fn add(&mut self, who: Who, at: Timestamp, what: What) {
-        let bytes = self.bytes + 2 * what.bytes();
-        let is_full = self.facts.len() >= MAX_FACTS || bytes > MAX_BYTES;
-        if !is_full && self.seen.insert((who.clone(), what.clone())) {
-            self.bytes = bytes;
-            self.facts.push(Fact { who, at, what });
+    pub(super) fn add(&mut self, who: Subject, at: Timestamp, what: Statement) {
+        let key = (who, what);
+        if self.seen.contains(&key) {
+            return;
         }
+        if is_name(&key.1) {
+            if self.named >= MAX_FACTS / 2 {
+                self.is_incomplete = true;
+                return;
+            }
+            self.named += 1;
+        }
+        self.bytes += 2 * key.1.bytes();
+        self.seen.insert(key.clone());
+        let (who, what) = key;
+        self.facts.push(Fact { who, at, what });
+        if self.facts.len() > MAX_FACTS || self.bytes > MAX_BYTES {
+            self.drop_oldest();
+        }
+    }
+
+    /// Drops the older half of the facts: the failure is at the end of a log. Those that name ranks
+    /// are kept, which are at its beginning.
+    fn drop_oldest(&mut self) {
+        self.is_incomplete = true;
+        let mut excess = (self.facts.len() - self.named).div_ceil(2);
+        self.facts.retain(|fact| {
+            let is_kept = excess == 0 || is_name(&fact.what);
+            excess -= usize::from(!is_kept);
+            is_kept
+        });
+        let keys = self.facts.iter();
+        self.seen = keys
+            .map(|fact| (fact.who.clone(), fact.what.clone()))
+            .collect();
+        self.bytes = self.facts.iter().map(|fact| 2 * fact.what.bytes()).sum();
     }
 
     pub(super) fn add_stacks(
         &mut self,
-        who: Who,
+        who: Subject,
         at: Timestamp,
         stacks: Stacks,
         signal: Option<i32>,
     ) {
-        let frames: usize = stacks.threads.iter().map(|it| it.python.len() + 1).sum();
-        let bytes = self.bytes + frames * FRAME;
-        if bytes <= MAX_BYTES {
-            self.bytes = bytes;
-            self.stacks.push(Dumped {
-                who,
-                at,
-                stacks,
-                signal,
-            });
+        let frames = stacks.threads.iter().flat_map(|it| &it.python);
+        let frames: usize = frames.map(frame_bytes).sum();
+        let bytes = self.stack_bytes + frames + stacks.threads.len() * size_of::<ThreadStack>();
+        if bytes > MAX_BYTES {
+            self.is_incomplete = true;
+            return;
         }
+        self.stack_bytes = bytes;
+        self.stacks.push(Dumped {
+            who,
+            at,
+            stacks,
+            signal,
+        });
     }
 
     /// Takes note of the labels of a line.
@@ -233,9 +269,39 @@ impl Facts {
         if self.ranks.len() < MAX_NAMES {
             self.ranks.insert(rank);
         }
-        let is_pair = label.local.is_some() || label.task.is_some();
+        let is_pair = label.local.is_some() || label.task.is_some() || label.worker.is_some();
         if is_pair && self.pairs.len() < MAX_NAMES {
-            self.pairs.insert((label.local, label.task, rank));
+            self.pairs.insert(label);
         }
+    }
+}
+
+/// Whether a fact names a rank, and states no more.
+const fn is_name(what: &Statement) -> bool {
+    matches!(what, Statement::Named { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oldest_facts_are_dropped_and_names_are_kept() {
+        let network = |at: u8| Statement::Network {
+            text: char::from(at).to_string().repeat(1 << 20).into(),
+        };
+        let mut facts = Facts::default();
+        let add = |facts: &mut Facts, what| facts.add(Subject::default(), Timestamp(1), what);
+        add(&mut facts, Statement::Named { of: Some(2) });
+        for at in 0..32 {
+            add(&mut facts, network(at));
+        }
+        assert!(!facts.is_incomplete);
+        add(&mut facts, network(32));
+        assert!(facts.is_incomplete && facts.bytes <= MAX_BYTES);
+        assert!(is_name(&facts.facts[0].what));
+        assert_eq!(facts.facts[1].what, network(17));
+        let last = facts.facts.last().map(|it| &it.what);
+        assert_eq!(last, Some(&network(32)));
     }
 }

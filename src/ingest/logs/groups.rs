@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::vocabulary::Direction;
-use ddp_doctor_proto::{DType, Op};
 
-use super::events::{Job, group, process, were};
+use super::events::{Job, Topic, group, process, were};
 use super::facts::GroupName;
 use super::rank::{Rank, Waiting};
 use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, Stacks, ThreadId};
 use crate::diagnosis::stacks;
 use crate::diagnosis::words::Ranks;
+use crate::ingest::dtypes;
 
 /// Name of a group that the text does not name.
 pub(super) const UNNAMED: &str = "unnamed";
@@ -35,7 +36,7 @@ pub(super) fn calls(job: &mut Job) {
     }
 }
 
-/// The ranks of a group that the text tells something about.
+/// What the text states about the ranks of a group.
 struct Members {
     waiting: BTreeMap<u32, Waiting>,
     /// Numbers of the last collectives that ranks enqueued and completed.
@@ -114,8 +115,8 @@ impl Members {
             .chain(&self.gone)
             .copied()
             .collect();
-        let can_tell = self.is_consistent() && (self.is_complete || self.is_decisive());
-        let info = can_tell.then(|| self.info(job, name, &known));
+        let is_known = self.is_consistent() && (self.is_complete || self.is_decisive());
+        let info = is_known.then(|| self.info(job, name, &known));
         let begins = self
             .waiting
             .values()
@@ -135,7 +136,7 @@ impl Members {
         }
         let silent = job.ranks.keys().filter(|it| !known.contains(it));
         let silent: Vec<u32> = silent.copied().collect();
-        self.explain(job, name, can_tell, &silent);
+        self.explain(job, name, is_known, &silent);
     }
 
     /// Adds how far ranks had come that did not time out.
@@ -175,8 +176,8 @@ impl Members {
         group(&name.name, &name.description, "nccl", members)
     }
 
-    /// Says why the calls decide nothing.
-    fn explain(&self, job: &mut Job, name: &GroupName, can_tell: bool, silent: &[u32]) {
+    /// Adds a note on why the calls decide nothing.
+    fn explain(&self, job: &mut Job, name: &GroupName, is_known: bool, silent: &[u32]) {
         let ranks: Vec<u32> = self.waiting.keys().copied().collect();
         let Some(first) = self.waiting.values().next() else {
             return;
@@ -198,12 +199,12 @@ impl Members {
             ""
         };
         if !self.is_consistent() {
-            job.note(format!(
-                "{} waiting in {group} at calls that cannot belong to one group: the text does not tell the groups apart",
+            job.note(Topic::Waits, format!(
+                "{} waiting in {group} at calls that cannot belong to one group: the text does not state the group of each call",
                 were(&ranks)
             ));
-        } else if !can_tell {
-            job.note(format!(
+        } else if !is_known {
+            job.note(Topic::Waits, format!(
                 "{} waiting {waited} s for {what} in {group}{agree}; which other ranks belong to \
                  the group is unknown",
                 were(&ranks)
@@ -211,18 +212,21 @@ impl Members {
         } else if let behind @ [_, ..] = &self.behind(first.seq)[..]
             && first.op.direction() != Direction::Symmetric
         {
-            job.note(format!(
+            job.note(Topic::Waits, format!(
                 "{} waiting {waited} s for {what}, which {} had not reached: whether it needs all ranks is \
                  unknown",
                 were(&ranks),
                 Ranks(behind)
             ));
         } else if !silent.is_empty() && name.is_world() && !self.is_decisive() {
-            job.note(format!(
-                "{} waiting {waited} s for {what}; the text does not say how far {} had come",
-                were(&ranks),
-                Ranks(silent)
-            ));
+            job.note(
+                Topic::Waits,
+                format!(
+                    "{} waiting {waited} s for {what}; the text does not say how far {} had come",
+                    were(&ranks),
+                    Ranks(silent)
+                ),
+            );
         }
     }
 }
@@ -244,7 +248,7 @@ fn issue(job: &mut Job, rank: u32, thread: u32, group: Option<&Arc<GroupInfo>>, 
     let call = Call {
         group: group.cloned(),
         seq: waiting.seq,
-        dtype: dtype(&waiting.dtype),
+        dtype: dtypes::named(&waiting.dtype),
         numel: waiting.numel,
         shape: waiting.shape.clone(),
         tensors: if waiting.op.is_coalesced() { 2 } else { 1 },
@@ -294,8 +298,8 @@ fn join(job: &mut Job, rank: u32, group: &Arc<GroupInfo>, at: Timestamp) {
         .push((super::before(at, Duration::from_millis(2)), joined));
 }
 
-/// Adds a call of the ranks whose stacks stand in one collective at one line, if other ranks stand
-/// elsewhere.
+/// Adds the collective that ranks are in according to their stacks, if it is one at one line, and
+/// other ranks are elsewhere.
 fn stacks(job: &mut Job) {
     let mut inside: BTreeMap<u32, (Op, Option<Where>, Timestamp)> = BTreeMap::new();
     let mut outside: Vec<u32> = Vec::new();
@@ -349,7 +353,7 @@ pub(super) fn last_calls(job: &mut Job) {
     }
 }
 
-/// Says where ranks stood.
+/// Adds a note on where ranks were.
 fn describe(job: &mut Job) {
     let mut places: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (&number, rank) in &job.ranks {
@@ -373,7 +377,7 @@ fn describe(job: &mut Job) {
             .iter()
             .map(|(text, ranks)| format!("{} {text}", were(ranks)));
         let places: Vec<String> = places.collect();
-        job.note(format!(
+        job.note(Topic::Waits, format!(
             "one moment does not show whether ranks wait: {}; add a second dump of every rank, a minute \
              later, with the time before each",
             places.join("; ")
@@ -409,22 +413,4 @@ fn op(function: &str) -> Option<Op> {
         name => name,
     };
     Op::from_name(name).filter(|it| it.is_collective())
-}
-
-/// The element type that PyTorch prints like this.
-fn dtype(name: &str) -> DType {
-    let name = match name {
-        "Float" => "float32",
-        "Double" => "float64",
-        "Half" => "float16",
-        "BFloat16" => "bfloat16",
-        "Long" => "int64",
-        "Int" => "int32",
-        "Short" => "int16",
-        "Char" => "int8",
-        "Byte" => "uint8",
-        "Bool" => "bool",
-        _ => return DType::default(),
-    };
-    DType::from_name(name).unwrap_or_default()
 }

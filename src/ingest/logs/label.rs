@@ -1,11 +1,11 @@
 //! What stands before the text of a line: the process that wrote it, and the time.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::scan::{after, number};
-use crate::diagnosis::model::MAX_WORLD;
+use super::scan;
 
 /// Maximum length of what stands before a label of PyTorch.
 const BEFORE: usize = 160;
@@ -19,13 +19,37 @@ pub(super) struct Label {
     pub(super) local: Option<u32>,
     /// Task of Slurm or MPI: `12: `, `[1,12]<stderr>:`.
     pub(super) task: Option<u32>,
+    /// Worker of Ray: `(RayTrainWorker pid=4009, ip=10.0.0.7) `.
+    pub(super) worker: Option<Worker>,
+}
+
+/// A process as Ray labels it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Worker {
+    pid: u32,
+    /// Address of its host; `None`: the host of the driver.
+    host: Option<IpAddr>,
+}
+
+impl Label {
+    /// This label, completed by that of the file. The rank that a file name states counts for lines
+    /// without a label only: a line with one may be of another process.
+    pub(super) fn or(self, file: Self) -> Self {
+        let is_empty = self == Self::default();
+        Self {
+            rank: self.rank.or(file.rank.filter(|_| is_empty)),
+            local: self.local.or(file.local),
+            task: self.task.or(file.task),
+            worker: self.worker.or(file.worker),
+        }
+    }
 }
 
 /// A line without its labels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'a> {
     pub(super) label: Label,
-    /// PyTorch itself names the rank in the line: it labels exceptions so that nothing catches.
+    /// The line has PyTorch's label `[rank3]:`, which it puts before uncaught exceptions.
     pub(super) is_own_rank: bool,
     /// Time in the line, if it has one.
     pub(super) time: Option<Timestamp>,
@@ -77,6 +101,9 @@ impl<'a> Line<'a> {
             } else if let Some((local, rest)) = local(text) {
                 label.local = label.local.or(Some(local));
                 text = rest;
+            } else if let Some((worker, rest)) = worker(text) {
+                label.worker = label.worker.or(Some(worker));
+                text = rest;
             } else if let Some(rest) = stream(text) {
                 text = rest;
             } else {
@@ -105,15 +132,15 @@ fn task(line: &str) -> Option<(u32, &str)> {
         && let Some((task, rest)) = rest.split_once("]<std")
         && let Some((_, rest)) = rest.split_once(">:")
     {
-        return Some((believed(task.parse().ok()?)?, rest));
+        return Some((scan::rank(task)?, rest));
     }
     let (task, rest) = line.split_once(':')?;
     let task = task.trim_start();
     let is_number =
         !task.is_empty() && task.len() <= 6 && task.bytes().all(|it| it.is_ascii_digit());
     let ends = rest.is_empty() || rest.starts_with(' ');
-    let task = (is_number && ends).then(|| task.parse().ok())??;
-    Some((believed(task)?, rest.strip_prefix(' ').unwrap_or(rest)))
+    let task = scan::rank(task).filter(|_| is_number && ends)?;
+    Some((task, rest.strip_prefix(' ').unwrap_or(rest)))
 }
 
 /// "[default3]:text" of torchrun; the word is the role.
@@ -127,7 +154,22 @@ fn local(text: &str) -> Option<(u32, &str)> {
     if !is_word || role == "rank" || role.len() > 32 {
         return None;
     }
-    Some((believed(inner[role.len()..].parse().ok()?)?, rest))
+    Some((scan::rank(&inner[role.len()..])?, rest))
+}
+
+/// `(RayTrainWorker pid=4009, ip=10.0.0.7) text` of Ray; the word is the actor or the function.
+fn worker(text: &str) -> Option<(Worker, &str)> {
+    let (inner, rest) = text.strip_prefix('(')?.split_once(')')?;
+    let (name, process) = inner.split_once(" pid=")?;
+    if inner.len() > BEFORE || name.contains(' ') {
+        return None;
+    }
+    let (pid, host) = match process.split_once(", ip=") {
+        Some((pid, host)) => (pid, Some(host.parse().ok()?)),
+        None => (process, None),
+    };
+    let pid = pid.parse().ok()?;
+    Some((Worker { pid, host }, rest.strip_prefix(' ').unwrap_or(rest)))
 }
 
 /// "[rank12]:text" of PyTorch, wherever it stands at the beginning of the line.
@@ -141,7 +183,7 @@ fn rank(text: &str) -> Option<(u32, &str)> {
         let rest = &text[from..];
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         if let Some(after) = rest[digits..].strip_prefix("]:")
-            && let Some(rank) = rest[..digits].parse().ok().and_then(believed)
+            && let Some(rank) = scan::rank(rest)
         {
             return Some((rank, after.strip_prefix(' ').unwrap_or(after)));
         }
@@ -149,15 +191,13 @@ fn rank(text: &str) -> Option<(u32, &str)> {
     None
 }
 
-fn believed(number: u32) -> Option<u32> {
-    (number < MAX_WORLD).then_some(number)
-}
-
-/// "stderr: " of launchers.
+/// "stderr: " of launchers, or "stderr F " of Kubernetes, in which "P" is a part of a line.
 fn stream(text: &str) -> Option<&str> {
-    ["stderr: ", "stdout: "]
+    let text = text.strip_prefix("std")?;
+    let text = text.strip_prefix("err").or(text.strip_prefix("out"))?;
+    [": ", " F ", " P "]
         .iter()
-        .find_map(|name| text.strip_prefix(name))
+        .find_map(|end| text.strip_prefix(end))
 }
 
 /// "2026-01-31 12:00:00,123 " and its relatives.
@@ -178,9 +218,35 @@ fn stamp(text: &str) -> Option<(Timestamp, &str)> {
         date.parse().ok()?,
         of_day,
     )?;
-    let rest = rest.strip_prefix('Z').unwrap_or(rest);
+    let (ahead, rest) = offset(rest).unwrap_or((0, rest));
+    let at = Timestamp(at.0.saturating_add_signed(-ahead));
     let rest = rest.strip_prefix(']').unwrap_or(rest);
-    Some((at, rest.trim_start_matches([' ', '|'])))
+    // One separator: the indentation of a frame follows it.
+    let rest = rest.strip_prefix(' ').unwrap_or(rest);
+    Some((at, rest.strip_prefix("| ").unwrap_or(rest)))
+}
+
+/// Nanoseconds by which a time with this time zone, "Z", "+01:00" or "+0100", is ahead of UTC, and
+/// what follows.
+fn offset(text: &str) -> Option<(i64, &str)> {
+    if let Some(rest) = text.strip_prefix('Z') {
+        return Some((0, rest));
+    }
+    let sign = match text.get(..1)? {
+        "+" => 1,
+        "-" => -1,
+        _ => return None,
+    };
+    let minutes_at = if text.get(3..4)? == ":" { 4 } else { 3 };
+    let part = |at: usize, most: i64| -> Option<i64> {
+        let digits = text.get(at..at + 2)?;
+        let is_number = digits.bytes().all(|it| it.is_ascii_digit());
+        digits.parse().ok().filter(|it| is_number && *it <= most)
+    };
+    let minutes = part(1, 14)? * 60 + part(minutes_at, 59)?;
+    let rest = &text[minutes_at + 2..];
+    let ends = !rest.starts_with(|it: char| it.is_ascii_alphanumeric());
+    ends.then_some((sign * minutes * 60_000_000_000, rest))
 }
 
 /// The time in "E1206 18:44:12.715298746 ", which begins a line of PyTorch's C++ or launcher.
@@ -250,7 +316,7 @@ const fn days_from_civil(year: i64, month: i64, date: i64) -> i64 {
 
 /// The rank in "[Rank 3]", which counts within the process group.
 pub(super) fn bracketed_rank(text: &str) -> Option<u32> {
-    believed(number(after(text, "[Rank ")?)? as u32)
+    scan::rank(scan::after(text, "[Rank ")?)
 }
 
 #[cfg(test)]
@@ -284,8 +350,37 @@ mod tests {
             label("[1,3]<stdout>:host:1:2 [0] NCCL INFO x"),
             (None, None, Some(3), "host:1:2 [0] NCCL INFO x")
         );
+        let frame = "    wait (threading.py:331)";
+        let of_kubernetes = format!("2026-01-31T12:00:00.123456789Z stderr F {frame}");
+        assert_eq!(label(&of_kubernetes).3, frame);
+        let of_compose = format!("2026-01-31 12:00:00 | {frame}");
+        assert_eq!(label(&of_compose).3, frame);
         assert_eq!(label("loss: 3.0"), (None, None, None, "loss: 3.0"));
         assert_eq!(label("[rank99999999999]: x").0, None);
+    }
+
+    #[test]
+    fn workers_of_ray_are_labels() {
+        let worker = |text| {
+            let line = Line::of(text, written());
+            let worker = line.label.worker;
+            let host = worker.and_then(|it| it.host).map(|it| it.to_string());
+            (worker.map(|it| it.pid), host, line.label.rank, line.text)
+        };
+        assert_eq!(
+            worker("(RayTrainWorker pid=4009) [rank1]: KeyError: 'x'"),
+            (Some(4009), None, Some(1), "KeyError: 'x'")
+        );
+        assert_eq!(
+            worker("(RayTrainWorker pid=7, ip=10.0.0.7)   File \"a.py\", line 7, in f"),
+            (
+                Some(7),
+                Some("10.0.0.7".into()),
+                None,
+                "  File \"a.py\", line 7, in f"
+            )
+        );
+        assert_eq!(worker("(a pid=b) x"), (None, None, None, "(a pid=b) x"));
     }
 
     #[test]
@@ -294,6 +389,8 @@ mod tests {
         let noon = Some("2026-03-07T12:00:05.250Z".to_owned());
         assert_eq!(time("2026-03-07 12:00:05,250 INFO x"), noon);
         assert_eq!(time("[2026-03-07T12:00:05.250Z] x"), noon);
+        assert_eq!(time("2026-03-07T13:00:05.250+01:00 x"), noon);
+        assert_eq!(time("2026-03-07T11:30:05.250-0030 stderr F x"), noon);
         assert_eq!(time("[rank1]:[E307 12:00:05.250000000 P.cpp:6] x"), noon);
         assert_eq!(time("[rank1]:[E0307 12:00:05.25 P.cpp:6] x"), noon);
         let before = Some("2025-12-06T12:00:05.250Z".to_owned());

@@ -2,9 +2,9 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::facts::{EndedHow, Facts, What, Who};
+use super::facts::{ExitStatus, Facts, Statement, Subject};
 use super::label::{Label, Line, report_time};
-use super::scan::{after, cut, number, small_after};
+use super::scan::{self, after, cut, number, small_after};
 use crate::diagnosis::model::MAX_WORLD;
 
 /// Maximum number of tasks in a range of Slurm.
@@ -29,9 +29,8 @@ pub(super) fn torchrun(line: &Line<'_>, at: Timestamp, failure: &mut Failure, fa
         "time" => failure.time = report_time(value),
         "host" => failure.host = Some(cut(value, 256).to_owned()),
         "rank" => {
-            let rank = number(value).and_then(|it| u32::try_from(it).ok());
-            let local = small_after(value, "local_rank: ");
-            failure.rank = rank.filter(|&it| it < MAX_WORLD).map(|it| (it, local));
+            let local = after(value, "local_rank: ").and_then(scan::rank);
+            failure.rank = scan::rank(value).map(|rank| (rank, local));
         }
         "exitcode" => {
             let Failure { time, host, rank } = std::mem::take(failure);
@@ -41,18 +40,18 @@ pub(super) fn torchrun(line: &Line<'_>, at: Timestamp, failure: &mut Failure, fa
             let named = Label {
                 rank: Some(rank),
                 local,
-                task: None,
+                ..Label::default()
             };
             facts.name(named);
-            let who = Who {
+            let who = Subject {
                 label: named,
                 rank: Some(rank),
                 pid: small_after(value, "pid: "),
                 host: host.map(Into::into),
-                ..Who::default()
+                ..Subject::default()
             };
-            let how = EndedHow::of_status(status);
-            facts.add(who, time.unwrap_or(at), What::Ended(how));
+            let how = ExitStatus::of_status(status);
+            facts.add(who, time.unwrap_or(at), Statement::Ended(how));
         }
         _ => {}
     }
@@ -72,16 +71,16 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
         && let Some((_, why)) = why.split_once(" DUE TO ")
     {
         let text = cut(why.trim_end_matches([' ', '*']), 256).into();
-        facts.add(Who::default(), at, What::Cancelled { text });
+        facts.add(Subject::default(), at, Statement::Cancelled { text });
         return true;
     }
-    let Some(said) = after(line.text, "srun: error: ") else {
+    let Some(message) = after(line.text, "srun: error: ") else {
         return false;
     };
-    let Some((host, said)) = said.split_once(": task") else {
+    let Some((host, message)) = message.split_once(": task") else {
         return false;
     };
-    let Some((tasks, how)) = said.trim_start_matches('s').split_once(": ") else {
+    let Some((tasks, how)) = message.trim_start_matches('s').split_once(": ") else {
         return false;
     };
     let Some(how) = ended(how) else { return false };
@@ -90,12 +89,12 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
             task: Some(task),
             ..Label::default()
         };
-        let who = Who {
+        let who = Subject {
             label,
             host: Some(cut(host, 256).into()),
-            ..Who::default()
+            ..Subject::default()
         };
-        facts.add(who, at, What::Ended(how));
+        facts.add(who, at, Statement::Ended(how));
     }
     true
 }
@@ -108,15 +107,15 @@ fn range(text: &str) -> Option<std::ops::RangeInclusive<u32>> {
     (last < MAX_WORLD && last.checked_sub(first)? < MAX_TASKS).then_some(first..=last)
 }
 
-fn ended(how: &str) -> Option<EndedHow> {
-    let signal = |signal, for_memory| EndedHow {
+fn ended(how: &str) -> Option<ExitStatus> {
+    let signal = |signal, for_memory| ExitStatus {
         code: None,
         signal: Some(signal),
         for_memory,
     };
     if let Some(code) = after(how, "Exited with exit code ") {
         let code = number(code).and_then(|it| i32::try_from(it).ok())?;
-        return Some(EndedHow::of_status(code));
+        return Some(ExitStatus::of_status(code));
     }
     let signals = [
         ("Out Of Memory", 9, true),

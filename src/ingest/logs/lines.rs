@@ -6,12 +6,12 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
+use crate::files::{self, GZIP};
+
 /// Maximum length of a line in bytes; the rest of a longer one is skipped.
 const MAX_LINE: usize = 16 << 10;
 /// Maximum number of bytes read of one file, after decompression.
-const MAX_BYTES: u64 = 8 << 30;
-/// First bytes of a gzip file.
-pub(super) const GZIP: [u8; 2] = [0x1f, 0x8b];
+pub(super) const MAX_BYTES: u64 = 8 << 30;
 const BUFFER: usize = 256 << 10;
 
 /// Reads a file line by line.
@@ -24,7 +24,7 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut file = crate::files::open(path)?;
+        let mut file = files::open(path)?;
         let mut head = [0; GZIP.len()];
         let is_compressed = match file.read_exact(&mut head) {
             Ok(()) => head == GZIP,
@@ -44,12 +44,17 @@ impl Lines {
         Ok(Self::of(reader))
     }
 
-    pub(super) fn of(reader: Box<dyn BufRead>) -> Self {
+    fn of(reader: Box<dyn BufRead>) -> Self {
         Self {
             reader,
             line: Vec::new(),
             left: MAX_BYTES,
         }
+    }
+
+    /// Whether the file is longer than what was read of it.
+    pub(super) fn is_cut(&mut self) -> bool {
+        self.left == 0 && self.reader.fill_buf().is_ok_and(|rest| !rest.is_empty())
     }
 
     /// The next line that is not empty, cleaned into `text`; `false` at the end. A carriage return
@@ -96,17 +101,8 @@ impl Lines {
     }
 }
 
-/// Whether a file that begins like this may be a text, or a compressed one. A JSON document is none.
+/// Whether a file that begins like this, decompressed, may be a text.
 pub(super) fn is_text(head: &[u8]) -> bool {
-    if head.starts_with(&GZIP) {
-        let mut inner = Vec::new();
-        // The rest of the file is missing here.
-        let _is_cut = MultiGzDecoder::new(head).read_to_end(&mut inner).is_err();
-        return !inner.starts_with(&GZIP) && is_text(&inner);
-    }
-    if head.trim_ascii_start().starts_with(b"{\"") {
-        return false;
-    }
     let is_control = |byte: &&u8| **byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
     let controls = head.iter().filter(is_control).count();
     let text = String::from_utf8_lossy(head);
@@ -135,14 +131,20 @@ fn clean(line: &[u8], text: &mut String) {
     text.truncate(text.trim_end().len());
 }
 
-/// Skips an escape sequence: "[" … a letter, "]" … the bell, or a single character.
+/// Skips an escape sequence: "[" … a letter, "]" … the bell or "ESC \\", "(" and the name of a
+/// character set, or a single character.
 fn skip_escape(rest: &mut std::str::Chars<'_>) {
     match rest.next() {
         Some('[') => {
             rest.find(|it| ('@'..='~').contains(it));
         }
         Some(']') => {
-            rest.find(|it| *it == '\u{7}');
+            if rest.find(|it| matches!(it, '\u{7}' | '\u{1b}')) == Some('\u{1b}') {
+                rest.next();
+            }
+        }
+        Some('(' | ')' | '*' | '+' | '#' | '%' | ' ') => {
+            rest.next();
         }
         _ => {}
     }
@@ -166,10 +168,11 @@ mod tests {
 
     #[test]
     fn colours_carriage_returns_and_invalid_bytes_are_removed() {
-        let bytes = b"\x1b[1;31mone\x1b[0m\r\n 12%\r 13%\rtwo \xff\x07\n\n\x1b]0;title\x07three";
+        let bytes = b"\x1b[1;31mone\x1b[0m\r\n 12%\r 13%\rtwo \xff\x07\n\n\x1b]0;title\x07three
+\x1b]8;;file://x\x1b\\four\x1b(B\x1b[m";
         assert_eq!(
             lines(bytes),
-            ["one", " 12%", " 13%", "two \u{fffd}", "three"]
+            ["one", " 12%", " 13%", "two \u{fffd}", "three", "four"]
         );
     }
 
@@ -188,7 +191,6 @@ mod tests {
         assert!(is_text("Schritt 1: 3,4 \u{2588}\u{2588}".as_bytes()));
         assert!(!is_text(&[0, 1, 2, 3, 0, 0, 200, 201]));
         assert!(!is_text(b""));
-        assert!(!is_text(b"{\"entries\": []}"));
-        assert!(is_text(b"{'loss': 1.8}"));
+        assert!(is_text(b"{\"loss\": 1.8}"));
     }
 }

@@ -10,19 +10,20 @@
 //! group decide something only as far as the group's members are known: that all ranks in the text
 //! agree says nothing about the others.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ddp_doctor_proto::report::Timestamp;
 
+use super::file_names;
 use super::stack_text::{Dump, Part};
-use facts::{EndedHow, Facts, What, Who};
+use facts::{ExitStatus, Facts, Statement, Subject};
 use label::{Label, Line, Written};
 use launcher::Failure;
-use lines::Lines;
+use lines::{Lines, MAX_BYTES};
 use traceback::Traceback;
 
 mod c10d;
@@ -46,6 +47,8 @@ pub use report::Claims;
 
 /// Maximum number of processes that are distinguished in one file.
 const MAX_STREAMS: usize = 65_536;
+/// Maximum memory of tracebacks and stacks that are not complete, of all processes, in bytes.
+const MAX_OPEN_BYTES: usize = 64 << 20;
 /// Maximum depth of the folders of a launcher.
 const MAX_DEPTH: usize = 4;
 /// Beginning of the names of folders for the attempts of torchrun.
@@ -72,7 +75,7 @@ impl Log {
     }
 }
 
-/// Whether a file that begins like this may be a log.
+/// Whether a file that begins like this, decompressed, may be a log.
 #[must_use]
 pub fn is_text(head: &[u8]) -> bool {
     lines::is_text(head)
@@ -88,10 +91,14 @@ pub fn read(path: &Path) -> io::Result<Log> {
     let written = written
         .ok()
         .and_then(|it| it.duration_since(UNIX_EPOCH).ok());
-    let written = Timestamp(written.unwrap_or_default().as_nanos() as u64);
+    // Some file systems keep no times.
+    let written = written.filter(|it| !it.is_zero());
+    let written = written.map_or_else(Timestamp::now, |it| Timestamp(it.as_nanos() as u64));
     let mut reader = Reader {
         facts: Facts::default(),
         streams: HashMap::new(),
+        open_bytes: 0,
+        max_open_bytes: MAX_OPEN_BYTES,
         named: in_path(path),
         written: Written::at(written),
     };
@@ -108,25 +115,85 @@ pub fn read(path: &Path) -> io::Result<Log> {
             }
         }
     }
+    if lines.is_cut() {
+        trouble = Some(format!("only its first {} GiB were read", MAX_BYTES >> 30));
+    }
+    let facts = reader.finish();
+    if facts.is_incomplete {
+        let text = "it reports more failures or stacks than are kept: the earliest failures and \
+                    the latest stacks were dropped";
+        trouble.get_or_insert_with(|| text.into());
+    }
     Ok(Log {
         path: path.to_owned(),
         trouble,
-        facts: reader.finish(),
+        facts,
         written,
     })
 }
 
-/// Files that may be logs in a folder, and in those that torchrun creates in it. Of the attempts that
-/// torchrun keeps apart, only the last one counts.
+/// Files of a folder that may be logs.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// The files to read.
+    pub paths: Vec<PathBuf>,
+    /// Folders of earlier launches of torchrun, whose files are left out.
+    pub earlier: Vec<PathBuf>,
+}
+
+/// Finds files that may be logs in a folder, and in those that torchrun creates in it. Torchrun keeps
+/// launches and their attempts apart. The last attempt counts of the newest launch, and of those that
+/// ran at the same time: each node has a launch of its own.
 #[must_use]
-pub fn find(dir: &Path) -> Vec<PathBuf> {
+pub fn find(dir: &Path) -> Files {
+    let mut files = Files::default();
     let mut found = Vec::new();
     collect(dir, MAX_DEPTH, &mut found);
     found.sort_unstable();
-    let attempt = |path: &PathBuf| numbered(path, ATTEMPT);
-    let last = found.iter().filter_map(attempt).max();
-    found.retain(|path| attempt(path) == last || attempt(path).is_none());
-    found
+    let mut launches: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
+    for path in found {
+        match launch_of(&path) {
+            Some(launch) => launches.entry(launch).or_default().push(path),
+            None => files.paths.push(path),
+        }
+    }
+    let mut times = BTreeMap::new();
+    for (launch, paths) in &mut launches {
+        let attempt = |path: &PathBuf| numbered(path, ATTEMPT);
+        let last = paths.iter().filter_map(attempt).max();
+        paths.retain(|path| attempt(path) == last);
+        times.insert(launch.clone(), period(paths));
+    }
+    let newest = times.values().max_by_key(|(_, end)| *end).copied();
+    for (launch, paths) in launches {
+        let end = times.get(&launch).map(|(_, end)| *end);
+        if end >= newest.map(|(start, _)| start) {
+            files.paths.extend(paths);
+        } else {
+            files.earlier.push(launch);
+        }
+    }
+    files
+}
+
+/// The folder of the launch of torchrun that wrote a file: the one that contains its attempts.
+fn launch_of(path: &Path) -> Option<PathBuf> {
+    let is_attempt = |path: &&Path| {
+        let name = path.file_name().and_then(|it| it.to_str());
+        name.is_some_and(|it| it.starts_with(ATTEMPT))
+    };
+    let attempt = path.ancestors().filter(is_attempt).last()?;
+    attempt.parent().map(Path::to_owned)
+}
+
+/// When the first of these files was created and the last one was written, as far as it is known.
+/// Torchrun creates files when an attempt begins, and adds none to their folders later.
+fn period(paths: &[PathBuf]) -> (SystemTime, SystemTime) {
+    let written = |path: &Path| fs::metadata(path).and_then(|it| it.modified()).ok();
+    let folders = paths.iter().filter_map(|path| written(path.parent()?));
+    let times = paths.iter().filter_map(|path| written(path)).chain(folders);
+    let (start, end) = (times.clone().min(), times.max());
+    (start.unwrap_or(UNIX_EPOCH), end.unwrap_or(UNIX_EPOCH))
 }
 
 fn collect(dir: &Path, depth: usize, found: &mut Vec<PathBuf>) {
@@ -170,26 +237,21 @@ fn numbered(path: &Path, prefix: &str) -> Option<u32> {
     names.find_map(|name| name.strip_prefix(prefix)?.parse().ok())
 }
 
-/// The process that a path names: "rank3.log", or "attempt_0/3/stderr.log" of torchrun, where 3 is
-/// the rank on its node.
+/// The process that a path names: "rank3.log", "`local_rank3.log`", or "attempt_0/3/stderr.log" of
+/// torchrun, where 3 is the rank on its node.
 fn in_path(path: &Path) -> Label {
     let name = path
         .file_name()
         .and_then(|it| it.to_str())
         .unwrap_or_default();
-    let rank = name.to_ascii_lowercase();
-    let rank = rank.match_indices("rank").find_map(|(at, key)| {
-        let rest = &rank[at + key.len()..];
-        let digits = rest.strip_prefix(['_', '-']).unwrap_or(rest);
-        scan::number(digits).and_then(|it| u32::try_from(it).ok())
-    });
+    let stated = file_names::ranks(name);
     let is_output = matches!(name, "stdout.log" | "stderr.log");
     let folder = path.parent().and_then(|it| it.file_name()?.to_str());
     let local = folder.filter(|_| is_output && numbered(path, ATTEMPT).is_some());
     Label {
-        rank: rank.filter(|&it| it < crate::diagnosis::model::MAX_WORLD),
-        local: local.and_then(|it| it.parse().ok()),
-        task: None,
+        rank: stated.global,
+        local: stated.local.or_else(|| scan::rank(local?)),
+        ..Label::default()
     }
 }
 
@@ -205,6 +267,9 @@ struct Stream {
 struct Reader {
     facts: Facts,
     streams: HashMap<Label, Stream>,
+    /// Memory of the tracebacks and stacks that are not complete, in bytes.
+    open_bytes: usize,
+    max_open_bytes: usize,
     /// Process that the path names.
     named: Label,
     written: Written,
@@ -213,66 +278,80 @@ struct Reader {
 impl Reader {
     fn line(&mut self, text: &str) {
         let mut line = Line::of(text, self.written);
-        if line.label == Label::default() {
-            line.label = self.named;
-        }
+        line.label = line.label.or(self.named);
         let at = self.facts.last.max(line.time.unwrap_or_default());
         self.facts.last = at;
         self.facts.name(line.label);
         if !self.streams.contains_key(&line.label) && self.streams.len() >= MAX_STREAMS {
             return;
         }
-        let facts = &mut self.facts;
         let stream = self.streams.entry(line.label).or_default();
-        match stream.dump.part(line.text) {
-            Part::Begin => {
-                stream.flush(line.label, facts);
-                stream.dump.read(line.text);
-                stream.dumped_at = at;
-                return;
-            }
-            Part::Inside => {
-                stream.dump.read(line.text);
-                return;
-            }
-            Part::Foreign if stream.dump.has_threads() => stream.flush(line.label, facts),
-            Part::Foreign => {}
+        let before = stream.bytes();
+        stream.line(&line, at, &mut self.facts);
+        self.open_bytes = self.open_bytes + stream.bytes() - before;
+        if self.open_bytes > self.max_open_bytes {
+            self.flush();
         }
-        launcher::torchrun(&line, at, &mut stream.failure, facts);
-        let _is_known = c10d::read(&line, at, facts)
-            || nccl::read(&line, at, facts)
-            || launcher::slurm(&line, at, facts);
-        stream.traceback.read(&line, at, facts);
     }
 
-    fn finish(mut self) -> Facts {
-        let mut streams: Vec<(Label, Stream)> = self.streams.into_iter().collect();
+    /// Adds what is not complete, as if all processes ended here.
+    fn flush(&mut self) {
+        let mut streams: Vec<(Label, Stream)> = self.streams.drain().collect();
         streams.sort_unstable_by_key(|(label, _)| *label);
         for (label, mut stream) in streams {
             stream.traceback.finish(label, &mut self.facts);
             stream.flush(label, &mut self.facts);
         }
+        self.open_bytes = 0;
+    }
+
+    fn finish(mut self) -> Facts {
+        self.flush();
         self.facts
     }
 }
 
 impl Stream {
+    /// Memory of the traceback and the stacks that are not complete, in bytes.
+    const fn bytes(&self) -> usize {
+        self.traceback.bytes() + self.dump.bytes()
+    }
+
+    fn line(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+        match self.dump.part(line.text) {
+            Part::Begin => {
+                self.flush(line.label, facts);
+                self.dump.read(line.text);
+                self.dumped_at = at;
+                return;
+            }
+            Part::Inside => return self.dump.read(line.text),
+            Part::Foreign if self.dump.has_threads() => self.flush(line.label, facts),
+            Part::Foreign => {}
+        }
+        launcher::torchrun(line, at, &mut self.failure, facts);
+        let _is_known = c10d::read(line, at, facts)
+            || nccl::read(line, at, facts)
+            || launcher::slurm(line, at, facts);
+        self.traceback.read(line, at, facts);
+    }
+
     /// Adds the stacks that were read.
     fn flush(&mut self, label: Label, facts: &mut Facts) {
         let dump = std::mem::take(&mut self.dump);
-        let who = Who {
+        let who = Subject {
             label,
             pid: dump.pid,
-            ..Who::default()
+            ..Subject::default()
         };
         let signal = dump.signal;
         if signal.is_some() {
-            let how = EndedHow {
+            let how = ExitStatus {
                 code: None,
                 signal,
                 for_memory: false,
             };
-            facts.add(who.clone(), self.dumped_at, What::Ended(how));
+            facts.add(who.clone(), self.dumped_at, Statement::Ended(how));
         }
         if let Some(stacks) = dump.stacks(self.dumped_at) {
             facts.add_stacks(who, self.dumped_at, stacks, signal);

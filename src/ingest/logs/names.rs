@@ -1,9 +1,11 @@
 //! Which rank a fact is about.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::facts::{Facts, What, Who};
+use super::facts::{Facts, Statement, Subject};
+use super::label::Worker;
 use crate::diagnosis::model::MAX_WORLD;
 
 /// A name of a process, and its rank; `None`: several ranks have it.
@@ -12,9 +14,10 @@ type Known<K> = BTreeMap<K, Option<u32>>;
 /// The ranks of the names that logs use for processes.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    pids: Known<u32>,
+    pids: Pids,
     locals: Known<u32>,
     tasks: Known<u32>,
+    workers: Known<Worker>,
     /// Number of ranks of the world, if the text states it.
     pub(super) world: Option<u32>,
     /// Host and process id by rank.
@@ -25,12 +28,16 @@ impl Names {
     pub(super) fn of(all: &[&Facts]) -> Self {
         let mut names = Self::default();
         let pairs: BTreeSet<_> = all.iter().flat_map(|facts| &facts.pairs).collect();
-        for &&(local, task, rank) in &pairs {
-            if let Some(local) = local {
+        for label in pairs {
+            let Some(rank) = label.rank else { continue };
+            if let Some(local) = label.local {
                 learn(&mut names.locals, local, rank);
             }
-            if let Some(task) = task {
+            if let Some(task) = label.task {
                 learn(&mut names.tasks, task, rank);
+            }
+            if let Some(worker) = label.worker {
+                learn(&mut names.workers, worker, rank);
             }
         }
         names.expect_tasks_to_be_ranks(all);
@@ -44,7 +51,10 @@ impl Names {
                 continue;
             };
             if let Some(pid) = who.pid {
-                learn(&mut names.pids, pid, rank);
+                names.pids.learn(pid, who.host.as_deref(), rank);
+            }
+            if let Some(worker) = who.label.worker {
+                learn(&mut names.workers, worker, rank);
             }
             let known = names.processes.entry(rank).or_default();
             known.0 = known.0.take().or_else(|| who.host.clone());
@@ -74,30 +84,59 @@ impl Names {
     }
 
     /// The rank that the text itself states.
-    fn explicit(&self, who: &Who, what: &What) -> Option<u32> {
+    fn explicit(&self, who: &Subject, what: &Statement) -> Option<u32> {
         let is_world = !who.group.is_named() || who.group.is_world();
         let is_global = match what {
-            What::Named { of: Some(size) } => Some(*size) == self.world,
+            Statement::Named { of: Some(size) } => Some(*size) == self.world,
             _ => is_world,
         };
         who.label.rank.or(who.rank.filter(|_| is_global))
     }
 
     /// The rank that a fact is about; `None`: the text does not say.
-    pub(super) fn rank(&self, who: &Who, what: Option<&What>) -> Option<u32> {
+    pub(super) fn rank(&self, who: &Subject, what: Option<&Statement>) -> Option<u32> {
         let explicit = match what {
             Some(what) => self.explicit(who, what),
             None => who.label.rank,
         };
         let of = |known: &Known<u32>, name: Option<u32>| *known.get(&name?)?;
         explicit
-            .or_else(|| of(&self.pids, who.pid))
+            .or_else(|| self.pids.rank(who.pid?, who.host.as_deref()))
+            .or_else(|| *self.workers.get(&who.label.worker?)?)
             .or_else(|| of(&self.locals, who.label.local))
             .or_else(|| of(&self.tasks, who.label.task))
     }
 }
 
-fn learn(known: &mut Known<u32>, name: u32, rank: u32) {
+/// Ranks by process id and host; `None`: the host is unknown. Processes of two hosts may have one id.
+#[derive(Debug, Default)]
+struct Pids(BTreeMap<u32, Known<Option<String>>>);
+
+impl Pids {
+    fn learn(&mut self, pid: u32, host: Option<&str>, rank: u32) {
+        let hosts = self.0.entry(pid).or_default();
+        learn(hosts, host.map(short), rank);
+    }
+
+    /// The only rank whose process this may be.
+    fn rank(&self, pid: u32, host: Option<&str>) -> Option<u32> {
+        let host = host.map(short);
+        let fits = |known: &Option<String>| host.is_none() || known.is_none() || *known == host;
+        let ranks = self.0.get(&pid)?.iter();
+        let mut ranks = ranks.filter(|(known, _)| fits(known));
+        let (_, first) = ranks.next()?;
+        ranks.all(|(_, other)| other == first).then_some(*first)?
+    }
+}
+
+/// The name of a host without its domain, which only some lines state.
+fn short(host: &str) -> String {
+    let is_address = host.parse::<IpAddr>().is_ok();
+    let name = host.split('.').next().filter(|_| !is_address);
+    name.unwrap_or(host).to_owned()
+}
+
+fn learn<K: Ord>(known: &mut Known<K>, name: K, rank: u32) {
     let entry = known.entry(name).or_insert(Some(rank));
     *entry = entry.filter(|&other| other == rank);
 }

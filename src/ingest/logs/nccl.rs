@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::facts::{Facts, What, Who};
+use super::facts::{Facts, Statement, Subject};
 use super::label::Line;
-use super::scan::{after, cut, number, small_after, until};
-use crate::diagnosis::model::MAX_WORLD;
+use super::scan::{after, cut, rank, until, world_size_after};
 
 /// Maximum length of a text that is kept.
 const MAX_TEXT: usize = 1024;
@@ -18,47 +17,45 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
     if let Some(rest) = after(text, "Duplicate GPU detected : rank ") {
         duplicate(rest, line, at, facts);
     }
-    let Some((head, said)) = text.split_once(" NCCL ") else {
+    let Some((head, message)) = text.split_once(" NCCL ") else {
         return false;
     };
     let Some(who) = process(head, line) else {
         return false;
     };
-    if let Some(rest) = after(said, " rank ")
-        && let Some(size) = small_after(rest, " nranks ")
-        && let Some(rank) = number(rest).and_then(|it| u32::try_from(it).ok())
-        && rank < size
-        && size <= MAX_WORLD
+    if let Some(rest) = after(message, " rank ")
+        && let Some(size) = world_size_after(rest, " nranks ")
+        && let Some(rank) = rank(rest).filter(|&rank| rank < size)
     {
         facts.worlds.insert(size);
-        let who = Who {
+        let who = Subject {
             rank: Some(rank),
             ..who
         };
-        facts.add(who, at, What::Named { of: Some(size) });
+        facts.add(who, at, Statement::Named { of: Some(size) });
         return true;
     }
     let is_network = ["NET/IB", "Net : ", "socket"];
-    if let Some(warning) = said.strip_prefix("WARN ")
+    if let Some(warning) = message.strip_prefix("WARN ")
         && is_network.iter().any(|it| warning.contains(it))
     {
         let text = Arc::from(cut(warning, MAX_TEXT));
-        facts.add(who, at, What::Network { text });
+        facts.add(who, at, Statement::Network { text });
     }
     true
 }
 
 /// The process in "host:2303:2343 [4]".
-fn process(head: &str, line: &Line<'_>) -> Option<Who> {
+fn process(head: &str, line: &Line<'_>) -> Option<Subject> {
     let head = until(head, &[' ']);
     let mut parts = head.rsplitn(3, ':');
     let (tid, pid, host) = (parts.next()?, parts.next()?, parts.next()?);
     let _: u32 = tid.parse().ok()?;
-    Some(Who {
+    Some(Subject {
         label: line.label,
         pid: Some(pid.parse().ok()?),
         host: Some(cut(host, 256).into()),
-        ..Who::default()
+        ..Subject::default()
     })
 }
 
@@ -68,17 +65,14 @@ fn duplicate(rest: &str, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         return;
     };
     let device: Arc<str> = cut(until(device, &[' ']), 64).into();
-    let ranks = [number(rest), after(rest, "and rank ").and_then(number)];
+    let ranks = [rank(rest), after(rest, "and rank ").and_then(rank)];
     for rank in ranks.into_iter().flatten() {
-        let Some(rank) = u32::try_from(rank).ok().filter(|&it| it < MAX_WORLD) else {
-            continue;
-        };
-        let who = Who {
+        let who = Subject {
             rank: Some(rank),
             host: process(line.text, line).and_then(|it| it.host),
-            ..Who::default()
+            ..Subject::default()
         };
         let device = Arc::clone(&device);
-        facts.add(who, at, What::Uses { device });
+        facts.add(who, at, Statement::Uses { device });
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::facts::{EndedHow, GroupName};
+use super::facts::{ExitStatus, GroupName};
 use crate::diagnosis::event::Stacks;
 
 /// What is known of a rank.
@@ -19,7 +19,7 @@ pub(super) struct Rank {
     /// A collective that PyTorch compared with those of others.
     pub(super) runs: Option<Waiting>,
     pub(super) raised: Vec<Raised>,
-    pub(super) ended: Option<(Timestamp, EndedHow)>,
+    pub(super) ended: Option<(Timestamp, ExitStatus)>,
     pub(super) device: Option<Arc<str>>,
     /// Number of parameters of its model.
     pub(super) parameters: Option<(Timestamp, u64)>,

@@ -7,7 +7,7 @@ use super::Log;
 use super::groups::{UNNAMED, UNNUMBERED};
 
 /// What a report may claim.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Claims {
     /// The evidence is text.
     is_text: bool,

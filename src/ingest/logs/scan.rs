@@ -1,5 +1,8 @@
 //! Small scanners of text.
 
+use crate::diagnosis::model::MAX_WORLD;
+pub(super) use crate::evidence::decode::cut;
+
 /// What follows `key` in `text`.
 pub(super) fn after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.split_once(key).map(|(_, rest)| rest)
@@ -9,6 +12,17 @@ pub(super) fn after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 pub(super) fn number(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     text[..digits].parse().ok()
+}
+
+/// The rank at the beginning of `text`; `None` if it is no possible one.
+pub(super) fn rank(text: &str) -> Option<u32> {
+    let rank = u32::try_from(number(text)?).ok()?;
+    (rank < MAX_WORLD).then_some(rank)
+}
+
+/// The world size that follows `key`; `None` if it is no possible one.
+pub(super) fn world_size_after(text: &str, key: &str) -> Option<u32> {
+    small_after(text, key).filter(|size| (1..=MAX_WORLD).contains(size))
 }
 
 /// The number that follows `key`.
@@ -24,13 +38,4 @@ pub(super) fn small_after(text: &str, key: &str) -> Option<u32> {
 /// The part of `text` before the first of `ends`.
 pub(super) fn until<'a>(text: &'a str, ends: &[char]) -> &'a str {
     text.split(ends).next().unwrap_or(text)
-}
-
-/// A text of at most `bytes` bytes.
-pub(super) fn cut(text: &str, bytes: usize) -> &str {
-    let mut end = text.len().min(bytes);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::events::{Job, process, were};
-use super::facts::What;
+use super::events::{Job, Topic, process, were};
+use super::facts::Statement;
 use super::groups::UNNUMBERED;
 use super::{before, events};
 use crate::diagnosis::event::{Call, CallId, Event, ThreadId};
@@ -53,43 +53,43 @@ pub(super) fn is_about_a_wait(text: &str) -> bool {
 }
 
 /// For how long the wait that a fact states lasted.
-pub(super) const fn waited_ms(what: &What) -> u64 {
+pub(super) const fn waited_ms(what: &Statement) -> u64 {
     match what {
-        What::Joins { waited_ms, .. }
-        | What::MissesAddress { waited_ms, .. }
-        | What::MissesAtBarrier { waited_ms, .. } => *waited_ms,
+        Statement::Joins { waited_ms, .. }
+        | Statement::MissesAddress { waited_ms, .. }
+        | Statement::MissesAtBarrier { waited_ms, .. } => *waited_ms,
         _ => 0,
     }
 }
 
 impl Joins {
     /// Takes a fact; `rank`: the rank that states it, if that is known.
-    pub(super) fn take(&mut self, rank: Option<u32>, what: &What, at: Timestamp) {
+    pub(super) fn take(&mut self, rank: Option<u32>, what: &Statement, at: Timestamp) {
         let lasted = Duration::from_millis(waited_ms(what));
         let wait = Wait {
             since: before(at, lasted),
             lasted,
         };
         match what {
-            What::Joins {
+            Statement::Joins {
                 world_size, joined, ..
             } => {
                 let joined = self.counted.map_or(*joined, |known| known.1.max(*joined));
                 self.counted = Some((*world_size, joined));
                 self.waiting.extend(rank.map(|rank| (rank, wait)));
             }
-            What::Clients { expected, joined } => self.clients = Some((*expected, *joined)),
-            What::MissesAddress { of, .. } => {
+            Statement::Clients { expected, joined } => self.clients = Some((*expected, *joined)),
+            Statement::MissesAddress { of, .. } => {
                 self.addresses.insert(*of);
                 self.waiting.extend(rank.map(|rank| (rank, wait)));
             }
-            What::MissesAtBarrier { ranks, .. } => {
+            Statement::MissesAtBarrier { ranks, .. } => {
                 // Only the first rank of a group names others.
                 let first = rank.filter(|it| !ranks.contains(it));
                 self.barriers
                     .extend(first.map(|it| (it, (ranks.clone(), wait))));
             }
-            What::WatchdogStuck { seconds } => {
+            Statement::WatchdogStuck { seconds } => {
                 self.notes.push(format!(
                     "the watchdog of a rank that the text does not identify was blocked for {seconds} s"
                 ));
@@ -152,7 +152,7 @@ pub(super) fn joins(job: &mut Job) {
             } else {
                 "the text does not name all of those that joined"
             };
-            job.note(format!(
+            job.note(Topic::Startup, format!(
                 "{} waiting for the world to form when {joined} of {size} workers had joined: {why}",
                 were(&ranks)
             ));
@@ -168,7 +168,7 @@ pub(super) fn joins(job: &mut Job) {
     } else if !came.is_empty() {
         let (ranks, missing): (Vec<u32>, Vec<u32>) =
             (came.into_iter().collect(), missing.into_iter().collect());
-        job.note(format!(
+        job.note(Topic::Startup, format!(
             "{} waiting for the address of {}; the text does not say which other ranks had joined",
             were(&ranks),
             Ranks(&missing)

@@ -1,5 +1,7 @@
 use std::io::Write;
 
+use ddp_doctor_proto::report::Where;
+
 use super::*;
 use crate::diagnosis::event::Event;
 
@@ -58,7 +60,7 @@ fn local_rank_of_several_nodes_is_no_rank() {
 }
 
 #[test]
-fn interleaved_tracebacks_of_labelled_ranks_are_told_apart() {
+fn interleaved_tracebacks_are_separated_by_their_labels() {
     let text = "[rank1]: Traceback (most recent call last):\n\
                 [rank0]: Traceback (most recent call last):\n\
                 [rank1]:   File \"a.py\", line 7, in f\n\
@@ -103,8 +105,171 @@ fn last_attempt_of_torchrun_is_read() {
             fs::write(folder.join("stderr.log"), "x").unwrap();
         }
     }
-    let found = find(dir.path());
+    let found = find(dir.path()).paths;
     let is_last = |path: &PathBuf| path.to_string_lossy().contains("attempt_1");
     assert!(found.len() == 2 && found.iter().all(is_last), "{found:?}");
     assert_eq!(in_path(&found[1]).local, Some(1));
+}
+
+#[test]
+fn newest_launch_and_those_at_its_time_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    // Two nodes share a folder. The first launch had more attempts.
+    for (launch, attempts, written) in [
+        ("none_a", 3, 1_000),
+        ("none_b", 1, 9_000),
+        ("none_c", 2, 9_100),
+    ] {
+        for attempt in 0..attempts {
+            let folder = dir.path().join(format!("{launch}/attempt_{attempt}/0"));
+            fs::create_dir_all(&folder).unwrap();
+            let file = fs::File::create(folder.join("stderr.log")).unwrap();
+            let time = UNIX_EPOCH + Duration::from_secs(written);
+            file.set_modified(time).unwrap();
+            let begin = fs::File::open(&folder).unwrap();
+            begin.set_modified(time - Duration::from_secs(500)).unwrap();
+        }
+    }
+    fs::write(dir.path().join("job.out"), "x").unwrap();
+    let found = find(dir.path());
+    assert_eq!(found.earlier, [dir.path().join("none_a")]);
+    let expected = [
+        "job.out",
+        "none_b/attempt_0/0/stderr.log",
+        "none_c/attempt_1/0/stderr.log",
+    ];
+    assert_eq!(found.paths, expected.map(|it| dir.path().join(it)));
+}
+
+#[test]
+fn rank_that_cannot_exist_is_no_rank() {
+    for text in [
+        "Parameters which did not receive grad for rank 4000000000: w",
+        "Parameter indices which did not receive grad for rank 4294967295: 0",
+        "Rank 4294967295 failed to pass monitoredBarrier in 1000 ms",
+        "[Rank 4294967297] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=1)",
+        "Detected mismatch between collectives on ranks. Rank 3000000000 is running collective: CollectiveFingerPrint(OpType=BARRIER), but Rank 4000000000 is running collective: CollectiveFingerPrint(OpType=ALLREDUCE)",
+        "wait timeout after 1ms, keys: /default_pg/0//cpu//0/4294967295",
+        "DDP expects same model across all ranks, but Rank 4294967295 has 3 params, while rank 4000000000 has inconsistent 2 params.",
+        "store based barrier (rank: 4294967295, world_size=2, worker_count=1, timeout=0:30:00) Timed out",
+    ] {
+        let known = ranks(log("a.log", text));
+        assert!(known.iter().all(Option::is_none), "{text}: {known:?}");
+    }
+}
+
+#[test]
+fn local_rank_in_the_file_name_is_no_global_one() {
+    let known = |name: &str| ranks(log(name, RAISES));
+    assert_eq!(known("local_rank0.log"), [None]);
+    assert_eq!(known("node_rank3.log"), [None]);
+}
+
+#[test]
+fn path_completes_the_labels_of_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("run/attempt_0/3");
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("stderr.log");
+    fs::write(&path, format!("[rank11]: loading\n{RAISES}")).unwrap();
+    let log = read(&path).unwrap();
+    assert_eq!(ranks(log), [Some(11)]);
+    let (_, notes) = texts(read(&path).unwrap());
+    assert_eq!(notes, ["rank 11 logged an exception: KeyError: 'x'"]);
+}
+
+#[test]
+fn process_of_two_hosts_with_one_id_is_ambiguous() {
+    let named = |host: &str, rank: u32| {
+        format!("{host}:70:71 [0] NCCL INFO comm 0x1 rank {rank} nranks 2 - Init COMPLETE\n")
+    };
+    let warns = "b:70:72 [0] x.cc:7 NCCL WARN NET/IB : failed\n";
+    let text = named("a", 0) + &named("b", 1) + warns;
+    let (_, notes) = texts(log("a.log", &text));
+    assert_eq!(notes, ["NCCL reported on rank 1: NET/IB : failed"]);
+    let stacks = "Process 70: python a.py\nThread 70 (idle): \"MainThread\"\n    f (a.py:3)\n";
+    let (_, notes) = texts(log("a.log", &(text + stacks)));
+    assert!(notes[1].contains("the text does not identify"), "{notes:?}");
+}
+
+#[test]
+fn ray_workers_are_identified_by_their_labels() {
+    let prefix = "(RayTrainWorker pid=41, ip=10.0.0.7) ";
+    let raises = RAISES.lines().map(|line| format!("{prefix}{line}\n"));
+    let text = format!(
+        "{prefix}[rank5]: x\n(RayTrainWorker pid=41) [rank1]: x\n{}",
+        raises.collect::<String>()
+    );
+    let (_, notes) = texts(log("a.log", &text));
+    assert_eq!(notes, ["rank 5 logged an exception: KeyError: 'x'"]);
+}
+
+#[test]
+fn notes_on_one_subject_do_not_hide_others() {
+    let mut text = String::new();
+    for at in 0..9 {
+        text += &format!("h:1:2 [0] NCCL WARN NET/IB : error {at}\n");
+    }
+    text += "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T12:00:00 DUE TO TIME LIMIT ***\n";
+    let (_, notes) = texts(log("a.log", &text));
+    let is_network = |it: &&String| it.contains("NET/IB");
+    assert_eq!(notes.iter().filter(is_network).count(), 4, "{notes:?}");
+    assert!(notes[4].contains("TIME LIMIT"), "{notes:?}");
+}
+
+#[test]
+fn log_line_between_frames_is_no_exception() {
+    let text = "Traceback (most recent call last):\n  File \"a.py\", line 7, in f\nINFO:root:step 12\n\
+                WARNING: slow\n    g()\nKeyError: 'x'\n";
+    let labelled: String = text.lines().map(|it| format!("[rank1]: {it}\n")).collect();
+    assert_eq!(texts(log("a.log", &labelled)).0, ["KeyError: 'x' @7"]);
+}
+
+/// Functions of the frames of all threads of the only process, outermost thread first.
+fn functions(text: &str) -> Vec<Vec<String>> {
+    let events = evidence(&[log("rank0.log", text)]).events.into_iter();
+    let mut stacks = events.filter_map(|event| match event {
+        Event::Stacks { stacks, .. } => Some(stacks),
+        _ => None,
+    });
+    let stacks = stacks.next().unwrap();
+    let names = |frames: &[Where]| frames.iter().map(|it| it.function.clone()).collect();
+    stacks.threads.iter().map(|it| names(&it.python)).collect()
+}
+
+#[test]
+fn indented_lines_do_not_end_stacks() {
+    let native = "Process 7: python a.py\nPython v3.11.9\nThread 7 (idle): \"MainThread\"\n\
+                  \x20   __poll (libc.so.6)\n    clone (clone.S:81)\n    wait (a.py:5)\n\
+                  \x20       Arguments:\n            self: f (b.py:3)\n    main (a.py:9)\n";
+    assert_eq!(functions(native), [["wait", "main"]]);
+    let fault = "Timeout (0:01:00)!\nThread 0x00007f01 [worker] (most recent call first):\n\
+                 \x20 File \"a.py\", line 3 in run\n\n\
+                 Current thread 0x00007f02 [MainThread] (most recent call first):\n\
+                 \x20 Garbage-collecting\n  File \"a.py\", line 5 in step\n  File \"a.py\", line 9 in <module>\n";
+    let fault: String = fault.lines().map(|it| format!("[rank0]: {it}\n")).collect();
+    assert_eq!(functions(&fault), [vec!["step", "<module>"], vec!["run"]]);
+}
+
+#[test]
+fn memory_of_incomplete_tracebacks_is_limited() {
+    let mut reader = Reader {
+        facts: Facts::default(),
+        streams: HashMap::new(),
+        open_bytes: 0,
+        max_open_bytes: 64 << 10,
+        named: Label::default(),
+        written: Written::at(Timestamp::now()),
+    };
+    let frame = "  File \"/job/train.py\", line 7, in step";
+    for rank in 0..200 {
+        reader.line(&format!("[rank{rank}]: Traceback (most recent call last):"));
+        for _ in 0..10 {
+            reader.line(&format!("[rank{rank}]: {frame}"));
+        }
+        let kept = reader.streams.values().map(Stream::bytes).sum::<usize>();
+        assert_eq!(kept, reader.open_bytes);
+        assert!(kept <= reader.max_open_bytes);
+    }
+    assert!(reader.streams.len() < 200);
 }

@@ -2,10 +2,10 @@
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::facts::{Facts, What, Who};
+use super::facts::{Facts, Statement, Subject};
 use super::label::{Label, Line};
 use super::scan::cut;
-use crate::ingest::stack_text::{python_frame, users_line};
+use crate::ingest::stack_text::{frame_bytes, python_frame, users_line};
 
 /// Maximum number of frames kept of a traceback; the outermost ones are dropped.
 const MAX_FRAMES: usize = 128;
@@ -24,6 +24,8 @@ const THROWN: &str = "watchdog thread terminated with exception: ";
 pub(super) struct Traceback {
     /// Frames, outermost first.
     frames: Vec<Where>,
+    /// Memory of the frames, in bytes.
+    bytes: usize,
     is_open: bool,
     is_own_rank: bool,
     /// The exception and the number of its lines.
@@ -35,6 +37,11 @@ pub(super) struct Traceback {
 }
 
 impl Traceback {
+    /// Memory of the frames so far, in bytes.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Reads one line of a process. Returns whether it belongs to a traceback.
     pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
         let text = line.text;
@@ -46,6 +53,7 @@ impl Traceback {
             if !self.text.is_empty() || self.cause.is_none() {
                 self.finish(line.label, facts);
             }
+            self.bytes -= size_of_frames(&self.frames);
             self.frames.clear();
             self.is_open = true;
             self.is_own_rank = line.is_own_rank;
@@ -63,9 +71,11 @@ impl Traceback {
         }
         if self.is_open {
             if let Some(frame) = python_frame(text) {
+                self.bytes += frame_bytes(&frame);
                 self.frames.push(frame);
                 if self.frames.len() > 2 * MAX_FRAMES {
-                    self.frames.drain(..MAX_FRAMES);
+                    let dropped: Vec<Where> = self.frames.drain(..MAX_FRAMES).collect();
+                    self.bytes -= size_of_frames(&dropped);
                 }
                 return true;
             }
@@ -91,6 +101,8 @@ impl Traceback {
                 std::mem::take(&mut self.frames),
             );
             self.cause = is_cause.then(|| self.cause.take().unwrap_or(before));
+            let kept = self.cause.as_ref().map(|(_, frames)| frames);
+            self.bytes = kept.map_or(0, |frames| size_of_frames(frames));
             self.lines = 0;
             return true;
         }
@@ -145,28 +157,35 @@ impl Traceback {
             return;
         }
         let innermost: Vec<Where> = frames.into_iter().rev().collect();
-        let what = What::Raised {
+        let what = Statement::Raised {
             text: reason_first(&without_module(cut(&text, MAX_TEXT))).into(),
             place: users_line(innermost),
             uncaught,
             by_launcher,
         };
-        let who = Who {
+        let who = Subject {
             label,
-            ..Who::default()
+            ..Subject::default()
         };
         facts.add(who, at, what);
     }
 }
 
-/// Whether a line states an exception: "KeyError: 'a'", "torch.distributed.DistStoreError: …".
+fn size_of_frames(frames: &[Where]) -> usize {
+    frames.iter().map(frame_bytes).sum()
+}
+
+/// Whether a line states an exception: "KeyError: 'a'", "torch.distributed.DistStoreError: …", but
+/// not "INFO:root:step 12".
 fn is_exception(text: &str) -> bool {
-    let name = text.split(':').next().unwrap_or_default();
+    let (name, message) = text.split_once(':').unwrap_or((text, ""));
     let is_name = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '.');
     let class = name.rsplit('.').next().unwrap_or_default();
     name.len() <= 128
         && name.chars().all(is_name)
         && class.starts_with(|it: char| it.is_ascii_uppercase())
+        && class.contains(|it: char| it.is_ascii_lowercase())
+        && (message.is_empty() || message.starts_with(' '))
 }
 
 /// "torch.cuda.OutOfMemoryError: x" as "`OutOfMemoryError`: x", which is how ranks report it.

@@ -1,5 +1,6 @@
 //! Stacks as text: of `py-spy dump` and of Python's `faulthandler`.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
@@ -52,6 +53,7 @@ pub struct Dump {
     /// Signal that ended the process, from a "Fatal Python error".
     pub signal: Option<i32>,
     threads: Vec<ThreadStack>,
+    bytes: usize,
 }
 
 /// What a line was to a dump.
@@ -72,15 +74,21 @@ impl Dump {
         !self.threads.is_empty()
     }
 
+    /// Memory of the threads so far, in bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// What a line is to this dump.
     #[must_use]
     pub fn part(&self, line: &str) -> Part {
         if process(line).is_some() || fatal(line).is_some() || line.starts_with("Timeout (") {
             return Part::Begin;
         }
-        let inside = thread(line).is_some()
-            || !self.threads.is_empty()
-                && (spy_frame(line).is_some() || fault_frame(line).is_some());
+        // Dumps also contain native frames, local variables and remarks: all are indented.
+        let continues = line.starts_with("  ") || line.is_empty();
+        let inside = thread(line).is_some() || self.has_threads() && continues;
         if inside { Part::Inside } else { Part::Foreign }
     }
 
@@ -92,6 +100,7 @@ impl Dump {
             self.signal = Some(signal);
         } else if let Some((tid, name, state)) = thread(line) {
             if self.threads.len() < MAX_THREADS {
+                self.bytes += size_of::<ThreadStack>() + name.len();
                 self.threads.push(ThreadStack {
                     tid,
                     name: name.into(),
@@ -103,6 +112,7 @@ impl Dump {
             && let Some(frame) = spy_frame(line).or_else(|| fault_frame(line))
             && thread.python.len() < MAX_FRAMES
         {
+            self.bytes += frame_bytes(&frame);
             thread.python.push(frame);
         }
     }
@@ -128,6 +138,12 @@ impl Dump {
     }
 }
 
+/// Memory of a frame, in bytes.
+#[must_use]
+pub fn frame_bytes(frame: &Where) -> usize {
+    size_of::<Where>() + frame.file.len() + frame.function.len()
+}
+
 /// The process id in "Process 307: python train.py".
 fn process(line: &str) -> Option<u32> {
     let (pid, rest) = line.strip_prefix("Process ")?.split_once(": ")?;
@@ -148,8 +164,8 @@ fn fatal(line: &str) -> Option<i32> {
     signals.find_map(|(words, signal)| error.starts_with(words).then_some(signal))
 }
 
-/// The thread in "Thread 42 (idle): "MainThread"", "Thread 0x7f2e (most recent call first):" or
-/// "Current thread 0x7f2e …".
+/// The thread in "Thread 42 (idle): "MainThread"", "Thread 0x7f2e (most recent call first):",
+/// "Current thread 0x7f2e …" or, since Python 3.14, "Thread 0x7f2e [name] (most …".
 fn thread(line: &str) -> Option<(u32, &str, Option<char>)> {
     let rest = line
         .strip_prefix("Thread ")
@@ -160,6 +176,8 @@ fn thread(line: &str) -> Option<(u32, &str, Option<char>)> {
         Some(hex) => u64::from_str_radix(hex, 16).ok()? as u32,
         None => id.parse().ok()?,
     };
+    let named = rest.strip_prefix('[').and_then(|it| it.rsplit_once("] "));
+    let (label, rest) = named.unwrap_or(("", rest));
     let (state, rest) = rest.strip_prefix('(')?.split_once(')')?;
     let state = match state.split('+').next()? {
         "idle" => Some('S'),
@@ -167,20 +185,36 @@ fn thread(line: &str) -> Option<(u32, &str, Option<char>)> {
         _ if state.starts_with("most recent call first") || state.starts_with("active") => None,
         _ => return None,
     };
-    let name = rest.trim_start_matches(':').trim().trim_matches('"');
+    let name = match label {
+        "" => rest.trim_start_matches(':').trim().trim_matches('"'),
+        label => label,
+    };
     Some((id, cut(name), state))
 }
 
-/// The frame in "    wait (threading.py:331)".
+/// The frame in "    wait (threading.py:331)". Native frames are none, and variables, which
+/// `py-spy dump --locals` prints, are indented further.
 fn spy_frame(line: &str) -> Option<Where> {
     let inner = line.strip_prefix("    ")?;
     let (function, place) = inner.trim_end().strip_suffix(')')?.rsplit_once(" (")?;
     let (file, number) = place.rsplit_once(':')?;
+    if inner.starts_with(' ') || is_native(file) {
+        return None;
+    }
     Some(Where {
         file: in_folder(cut(file)),
         line: number.parse().ok()?,
         function: cut(function).into(),
     })
+}
+
+/// Whether a file is the source of native code.
+fn is_native(file: &str) -> bool {
+    let suffix = Path::new(file).extension().and_then(|it| it.to_str());
+    let native = [
+        "c", "cc", "cpp", "cu", "cuh", "cxx", "h", "hpp", "rs", "s", "S",
+    ];
+    suffix.is_some_and(|it| native.contains(&it))
 }
 
 /// The path of a file that py-spy prints relative to a folder of the interpreter.
@@ -236,9 +270,5 @@ pub fn users_line(frames: Vec<Where>) -> Option<Where> {
 }
 
 fn cut(text: &str) -> &str {
-    let mut end = text.len().min(MAX_NAME);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
+    crate::evidence::decode::cut(text, MAX_NAME)
 }
