@@ -3,8 +3,8 @@
 //! Calls of a group meet by sequence number. Whether two calls can be one collective is decided
 //! here, by the rules of each operation. Unknown attributes match everything.
 
-use ddp_doctor_proto::Op;
 use ddp_doctor_proto::vocabulary::Direction;
+use ddp_doctor_proto::{DType, Op, ReduceOp};
 
 use crate::evidence::event::Call;
 
@@ -23,59 +23,87 @@ pub enum Mismatch {
     Root,
 }
 
+/// The part of a call that its peers must agree on. Unknown attributes are `None` or unspecified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signature {
+    op: Op,
+    size: Option<u64>,
+    dtype: DType,
+    reduce_op: ReduceOp,
+    /// As reported by the layer below.
+    reduce_op_beneath: Option<ReduceOp>,
+    root: Option<u32>,
+}
+
+impl Signature {
+    /// The signature of a call.
+    #[must_use]
+    pub fn of(call: &Call) -> Self {
+        Self {
+            op: call.op,
+            size: size(call),
+            dtype: call.dtype,
+            reduce_op: call.reduce_op,
+            reduce_op_beneath: call.reduce_op_beneath(),
+            root: call.root,
+        }
+    }
+
+    /// The first disagreement with the signature of another call.
+    #[must_use]
+    pub fn compare(&self, other: &Self) -> Option<Mismatch> {
+        if self.op == Op::Unspecified || other.op == Op::Unspecified {
+            return None;
+        }
+        if self.op != other.op {
+            return Some(Mismatch::Op);
+        }
+        let op = self.op;
+        let counts = |mismatch: &Mismatch| match mismatch {
+            Mismatch::Op | Mismatch::Size => true,
+            Mismatch::DType => carries_data(op),
+            Mismatch::ReduceOp => op.reduces(),
+            Mismatch::Root => op.is_rooted(),
+        };
+        self.differences(other).into_iter().find(counts)
+    }
+
+    /// All disagreements with the signature of another call.
+    fn differences(&self, other: &Self) -> Vec<Mismatch> {
+        let pairs = [
+            (Mismatch::Op, differ(self.op.name(), other.op.name())),
+            (Mismatch::Size, differ(self.size, other.size)),
+            (
+                Mismatch::DType,
+                differ(self.dtype.name(), other.dtype.name()),
+            ),
+            (Mismatch::ReduceOp, self.reduces_otherwise(other)),
+            (Mismatch::Root, differ(self.root, other.root)),
+        ];
+        let differing = pairs.into_iter().filter(|(_, differ)| *differ);
+        differing.map(|(mismatch, _)| mismatch).collect()
+    }
+
+    /// Compares operators reported by one layer: layers may name the same reduction differently.
+    fn reduces_otherwise(&self, other: &Self) -> bool {
+        let beneath = |it: &Self| it.reduce_op_beneath.and_then(ReduceOp::name);
+        match (self.reduce_op.name(), other.reduce_op.name()) {
+            (Some(a), Some(b)) => a != b,
+            _ => differ(beneath(self), beneath(other)),
+        }
+    }
+}
+
 /// The first disagreement of two calls that met at one sequence number of a group.
 #[must_use]
 pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
-    if a.op == Op::Unspecified || b.op == Op::Unspecified {
-        return None;
-    }
-    if a.op != b.op {
-        return Some(Mismatch::Op);
-    }
-    if differ(size(a), size(b)) {
-        return Some(Mismatch::Size);
-    }
-    if differ(a.dtype.name(), b.dtype.name()) && carries_data(a.op) {
-        return Some(Mismatch::DType);
-    }
-    if reduce_ops_differ(a, b) && a.op.reduces() {
-        return Some(Mismatch::ReduceOp);
-    }
-    if differ(a.root, b.root) && a.op.is_rooted() {
-        return Some(Mismatch::Root);
-    }
-    None
-}
-
-/// Compares operators reported by one layer: layers may name the same reduction differently.
-fn reduce_ops_differ(a: &Call, b: &Call) -> bool {
-    let beneath = |call: &Call| call.reduce_op_beneath().and_then(|it| it.name());
-    match (a.reduce_op.name(), b.reduce_op.name()) {
-        (Some(a), Some(b)) => a != b,
-        _ => differ(beneath(a), beneath(b)),
-    }
+    Signature::of(a).compare(&Signature::of(b))
 }
 
 /// All disagreements of two calls.
 #[must_use]
 pub fn differences(a: &Call, b: &Call) -> Vec<Mismatch> {
-    let mut found = Vec::new();
-    if differ(a.op.name(), b.op.name()) {
-        found.push(Mismatch::Op);
-    }
-    if differ(size(a), size(b)) {
-        found.push(Mismatch::Size);
-    }
-    if differ(a.dtype.name(), b.dtype.name()) {
-        found.push(Mismatch::DType);
-    }
-    if reduce_ops_differ(a, b) {
-        found.push(Mismatch::ReduceOp);
-    }
-    if differ(a.root, b.root) {
-        found.push(Mismatch::Root);
-    }
-    found
+    Signature::of(a).differences(&Signature::of(b))
 }
 
 /// The number of elements that must be equal on all ranks, if the operation has one.

@@ -8,7 +8,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::align::{self, Mismatch};
+use crate::evidence::align::{self, Mismatch, Signature};
 use crate::evidence::backends;
 use crate::evidence::event::{Call, GroupInfo, ProcessId};
 use crate::model::arrivals::{Averaged, Encounter};
@@ -55,6 +55,8 @@ pub struct Group {
     /// Collectives that every member has entered and may still wait for. Only the latest ones:
     /// waits for most asynchronous calls are never recorded.
     pub entered: BTreeMap<u64, Join>,
+    /// A member that had not made the call which was checked last.
+    behind: u32,
     /// First sequence number at which calls met that cannot match.
     pub diverged: Option<u64>,
     /// Latest sequence numbers far after the first divergence at which every member arrived and
@@ -134,6 +136,10 @@ pub struct Join {
     pub mismatched_at: Option<Timestamp>,
     /// Time and rank of the last arrival.
     pub last: (Timestamp, u32),
+    /// Different signatures of the calls, each with the time of its first call.
+    signatures: Vec<(Signature, Timestamp)>,
+    /// Once every member has entered it: a rank whose call is still expected to change.
+    pub(super) pending: Option<u32>,
 }
 
 /// One rank's call in a join.
@@ -179,6 +185,7 @@ impl Group {
             members: BTreeMap::new(),
             joins: BTreeMap::new(),
             entered: BTreeMap::new(),
+            behind: 0,
             diverged: None,
             diverged_again: VecDeque::new(),
             history: History::default(),
@@ -292,15 +299,11 @@ impl Group {
             return Vec::new();
         }
         let join = self.joins.entry(seq).or_default();
-        join.meet(rank, call);
-        join.last = join.last.max((call.at, rank));
-        join.calls.insert(
-            rank,
-            JoinedCall {
-                position,
-                ..JoinedCall::new(call)
-            },
-        );
+        let joined = JoinedCall {
+            position,
+            ..JoinedCall::new(call)
+        };
+        join.add(rank, joined);
         if join.mismatch.is_some() {
             self.diverged = Some(self.diverged.map_or(seq, |at| at.min(seq)));
         }
@@ -313,7 +316,7 @@ impl Group {
         if seq == 0 {
             return Vec::new();
         }
-        let everybody = self.is_fully_seen() && self.members.values().all(|m| m.issued >= seq);
+        let everybody = self.is_fully_seen() && self.is_made_by_all(seq);
         let join = self.joins.get(&seq);
         let agreed = join.is_none_or(|join| join.mismatch.is_none());
         let diverged = self.diverged.filter(|&at| at <= seq);
@@ -372,14 +375,20 @@ impl Group {
         Vec::new()
     }
 
+    /// Whether every observed member has made its call at `seq`.
+    fn is_made_by_all(&mut self, seq: u64) -> bool {
+        let behind = first_from(&self.members, self.behind, |member| member.issued < seq);
+        self.behind = behind.unwrap_or(self.behind);
+        behind.is_none()
+    }
+
     /// Keeps a collective that every member has entered, if a wait for it may still be recorded.
     fn enter(&mut self, seq: u64, join: Join) {
-        let told = self.is_told_beneath();
-        let no_more = |it: &JoinedCall| !it.is_expected(told);
-        if join.mismatch.is_some() || join.calls.values().all(no_more) {
+        if join.mismatch.is_some() {
             return;
         }
         self.entered.insert(seq, join);
+        self.leave_if_done(seq);
         let (least, most) = KEPT_ENTERED;
         let kept = (KEPT_CALLS / self.info.key.members.len().max(1)).clamp(least, most);
         if self.entered.len() > kept {
@@ -474,7 +483,58 @@ fn longest(
     })
 }
 
+/// The first key from `start` on whose value fits; after the last key the search begins anew.
+///
+/// As the start, the result of the last search avoids checking all ranks for each event.
+pub(super) fn first_from<V>(
+    values: &BTreeMap<u32, V>,
+    start: u32,
+    fits: impl Fn(&V) -> bool,
+) -> Option<u32> {
+    let mut ordered = values.range(start..).chain(values.range(..start));
+    ordered.find(|(_, value)| fits(value)).map(|(&key, _)| key)
+}
+
+/// Adds a signature of a call at this time.
+fn note(signatures: &mut Vec<(Signature, Timestamp)>, signature: Signature, at: Timestamp) {
+    match signatures.iter_mut().find(|(known, _)| *known == signature) {
+        Some((_, first_at)) => *first_at = at.min(*first_at),
+        None => signatures.push((signature, at)),
+    }
+}
+
 impl Join {
+    /// Adds the call of a rank, or replaces it.
+    fn add(&mut self, rank: u32, joined: JoinedCall) {
+        if self.calls.remove(&rank).is_some() {
+            self.signatures.clear();
+            for other in self.calls.values() {
+                note(
+                    &mut self.signatures,
+                    Signature::of(&other.call),
+                    other.call.at,
+                );
+            }
+        }
+        self.meet(&joined.call);
+        self.last = self.last.max((joined.call.at, rank));
+        self.calls.insert(rank, joined);
+    }
+
+    /// Compares a call with the other calls. Only different signatures are compared: most
+    /// collectives have one.
+    pub(super) fn meet(&mut self, call: &Call) {
+        let signature = Signature::of(call);
+        for (other, first_at) in &self.signatures {
+            if let Some(mismatch) = signature.compare(other) {
+                self.mismatch = Some(self.mismatch.map_or(mismatch, |known| known.min(mismatch)));
+                let met = call.at.max(*first_at);
+                self.mismatched_at = Some(self.mismatched_at.map_or(met, |at| at.min(met)));
+            }
+        }
+        note(&mut self.signatures, signature, call.at);
+    }
+
     /// Time of the last arrival.
     #[must_use]
     pub const fn last_at(&self) -> Timestamp {

@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::evidence::align;
 use crate::evidence::event::{Beneath, Call};
-use crate::model::group::{Group, Join, JoinedCall};
+use crate::model::group::{Group, JoinedCall, first_from};
 
 impl Group {
     /// Adds the contents of a member's call. Returns the call with them; `None` if the call is not
@@ -28,7 +27,7 @@ impl Group {
         let joined = join.calls.get_mut(&rank)?;
         let call = Arc::new(joined.call.made_of(beneath));
         joined.call = Arc::clone(&call);
-        join.meet(rank, &call);
+        join.meet(&call);
         if join.mismatch.is_some() {
             self.diverged = Some(self.diverged.map_or(seq, |at| at.min(seq)));
             if let Some(join) = self.entered.remove(&seq) {
@@ -62,10 +61,11 @@ impl Group {
     /// Removes an entered collective once no further event is expected for it.
     pub(super) fn leave_if_done(&mut self, seq: u64) {
         let told = self.is_told_beneath();
-        let done = self
-            .entered
-            .get(&seq)
-            .is_some_and(|join| join.calls.values().all(|it| !it.is_expected(told)));
+        let done = self.entered.get_mut(&seq).is_some_and(|join| {
+            let expected = |it: &JoinedCall| it.is_expected(told);
+            join.pending = first_from(&join.calls, join.pending.unwrap_or(0), expected);
+            join.pending.is_none()
+        });
         if done {
             self.entered.remove(&seq);
         }
@@ -75,22 +75,6 @@ impl Group {
     pub(super) fn is_told_beneath(&self) -> bool {
         &*self.info.key.layer == "c10d"
             && !matches!(&*self.info.backend, "gloo" | "mpi" | "cpu:gloo")
-    }
-}
-
-impl Join {
-    /// Compares a call with the calls of other ranks.
-    pub(super) fn meet(&mut self, rank: u32, call: &Call) {
-        for (other, joined) in &self.calls {
-            if *other == rank {
-                continue;
-            }
-            if let Some(mismatch) = align::compare(&joined.call, call) {
-                self.mismatch = Some(self.mismatch.map_or(mismatch, |known| known.min(mismatch)));
-                let met = joined.call.at.max(call.at);
-                self.mismatched_at = Some(self.mismatched_at.map_or(met, |at| at.min(met)));
-            }
-        }
     }
 }
 
