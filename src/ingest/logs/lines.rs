@@ -139,7 +139,8 @@ fn skip_escape(rest: &mut std::str::Chars<'_>) {
             rest.find(|it| ('@'..='~').contains(it));
         }
         Some(']') => {
-            if rest.find(|it| matches!(it, '\u{7}' | '\u{1b}')) == Some('\u{1b}') {
+            let end = rest.find(|it| matches!(it, '\u{7}' | '\u{1b}'));
+            if end == Some('\u{1b}') {
                 rest.next();
             }
         }
