@@ -21,6 +21,7 @@ use ddp_doctor_proto::report::{
 };
 
 pub mod capture;
+mod causality;
 pub mod evidence;
 pub mod findings;
 pub mod judge;

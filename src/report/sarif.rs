@@ -71,7 +71,7 @@ fn rule(code: &str, report: &Report) -> Value {
         "shortDescription": { "text": sentence(&known.map_or_else(|| code.to_owned(), |it| Page::of(it).summary())) },
         "defaultConfiguration": { "level": level(severity.unwrap_or(Severity::Error)) },
     });
-    if let Some(code) = known.filter(|it| findings::detector(it.code).is_some()) {
+    if let Some(code) = known.filter(|it| findings::detects(it.code)) {
         let page = Page::of(code);
         let meaning = page.meaning().join("\n\n");
         let mut help = meaning.clone();

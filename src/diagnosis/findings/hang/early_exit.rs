@@ -7,7 +7,6 @@ use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::facts::{creates, issued};
 use crate::findings::hang::message;
-use crate::findings::mismatch::sequence_slip;
 use crate::model::{JoinedCall, Process, Side};
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
@@ -58,7 +57,6 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     draft.victims = victims(stalls);
     draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
-    draft.follows = sequence_slip::of_stall(situation, stall);
 
     let call = words::call(&waiting.call);
     let how = if process.has_ended() {

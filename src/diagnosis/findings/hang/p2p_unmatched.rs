@@ -1,6 +1,5 @@
 //! DD113 p2p-unmatched: a send or receive without a partner, or with a different tag or size.
 
-use crate::findings::draft::Precedence;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCall, Timestamp};
 
@@ -15,33 +14,37 @@ use crate::stacks;
 use crate::waits::Blocked;
 use crate::words::{self, Capital, Ranks, number};
 
-/// DD113: point-to-point calls without a matching partner.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let sizes = situation.model.groups().flat_map(|group| {
+/// DD113: sends and receives of different sizes.
+pub(crate) fn other_sizes(situation: &Situation<'_>) -> Vec<Draft> {
+    let drafts = situation.model.groups().flat_map(|group| {
         let clashes = group.traffic.clashes();
         clashes.filter_map(|(from, to, clash)| other_size(situation, group, from, to, clash))
     });
-    let mut drafts: Vec<Draft> = sizes.collect();
-    for (origin, stalls) in &situation.stalls_by_origin() {
-        let draft = match origin {
-            Origin::OtherTag(group, sender, receiver) => {
-                other_tag(situation, *group, *sender, *receiver, stalls)
-            }
-            Origin::Elsewhere(ranks) if stalls.first().is_some_and(|s| s.message.is_some()) => {
-                alone(situation, ranks, stalls)
-            }
-            _ => None,
-        };
-        drafts.extend(draft);
-    }
-    // One finding per channel.
-    let mut keys = Vec::new();
-    drafts.retain(|draft| {
-        let new = !keys.contains(&draft.key);
-        keys.push(draft.key.clone());
-        new
+    drafts.collect()
+}
+
+/// DD113: sends and receives that wait with different tags.
+pub(crate) fn other_tags(situation: &Situation<'_>) -> Vec<Draft> {
+    let by_origin = situation.stalls_by_origin();
+    let drafts = by_origin.iter().filter_map(|(origin, stalls)| match origin {
+        Origin::OtherTag(group, sender, receiver) => {
+            other_tag(situation, *group, *sender, *receiver, stalls)
+        }
+        _ => None,
     });
-    drafts
+    drafts.collect()
+}
+
+/// DD113: calls without a partner.
+pub(crate) fn without_partner(situation: &Situation<'_>) -> Vec<Draft> {
+    let by_origin = situation.stalls_by_origin();
+    let drafts = by_origin.iter().filter_map(|(origin, stalls)| match origin {
+        Origin::Elsewhere(ranks) if stalls.first()?.message.is_some() => {
+            alone(situation, ranks, stalls)
+        }
+        _ => None,
+    });
+    drafts.collect()
 }
 
 /// A send and its receive with different sizes.
@@ -240,7 +243,6 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         message::key(stall),
         situation.overdue_at(stall),
     );
-    draft.own_precedence = Some(Precedence::Unmatched);
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(lone.joined.call.op);
     draft.root = absent.to_vec();

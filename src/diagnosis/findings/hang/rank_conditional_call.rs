@@ -6,7 +6,6 @@ use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::hang::early_exit;
 use crate::findings::mismatch::divergence;
-use crate::findings::mismatch::sequence_slip;
 use crate::findings::view::rank_calls;
 use crate::model::GroupId;
 use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
@@ -89,7 +88,6 @@ fn missed(
         KeyPlace::Join(stall.group, stall.seq),
         situation.overdue_at(stall),
     );
-    draft.follows = sequence_slip::of_stall(situation, stall);
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(call.op);
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);

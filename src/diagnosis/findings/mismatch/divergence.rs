@@ -8,7 +8,6 @@ use ddp_doctor_proto::report::{
 use crate::evidence::align::{OddOnes, compare, odd_ones};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::issued;
-use crate::findings::mismatch::sequence_slip;
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, GroupId, Join, Wait};
 use crate::situation::{Divergence, Origin, Situation};
@@ -55,7 +54,6 @@ pub(crate) fn parted(
     draft.per_rank = rank_calls(situation, group_id, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     (draft.effect, draft.severity) = effect(situation, divergence, join, code, &everybody);
-    draft.follows = sequence_slip::before(situation, group_id, seq);
     if let OddOnes::Outnumbered(odd) = odd_ones(&classes) {
         draft.why.push(format!(
             "{} {} from {} others that agree.",

@@ -7,7 +7,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
 
 use crate::evidence::event::StartedRank;
-use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::environment_skew;
 use crate::findings::startup::joining::{describe_joiners, who};
 use crate::findings::view::no_call;
@@ -38,15 +38,12 @@ pub(crate) fn drafts(situation: &Situation<'_>) -> Vec<Draft> {
     drafts.collect()
 }
 
-/// Key of the finding about the world that a process is joining.
-pub(crate) fn of(situation: &Situation<'_>, process: &Process) -> Option<Key> {
+/// Identifies the finding about the world that a process is joining.
+pub(crate) fn joined_by(situation: &Situation<'_>, process: &Process) -> Option<KeyPlace> {
     let forming = by_place(situation.model);
     let is_it = |joiner: &Joiner<'_>| joiner.process.id == process.id;
     let forming = forming.iter().find(|it| it.joiners.iter().any(is_it))?;
-    process.is_joining().then(|| Key {
-        code: catalogue::DD301.code,
-        place: place(forming),
-    })
+    process.is_joining().then(|| place(forming))
 }
 
 /// Identifies the finding about a world.
