@@ -9,9 +9,8 @@ use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
 use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::message;
 use crate::findings::process::rank_died::is_process;
-use crate::findings::startup::{device_shared, version_skew};
-use crate::findings::view::rank_calls;
-use crate::findings::view::{last_call, with_place};
+use crate::findings::startup::nccl_refusal;
+use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Exception, Join, Process};
 use crate::situation::{Divergence, Origin, Situation, Stall};
 use crate::words::{self, Ranks, number};
@@ -126,8 +125,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
         signal: None,
         from_communication: is_from_communication(process, exception),
     });
-    draft.follows = device_shared::follows(situation, process, exception)
-        .or_else(|| version_skew::follows(situation, process, exception));
+    draft.follows = nccl_refusal::cause(situation, process, exception);
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
     draft.victims = victims(stalls);
