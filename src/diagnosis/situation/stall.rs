@@ -41,6 +41,14 @@ pub struct Stall {
 }
 
 impl Stall {
+    /// All ranks that wait in these stalls, ascending.
+    #[must_use]
+    pub fn victims(stalls: &[&Self]) -> Vec<u32> {
+        let waiting = stalls.iter().flat_map(|stall| stall.waiting.iter());
+        let victims: BTreeSet<u32> = waiting.copied().collect();
+        victims.into_iter().collect()
+    }
+
     /// Whether any one of the missing ranks can release the wait.
     #[must_use]
     pub fn takes_any(&self) -> bool {

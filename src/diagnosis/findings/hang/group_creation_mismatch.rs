@@ -15,7 +15,6 @@ use crate::evidence::align::{self, OddOnes};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::hang::cycle;
-use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::stuck_outside::where_it_is;
 use crate::findings::view::rank_calls;
 use crate::findings::view::{blocked_call, describe, with_place};
@@ -138,7 +137,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
         .collect();
     draft.blocked_at = stalls.iter().map(|stall| stall.since).min();
     // No member of these groups can use them.
-    draft.victims = victims(&stalls);
+    draft.victims = Stall::victims(&stalls);
     draft
         .victims
         .extend(classes.concat().into_iter().filter(|rank| {
@@ -226,7 +225,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     draft.op = Some(making.call.op);
     makers_and_others(situation, group, &mut draft);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.extend(cycle.iter().map(|wait| wait.rank));
     draft.victims.sort_unstable();
     draft.victims.dedup();
@@ -291,7 +290,7 @@ fn of_stall(
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.1.call.op);
     draft.root = absent.to_vec();
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !absent.contains(rank));
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);

@@ -5,8 +5,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCal
 
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::early_exit::{self, victims};
-use crate::findings::hang::{cycle, message, stuck_outside};
+use crate::findings::hang::{cycle, early_exit, message, stuck_outside};
 use crate::findings::view::{made_call, waiting_call};
 use crate::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
 use crate::situation::{Origin, Situation, Stall};
@@ -138,7 +137,7 @@ fn other_tag(
     draft.place = Some((group_id, receive.joined.call.seq));
     draft.op = Some(receive.joined.call.op);
     draft.root = both(from, to);
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| ![from, to].contains(rank));
     draft.blocked_at = Some(since(send).min(since(receive)));
     draft.per_rank = sides(situation, group_id, &[send, receive]);
@@ -246,7 +245,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(lone.joined.call.op);
     draft.root = absent.to_vec();
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !absent.contains(rank));
     draft.blocked_at = Some(stall.since);
     draft.cause = Some(message::cause(

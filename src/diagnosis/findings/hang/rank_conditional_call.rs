@@ -4,7 +4,6 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::early_exit;
 use crate::findings::mismatch::divergence;
 use crate::findings::view::rank_calls;
 use crate::model::GroupId;
@@ -102,7 +101,7 @@ fn missed(
         number(&parting.outside, "it", "they"),
         number(&parting.outside, "does", "do"),
     );
-    let mut everybody = early_exit::victims(stalls);
+    let mut everybody = Stall::victims(stalls);
     everybody.extend(&parting.outside);
     everybody.extend(&parting.inside);
     blame(&mut draft, situation, stall.group, parting, &everybody);

@@ -5,7 +5,6 @@ use ddp_doctor_proto::report::{CallState, Confidence};
 
 use crate::evidence::event::{Call, WaitsFor};
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::early_exit::victims;
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, Process};
 use crate::situation::{Inside, Origin, Situation, Stall};
@@ -91,7 +90,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         draft.root.clone_from(&inside.waiting);
     }
     draft.root_confidence = Confidence::Suspected;
-    draft.victims = victims(&following);
+    draft.victims = Stall::victims(&following);
     draft.victims.extend(&inside.waiting);
     draft.victims.sort_unstable();
     draft.victims.dedup();

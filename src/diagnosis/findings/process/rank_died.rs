@@ -4,7 +4,6 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
-use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::message;
 use crate::findings::view::last_call;
 use crate::model::{Ending, Process, libc_signal};
@@ -79,7 +78,7 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     });
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
-    draft.victims = victims(&stalls);
+    draft.victims = Stall::victims(&stalls);
     match stalls.first() {
         Some(stall) => {
             draft.place = Some((stall.group, stall.seq));

@@ -6,7 +6,6 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use crate::evidence::allocation;
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
-use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::message;
 use crate::findings::process::rank_died::is_process;
 use crate::findings::startup::nccl_refusal;
@@ -128,7 +127,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     draft.follows = nccl_refusal::cause(situation, process, exception);
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|&victim| victim != rank);
     let place = diverted
         .map(|divergence| (divergence.group, divergence.seq))

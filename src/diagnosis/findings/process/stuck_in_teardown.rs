@@ -12,7 +12,7 @@ use ddp_doctor_proto::report::{CertificateKind, Confidence};
 use crate::evidence::align::Mismatch;
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, Key, KeyPlace};
-use crate::findings::hang::early_exit::{never_comes, victims};
+use crate::findings::hang::early_exit::never_comes;
 use crate::findings::hang::message;
 use crate::findings::mismatch::divergence;
 use crate::findings::process::rank_exception;
@@ -216,7 +216,7 @@ fn keeps_others_waiting(
     draft.op = waiting.next().map(|(_, joined)| joined.call.op);
     draft.root = ranks.to_vec();
     draft.root_confidence = Confidence::Supported;
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !ranks.contains(rank));
     draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
