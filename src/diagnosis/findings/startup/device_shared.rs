@@ -153,11 +153,11 @@ fn hosts(sharers: &[(u32, &Process)]) -> String {
 /// Identifies the finding about the GPU that a process shares.
 pub(crate) fn place(situation: &Situation<'_>, process: &Process) -> Option<KeyPlace> {
     let worlds = settings::worlds_that_share(situation.model);
-    let peers = worlds.into_iter().find(|peers| {
-        let mut ranks = peers.ranks.values();
-        ranks.any(|other| other.id == process.id)
-    })?;
-    // NCCL's message names only two ranks; the key needs all sharers.
-    let (_, ranks) = peers.sharers().into_iter().next()?;
-    Some(KeyPlace::Ranks(ranks))
+    worlds.iter().find_map(|peers| {
+        let mut ranks = peers.ranks.iter();
+        let (rank, _) = ranks.find(|(_, other)| other.id == process.id)?;
+        // NCCL's message names only two ranks; the key needs all sharers.
+        let mut sharers = peers.sharers().into_iter().map(|(_, ranks)| ranks);
+        sharers.find(|ranks| ranks.contains(rank)).map(KeyPlace::Ranks)
+    })
 }
