@@ -15,7 +15,7 @@ use crate::findings::draft::{
 };
 use crate::model::{World, libc_signal};
 use crate::situation::Situation;
-use crate::words::Ranks;
+use crate::words::{Ranks, number};
 
 /// Maximum time by which the failure of a peer may be observed before the end of that peer.
 const ECHO: Duration = Duration::from_secs(2);
@@ -214,15 +214,25 @@ fn begin(draft: &Draft) -> Timestamp {
 /// Merges findings of one event, such as one exception on every rank, or a launcher that ends 511
 /// ranks.
 fn merge(judged: Vec<Judged>) -> Vec<Judged> {
-    let mut merged: Vec<Judged> = Vec::new();
+    let mut merged: Vec<Merged> = Vec::new();
     for one in judged {
-        let twin = merged.iter_mut().find(|other| is_one_event(other, &one));
+        let twin = merged.iter_mut().find(|it| is_one_event(&it.judged, &one));
         match twin {
-            Some(twin) => absorb(&mut twin.draft, one.draft),
-            None => merged.push(one),
+            Some(twin) => absorb(twin, one.draft),
+            None => merged.push(Merged {
+                first: one.draft.summary.clone(),
+                judged: one,
+            }),
         }
     }
-    merged
+    merged.into_iter().map(|it| it.judged).collect()
+}
+
+/// A finding with those of the same event.
+struct Merged {
+    judged: Judged,
+    /// Summary of the first of them.
+    first: String,
 }
 
 fn is_one_event(a: &Judged, b: &Judged) -> bool {
@@ -233,7 +243,8 @@ fn is_one_event(a: &Judged, b: &Judged) -> bool {
         && (a.role == Role::Cascade || same_words)
 }
 
-fn absorb(into: &mut Draft, other: Draft) {
+fn absorb(merged: &mut Merged, other: Draft) {
+    let into = &mut merged.judged.draft;
     into.root.extend(other.root);
     into.root.sort_unstable();
     into.root.dedup();
@@ -255,23 +266,17 @@ fn absorb(into: &mut Draft, other: Draft) {
         into.confidence = into.confidence.min(Confidence::Supported);
         into.certificate = None;
     }
-    into.summary = match (&into.event, into.event == other.event) {
-        (Some(event), true) => format!("{} {event}", Ranks(&into.root)),
-        _ => format!(
-            "{} ended likewise, the first of them so: {}",
-            Ranks(&into.root),
-            strip(&into.summary)
-        ),
-    };
-    if into.event != other.event {
-        into.event = None;
+    match &into.event {
+        Some(event) if into.event == other.event => {
+            into.summary = format!("{} {event}", Ranks(&into.root));
+            merged.first.clone_from(&into.summary);
+        }
+        _ => {
+            let ranks = Ranks(&into.root);
+            let are = number(&into.root, "is", "are");
+            into.summary = format!("{ranks} {are} also affected; first: {}", merged.first);
+            into.event = None;
+        }
     }
     into.evidence_at = into.evidence_at.max(other.evidence_at);
-}
-
-/// The summary of a merged finding without the prefix added by merging.
-fn strip(summary: &str) -> &str {
-    summary
-        .split_once("the first of them so: ")
-        .map_or(summary, |(_, rest)| rest)
 }
