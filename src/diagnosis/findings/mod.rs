@@ -7,7 +7,7 @@
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Blame, Always, Group, Role, Timestamp};
+use ddp_doctor_proto::report::{Blame, Finding, Group, Role, Timestamp};
 
 use crate::situation::Situation;
 

@@ -128,10 +128,9 @@ impl Member {
 pub struct Join {
     /// Calls by global rank.
     pub calls: BTreeMap<u32, JoinedCall>,
-    /// The first disagreement, in the order of [`Mismatch`].
-    pub mismatch: Option<Mismatch>,
-    /// Earliest time at which calls met here that disagree.
-    pub mismatched_at: Option<Timestamp>,
+    /// The first disagreement, in the order of [`Mismatch`], and the earliest time at which calls met
+    /// here that disagree.
+    pub mismatch: Option<(Mismatch, Timestamp)>,
     /// Time and rank of the last arrival.
     pub last: (Timestamp, u32),
 }

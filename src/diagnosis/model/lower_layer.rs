@@ -86,9 +86,9 @@ impl Join {
                 continue;
             }
             if let Some(mismatch) = align::compare(&joined.call, call) {
-                self.mismatch = Some(self.mismatch.map_or(mismatch, |known| known.min(mismatch)));
                 let met = joined.call.at.max(call.at);
-                self.mismatched_at = Some(self.mismatched_at.map_or(met, |at| at.min(met)));
+                let (first, at) = self.mismatch.unwrap_or((mismatch, met));
+                self.mismatch = Some((first.min(mismatch), at.min(met)));
             }
         }
     }

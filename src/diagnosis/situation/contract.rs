@@ -433,7 +433,7 @@ fn waits_for(
     let diverged = diverged.and_then(|it| {
         let join = situation.join(group.id, it.seq)?;
         let made = |ranks: &[u32]| join.calls.keys().any(|rank| ranks.contains(rank));
-        (made(lack) && made(others)).then_some(join.mismatched_at?)
+        (made(lack) && made(others)).then_some(join.mismatch?.1)
     });
     if let Some(at) = diverged {
         return Some(Waits::Hopeless(at));
@@ -472,7 +472,7 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         let join = situation.join(group.id, it.seq)?;
         let hidden = join.calls.iter().filter(|(_, joined)| joined.call.hidden);
         let waiting: Vec<u32> = hidden.map(|(&rank, _)| rank).collect();
-        Some((waiting, join.mismatched_at?))
+        Some((waiting, join.mismatch?.1))
     });
     let stalled = situation.stalls.iter().find(|it| {
         it.group == group.id && matches!(it.origin, Origin::Left(_) | Origin::Leaving(_))

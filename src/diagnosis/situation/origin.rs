@@ -106,11 +106,7 @@ impl Situation<'_> {
             }
         }
         for divergence in &mut self.divergences {
-            let join = self.model.group(divergence.group).join(divergence.seq);
-            let Some(met) = join.and_then(|join| join.mismatched_at) else {
-                continue;
-            };
-            if let Some(breach) = breach_of(divergence.group, &divergence.origin, met) {
+            if let Some(breach) = breach_of(divergence.group, &divergence.origin, divergence.met) {
                 divergence.origin = breach;
             }
         }

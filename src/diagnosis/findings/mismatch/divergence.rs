@@ -27,7 +27,6 @@ pub(crate) fn parted(
     proof: CertificateKind,
 ) -> (Draft, Vec<Vec<u32>>) {
     let (group_id, seq) = (divergence.group, divergence.seq);
-    let met = join.mismatched_at.unwrap_or_default();
     let everybody: Vec<u32> = join.calls.keys().copied().collect();
     let classes = join.classes();
     let (root, root_confidence) = match odd_ones(&classes) {
@@ -48,7 +47,7 @@ pub(crate) fn parted(
     victims.sort_unstable();
     victims.dedup();
 
-    let mut draft = Draft::new(code, KeyPlace::Join(group_id, seq), met);
+    let mut draft = Draft::new(code, KeyPlace::Join(group_id, seq), divergence.met);
     draft.place = Some((group_id, seq));
     draft.op = join.calls.values().next().map(|joined| joined.call.op);
     draft.per_rank = rank_calls(situation, group_id, seq);
@@ -92,10 +91,11 @@ pub(crate) fn reading(
 
 /// The proof: the first two calls that disagree.
 pub(crate) fn certificate(join: &Join, code: &Code, kind: CertificateKind) -> Option<Certificate> {
+    let (mismatch, _) = join.mismatch?;
     let mut calls = join.calls.iter();
     while let Some((&a, first)) = calls.next() {
         for (&b, second) in calls.clone() {
-            if compare(&first.call, &second.call) == join.mismatch {
+            if compare(&first.call, &second.call) == Some(mismatch) {
                 let facts = vec![issued(a, &first.call)?, issued(b, &second.call)?];
                 return Some(Certificate { kind, facts });
             }

@@ -135,17 +135,15 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
         .map(|(_, call)| call.at)
         .max()
         .unwrap_or_default();
-    let process = skipped
-        .first()
-        .and_then(|&rank| situation.model.member(group.id, rank));
+    let skipped = skipped.first().copied();
+    let skipped = skipped.and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
     let of = |kind, confidence, because| Reading {
         cause: Cause { kind, confidence },
         because,
     };
-    let Some(process) = process else {
+    let Some((rank, process)) = skipped else {
         return of(CauseKind::Unknown, Confidence::Suspected, None);
     };
-    let rank = skipped.first().copied().unwrap_or_default();
     let call = slip.calls.iter().find(|(other, _)| *other == rank);
     if let Some(exception) = cause::swallowed(process, at) {
         let because = format!(

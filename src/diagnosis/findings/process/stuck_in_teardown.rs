@@ -63,7 +63,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     let join = situation.join(group, seq)?;
     let first = *ranks.first()?;
     let call = &join.calls.get(&first)?.call;
-    let met = join.mismatched_at?;
+    let met = divergence.met;
     // After a request to end, ranks clean up wherever they are.
     if !situation.model.is_own_doing(met) {
         return None;
@@ -105,8 +105,8 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     }];
     draft.next = advice(&draft);
     let provable = matches!(
-        join.mismatch,
-        Some(Mismatch::Op | Mismatch::Size | Mismatch::Root)
+        divergence.mismatch,
+        Mismatch::Op | Mismatch::Size | Mismatch::Root
     ) && join.calls.keys().all(|&rank| {
         situation
             .model
