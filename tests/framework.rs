@@ -73,7 +73,7 @@ fn example_without_its_finding_fails() {
 #[test]
 fn finding_during_the_silent_period_fails() {
     let early = format!("silent-until = 3.0\n{EARLY_EXIT}\n[[expect]]\ncode = \"DD102\"");
-    fails(&early, "a finding stood at 2 s, before 3 s");
+    fails(&early, "a finding appeared at 2 s, before 3 s");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn unreadable_scenario_fails_with_the_reason() {
         |events: &str| format!("about = \"wrong in some way\"\nworld = 2\nevents = '{events}'");
     fails(
         &scenario("1.0 0 all_reduse"),
-        "\"all_reduse\" is nothing a rank can do",
+        "unknown event \"all_reduse\"",
     );
     fails(&scenario("1.0 2 barrier"), "rank 2 is not in a world of 2");
     fails(&scenario("1.0 0 barrier sideways"), "what is \"sideways\"?");

@@ -214,6 +214,21 @@ fn every_finding_has_an_example_and_a_silent_scenario() {
 }
 
 #[test]
+fn every_scenario_is_about_something_else() {
+    let mut known = BTreeSet::new();
+    for file in files_below("tests/scenarios", "toml") {
+        let scenario: toml::Table = fs::read_to_string(&file).unwrap().parse().unwrap();
+        let about = scenario["about"].as_str().unwrap().to_owned();
+        let words = about.split(|c: char| !c.is_ascii_alphanumeric());
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        let stem = file.file_stem().unwrap().to_str().unwrap();
+        let repeats = words.join("_").eq_ignore_ascii_case(stem);
+        assert!(!repeats, "{}: repeats its name", file.display());
+        assert!(known.insert(about), "{}: not unique", file.display());
+    }
+}
+
+#[test]
 fn every_finding_is_explained() {
     let pages = files_below("docs/findings", "md");
     // One for each code, and the index.

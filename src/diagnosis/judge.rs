@@ -10,9 +10,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
 
 use crate::causality;
-use crate::findings::draft::{
-    Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing,
-};
+use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
 use crate::model::{World, libc_signal};
 use crate::situation::Situation;
 use crate::words::{Ranks, number};
@@ -46,10 +44,7 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged
         // Hints are reported only if there is no other finding with an effect.
         found.retain(|it| it.precedence != Precedence::Hint);
     }
-    let worlds: Vec<Option<World>> = found
-        .iter()
-        .map(|it| world(situation, &it.draft))
-        .collect();
+    let worlds: Vec<Option<World>> = found.iter().map(|it| world(situation, &it.draft)).collect();
     let causes: Vec<Option<usize>> = (0..found.len())
         .map(|at| cause(&found, &worlds, at))
         .collect();
@@ -274,7 +269,7 @@ fn absorb(merged: &mut Merged, other: Draft) {
         _ => {
             let ranks = Ranks(&into.root);
             let are = number(&into.root, "is", "are");
-            into.summary = format!("{ranks} {are} also affected; first: {}", merged.first);
+            into.summary = format!("{ranks} {are} affected; first: {}", merged.first);
             into.event = None;
         }
     }

@@ -79,7 +79,7 @@ impl Scenario {
             let mut report = analysis.reports.remove(0);
             report
                 .findings
-                .retain(|finding| !says_nobody_watched(finding));
+                .retain(|finding| !is_unwatched_note(finding));
             let (a, b) = (super::gist(live), super::gist(&report));
             if a != b {
                 return Err(format!(
@@ -93,7 +93,7 @@ impl Scenario {
 
 /// Whether the finding reports that the end of ranks was not seen, as most scenarios do not have
 /// it.
-fn says_nobody_watched(finding: &ddp_doctor_proto::report::Finding) -> bool {
+fn is_unwatched_note(finding: &ddp_doctor_proto::report::Finding) -> bool {
     finding.code == "DD901" && finding.summary.starts_with("it is unknown how")
 }
 

@@ -759,7 +759,7 @@ impl<'a> Writer<'a> {
 
     fn call(&mut self, rank: u32, at: f64, verb: &str, args: &[String]) -> Result<(), String> {
         let (op, group) = verb.split_once('/').unwrap_or((verb, "0"));
-        let op = Op::from_name(op).ok_or(format!("{verb:?} is nothing a rank can do"))?;
+        let op = Op::from_name(op).ok_or(format!("unknown event {verb:?}"))?;
         if self.scenario.unseen.contains(&rank) {
             return Ok(());
         }
