@@ -16,8 +16,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::hang::cycle;
 use crate::findings::hang::stuck_outside::where_it_is;
-use crate::findings::view::rank_calls;
-use crate::findings::view::{blocked_call, describe, with_place};
+use crate::findings::view::{blocked_call, describe, rank_calls, with_place};
 use crate::model::{Group, GroupId, Request, Wait, World, is_inside};
 use crate::situation::creations::{self, Mismatch};
 use crate::situation::{Origin, Situation, Stall};
@@ -332,7 +331,7 @@ fn of_stall(
     );
     draft.why = vec![format!(
         "{} has {}; {} {} begun to create it.",
-        Sentence(&words::group(&group.info)),
+        words::begin(&words::group(&group.info)),
         Ranks(&sorted(&group.info.key.members)),
         Ranks(&group.members.keys().copied().collect::<Vec<_>>()),
         number(
@@ -531,15 +530,4 @@ fn nth(n: u64) -> String {
         _ => "th",
     };
     format!("{n}{ending}")
-}
-
-/// Displays a text with its first letter in upper case.
-struct Sentence<'a>(&'a str);
-
-impl std::fmt::Display for Sentence<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut letters = self.0.chars();
-        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
-        write!(f, "{}{}", first.unwrap_or_default(), letters.as_str())
-    }
 }

@@ -82,7 +82,7 @@ pub(crate) fn reduce_op(situation: &Situation<'_>) -> Vec<Draft> {
         let mut calls = join.into_iter().flat_map(|join| join.calls.values());
         let is_of_nccl = |call: &Call| {
             let is_recorded = call.reduce_op != ReduceOp::Unspecified;
-            !is_recorded && call.told_reduce_op() != ReduceOp::Unspecified
+            !is_recorded && call.known_reduce_op() != ReduceOp::Unspecified
         };
         if calls.any(|joined| is_of_nccl(&joined.call)) {
             draft.why.push(

@@ -102,7 +102,7 @@ fn decisive<'a>(
             let exception = process.uncaught()?;
             situation
                 .model
-                .is_own_doing(exception.at)
+                .is_before_shutdown(exception.at)
                 .then_some(exception)
         })
         .filter(|exception| !exception.text.starts_with("KeyboardInterrupt"))

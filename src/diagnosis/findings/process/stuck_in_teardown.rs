@@ -16,8 +16,7 @@ use crate::findings::hang::early_exit::never_comes;
 use crate::findings::hang::message;
 use crate::findings::mismatch::divergence;
 use crate::findings::process::rank_exception;
-use crate::findings::view::rank_calls;
-use crate::findings::view::{last_call, with_place};
+use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Doing, Ending, GroupId, Process};
 use crate::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
 use crate::words::{self, Capital, Ranks, number};
@@ -34,7 +33,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         match origin {
             Origin::Raised(ranks) | Origin::Leaving(ranks) if !told => {
                 let raised = matches!(origin, Origin::Raised(_));
-                finds_nobody(situation, ranks, stalls).or_else(|| {
+                waits_for_absent_peers(situation, ranks, stalls).or_else(|| {
                     let kept = || keeps_others_waiting(situation, ranks, stalls);
                     (!raised).then(kept).flatten()
                 })
@@ -65,7 +64,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     let call = &join.calls.get(&first)?.call;
     let met = divergence.met;
     // After a request to end, ranks clean up wherever they are.
-    if !situation.model.is_own_doing(met) {
+    if !situation.model.is_before_shutdown(met) {
         return None;
     }
 
@@ -119,7 +118,11 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
 }
 
 /// A clean-up call waits for peers that have ended or continue without it.
-fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+fn waits_for_absent_peers(
+    situation: &Situation<'_>,
+    ranks: &[u32],
+    stalls: &[&Stall],
+) -> Option<Draft> {
     // Peers that wait elsewhere may be waiting for these ranks.
     let free = |absent: &Absent| {
         use Absence::{Blocked, Leaving, Unpartnered};

@@ -158,6 +158,8 @@ pub(crate) fn place(situation: &Situation<'_>, process: &Process) -> Option<KeyP
         let (rank, _) = ranks.find(|(_, other)| other.id == process.id)?;
         // NCCL's message names only two ranks; the key needs all sharers.
         let mut sharers = peers.sharers().into_iter().map(|(_, ranks)| ranks);
-        sharers.find(|ranks| ranks.contains(rank)).map(KeyPlace::Ranks)
+        sharers
+            .find(|ranks| ranks.contains(rank))
+            .map(KeyPlace::Ranks)
     })
 }
