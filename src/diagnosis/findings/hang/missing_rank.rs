@@ -99,10 +99,14 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     draft.next = vec![format!(
         "{}, and let {} reach the same calls as the others.",
         if absent.is_past || known {
-            format!("Look at what {} does after that call", Ranks(ranks))
+            format!(
+                "Find out what {} {} after that call",
+                Ranks(ranks),
+                number(ranks, "does", "do")
+            )
         } else {
             format!(
-                "Look at what {} {} doing now (ddp-doctor dump)",
+                "Find out what {} {} doing now (ddp-doctor dump)",
                 Ranks(ranks),
                 absent.be()
             )

@@ -25,24 +25,28 @@ pub(crate) fn other_sizes(situation: &Situation<'_>) -> Vec<Draft> {
 /// DD113: sends and receives that wait with different tags.
 pub(crate) fn other_tags(situation: &Situation<'_>) -> Vec<Draft> {
     let by_origin = situation.stalls_by_origin();
-    let drafts = by_origin.iter().filter_map(|(origin, stalls)| match origin {
-        Origin::OtherTag(group, sender, receiver) => {
-            other_tag(situation, *group, *sender, *receiver, stalls)
-        }
-        _ => None,
-    });
+    let drafts = by_origin
+        .iter()
+        .filter_map(|(origin, stalls)| match origin {
+            Origin::OtherTag(group, sender, receiver) => {
+                other_tag(situation, *group, *sender, *receiver, stalls)
+            }
+            _ => None,
+        });
     drafts.collect()
 }
 
 /// DD113: calls without a partner.
 pub(crate) fn without_partner(situation: &Situation<'_>) -> Vec<Draft> {
     let by_origin = situation.stalls_by_origin();
-    let drafts = by_origin.iter().filter_map(|(origin, stalls)| match origin {
-        Origin::Elsewhere(ranks) if stalls.first()?.message.is_some() => {
-            alone(situation, ranks, stalls)
-        }
-        _ => None,
-    });
+    let drafts = by_origin
+        .iter()
+        .filter_map(|(origin, stalls)| match origin {
+            Origin::Elsewhere(ranks) if stalls.first()?.message.is_some() => {
+                alone(situation, ranks, stalls)
+            }
+            _ => None,
+        });
     drafts.collect()
 }
 
@@ -101,7 +105,7 @@ fn other_size(
         "Receive into a tensor of the shape and dtype that is sent. If they vary, send them first."
             .into(),
     ];
-    let seen = heard_all(situation, group.id, &[from, to]);
+    let seen = has_all_records(situation, group.id, &[from, to]);
     let proof = || {
         Some(Certificate {
             kind: CertificateKind::Contradiction,
@@ -199,7 +203,7 @@ fn tags_proof(
         && receive.sure
         && send.sure
         && situation.model.group(group).traffic.transport.sends_wait
-        && heard_all(situation, group, &[send.rank, receive.rank]);
+        && has_all_records(situation, group, &[send.rank, receive.rank]);
     certain.then(|| Certificate {
         kind: CertificateKind::Contradiction,
         facts: vec![
@@ -329,7 +333,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         draft.why.push("The wait has already failed.".into());
     }
     let general = format!(
-        "Look at what {} {} after that call, and let {} make the {} that rank {} waits for, or neither \
+        "Find out what {} {} after that call, and let {} make the {} that rank {} waits for, or neither \
          of the two.",
         Ranks(absent),
         number(absent, "does", "do"),
@@ -389,7 +393,7 @@ fn data(call: &Call) -> String {
     format!("{}{size}{bytes}", call.dtype.name().unwrap_or("?"))
 }
 
-fn heard_all(situation: &Situation<'_>, group: GroupId, ranks: &[u32]) -> bool {
+fn has_all_records(situation: &Situation<'_>, group: GroupId, ranks: &[u32]) -> bool {
     ranks.iter().all(|&rank| {
         let process = situation.model.member(group, rank);
         process.is_some_and(|process| process.lost == 0)

@@ -292,7 +292,7 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
     let connections = match pid {
         0 => String::new(),
         pid => format!(
-            "Look at the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent \
+            "Check the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent \
              and is not acknowledged. ",
         ),
     };
@@ -305,7 +305,7 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
     )];
     if backend.contains("nccl") {
         next.push(
-            "Look for errors of the devices (dmesg | grep -i xid; nvidia-smi -q), and run again with \
+            "Check for errors of the devices (dmesg | grep -i xid; nvidia-smi -q), and run again with \
              NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET."
                 .into(),
         );

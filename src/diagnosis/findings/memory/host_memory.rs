@@ -107,7 +107,7 @@ fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
                     .into(),
             );
             draft.next.push(
-                "Look for what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
+                "Find what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
                     .into(),
             );
         }
@@ -123,7 +123,7 @@ fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
                 .why
                 .extend(mapping.first().and_then(|it| oom_forecast::shared(it)));
             draft.next.push(format!(
-                "Look for what {} {} mapped from step to step: tensors in shared memory \
+                "Find what {} {} mapped from step to step: tensors in shared memory \
                  (`share_memory_`, what came through a queue of `torch.multiprocessing`), files of \
                  /dev/shm (`ls -lS /dev/shm`).",
                 Ranks(&draft.root),
@@ -243,7 +243,7 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         "on its host"
     };
     draft.why = vec![format!(
-        "Around its end the kernel's count of processes killed for want of memory {place} rose by {}.",
+        "Around its end the kernel's count of processes killed for lack of memory {place} rose by {}.",
         kill.kills
     )];
     if kill.ranks > kill.kills {

@@ -111,7 +111,7 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     }
     draft.next = vec![
         need_less(&[rank]),
-        format!("Look at the output of rank {rank} for the allocation that failed."),
+        format!("Find the allocation that failed in the output of rank {rank}."),
     ];
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Supported;

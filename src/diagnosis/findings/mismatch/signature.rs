@@ -35,7 +35,7 @@ pub(crate) fn op(situation: &Situation<'_>) -> Vec<Draft> {
         proof: CertificateKind::UnsatisfiableJoin,
         what: "Different collectives",
         why: "Different operations exchange different messages: neither side can complete.",
-        next: "Make every rank of the group issue the same collectives in the same order. Look at the two lines: the call that only some ranks reach has to be reached by all of them, or by none.",
+        next: "Make every rank of the group issue the same collectives in the same order. Check the two lines: the call that only some ranks reach has to be reached by all of them, or by none.",
     };
     rule.drafts(situation)
 }
@@ -47,7 +47,7 @@ pub(crate) fn shape(situation: &Situation<'_>) -> Vec<Draft> {
         code: &catalogue::DD104,
         proof: CertificateKind::UnsatisfiableJoin,
         what: "Tensors of different sizes",
-        why: "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest for ever.",
+        why: "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest and never returns.",
         next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
     };
     rule.drafts(situation)
@@ -78,7 +78,9 @@ pub(crate) fn reduce_op(situation: &Situation<'_>) -> Vec<Draft> {
     };
     let mut drafts = rule.drafts(situation);
     for draft in &mut drafts {
-        let join = draft.place.and_then(|(group, seq)| situation.join(group, seq));
+        let join = draft
+            .place
+            .and_then(|(group, seq)| situation.join(group, seq));
         let mut calls = join.into_iter().flat_map(|join| join.calls.values());
         let is_of_nccl = |call: &Call| {
             let is_recorded = call.reduce_op != ReduceOp::Unspecified;

@@ -161,7 +161,7 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
             "Its program had ended, and its work was done: a thread of PyTorch was still running when the interpreter shut down. If this recurs, flush what is buffered after destroy_process_group() and exit by os._exit(0).".into()
         }
         Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
-        None => format!("Look at the output of rank {rank}: it exited with that status by itself."),
+        None => format!("Check the output of rank {rank}: it exited with that status by itself."),
     }];
     // An unknown status, or an end inferred from that of another rank, is not proved.
     if is_inferred || exit.signal.is_none() && exit.code.is_none() {

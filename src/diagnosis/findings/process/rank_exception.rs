@@ -207,8 +207,8 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     draft.next = vec![if from_communication {
         // The origin may be another rank that no finding names.
         draft.root_confidence = Confidence::Suspected;
-        "The error occurred in the communication with other ranks: look for one that ended or \
-         left, or for a fault of the network between them."
+        "The error occurred in the communication with other ranks: find one that ended or \
+         left, or a fault of the network between them."
             .into()
     } else {
         format!("Fix the exception{at}.")

@@ -97,7 +97,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     }
     let mut draft = Draft::new(&catalogue::DD301, place(forming), due);
     if absent.is_empty() {
-        nobody_is_missing(situation, forming, &mut draft);
+        describe_incomplete_start(situation, forming, &mut draft);
     } else {
         draft.root.clone_from(&absent);
         draft.root_confidence = Confidence::Supported;
@@ -204,7 +204,7 @@ fn ended_before(forming: &Forming<'_>, at: Timestamp) -> bool {
 }
 
 /// Fills in the draft if all ranks have begun to join and some do not return.
-fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &mut Draft) {
+fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, draft: &mut Draft) {
     draft.confidence = Confidence::Suspected;
     draft.root = forming.waiting();
     draft.root_confidence = Confidence::Suspected;
@@ -376,7 +376,7 @@ fn tell(
     }
     if !ended.is_empty() {
         draft.next.push(format!(
-            "Look at the output of {}: {} ended before {} joined.",
+            "Check the output of {}: {} ended before {} joined.",
             Ranks(&ended),
             number(&ended, "it", "they"),
             number(&ended, "it", "they"),
