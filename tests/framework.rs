@@ -73,7 +73,7 @@ fn example_without_its_finding_fails() {
 #[test]
 fn finding_during_the_silent_period_fails() {
     let early = format!("silent-until = 3.0\n{EARLY_EXIT}\n[[expect]]\ncode = \"DD102\"");
-    fails(&early, "a finding stood at 2 s, before 3 s");
+    fails(&early, "a finding appeared at 2 s, before 3 s");
 }
 
 #[test]

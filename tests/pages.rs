@@ -39,7 +39,7 @@ end
 16.0 0-4,6-7 stack S futex_wait @torch/distributed/distributed_c10d.py:4181:all_reduce @train.py:19:step @train.py:60:main
 16.0 5 stack S futex_wait @torch/distributed/distributed_c10d.py:5000:barrier @train.py:41:main
 """
-look-on = 12
+continues-for = 12
 "#;
 
 /// One of 1 024 ranks never arrives.
@@ -60,7 +60,7 @@ end
 2.8 0-776,778-1023 stack S futex_wait @torch/distributed/distributed_c10d.py:4181:all_reduce @train.py:19:step @train.py:60:main
 4.9 777 stack S hrtimer_nanosleep @train.py:12:fetch @train.py:60:main
 """
-look-on = 2
+continues-for = 2
 "#;
 
 /// A folder with the journal of a scenario.
@@ -241,7 +241,7 @@ events = """
 1.5 2 raises uncaught "ValueError: {MARKUP}" @{line}
 1.6 2 exits 1
 """
-look-on = 4
+continues-for = 4
 "#
     );
     write_journal(&dir, &scenario);

@@ -157,7 +157,7 @@ events = """
 2.1 777 stack S hrtimer_nanosleep @train.py:12:fetch
 4.1 777 stack S hrtimer_nanosleep @train.py:12:fetch
 """
-look-on = 20
+continues-for = 20
 "#;
 
 #[test]
@@ -269,7 +269,7 @@ end
 7.2 5 input-ended
 7.3 5 barrier @train.py:41
 """
-look-on = 12
+continues-for = 12
 "#;
 
 /// Markers around the first screen in the README.

@@ -24,6 +24,13 @@ impl Code {
     pub fn of(code: &str) -> Option<&'static Self> {
         ALL.iter().find(|known| known.code == code).copied()
     }
+
+    /// Whether findings of the code state why it happened: those about calls (DD1xx) and about DDP
+    /// (DD4xx) do.
+    #[must_use]
+    pub fn states_cause(&self) -> bool {
+        self.code.starts_with("DD1") || self.code.starts_with("DD4")
+    }
 }
 
 /// Whether the finding reports missing evidence, which may hide what went wrong.

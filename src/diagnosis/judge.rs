@@ -1,25 +1,19 @@
 //! The causal order of findings: which is initiating, and which followed.
 //!
-//! Each cause has one initiating finding. A fact about the process of a rank is a cascade if the
-//! rank was already blocked by something else, if the transport reports the failure of a peer, or
-//! if the launcher ended the rest of the job. All other findings are initiating.
+//! Each cause has one initiating finding. A finding is a cascade if [`crate::causality`] or its rule
+//! names its cause ([`Draft::follows`]). A fact about the process of a rank is also one if the rank
+//! was already blocked by something else, if the transport reports the failure of a peer, or if the
+//! launcher ended the rest of the job. All other findings are initiating.
 
 use std::time::Duration;
 
-use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
 
-use crate::findings::draft::{Draft, Key, KeyPlace, Precedence, ProcessFact};
-use crate::findings::memory::out_of_memory::lead;
+use crate::causality;
+use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
 use crate::model::{World, libc_signal};
 use crate::situation::Situation;
-use crate::words::Ranks;
-
-/// Findings about one process, and those about the same process that they follow from.
-static OF_ONE_PROCESS: [(&Code, &Code); 2] = [
-    (&catalogue::DD201, &catalogue::DD506),
-    (&catalogue::DD201, &catalogue::DD501),
-];
+use crate::words::{Ranks, number};
 
 /// Maximum time by which the failure of a peer may be observed before the end of that peer.
 const ECHO: Duration = Duration::from_secs(2);
@@ -40,68 +34,56 @@ pub struct Judged {
 /// Orders drafts by cause: first the initiating ones, by precedence, then the ones that followed,
 /// by time.
 #[must_use]
-pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
-    link_findings_of_one_process(&mut drafts);
-    lead(situation, &mut drafts);
-    if drafts
+pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged> {
+    causality::link(situation, &mut found);
+    let has_effect = |it: &Candidate| it.draft.effect != Effect::None;
+    if found
         .iter()
-        .any(|draft| draft.effect != Effect::None && draft.precedence() < Precedence::Hint)
+        .any(|it| has_effect(it) && it.precedence < Precedence::Hint)
     {
         // Hints are reported only if there is no other finding with an effect.
-        drafts.retain(|draft| draft.precedence() != Precedence::Hint);
+        found.retain(|it| it.precedence != Precedence::Hint);
     }
-    let worlds: Vec<Option<World>> = drafts.iter().map(|draft| world(situation, draft)).collect();
-    let causes: Vec<Option<usize>> = (0..drafts.len())
-        .map(|at| cause(situation, &drafts, &worlds, at))
+    let worlds: Vec<Option<World>> = found.iter().map(|it| world(situation, &it.draft)).collect();
+    let causes: Vec<Option<usize>> = (0..found.len())
+        .map(|at| cause(&found, &worlds, at))
         .collect();
-    let found = |draft: &Draft| draft.effect != Effect::None;
-    let nothing_found = !drafts.iter().any(found);
-    let mut judged: Vec<Judged> = drafts
-        .iter()
-        .zip(&causes)
-        .map(|(draft, cause)| Judged {
-            draft: Draft {
-                severity: if draft.leaves_open && nothing_found {
-                    Severity::Error
+    let keys: Vec<Key> = found.iter().map(|it| it.draft.key.clone()).collect();
+    let is_open = !found.iter().any(has_effect);
+    let mut judged: Vec<(Precedence, Judged)> = found
+        .into_iter()
+        .zip(causes)
+        .map(|(it, cause)| {
+            let Candidate {
+                mut draft,
+                precedence,
+                standing,
+            } = it;
+            if standing == Standing::LeavesOpen && is_open {
+                draft.severity = Severity::Error;
+            }
+            let judged = Judged {
+                draft,
+                role: if cause.is_some() {
+                    Role::Cascade
                 } else {
-                    draft.severity
+                    Role::Initiating
                 },
-                ..draft.clone()
-            },
-            role: if cause.is_some() {
-                Role::Cascade
-            } else {
-                Role::Initiating
-            },
-            caused_by: cause.map(|at| drafts[at].key.clone()),
+                caused_by: cause.map(|at| keys[at].clone()),
+            };
+            (precedence, judged)
         })
         .collect();
-    judged.sort_by(|a, b| {
-        let rank = |j: &Judged| (j.role != Role::Initiating, j.draft.precedence());
-        rank(a)
-            .cmp(&rank(b))
+    judged.sort_by(|(precedence_a, a), (precedence_b, b)| {
+        let rank = |j: &Judged, precedence: Precedence| (j.role != Role::Initiating, precedence);
+        rank(a, *precedence_a)
+            .cmp(&rank(b, *precedence_b))
             .then(b.draft.severity.cmp(&a.draft.severity))
             .then(a.draft.evidence_at.cmp(&b.draft.evidence_at))
             // Make the order of drafts deterministic.
             .then(a.draft.key.code.cmp(b.draft.key.code))
     });
-    merge(judged)
-}
-
-fn link_findings_of_one_process(drafts: &mut [Draft]) {
-    for (effect, cause) in OF_ONE_PROCESS {
-        let causes: Vec<Key> = drafts
-            .iter()
-            .filter(|it| it.key.code == cause.code && !it.only_as_cause)
-            .map(|it| it.key.clone())
-            .collect();
-        for draft in drafts.iter_mut() {
-            if draft.key.code == effect.code && draft.follows.is_none() {
-                let is_same = |it: &&Key| it.place == draft.key.place;
-                draft.follows = causes.iter().find(is_same).cloned();
-            }
-        }
-    }
+    merge(judged.into_iter().map(|(_, judged)| judged).collect())
 }
 
 /// The world that a draft concerns, if any. A failure in a world that the launcher started later
@@ -123,15 +105,10 @@ fn world(situation: &Situation<'_>, draft: &Draft) -> Option<World> {
 }
 
 /// The draft that this one followed from, if any.
-fn cause(
-    situation: &Situation<'_>,
-    drafts: &[Draft],
-    worlds: &[Option<World>],
-    at: usize,
-) -> Option<usize> {
-    let draft = &drafts[at];
+fn cause(found: &[Candidate], worlds: &[Option<World>], at: usize) -> Option<usize> {
+    let draft = &found[at].draft;
     if let Some(parent) = &draft.follows
-        && let Some(at) = drafts.iter().position(|other| other.key == *parent)
+        && let Some(at) = found.iter().position(|other| other.draft.key == *parent)
     {
         return Some(at);
     }
@@ -148,29 +125,30 @@ fn cause(
                 .zip(worlds[at].as_ref())
                 .is_some_and(|(a, b)| a != b)
         };
-        drafts
+        found
             .iter()
             .enumerate()
-            .filter(move |(i, other)| *i != at && !own(other) && !elsewhere(*i))
+            .map(|(i, other)| (i, other.precedence, &other.draft))
+            .filter(move |(i, _, other)| *i != at && !own(other) && !elsewhere(*i))
     };
 
     // The rank was already blocked for another reason.
     let held = others()
-        .filter(|(_, other)| {
+        .filter(|(_, precedence, other)| {
             let began = other.blocked_at.unwrap_or(other.evidence_at);
-            let is_about_calls = other.place.is_some() || other.precedence() == Precedence::Start;
+            let is_about_calls = other.place.is_some() || *precedence == Precedence::Start;
             let drawn_in = other.victims.contains(&fact.rank)
                 || (other.fact.is_none() && other.root.contains(&fact.rank) && is_about_calls);
             drawn_in && began <= fact.at && !is_caused_by(other, fact, draft)
         })
-        .min_by_key(|(_, other)| (other.precedence(), other.evidence_at));
-    if let Some((i, _)) = held {
+        .min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at));
+    if let Some((i, ..)) = held {
         return Some(i);
     }
     // The transport reported the end of another rank.
     if fact.from_communication {
         let first = others()
-            .filter_map(|(i, other)| Some((i, other.fact?)))
+            .filter_map(|(i, _, other)| Some((i, other.fact?)))
             .filter(|(_, other)| {
                 other.rank != fact.rank
                     && other.at <= fact.at.plus(ECHO)
@@ -181,9 +159,10 @@ fn cause(
             return Some(i);
         }
         // The peer may also have left in order, after all its calls.
-        let left = others().find(|(_, other)| other.fact.is_none() && other.evidence_at <= fact.at);
-        if let Some((i, other)) = left
-            && other.precedence() < Precedence::Settings
+        let left =
+            others().find(|(_, _, other)| other.fact.is_none() && other.evidence_at <= fact.at);
+        if let Some((i, precedence, _)) = left
+            && precedence < Precedence::Settings
         {
             return Some(i);
         }
@@ -197,20 +176,20 @@ fn cause(
         _ => return None,
     };
     others()
-        .filter(|(_, other)| {
-            other.precedence() < Precedence::Settings
-                && begins(situation, other).plus(grace) <= fact.at
+        .filter(|(_, precedence, other)| {
+            *precedence < Precedence::Settings
+                && begin(other).plus(grace) <= fact.at
                 && !other
                     .fact
                     .is_some_and(|f| f.signal == fact.signal && f.at > fact.at)
         })
-        .filter(|(_, other)| {
+        .filter(|(.., other)| {
             other
                 .fact
                 .is_none_or(|f| f.signal != fact.signal || f.at < fact.at)
         })
-        .min_by_key(|(_, other)| (other.precedence(), other.evidence_at))
-        .map(|(i, _)| i)
+        .min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at))
+        .map(|(i, ..)| i)
 }
 
 /// Whether the other finding was caused by this fact.
@@ -220,7 +199,8 @@ fn is_caused_by(other: &Draft, fact: ProcessFact, draft: &Draft) -> bool {
         .is_some_and(|theirs| draft.victims.contains(&theirs.rank) && fact.at <= theirs.at)
 }
 
-fn begins(_situation: &Situation<'_>, draft: &Draft) -> Timestamp {
+/// Time at which the finding began to affect the job.
+fn begin(draft: &Draft) -> Timestamp {
     draft
         .blocked_at
         .map_or(draft.evidence_at, |at| at.min(draft.evidence_at))
@@ -229,15 +209,25 @@ fn begins(_situation: &Situation<'_>, draft: &Draft) -> Timestamp {
 /// Merges findings of one event, such as one exception on every rank, or a launcher that ends 511
 /// ranks.
 fn merge(judged: Vec<Judged>) -> Vec<Judged> {
-    let mut merged: Vec<Judged> = Vec::new();
+    let mut merged: Vec<Merged> = Vec::new();
     for one in judged {
-        let twin = merged.iter_mut().find(|other| is_one_event(other, &one));
+        let twin = merged.iter_mut().find(|it| is_one_event(&it.judged, &one));
         match twin {
-            Some(twin) => absorb(&mut twin.draft, one.draft),
-            None => merged.push(one),
+            Some(twin) => absorb(twin, one.draft),
+            None => merged.push(Merged {
+                first: one.draft.summary.clone(),
+                judged: one,
+            }),
         }
     }
-    merged
+    merged.into_iter().map(|it| it.judged).collect()
+}
+
+/// A finding with those of the same event.
+struct Merged {
+    judged: Judged,
+    /// Summary of the first of them.
+    first: String,
 }
 
 fn is_one_event(a: &Judged, b: &Judged) -> bool {
@@ -248,7 +238,8 @@ fn is_one_event(a: &Judged, b: &Judged) -> bool {
         && (a.role == Role::Cascade || same_words)
 }
 
-fn absorb(into: &mut Draft, other: Draft) {
+fn absorb(merged: &mut Merged, other: Draft) {
+    let into = &mut merged.judged.draft;
     into.root.extend(other.root);
     into.root.sort_unstable();
     into.root.dedup();
@@ -270,23 +261,17 @@ fn absorb(into: &mut Draft, other: Draft) {
         into.confidence = into.confidence.min(Confidence::Supported);
         into.certificate = None;
     }
-    into.summary = match (&into.event, into.event == other.event) {
-        (Some(event), true) => format!("{} {event}", Ranks(&into.root)),
-        _ => format!(
-            "{} ended likewise, the first of them so: {}",
-            Ranks(&into.root),
-            strip(&into.summary)
-        ),
-    };
-    if into.event != other.event {
-        into.event = None;
+    match &into.event {
+        Some(event) if into.event == other.event => {
+            into.summary = format!("{} {event}", Ranks(&into.root));
+            merged.first.clone_from(&into.summary);
+        }
+        _ => {
+            let ranks = Ranks(&into.root);
+            let are = number(&into.root, "is", "are");
+            into.summary = format!("{ranks} {are} affected; first: {}", merged.first);
+            into.event = None;
+        }
     }
     into.evidence_at = into.evidence_at.max(other.evidence_at);
-}
-
-/// The summary of a merged finding without the prefix added by merging.
-fn strip(summary: &str) -> &str {
-    summary
-        .split_once("the first of them so: ")
-        .map_or(summary, |(_, rest)| rest)
 }

@@ -21,6 +21,7 @@ use ddp_doctor_proto::report::{
 };
 
 pub mod capture;
+mod causality;
 pub mod evidence;
 pub mod findings;
 pub mod judge;
@@ -415,10 +416,11 @@ fn conclude(
             let cause = one
                 .caused_by
                 .and_then(|cause| keys.iter().position(|key| *key == cause));
+            let states_cause = one.draft.code.states_cause();
             let mut finding = findings::finding(one.draft, situation, detected_at);
             finding.role = one.role;
             finding.caused_by = cause.into_iter().collect();
-            if finding.code.starts_with("DD1") || finding.code.starts_with("DD4") {
+            if states_cause {
                 finding
                     .cause
                     .get_or_insert(ddp_doctor_proto::report::Cause {

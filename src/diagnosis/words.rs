@@ -97,7 +97,7 @@ pub fn signature(call: &Call) -> String {
             size.unwrap_or_else(|| "[?]".into())
         );
     }
-    if let (Some(reduce_op), true) = (call.told_reduce_op().name(), call.op.reduces()) {
+    if let (Some(reduce_op), true) = (call.known_reduce_op().name(), call.op.reduces()) {
         text.push(' ');
         text.push_str(reduce_op);
     }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::explain::{self, Page};
 use super::text::plain;
-use crate::diagnosis::findings;
+use crate::diagnosis::{findings, words};
 
 const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
@@ -71,7 +71,7 @@ fn rule(code: &str, report: &Report) -> Value {
         "shortDescription": { "text": sentence(&known.map_or_else(|| code.to_owned(), |it| Page::of(it).summary())) },
         "defaultConfiguration": { "level": level(severity.unwrap_or(Severity::Error)) },
     });
-    if let Some(code) = known.filter(|it| findings::detector(it.code).is_some()) {
+    if let Some(code) = known.filter(|it| findings::detects(it.code)) {
         let page = Page::of(code);
         let meaning = page.meaning().join("\n\n");
         let mut help = meaning.clone();
@@ -197,19 +197,12 @@ const fn level(severity: Severity) -> &'static str {
 
 /// Pascal case, as usual for rule names: "early-exit" → "EarlyExit".
 fn pascal(name: &str) -> String {
-    let capital = |word: &str| {
-        let mut letters = word.chars();
-        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
-        first.into_iter().chain(letters).collect::<String>()
-    };
-    name.split('-').map(capital).collect()
+    name.split('-').map(words::begin).collect()
 }
 
 /// Formats a sentence: "a rank ended" → "A rank ended."
 fn sentence(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
-    format!("{}{}.", first.unwrap_or_default(), letters.as_str())
+    format!("{}.", words::begin(text))
 }
 
 #[cfg(test)]

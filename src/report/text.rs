@@ -197,7 +197,7 @@ pub fn finding(
         labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
     }
     // A newer coordinator may report codes that this version does not know.
-    if findings::detector(&finding.code).is_some() {
+    if findings::detects(&finding.code) {
         let more = format!("ddp-doctor explain {}", finding.code);
         labelled(out, "more", &more, style)?;
     }

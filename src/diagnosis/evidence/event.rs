@@ -672,7 +672,7 @@ impl Call {
     /// differently (c10d sums bools, NCCL takes their maximum): compare only operators of the same
     /// layer.
     #[must_use]
-    pub fn told_reduce_op(&self) -> ReduceOp {
+    pub fn known_reduce_op(&self) -> ReduceOp {
         match self.reduce_op {
             ReduceOp::Unspecified => self.reduce_op_beneath().unwrap_or_default(),
             own => own,

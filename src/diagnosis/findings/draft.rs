@@ -44,6 +44,29 @@ pub enum Precedence {
     Evidence,
 }
 
+/// Whether a draft becomes a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It always does.
+    Always,
+    /// Only if another finding follows from it.
+    OnlyAsCause,
+    /// It always does. Without this evidence the job cannot be judged: an error unless some finding
+    /// has an effect.
+    LeavesOpen,
+}
+
+/// A draft with precedence and standing of the rule that made it.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The draft.
+    pub draft: Draft,
+    /// Precedence among the findings of a situation.
+    pub precedence: Precedence,
+    /// Whether it becomes a finding.
+    pub standing: Standing,
+}
+
 /// Identity of a finding over time: two evaluations report the same finding if the keys are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -75,8 +98,6 @@ pub enum KeyPlace {
 pub struct Draft {
     /// Code, name, default severity and effect.
     pub code: &'static Code,
-    /// Precedence, if it is not that of the detector.
-    pub own_precedence: Option<Precedence>,
     /// Identity over time.
     pub key: Key,
     /// Severity; that of the code by default.
@@ -120,10 +141,6 @@ pub struct Draft {
     pub event: Option<String>,
     /// Key of the finding that this one follows from, if that exists.
     pub follows: Option<Key>,
-    /// Without this evidence the job cannot be judged: an error unless some finding has an effect.
-    pub leaves_open: bool,
-    /// Dropped unless another finding follows from it.
-    pub only_as_cause: bool,
 }
 
 /// A fact about a rank's process, for the causal order.
@@ -145,7 +162,6 @@ impl Draft {
     pub fn new(code: &'static Code, place: KeyPlace, evidence_at: Timestamp) -> Self {
         Self {
             code,
-            own_precedence: None,
             key: Key {
                 code: code.code,
                 place,
@@ -170,15 +186,7 @@ impl Draft {
             fact: None,
             event: None,
             follows: None,
-            leaves_open: false,
-            only_as_cause: false,
         }
-    }
-
-    /// Precedence among the findings of a situation.
-    #[must_use]
-    pub fn precedence(&self) -> Precedence {
-        self.own_precedence.unwrap_or(Precedence::Evidence)
     }
 
     /// Attaches a certificate and raises the confidence to `Proved`, if the checker accepts it.

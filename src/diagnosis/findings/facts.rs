@@ -13,7 +13,7 @@ pub(crate) fn signature(call: &Call) -> CallSignature {
         op: call.op.to_string(),
         numel: align::size(call),
         dtype: call.dtype.name().map(str::to_owned),
-        reduce_op: call.told_reduce_op().name().map(str::to_owned),
+        reduce_op: call.known_reduce_op().name().map(str::to_owned),
         root: call.root.or(call.peer),
         tag: call.tag.filter(|_| {
             let group = call.group.as_ref();

@@ -1,7 +1,7 @@
 //! The detectors, one file per finding or family of similar ones: conditions and sentences.
 //!
-//! To add a finding, write its page in `docs/findings` and its file here, and add it to [`ALL`].
-//! Detectors do not decide which of several possible findings explains a stall:
+//! To add a finding, write its page in `docs/findings` and its file here, and add its rules to
+//! [`ALL`]. Detectors do not decide which of several possible findings explains a stall:
 //! [`crate::situation`] determines the origin of each stall, and [`crate::judge`] the causal order
 //! of findings.
 
@@ -23,106 +23,136 @@ pub(crate) mod speed;
 pub(crate) mod startup;
 pub(crate) mod view;
 
-pub use draft::{Draft, Key, KeyPlace, Precedence, ProcessFact};
+pub use draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
 pub use view::describe;
 
-/// A finding that the engine can report.
+use Standing::{Always, LeavesOpen, OnlyAsCause};
+
+/// A rule that finds one kind of finding. A code has one or several rules.
 #[derive(Debug)]
-pub struct Detector {
+pub struct Rule {
     /// Code, name, severity and effect.
     pub code: &'static Code,
-    /// Precedence of its drafts, unless a draft has another one.
+    /// Precedence of its drafts.
     pub precedence: Precedence,
-    /// All findings of the code in a situation.
+    /// Standing of its drafts.
+    pub standing: Standing,
+    /// All drafts of the rule in a situation.
     pub detect: fn(&Situation<'_>) -> Vec<Draft>,
 }
 
 const fn row(
     code: &'static Code,
     precedence: Precedence,
+    standing: Standing,
     detect: fn(&Situation<'_>) -> Vec<Draft>,
-) -> Detector {
-    Detector {
+) -> Rule {
+    Rule {
         code,
         precedence,
+        standing,
         detect,
     }
 }
 
-/// All findings, ordered by code.
+/// All rules, ordered by code.
 #[rustfmt::skip]
-pub static ALL: &[Detector] = &[
-    row(&catalogue::DD101, Precedence::Time, hang::missing_rank::detect),
-    row(&catalogue::DD102, Precedence::Left, hang::early_exit::detect),
-    row(&catalogue::DD103, Precedence::Wire, mismatch::signature::op),
-    row(&catalogue::DD104, Precedence::Wire, mismatch::signature::shape),
-    row(&catalogue::DD105, Precedence::Wire, mismatch::signature::dtype),
-    row(&catalogue::DD106, Precedence::Wire, mismatch::signature::reduce_op),
-    row(&catalogue::DD107, Precedence::Wire, mismatch::signature::root),
-    row(&catalogue::DD109, Precedence::Wire, mismatch::call_order::detect),
-    row(&catalogue::DD110, Precedence::Wire, mismatch::sequence_slip::detect),
-    row(&catalogue::DD111, Precedence::Cycle, hang::group_order_deadlock::detect),
-    row(&catalogue::DD112, Precedence::Cycle, hang::p2p_deadlock::detect),
-    row(&catalogue::DD113, Precedence::Wire, hang::p2p_unmatched::detect),
-    row(&catalogue::DD114, Precedence::Creation, hang::group_creation_mismatch::detect),
-    row(&catalogue::DD115, Precedence::Hint, hang::unawaited_work::detect),
-    row(&catalogue::DD116, Precedence::Time, hang::stuck_inside::detect),
-    row(&catalogue::DD117, Precedence::Wire, hang::rank_conditional_call::detect),
-    row(&catalogue::DD201, Precedence::Died, process::rank_died::detect),
-    row(&catalogue::DD202, Precedence::Exception, process::rank_exception::detect),
-    row(&catalogue::DD203, Precedence::Stopped, process::rank_stopped::detect),
-    row(&catalogue::DD204, Precedence::Time, hang::stuck_outside::detect),
-    row(&catalogue::DD205, Precedence::Wire, process::stuck_in_teardown::detect),
-    row(&catalogue::DD206, Precedence::Time, hang::long_phase::detect),
-    row(&catalogue::DD301, Precedence::Creation, startup::rendezvous_incomplete::detect),
-    row(&catalogue::DD302, Precedence::Start, startup::duplicate_rank::detect),
-    row(&catalogue::DD303, Precedence::Start, startup::world_mismatch::detect),
-    row(&catalogue::DD304, Precedence::Start, startup::backend_mismatch::detect),
-    row(&catalogue::DD305, Precedence::Settings, startup::version_skew::detect),
-    row(&catalogue::DD306, Precedence::Settings, startup::environment_skew::detect),
-    row(&catalogue::DD307, Precedence::Settings, startup::device_shared::detect),
-    row(&catalogue::DD308, Precedence::Start, startup::interface_unusable::detect),
-    row(&catalogue::DD401, Precedence::Wire, ddp::unused_parameters::detect),
-    row(&catalogue::DD402, Precedence::Wire, ddp::unused_parameters_differ::detect),
-    row(&catalogue::DD403, Precedence::Wire, ddp::ready_twice::detect),
-    row(&catalogue::DD404, Precedence::Wire, ddp::model_mismatch::detect),
-    row(&catalogue::DD405, Precedence::Wire, ddp::ddp_bypassed::detect),
-    row(&catalogue::DD406, Precedence::Wire, ddp::no_sync_mismatch::detect),
-    row(&catalogue::DD407, Precedence::Hint, ddp::needless_unused_search::detect),
-    row(&catalogue::DD501, Precedence::Memory, memory::out_of_memory::detect),
-    row(&catalogue::DD502, Precedence::Hint, memory::oom_forecast::detect),
-    row(&catalogue::DD503, Precedence::Hint, memory::memory_creep::detect),
-    row(&catalogue::DD504, Precedence::Hint, memory::fragmentation::detect),
-    row(&catalogue::DD505, Precedence::Hint, memory::memory_skew::detect),
-    row(&catalogue::DD506, Precedence::Memory, memory::host_memory::detect),
-    row(&catalogue::DD601, Precedence::Hint, speed::straggler_compute::detect),
-    row(&catalogue::DD602, Precedence::Hint, speed::straggler_input::detect),
-    row(&catalogue::DD603, Precedence::Hint, speed::straggler_host::detect),
-    row(&catalogue::DD604, Precedence::Hint, speed::slow_communication::detect),
-    row(&catalogue::DD605, Precedence::Hint, speed::sync_bound::detect),
-    row(&catalogue::DD901, Precedence::Evidence, evidence::evidence_incomplete::detect),
-    row(&catalogue::DD902, Precedence::Evidence, evidence::records_lost::detect),
-    row(&catalogue::DD903, Precedence::Evidence, evidence::clock_skew::detect),
-    row(&catalogue::DD904, Precedence::Evidence, evidence::agent_silent::detect),
+pub static ALL: &[Rule] = &[
+    row(&catalogue::DD101, Precedence::Time, Always, hang::missing_rank::detect),
+    row(&catalogue::DD102, Precedence::Left, Always, hang::early_exit::detect),
+    row(&catalogue::DD103, Precedence::Wire, Always, mismatch::signature::op),
+    row(&catalogue::DD104, Precedence::Wire, Always, mismatch::signature::shape),
+    row(&catalogue::DD105, Precedence::Wire, Always, mismatch::signature::dtype),
+    row(&catalogue::DD106, Precedence::Wire, Always, mismatch::signature::reduce_op),
+    row(&catalogue::DD107, Precedence::Wire, Always, mismatch::signature::root),
+    row(&catalogue::DD109, Precedence::Wire, Always, mismatch::call_order::detect),
+    row(&catalogue::DD110, Precedence::Wire, Always, mismatch::sequence_slip::detect),
+    row(&catalogue::DD111, Precedence::Cycle, Always, hang::group_order_deadlock::detect),
+    row(&catalogue::DD112, Precedence::Cycle, Always, hang::p2p_deadlock::detect),
+    row(&catalogue::DD113, Precedence::Wire, Always, hang::p2p_unmatched::other_sizes),
+    row(&catalogue::DD113, Precedence::Wire, Always, hang::p2p_unmatched::other_tags),
+    row(&catalogue::DD113, Precedence::Unmatched, Always, hang::p2p_unmatched::without_partner),
+    row(&catalogue::DD114, Precedence::Creation, Always, hang::group_creation_mismatch::detect),
+    row(&catalogue::DD115, Precedence::Hint, Always, hang::unawaited_work::detect),
+    row(&catalogue::DD116, Precedence::Time, Always, hang::stuck_inside::detect),
+    row(&catalogue::DD117, Precedence::Wire, Always, hang::rank_conditional_call::detect),
+    row(&catalogue::DD201, Precedence::Died, Always, process::rank_died::detect),
+    row(&catalogue::DD202, Precedence::Exception, Always, process::rank_exception::detect),
+    row(&catalogue::DD203, Precedence::Stopped, Always, process::rank_stopped::detect),
+    row(&catalogue::DD204, Precedence::Time, Always, hang::stuck_outside::detect),
+    row(&catalogue::DD205, Precedence::Wire, Always, process::stuck_in_teardown::detect),
+    row(&catalogue::DD206, Precedence::Time, Always, hang::long_phase::detect),
+    row(&catalogue::DD301, Precedence::Creation, Always, startup::rendezvous_incomplete::detect),
+    row(&catalogue::DD302, Precedence::Start, Always, startup::duplicate_rank::detect),
+    row(&catalogue::DD303, Precedence::Start, Always, startup::world_mismatch::detect),
+    row(&catalogue::DD304, Precedence::Start, Always, startup::backend_mismatch::detect),
+    row(&catalogue::DD305, Precedence::Settings, Always, startup::version_skew::detect),
+    row(&catalogue::DD306, Precedence::Settings, Always, startup::environment_skew::detect),
+    row(&catalogue::DD307, Precedence::Settings, Always, startup::device_shared::detect),
+    row(&catalogue::DD308, Precedence::Start, Always, startup::interface_unusable::detect),
+    row(&catalogue::DD401, Precedence::Wire, Always, ddp::unused_parameters::detect),
+    row(&catalogue::DD402, Precedence::Wire, Always, ddp::unused_parameters_differ::detect),
+    row(&catalogue::DD403, Precedence::Wire, Always, ddp::ready_twice::detect),
+    row(&catalogue::DD404, Precedence::Wire, Always, ddp::model_mismatch::detect),
+    row(&catalogue::DD405, Precedence::Wire, Always, ddp::ddp_bypassed::detect),
+    row(&catalogue::DD406, Precedence::Wire, Always, ddp::no_sync_mismatch::detect),
+    row(&catalogue::DD407, Precedence::Hint, Always, ddp::needless_unused_search::detect),
+    row(&catalogue::DD501, Precedence::Memory, Always, memory::out_of_memory::ended),
+    row(&catalogue::DD501, Precedence::Memory, OnlyAsCause, memory::out_of_memory::caught),
+    row(&catalogue::DD501, Precedence::Memory, Always, memory::out_of_memory::filled),
+    row(&catalogue::DD502, Precedence::Hint, Always, memory::oom_forecast::detect),
+    row(&catalogue::DD503, Precedence::Hint, Always, memory::memory_creep::detect),
+    row(&catalogue::DD504, Precedence::Hint, Always, memory::fragmentation::detect),
+    row(&catalogue::DD505, Precedence::Hint, Always, memory::memory_skew::detect),
+    row(&catalogue::DD506, Precedence::Memory, Always, memory::host_memory::killed),
+    row(&catalogue::DD506, Precedence::Hint, Always, memory::host_memory::forecast),
+    row(&catalogue::DD601, Precedence::Hint, Always, speed::straggler_compute::detect),
+    row(&catalogue::DD602, Precedence::Hint, Always, speed::straggler_input::detect),
+    row(&catalogue::DD603, Precedence::Hint, Always, speed::straggler_host::detect),
+    row(&catalogue::DD604, Precedence::Hint, Always, speed::slow_communication::detect),
+    row(&catalogue::DD605, Precedence::Hint, Always, speed::sync_bound::detect),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::notes_about_ranks),
+    row(&catalogue::DD901, Precedence::Evidence, Always, evidence::evidence_incomplete::other_notes),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::unseen_ranks),
+    row(&catalogue::DD901, Precedence::Evidence, Always, evidence::evidence_incomplete::nothing_seen),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::unwatched_ends),
+    row(&catalogue::DD902, Precedence::Evidence, Always, evidence::records_lost::detect),
+    row(&catalogue::DD903, Precedence::Evidence, Always, evidence::clock_skew::detect),
+    row(&catalogue::DD904, Precedence::Evidence, Always, evidence::agent_silent::detect),
 ];
 
-/// All findings in a situation.
+/// All drafts in a situation. A finding that several rules of a code make belongs to the first.
 #[must_use]
-pub fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let mut drafts = Vec::new();
-    for detector in ALL {
-        for mut draft in (detector.detect)(situation) {
-            draft.own_precedence.get_or_insert(detector.precedence);
-            drafts.push(draft);
+pub fn detect(situation: &Situation<'_>) -> Vec<Candidate> {
+    let mut found: Vec<Candidate> = Vec::new();
+    for rules in ALL.chunk_by(|a, b| a.code == b.code) {
+        let earlier = found.len();
+        for rule in rules {
+            let mut drafts = (rule.detect)(situation);
+            drafts.retain(|draft| {
+                let mut known = found[earlier..].iter();
+                !known.any(|it| it.standing != OnlyAsCause && it.draft.key == draft.key)
+            });
+            found.extend(drafts.into_iter().map(|draft| Candidate {
+                draft,
+                precedence: rule.precedence,
+                standing: rule.standing,
+            }));
         }
     }
-    drafts
+    found
 }
 
-/// The detector of a code; `None` if this version has none.
+/// The codes that this version detects, in order.
+pub fn codes() -> impl Iterator<Item = &'static Code> {
+    let by_code = ALL.chunk_by(|a, b| a.code == b.code);
+    by_code.map(|rules| rules[0].code)
+}
+
+/// Whether this version detects the code.
 #[must_use]
-pub fn detector(code: &str) -> Option<&'static Detector> {
-    ALL.iter().find(|it| it.code.code == code)
+pub fn detects(code: &str) -> bool {
+    ALL.iter().any(|it| it.code.code == code)
 }
 
 /// The finding of a draft; `role` and `caused_by` remain to be set.

@@ -57,7 +57,7 @@ pub(crate) fn waiting_call(
     let (state, until) = match joined.wait {
         _ if further_on => (CallState::Waiting, situation.now),
         // It waited until the job was interrupted.
-        Wait::Over(at) if !situation.model.is_own_doing(at) => {
+        Wait::Over(at) if !situation.model.is_before_shutdown(at) => {
             (CallState::Waiting, situation.until)
         }
         Wait::Over(at) if joined.is_complete_on_device() => (CallState::Completed, at),
@@ -201,7 +201,7 @@ pub fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call
             .filter(|_| call.tensors == 1)
             .map(|shape| vec![shape.iter().map(|&dim| u64::from(dim)).collect()]),
         numel: call.numel,
-        reduce_op: call.told_reduce_op().name().map(str::to_owned),
+        reduce_op: call.known_reduce_op().name().map(str::to_owned),
         root: call.root,
         peer: call.peer,
         tag: call.tag,

@@ -351,11 +351,13 @@ impl Traffic {
 
     /// Whether all calls between two ranks were recorded.
     fn is_sure(&self, way: (u32, u32)) -> bool {
-        let heard_all = |rank: u32| {
+        let has_all_records = |rank: u32| {
             let count = self.counts.get(&rank).copied().unwrap_or_default();
             count.told <= count.seen && !self.unclear.contains(&rank)
         };
-        heard_all(way.0) && heard_all(way.1) && self.channels.get(&way).is_none_or(|c| !c.blurred)
+        has_all_records(way.0)
+            && has_all_records(way.1)
+            && self.channels.get(&way).is_none_or(|c| !c.blurred)
     }
 
     fn alone(&self, way: (u32, u32), side: Side, open: &Open) -> Lone {

@@ -130,10 +130,9 @@ impl Member {
 pub struct Join {
     /// Calls by global rank.
     pub calls: BTreeMap<u32, JoinedCall>,
-    /// The first disagreement, in the order of [`Mismatch`].
-    pub mismatch: Option<Mismatch>,
-    /// Earliest time at which calls met here that disagree.
-    pub mismatched_at: Option<Timestamp>,
+    /// The first disagreement, in the order of [`Mismatch`], and the earliest time at which calls met
+    /// here that disagree.
+    pub mismatch: Option<(Mismatch, Timestamp)>,
     /// Time and rank of the last arrival.
     pub last: (Timestamp, u32),
     /// Different signatures of the calls, each with the time of its first call.
@@ -527,9 +526,9 @@ impl Join {
         let signature = Signature::of(call);
         for (other, first_at) in &self.signatures {
             if let Some(mismatch) = signature.compare(other) {
-                self.mismatch = Some(self.mismatch.map_or(mismatch, |known| known.min(mismatch)));
                 let met = call.at.max(*first_at);
-                self.mismatched_at = Some(self.mismatched_at.map_or(met, |at| at.min(met)));
+                let (first, at) = self.mismatch.unwrap_or((mismatch, met));
+                self.mismatch = Some((first.min(mismatch), at.min(met)));
             }
         }
         note(&mut self.signatures, signature, call.at);

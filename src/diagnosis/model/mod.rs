@@ -37,7 +37,7 @@ pub use history::{By, History, Slip};
 pub use init::{Init, Place};
 pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
 pub use pace::{Pace, Spent};
-pub use parameters::{Parameter, Replica, Said, parse};
+pub use parameters::{Parameter, ReducerReport, Replica, parse};
 pub use process::{
     Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, Unawaited,
     World, is_inside, libc_signal,
@@ -220,7 +220,7 @@ impl Model {
     /// Whether a failure at that time preceded the request to end the job, and so has another
     /// cause.
     #[must_use]
-    pub fn is_own_doing(&self, at: Timestamp) -> bool {
+    pub fn is_before_shutdown(&self, at: Timestamp) -> bool {
         self.interrupted.is_none_or(|asked| at.plus(REFLEX) < asked)
     }
 
@@ -231,7 +231,7 @@ impl Model {
         let ended = process.end.map(|end| end.at);
         let raised = process.uncaught().map(|exception| exception.at);
         match raised.or(ended) {
-            Some(at) if !self.is_own_doing(at) => match process.ending() {
+            Some(at) if !self.is_before_shutdown(at) => match process.ending() {
                 // An exit in order before the request is not a reaction to it.
                 Ending::InOrder if self.interrupted.is_some_and(|asked| at < asked) => {
                     Ending::InOrder
@@ -244,7 +244,7 @@ impl Model {
 
     /// When ranks began to end on request; `now` if none has.
     #[must_use]
-    pub fn own_doing_until(&self, now: Timestamp) -> Timestamp {
+    pub fn shutdown_at(&self, now: Timestamp) -> Timestamp {
         let obeyed = |asked: &Timestamp| {
             self.processes
                 .values()

@@ -38,22 +38,22 @@ pub struct Replica {
     /// Hash of the layout, for comparison between ranks.
     fingerprint: u64,
     /// Parameters without a gradient after the latest backward pass; `None`: all had one.
-    pub without: Option<Said>,
+    pub without: Option<ReducerReport>,
     /// Parameters whose gradients were ready twice in one backward pass, latest report.
-    pub ready_twice: Option<Said>,
+    pub ready_twice: Option<ReducerReport>,
     /// Report that a graph declared static has changed.
-    pub graph_changed: Option<Said>,
+    pub graph_changed: Option<ReducerReport>,
     /// Parameters whose gradients repeatedly came from outside DDP's forward, and are not averaged.
-    pub outside: Option<Said>,
+    pub outside: Option<ReducerReport>,
     /// Report that searches for unused parameters found none.
-    pub never_unused: Option<Said>,
+    pub never_unused: Option<ReducerReport>,
     /// Places where the program uses parts of the model that got no gradients.
-    pub used_at: Vec<Said>,
+    pub used_at: Vec<ReducerReport>,
 }
 
 /// A fact about some parameters of a model.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct ReducerReport {
     /// Number of parameters concerned.
     pub total: u64,
     /// Number reported with the fact; its meaning depends on the fact.
@@ -110,9 +110,9 @@ impl Models {
         replicas.map(|(&(group, model), replica)| (group, model, replica))
     }
 
-    pub(super) fn take(&mut self, group: GroupId, said: Parameters, at: Timestamp) {
-        let key = (group, said.model);
-        if said.fact == ParameterFact::Layout && said.first == 0 {
+    pub(super) fn take(&mut self, group: GroupId, report: Parameters, at: Timestamp) {
+        let key = (group, report.model);
+        if report.fact == ParameterFact::Layout && report.first == 0 {
             // A model that is wrapped again replaces the earlier ones.
             for (_, replica) in self.replicas.range_mut((group, 0)..key) {
                 (replica.without, replica.ready_twice, replica.graph_changed) = (None, None, None);
@@ -123,25 +123,25 @@ impl Models {
             return;
         }
         let replica = self.replicas.entry(key).or_default();
-        let parameters = Said {
-            total: said.total,
-            number: said.first,
-            lines: Arc::clone(&said.lines),
-            place: said.place,
-            step: said.step,
+        let parameters = ReducerReport {
+            total: report.total,
+            number: report.first,
+            lines: Arc::clone(&report.lines),
+            place: report.place,
+            step: report.step,
             at,
         };
-        match said.fact {
+        match report.fact {
             ParameterFact::Layout => {
                 // A model is wrapped once; a second first piece begins a new layout.
-                if said.first == 0 {
+                if report.first == 0 {
                     replica.pieces.clear();
                 }
-                replica.total = said.total;
+                replica.total = report.total;
                 replica.at = at;
                 replica.place = parameters.place;
                 if replica.pieces.len() < KEPT_PIECES {
-                    replica.pieces.insert(said.first, said.lines);
+                    replica.pieces.insert(report.first, report.lines);
                 }
                 let mut hasher = DefaultHasher::new();
                 (replica.total, &replica.pieces).hash(&mut hasher);
@@ -172,13 +172,13 @@ impl Replica {
 
     /// Whether another process reported the same layout.
     #[must_use]
-    pub const fn is_told_like(&self, other: &Self) -> bool {
+    pub const fn has_same_report(&self, other: &Self) -> bool {
         self.fingerprint == other.fingerprint
     }
 
     /// Whether all parameters were reported.
     #[must_use]
-    pub fn is_fully_told(&self) -> bool {
+    pub fn is_fully_reported(&self) -> bool {
         self.layout().count() as u64 == self.total
     }
 }
@@ -187,7 +187,7 @@ impl Replica {
 mod tests {
     use super::*;
 
-    fn said(fact: ParameterFact, first: u32, total: u64, lines: &str) -> Parameters {
+    fn parameters(fact: ParameterFact, first: u32, total: u64, lines: &str) -> Parameters {
         Parameters {
             fact,
             model: 1,
@@ -203,15 +203,15 @@ mod tests {
         let mut models = Models::default();
         let group = GroupId(0);
         let told = [
-            said(ParameterFact::Layout, 0, 3, "float32 8,4 a\nnonsense\n"),
-            said(ParameterFact::Layout, 1, 3, "int8 - b c\nbool 2 d\n"),
+            parameters(ParameterFact::Layout, 0, 3, "float32 8,4 a\nnonsense\n"),
+            parameters(ParameterFact::Layout, 1, 3, "int8 - b c\nbool 2 d\n"),
         ];
-        for said in told {
-            assert!(!models.get(group, 1).is_some_and(Replica::is_fully_told));
-            models.take(group, said, Timestamp(5));
+        for report in told {
+            assert!(!models.get(group, 1).is_some_and(Replica::is_fully_reported));
+            models.take(group, report, Timestamp(5));
         }
         let replica = models.get(group, 1).unwrap();
-        assert!(replica.is_fully_told());
+        assert!(replica.is_fully_reported());
         let layout = replica.layout().map(|(i, it)| (i, it.name, it.shape()));
         let layout: Vec<_> = layout.collect();
         assert_eq!(
@@ -224,11 +224,11 @@ mod tests {
     fn wrapping_again_clears_missing_gradients() {
         let mut models = Models::default();
         let group = GroupId(0);
-        let without = said(ParameterFact::WithoutGradient, 0, 1, "float32 8,4 a\n");
+        let without = parameters(ParameterFact::WithoutGradient, 0, 1, "float32 8,4 a\n");
         models.take(group, without, Timestamp(5));
         let again = Parameters {
             model: 2,
-            ..said(ParameterFact::Layout, 0, 1, "float32 8,4 a\n")
+            ..parameters(ParameterFact::Layout, 0, 1, "float32 8,4 a\n")
         };
         models.take(group, again, Timestamp(6));
         assert!(models.get(group, 1).unwrap().without.is_none());
@@ -239,9 +239,17 @@ mod tests {
         let mut models = Models::default();
         let group = GroupId(0);
         let fact = ParameterFact::WithoutGradient;
-        models.take(group, said(fact, 0, 1, "float32 8,4 a\n"), Timestamp(5));
+        models.take(
+            group,
+            parameters(fact, 0, 1, "float32 8,4 a\n"),
+            Timestamp(5),
+        );
         assert!(models.get(group, 1).unwrap().without.is_some());
-        models.take(group, said(ParameterFact::Complete, 0, 0, ""), Timestamp(6));
+        models.take(
+            group,
+            parameters(ParameterFact::Complete, 0, 0, ""),
+            Timestamp(6),
+        );
         assert!(models.get(group, 1).unwrap().without.is_none());
     }
 }

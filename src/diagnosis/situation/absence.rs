@@ -2,11 +2,10 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::situation::inside::Inside;
-use crate::situation::{Situation, is_last_call};
-
 use crate::evidence::event::ThreadId;
 use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread};
+use crate::situation::inside::Inside;
+use crate::situation::{Situation, is_last_call};
 use crate::{stacks, waits};
 
 /// A member that has not arrived.

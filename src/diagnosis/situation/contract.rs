@@ -9,7 +9,7 @@
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::align::{OddOnes, odd_ones};
-use crate::model::{Ending, Group, GroupId, Parameter, Process, Replica, Said, parse};
+use crate::model::{Ending, Group, GroupId, Parameter, Process, ReducerReport, Replica, parse};
 use crate::situation::Situation;
 use crate::situation::origin::Origin;
 
@@ -168,7 +168,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         .find_map(|(model, copies)| differ(group.id, *model, copies))
         .or_else(|| {
             let broken = models.iter().filter_map(|(model, copies)| {
-                said(situation, group.id, *model, copies)
+                raised_by_reducer(situation, group.id, *model, copies)
                     .or_else(|| unused(situation, group, *model, copies))
             });
             broken.min_by_key(|breach| breach.at)
@@ -183,13 +183,13 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
 /// Models that differ in what ranks exchange.
 fn differ(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
     let first = copies.first()?;
-    let alike = |copy: &Copy<'_>| copy.replica.is_told_like(first.replica);
+    let alike = |copy: &Copy<'_>| copy.replica.has_same_report(first.replica);
     if copies.iter().all(alike) {
         return None;
     }
     let mut sorts: Vec<Vec<&Copy<'_>>> = Vec::new();
     for copy in copies {
-        let same = |sort: &Vec<&Copy<'_>>| sort[0].replica.is_told_like(copy.replica);
+        let same = |sort: &Vec<&Copy<'_>>| sort[0].replica.has_same_report(copy.replica);
         match sorts.iter().position(same) {
             Some(at) => sorts[at].push(copy),
             None if sorts.len() < MOST_SORTS => sorts.push(vec![copy]),
@@ -276,7 +276,7 @@ fn first_difference(a: &Replica, b: &Replica) -> Option<(What, u64)> {
 
 /// Whether two models have the same parameters in a different order.
 fn is_permuted(a: &Replica, b: &Replica) -> bool {
-    if !a.is_fully_told() || !b.is_fully_told() {
+    if !a.is_fully_reported() || !b.is_fully_reported() {
         return false;
     }
     let sorted = |replica| -> Vec<&str> {
@@ -293,7 +293,7 @@ fn is_permuted(a: &Replica, b: &Replica) -> bool {
 
 /// Breaches that a reducer detected and raised for; ignored if the exception was caught and no rank
 /// waits.
-fn said(
+fn raised_by_reducer(
     situation: &Situation<'_>,
     group: GroupId,
     model: u32,
@@ -303,18 +303,18 @@ fn said(
         let mut stalls = situation.stalls.iter().filter(|it| it.group == group);
         stalls.any(|stall| stall.missing.iter().any(|it| it.rank == rank))
     };
-    type Pick = fn(&Replica) -> Option<&Said>;
+    type Pick = fn(&Replica) -> Option<&ReducerReport>;
     let kinds: [(Kind, Pick); 2] = [
         (Kind::ReadyTwice, |it| it.ready_twice.as_ref()),
         (Kind::GraphChanged, |it| it.graph_changed.as_ref()),
     ];
     kinds.into_iter().find_map(|(kind, pick)| {
         let those = copies.iter().filter_map(|copy| {
-            let said = pick(copy.replica)?;
+            let report = pick(copy.replica)?;
             let matters = copy.process.uncaught().is_some() || is_missed(copy.rank);
-            matters.then_some((copy.rank, said))
+            matters.then_some((copy.rank, report))
         });
-        let at = those.clone().map(|(_, said)| said.at).min()?;
+        let at = those.clone().map(|(_, report)| report.at).min()?;
         let root: Vec<u32> = those.map(|(rank, _)| rank).collect();
         Some(Breach {
             kind,
@@ -334,13 +334,13 @@ fn bypassed(group: &Group, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
     if group.info.key.members.len() < 2 {
         return None;
     }
-    let those: Vec<(&Copy<'_>, &Said)> = copies
+    let those: Vec<(&Copy<'_>, &ReducerReport)> = copies
         .iter()
         .filter_map(|copy| Some((copy, copy.replica.outside.as_ref()?)))
         .filter(|(copy, _)| copy.process.lost == 0)
         .filter(|(copy, _)| copy.process.largest_own < largest_parameter(copy.replica))
         .collect();
-    let at = those.iter().map(|(_, said)| said.at).min()?;
+    let at = those.iter().map(|(_, report)| report.at).min()?;
     Some(Breach {
         kind: Kind::Bypassed,
         group: group.id,
@@ -366,11 +366,13 @@ fn unused(
     model: u32,
     copies: &[Copy<'_>],
 ) -> Option<Breach> {
-    let lack: Vec<(&Copy<'_>, &Said)> = copies
+    let lack: Vec<(&Copy<'_>, &ReducerReport)> = copies
         .iter()
         .filter_map(|copy| Some((copy, copy.replica.without.as_ref()?)))
         // A later report may have been lost.
-        .filter(|(copy, said)| copy.process.lost == 0 || raised_at(copy.process, said).is_some())
+        .filter(|(copy, report)| {
+            copy.process.lost == 0 || raised_at(copy.process, report).is_some()
+        })
         .collect();
     let (_, first) = lack.first()?;
     let root: Vec<u32> = lack.iter().map(|(copy, _)| copy.rank).collect();
@@ -382,10 +384,10 @@ fn unused(
         .collect();
     let same = lack
         .iter()
-        .all(|(_, said)| (said.total, &said.lines) == (first.total, &first.lines));
+        .all(|(_, report)| (report.total, &report.lines) == (first.total, &first.lines));
     let raised = lack
         .iter()
-        .filter_map(|(copy, said)| raised_at(copy.process, said));
+        .filter_map(|(copy, report)| raised_at(copy.process, report));
     let waited_for = waits_for(situation, group, &root, &others);
     let certain = match (raised.min(), waited_for) {
         (Some(raised), _) => raised,
@@ -401,7 +403,7 @@ fn unused(
         (None, true) => Kind::Unused,
         (None, false) => Kind::UnusedDiffer,
     };
-    let told = lack.iter().map(|(_, said)| said.at);
+    let told = lack.iter().map(|(_, report)| report.at);
     Some(Breach {
         kind,
         group: group.id,
@@ -433,7 +435,7 @@ fn waits_for(
     let diverged = diverged.and_then(|it| {
         let join = situation.join(group.id, it.seq)?;
         let made = |ranks: &[u32]| join.calls.keys().any(|rank| ranks.contains(rank));
-        (made(lack) && made(others)).then_some(join.mismatched_at?)
+        (made(lack) && made(others)).then_some(join.mismatch?.1)
     });
     if let Some(at) = diverged {
         return Some(Waits::Hopeless(at));
@@ -472,7 +474,7 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         let join = situation.join(group.id, it.seq)?;
         let hidden = join.calls.iter().filter(|(_, joined)| joined.call.hidden);
         let waiting: Vec<u32> = hidden.map(|(&rank, _)| rank).collect();
-        Some((waiting, join.mismatched_at?))
+        Some((waiting, join.mismatch?.1))
     });
     let stalled = situation.stalls.iter().find(|it| {
         it.group == group.id && matches!(it.origin, Origin::Left(_) | Origin::Leaving(_))
@@ -531,9 +533,9 @@ fn has_ended(situation: &Situation<'_>, group: &Group, rank: u32) -> bool {
 }
 
 /// When DDP raised because of the missing gradients.
-fn raised_at(process: &Process, said: &Said) -> Option<Timestamp> {
+fn raised_at(process: &Process, report: &ReducerReport) -> Option<Timestamp> {
     let mut exceptions = process.exceptions.iter();
-    let raised = exceptions.find(|it| it.at >= said.at && it.text.contains(UNFINISHED))?;
+    let raised = exceptions.find(|it| it.at >= report.at && it.text.contains(UNFINISHED))?;
     Some(raised.at)
 }
 
@@ -542,8 +544,8 @@ fn raised_at(process: &Process, said: &Said) -> Option<Timestamp> {
 pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter<'a>, Vec<u32>)> {
     let mut found: Vec<(Parameter<'a>, Vec<u32>)> = Vec::new();
     for &rank in &breach.root {
-        let said = said_of(situation, breach, rank);
-        for parameter in said.into_iter().flat_map(|said| parse(&said.lines)) {
+        let report = report_of(situation, breach, rank);
+        for parameter in report.into_iter().flat_map(|report| parse(&report.lines)) {
             match found.iter_mut().find(|(known, _)| *known == parameter) {
                 Some((_, ranks)) => ranks.push(rank),
                 None => found.push((parameter, vec![rank])),
@@ -555,7 +557,11 @@ pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter
 
 /// The report of a rank that shows the breach.
 #[must_use]
-pub fn said_of<'a>(situation: &Situation<'a>, breach: &Breach, rank: u32) -> Option<&'a Said> {
+pub fn report_of<'a>(
+    situation: &Situation<'a>,
+    breach: &Breach,
+    rank: u32,
+) -> Option<&'a ReducerReport> {
     let process = situation.model.member(breach.group, rank)?;
     let replica = process.models.get(breach.group, breach.model)?;
     match breach.kind {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::align::Mismatch;
 use crate::model::{Group, GroupId, Join, JoinedCall, Slip};
@@ -22,6 +22,10 @@ pub struct Divergence {
     pub group: GroupId,
     /// Sequence number of the calls.
     pub seq: u64,
+    /// The first disagreement of the calls.
+    pub mismatch: Mismatch,
+    /// Earliest time at which calls that disagree had met.
+    pub met: Timestamp,
     /// Origin: the mismatch itself, an exception that diverted a rank, or a call that ranks make
     /// while exiting.
     pub origin: Origin,
@@ -44,6 +48,7 @@ impl<'a> Situation<'a> {
     pub(super) fn divergence(&self, group: &Group) -> Option<Divergence> {
         let seq = group.diverged?;
         let join = group.join(seq)?;
+        let (mismatch, met) = join.mismatch?;
         let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
         let (raised, leaving) = self.on_their_way_out(group.id, calls);
         let some = |ranks: &Vec<u32>| !ranks.is_empty() && ranks.len() < join.calls.len();
@@ -57,7 +62,7 @@ impl<'a> Situation<'a> {
         let nature = match order::permutation(group, seq) {
             Some(permutation) => Nature::Order(permutation),
             // Ranks whose calls differ only in their data reached the same call.
-            None if join.mismatch != Some(Mismatch::Op) => Nature::Mismatch,
+            None if mismatch != Mismatch::Op => Nature::Mismatch,
             None => self
                 .parting(group, seq, join)
                 .map_or(Nature::Mismatch, Nature::Parted),
@@ -65,6 +70,8 @@ impl<'a> Situation<'a> {
         Some(Divergence {
             group: group.id,
             seq,
+            mismatch,
+            met,
             origin,
             nature,
         })

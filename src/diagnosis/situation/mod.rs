@@ -76,7 +76,7 @@ impl<'a> Situation<'a> {
         let mut situation = Self {
             model,
             now,
-            until: model.own_doing_until(now),
+            until: model.shutdown_at(now),
             config,
             waits: Waits::of(model, now),
             stalls: Vec::new(),

@@ -47,20 +47,21 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Precedence among the origins of one stall; the lowest leads.
-    const fn weight(&self) -> u8 {
+    /// Precedence among the possible origins of one stall, its own and those of the stalls that it
+    /// waits behind; the lowest leads.
+    const fn precedence(&self) -> u8 {
         match self {
             Self::Raised(_) => 0,
             Self::Died(_) => 1,
             Self::Stopped(_) => 2,
-            Self::Left(_) => 3,
-            Self::Diverged(..) => 4,
-            Self::Leaving(_) => 5,
-            Self::OtherTag(..) => 6,
+            Self::OtherTag(..) => 3,
+            Self::Left(_) => 4,
+            Self::Diverged(..) => 5,
+            Self::Leaving(_) => 6,
             Self::Cycle(_) => 7,
             Self::Making(_) => 8,
-            Self::LongPhase(_) => 9,
-            Self::StandsStill(_) => 10,
+            Self::StandsStill(_) => 9,
+            Self::LongPhase(_) => 10,
             Self::Inside(..) => 11,
             Self::Silent(_) => 12,
             Self::Elsewhere(_) => 13,
@@ -106,11 +107,7 @@ impl Situation<'_> {
             }
         }
         for divergence in &mut self.divergences {
-            let join = self.model.group(divergence.group).join(divergence.seq);
-            let Some(met) = join.and_then(|join| join.mismatched_at) else {
-                continue;
-            };
-            if let Some(breach) = breach_of(divergence.group, &divergence.origin, met) {
+            if let Some(breach) = breach_of(divergence.group, &divergence.origin, divergence.met) {
                 divergence.origin = breach;
             }
         }
@@ -139,25 +136,22 @@ impl Situation<'_> {
                 .map(|a| a.rank)
                 .collect()
         };
-        type Kind = (Absence, fn(Vec<u32>) -> Origin);
-        let first = |kinds: &[Kind]| {
-            kinds.iter().find_map(|(why, origin)| {
-                let ranks = with(*why);
-                (!ranks.is_empty()).then(|| origin(ranks))
-            })
+        let first = |origins: Vec<Origin>| {
+            let named = origins.into_iter().filter(|it| !it.ranks().is_empty());
+            named.min_by_key(Origin::precedence)
         };
-        let ends = first(&[
-            (Absence::Raised, Origin::Raised),
-            (Absence::Died, Origin::Died),
-            (Absence::Stopped, Origin::Stopped),
+        let ends = first(vec![
+            Origin::Raised(with(Absence::Raised)),
+            Origin::Died(with(Absence::Died)),
+            Origin::Stopped(with(Absence::Stopped)),
         ]);
         let unmatched = || self.other_tag(stall);
         if let Some(origin) = ends.or_else(|| self.exit_path(stall)).or_else(unmatched) {
             return origin;
         }
-        let leaves = first(&[
-            (Absence::Left, Origin::Left),
-            (Absence::Leaving, Origin::Leaving),
+        let leaves = first(vec![
+            Origin::Left(with(Absence::Left)),
+            Origin::Leaving(with(Absence::Leaving)),
         ]);
         if let Some(origin) = leaves.or_else(|| self.broken_by(stall)) {
             return origin;
@@ -206,7 +200,7 @@ impl Situation<'_> {
             // Among several origins, the one with precedence leads.
             if found
                 .as_ref()
-                .is_none_or(|found| origin.weight() < found.weight())
+                .is_none_or(|found| origin.precedence() < found.precedence())
             {
                 found = Some(origin);
             }
@@ -236,9 +230,11 @@ impl Situation<'_> {
             found.is_some() && process.is_some_and(waits)
         };
         let still: Vec<u32> = still.into_iter().filter(|it| !for_others(it)).collect();
-        let kept = first(&[(Absence::Making, Origin::Making)])
-            .or_else(|| (!still.is_empty()).then_some(Origin::StandsStill(still)))
-            .or_else(|| first(&[(Absence::LongPhase, Origin::LongPhase)]));
+        let kept = first(vec![
+            Origin::Making(with(Absence::Making)),
+            Origin::StandsStill(still),
+            Origin::LongPhase(with(Absence::LongPhase)),
+        ]);
         kept.or(found)
             .unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
     }

@@ -41,6 +41,14 @@ pub struct Stall {
 }
 
 impl Stall {
+    /// All ranks that wait in these stalls, ascending.
+    #[must_use]
+    pub fn victims(stalls: &[&Self]) -> Vec<u32> {
+        let waiting = stalls.iter().flat_map(|stall| stall.waiting.iter());
+        let victims: BTreeSet<u32> = waiting.copied().collect();
+        victims.into_iter().collect()
+    }
+
     /// Whether any one of the missing ranks can release the wait.
     #[must_use]
     pub fn takes_any(&self) -> bool {
@@ -275,7 +283,7 @@ impl Situation<'_> {
     /// Whether a rank's wait ended without the members it needs, or ended its process.
     fn has_failed(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
         let holds = group.holds_threads(joined.call.op);
-        if holds && matches!(joined.wait, Wait::Over(at) if self.model.is_own_doing(at)) {
+        if holds && matches!(joined.wait, Wait::Over(at) if self.model.is_before_shutdown(at)) {
             return true;
         }
         let Some(process) = self.model.member(group.id, rank) else {
@@ -337,7 +345,9 @@ impl Situation<'_> {
             Wait::Over(_) if lone.joined.call.on_stream.is_some() => return None,
             // A send may complete early, and a message that was not recorded may have arrived.
             Wait::Over(_) if !lone.sure || !(receives || transport.sends_wait) => return None,
-            Wait::Over(at) => failed = transport.waits_complete && self.model.is_own_doing(at),
+            Wait::Over(at) => {
+                failed = transport.waits_complete && self.model.is_before_shutdown(at);
+            }
             Wait::Since(_) | Wait::NotSeen => {
                 let at_once = lone.sure && (receives || transport.sends_wait);
                 if !at_once && !lasts(self.model, &lone, since, self.now) {
@@ -362,7 +372,7 @@ impl Situation<'_> {
         // A rank that had waited for the whole stall limit had given up by its end: what happened
         // to its partner later does not explain the wait.
         let gave_up = process.end.map(|end| end.at).filter(|&at| {
-            self.model.is_own_doing(at) && at.since(since) >= self.config.stall_after
+            self.model.is_before_shutdown(at) && at.since(since) >= self.config.stall_after
         });
         let given_up = timed_out.or(gave_up);
         Some(Stall {
@@ -407,7 +417,7 @@ impl Situation<'_> {
         let timeout = group.members.get(&rank)?.timeout;
         let lasted = over.since(joined.call.at).saturating_add(ABOUT);
         let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);
-        (was_too_long && self.model.is_own_doing(over)).then_some(over)
+        (was_too_long && self.model.is_before_shutdown(over)).then_some(over)
     }
 }
 

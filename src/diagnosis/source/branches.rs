@@ -40,7 +40,7 @@ pub fn left_out<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<Use<'a>> 
             continue;
         };
         let replica = process.models.get(breach.group, breach.model);
-        let lacks = contract::said_of(situation, breach, rank);
+        let lacks = contract::report_of(situation, breach, rank);
         let (Some(replica), Some(lacks)) = (replica, lacks) else {
             continue;
         };

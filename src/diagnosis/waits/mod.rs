@@ -312,7 +312,7 @@ fn for_message(
 ) -> Option<Blocked> {
     let group = model.group(group_id);
     let needs = partners(model, group_id, &lone)?;
-    let heard_all = model
+    let has_all_records = model
         .member(group_id, lone.rank)
         .into_iter()
         .chain(
@@ -321,7 +321,7 @@ fn for_message(
                 .filter_map(|&peer| model.member(group_id, peer)),
         )
         .all(|process| process.lost == 0);
-    let sure = lone.sure && heard_all;
+    let sure = lone.sure && has_all_records;
     let blocks = lone.side == Side::Receive || group.traffic.transport.sends_wait;
     let believed = (sure && blocks) || lasts(model, &lone, since, now);
     if !believed {

@@ -61,7 +61,7 @@ pub fn one(out: &mut dyn Write, code: &Code, style: Style) -> io::Result<()> {
         code.name,
         page.summary()
     )?;
-    if findings::detector(code.code).is_none() {
+    if !findings::detects(code.code) {
         return writeln!(out, "\nThis version of ddp-doctor does not detect it.");
     }
     writeln!(out, "{}", rule(code))?;
@@ -101,7 +101,7 @@ pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
     };
     let (here, not_here): (Vec<&Code>, Vec<&Code>) = catalogue::ALL
         .iter()
-        .partition(|code| findings::detector(code.code).is_some());
+        .partition(|code| findings::detects(code.code));
     for code in here {
         line(out, code)?;
     }
@@ -119,7 +119,7 @@ pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
 #[must_use]
 pub fn table(pages: &str) -> String {
     let mut table = String::from("| code | name | meaning |\n|---|---|---|\n");
-    for code in findings::ALL.iter().map(|it| it.code) {
+    for code in findings::codes() {
         let summary = Page::of(code).summary();
         let Code { code, name, .. } = code;
         table += &format!("| [{code}]({pages}{code}.md) | {name} | {summary} |\n");
@@ -252,7 +252,7 @@ mod tests {
                 "What to change",
                 "What it is not",
             ];
-            let here = findings::detector(code.code).is_some();
+            let here = findings::detects(code.code);
             for section in sections {
                 assert_eq!(text.contains(section), here, "{text}");
             }

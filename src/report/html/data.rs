@@ -234,7 +234,7 @@ fn entry(finding: &Finding, report: &Report, clock: Clock, sources: &mut Sources
         source,
         call,
     };
-    let code = Code::of(&finding.code).filter(|it| findings::detector(it.code).is_some());
+    let code = Code::of(&finding.code).filter(|it| findings::detects(it.code));
     let cause = finding
         .cause
         .and_then(|it| Some(format!("{} ({})", cause::sentence(it)?, it.confidence)));

@@ -1,7 +1,7 @@
 //! Scenarios: the events of ranks in a compact notation, and the findings that must follow.
 //!
 //! ```toml
-//! about = "rank 1 ends while the others still train"
+//! about = "rank 1 exits while the others still train, which is an early exit"
 //! world = 3
 //! events = """
 //! 1.0 *   all_reduce f32[8] sum @train.py:9
@@ -76,7 +76,7 @@ const START: u64 = 1_800_000_000_000_000_000;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Scenario {
-    /// Subject of the scenario, in a sentence of at least three words.
+    /// The situation and the expected diagnosis, in a sentence of at least three words.
     about: String,
     /// Code of the finding on whose page this is the example.
     example: Option<String>,
@@ -104,7 +104,7 @@ pub(crate) struct Scenario {
     events: String,
     /// Seconds that the scenario continues after its last event.
     #[serde(default)]
-    look_on: f64,
+    continues_for: f64,
     /// No finding above a note may appear before this second.
     #[serde(default)]
     silent_until: f64,
@@ -178,7 +178,7 @@ impl Scenario {
         if let Some(at) = first.filter(|&at| at < seconds(self.silent_until)) {
             let at = at.since(Timestamp(START)).as_secs_f64();
             return Err(format!(
-                "a finding stood at {at} s, before {} s",
+                "a finding appeared at {at} s, before {} s",
                 self.silent_until
             ));
         }
@@ -195,7 +195,7 @@ impl Scenario {
             let (a, b) = (gist(&report), gist(&other));
             if a != b {
                 return Err(format!(
-                    "played rank by rank{}, the diagnosis differs:\n  live: {a:?}\n  so:   {b:?}",
+                    "played rank by rank{}, the diagnosis differs:\n  live:   {a:?}\n  played: {b:?}",
                     if backwards { " from the last" } else { "" }
                 ));
             }
@@ -514,7 +514,7 @@ impl Script {
         }
         Ok(Self {
             events: writer.events,
-            end: seconds(before + scenario.look_on),
+            end: seconds(before + scenario.continues_for),
         })
     }
 

@@ -8,9 +8,8 @@ use ddp_doctor_proto::report::{
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence;
-use crate::findings::view::rank_calls;
-use crate::findings::view::{last_call, with_place};
-use crate::model::{Ending, Exception, Process};
+use crate::findings::view::{last_call, rank_calls, with_place};
+use crate::model::{Ending, Exception, Process, ReducerReport};
 use crate::situation::contract::{self, Breach, Kind};
 use crate::situation::{Divergence, Origin, Situation, Stall};
 
@@ -140,8 +139,10 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
     let place_of = |rank: u32| {
         let process = situation.model.member(breach.group, rank)?;
         let replica = process.models.get(breach.group, breach.model)?;
-        let said = contract::said_of(situation, breach, rank);
-        let place = said.map_or(&replica.place, |said| &said.place).as_deref();
+        let report = contract::report_of(situation, breach, rank);
+        let place = report
+            .map_or(&replica.place, |report| &report.place)
+            .as_deref();
         let raised = || raised(process, breach)?.place.as_deref();
         place.or_else(raised)
     };
@@ -153,6 +154,14 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
             with_place(call, place)
         })
         .collect()
+}
+
+/// What DDP's reducer reported on the first rank that broke the contract.
+pub(crate) fn first_report<'a>(
+    situation: &Situation<'a>,
+    breach: &Breach,
+) -> Option<&'a ReducerReport> {
+    contract::report_of(situation, breach, *breach.root.first()?)
 }
 
 /// The exception that DDP raised in a process because of the breach.

@@ -28,7 +28,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
     let sides: Vec<String> = difference
         .sides
         .iter()
-        .map(|side| said(side, difference.what, difference.index))
+        .map(|side| describe_side(side, difference.what, difference.index))
         .collect();
     draft.summary = format!(
         "the models of {} differ, first in parameter {}: {}",
@@ -80,7 +80,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
 }
 
 /// "rank 0 has 12 parameters, there head.weight float32[10, 64]".
-fn said(side: &SideOfModel, what: What, index: u64) -> String {
+fn describe_side(side: &SideOfModel, what: What, index: u64) -> String {
     let has = format!(
         "{} {}",
         Ranks(&side.ranks),

@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, with_place};
-use crate::model::{Group, Process, Replica, Said};
+use crate::model::{Group, Process, ReducerReport, Replica};
 use crate::situation::Situation;
 use crate::words;
 
@@ -26,29 +26,29 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 }
 
 fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> {
-    let mut said: Vec<(u32, &Process, &Replica, &Said)> = Vec::new();
+    let mut reports: Vec<(u32, &Process, &Replica, &ReducerReport)> = Vec::new();
     for &rank in group.members.keys() {
         let process = situation.model.member(group.id, rank)?;
         let replica = process.models.get(group.id, model)?;
-        said.push((rank, process, replica, replica.never_unused.as_ref()?));
+        reports.push((rank, process, replica, replica.never_unused.as_ref()?));
     }
-    if said.len() < group.info.key.members.len() {
+    if reports.len() < group.info.key.members.len() {
         return None;
     }
-    let at = said.iter().map(|(.., said)| said.at).max()?;
+    let at = reports.iter().map(|(.., report)| report.at).max()?;
     let place = KeyPlace::Join(group.id, u64::from(model));
     let mut draft = Draft::new(&catalogue::DD407, place, at);
-    draft.root = said.iter().map(|(rank, ..)| *rank).collect();
+    draft.root = reports.iter().map(|(rank, ..)| *rank).collect();
     draft.root_confidence = Confidence::Supported;
     draft.place = Some((group.id, 0));
-    draft.per_rank = said
+    draft.per_rank = reports
         .iter()
         .map(|(rank, process, replica, _)| {
             with_place(last_call(*rank, process), replica.place.as_deref())
         })
         .collect();
-    let (_, _, replica, first) = said.first()?;
-    let longest = said.iter().map(|(.., said)| said.number).max()?;
+    let (_, _, replica, first) = reports.first()?;
+    let longest = reports.iter().map(|(.., report)| report.number).max()?;
     let took = Duration::from_micros(u64::from(longest));
     draft.summary = format!(
         "find_unused_parameters=True{} has found nothing unused in {} steps; the search takes up to \

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::Situation;
-use crate::situation::contract::{self, Kind};
+use crate::situation::contract::Kind;
 use crate::source::branches::{self, Use};
 use crate::words::{self, Ranks};
 
@@ -17,12 +17,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         .into_iter()
         .map(|it| {
             let mut draft = it.draft;
-            let said = it
-                .breach
-                .root
-                .first()
-                .and_then(|&rank| contract::said_of(situation, it.breach, rank));
-            let at = words::at(said.and_then(|said| said.place.as_deref()));
+            let report = breach::first_report(situation, it.breach);
+            let at = words::at(report.and_then(|report| report.place.as_deref()));
             let named = draft.parameters.first().map(|it| it.name.clone());
             let who = Ranks(&draft.root);
             if matches!(it.breach.kind, Kind::ReadyTwice) {
@@ -43,7 +39,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
                         .into(),
                 ];
             } else {
-                let total = said.map_or(0, |said| said.total);
+                let total = report.map_or(0, |report| report.total);
                 let named = match total {
                     0 => String::new(),
                     total => format!(" ({})", breach::names(&draft, None, total)),

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::Situation;
-use crate::situation::contract::{self, Kind};
+use crate::situation::contract::Kind;
 use crate::source::branches::{self, Use};
 use crate::words;
 
@@ -18,14 +18,10 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         .into_iter()
         .map(|it| {
             let mut draft = it.draft;
-            let said = it
-                .breach
-                .root
-                .first()
-                .and_then(|&rank| contract::said_of(situation, it.breach, rank));
-            let total = said.map_or(0, |said| said.total);
+            let report = breach::first_report(situation, it.breach);
+            let total = report.map_or(0, |report| report.total);
             let names = breach::names(&draft, None, total);
-            let at = words::at(said.and_then(|said| said.place.as_deref()));
+            let at = words::at(report.and_then(|report| report.place.as_deref()));
             draft.summary = format!("no rank has a gradient for {names} after the backward{at}");
             let parameters = match total {
                 1 => "1 parameter".to_owned(),

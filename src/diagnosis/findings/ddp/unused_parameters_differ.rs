@@ -23,13 +23,13 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
     let Consequence { breach, mut draft } = it;
     let group = &situation.model.group(breach.group).info;
-    let said: Vec<(u32, u64)> = breach
+    let totals: Vec<(u32, u64)> = breach
         .root
         .iter()
-        .filter_map(|&rank| Some((rank, contract::said_of(situation, breach, rank)?.total)))
+        .filter_map(|&rank| Some((rank, contract::report_of(situation, breach, rank)?.total)))
         .collect();
     let mut sides: Vec<(Vec<u32>, String)> = Vec::new();
-    for (rank, total) in said {
+    for (rank, total) in totals {
         let names = breach::names(&draft, Some(rank), total);
         match sides.iter_mut().find(|(_, known)| *known == names) {
             Some((ranks, _)) => ranks.push(rank),
@@ -96,8 +96,8 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
 /// A sentence on ranks that had all gradients in earlier steps: their used parameters change.
 fn changes(situation: &Situation<'_>, breach: &Breach) -> Option<String> {
     let before = |rank: &u32| {
-        let said = contract::said_of(situation, breach, *rank)?;
-        Some((*rank, said.number)).filter(|(_, before)| *before > 0)
+        let report = contract::report_of(situation, breach, *rank)?;
+        Some((*rank, report.number)).filter(|(_, before)| *before > 0)
     };
     let had: Vec<(u32, u32)> = breach.root.iter().filter_map(before).collect();
     let most = had.iter().map(|(_, before)| *before).max()?;

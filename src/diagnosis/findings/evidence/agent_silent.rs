@@ -6,7 +6,6 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::early_exit::victims;
 use crate::findings::view::last_call;
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
@@ -44,7 +43,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
             _ => false,
         })
         .collect();
-    draft.victims = victims(&waits);
+    draft.victims = Stall::victims(&waits);
     draft.victims.retain(|rank| !ranks.contains(rank));
     draft.blocked_at = waits.iter().map(|stall| stall.since).min();
     draft.per_rank = ranks

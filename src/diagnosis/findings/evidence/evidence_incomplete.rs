@@ -7,24 +7,41 @@ use ddp_doctor_proto::report::{
 };
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::view::rank_calls;
-use crate::findings::view::{last_call, made_call};
+use crate::findings::view::{last_call, made_call, rank_calls};
 use crate::model::{Note, Process, Target};
 use crate::situation::Situation;
 use crate::words::{Ranks, number};
 
-/// DD901: gaps in the evidence.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let mut drafts: Vec<Draft> = situation
-        .model
-        .notes
-        .iter()
-        .map(|note| of_note(situation, note))
-        .collect();
-    drafts.extend(unseen_ranks(situation));
-    drafts.extend(nothing_seen(situation));
-    drafts.extend(unwatched_ends(situation));
-    drafts
+/// DD901: ranks that are not recorded, or only in part.
+pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
+    let notes = situation.model.notes.iter();
+    let notes = notes.filter(|note| note.rank.is_some());
+    notes.map(|note| of_note(situation, note)).collect()
+}
+
+/// DD901: other gaps that were noted, such as processes that are no ranks.
+pub(crate) fn other_notes(situation: &Situation<'_>) -> Vec<Draft> {
+    let notes = situation.model.notes.iter();
+    let notes = notes.filter(|note| note.rank.is_none());
+    notes.map(|note| of_note(situation, note)).collect()
+}
+
+/// DD901: ranks of the world that have not reported although it is complete or the job has ended.
+pub(crate) fn unseen_ranks(situation: &Situation<'_>) -> Vec<Draft> {
+    of_unseen(situation).into_iter().collect()
+}
+
+/// DD901: a job that has ended without a recorded rank.
+pub(crate) fn nothing_seen(situation: &Situation<'_>) -> Vec<Draft> {
+    of_nothing(situation).into_iter().collect()
+}
+
+/// DD901: ranks whose end was not recorded, with their last calls.
+///
+/// It is unknown how long they stayed in these calls: the records of a healthy job that was killed
+/// end with waits, too. Without another finding the job cannot be judged.
+pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Vec<Draft> {
+    of_unwatched(situation).into_iter().collect()
 }
 
 /// Whether the job has ended without any recorded call. Until its end ranks may still report.
@@ -59,8 +76,6 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     if is_blind(situation) {
         draft.severity = Severity::Error;
     }
-    // A note without a rank is about a process that is none.
-    draft.leaves_open = note.rank.is_some();
     let who = match (note.rank, note.pid) {
         (Some(rank), Some(pid)) => format!("rank {rank} (process {pid})"),
         (Some(rank), None) => format!("rank {rank}"),
@@ -116,8 +131,7 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     missing(draft, note.rank, note.pid, &note.text)
 }
 
-/// Ranks of the world that have not reported although it is complete or the job has ended.
-fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
+fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let world_size = model.world_size()?;
     let is_told = |process: &Process| {
@@ -165,13 +179,11 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
         draft.why = vec!["No line names them.".into()];
         draft.next = next_for_text();
     }
-    draft.leaves_open = true;
     draft.root = unseen;
     Some(missing(draft, None, None, "ranks that never reported"))
 }
 
-/// A finding if the job has ended and no rank was recorded.
-fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
+fn of_nothing(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let ended: Timestamp = model.over()?;
     if !model.processes.is_empty() || !model.notes.is_empty() {
@@ -190,11 +202,7 @@ fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     Some(missing(draft, None, None, "any rank"))
 }
 
-/// Ranks whose end was not recorded, with their last calls.
-///
-/// It is unknown how long they stayed in these calls: the records of a healthy job that was killed
-/// end with waits, too. Without another finding the job cannot be judged.
-fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
+fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let unwatched =
         |&(_, process): &(u32, &Process)| process.unwatched.is_some() && !process.has_ended();
@@ -210,7 +218,6 @@ fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
         .min()?;
     let names: Vec<u32> = ranks.iter().map(|(rank, _)| *rank).collect();
     let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Ranks(names.clone()), since);
-    draft.leaves_open = true;
     draft.summary = format!(
         "it is unknown how {} ended: the evidence ends while {} running",
         Ranks(&names),

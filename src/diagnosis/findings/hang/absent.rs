@@ -5,7 +5,6 @@ use ddp_doctor_proto::report::{Confidence, RankCall, Timestamp};
 
 use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
-use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::message;
 use crate::findings::view::with_place;
 use crate::model::Process;
@@ -80,7 +79,7 @@ impl<'a> Absent<'a> {
         draft.root = self.ranks.clone();
         draft.confidence = self.confidence();
         draft.root_confidence = self.confidence();
-        draft.victims = victims(stalls);
+        draft.victims = Stall::victims(stalls);
         draft.victims.retain(|rank| !self.ranks.contains(rank));
         let calls = message::stalled_calls(situation, stall);
         draft.per_rank = calls

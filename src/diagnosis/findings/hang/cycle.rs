@@ -1,8 +1,8 @@
 //! Shared by the findings about cycles of waits.
 
-use ddp_doctor_proto::catalogue::Code;
 use std::collections::BTreeSet;
 
+use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Cause, CauseKind, Certificate, CertificateKind, Confidence, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace};

@@ -7,7 +7,6 @@ use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::facts::{creates, issued};
 use crate::findings::hang::message;
-use crate::findings::mismatch::sequence_slip;
 use crate::model::{JoinedCall, Process, Side};
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
@@ -55,10 +54,9 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.call.op);
     draft.root = gone.to_vec();
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
-    draft.follows = sequence_slip::of_stall(situation, stall);
 
     let call = words::call(&waiting.call);
     let how = if process.has_ended() {
@@ -176,15 +174,4 @@ fn left_at(situation: &Situation<'_>, stall: &Stall, rank: u32, process: &Proces
     destroyed
         .or(process.end.map(|end| end.at))
         .unwrap_or(situation.now)
-}
-
-/// All ranks that wait in these stalls, ascending.
-pub(crate) fn victims(stalls: &[&Stall]) -> Vec<u32> {
-    let mut victims: Vec<u32> = stalls
-        .iter()
-        .flat_map(|stall| stall.waiting.iter().copied())
-        .collect();
-    victims.sort_unstable();
-    victims.dedup();
-    victims
 }

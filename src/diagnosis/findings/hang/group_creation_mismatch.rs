@@ -15,10 +15,8 @@ use crate::evidence::align::{self, OddOnes};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::hang::cycle;
-use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::stuck_outside::where_it_is;
-use crate::findings::view::rank_calls;
-use crate::findings::view::{blocked_call, describe, with_place};
+use crate::findings::view::{blocked_call, describe, rank_calls, with_place};
 use crate::model::{Group, GroupId, Request, Wait, World, is_inside};
 use crate::situation::creations::{self, Mismatch};
 use crate::situation::{Origin, Situation, Stall};
@@ -138,7 +136,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
         .collect();
     draft.blocked_at = stalls.iter().map(|stall| stall.since).min();
     // No member of these groups can use them.
-    draft.victims = victims(&stalls);
+    draft.victims = Stall::victims(&stalls);
     draft
         .victims
         .extend(classes.concat().into_iter().filter(|rank| {
@@ -226,7 +224,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     draft.op = Some(making.call.op);
     makers_and_others(situation, group, &mut draft);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.extend(cycle.iter().map(|wait| wait.rank));
     draft.victims.sort_unstable();
     draft.victims.dedup();
@@ -291,7 +289,7 @@ fn of_stall(
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.1.call.op);
     draft.root = absent.to_vec();
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !absent.contains(rank));
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
@@ -333,7 +331,7 @@ fn of_stall(
     );
     draft.why = vec![format!(
         "{} has {}; {} {} begun to create it.",
-        Sentence(&words::group(&group.info)),
+        words::begin(&words::group(&group.info)),
         Ranks(&sorted(&group.info.key.members)),
         Ranks(&group.members.keys().copied().collect::<Vec<_>>()),
         number(
@@ -532,15 +530,4 @@ fn nth(n: u64) -> String {
         _ => "th",
     };
     format!("{n}{ending}")
-}
-
-/// Displays a text with its first letter in upper case.
-struct Sentence<'a>(&'a str);
-
-impl std::fmt::Display for Sentence<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut letters = self.0.chars();
-        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
-        write!(f, "{}{}", first.unwrap_or_default(), letters.as_str())
-    }
 }

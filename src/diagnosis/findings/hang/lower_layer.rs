@@ -1,10 +1,7 @@
-//! What NCCL's records add to a finding about a c10d call: the NCCL function that ranks are in, and
-//! the reduce op that NCCL was given.
+//! What NCCL's records add to a finding about a c10d call: the NCCL function that ranks are in.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use ddp_doctor_proto::{Op, ReduceOp};
 
 use crate::findings::draft::Draft;
 use crate::model::Target;
@@ -47,18 +44,6 @@ pub(crate) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
             Capital(Ranks(&ranks)),
             number(&ranks, "stands", "stand"),
         ));
-    }
-    let calls = situation.model.group(group).join(seq);
-    let calls = || calls.into_iter().flat_map(|join| join.calls.values());
-    let by_nccl = calls().filter(|joined| {
-        joined.call.reduce_op == ReduceOp::Unspecified
-            && joined.call.told_reduce_op() != ReduceOp::Unspecified
-    });
-    if draft.code.code == "DD106" && draft.op.is_some_and(Op::reduces) && by_nccl.count() > 0 {
-        why.push(
-            "If the call of c10d does not record its reduce op, the one that it passed to NCCL is shown."
-                .into(),
-        );
     }
     why
 }

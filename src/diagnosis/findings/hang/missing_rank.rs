@@ -5,8 +5,6 @@ use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
 use crate::findings::hang::absent::{Absent, last_call_of};
-use crate::findings::mismatch::sequence_slip;
-use crate::findings::startup::rendezvous_incomplete;
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
@@ -44,12 +42,6 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         stalls,
         situation.overdue_at(stall),
     );
-    draft.follows = sequence_slip::of_stall(situation, stall);
-    if let [process] = processes[..] {
-        // A rank that is still joining the world cannot make the call.
-        let joining = rendezvous_incomplete::of(situation, process);
-        draft.follows = draft.follows.or(joining);
-    }
     let timing = &situation.model.timing;
     // The rank may wait for the very ranks that wait for it.
     let unseen = |process: &&Process| stacks::unseen_call(process, timing).is_some();
@@ -107,10 +99,14 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     draft.next = vec![format!(
         "{}, and let {} reach the same calls as the others.",
         if absent.is_past || known {
-            format!("Look at what {} does after that call", Ranks(ranks))
+            format!(
+                "Find out what {} {} after that call",
+                Ranks(ranks),
+                number(ranks, "does", "do")
+            )
         } else {
             format!(
-                "Look at what {} {} doing now (ddp-doctor dump)",
+                "Find out what {} {} doing now (ddp-doctor dump)",
                 Ranks(ranks),
                 absent.be()
             )

@@ -1,13 +1,11 @@
 //! DD113 p2p-unmatched: a send or receive without a partner, or with a different tag or size.
 
-use crate::findings::draft::Precedence;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCall, Timestamp};
 
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::early_exit::{self, victims};
-use crate::findings::hang::{cycle, message, stuck_outside};
+use crate::findings::hang::{cycle, early_exit, message, stuck_outside};
 use crate::findings::view::{made_call, waiting_call};
 use crate::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
 use crate::situation::{Origin, Situation, Stall};
@@ -15,33 +13,41 @@ use crate::stacks;
 use crate::waits::Blocked;
 use crate::words::{self, Capital, Ranks, number};
 
-/// DD113: point-to-point calls without a matching partner.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let sizes = situation.model.groups().flat_map(|group| {
+/// DD113: sends and receives of different sizes.
+pub(crate) fn other_sizes(situation: &Situation<'_>) -> Vec<Draft> {
+    let drafts = situation.model.groups().flat_map(|group| {
         let clashes = group.traffic.clashes();
         clashes.filter_map(|(from, to, clash)| other_size(situation, group, from, to, clash))
     });
-    let mut drafts: Vec<Draft> = sizes.collect();
-    for (origin, stalls) in &situation.stalls_by_origin() {
-        let draft = match origin {
+    drafts.collect()
+}
+
+/// DD113: sends and receives that wait with different tags.
+pub(crate) fn other_tags(situation: &Situation<'_>) -> Vec<Draft> {
+    let by_origin = situation.stalls_by_origin();
+    let drafts = by_origin
+        .iter()
+        .filter_map(|(origin, stalls)| match origin {
             Origin::OtherTag(group, sender, receiver) => {
                 other_tag(situation, *group, *sender, *receiver, stalls)
             }
-            Origin::Elsewhere(ranks) if stalls.first().is_some_and(|s| s.message.is_some()) => {
+            _ => None,
+        });
+    drafts.collect()
+}
+
+/// DD113: calls without a partner.
+pub(crate) fn without_partner(situation: &Situation<'_>) -> Vec<Draft> {
+    let by_origin = situation.stalls_by_origin();
+    let drafts = by_origin
+        .iter()
+        .filter_map(|(origin, stalls)| match origin {
+            Origin::Elsewhere(ranks) if stalls.first()?.message.is_some() => {
                 alone(situation, ranks, stalls)
             }
             _ => None,
-        };
-        drafts.extend(draft);
-    }
-    // One finding per channel.
-    let mut keys = Vec::new();
-    drafts.retain(|draft| {
-        let new = !keys.contains(&draft.key);
-        keys.push(draft.key.clone());
-        new
-    });
-    drafts
+        });
+    drafts.collect()
 }
 
 /// A send and its receive with different sizes.
@@ -99,7 +105,7 @@ fn other_size(
         "Receive into a tensor of the shape and dtype that is sent. If they vary, send them first."
             .into(),
     ];
-    let seen = heard_all(situation, group.id, &[from, to]);
+    let seen = has_all_records(situation, group.id, &[from, to]);
     let proof = || {
         Some(Certificate {
             kind: CertificateKind::Contradiction,
@@ -135,7 +141,7 @@ fn other_tag(
     draft.place = Some((group_id, receive.joined.call.seq));
     draft.op = Some(receive.joined.call.op);
     draft.root = both(from, to);
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| ![from, to].contains(rank));
     draft.blocked_at = Some(since(send).min(since(receive)));
     draft.per_rank = sides(situation, group_id, &[send, receive]);
@@ -197,7 +203,7 @@ fn tags_proof(
         && receive.sure
         && send.sure
         && situation.model.group(group).traffic.transport.sends_wait
-        && heard_all(situation, group, &[send.rank, receive.rank]);
+        && has_all_records(situation, group, &[send.rank, receive.rank]);
     certain.then(|| Certificate {
         kind: CertificateKind::Contradiction,
         facts: vec![
@@ -240,11 +246,10 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         message::key(stall),
         situation.overdue_at(stall),
     );
-    draft.own_precedence = Some(Precedence::Unmatched);
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(lone.joined.call.op);
     draft.root = absent.to_vec();
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !absent.contains(rank));
     draft.blocked_at = Some(stall.since);
     draft.cause = Some(message::cause(
@@ -328,7 +333,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         draft.why.push("The wait has already failed.".into());
     }
     let general = format!(
-        "Look at what {} {} after that call, and let {} make the {} that rank {} waits for, or neither \
+        "Find out what {} {} after that call, and let {} make the {} that rank {} waits for, or neither \
          of the two.",
         Ranks(absent),
         number(absent, "does", "do"),
@@ -388,7 +393,7 @@ fn data(call: &Call) -> String {
     format!("{}{size}{bytes}", call.dtype.name().unwrap_or("?"))
 }
 
-fn heard_all(situation: &Situation<'_>, group: GroupId, ranks: &[u32]) -> bool {
+fn has_all_records(situation: &Situation<'_>, group: GroupId, ranks: &[u32]) -> bool {
     ranks.iter().all(|&rank| {
         let process = situation.model.member(group, rank);
         process.is_some_and(|process| process.lost == 0)

@@ -4,9 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::early_exit;
 use crate::findings::mismatch::divergence;
-use crate::findings::mismatch::sequence_slip;
 use crate::findings::view::rank_calls;
 use crate::model::GroupId;
 use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
@@ -89,7 +87,6 @@ fn missed(
         KeyPlace::Join(stall.group, stall.seq),
         situation.overdue_at(stall),
     );
-    draft.follows = sequence_slip::of_stall(situation, stall);
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(call.op);
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
@@ -104,7 +101,7 @@ fn missed(
         number(&parting.outside, "it", "they"),
         number(&parting.outside, "does", "do"),
     );
-    let mut everybody = early_exit::victims(stalls);
+    let mut everybody = Stall::victims(stalls);
     everybody.extend(&parting.outside);
     everybody.extend(&parting.inside);
     blame(&mut draft, situation, stall.group, parting, &everybody);

@@ -5,7 +5,6 @@ use ddp_doctor_proto::report::{CallState, Confidence};
 
 use crate::evidence::event::{Call, WaitsFor};
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::early_exit::victims;
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, Process};
 use crate::situation::{Inside, Origin, Situation, Stall};
@@ -91,7 +90,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         draft.root.clone_from(&inside.waiting);
     }
     draft.root_confidence = Confidence::Suspected;
-    draft.victims = victims(&following);
+    draft.victims = Stall::victims(&following);
     draft.victims.extend(&inside.waiting);
     draft.victims.sort_unstable();
     draft.victims.dedup();
@@ -293,7 +292,7 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
     let connections = match pid {
         0 => String::new(),
         pid => format!(
-            "Look at the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent \
+            "Check the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent \
              and is not acknowledged. ",
         ),
     };
@@ -306,7 +305,7 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
     )];
     if backend.contains("nccl") {
         next.push(
-            "Look for errors of the devices (dmesg | grep -i xid; nvidia-smi -q), and run again with \
+            "Check for errors of the devices (dmesg | grep -i xid; nvidia-smi -q), and run again with \
              NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET."
                 .into(),
         );

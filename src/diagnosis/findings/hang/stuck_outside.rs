@@ -1,7 +1,7 @@
 //! DD204 stuck-outside: a live rank makes no progress outside of collectives.
 //!
 //! Two captures of its stacks, some time apart, show it idle at one line. Its frames show what it
-//! waits for ([`crate::outside`]).
+//! waits for ([`crate::stacks`]).
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -153,10 +153,10 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
     match what {
         What::DataLoader => vec![
             format!(
-                "Look at what the workers do (the child processes of {pid} on {host}): `__getitem__` or `collate_fn` does not return, or a worker was forked while another thread held a lock."
+                "Find out what the workers do (the child processes of {pid} on {host}): `__getitem__` or `collate_fn` does not return, or a worker was forked while another thread held a lock."
             ),
             text(
-                "Give the DataLoader timeout=60, so that it raises instead of waiting for ever. Where a lock was inherited, start workers with multiprocessing_context=\"forkserver\" or \"spawn\".",
+                "Give the DataLoader timeout=60, so that it raises instead of waiting without end. Where a lock was inherited, start workers with multiprocessing_context=\"forkserver\" or \"spawn\".",
             ),
         ],
         What::Gil => vec![text(
@@ -180,34 +180,34 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             ),
         ],
         What::Child => vec![format!(
-            "Look at what its child processes do (ps --ppid {pid} on {host}). A child that was forked while another thread held a lock may wait for that lock for ever: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
+            "Find out what its child processes do (ps --ppid {pid} on {host}). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
         )],
         What::Network => vec![text(
             "Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.",
         )],
         What::File => vec![format!(
-            "Look at the file system on {host} (mount, df, dmesg): a network file system whose server does not respond blocks every process that uses it."
+            "Check the file system on {host} (mount, df, dmesg): a network file system whose server does not respond blocks every process that uses it."
         )],
         What::Gpu => vec![text(
-            "Look at the GPU (nvidia-smi, dmesg for Xid): work that was queued before this line does not end.",
+            "Check the GPU (nvidia-smi, dmesg for Xid): work that was queued before this line does not end.",
         )],
         What::Sleep => vec![text(
             "If the program waits for something by sleeping (a file, a flag, a service), find out why it is absent, and give up after a while.",
         )],
         What::Compilation => vec![text(
-            "If it is only slow: compile before the ranks meet, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, look at its compiler processes.",
+            "If it is only slow: compile before the ranks meet, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, check its compiler processes.",
         )],
         What::Checkpoint => vec![format!(
-            "If it is only slow: make no other rank wait for it, or give their group a longer timeout. If it stays here, look at the file system on {host} (mount, df, dmesg)."
+            "If it is only slow: make no other rank wait for it, or give their group a longer timeout. If it stays here, check the file system on {host} (mount, df, dmesg)."
         )],
         What::Preparation => vec![text(
-            "Prepare the data before the job, or give the group a longer timeout while it is prepared. If it stays here, look at the network and at its worker processes.",
+            "Prepare the data before the job, or give the group a longer timeout while it is prepared. If it stays here, check the network and its worker processes.",
         )],
         What::Import => vec![format!(
-            "Look at the file system that the packages are on, from {host}; an import may also wait for a lock that another importing thread holds."
+            "Check the file system of the packages from {host}; an import may also wait for a lock that another importing thread holds."
         )],
         What::Unknown => vec![text(
-            "Look at what this line waits for, and give it a timeout.",
+            "Find out what this line waits for, and give it a timeout.",
         )],
     }
 }

@@ -1,7 +1,6 @@
 //! DD506 host-memory: memory of a host, control group or /dev/shm runs out, or has run out and the
 //! kernel has killed a rank.
 
-use crate::findings::draft::Precedence;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -21,18 +20,23 @@ use crate::words::{self, Ranks, number};
 /// Maximum time between the ends of processes that may share one count of kills.
 const MOMENTS: Duration = Duration::from_secs(10);
 
-/// DD506: exhausted memory of a host.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+/// DD506: ranks that the kernel killed because memory ran out.
+pub(crate) fn killed(situation: &Situation<'_>) -> Vec<Draft> {
     let processes = situation.model.processes.values();
-    let killed = processes.filter_map(|process| killed(situation, process));
-    killed.chain(forecast(situation)).collect()
+    let drafts = processes.filter_map(|process| of_killed(situation, process));
+    drafts.collect()
+}
+
+/// DD506: memory of a host that will run out.
+pub(crate) fn forecast(situation: &Situation<'_>) -> Vec<Draft> {
+    of_filling(situation).into_iter().collect()
 }
 
 /// The memory that runs out first, of a host whose ranks do not grow: something else fills it.
 ///
 /// /dev/shm counts also while ranks grow, if they grow in their own memory, or by mapping files of
 /// /dev/shm that fill it before they reach another limit.
-fn forecast(situation: &Situation<'_>) -> Option<Draft> {
+fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
     let growers = &situation.growers;
     // One process per host suffices: all of them sample the same memory.
     let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
@@ -68,7 +72,6 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
         .filter_map(|other| other.rank)
         .collect();
     let mut draft = Draft::new(&catalogue::DD506, KeyPlace::Job, growth.at);
-    draft.own_precedence = Some(Precedence::Hint);
     draft.confidence = Confidence::Supported;
     draft.victims = ranks;
     draft.victims.sort_unstable();
@@ -104,7 +107,7 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
                     .into(),
             );
             draft.next.push(
-                "Look for what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
+                "Find what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
                     .into(),
             );
         }
@@ -120,7 +123,7 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
                 .why
                 .extend(mapping.first().and_then(|it| oom_forecast::shared(it)));
             draft.next.push(format!(
-                "Look for what {} {} mapped from step to step: tensors in shared memory \
+                "Find what {} {} mapped from step to step: tensors in shared memory \
                  (`share_memory_`, what came through a queue of `torch.multiprocessing`), files of \
                  /dev/shm (`ls -lS /dev/shm`).",
                 Ranks(&draft.root),
@@ -185,7 +188,7 @@ fn counted(situation: &Situation<'_>, process: &Process) -> Option<(u64, bool)> 
     (exit.signal == Some(libc_signal::KILL) && found.0 > 0).then_some(found)
 }
 
-fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
+fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     let kill = kill(situation, process)?;
     let rank = process.rank?;
     let end = process.end?;
@@ -240,7 +243,7 @@ fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         "on its host"
     };
     draft.why = vec![format!(
-        "Around its end the kernel's count of processes killed for want of memory {place} rose by {}.",
+        "Around its end the kernel's count of processes killed for lack of memory {place} rose by {}.",
         kill.kills
     )];
     if kill.ranks > kill.kills {

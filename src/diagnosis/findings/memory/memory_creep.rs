@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 
 use crate::findings::draft::Draft;
-use crate::findings::memory::oom_forecast::{about_growers, look_for, of, shared, went};
+use crate::findings::memory::oom_forecast::{about_growers, find_what_grows, of, shared, went};
 use crate::situation::Situation;
 use crate::trends::growth::{self, Grower};
 use crate::words::{self, Ranks, number};
@@ -55,6 +55,6 @@ fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
     );
     draft.why = vec![went(most)];
     draft.why.extend(shared(most));
-    draft.next = vec![look_for(&draft.root)];
+    draft.next = vec![find_what_grows(&draft.root)];
     Some(draft)
 }

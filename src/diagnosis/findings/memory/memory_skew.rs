@@ -103,7 +103,7 @@ fn draft(held: &[Usage<'_>]) -> Option<Draft> {
         number(&ranks, "it", "they")
     )];
     draft.next = vec![format!(
-        "Look for what {} alone {}: an evaluation, the gathering of outputs, a second model, a cache, \
+        "Find out what {} alone {}: an evaluation, the gathering of outputs, a second model, a cache, \
          tensors that other ranks put on {} device.",
         Ranks(&ranks),
         number(&ranks, "does", "do"),

@@ -86,7 +86,7 @@ fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
     if end.room.is_some_and(|room| room.kind == RoomKind::Cgroup) {
         draft.why.extend(held(&first.process.memory));
     }
-    draft.next = vec![look_for(&draft.root)];
+    draft.next = vec![find_what_grows(&draft.root)];
     Some(draft)
 }
 
@@ -140,9 +140,9 @@ pub(crate) fn held(memory: &Memory) -> Option<String> {
 }
 
 /// Advice on growing memory.
-pub(crate) fn look_for(ranks: &[u32]) -> String {
+pub(crate) fn find_what_grows(ranks: &[u32]) -> String {
     format!(
-        "Look for what {} {} from step to step: a loss or an output with its graph, a list of tensors, \
+        "Find what {} {} from step to step: a loss or an output with its graph, a list of tensors, \
          a cache without a limit.",
         Ranks(ranks),
         number(ranks, "keeps", "keep")

@@ -1,6 +1,5 @@
 //! DD501 out-of-memory: an allocation failed on a rank, or the rank ended when its GPU was full.
 
-use crate::findings::draft::Precedence;
 use std::fmt;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact};
 
 use crate::evidence::allocation::{self, Failed};
-use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
+use crate::findings::draft::{Candidate, Draft, KeyPlace, Precedence, ProcessFact, Standing};
 use crate::findings::memory::fragmentation;
 use crate::findings::process::{rank_died, rank_exception};
 use crate::findings::view::{last_call, with_place};
@@ -23,18 +22,27 @@ const LITTLE: u64 = 8;
 const LATELY: Duration = Duration::from_secs(10);
 
 /// DD501: failed allocations that ended a rank or made it leave the path of the others.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+pub(crate) fn ended(situation: &Situation<'_>) -> Vec<Draft> {
     let ended = rank_exception::ended(situation).into_iter();
-    let ended = ended.filter_map(|it| {
+    let drafts = ended.filter_map(|it| {
         let failed = allocation::failed(&it.exception.text)?;
         let draft = rank_exception::draft(&catalogue::DD501, situation, &it);
         Some(of_ended(draft, it.process, it.exception, failed))
     });
+    drafts.collect()
+}
+
+/// DD501: failed allocations that were caught, if other findings follow from them ([`lead`]).
+pub(crate) fn caught(situation: &Situation<'_>) -> Vec<Draft> {
     let processes = situation.model.processes.values();
-    let caught = processes.filter_map(of_caught);
+    processes.filter_map(of_caught).collect()
+}
+
+/// DD501: ranks that ended when their devices were full.
+pub(crate) fn filled(situation: &Situation<'_>) -> Vec<Draft> {
     let processes = situation.model.processes.values();
-    let filled = processes.filter_map(|process| of_filled(situation, process));
-    ended.chain(caught).chain(filled).collect()
+    let drafts = processes.filter_map(|process| of_filled(situation, process));
+    drafts.collect()
 }
 
 /// A device with less free memory than the last increase. All sizes in bytes.
@@ -103,7 +111,7 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     }
     draft.next = vec![
         need_less(&[rank]),
-        format!("Look at the output of rank {rank} for the allocation that failed."),
+        format!("Find the allocation that failed in the output of rank {rank}."),
     ];
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Supported;
@@ -147,7 +155,6 @@ fn of_caught(process: &Process) -> Option<Draft> {
         KeyPlace::Process(rank, process.pid),
         exception.at,
     );
-    draft.only_as_cause = true;
     draft.fact = Some(ProcessFact {
         rank,
         at: exception.at,
@@ -196,40 +203,42 @@ fn last_caught(process: &Process) -> Option<(&Exception, Failed)> {
 
 /// Makes caught allocation failures the cause of the findings that follow from them, and drops
 /// failures without consequences.
-pub(crate) fn lead(situation: &Situation<'_>, drafts: &mut Vec<Draft>) {
-    for at in 0..drafts.len() {
-        if !drafts[at].only_as_cause {
+pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
+    for at in 0..found.len() {
+        if found[at].standing != Standing::OnlyAsCause {
             continue;
         }
-        let followers: Vec<usize> = (0..drafts.len())
-            .filter(|&other| follows(situation, &drafts[at], &drafts[other]))
+        let followers: Vec<usize> = (0..found.len())
+            .filter(|&other| follows(situation, &found[at].draft, &found[other]))
             .collect();
-        let key = drafts[at].key.clone();
+        let key = found[at].draft.key.clone();
         for &follower in &followers {
-            drafts[follower].follows = Some(key.clone());
+            found[follower].draft.follows = Some(key.clone());
         }
         let first = followers.into_iter().min_by_key(|&it| {
-            let it = &drafts[it];
-            (it.blocked_at.unwrap_or(it.evidence_at), it.precedence())
+            let Candidate {
+                draft, precedence, ..
+            } = &found[it];
+            (draft.blocked_at.unwrap_or(draft.evidence_at), *precedence)
         });
         if let Some(first) = first {
-            let first = drafts[first].clone();
-            adopt(&mut drafts[at], first);
+            let first = found[first].draft.clone();
+            found[at].standing = Standing::Always;
+            adopt(&mut found[at].draft, first);
         }
     }
-    drafts.retain(|draft| !draft.only_as_cause);
+    found.retain(|it| it.standing != Standing::OnlyAsCause);
 }
 
 /// Whether a finding is about what the rank did next after its allocation failed: it ended or is
 /// missing without another call, or its first call after the failure is the one that disagrees.
-fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
+fn follows(situation: &Situation<'_>, caught: &Draft, other: &Candidate) -> bool {
     let Some(fact) = caught.fact else {
         return false;
     };
-    let is_finding = other.effect != Effect::None
-        && other.precedence() > Precedence::Memory
-        && other.precedence() < Precedence::Hint
-        && other.follows.is_none();
+    let is_led = other.precedence > Precedence::Memory && other.precedence < Precedence::Hint;
+    let other = &other.draft;
+    let is_finding = is_led && other.effect != Effect::None && other.follows.is_none();
     let rank = fact.rank;
     if !is_finding || !other.root.contains(&rank) {
         return false;
@@ -281,7 +290,6 @@ fn made_no_call_since(process: &Process, exception: &Exception) -> bool {
 /// Takes victims, place and calls from the finding that follows from this one.
 fn adopt(caught: &mut Draft, follower: Draft) {
     let own = std::mem::take(&mut caught.per_rank);
-    caught.only_as_cause = false;
     caught.victims = follower.victims;
     caught.victims.retain(|rank| !caught.root.contains(rank));
     caught.place = follower.place;

@@ -32,7 +32,7 @@ fn draft(
 ) -> Option<Draft> {
     let (group, seq) = (divergence.group, divergence.seq);
     let join = situation.join(group, seq)?;
-    let mismatch = join.mismatch?;
+    let mismatch = divergence.mismatch;
     let proof = match mismatch {
         Mismatch::Op | Mismatch::Size | Mismatch::Root => CertificateKind::UnsatisfiableJoin,
         Mismatch::DType | Mismatch::ReduceOp => CertificateKind::Contradiction,

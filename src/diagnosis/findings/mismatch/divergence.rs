@@ -8,7 +8,6 @@ use ddp_doctor_proto::report::{
 use crate::evidence::align::{OddOnes, compare, odd_ones};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::issued;
-use crate::findings::mismatch::sequence_slip;
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, GroupId, Join, Wait};
 use crate::situation::{Divergence, Origin, Situation};
@@ -28,7 +27,6 @@ pub(crate) fn parted(
     proof: CertificateKind,
 ) -> (Draft, Vec<Vec<u32>>) {
     let (group_id, seq) = (divergence.group, divergence.seq);
-    let met = join.mismatched_at.unwrap_or_default();
     let everybody: Vec<u32> = join.calls.keys().copied().collect();
     let classes = join.classes();
     let (root, root_confidence) = match odd_ones(&classes) {
@@ -49,13 +47,12 @@ pub(crate) fn parted(
     victims.sort_unstable();
     victims.dedup();
 
-    let mut draft = Draft::new(code, KeyPlace::Join(group_id, seq), met);
+    let mut draft = Draft::new(code, KeyPlace::Join(group_id, seq), divergence.met);
     draft.place = Some((group_id, seq));
     draft.op = join.calls.values().next().map(|joined| joined.call.op);
     draft.per_rank = rank_calls(situation, group_id, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     (draft.effect, draft.severity) = effect(situation, divergence, join, code, &everybody);
-    draft.follows = sequence_slip::before(situation, group_id, seq);
     if let OddOnes::Outnumbered(odd) = odd_ones(&classes) {
         draft.why.push(format!(
             "{} {} from {} others that agree.",
@@ -94,10 +91,11 @@ pub(crate) fn reading(
 
 /// The proof: the first two calls that disagree.
 pub(crate) fn certificate(join: &Join, code: &Code, kind: CertificateKind) -> Option<Certificate> {
+    let (mismatch, _) = join.mismatch?;
     let mut calls = join.calls.iter();
     while let Some((&a, first)) = calls.next() {
         for (&b, second) in calls.clone() {
-            if compare(&first.call, &second.call) == join.mismatch {
+            if compare(&first.call, &second.call) == Some(mismatch) {
                 let facts = vec![issued(a, &first.call)?, issued(b, &second.call)?];
                 return Some(Certificate { kind, facts });
             }

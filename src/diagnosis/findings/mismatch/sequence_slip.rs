@@ -1,34 +1,17 @@
 //! DD110 sequence-slip: calls of different steps match, and the job continues with wrong results.
 
+use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Cause, CauseKind, Confidence, RankCall};
 
 use crate::evidence::align::{OddOnes, odd_ones};
-use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::describe;
-use crate::model::{By, Group, GroupId, Slip};
-use crate::situation::{Situation, Stall};
+use crate::model::{By, Group, Slip};
+use crate::situation::Situation;
 use crate::source::cause::{self, Reading};
 use crate::source::guards;
 use crate::words::{self, Capital, Ranks};
-use ddp_doctor_proto::GuardForm;
-
-/// Key of the slip of a group that began before this call.
-pub(crate) fn before(situation: &Situation<'_>, group: GroupId, seq: u64) -> Option<Key> {
-    let slip = situation.slip_before(group, seq)?;
-    Some(Key {
-        code: catalogue::DD110.code,
-        place: KeyPlace::Join(group, slip.seq),
-    })
-}
-
-/// The same for a stall. Point-to-point calls are not part of the sequence.
-pub(crate) fn of_stall(situation: &Situation<'_>, stall: &Stall) -> Option<Key> {
-    match stall.message {
-        None => before(situation, stall.group, stall.seq),
-        Some(_) => None,
-    }
-}
 
 /// DD110: ranks that are permanently apart by steps or calls.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -152,17 +135,15 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
         .map(|(_, call)| call.at)
         .max()
         .unwrap_or_default();
-    let process = skipped
-        .first()
-        .and_then(|&rank| situation.model.member(group.id, rank));
+    let skipped = skipped.first().copied();
+    let skipped = skipped.and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
     let of = |kind, confidence, because| Reading {
         cause: Cause { kind, confidence },
         because,
     };
-    let Some(process) = process else {
+    let Some((rank, process)) = skipped else {
         return of(CauseKind::Unknown, Confidence::Suspected, None);
     };
-    let rank = skipped.first().copied().unwrap_or_default();
     let call = slip.calls.iter().find(|(other, _)| *other == rank);
     if let Some(exception) = cause::swallowed(process, at) {
         let because = format!(

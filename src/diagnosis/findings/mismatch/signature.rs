@@ -1,10 +1,12 @@
 //! DD103 op-mismatch, DD104 shape-mismatch, DD105 dtype-mismatch, DD106 reduce-op-mismatch and DD107
 //! root-mismatch: calls that meet as one collective and differ where they must agree.
 
+use ddp_doctor_proto::ReduceOp;
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::CertificateKind;
 
 use crate::evidence::align::{self, Mismatch};
+use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{parted, reading};
 use crate::model::Join;
@@ -33,7 +35,7 @@ pub(crate) fn op(situation: &Situation<'_>) -> Vec<Draft> {
         proof: CertificateKind::UnsatisfiableJoin,
         what: "Different collectives",
         why: "Different operations exchange different messages: neither side can complete.",
-        next: "Make every rank of the group issue the same collectives in the same order. Look at the two lines: the call that only some ranks reach has to be reached by all of them, or by none.",
+        next: "Make every rank of the group issue the same collectives in the same order. Check the two lines: the call that only some ranks reach has to be reached by all of them, or by none.",
     };
     rule.drafts(situation)
 }
@@ -45,7 +47,7 @@ pub(crate) fn shape(situation: &Situation<'_>) -> Vec<Draft> {
         code: &catalogue::DD104,
         proof: CertificateKind::UnsatisfiableJoin,
         what: "Tensors of different sizes",
-        why: "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest for ever.",
+        why: "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest and never returns.",
         next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
     };
     rule.drafts(situation)
@@ -74,7 +76,25 @@ pub(crate) fn reduce_op(situation: &Situation<'_>) -> Vec<Draft> {
         why: "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
         next: "Pass the same reduce op on every rank.",
     };
-    rule.drafts(situation)
+    let mut drafts = rule.drafts(situation);
+    for draft in &mut drafts {
+        let join = draft
+            .place
+            .and_then(|(group, seq)| situation.join(group, seq));
+        let mut calls = join.into_iter().flat_map(|join| join.calls.values());
+        let is_of_nccl = |call: &Call| {
+            let is_recorded = call.reduce_op != ReduceOp::Unspecified;
+            !is_recorded && call.known_reduce_op() != ReduceOp::Unspecified
+        };
+        if calls.any(|joined| is_of_nccl(&joined.call)) {
+            draft.why.push(
+                "If the call of c10d does not record its reduce op, the one that it passed to NCCL \
+                 is shown."
+                    .into(),
+            );
+        }
+    }
+    drafts
 }
 
 /// DD107.
@@ -100,7 +120,7 @@ impl Rule {
         divergences
             .filter_map(|divergence| {
                 let join = situation.join(divergence.group, divergence.seq)?;
-                (join.mismatch == Some(self.mismatch))
+                (divergence.mismatch == self.mismatch)
                     .then(|| self.draft(situation, divergence, join))
             })
             .collect()
@@ -138,8 +158,7 @@ impl Rule {
         }
         draft.why.splice(0..0, why);
         draft.next = vec![self.next.to_owned()];
-        let met = join.mismatched_at.unwrap_or_default();
-        let reading = reading(situation, group_id, seq, &classes, met);
+        let reading = reading(situation, group_id, seq, &classes, divergence.met);
         draft.explain(reading);
         draft
     }

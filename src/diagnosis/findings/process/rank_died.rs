@@ -4,7 +4,6 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
-use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::message;
 use crate::findings::view::last_call;
 use crate::model::{Ending, Process, libc_signal};
@@ -79,7 +78,7 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     });
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
-    draft.victims = victims(&stalls);
+    draft.victims = Stall::victims(&stalls);
     match stalls.first() {
         Some(stall) => {
             draft.place = Some((stall.group, stall.seq));
@@ -162,7 +161,7 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
             "Its program had ended, and its work was done: a thread of PyTorch was still running when the interpreter shut down. If this recurs, flush what is buffered after destroy_process_group() and exit by os._exit(0).".into()
         }
         Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
-        None => format!("Look at the output of rank {rank}: it exited with that status by itself."),
+        None => format!("Check the output of rank {rank}: it exited with that status by itself."),
     }];
     // An unknown status, or an end inferred from that of another rank, is not proved.
     if is_inferred || exit.signal.is_none() && exit.code.is_none() {

@@ -6,12 +6,10 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use crate::evidence::allocation;
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
-use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::message;
 use crate::findings::process::rank_died::is_process;
-use crate::findings::startup::{device_shared, version_skew};
-use crate::findings::view::rank_calls;
-use crate::findings::view::{last_call, with_place};
+use crate::findings::startup::nccl_refusal;
+use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Exception, Join, Process};
 use crate::situation::{Divergence, Origin, Situation, Stall};
 use crate::words::{self, Ranks, number};
@@ -104,7 +102,7 @@ fn decisive<'a>(
             let exception = process.uncaught()?;
             situation
                 .model
-                .is_own_doing(exception.at)
+                .is_before_shutdown(exception.at)
                 .then_some(exception)
         })
         .filter(|exception| !exception.text.starts_with("KeyboardInterrupt"))
@@ -126,11 +124,10 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
         signal: None,
         from_communication: is_from_communication(process, exception),
     });
-    draft.follows = device_shared::follows(situation, process, exception)
-        .or_else(|| version_skew::follows(situation, process, exception));
+    draft.follows = nccl_refusal::cause(situation, process, exception);
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|&victim| victim != rank);
     let place = diverted
         .map(|divergence| (divergence.group, divergence.seq))
@@ -210,8 +207,8 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     draft.next = vec![if from_communication {
         // The origin may be another rank that no finding names.
         draft.root_confidence = Confidence::Suspected;
-        "The error occurred in the communication with other ranks: look for one that ended or \
-         left, or for a fault of the network between them."
+        "The error occurred in the communication with other ranks: find one that ended or \
+         left, or a fault of the network between them."
             .into()
     } else {
         format!("Fix the exception{at}.")

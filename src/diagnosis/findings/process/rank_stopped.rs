@@ -7,7 +7,6 @@ use ddp_doctor_proto::report::{
 };
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::early_exit::victims;
 use crate::findings::hang::message;
 use crate::situation::{Inside, Origin, Situation, Stall};
 use crate::words::{self, Ranks, number};
@@ -99,7 +98,7 @@ fn draft(
     }
     draft.root = stopped.to_vec();
     draft.root_confidence = Confidence::Proved;
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !stopped.contains(rank));
     draft.place = Some((stall.group, stall.seq));
     let calls = situation.calls(stall);

@@ -12,12 +12,11 @@ use ddp_doctor_proto::report::{CertificateKind, Confidence};
 use crate::evidence::align::Mismatch;
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, Key, KeyPlace};
-use crate::findings::hang::early_exit::{never_comes, victims};
+use crate::findings::hang::early_exit::never_comes;
 use crate::findings::hang::message;
 use crate::findings::mismatch::divergence;
 use crate::findings::process::rank_exception;
-use crate::findings::view::rank_calls;
-use crate::findings::view::{last_call, with_place};
+use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Doing, Ending, GroupId, Process};
 use crate::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
 use crate::words::{self, Capital, Ranks, number};
@@ -34,7 +33,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         match origin {
             Origin::Raised(ranks) | Origin::Leaving(ranks) if !told => {
                 let raised = matches!(origin, Origin::Raised(_));
-                finds_nobody(situation, ranks, stalls).or_else(|| {
+                waits_for_absent_peers(situation, ranks, stalls).or_else(|| {
                     let kept = || keeps_others_waiting(situation, ranks, stalls);
                     (!raised).then(kept).flatten()
                 })
@@ -63,9 +62,9 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     let join = situation.join(group, seq)?;
     let first = *ranks.first()?;
     let call = &join.calls.get(&first)?.call;
-    let met = join.mismatched_at?;
+    let met = divergence.met;
     // After a request to end, ranks clean up wherever they are.
-    if !situation.model.is_own_doing(met) {
+    if !situation.model.is_before_shutdown(met) {
         return None;
     }
 
@@ -105,8 +104,8 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     }];
     draft.next = advice(&draft);
     let provable = matches!(
-        join.mismatch,
-        Some(Mismatch::Op | Mismatch::Size | Mismatch::Root)
+        divergence.mismatch,
+        Mismatch::Op | Mismatch::Size | Mismatch::Root
     ) && join.calls.keys().all(|&rank| {
         situation
             .model
@@ -119,7 +118,11 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
 }
 
 /// A clean-up call waits for peers that have ended or continue without it.
-fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+fn waits_for_absent_peers(
+    situation: &Situation<'_>,
+    ranks: &[u32],
+    stalls: &[&Stall],
+) -> Option<Draft> {
     // Peers that wait elsewhere may be waiting for these ranks.
     let free = |absent: &Absent| {
         use Absence::{Blocked, Leaving, Unpartnered};
@@ -216,7 +219,7 @@ fn keeps_others_waiting(
     draft.op = waiting.next().map(|(_, joined)| joined.call.op);
     draft.root = ranks.to_vec();
     draft.root_confidence = Confidence::Supported;
-    draft.victims = victims(stalls);
+    draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !ranks.contains(rank));
     draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);

@@ -78,7 +78,7 @@ fn draft(slow: &Slow) -> Draft {
             .push("Other collectives have become slow as well.".into());
     }
     draft.next = vec![
-        "Look at the network between these hosts: speed of the links (ethtool), errors and drops (ip \
+        "Check the network between these hosts: speed of the links (ethtool), errors and drops (ip \
          -s link, nstat), other traffic (sar -n DEV 1)."
             .into(),
     ];

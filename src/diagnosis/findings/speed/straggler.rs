@@ -1,8 +1,8 @@
 //! Shared by the findings about stragglers.
 
-use ddp_doctor_proto::catalogue::Code;
 use std::time::Duration;
 
+use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 
 use crate::findings::draft::{Draft, KeyPlace};

@@ -105,7 +105,7 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 (rate / 100.0).round() * 100.0,
                 Ranks(ranks),
             ),
-            "Its host has too little memory for what runs there: look at swap and at what uses it."
+            "Its host has too little memory for what runs there: check swap and what uses it."
                 .into(),
         ),
         Host::Memory(share) => (
@@ -116,8 +116,8 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 Ranks(ranks),
                 straggler::percent(*share),
             ),
-            "Its host, or its container, has too little memory for what runs there: look at swap, at \
-             memory.high and at what uses it."
+            "Its host, or its container, has too little memory for what runs there: check swap, \
+             memory.high and what uses it."
                 .into(),
         ),
     }

@@ -5,18 +5,12 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
-use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::settings::{self, Peers};
-use crate::findings::startup::skew;
-use crate::model::{Exception, Process};
+use crate::findings::startup::{nccl_refusal, skew};
+use crate::model::Process;
 use crate::situation::Situation;
 use crate::words::{Capital, Ranks, number};
-
-/// Parts of NCCL's error messages about a shared GPU.
-const NCCLS_WORDS: [&str; 2] = [
-    "Duplicate GPU detected",
-    "Multiple Ranks are using the same GPU",
-];
 
 /// Maximum number of ranks whose devices are listed.
 const LISTED: usize = 8;
@@ -85,8 +79,8 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
          it has GPUs."
             .into(),
     ];
-    let refused = |process: &Process| process.exceptions.iter().any(is_nccls);
-    if peers.ranks.values().any(|process| refused(process)) {
+    let mut processes = peers.ranks.values();
+    if processes.any(|it| nccl_refusal::refused(it, &catalogue::DD307)) {
         draft.effect = Effect::Crashes;
         draft.victims = peers.ranks.keys().copied().collect();
         draft.victims.retain(|rank| !draft.root.contains(rank));
@@ -156,29 +150,16 @@ fn hosts(sharers: &[(u32, &Process)]) -> String {
     hosts.join(", ")
 }
 
-fn is_nccls(exception: &Exception) -> bool {
-    let mut words = NCCLS_WORDS.iter();
-    words.any(|words| exception.text.contains(words))
-}
-
-/// Key of the finding that an exception follows from: NCCL raised it because of a shared GPU.
-pub(crate) fn follows(
-    situation: &Situation<'_>,
-    process: &Process,
-    exception: &Exception,
-) -> Option<Key> {
-    if !is_nccls(exception) {
-        return None;
-    }
+/// Identifies the finding about the GPU that a process shares.
+pub(crate) fn place(situation: &Situation<'_>, process: &Process) -> Option<KeyPlace> {
     let worlds = settings::worlds_that_share(situation.model);
-    let peers = worlds.into_iter().find(|peers| {
-        let mut ranks = peers.ranks.values();
-        ranks.any(|other| other.id == process.id)
-    })?;
-    // NCCL's message names only two ranks; the key needs all sharers.
-    let (_, ranks) = peers.sharers().into_iter().next()?;
-    Some(Key {
-        code: catalogue::DD307.code,
-        place: KeyPlace::Ranks(ranks),
+    worlds.iter().find_map(|peers| {
+        let mut ranks = peers.ranks.iter();
+        let (rank, _) = ranks.find(|(_, other)| other.id == process.id)?;
+        // NCCL's message names only two ranks; the key needs all sharers.
+        let mut sharers = peers.sharers().into_iter().map(|(_, ranks)| ranks);
+        sharers
+            .find(|ranks| ranks.contains(rank))
+            .map(KeyPlace::Ranks)
     })
 }

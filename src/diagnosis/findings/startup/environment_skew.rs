@@ -93,7 +93,10 @@ pub(crate) fn keeps_from_joining(
         !with.is_empty() && waiting.iter().all(|rank| with.contains(rank))
     };
     WAIT_IN_INIT.iter().find(|name| explains(name))?;
-    skew::key(situation, &catalogue::DD306, one_of_them)
+    Some(Key {
+        code: catalogue::DD306.code,
+        place: skew::place(situation, one_of_them)?,
+    })
 }
 
 /// Ranks whose value of the variable has an effect.

@@ -7,6 +7,7 @@ pub(crate) mod environment_skew;
 pub(crate) mod interface_unusable;
 pub(crate) mod interfaces;
 pub(crate) mod joining;
+pub(crate) mod nccl_refusal;
 pub(crate) mod rendezvous_incomplete;
 pub(crate) mod settings;
 pub(crate) mod skew;

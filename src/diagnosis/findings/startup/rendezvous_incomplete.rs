@@ -7,7 +7,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
 
 use crate::evidence::event::StartedRank;
-use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::environment_skew;
 use crate::findings::startup::joining::{describe_joiners, who};
 use crate::findings::view::no_call;
@@ -38,15 +38,12 @@ pub(crate) fn drafts(situation: &Situation<'_>) -> Vec<Draft> {
     drafts.collect()
 }
 
-/// Key of the finding about the world that a process is joining.
-pub(crate) fn of(situation: &Situation<'_>, process: &Process) -> Option<Key> {
+/// Identifies the finding about the world that a process is joining.
+pub(crate) fn joined_by(situation: &Situation<'_>, process: &Process) -> Option<KeyPlace> {
     let forming = by_place(situation.model);
     let is_it = |joiner: &Joiner<'_>| joiner.process.id == process.id;
     let forming = forming.iter().find(|it| it.joiners.iter().any(is_it))?;
-    process.is_joining().then(|| Key {
-        code: catalogue::DD301.code,
-        place: place(forming),
-    })
+    process.is_joining().then(|| place(forming))
 }
 
 /// Identifies the finding about a world.
@@ -100,7 +97,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     }
     let mut draft = Draft::new(&catalogue::DD301, place(forming), due);
     if absent.is_empty() {
-        nobody_is_missing(situation, forming, &mut draft);
+        describe_incomplete_start(situation, forming, &mut draft);
     } else {
         draft.root.clone_from(&absent);
         draft.root_confidence = Confidence::Supported;
@@ -207,7 +204,7 @@ fn ended_before(forming: &Forming<'_>, at: Timestamp) -> bool {
 }
 
 /// Fills in the draft if all ranks have begun to join and some do not return.
-fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &mut Draft) {
+fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, draft: &mut Draft) {
     draft.confidence = Confidence::Suspected;
     draft.root = forming.waiting();
     draft.root_confidence = Confidence::Suspected;
@@ -379,7 +376,7 @@ fn tell(
     }
     if !ended.is_empty() {
         draft.next.push(format!(
-            "Look at the output of {}: {} ended before {} joined.",
+            "Check the output of {}: {} ended before {} joined.",
             Ranks(&ended),
             number(&ended, "it", "they"),
             number(&ended, "it", "they"),

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Fact, RankCall};
 
-use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::joining::blame;
 use crate::findings::startup::settings::{Peers, Side, Skew};
 use crate::findings::view::{describe, no_call};
@@ -30,19 +30,12 @@ pub(crate) fn draft(
     Some(draft.proved_by(proof(&skew.proof)))
 }
 
-/// Key of the finding about the world of a process.
-pub(crate) fn key(
-    situation: &Situation<'_>,
-    code: &'static Code,
-    process: &Process,
-) -> Option<Key> {
+/// Identifies the finding about the world of a process.
+pub(crate) fn place(situation: &Situation<'_>, process: &Process) -> Option<KeyPlace> {
     let processes = situation.model.processes.values();
     let peers = processes.filter(|other| other.world == process.world && other.rank.is_some());
     let first = peers.min_by_key(|other| other.rank)?;
-    Some(Key {
-        code: code.code,
-        place: KeyPlace::Process(first.rank?, first.pid),
-    })
+    Some(KeyPlace::Process(first.rank?, first.pid))
 }
 
 /// Rows of these ranks: their calls of `init_process_group`.

@@ -4,15 +4,11 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
-use crate::findings::draft::{Draft, Key};
+use crate::findings::draft::Draft;
 use crate::findings::startup::settings::{self, Peers};
-use crate::findings::startup::skew;
-use crate::model::{Exception, Process};
+use crate::findings::startup::{nccl_refusal, skew};
 use crate::situation::Situation;
 use crate::words::Ranks;
-
-/// Part of NCCL's error message about different versions, since 2.23.4.
-const NCCLS_WORDS: &str = "Mismatched NCCL version";
 
 /// DD305: different versions of libraries or the driver.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -49,27 +45,9 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
             _ => Ranks(&draft.root).to_string(),
         }
     )];
-    if peers
-        .ranks
-        .values()
-        .any(|it| it.exceptions.iter().any(is_nccls))
-    {
+    let mut processes = peers.ranks.values();
+    if processes.any(|it| nccl_refusal::refused(it, &catalogue::DD305)) {
         draft.effect = Effect::Crashes;
     }
     Some(draft)
-}
-
-fn is_nccls(exception: &Exception) -> bool {
-    exception.text.contains(NCCLS_WORDS)
-}
-
-/// Key of the finding that an exception follows from: NCCL raised it because of different versions.
-pub(crate) fn follows(
-    situation: &Situation<'_>,
-    process: &Process,
-    exception: &Exception,
-) -> Option<Key> {
-    let is = is_nccls(exception);
-    is.then(|| skew::key(situation, &catalogue::DD305, process))
-        .flatten()
 }

@@ -33,7 +33,7 @@ fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         parts.join(", ")
     );
     draft.why = vec![format!(
-        "All of them meet at {}. A rank that expects more ranks than there are waits for ever; one that \
+        "All of them meet at {}. A rank that expects more ranks than there are never returns; one that \
          expects fewer begins without the others.",
         words::place(one.place)
     )];

@@ -1,0 +1,116 @@
+//! Which findings follow from which: the causes that are known by the kind of the finding.
+//!
+//! A rule sets [`Draft::follows`] itself only if its sentences depend on the cause. Causes that follow
+//! from times and ranks are found by [`crate::judge`].
+
+use ddp_doctor_proto::catalogue::{self, Code};
+
+use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Standing};
+use crate::findings::memory::out_of_memory;
+use crate::findings::startup::rendezvous_incomplete;
+use crate::model::Process;
+use crate::situation::Situation;
+
+/// Findings that follow from another one.
+struct Link {
+    /// Codes of the findings that follow.
+    effects: &'static [&'static Code],
+    /// Code of the finding that they follow from.
+    cause: &'static Code,
+    /// Identifies the cause of a finding among those of its code; `None`: there is none.
+    place: fn(&Situation<'_>, &Draft) -> Option<KeyPlace>,
+    /// Whether the link requires that the cause was found. Without it, a finding whose cause is not
+    /// found has no other cause by kind.
+    if_found: bool,
+}
+
+/// All links. Of several that apply to a finding, the first counts.
+static LINKS: &[Link] = &[
+    Link {
+        effects: &[
+            &catalogue::DD101,
+            &catalogue::DD102,
+            &catalogue::DD103,
+            &catalogue::DD104,
+            &catalogue::DD105,
+            &catalogue::DD106,
+            &catalogue::DD107,
+            &catalogue::DD109,
+            &catalogue::DD117,
+        ],
+        cause: &catalogue::DD110,
+        place: earlier_slip,
+        if_found: false,
+    },
+    // A rank that is still joining the world cannot make the call.
+    Link {
+        effects: &[&catalogue::DD101],
+        cause: &catalogue::DD301,
+        place: unfinished_joining,
+        if_found: false,
+    },
+    Link {
+        effects: &[&catalogue::DD201],
+        cause: &catalogue::DD506,
+        place: same_place,
+        if_found: true,
+    },
+    Link {
+        effects: &[&catalogue::DD201],
+        cause: &catalogue::DD501,
+        place: same_place,
+        if_found: true,
+    },
+];
+
+/// Sets [`Draft::follows`] of drafts whose cause is known by their kind, and drops drafts that are
+/// only reported as a cause and are none.
+pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
+    for link in LINKS {
+        let causes: Vec<Key> = found
+            .iter()
+            .filter(|it| it.draft.code == link.cause && it.standing != Standing::OnlyAsCause)
+            .map(|it| it.draft.key.clone())
+            .collect();
+        for Candidate { draft, .. } in found.iter_mut() {
+            if draft.follows.is_some() || !link.effects.contains(&draft.code) {
+                continue;
+            }
+            let key = (link.place)(situation, draft).map(|place| Key {
+                code: link.cause.code,
+                place,
+            });
+            draft.follows = key.filter(|key| !link.if_found || causes.contains(key));
+        }
+    }
+    out_of_memory::lead(situation, found);
+}
+
+/// The slip of the group that began before this call. Point-to-point calls are not part of the
+/// sequence.
+fn earlier_slip(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
+    let KeyPlace::Join(group, seq) = draft.key.place else {
+        return None;
+    };
+    let slip = situation.slip_before(group, seq)?;
+    Some(KeyPlace::Join(group, slip.seq))
+}
+
+/// The world that the only root cause rank is joining.
+fn unfinished_joining(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
+    let (group, _) = draft.place?;
+    let members = draft.root.iter();
+    let processes: Vec<&Process> = members
+        .filter_map(|&rank| situation.model.member(group, rank))
+        .collect();
+    match processes[..] {
+        [process] => rendezvous_incomplete::joined_by(situation, process),
+        _ => None,
+    }
+}
+
+/// The same process.
+#[expect(clippy::unnecessary_wraps, reason = "the type of Link::place")]
+fn same_place(_: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
+    Some(draft.key.place.clone())
+}

@@ -1,0 +1,62 @@
+//! Errors by which NCCL refuses to connect ranks, and the findings that explain them.
+
+use ddp_doctor_proto::catalogue::{self, Code};
+
+use crate::findings::draft::{Key, KeyPlace};
+use crate::findings::startup::{device_shared, skew};
+use crate::model::{Exception, Process};
+use crate::situation::Situation;
+
+/// A reason for which NCCL refuses to connect ranks.
+struct Refusal {
+    /// Parts of its error messages.
+    texts: &'static [&'static str],
+    /// Code of the finding that explains it.
+    code: &'static Code,
+    /// Identifies the finding about the process that raised the error; `None`: there is none.
+    place: fn(&Situation<'_>, &Process) -> Option<KeyPlace>,
+}
+
+static REFUSALS: &[Refusal] = &[
+    Refusal {
+        texts: &[
+            "Duplicate GPU detected",
+            "Multiple Ranks are using the same GPU",
+        ],
+        code: &catalogue::DD307,
+        place: device_shared::place,
+    },
+    Refusal {
+        // Since 2.23.4.
+        texts: &["Mismatched NCCL version"],
+        code: &catalogue::DD305,
+        place: skew::place,
+    },
+];
+
+impl Refusal {
+    fn is_in(&self, exception: &Exception) -> bool {
+        self.texts.iter().any(|it| exception.text.contains(it))
+    }
+}
+
+/// Key of the finding that an exception of a process follows from; `None`: NCCL did not raise it to
+/// refuse a connection.
+pub(crate) fn cause(
+    situation: &Situation<'_>,
+    process: &Process,
+    exception: &Exception,
+) -> Option<Key> {
+    let refusal = REFUSALS.iter().find(|it| it.is_in(exception))?;
+    let place = (refusal.place)(situation, process)?;
+    Some(Key {
+        code: refusal.code.code,
+        place,
+    })
+}
+
+/// Whether NCCL refused to connect a process for the reason that the code is about.
+pub(crate) fn refused(process: &Process, code: &Code) -> bool {
+    let mut refusals = REFUSALS.iter().filter(|it| it.code == code);
+    refusals.any(|it| process.exceptions.iter().any(|error| it.is_in(error)))
+}
