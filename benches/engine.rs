@@ -2,8 +2,7 @@
 //! evaluation every 50 ms of the job's time, and memory.
 //!
 //! The events are made in memory. Each step takes 100 ms and has 40 calls: 32 in groups of eight
-//! consecutive ranks and 8 in the world group, each at most 200 µs late. With `--fault`, rank 1
-//! stops calling before the last second, and the time until that is reported is printed.
+//! consecutive ranks and 8 in the world group. A rank is at most 200 µs late.
 //!
 //! ```text
 //! cargo bench -p ddp-doctor-diagnosis --bench engine                        # the table in docs/performance.md

@@ -16,6 +16,7 @@ shim           cost of the preloaded library in an NCCL call
 preload        cost of starting a program that inherits this library and calls no NCCL
 lateness       cost of recording why a rank is late
 communication  cost of analyzing the durations of collectives, by their number
+engine         cost of an event and of an evaluation, by the number of ranks and the length of the job
 stacks         cost of capturing its stacks for a busy process
 dumps          time and memory for analyzing the Flight Recorder dumps of 1 024 ranks
 latency        time from the deciding call to the finding, for every planted fault
@@ -42,6 +43,7 @@ PARTS = {
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
     "lateness": [sys.executable, os.path.join(HERE, "lateness.py")],
     "communication": ["cargo", "bench", "--quiet", "--bench", "communication"],
+    "engine": ["cargo", "bench", "--quiet", "-p", "ddp-doctor-diagnosis", "--bench", "engine"],
     "dumps": [sys.executable, os.path.join(HERE, "dumps.py")],
     "latency": [sys.executable, os.path.join(HERE, "latency.py")],
 }
@@ -55,7 +57,7 @@ def main():
     failed = []
     for part in options.parts or PARTS:
         print("== " + part, flush=True)
-        quick = ["--quick"] if options.quick and part not in ("record", "frames", "memory", "communication") else []
+        quick = ["--quick"] if options.quick and part not in ("record", "frames", "memory", "communication", "engine") else []
         if subprocess.run(PARTS[part] + quick, cwd=ROOT).returncode:
             failed.append(part)
         print(flush=True)

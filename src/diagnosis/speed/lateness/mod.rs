@@ -158,6 +158,9 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
         if end.since(horizon) < timing.straggler.max(slice * FEWEST_SLICES) {
             break;
         }
+        if !may_have_straggler(model, horizon, end, slice) {
+            continue;
+        }
         let losses = Losses::of(model, horizon, end);
         if let Some(found) = losses.straggler(model, slice) {
             return Some(found);
@@ -165,6 +168,69 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
         in_turn = in_turn.or_else(|| losses.in_turn(model, slice));
     }
     in_turn
+}
+
+/// Whether enough time was lost for a straggler if every rank had waited in each encounter from its
+/// arrival to the last one. This is an upper bound, and takes much less time than [`blame`].
+fn may_have_straggler(model: &Model, from: Timestamp, to: Timestamp, slice: Duration) -> bool {
+    let grid = slice.as_nanos() as u64;
+    // A slice includes its end, not its start.
+    let started_in = |at: Timestamp| at.0 / grid;
+    let ended_in = |at: Timestamp| at.0.saturating_sub(1) / grid;
+    let (first, last) = (started_in(from), started_in(to));
+    let mut lost = vec![Duration::ZERO; (last - first + 1) as usize];
+    let mut fewest_ranks = 1;
+    for encounter in model.arrivals.latest() {
+        let Some(end) = encounter.last().filter(|end| end.at >= from) else {
+            continue;
+        };
+        fewest_ranks = fewest_ranks.max(encounter.came.len());
+        let waits = encounter.came.iter().map(|came| end.at.since(came.at));
+        let waits: Duration = waits.sum();
+        // A wait may consist of pieces that end in different slices.
+        let begin = encounter.first_at().unwrap_or(end.at).max(from);
+        for slice in started_in(begin)..=ended_in(end.at).min(last) {
+            lost[(slice - first) as usize] += waits;
+        }
+    }
+    // At most half of the ranks are late.
+    let waiting = (fewest_ranks / 2).max(1) as f64;
+    let since = episode(from, to, slice, |(begin, end)| {
+        let slices = started_in(begin)..=ended_in(end);
+        let lost: Duration = slices.map(|it| lost[(it - first) as usize]).sum();
+        lost.as_secs_f64() / waiting / end.since(begin).as_secs_f64().max(1e-9) >= SHARE_OF_SLICE
+    });
+    since.is_some_and(|since| to.since(since) >= model.timing.straggler)
+}
+
+/// Start of the latest slices nearly all of which `holds` for; `None`: there are none.
+///
+/// Slices are aligned to multiples of their length, so that evaluations agree; the last one includes
+/// the remainder.
+fn episode(
+    from: Timestamp,
+    to: Timestamp,
+    slice: Duration,
+    holds: impl Fn((Timestamp, Timestamp)) -> bool,
+) -> Option<Timestamp> {
+    let grid = slice.as_nanos() as u64;
+    let mut at = Timestamp((to.0 / grid).checked_sub(1)? * grid);
+    let mut end = to;
+    let mut since = None;
+    let mut good = PASSED_OVER;
+    while at >= from {
+        if holds((at, end)) {
+            since = Some(at);
+            good += 1;
+        } else if good < PASSED_OVER {
+            break;
+        } else {
+            good = 0;
+        }
+        end = at;
+        at = before(at, slice);
+    }
+    since
 }
 
 /// Mean duration of the latest steps, the shortest of all ranks; `None`: no steps are known.
@@ -330,26 +396,9 @@ impl Losses {
     /// Since when these ranks have kept the others waiting in nearly every slice; `None`: they have
     /// not.
     fn since(&self, late: &[u32], slice: Duration) -> Option<Timestamp> {
-        // Slices are aligned to multiples of their length, so that evaluations agree; the last one
-        // includes the remainder.
-        let grid = slice.as_nanos() as u64;
-        let mut at = Timestamp((self.to.0 / grid - 1) * grid);
-        let mut end = self.to;
-        let mut since = None;
-        let mut good = PASSED_OVER;
-        while at >= self.from {
-            if self.dominates(late, (at, end), SHARE_OF_SLICE, DOMINANCE_OF_SLICE) {
-                since = Some(at);
-                good += 1;
-            } else if good < PASSED_OVER {
-                break;
-            } else {
-                good = 0;
-            }
-            end = at;
-            at = before(at, slice);
-        }
-        since
+        episode(self.from, self.to, slice, |window| {
+            self.dominates(late, window, SHARE_OF_SLICE, DOMINANCE_OF_SLICE)
+        })
     }
 
     /// Whether an episode has lasted for long enough.
