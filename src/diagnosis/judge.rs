@@ -1,9 +1,9 @@
 //! The causal order of findings: which is initiating, and which followed.
 //!
-//! Each cause has one initiating finding. A finding is a cascade if [`crate::causality`] or its rule
-//! names its cause ([`Draft::follows`]). A fact about the process of a rank is also one if the rank
-//! was already blocked by something else, if the transport reports the failure of a peer, or if the
-//! launcher ended the rest of the job. All other findings are initiating.
+//! Each cause has one initiating finding. A finding is a cascade if the table in `causality` or its
+//! rule names its cause ([`Draft::follows`]). A fact about the process of a rank is also one if the
+//! rank was already blocked by something else, if the transport reports the failure of a peer, or
+//! if the launcher ended the rest of the job. All other findings are initiating.
 
 use std::time::Duration;
 
