@@ -115,8 +115,9 @@ def job(code, ranks=1, timeout=120, forked=True, **changes):
             )
             for rank in range(ranks)
         ]
-        # A changed environment may affect the import of PyTorch, which the fork server has done already.
-        run = _run_forked if forked and not changes else _run
+        # Other variables may affect the import of PyTorch, which the fork server has done already.
+        forked = forked and changes.keys() <= {"RANK", "WORLD_SIZE", "DDP_DOCTOR_NATIVE_HOOKS", "DDP_DOCTOR_CAPTURE"}
+        run = _run_forked if forked else _run
         statuses, outputs = run(file, folder, environments, timeout)
         kept = os.path.join(tempfile.gettempdir(), os.path.basename(folder) + ".py")
         shutil.copy(file, kept)
@@ -149,10 +150,11 @@ def _run(file, folder, environments, timeout):
 
 
 @functools.cache
-def _forkserver():
+def _forkserver(capture):
+    """The fork server for this value of DDP_DOCTOR_CAPTURE, which the import of PyTorch depends on."""
     server = subprocess.Popen(
         [sys.executable, os.path.join(TESTS, "forkserver.py")],
-        env=environment(),
+        env=environment(DDP_DOCTOR_CAPTURE=capture),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         universal_newlines=True,
@@ -164,7 +166,7 @@ def _forkserver():
 
 def _run_forked(file, folder, environments, timeout):
     """Runs each rank in a fork of an interpreter with PyTorch imported, which is ten times cheaper."""
-    server = _forkserver()
+    server = _forkserver(environments[0].get("DDP_DOCTOR_CAPTURE"))
     outputs = [os.path.join(folder, f"output.{rank}") for rank in range(len(environments))]
     ranks = [{"env": env, "output": output} for env, output in zip(environments, outputs)]
     request = {"file": file, "folder": folder, "ranks": ranks, "timeout": timeout}
