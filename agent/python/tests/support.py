@@ -116,7 +116,7 @@ def job(code, ranks=1, timeout=120, forked=True, **changes):
             for rank in range(ranks)
         ]
         # Other variables may affect the import of PyTorch, which the fork server has done already.
-        forked = forked and changes.keys() <= {"RANK", "WORLD_SIZE", "DDP_DOCTOR_NATIVE_HOOKS", "DDP_DOCTOR_CAPTURE"}
+        forked = forked and changes.keys() <= {"DDP_DOCTOR_CAPTURE", "DDP_DOCTOR_NATIVE_HOOKS"}
         run = _run_forked if forked else _run
         statuses, outputs = run(file, folder, environments, timeout)
         kept = os.path.join(tempfile.gettempdir(), os.path.basename(folder) + ".py")
