@@ -347,7 +347,11 @@ fn job_runs_without_a_run_directory() {
     let output = run(&dir, &["sh", "-c", "exit 6"]);
     assert_eq!(output.status.code(), Some(6));
     let said = stderr(&output);
-    assert_eq!(said.matches("cannot create a run directory").count(), 1, "{said}");
+    assert_eq!(
+        said.matches("cannot create a run directory").count(),
+        1,
+        "{said}"
+    );
 }
 
 /// A job of four healthy ranks whose launcher exits with status 5.
