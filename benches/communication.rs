@@ -16,7 +16,7 @@ use std::time::Instant;
 use ddp_doctor::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
 use ddp_doctor::diagnosis::model::Model;
 use ddp_doctor::diagnosis::speed::{communication, lateness};
-use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
+use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
 const ROUNDS: usize = 21;
@@ -43,18 +43,7 @@ fn main() {
 /// A model of two ranks that issued this number of collectives.
 fn model(number: u64) -> Model {
     let mut model = Model::default();
-    let group = Arc::new(GroupInfo {
-        key: GroupRef {
-            layer: "c10d".into(),
-            epoch: 0,
-            name: "0".into(),
-            ordinal: 0,
-            members: vec![0, 1],
-        },
-        description: "default_pg".into(),
-        backend: "gloo".into(),
-        seat: None,
-    });
+    let group = Arc::new(GroupInfo::c10d("0", "default_pg", "gloo", vec![0, 1]));
     let place = Arc::new(Where {
         file: "train.py".into(),
         line: 9,

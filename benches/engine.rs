@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
 use ddp_doctor_diagnosis::{Config, Engine};
-use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
+use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
 /// Ranks and calls per rank of the table.
@@ -200,18 +200,7 @@ impl Job {
 }
 
 fn group(name: &str, description: &str, members: Vec<u32>) -> Arc<GroupInfo> {
-    Arc::new(GroupInfo {
-        key: GroupRef {
-            layer: "c10d".into(),
-            epoch: 0,
-            name: name.into(),
-            ordinal: 0,
-            members,
-        },
-        description: description.into(),
-        backend: "gloo".into(),
-        seat: None,
-    })
+    Arc::new(GroupInfo::c10d(name, description, "gloo", members))
 }
 
 /// Time in ns by which a rank is late for a call: pseudo-random, below 200 µs.

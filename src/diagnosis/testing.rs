@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::{GroupRef, Timestamp};
+use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
 use crate::evidence::event::{Call, CallId, GroupInfo, ThreadId};
@@ -19,18 +19,7 @@ pub(crate) fn call(op: Op) -> CallBuilder {
 }
 
 pub(crate) fn group(name: &str, backend: &str, members: &[u32]) -> Arc<GroupInfo> {
-    Arc::new(GroupInfo {
-        key: GroupRef {
-            layer: "c10d".into(),
-            epoch: 0,
-            name: name.into(),
-            ordinal: 0,
-            members: members.into(),
-        },
-        description: "".into(),
-        backend: backend.into(),
-        seat: None,
-    })
+    Arc::new(GroupInfo::c10d(name, "", backend, members.into()))
 }
 
 impl CallBuilder {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{
-    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group,
-    GroupRef, Job, Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity,
-    Timestamp, Tool, Verdict, Where,
+    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group, Job,
+    Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity, Timestamp, Tool,
+    Verdict, Where,
 };
 use ddp_doctor_proto::{DType, Op};
 
@@ -179,18 +179,7 @@ pub(super) fn timeline() -> Timeline {
 
 /// An `all_reduce` of the default group of three ranks, as number `id` of its process and its group.
 pub(crate) fn call(id: u64, at: Timestamp) -> Call {
-    let group = GroupInfo {
-        key: GroupRef {
-            layer: "c10d".into(),
-            epoch: 0,
-            name: "0".into(),
-            ordinal: 0,
-            members: vec![0, 1, 2],
-        },
-        description: "default_pg".into(),
-        backend: "gloo".into(),
-        seat: None,
-    };
+    let group = GroupInfo::c10d("0", "default_pg", "gloo", vec![0, 1, 2]);
     let place = Where {
         file: "train.py".into(),
         line: 9,

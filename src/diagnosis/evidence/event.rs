@@ -504,6 +504,30 @@ pub struct GroupInfo {
     pub seat: Option<Seat>,
 }
 
+impl GroupInfo {
+    /// The first group of c10d with this name.
+    #[must_use]
+    pub fn c10d(
+        name: &str,
+        description: impl Into<Arc<str>>,
+        backend: impl Into<Arc<str>>,
+        members: Vec<u32>,
+    ) -> Self {
+        Self {
+            key: GroupRef {
+                layer: "c10d".into(),
+                epoch: 0,
+                name: name.into(),
+                ordinal: 0,
+                members,
+            },
+            description: description.into(),
+            backend: backend.into(),
+            seat: None,
+        }
+    }
+}
+
 /// Position of a process in a group whose members it does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {

@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::GroupRef;
-
 use super::dump::{Dump, Entry, NamedGroup, Status};
 use super::jobs::Job;
 use crate::diagnosis::event::GroupInfo;
@@ -131,18 +129,8 @@ impl Groups {
             if !has_room {
                 return None;
             }
-            let info = GroupInfo {
-                key: GroupRef {
-                    layer: "c10d".into(),
-                    epoch: 0,
-                    name: name.as_ref().into(),
-                    ordinal: 0,
-                    members: members.to_vec(),
-                },
-                description: Arc::clone(description),
-                backend: backends.get(name).cloned().unwrap_or_default(),
-                seat: None,
-            };
+            let backend = backends.get(name).cloned().unwrap_or_default();
+            let info = GroupInfo::c10d(name, Arc::clone(description), backend, members.to_vec());
             self.all.push(Group {
                 info: Arc::new(info),
                 peers: BTreeMap::new(),

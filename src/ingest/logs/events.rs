@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::NoteKind;
-use ddp_doctor_proto::report::{GroupRef, Timestamp};
+use ddp_doctor_proto::report::Timestamp;
 
 use super::facts::{ExitStatus, Fact, Facts, GroupName, Statement};
 use super::names::Names;
@@ -469,18 +469,7 @@ pub(super) fn group(
     backend: &str,
     members: Vec<u32>,
 ) -> Arc<GroupInfo> {
-    Arc::new(GroupInfo {
-        key: GroupRef {
-            layer: "c10d".into(),
-            epoch: 0,
-            name: name.into(),
-            ordinal: 0,
-            members,
-        },
-        description: description.into(),
-        backend: backend.into(),
-        seat: None,
-    })
+    Arc::new(GroupInfo::c10d(name, description, backend, members))
 }
 
 fn ending(how: ExitStatus) -> String {
