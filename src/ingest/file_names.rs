@@ -70,6 +70,7 @@ fn kind(before: &str) -> Kind {
     let is_joined = before.len() == words.len() && !word.is_empty();
     match word {
         "local" => Kind::Local,
+        "global" => Kind::Global,
         "node" | "group" => Kind::Other,
         _ if is_joined => Kind::Other,
         _ => Kind::Global,
@@ -91,6 +92,7 @@ mod tests {
     fn global_local_and_node_ranks_are_distinguished() {
         for (name, global, local) in [
             ("rank3.log", Some(3), None),
+            ("globalrank_5.log", Some(5), None),
             ("stderr_Rank-12.txt", Some(12), None),
             ("local_rank0.log", None, Some(0)),
             ("localrank_5.err", None, Some(5)),
