@@ -351,7 +351,7 @@ impl<'a> Play<'a> {
             rank: None,
             pid: None,
             text: format!(
-                "the calls of {count} process groups are left out: all have too many members"
+                "the calls of {count} process groups are left out: together the groups have too many members"
             )
             .into(),
             at: Timestamp(self.end),

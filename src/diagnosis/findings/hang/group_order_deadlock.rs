@@ -83,13 +83,13 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         .into(),
     ];
     draft.why.extend(cycle::further_on(situation, waits));
-    draft.next = vec![if in_their_calls {
-            "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
-             wait for them after all are issued."
-         } else {
-            "Use the groups in the same order on every rank, and let none leave out a call that the \
-             others make."
-         }
-    .into()];
+    let otherwise = if in_their_calls {
+        "or issue the calls with async_op=True and wait for them after all are issued"
+    } else {
+        "and let none leave out a call that the others make"
+    };
+    draft.next = vec![format!(
+        "Use the groups in the same order on every rank, {otherwise}."
+    )];
     Some(draft)
 }
