@@ -20,6 +20,10 @@ ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT, FORWARD, REP
 
 # Ops that create a group.
 CREATIONS = (33, 36)
+# Numbers of operations.
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, BROADCAST = range(1, 7)
+SEND, RECV, COALESCED = 10, 11, 12
+INIT, NEW_GROUP, DESTROY, MONITORED, SPLIT = range(32, 37)
 
 class Record:
     def __init__(self, **fields):

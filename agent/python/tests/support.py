@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import unittest
 
 from boxreader import boxes
 
@@ -179,3 +180,27 @@ def _run_forked(file, folder, environments, timeout):
             return output.read() + ("" if statuses[rank] is not None else "\n(timed out)")
 
     return statuses, [text(rank) for rank in range(len(ranks))]
+
+
+HEAD = """
+import os, sys, threading, time, _thread
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+"""
+
+
+class CaptureTest(unittest.TestCase):
+    """Runs code after the initialization of a Gloo group, on one rank or several."""
+
+    maxDiff = None
+
+    def run_job(self, code, ranks=1, statuses=None, **changes):
+        outcome = job(HEAD + code, ranks, **changes)
+        self.addCleanup(os.unlink, outcome.file)
+        self.assertEqual(outcome.statuses, statuses or [0] * ranks, "\n".join(outcome.outputs))
+        self.assertEqual(len(outcome.boxes), ranks, outcome.outputs)
+        return outcome
+
+    def issued(self, box, *ops):
+        return [r for r in box.of("issued") if not ops or r.op in ops]
