@@ -90,17 +90,26 @@ def python(code, arguments=(), env=None, cwd=None, timeout=120):
     )
 
 
-def job(code, ranks=1, timeout=120, forked=True, **changes):
+# An exit beside threads of Gloo that still release tensors may abort the process.
+END = """
+import torch.distributed
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()
+"""
+
+
+def job(code, ranks=1, timeout=120, forked=True, destroys=True, **changes):
     """Runs a program once per rank and reads its black boxes.
 
     Programs that depend on the outermost frame or on the start of the interpreter need `forked=False`.
+    With `destroys`, the process groups are destroyed at the end of the program.
     """
     folder = tempfile.mkdtemp(prefix="ddp-doctor-test-")
     try:
         os.mkdir(os.path.join(folder, "boxes"))
         file = os.path.join(folder, "train.py")
         with open(file, "w") as program:
-            program.write(textwrap.dedent(code))
+            program.write(textwrap.dedent(code) + (END if destroys else ""))
         port = str(free_port())
         environments = [
             environment(

@@ -128,7 +128,7 @@ class Activation(unittest.TestCase):
         os.unlink(outcome.file)
         self.assertEqual(outcome.statuses, [0], outcome.outputs)
         self.assertEqual(outcome.box.of("note"), [])
-        self.assertEqual([call.op for call in outcome.box.of("issued")], [32, 1])
+        self.assertEqual([call.op for call in outcome.box.of("issued")], [32, 1, 34])
 
     def test_missing_hooks_are_noted(self):
         outcome = job(

@@ -377,7 +377,7 @@ dist.all_reduce(torch.ones(1))
         )
         os.unlink(outcome.file)
         self.assertEqual(outcome.statuses, [0], outcome.outputs)
-        self.assertEqual([r.op for r in outcome.box.of("issued")], [32, 1])
+        self.assertEqual([r.op for r in outcome.box.of("issued")], [32, 1, 34])
         self.assertEqual(len(outcome.box.of("wait-end")), 1)
 
     def test_unloadable_extension_is_reported_in_one_line(self):

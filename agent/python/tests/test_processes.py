@@ -193,18 +193,18 @@ for leave in (sys.exit, os._exit):
         )
 
     def test_calls_of_atexit_handlers_follow_the_exit_record(self):
-        late = "import atexit; atexit.register(lambda: dist.barrier())\n"
+        late = "import atexit; atexit.register(lambda: (dist.barrier(), dist.destroy_process_group()))\n"
         for name, code in (("before", late + HEAD), ("after", HEAD + late)):
             with self.subTest("registered %s joining" % name):
-                o = job(code + "dist.barrier()")
+                o = job(code + "dist.barrier()", destroys=False)
                 self.addCleanup(os.unlink, o.file)
                 self.assertEqual(o.statuses, [0], o.outputs)
                 kinds = [r.kind for r in o.box.of("issued", "exit")]
-                self.assertEqual(kinds[-3:], ["issued", "exit", "issued"])
+                self.assertEqual(kinds[-4:], ["issued", "exit", "issued", "issued"])
                 self.assertEqual(len({r.thread for r in o.box.of("issued", "exit")}), 1)
 
     def test_hooks_are_removed_before_the_interpreter_exits(self):
-        for tail in ("", "dist.destroy_process_group()", "keep = [g, model]; dist.destroy_process_group()", "del g, model"):
+        for tail in ("time.sleep(0.2)", "dist.destroy_process_group()", "keep = [g, model]; dist.destroy_process_group()", "del g, model"):
             with self.subTest(tail):
                 self.run_job(
                     """
@@ -212,7 +212,8 @@ g = dist.new_group([0])
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), process_group=g)
 model(torch.ones(1, 3)).sum().backward()
 """
-                    + tail
+                    + tail,
+                    destroys=False,
                 )
 
     def test_forked_child_records_nothing(self):
