@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ddp_doctor::evidence::journal::{Reader, Writer};
-use ddp_doctor::node::follow::boxes::{BoxDir, SHARED_MEMORY};
+use ddp_doctor::node::follow::boxes::{BoxDir, SHARED_MEMORY, boxes_in};
 use ddp_doctor::postmortem;
 use ddp_doctor_agent::blackbox::{Call, Options, Place, Reader as BoxReader, Writer as BoxWriter};
 use ddp_doctor_proto::Op;
@@ -175,6 +175,20 @@ fn job_killed_together_with_run_is_diagnosed() {
     assert_eq!(report(&whole).findings[0].confidence.as_str(), "proved");
     assert_eq!(whole.status.code(), Some(1));
     assert_eq!(stderr(&whole), "");
+
+    // As while another run moves the boxes from shared memory.
+    for file in boxes_in(&boxes).unwrap() {
+        let copied = job.run_dir().join("boxes").join(file.file_name().unwrap());
+        let content = fs::read(file).unwrap();
+        fs::write(&copied, &content).unwrap();
+        let partial = format!("{}.part", copied.display());
+        fs::write(partial, &content[..content.len() / 2]).unwrap();
+    }
+    let moving = analyze(&job.run_dir(), &[".", "--format", "json"]);
+    assert_eq!(stderr(&moving), "");
+    let moving = report(&moving);
+    assert_eq!(with_effect(&moving), expected);
+    assert_eq!(moving.evidence, report(&whole).evidence);
 
     // On another machine the state of the processes cannot be checked.
     let scratch = tempfile::tempdir().unwrap();

@@ -179,11 +179,13 @@ impl Collected {
             }
         };
         let before = (self.met, self.remarks.len());
-        let mut folders = vec![dir.to_owned()];
-        folders.extend(Some(dir.join("boxes")).filter(|boxes| boxes.is_dir()));
-        // Boxes of an active run, or of one that was killed, are still in shared memory.
+        // Boxes of an active run, or of one that was killed, are still in shared memory. These are first,
+        // because another process may move them to the run directory meanwhile.
         let canonical = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-        folders.extend(BoxDir::awaited(Path::new(SHARED_MEMORY), &canonical));
+        let mut folders: Vec<PathBuf> =
+            BoxDir::awaited(Path::new(SHARED_MEMORY), &canonical).collect();
+        folders.push(dir.to_owned());
+        folders.extend(Some(dir.join("boxes")).filter(|boxes| boxes.is_dir()));
         for folder in &folders {
             self.folder(folder, place, description.as_ref());
         }
@@ -213,13 +215,13 @@ impl Collected {
     fn folder(&mut self, folder: &Path, place: Place, description: Option<&Description>) {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
-            // Boxes in shared memory may be moved to their run directory meanwhile.
+            // It was moved.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return self.remark(folder, reason(&error)),
         };
         let files = entries.flatten().map(|entry| entry.path());
         let mut files: Vec<PathBuf> = files
-            .filter(|path| path.is_file())
+            .filter(|path| path.is_file() && !BoxDir::is_partial(path))
             .take(MAX_FILES)
             .collect();
         files.sort_unstable();
@@ -229,6 +231,8 @@ impl Collected {
                 Ok(FileKind::BlackBox) => self.black_box(&path, place),
                 Ok(FileKind::FlightRecorder) => self.dump(&path),
                 Ok(_) => self.marker(&path, place),
+                // It was moved.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => self.remark(&path, reason(&error)),
             }
         }
@@ -271,6 +275,8 @@ impl Collected {
                 place,
                 identity: reader.identity(),
             }),
+            // It was moved.
+            Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 // The error text begins with the path.
                 let text = error.to_string();

@@ -65,6 +65,7 @@ pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
             it.identity.anchor_mono_ns,
         )
     });
+    boxes.dedup_by(|a, b| is_same_box(a, b));
     for it in boxes {
         let at = node_of(&nodes, &it).unwrap_or_else(|| {
             nodes.push(Node {
@@ -105,6 +106,15 @@ pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
         });
     }
     jobs
+}
+
+/// Whether one is a copy of the other, as while a box is moved between file systems.
+fn is_same_box(a: &BoxFile, b: &BoxFile) -> bool {
+    let key = |it: &BoxFile| {
+        let it = &it.identity;
+        (it.boot_id, it.pid, it.start_ticks, it.anchor_mono_ns)
+    };
+    key(a) == key(b) && a.identity.layer == b.identity.layer
 }
 
 impl Node {

@@ -33,6 +33,8 @@ const MAX_UNOWNED_AGE: Duration = Duration::from_secs(24 * 3600);
 const MAX_SWEEP: Duration = Duration::from_secs(1);
 /// Suffix of the file name of a black box.
 const BOX: &str = ".box";
+/// Added to the name of a box while it is copied.
+const PARTIAL: &str = ".part";
 
 /// The directory of black boxes of one run.
 #[derive(Debug)]
@@ -127,6 +129,14 @@ impl BoxDir {
             files::read_text(&dir.join(OWNER), MAX_OWNER)
                 .is_ok_and(|owner| owner.lines().nth(1).map(Path::new) == Some(run_dir))
         })
+    }
+
+    /// Whether the file is an incomplete copy of a box, which is still in shared memory.
+    #[must_use]
+    pub fn is_partial(file: &Path) -> bool {
+        file.as_os_str()
+            .as_encoded_bytes()
+            .ends_with(PARTIAL.as_bytes())
     }
 
     /// Run directories of all runs of this user that have boxes in shared memory, active or not.
@@ -395,7 +405,7 @@ fn copy(file: &Path, to: &Path) -> io::Result<()> {
     let Some(name) = file.file_name() else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let temporary = to.join(format!("{}.part", name.display()));
+    let temporary = to.join(format!("{}{PARTIAL}", name.display()));
     let mut from = files::open(file)?;
     let copied = File::options()
         .write(true)
