@@ -52,9 +52,20 @@ fn journal(job: &HealthyJob) -> PathBuf {
     run.path().join("journal.ddpj")
 }
 
-/// The announcement of the node and the process of the rank, as journaled.
+/// Waits until the announcement of the node and the process of the rank are in the journal; returns
+/// them.
 fn announced(job: &HealthyJob) -> (v1::Hello, u64) {
-    let mut journal = Journal::open(&journal(job)).unwrap();
+    let file = journal(job);
+    let mut found = None;
+    eventually("the rank is in the journal", || {
+        found = journaled(&file);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+fn journaled(journal: &Path) -> Option<(v1::Hello, u64)> {
+    let mut journal = Journal::open(journal).unwrap();
     let (mut hello, mut process) = (None, None);
     while let Some(report) = journal.read().unwrap() {
         for event in report.events {
@@ -65,7 +76,7 @@ fn announced(job: &HealthyJob) -> (v1::Hello, u64) {
             }
         }
     }
-    (hello.unwrap(), process.unwrap())
+    Some((hello?, process?))
 }
 
 #[test]
