@@ -1,10 +1,10 @@
 //! The program `ddp-doctor`: monitors a distributed training job and reports why it hangs.
 //!
 //! [`cli`] parses arguments and runs a command. [`node`] starts a job and reads the black boxes of
-//! its ranks. [`coordinator`] receives the evidence of the nodes and passes it, through
-//! [`evidence::decode`], to the engine in [`diagnosis`]. [`report`] formats the diagnosis as text and
-//! files. [`ingest`] reads the files of other programs, [`postmortem`] analyzes the evidence of a job
-//! after its end, and [`demo`] contains jobs with a planted fault for a first trial.
+//! its ranks. [`coordinator`] receives the evidence of the nodes by [`transport`] and passes it,
+//! through [`evidence::decode`], to the engine in [`diagnosis`]. [`report`] formats the diagnosis as
+//! text and files. [`ingest`] reads the files of other programs, [`postmortem`] analyzes the evidence
+//! of a job after its end, and [`demo`] contains jobs with a planted fault for a first trial.
 
 pub mod cli;
 pub mod coordinator;
@@ -15,5 +15,6 @@ pub mod ingest;
 pub mod node;
 pub mod postmortem;
 pub mod report;
+pub mod transport;
 
 pub use ddp_doctor_diagnosis as diagnosis;

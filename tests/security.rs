@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ddp_doctor::coordinator::{Access, serve};
+use ddp_doctor::coordinator::{Access, Listeners, serve};
 use ddp_doctor::evidence::journal::Writer as Journal;
 use ddp_doctor_proto::report::{Finding, Report, Verdict};
 use ddp_doctor_proto::v1;
@@ -235,7 +235,11 @@ fn other_user_gets_no_answer_from_a_socket_that_it_can_reach() {
         user: 0,
         descriptors: 1024,
     };
-    let serving = serve(listener, access, Arc::default(), std::future::pending());
+    let listeners = Listeners {
+        local: Some(listener),
+        remote: None,
+    };
+    let serving = serve(listeners, access, Arc::default(), std::future::pending());
     runtime.spawn(serving);
     let connect = |command: &mut Command| {
         let output = command

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor::evidence::journal::Reader as Journal;
-use ddp_doctor::node::ship::attach::connect;
+use ddp_doctor::transport::connect;
 use ddp_doctor_agent::blackbox::{Options, Place, Writer};
 use ddp_doctor_proto::report::Finding;
 use ddp_doctor_proto::{ProcessState, v1};
@@ -102,7 +102,13 @@ fn forged_end_of_a_rank_does_not_disturb_a_job() {
     };
     let attach_as = |hello: v1::Hello| {
         let events = vec![Kind::Hello(hello), ended.clone()];
-        runtime.block_on(async { attach(connect(address).await.unwrap(), events).await })
+        runtime.block_on(async {
+            attach(
+                connect(&coordinator.parsed_address()).await.unwrap(),
+                events,
+            )
+            .await
+        })
     };
     let mut same_node = attach_as(hello).unwrap();
     let refused = runtime.block_on(same_node.requests.message());
@@ -123,11 +129,11 @@ fn coordinator_without_room_does_not_disturb_a_job() {
     let address = coordinator.address();
     let streams: Vec<Stream> = runtime.block_on(async {
         let mut streams = Vec::new();
-        let mut channel = connect(address).await.unwrap();
+        let mut channel = connect(&coordinator.parsed_address()).await.unwrap();
         for number in 0..256 {
             // A connection has at most 16 streams.
             if number % 16 == 0 {
-                channel = connect(address).await.unwrap();
+                channel = connect(&coordinator.parsed_address()).await.unwrap();
             }
             let hello = Kind::Hello(v1::Hello {
                 job: format!("job-{number}"),

@@ -383,6 +383,7 @@ impl App {
         }
         let mut rows = words::sides(
             finding,
+            state.ranks.hosts().len() > 1,
             |rank| state.ranks.get(rank).map(|view| &view.status),
             |place| known.get(place).map(|it| it.0.clone()).unwrap_or_default(),
             |place| known.get(place).and_then(|it| it.1.clone()),

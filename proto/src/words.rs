@@ -3,6 +3,8 @@
 //! Texts from ranks may contain any characters; the return values of these functions contain no
 //! control characters.
 
+use std::collections::BTreeSet;
+
 use crate::report::{
     CallState, Cause, CauseKind, Confidence, Exit, Finding, Rank, RankCall, RankState, Role, Where,
 };
@@ -45,9 +47,10 @@ pub fn context(finding: &Finding, past: bool) -> String {
 
 /// The rows of a finding: ranks, state, place, source text, call. Ranks with equal cells share a
 /// row; rows of root cause ranks are marked. `rank` returns the state of a rank, `shown` formats a
-/// place, `source` returns its source text.
+/// place, `source` returns its source text. Hosts are named if the job has several.
 pub fn sides<'a>(
     finding: &Finding,
+    has_hosts: bool,
     rank: impl Fn(u32) -> Option<&'a Rank>,
     shown: impl Fn(&Where) -> String,
     mut source: impl FnMut(&Where) -> Option<String>,
@@ -86,8 +89,9 @@ pub fn sides<'a>(
             } else {
                 " "
             };
+            let host = host_of(&who, has_hosts, &rank);
             [
-                format!("{mark} rank {}", rank_list(&who)),
+                format!("{mark} rank {}{host}", rank_list(&who)),
                 state,
                 place,
                 source,
@@ -95,6 +99,24 @@ pub fn sides<'a>(
             ]
         })
         .collect()
+}
+
+/// " on HOST" or " on N hosts" for ranks of a job with several hosts.
+fn host_of<'a>(ranks: &[u32], has_hosts: bool, rank: impl Fn(u32) -> Option<&'a Rank>) -> String {
+    let known = ranks.iter().filter_map(|&it| rank(it));
+    let hosts: BTreeSet<&str> = known.map(|rank| rank.host.as_str()).collect();
+    match (has_hosts, hosts.first()) {
+        (true, Some(host)) if hosts.len() == 1 => format!(" on {}", plain(host)),
+        (true, Some(_)) => format!(" on {} hosts", hosts.len()),
+        _ => String::new(),
+    }
+}
+
+/// Whether the ranks are on more than one host.
+pub fn has_several_hosts<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> bool {
+    let mut hosts = ranks.into_iter().map(|rank| &rank.host);
+    let first = hosts.next();
+    hosts.any(|host| Some(host) != first)
 }
 
 /// Activity of a rank, in two or three words.

@@ -2,27 +2,28 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use ddp_doctor_proto::report::{Job, Verdict};
 use ddp_doctor_proto::v1;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Global, stderr_is_terminal};
-use crate::coordinator::{Begun, Hub, serve};
+use crate::coordinator::{Begun, Hub, Listeners, serve};
 use crate::node::follow::{boxes, names, orphans};
 use crate::node::launch::job;
-use crate::node::ship::socket::{self, Socket};
 use crate::node::sys;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::{self, Style};
+use crate::transport::Keys;
+use crate::transport::socket::{self, Socket};
 
 /// Capacity of the queue of jobs that begin.
 const NEW_JOBS: usize = 256;
@@ -31,13 +32,16 @@ const MAX_SHUTDOWN: Duration = Duration::from_millis(500);
 /// Timeout while no printing is due.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Diagnose several jobs of this machine until interrupted.
+/// Diagnose jobs of one machine or several until interrupted.
 ///
 /// Prints its address on standard output as soon as it accepts connections. Findings go to standard
 /// error, prefixed with the id of the job.
 #[derive(Debug, Args)]
 pub(super) struct Coordinator {
-    /// Loopback address to listen on; port 0 picks a free port
+    /// Address to listen on; port 0 picks a free port
+    ///
+    /// A loopback address can be reached by this user's processes on this machine. Any other address, such as
+    /// 0.0.0.0:7077, can be reached from other machines by those who know the token.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -72,22 +76,54 @@ fn follow(run_dir: &Path, address: &str) -> anyhow::Result<orphans::Reporter> {
     })
 }
 
+/// Listens for processes of this machine, and with keys for other machines. Returns the address in use.
+fn listen(address: SocketAddr, keys: Option<Keys>) -> io::Result<(Socket, Listeners, SocketAddr)> {
+    let Some(keys) = keys else {
+        let (socket, local, address) = Socket::at(address)?;
+        let local = Some(local);
+        return Ok((
+            socket,
+            Listeners {
+                local,
+                remote: None,
+            },
+            address,
+        ));
+    };
+    let remote = TcpListener::bind(address)?;
+    let address = remote.local_addr()?;
+    let (socket, local) = Socket::named(SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())))?;
+    let listeners = Listeners {
+        local: Some(local),
+        remote: Some((remote, keys)),
+    };
+    Ok((socket, listeners, address))
+}
+
 impl Coordinator {
-    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        if !self.listen.ip().is_loopback() {
-            bail!(
-                "{} is reachable from other machines, and connections are not encrypted: use a \
-                 loopback address, such as 127.0.0.1:7077",
-                self.listen
-            );
+    /// The keys for other machines, if the address can be reached from them.
+    fn keys(&self, global: &Global) -> anyhow::Result<Option<Keys>> {
+        if self.listen.ip().is_loopback() {
+            return Ok(None);
         }
+        let token = global.credentials().token().with_context(|| {
+            format!(
+                "{} can be reached from other machines, which needs a token",
+                self.listen
+            )
+        })?;
+        Ok(Some(Keys::of(&token)?))
+    }
+
+    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+        let keys = self.keys(global)?;
         if let Some(dir) = self.report_dir.as_ref().filter(|dir| !dir.is_dir()) {
             boxes::private_dir(dir)
                 .with_context(|| format!("cannot use report directory {}", dir.display()))?;
         }
         sys::block_interrupts();
-        let (socket, listener, address) =
-            Socket::at(self.listen).with_context(|| format!("cannot listen on {}", self.listen))?;
+        let (socket, listeners, address) = listen(self.listen, keys)
+            .with_context(|| format!("cannot listen on {}", self.listen))?;
         writeln!(io::stdout(), "{address}")?;
         io::stdout().flush()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -102,7 +138,7 @@ impl Coordinator {
         let (stop_serving, stopped_serving) = oneshot::channel::<()>();
         let hub = Arc::new(Hub::announcing(begin));
         runtime.spawn(socket::sweep());
-        let serving = runtime.spawn(serve(listener, job::access(), hub, async {
+        let serving = runtime.spawn(serve(listeners, job::access(), hub, async {
             stopped_serving.await.ok();
         }));
         let _attached = match &self.attach {

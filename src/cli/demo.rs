@@ -15,6 +15,7 @@ use crate::node::launch::kill::KillAfter;
 use crate::node::sample::environment;
 use crate::node::stacks::taker::When;
 use crate::node::timing::Timing;
+use crate::transport::Credentials;
 
 /// How long a demonstration may hang before it is killed.
 const KILL_AFTER: Duration = Duration::from_millis(1500);
@@ -56,6 +57,7 @@ impl ShowDemo {
         let command: Vec<OsString> = vec![program.into(), "demo-rank".into(), name.into()];
         writeln!(io::stdout(), "{} ranks: {}", demo::RANKS, demo.about)?;
         let outcome = job::run(Options {
+            credentials: Credentials::default(),
             command,
             job: None,
             run_dir: None,

@@ -14,10 +14,10 @@ use super::{Global, INSUFFICIENT};
 use crate::coordinator::MAX_MESSAGE;
 use crate::node::follow::orphans::Orphan;
 use crate::node::sample::proc;
-use crate::node::ship::attach;
 use crate::node::stacks::native::FunctionCache;
 use crate::node::{stacks, sys};
 use crate::report::dump;
+use crate::transport;
 
 /// Time limit for the coordinator's answer: longer than its nodes have.
 const MAX_ANSWER: Duration = Duration::from_secs(30);
@@ -79,7 +79,7 @@ impl ShowStacks {
                     of_orphans(&orphans.ranks)
                 }
                 None => {
-                    let mut live = Live::find(self.target.as_deref())?;
+                    let mut live = Live::find(self.target.as_deref(), &global.credentials())?;
                     if let Some(job) = &self.job {
                         live.job.clone_from(job);
                     }
@@ -143,7 +143,7 @@ fn of_job(live: &Live) -> anyhow::Result<Dump> {
 }
 
 async fn request_dump(live: &Live) -> anyhow::Result<Vec<v1::DumpPart>> {
-    let channel = attach::connect(&live.address).await?;
+    let channel = transport::connect(&live.address).await?;
     let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
     let request = v1::DumpRequest {
         job: live.job.clone(),

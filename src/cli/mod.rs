@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::Resettable;
@@ -10,6 +11,7 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, 
 
 use crate::report::live::Verbosity;
 use crate::report::text::Style;
+use crate::transport::Credentials;
 
 mod analyze;
 mod coordinator;
@@ -53,7 +55,7 @@ struct Cli {
 enum Command {
     /// Start a job and diagnose its ranks on this node
     Run(run::Run),
-    /// Diagnose several jobs of this machine until interrupted
+    /// Diagnose jobs of one machine or several until interrupted
     Coordinator(coordinator::Coordinator),
     /// Show a job in the terminal, live or replayed
     Watch(watch::Watch),
@@ -94,6 +96,14 @@ struct Global {
     /// Print more: findings of severity note, too
     #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_VERBOSE")]
     verbose: u8,
+    /// Read the token for other machines from FILE (mode 600) [default: DDP_DOCTOR_TOKEN]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "DDP_DOCTOR_TOKEN_FILE"
+    )]
+    token_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -108,6 +118,14 @@ impl Global {
         Verbosity {
             quiet: self.quiet,
             verbose: self.verbose,
+        }
+    }
+
+    /// Where the token is found; a command of a user may ask for it.
+    fn credentials(&self) -> Credentials {
+        Credentials {
+            file: self.token_file.clone(),
+            can_ask: io::stdin().is_terminal(),
         }
     }
 
@@ -156,7 +174,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
         Command::Explain(explain) => explain.run(&cli.global),
         Command::Demo(demo) => demo.run(&cli.global),
         Command::DemoRank(rank) => rank.run(),
-        Command::Reporter(reporter) => reporter.run(),
+        Command::Reporter(reporter) => reporter.run(&cli.global),
     };
     result.unwrap_or_else(|error| {
         // A closed pipe means that the reader is satisfied.

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::Global;
 use super::run::{Stacks, seconds};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::ship::reporter::{Options, report};
+use crate::transport::Credentials;
 
 /// Follow the ranks of a launch that `run` did not start, and report to a standing coordinator
 #[derive(Debug, Args)]
@@ -45,12 +47,16 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn run(self) -> anyhow::Result<u8> {
+    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         report(Options {
             black_box: self.black_box,
             boxes: self.boxes,
             includes_dead: self.include_dead,
             coordinator: self.coordinator,
+            credentials: Credentials {
+                can_ask: false,
+                ..global.credentials()
+            },
             run_dir: self.run_dir,
             stall_after: self.stall_after,
             time_scale: self.time_scale,

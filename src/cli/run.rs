@@ -14,6 +14,7 @@ use crate::node::launch::kill::KillAfter;
 use crate::node::sample::environment;
 use crate::node::stacks::taker::When;
 use crate::node::timing::Timing;
+use crate::transport::Credentials;
 
 /// Start a job and diagnose its ranks on this node.
 ///
@@ -34,7 +35,11 @@ pub(super) struct Run {
         env = "DDP_DOCTOR_NPROC_PER_NODE"
     )]
     nproc_per_node: Option<String>,
-    /// Report to this coordinator on this machine instead of diagnosing in this process
+    /// Report to this coordinator instead of diagnosing in this process
+    ///
+    /// Without it, the nodes of a launch share the coordinator of the one where they meet, as the arguments
+    /// of torchrun or the variables of the launcher name it. On other machines the token of the coordinator
+    /// is needed.
     #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
     coordinator: Option<String>,
     /// Id of the job, the same on all its nodes [default: a generated id]
@@ -172,6 +177,10 @@ impl Run {
             run_dir: self.run_dir,
             report: self.report,
             coordinator: self.coordinator,
+            credentials: Credentials {
+                can_ask: false,
+                ..global.credentials()
+            },
             kill: (self.on_hang == OnHang::Kill).then(|| KillAfter::new(self.kill_after, &timing)),
             stall_after: self.stall_after,
             time_scale: self.time_scale,

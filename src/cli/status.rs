@@ -55,7 +55,11 @@ enum Format {
 
 impl ShowStatus {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        let target = viewing::find(self.target.as_deref(), self.job.as_deref())?;
+        let target = viewing::find(
+            self.target.as_deref(),
+            self.job.as_deref(),
+            &global.credentials(),
+        )?;
         if let Some(orphans) = Orphans::find(self.target.as_deref()) {
             writeln!(io::stderr(), "ddp-doctor: {orphans}")?;
         }

@@ -14,8 +14,8 @@ use crate::node::follow::names;
 use crate::node::follow::orphans::{self, Orphan};
 use crate::node::launch::rundir::Description;
 use crate::node::sample::environment;
-use crate::node::ship::socket;
 use crate::node::sys;
+use crate::transport::{Address, Credentials};
 
 /// Time limit for the file system of a run directory.
 const MAX_READ: Duration = Duration::from_secs(1);
@@ -33,30 +33,30 @@ impl Target {
     /// Resolves an argument: `HOST:PORT` is a coordinator, a path is a run directory or other
     /// evidence. Without an argument, selects the newest run of this user on this machine, active
     /// or not.
-    pub(super) fn find(target: Option<&str>) -> anyhow::Result<Self> {
+    pub(super) fn find(target: Option<&str>, credentials: &Credentials) -> anyhow::Result<Self> {
         let Some(target) = target else {
             let dirs = run_dirs(Path::new(boxes::SHARED_MEMORY), Path::new(names::RUNS));
             if let Ok(coordinator) = std::env::var(environment::COORDINATOR)
-                && newest(&dirs).is_err()
+                && newest(&dirs).is_none()
             {
-                return Self::find(Some(&coordinator));
+                return Self::find(Some(&coordinator), credentials);
             }
-            return Self::newest(&dirs);
+            return Self::newest(&dirs, credentials);
         };
         let path = Path::new(target);
         if !path.exists() {
-            return Ok(Self::Live(Live::find(Some(target))?, None));
+            return Ok(Self::Live(Live::find(Some(target), credentials)?, None));
         }
         Ok(match Description::of(path) {
             Ok(Some(run)) if !run.is_over() && run.coordinator.is_some() => {
-                Self::Live(of_run_dir(path)?, Some(path.to_owned()))
+                Self::Live(of_run_dir(path, credentials)?, Some(path.to_owned()))
             }
             _ => Self::Evidence(path.to_owned()),
         })
     }
 
     /// The newest active run among these; if none is active, the newest run.
-    fn newest(dirs: &[PathBuf]) -> anyhow::Result<Self> {
+    fn newest(dirs: &[PathBuf], credentials: &Credentials) -> anyhow::Result<Self> {
         let runs = dirs
             .iter()
             .filter_map(|dir| Some((dir, Description::of(dir).ok()??)));
@@ -69,7 +69,7 @@ impl Target {
              `ddp-doctor run` printed",
         )?;
         if run.is_running_here() {
-            Ok(match live(run) {
+            Ok(match live(run, credentials)? {
                 Some(live) => Self::Live(live, Some(dir.clone())),
                 None => Self::Evidence(dir.clone()),
             })
@@ -95,7 +95,8 @@ pub(super) struct Orphans {
 impl Orphans {
     /// The ranks of the run that the target names, or of the newest run.
     pub(super) fn find(target: Option<&str>) -> Option<Self> {
-        let Ok(Target::Evidence(run_dir)) = Target::find(target) else {
+        let without = Credentials::default();
+        let Ok(Target::Evidence(run_dir)) = Target::find(target, &without) else {
             return None;
         };
         let ranks = orphans::of(Path::new(boxes::SHARED_MEMORY), &run_dir);
@@ -122,7 +123,7 @@ impl fmt::Display for Orphans {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Live {
     /// Address of its coordinator.
-    pub(super) address: String,
+    pub(super) address: Address,
     /// Job id; empty: the newest job of the coordinator.
     pub(super) job: String,
 }
@@ -140,32 +141,31 @@ impl Live {
     /// Resolves an argument: `HOST:PORT` is a coordinator, a directory is a run. Without an
     /// argument, selects the newest active run of this user on this machine, or the coordinator in
     /// the environment.
-    pub(super) fn find(target: Option<&str>) -> anyhow::Result<Self> {
+    pub(super) fn find(target: Option<&str>, credentials: &Credentials) -> anyhow::Result<Self> {
         let Some(target) = target else {
             let shared_memory = Path::new(boxes::SHARED_MEMORY);
             let found = newest(&run_dirs(shared_memory, Path::new(names::RUNS)));
             // Jobs that `run` did not start report to a standing coordinator.
-            return match std::env::var(environment::COORDINATOR) {
-                Ok(address) if found.is_err() => Self::find(Some(&address)),
-                _ => found,
+            return match (found, std::env::var(environment::COORDINATOR)) {
+                (None, Ok(address)) => Self::find(Some(&address), credentials),
+                (found, _) => newest_live(found, credentials),
             };
         };
         let path = Path::new(target);
         if path.is_dir() {
-            return of_run_dir(path);
+            return of_run_dir(path, credentials);
         }
         if path.exists() || !target.contains(':') {
             bail!("{target} is neither a run directory nor HOST:PORT");
         }
-        socket::check(target)?;
         Ok(Self {
-            address: target.to_owned(),
+            address: Address::parse(target, credentials)?,
             job: String::new(),
         })
     }
 }
 
-fn of_run_dir(path: &Path) -> anyhow::Result<Live> {
+fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
     let shown = path.display();
     let Some(run) = Description::of(path).with_context(|| format!("cannot read {shown}"))? else {
         bail!(
@@ -176,26 +176,34 @@ fn of_run_dir(path: &Path) -> anyhow::Result<Live> {
     if run.is_over() {
         bail!("the run in {shown} has ended; ddp-doctor analyze {shown} shows its diagnosis");
     }
-    live(run).with_context(|| {
+    live(run, credentials)?.with_context(|| {
         format!(
             "the run in {shown} has no coordinator; ddp-doctor analyze {shown} shows its diagnosis"
         )
     })
 }
 
-fn live(run: Description) -> Option<Live> {
-    Some(Live {
-        address: run.coordinator?,
+fn live(run: Description, credentials: &Credentials) -> anyhow::Result<Option<Live>> {
+    let Some(address) = run.coordinator else {
+        return Ok(None);
+    };
+    Ok(Some(Live {
+        address: Address::parse(&address, credentials)?,
         job: run.job,
-    })
+    }))
 }
 
-/// The newest active run among these.
-fn newest(run_dirs: &[PathBuf]) -> anyhow::Result<Live> {
+/// The newest active run among these, if it has a coordinator.
+fn newest(run_dirs: &[PathBuf]) -> Option<Description> {
     let runs = run_dirs.iter().filter_map(|dir| Description::of(dir).ok()?);
     let active = runs.filter(Description::is_running_here);
     let newest = active.max_by_key(|run| run.started_at.unwrap_or(Timestamp(0)));
-    newest.and_then(live).context(
+    newest.filter(|run| run.coordinator.is_some())
+}
+
+fn newest_live(newest: Option<Description>, credentials: &Credentials) -> anyhow::Result<Live> {
+    let live = newest.map(|run| live(run, credentials)).transpose()?;
+    live.flatten().context(
         "no run of this user is active on this machine; name its run directory, or the coordinator \
          address that `ddp-doctor run` printed",
     )
@@ -243,17 +251,19 @@ mod tests {
         let new = run(dir.path(), "new", us, 2);
         let over = run(dir.path(), "over", nobody, 3);
         std::fs::create_dir(dir.path().join("empty")).unwrap();
+        let none = Credentials::default();
+        let newest = |dirs: &[PathBuf]| newest_live(newest(dirs), &none);
         let found = newest(&run_dirs(&dir.path().join("no"), dir.path())).unwrap();
         assert_eq!(
-            (found.job.as_str(), found.address.as_str()),
+            (found.job.as_str(), found.address.to_string().as_str()),
             ("new", "127.0.0.1:2")
         );
         assert_eq!(newest(&[old, over.clone()]).unwrap().job, "old");
         let error = newest(std::slice::from_ref(&over)).unwrap_err().to_string();
         assert!(error.contains("name its run directory"), "{error}");
-        let error = Live::find(over.to_str()).unwrap_err().to_string();
+        let error = Live::find(over.to_str(), &none).unwrap_err().to_string();
         assert!(error.contains("has ended"), "{error}");
-        assert_eq!(Live::find(new.to_str()).unwrap().job, "new");
+        assert_eq!(Live::find(new.to_str(), &none).unwrap().job, "new");
     }
 
     #[test]
@@ -263,33 +273,39 @@ mod tests {
         let over = run(dir.path(), "over", nobody, 3);
         assert!(is_over(&over));
         let left = Target::Evidence(over.clone());
-        assert_eq!(Target::newest(std::slice::from_ref(&over)).unwrap(), left);
-        assert_eq!(Target::find(over.to_str()).unwrap(), left);
+        let none = Credentials::default();
+        let newest = |dirs: &[PathBuf]| Target::newest(dirs, &none);
+        assert_eq!(newest(std::slice::from_ref(&over)).unwrap(), left);
+        assert_eq!(Target::find(over.to_str(), &none).unwrap(), left);
         let on = run(dir.path(), "on", us, 1);
-        let Target::Live(live, at) = Target::newest(&[over, on.clone()]).unwrap() else {
+        let Target::Live(live, at) = newest(&[over, on.clone()]).unwrap() else {
             panic!("the active run is first");
         };
         assert_eq!((live.job.as_str(), at), ("on", Some(on)));
-        assert!(Target::newest(&[]).is_err());
+        assert!(newest(&[]).is_err());
     }
 
     #[test]
     fn invalid_target_is_rejected_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_str().unwrap();
+        let nowhere = Credentials {
+            file: Some(dir.path().join("token")),
+            can_ask: false,
+        };
         for (target, reason) in [
             (path, "is not a run directory"),
             ("nonsense", "neither a run directory nor HOST:PORT"),
             ("/dev/null", "neither a run directory nor HOST:PORT"),
-            ("192.0.2.1:7077", "only a loopback address"),
+            ("192.0.2.1:7077", "needs a token"),
             ("127.0.0.1:notaport", "is not an address"),
         ] {
-            let error = format!("{:#}", Live::find(Some(target)).unwrap_err());
+            let error = format!("{:#}", Live::find(Some(target), &nowhere).unwrap_err());
             assert!(error.contains(reason), "{error}");
         }
-        let local = Live::find(Some("127.0.0.1:7077")).unwrap();
+        let local = Live::find(Some("127.0.0.1:7077"), &nowhere).unwrap();
         assert_eq!(
-            (local.address.as_str(), local.job.as_str()),
+            (local.address.to_string().as_str(), local.job.as_str()),
             ("127.0.0.1:7077", "")
         );
     }

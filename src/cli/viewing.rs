@@ -10,9 +10,9 @@ use v1::viewer_service_client::ViewerServiceClient;
 
 use super::target::{self, Live, Target};
 use crate::coordinator::MAX_UPDATE;
-use crate::node::ship::attach;
 use crate::postmortem;
 use crate::report::text::plain;
+use crate::transport::{self, Credentials};
 
 /// Time limit for a coordinator's first update.
 const MAX_FIRST_UPDATE: Duration = Duration::from_secs(20);
@@ -20,8 +20,12 @@ const MAX_FIRST_UPDATE: Duration = Duration::from_secs(20);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
 /// Resolves the target, with the job selected by `job` if given.
-pub(super) fn find(target: Option<&str>, job: Option<&str>) -> anyhow::Result<Target> {
-    let mut target = Target::find(target)?;
+pub(super) fn find(
+    target: Option<&str>,
+    job: Option<&str>,
+    credentials: &Credentials,
+) -> anyhow::Result<Target> {
+    let mut target = Target::find(target, credentials)?;
     if let (Target::Live(live, _), Some(job)) = (&mut target, job) {
         job.clone_into(&mut live.job);
     }
@@ -74,7 +78,7 @@ pub(super) fn request_stacks(target: &Target) {
     };
     std::thread::spawn(move || {
         let asked = async {
-            let channel = attach::connect(&live.address).await?;
+            let channel = transport::connect(&live.address).await?;
             let mut client = ViewerServiceClient::new(channel);
             client.dump(v1::DumpRequest { job: live.job }).await?;
             anyhow::Ok(())
@@ -97,7 +101,8 @@ pub(super) fn feed(mut target: Target, send: impl Fn(Input) -> bool) {
             // A run that has just begun has no evidence yet.
             Target::Evidence(path) => {
                 std::thread::sleep(BACKOFF.0);
-                target = Target::find(path.to_str()).unwrap_or(Target::Evidence(path));
+                let found = Target::find(path.to_str(), &Credentials::default());
+                target = found.unwrap_or(Target::Evidence(path));
             }
         }
     }
@@ -173,7 +178,7 @@ async fn follow(
 }
 
 async fn watch(live: &Live) -> anyhow::Result<tonic::Streaming<v1::Update>> {
-    let channel = attach::connect(&live.address).await?;
+    let channel = transport::connect(&live.address).await?;
     let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_UPDATE);
     let job = live.job.clone();
     let answer = client.watch(v1::WatchRequest { job }).await;

@@ -44,7 +44,11 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        let target = viewing::find(self.target.as_deref(), self.job.as_deref())?;
+        let target = viewing::find(
+            self.target.as_deref(),
+            self.job.as_deref(),
+            &global.credentials(),
+        )?;
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         if !self.once && !is_terminal {
             bail!(

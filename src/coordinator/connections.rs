@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,17 +11,24 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
+use crate::transport::{Keys, Stream};
+
 /// A connection on which no request arrives within this time is closed. Afterwards the keepalive of
 /// HTTP/2 closes it when the peer stops answering.
 pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(10);
-/// Maximum number of connections per process.
+/// Maximum number of connections per process of this machine.
 const MAX_PER_PROCESS: usize = 32;
+/// Maximum number of connections per other machine, on which each rank may have its own `run`.
+const MAX_PER_HOST: usize = 256;
+/// Maximum number of handshakes at a time, per machine and in total: their peers have not proved
+/// anything yet.
+const HANDSHAKES: (usize, usize) = (32, 512);
 /// Connections may use the descriptor limit divided by this. The rest is for black boxes, journals
 /// and reports.
 const DESCRIPTOR_SHARE: usize = 4;
@@ -27,6 +36,15 @@ const DESCRIPTOR_SHARE: usize = 4;
 const CONNECTIONS: (usize, usize) = (4, 8192);
 /// Pause before the next `accept` after one failed, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// Where a coordinator accepts connections.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For processes of this machine.
+    pub local: Option<StdUnixListener>,
+    /// For other machines, with the keys of this job.
+    pub remote: Option<(std::net::TcpListener, Keys)>,
+}
 
 /// Which connections are accepted.
 #[derive(Clone, Copy, Debug)]
@@ -49,30 +67,51 @@ impl Access {
 
 /// Accepts connections until the receiver is dropped.
 pub(super) fn accept(
+    listeners: Listeners,
+    access: Access,
+) -> io::Result<ReceiverStream<io::Result<Connection>>> {
+    let (accepted, connections) = mpsc::channel(1);
+    let open = Arc::new(Open::default());
+    if let Some(listener) = listeners.local {
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        tokio::spawn(accept_local(
+            listener,
+            access,
+            Arc::clone(&open),
+            accepted.clone(),
+        ));
+    }
+    if let Some((listener, keys)) = listeners.remote {
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
+        tokio::spawn(accept_remote(listener, keys, access, open, accepted));
+    }
+    Ok(ReceiverStream::new(connections))
+}
+
+async fn accept_local(
     listener: UnixListener,
     access: Access,
-) -> ReceiverStream<io::Result<Connection>> {
-    let (accepted, connections) = mpsc::channel(1);
-    tokio::spawn(async move {
-        let open = Arc::new(Open::default());
-        loop {
-            let next = tokio::select! {
-                next = listener.accept() => next,
-                () = accepted.closed() => return,
-            };
-            let Ok((stream, _)) = next else {
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            };
-            let Some(connection) = admit(stream, access, &open) else {
-                continue;
-            };
-            if accepted.send(Ok(connection)).await.is_err() {
-                return;
-            }
+    open: Arc<Open>,
+    accepted: mpsc::Sender<io::Result<Connection>>,
+) {
+    loop {
+        let next = tokio::select! {
+            next = listener.accept() => next,
+            () = accepted.closed() => return,
+        };
+        let Ok((stream, _)) = next else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let Some(connection) = admit(stream, access, &open) else {
+            continue;
+        };
+        if accepted.send(Ok(connection)).await.is_err() {
+            return;
         }
-    });
-    ReceiverStream::new(connections)
+    }
 }
 
 /// Checks permission and limits; `None` closes the connection.
@@ -82,35 +121,85 @@ fn admit(stream: UnixStream, access: Access, open: &Arc<Open>) -> Option<Connect
         return None;
     }
     // A process in another PID namespace has no pid here: all of them count as one.
-    let slot = Open::take(open, peer.pid().unwrap_or(0), access.connections())?;
-    Some(Connection {
-        stream,
-        requested: Requested::default(),
-        deadline: Some(Box::pin(tokio::time::sleep_until(
-            Instant::now() + FIRST_REQUEST,
-        ))),
-        _slot: slot,
-    })
+    let peer = Peer::Process(peer.pid().unwrap_or(0));
+    let slot = Open::take(open, peer, MAX_PER_PROCESS, access.connections())?;
+    Some(Connection::new(Box::new(stream), slot))
 }
 
-/// Number of open connections by process.
+async fn accept_remote(
+    listener: TcpListener,
+    keys: Keys,
+    access: Access,
+    open: Arc<Open>,
+    accepted: mpsc::Sender<io::Result<Connection>>,
+) {
+    let handshakes = Arc::new(Open::default());
+    loop {
+        let next = tokio::select! {
+            next = listener.accept() => next,
+            () = accepted.closed() => return,
+        };
+        let Ok((stream, address)) = next else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let peer = Peer::Host(address.ip().to_canonical());
+        let (per_host, total) = (HANDSHAKES.0, HANDSHAKES.1.min(access.connections()));
+        let Some(handshake) = Open::take(&handshakes, peer, per_host, total) else {
+            continue;
+        };
+        let (keys, open, accepted) = (keys.clone(), Arc::clone(&open), accepted.clone());
+        tokio::spawn(async move {
+            let connection = authenticate(stream, peer, &keys, access, &open).await;
+            drop(handshake);
+            if let Some(connection) = connection {
+                // An error means that the server has ended.
+                drop(accepted.send(Ok(connection)).await);
+            }
+        });
+    }
+}
+
+/// Checks that the peer knows the token; `None` closes the connection.
+async fn authenticate(
+    stream: TcpStream,
+    peer: Peer,
+    keys: &Keys,
+    access: Access,
+    open: &Arc<Open>,
+) -> Option<Connection> {
+    let stream: Box<dyn Stream> = Box::new(keys.accept(stream).await.ok()?);
+    let slot = Open::take(open, peer, MAX_PER_HOST, access.connections())?;
+    Some(Connection::new(stream, slot))
+}
+
+/// The other side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Peer {
+    /// A process of this machine, by its pid.
+    Process(i32),
+    /// Another machine.
+    Host(IpAddr),
+}
+
+/// Number of open connections by peer.
 #[derive(Debug, Default)]
-struct Open(Mutex<HashMap<i32, usize>>);
+struct Open(Mutex<HashMap<Peer, usize>>);
 
 impl Open {
-    fn take(open: &Arc<Self>, process: i32, limit: usize) -> Option<Slot> {
+    fn take(open: &Arc<Self>, peer: Peer, per_peer: usize, limit: usize) -> Option<Slot> {
         let mut counts = open.0.lock().unwrap_or_else(PoisonError::into_inner);
         let total: usize = counts.values().sum();
-        let count = counts.entry(process).or_default();
-        if total >= limit || *count >= MAX_PER_PROCESS.min(limit / 2) {
+        let count = counts.entry(peer).or_default();
+        if total >= limit || *count >= per_peer.min(limit / 2) {
             if *count == 0 {
-                counts.remove(&process);
+                counts.remove(&peer);
             }
             return None;
         }
         *count += 1;
         let open = Arc::clone(open);
-        Some(Slot { open, process })
+        Some(Slot { open, peer })
     }
 }
 
@@ -118,16 +207,16 @@ impl Open {
 #[derive(Debug)]
 struct Slot {
     open: Arc<Open>,
-    process: i32,
+    peer: Peer,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut counts = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.process) {
+        if let Some(count) = counts.get_mut(&self.peer) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(&self.process);
+                counts.remove(&self.peer);
             }
         }
     }
@@ -144,13 +233,24 @@ impl Requested {
 }
 
 /// A connection of a permitted process.
-#[derive(Debug)]
 pub(super) struct Connection {
-    stream: UnixStream,
+    stream: Box<dyn Stream>,
     requested: Requested,
     /// `None` once a request has arrived.
     deadline: Option<Pin<Box<Sleep>>>,
     _slot: Slot,
+}
+
+impl Connection {
+    fn new(stream: Box<dyn Stream>, slot: Slot) -> Self {
+        let deadline = Instant::now() + FIRST_REQUEST;
+        Self {
+            stream,
+            requested: Requested::default(),
+            deadline: Some(Box::pin(tokio::time::sleep_until(deadline))),
+            _slot: slot,
+        }
+    }
 }
 
 impl Connected for Connection {
@@ -214,17 +314,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_limited_by_process_and_in_total() {
+    fn connections_are_limited_by_peer_and_in_total() {
         let open = Arc::new(Open::default());
-        let mut slots: Vec<Slot> = (0..MAX_PER_PROCESS)
-            .map(|_| Open::take(&open, 1, 100).unwrap())
-            .collect();
-        assert!(Open::take(&open, 1, 100).is_none());
-        slots.extend((2..=69).map(|process| Open::take(&open, process, 100).unwrap()));
-        assert!(Open::take(&open, 1000, 100).is_none());
+        let take = |pid| Open::take(&open, Peer::Process(pid), MAX_PER_PROCESS, 100);
+        let mut slots: Vec<Slot> = (0..MAX_PER_PROCESS).map(|_| take(1).unwrap()).collect();
+        assert!(take(1).is_none());
+        let host = Peer::Host([10, 0, 0, 1].into());
+        slots.push(Open::take(&open, host, MAX_PER_HOST, 100).unwrap());
+        slots.extend((2..=68).map(|process| take(process).unwrap()));
+        assert!(take(1000).is_none());
         drop(slots);
         assert!(open.0.lock().unwrap().is_empty());
-        assert!(Open::take(&open, 1, 100).is_some());
+        assert!(take(1).is_some());
     }
 
     #[test]

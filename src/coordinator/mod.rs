@@ -10,7 +10,6 @@
 //! is counted.
 
 use std::future::Future;
-use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ mod services;
 mod session;
 pub mod updates;
 
-pub use connections::Access;
+pub use connections::{Access, Listeners};
 pub use hub::{AttachError, Begun, Hub};
 pub use updates::Updates;
 
@@ -55,16 +54,14 @@ pub enum ServeError {
 ///
 /// # Errors
 ///
-/// Fails if the socket or the server fails.
+/// Fails if a socket or the server fails.
 pub async fn serve(
-    listener: UnixListener,
+    listeners: Listeners,
     access: Access,
     hub: Arc<Hub>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    listener.set_nonblocking(true)?;
-    let listener = tokio::net::UnixListener::from_std(listener)?;
-    let connections = connections::accept(listener, access);
+    let connections = connections::accept(listeners, access)?;
     let services = services::Services::new(hub);
     let agents = AgentServiceServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE);
     let viewers = ViewerServiceServer::new(services).max_decoding_message_size(64 << 10);

@@ -1,4 +1,5 @@
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use ddp_doctor_proto::{Op, ProcessState, RecordKind, v1};
@@ -395,7 +396,11 @@ async fn services_work_over_the_wire() {
         descriptors: 1024,
     };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(serve(listener, access, Arc::new(Hub::new()), async {
+    let listeners = Listeners {
+        local: Some(listener),
+        remote: None,
+    };
+    let serving = tokio::spawn(serve(listeners, access, Arc::new(Hub::new()), async {
         stopped.await.ok();
     }));
     let mut viewer = ViewerServiceClient::connect(url.clone()).await.unwrap();

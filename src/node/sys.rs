@@ -6,8 +6,8 @@
     reason = "system calls; each block states why it is sound"
 )]
 
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -405,4 +405,36 @@ fn set(signals: &[i32]) -> libc::sigset_t {
         }
         set
     }
+}
+
+/// Asks the user on the terminal, without showing the answer; `None`: there is no terminal, or the
+/// answer is empty.
+///
+/// # Errors
+///
+/// If the terminal fails.
+pub fn ask_secret(prompt: &str) -> io::Result<Option<String>> {
+    let Ok(mut terminal) = OpenOptions::new().read(true).write(true).open("/dev/tty") else {
+        return Ok(None);
+    };
+    let fd = terminal.as_raw_fd();
+    // SAFETY: the descriptor is open and zeros are a valid `termios`, which the call fills.
+    let mut settings: libc::termios = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the pointer is to a live value.
+    if unsafe { libc::tcgetattr(fd, &raw mut settings) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut silent = settings;
+    silent.c_lflag &= !libc::ECHO;
+    terminal.write_all(prompt.as_bytes())?;
+    // SAFETY: the descriptor is open, and the pointer is to a live value.
+    unsafe { libc::tcsetattr(fd, libc::TCSAFLUSH, &raw const silent) };
+    let mut answer = String::new();
+    let read = BufReader::new(&terminal).read_line(&mut answer);
+    // SAFETY: as before.
+    unsafe { libc::tcsetattr(fd, libc::TCSAFLUSH, &raw const settings) };
+    terminal.write_all(b"\n")?;
+    read?;
+    let answer = answer.trim();
+    Ok((!answer.is_empty()).then(|| answer.to_owned()))
 }

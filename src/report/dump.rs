@@ -161,7 +161,12 @@ pub fn text(out: &mut dyn Write, dump: &Dump, style: Style, all_threads: bool) -
             writeln!(out, "    no frames")?;
         }
         writeln!(out)?;
-        for row in aligned(&members.iter().map(|it| state_row(it)).collect::<Vec<_>>()) {
+        for row in aligned(
+            &members
+                .iter()
+                .map(|it| state_row(it, dump))
+                .collect::<Vec<_>>(),
+        ) {
             writeln!(out, "  {row}")?;
         }
     }
@@ -201,7 +206,7 @@ pub fn markdown(out: &mut dyn Write, dump: &Dump, all_threads: bool) -> io::Resu
         writeln!(out, "\n## {}\n", escaped(&who(&members)))?;
         writeln!(out, "| | state | main thread | CPU |\n|---|---|---|---|")?;
         for member in &members {
-            let cells = state_row(member).map(|cell| escaped(&cell));
+            let cells = state_row(member, dump).map(|cell| escaped(&cell));
             writeln!(out, "| {} |", cells.join(" | "))?;
         }
         block(out, &stack_rows(&members, &group.frames, &mut sources))?;
@@ -328,11 +333,19 @@ fn library_path(path: &str) -> String {
     package.or_else(own).unwrap_or(path).to_owned()
 }
 
-/// Rank, call or state, state of the main thread, and its processor time.
-fn state_row(process: &Process) -> [String; 4] {
-    let name = process
+/// Rank, call or state, state of the main thread, and its processor time. Hosts are named if the dump
+/// is of several.
+fn state_row(process: &Process, dump: &Dump) -> [String; 4] {
+    let mut name = process
         .rank
         .map_or_else(String::new, |rank| format!("rank {rank}"));
+    if dump
+        .processes
+        .iter()
+        .any(|other| other.host != process.host)
+    {
+        name.push_str(&format!(" on {}", plain(&process.host)));
+    }
     let mut state = match &process.waiting_in {
         Some(waiting) => {
             let seq = waiting

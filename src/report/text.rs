@@ -8,8 +8,8 @@ use std::path::Path;
 use ddp_doctor_proto::report::{Finding, Rank, Report, Severity, Where};
 
 pub(super) use ddp_doctor_proto::words::{context, duration, ended};
+use ddp_doctor_proto::words::{has_several_hosts, sides, source_line};
 pub use ddp_doctor_proto::words::{plain, wrapped};
-use ddp_doctor_proto::words::{sides, source_line};
 
 use crate::diagnosis::{findings, source::cause};
 
@@ -208,7 +208,10 @@ pub fn finding(
 pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
     let mut sources = Sources::default();
     let rank = |number| ranks.iter().find(|rank| rank.rank == number);
-    sides(finding, rank, short_path, |place| sources.line(place))
+    let has_hosts = has_several_hosts(ranks);
+    sides(finding, has_hosts, rank, short_path, |place| {
+        sources.line(place)
+    })
 }
 
 /// Shortens a long table to the rows of culprits and the first of the others. Returns how many rows it
@@ -331,6 +334,20 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     more   ddp-doctor explain DD102
 ";
         assert_eq!(render(&early_exit()), expected);
+    }
+
+    #[test]
+    fn hosts_are_named_if_the_job_has_several() {
+        let mut ranks = ranks();
+        ranks[1].host = "node-b".into();
+        for rank in [0, 2] {
+            ranks[rank].host = "node-a".into();
+        }
+        let mut out = Vec::new();
+        finding(&mut out, &early_exit(), &ranks, Style::default()).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("▸ rank 1 on node-b "), "{text}");
+        assert!(text.contains("  rank 0, 2 on node-a "), "{text}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ddp_doctor::transport::{Address, Credentials};
 use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
@@ -76,9 +77,14 @@ impl Coordinator {
         &self.address
     }
 
+    /// The same address, parsed.
+    pub(crate) fn parsed_address(&self) -> Address {
+        Address::parse(&self.address, &Credentials::default()).unwrap()
+    }
+
     /// The Unix socket behind its address.
     pub(crate) fn socket(&self) -> PathBuf {
-        ddp_doctor::node::ship::socket::find(&self.address).unwrap()
+        self.parsed_address().socket().unwrap()
     }
 
     pub(crate) fn pid(&self) -> u32 {

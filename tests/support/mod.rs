@@ -2,6 +2,7 @@
 
 pub(crate) mod coordinator;
 pub(crate) mod dumps;
+pub(crate) mod hosts;
 pub(crate) mod jobs;
 pub(crate) mod process;
 pub(crate) mod programs;

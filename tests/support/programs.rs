@@ -78,6 +78,12 @@ pub(crate) fn flood() -> &'static str {
         .path()
 }
 
+/// A rank of a job on several hosts, which sums a number over TCP.
+pub(crate) fn sum() -> &'static str {
+    static SUM: OnceLock<Compiled> = OnceLock::new();
+    SUM.get_or_init(|| compile("tests/support/sum.c")).path()
+}
+
 /// Two ranks that train with PyTorch and DDP, and print checksums of their parameters; `None`
 /// without PyTorch.
 pub(crate) fn pytorch() -> Option<Vec<String>> {

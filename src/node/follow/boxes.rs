@@ -13,8 +13,8 @@ use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following};
 
 use crate::files;
 use crate::node::sample::proc;
-use crate::node::ship::socket;
 use crate::node::sys;
+use crate::transport::socket;
 
 /// Mount point of shared memory.
 pub const SHARED_MEMORY: &str = "/dev/shm";

@@ -10,10 +10,8 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,7 +21,7 @@ use ddp_doctor_proto::{VERSION, v1};
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
-use crate::coordinator::{Access, Hub, serve};
+use crate::coordinator::{Access, Listeners, serve};
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
 use crate::node::UserLog;
@@ -31,8 +29,10 @@ use crate::node::follow::boxes::{BoxDir, NCCL_FOLDER};
 use crate::node::follow::names;
 use crate::node::follow::{self, boxes};
 use crate::node::follow::{Commander, Follower};
+use crate::node::launch::coordinator::Chosen;
 use crate::node::launch::descendants::Descendants;
 use crate::node::launch::kill::KillAfter;
+use crate::node::launch::rendezvous::Rendezvous;
 use crate::node::launch::rundir::RunDir;
 use crate::node::launch::screen::{self, Message, Screen};
 use crate::node::launch::shell_status;
@@ -40,12 +40,13 @@ use crate::node::sample::environment::{self, Environment, NcclLoading};
 use crate::node::sample::proc;
 use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
 use crate::node::ship::outbox::{Journal, Outbox};
-use crate::node::ship::socket::{self, Socket};
 use crate::node::stacks::taker::{Taker, When};
 use crate::node::sys::{self, PidFd, Signals};
 use crate::node::timing::Timing;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
+use crate::transport::Credentials;
+use crate::transport::socket::{self, Socket};
 
 /// Exit status of a run whose job was killed because it hung.
 pub const KILLED_STATUS: u8 = 75;
@@ -66,8 +67,10 @@ pub struct Options {
     pub run_dir: Option<PathBuf>,
     /// Additional path of the report.
     pub report: Option<PathBuf>,
-    /// Address of a coordinator; `None`: one in this process.
+    /// Address of a coordinator; `None`: one in this process, or in that of another node.
     pub coordinator: Option<String>,
+    /// Where the token for other machines is found.
+    pub credentials: Credentials,
     /// When to kill a hanging job; `None`: never.
     pub kill: Option<KillAfter>,
     /// Duration after which an unproven stall is reported; `None`: the default.
@@ -113,9 +116,14 @@ pub struct Outcome {
 /// Runs the command to its end.
 #[must_use]
 pub fn run(options: Options) -> Outcome {
-    let job = options
-        .job
-        .map_or_else(names::new_job, |job| names::file_name(&job));
+    let rendezvous = Rendezvous::of(&options.command, &|name| std::env::var(name).ok());
+    let chosen = Chosen::new(
+        options.coordinator.as_deref(),
+        rendezvous.as_ref(),
+        &options.credentials,
+    );
+    let job = options.job.or(chosen.job);
+    let job = job.map_or_else(names::new_job, |job| names::file_name(&job));
     let started = Timestamp::now();
     let requested_run_dir = options.run_dir.clone();
     let shared_memory = Path::new(boxes::SHARED_MEMORY);
@@ -155,11 +163,8 @@ pub fn run(options: Options) -> Outcome {
             "the job is not monitored: cannot create a directory for black boxes: {error}"
         ));
     }
-    let (coordinator, listener) = choose_coordinator(options.coordinator, &mut live);
-    let address = match &coordinator {
-        Some(Coordinator::There(address)) => Some(address.clone()),
-        _ => listener.as_ref().map(|(socket, _)| socket.address()),
-    };
+    chosen.notices.iter().for_each(|line| live.print_line(line));
+    let address = chosen.address;
     let environment = boxes.as_ref().ok().map(|boxes| Environment {
         job: job.clone(),
         box_dir: boxes.path().to_owned(),
@@ -172,7 +177,8 @@ pub fn run(options: Options) -> Outcome {
     if let Some(missing) = environment.as_ref().and_then(Environment::missing) {
         live.print_line(&missing);
     }
-    let connect = address.as_deref().unwrap_or("nowhere");
+    let connect = chosen.remote_address.as_deref().or(address.as_deref());
+    let connect = connect.unwrap_or("nowhere");
     let kept = run_dir.as_ref().map_or_else(
         || "no evidence is kept".into(),
         |dir| dir.display().to_string(),
@@ -228,8 +234,8 @@ pub fn run(options: Options) -> Outcome {
         boxes: boxes.ok(),
         run_dir: run_dir.as_deref(),
         activation: environment.as_ref().and_then(Environment::activation),
-        coordinator,
-        listener,
+        coordinator: chosen.coordinator,
+        listening: chosen.listening,
         live,
         kill: options.kill,
         stacks: options.stacks,
@@ -296,29 +302,6 @@ fn nccl_loading(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<NcclLoadi
     loading
 }
 
-/// The requested coordinator, or one in this process and its socket.
-fn choose_coordinator(
-    requested: Option<String>,
-    live: &mut Live,
-) -> (Option<Coordinator>, Option<(Socket, UnixListener)>) {
-    if let Some(address) = requested {
-        return match socket::check(&address) {
-            Ok(()) => (Some(Coordinator::There(address)), None),
-            Err(error) => {
-                live.print_line(&format!("{error}; this process diagnoses the job"));
-                choose_coordinator(None, live)
-            }
-        };
-    }
-    let listener = Socket::unnamed();
-    if let Err(error) = &listener {
-        live.print_line(&format!(
-            "`ddp-doctor watch`, `status` and `dump` cannot connect to this run: no socket: {error}"
-        ));
-    }
-    (Some(Coordinator::Here(Arc::new(Hub::new()))), listener.ok())
-}
-
 fn start(
     command: &[OsString],
     environment: Option<&Environment>,
@@ -349,8 +332,8 @@ struct MonitorParts<'a> {
     boxes: Option<BoxDir>,
     run_dir: Option<&'a Path>,
     activation: Option<PathBuf>,
-    coordinator: Option<Coordinator>,
-    listener: Option<(Socket, UnixListener)>,
+    coordinator: Coordinator,
+    listening: Option<(Option<Socket>, Listeners)>,
     live: Live,
     kill: Option<KillAfter>,
     stacks: When,
@@ -413,16 +396,17 @@ impl Monitor {
         let (stop_serving, stop) = oneshot::channel();
         let (ending, has_ended) = watch::channel(false);
         let mut diagnosis = None;
-        if let (Some(runtime), Some(coordinator)) = (&runtime, parts.coordinator) {
-            if let (Some((socket, listener)), Coordinator::Here(hub)) =
-                (parts.listener, &coordinator)
+        if let Some(runtime) = &runtime {
+            let coordinator = parts.coordinator;
+            if let (Some((socket, listeners)), Coordinator::Here(hub)) =
+                (parts.listening, &coordinator)
             {
                 let (hub, log) = (hub.clone(), log.clone());
                 runtime.spawn(socket::sweep());
                 runtime.spawn(async move {
                     let _removed_at_the_end = socket;
                     let stop = async { drop(stop.await) };
-                    if let Err(error) = serve(listener, access(), hub, stop).await {
+                    if let Err(error) = serve(listeners, access(), hub, stop).await {
                         log.print(&error.to_string());
                     }
                 });

@@ -14,9 +14,11 @@ use crate::node::follow::rank::Rank;
 use crate::node::sample::proc;
 use crate::node::timing::Timing;
 
+pub mod coordinator;
 pub mod descendants;
 pub mod job;
 pub mod kill;
+pub mod rendezvous;
 pub mod rundir;
 pub mod screen;
 

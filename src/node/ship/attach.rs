@@ -13,7 +13,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
 use v1::agent_service_client::AgentServiceClient;
 use v1::request::Kind;
 use v1::viewer_service_client::ViewerServiceClient;
@@ -21,15 +20,11 @@ use v1::viewer_service_client::ViewerServiceClient;
 use crate::coordinator::{Hub, MAX_UPDATE, Updates};
 use crate::node::UserLog;
 use crate::node::follow::{Command, Commander};
-use crate::node::ship::socket;
 use crate::node::timing::Timing;
+use crate::transport::{Address, CONNECT, connect};
 
 /// Maximum number of batches that wait for the coordinator.
 const QUEUE: usize = 1024;
-/// Time limit for a connection, and for the answer to a request.
-const CONNECT: Duration = Duration::from_secs(5);
-/// Interval of keep-alive pings, and time limit for their answers.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 /// First and maximum pause between two attempts to attach.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// Maximum pause before a lost coordinator is tried again, relative to the first one.
@@ -46,8 +41,8 @@ const LAST_UPDATE: Duration = Duration::from_millis(500);
 pub enum Coordinator {
     /// In this process.
     Here(Arc<Hub>),
-    /// In another process, at this address ([`socket::check`]).
-    There(String),
+    /// In another process, at this address.
+    There(Address),
 }
 
 /// Which coordinator has accepted the end of a job.
@@ -138,7 +133,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
 
     /// Runs the diagnosis by another coordinator, until it is unreachable for too long. A coordinator
     /// that `was_lost` gets one attempt; if it fails, this process continues the diagnosis.
-    async fn there(&self, address: &str, was_lost: bool) -> End {
+    async fn there(&self, address: &Address, was_lost: bool) -> End {
         let (link, state) = watch::channel(Link::Apart(None));
         let attach = async {
             let mut backoff = BACKOFF.0;
@@ -184,7 +179,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
     /// `was_lost` and is still unreachable.
     async fn lost(
         &self,
-        address: &str,
+        address: &Address,
         mut state: watch::Receiver<Link>,
         was_lost: bool,
     ) -> Option<String> {
@@ -236,7 +231,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
     }
 
     /// Returns when a lost coordinator answers requests again while the job runs.
-    async fn answers_again(&self, address: &str, pause: Duration) {
+    async fn answers_again(&self, address: &Address, pause: Duration) {
         loop {
             sleep(pause).await;
             if *self.ending.borrow() {
@@ -299,7 +294,7 @@ async fn attach_here(hub: &Arc<Hub>, follower: &Commander) -> anyhow::Result<End
 }
 
 async fn attach_there(
-    address: &str,
+    address: &Address,
     follower: &Commander,
     link: &watch::Sender<Link>,
 ) -> anyhow::Result<End> {
@@ -332,7 +327,7 @@ async fn attach_there(
 }
 
 /// Whether a coordinator answers requests: one that is stopped still accepts connections.
-async fn answers(address: &str, job: &str) -> bool {
+async fn answers(address: &Address, job: &str) -> bool {
     let ask = async {
         let mut client = ViewerServiceClient::new(connect(address).await?);
         let request = v1::WatchRequest {
@@ -377,23 +372,6 @@ fn execute(request: v1::Request, follower: &Commander) -> Option<End> {
     (!follower.send(command)).then_some(End::FollowerGone)
 }
 
-/// Connects to the coordinator at this address.
-///
-/// # Errors
-///
-/// If no coordinator answers.
-pub async fn connect(address: &str) -> anyhow::Result<Channel> {
-    let path = socket::find(address)?;
-    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))?
-        .connect_timeout(CONNECT)
-        .http2_keep_alive_interval(KEEP_ALIVE.0)
-        .keep_alive_timeout(KEEP_ALIVE.1);
-    endpoint
-        .connect()
-        .await
-        .with_context(|| format!("no coordinator answers at {address}"))
-}
-
 /// Forwards updates until the last one, or until no more are needed.
 async fn forward(mut updates: Updates, take: &impl Fn(v1::Update) -> bool) {
     while let Some(update) = updates.next().await {
@@ -405,7 +383,7 @@ async fn forward(mut updates: Updates, take: &impl Fn(v1::Update) -> bool) {
 
 /// Forwards the updates of another coordinator; returns false if the stream broke before the last.
 async fn watch_there(
-    address: &str,
+    address: &Address,
     job: &str,
     take: &impl Fn(v1::Update) -> bool,
 ) -> anyhow::Result<bool> {
@@ -438,6 +416,7 @@ mod tests {
 
     use super::*;
     use crate::diagnosis::timing::TimeScale;
+    use crate::transport::Credentials;
 
     /// A coordinator that refuses every job.
     #[derive(Clone, Default)]
@@ -503,7 +482,8 @@ mod tests {
             ending,
         };
         let address = format!("unix:{}", path.display());
-        let running = tokio::spawn(diagnosis.run(Coordinator::There(address.clone())));
+        let there = Address::parse(&address, &Credentials::default()).unwrap();
+        let running = tokio::spawn(diagnosis.run(Coordinator::There(there)));
         let first = || lines.lock().unwrap().len();
         while first() == 0 {
             sleep(LOCAL_RETRY).await;

@@ -1,7 +1,6 @@
-//! Sends records to a coordinator: sockets, connection, queue, and the process that reports ranks
+//! Sends records to a coordinator: connection, queue, and the process that reports ranks
 //! which `run` did not start.
 
 pub mod attach;
 pub mod outbox;
 pub mod reporter;
-pub mod socket;

@@ -28,12 +28,12 @@ use crate::node::launch::rundir::RunDir;
 use crate::node::sample::proc;
 use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
 use crate::node::ship::outbox::{Journal, Outbox};
-use crate::node::ship::socket;
 use crate::node::stacks::taker::{Taker, When};
 use crate::node::timing::Timing;
 use crate::node::{UserLog, sys};
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
+use crate::transport::{Address, Credentials};
 
 /// Interval of checks while the reporter appears unneeded.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -59,6 +59,8 @@ pub struct Options {
     pub includes_dead: bool,
     /// Address of the coordinator.
     pub coordinator: String,
+    /// Where its token is found.
+    pub credentials: Credentials,
     /// Directory of the evidence; `None`: none is kept, and boxes are removed once the coordinator has
     /// accepted the end of the job.
     pub run_dir: Option<PathBuf>,
@@ -89,15 +91,14 @@ pub fn report(options: Options) -> anyhow::Result<()> {
         return Ok(());
     };
     let identity = first.identity();
-    if let Err(error) = socket::check(&options.coordinator) {
+    let coordinator = match Address::parse(&options.coordinator, &options.credentials) {
+        Ok(coordinator) => coordinator,
         // Reported once per node, not once per rank.
-        if identity.local_rank.unwrap_or(0) == 0 {
-            return Err(error.into());
-        }
-        return Ok(());
-    }
+        Err(error) if identity.local_rank.unwrap_or(0) == 0 => return Err(error.into()),
+        Err(_) => return Ok(()),
+    };
     drop(first);
-    if !socket::is_open(&options.coordinator) {
+    if !coordinator.is_open() {
         let until_then = options.run_dir.as_ref().map_or_else(
             || "start one with `ddp-doctor coordinator`".to_owned(),
             |dir| {
@@ -107,8 +108,8 @@ pub fn report(options: Options) -> anyhow::Result<()> {
                 )
             },
         );
-        let at = &options.coordinator;
-        let line = format!("ddp-doctor: no coordinator answers at {at}; retrying; {until_then}");
+        let line =
+            format!("ddp-doctor: no coordinator answers at {coordinator}; retrying; {until_then}");
         writeln!(io::stderr(), "{line}").ok();
     }
     // The terminal and its pipes belong to the job.
@@ -116,7 +117,7 @@ pub fn report(options: Options) -> anyhow::Result<()> {
     let path = directory.join(LOG);
     drop(fs::remove_file(&path));
     let log = UserLog::new(move |line| drop(append(&path, line)));
-    follow(&options, directory, following, &identity, &log);
+    follow(&options, coordinator, directory, following, &identity, &log);
     Ok(())
 }
 
@@ -171,6 +172,7 @@ fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>>
 
 fn follow(
     options: &Options,
+    coordinator: Address,
     directory: &Path,
     following: Option<Following>,
     identity: &Identity,
@@ -233,8 +235,7 @@ fn follow(
                 timing,
                 ending: has_ended,
             };
-            let coordinator = Coordinator::There(options.coordinator.clone());
-            let diagnosis = runtime.spawn(diagnosis.run(coordinator));
+            let diagnosis = runtime.spawn(diagnosis.run(Coordinator::There(coordinator)));
             // An error means that the follower has ended.
             if ended.recv().is_ok() {
                 ending.send_replace(true);

@@ -9,7 +9,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -17,58 +17,24 @@ use std::time::Duration;
 
 use tokio::net::{TcpSocket, UnixStream};
 
+use super::AddressError;
 use crate::node::follow::{boxes, names};
 use crate::node::sys;
 
 /// Prefix of an address that is the path of a socket.
-const SCHEME: &str = "unix:";
+pub(super) const SCHEME: &str = "unix:";
 /// Extension of socket files.
 const EXTENSION: &str = "sock";
 /// Time limit for the answer of a socket that may have no listener any more.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// Why an address cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum AddressError {
-    /// It is neither a socket nor `HOST:PORT`.
-    #[error("{address} is not an address (HOST:PORT or unix:PATH): {error}")]
-    Invalid {
-        /// The address as given.
-        address: String,
-        /// The reason.
-        error: io::Error,
-    },
-    /// It belongs to another machine, and the connection would not be encrypted.
-    #[error("{0} is not on this machine: only a loopback address can be used without encryption")]
-    NotLoopback(String),
-    /// No process of this user listens there.
-    #[error("no coordinator of this user listens at {0}")]
-    NoListener(String),
-    /// Another user may have put the socket there.
-    #[error("{path} is not used: its directory belongs to or is accessible to another user")]
-    NotPrivate {
-        /// Path of the socket.
-        path: String,
-    },
-}
-
-/// Checks that an address is a socket or a loopback address. It need not have a listener yet.
+/// The socket among these candidates, which `address` names.
 ///
 /// # Errors
 ///
-/// If it is neither.
-pub fn check(address: &str) -> Result<(), AddressError> {
-    candidates(address).map(drop)
-}
-
-/// Path of the socket with this address.
-///
-/// # Errors
-///
-/// If the address is invalid, no socket has that name, or another user may have created it.
-pub fn find(address: &str) -> Result<PathBuf, AddressError> {
-    let candidates = candidates(address)?;
-    let found = candidates.into_iter().find(|path| path.exists());
+/// If none exists, or another user may have created it.
+pub(super) fn find(candidates: &[PathBuf], address: &str) -> Result<PathBuf, AddressError> {
+    let found = candidates.iter().find(|path| path.exists());
     let path = found.ok_or_else(|| AddressError::NoListener(address.to_owned()))?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     let is_safe = fs::metadata(folder).is_ok_and(|folder| {
@@ -77,31 +43,17 @@ pub fn find(address: &str) -> Result<PathBuf, AddressError> {
         is_owner || user == 0
     });
     if is_safe {
-        Ok(path)
+        Ok(path.clone())
     } else {
         let path = path.display().to_string();
         Err(AddressError::NotPrivate { path })
     }
 }
-/// Every path at which the socket with that address may be.
-fn candidates(address: &str) -> Result<Vec<PathBuf>, AddressError> {
-    if let Some(path) = address.strip_prefix(SCHEME) {
-        return Ok(vec![PathBuf::from(path)]);
-    }
-    let invalid = |error| AddressError::Invalid {
-        address: address.to_owned(),
-        error,
-    };
-    let addresses: Vec<SocketAddr> = address.to_socket_addrs().map_err(invalid)?.collect();
-    if addresses.iter().any(|address| !address.ip().is_loopback()) {
-        return Err(AddressError::NotLoopback(address.to_owned()));
-    }
-    let folders = folders();
-    let paths = addresses.iter().flat_map(|address| {
-        let name = file_name(&address.to_string());
-        folders.each_ref().map(|folder| folder.join(&name))
-    });
-    Ok(paths.collect())
+
+/// Every path at which the socket with the name of a loopback address may be.
+pub(super) fn paths(address: SocketAddr) -> [PathBuf; 3] {
+    let name = file_name(&address.to_string());
+    folders().map(|folder| folder.join(&name))
 }
 
 /// A listening socket. Its file is removed when this is dropped.
@@ -110,12 +62,6 @@ pub struct Socket {
     path: PathBuf,
     /// Keeps the port of a loopback address from being used by anything else.
     _port: Option<TcpSocket>,
-}
-
-/// Whether a coordinator accepts connections at that address.
-#[must_use]
-pub fn is_open(address: &str) -> bool {
-    find(address).is_ok_and(|path| std::os::unix::net::UnixStream::connect(path).is_ok())
 }
 
 impl Socket {
@@ -143,6 +89,15 @@ impl Socket {
         let address = port.local_addr()?;
         let (socket, listener) = Self::bind(&file_name(&address.to_string()), Some(port))?;
         Ok((socket, listener, address))
+    }
+
+    /// Listens under the name of a loopback address whose port is in use by this process.
+    ///
+    /// # Errors
+    ///
+    /// If no directory for sockets can be used.
+    pub fn named(address: SocketAddr) -> io::Result<(Self, UnixListener)> {
+        Self::bind(&file_name(&address.to_string()), None)
     }
 
     fn bind(name: &str, port: Option<TcpSocket>) -> io::Result<(Self, UnixListener)> {
@@ -243,11 +198,17 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::transport::{Address, Credentials};
 
     #[test]
     fn loopback_address_names_a_socket_until_it_is_dropped() {
         let (socket, listener, address) = Socket::at("127.0.0.1:0".parse().unwrap()).unwrap();
         let text = address.to_string();
+        let find = |text: &str| {
+            Address::parse(text, &Credentials::default())
+                .unwrap()
+                .socket()
+        };
         let path = find(&text).unwrap();
         assert_eq!(socket.address(), format!("unix:{}", path.display()));
         assert_eq!(find(&socket.address()).unwrap(), path);
@@ -289,22 +250,5 @@ mod tests {
         sweep().await;
         assert!(living.path.exists());
         assert!(!dead.path.exists());
-    }
-
-    #[test]
-    fn remote_and_invalid_addresses_are_refused() {
-        assert!(matches!(
-            check("192.0.2.1:7"),
-            Err(AddressError::NotLoopback(_))
-        ));
-        assert!(matches!(
-            check("127.0.0.1:port"),
-            Err(AddressError::Invalid { .. })
-        ));
-        assert!(check("127.0.0.1:7").is_ok() && check("unix:/nowhere").is_ok());
-        assert!(matches!(
-            find("unix:/nowhere"),
-            Err(AddressError::NoListener(_))
-        ));
     }
 }

@@ -1,0 +1,173 @@
+//! The secret that the nodes and viewers of a job share.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::node::sys;
+
+/// Variable of the environment with the token.
+pub const VARIABLE: &str = "DDP_DOCTOR_TOKEN";
+/// A command that prints a new token.
+pub const GENERATE: &str = "openssl rand -hex 16";
+/// Minimum length, in bytes: the keys of a shorter token could be guessed from recorded connections.
+const MIN: usize = 16;
+/// Maximum length, in bytes.
+const MAX: usize = 1024;
+
+/// The secret that the nodes and viewers of a job share.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// None was given.
+    #[error(
+        "set {VARIABLE} to the same secret on every node, for example to the output of `{GENERATE}`"
+    )]
+    Missing,
+    /// It has the wrong length.
+    #[error(
+        "the token has {0} characters; it must have {MIN} to {MAX}, as the output of `{GENERATE}` has"
+    )]
+    Length(usize),
+    /// Its file cannot be read.
+    #[error("cannot read the token in {path}: {error}")]
+    Unreadable {
+        /// Path of the file.
+        path: String,
+        /// The reason.
+        error: io::Error,
+    },
+    /// Other users can read its file.
+    #[error("the token in {0} is not used: the file must belong to its user alone (chmod 600)")]
+    NotPrivate(String),
+}
+
+impl Token {
+    /// A token with this text. White space around it is ignored.
+    ///
+    /// # Errors
+    ///
+    /// If it is too short or too long.
+    pub fn new(text: &str) -> Result<Self, TokenError> {
+        let text = text.trim();
+        if (MIN..=MAX).contains(&text.len()) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(TokenError::Length(text.chars().count()))
+        }
+    }
+
+    /// Reads a token from a file that only its user can read.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, is accessible to other users, or contains no token.
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        let shown = path.display().to_string();
+        let unreadable = |error| TokenError::Unreadable {
+            path: shown.clone(),
+            error,
+        };
+        // A FIFO without a writer would block.
+        let metadata = path.metadata().map_err(unreadable)?;
+        if !metadata.is_file() {
+            return Err(unreadable(io::Error::other("not a file")));
+        }
+        let file = File::open(path).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
+        let is_owner = metadata.uid() == sys::user_id() || metadata.uid() == 0;
+        if !is_owner || metadata.mode() & 0o077 != 0 {
+            return Err(TokenError::NotPrivate(shown));
+        }
+        let mut text = String::new();
+        let limited = file.take(MAX as u64 * 2).read_to_string(&mut text);
+        limited.map_err(unreadable)?;
+        Self::new(&text)
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+/// Where a process finds its token.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// A file; `None`: the environment.
+    pub file: Option<PathBuf>,
+    /// Whether the user may be asked on the terminal.
+    pub can_ask: bool,
+}
+
+impl Credentials {
+    /// The token of this process.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or it is invalid.
+    pub fn token(&self) -> Result<Token, TokenError> {
+        if let Some(file) = &self.file {
+            return Token::read(file);
+        }
+        match std::env::var(VARIABLE) {
+            Ok(text) if !text.is_empty() => Token::new(&text),
+            _ if self.can_ask => {
+                let answer = sys::ask_secret("token of the coordinator: ");
+                Token::new(&answer.ok().flatten().ok_or(TokenError::Missing)?)
+            }
+            _ => Err(TokenError::Missing),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const TEXT: &str = "0123456789abcdef";
+
+    #[test]
+    fn token_needs_a_minimum_length() {
+        assert!(Token::new(&format!(" {TEXT}\n")).is_ok());
+        for text in ["", "short", &"x".repeat(MAX + 1)] {
+            assert!(
+                matches!(Token::new(text), Err(TokenError::Length(_))),
+                "{text}"
+            );
+        }
+        assert_eq!(format!("{:?}", Token::new(TEXT).unwrap()), "Token");
+    }
+
+    #[test]
+    fn token_file_must_be_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        fs::write(&path, format!("{TEXT}\n")).unwrap();
+        for (mode, is_private) in [(0o644, false), (0o640, false), (0o600, true), (0o400, true)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let read = Token::read(&path);
+            assert_eq!(read.is_ok(), is_private, "{mode:o}");
+            if let Err(error) = read {
+                assert!(error.to_string().contains("chmod 600"), "{error}");
+            }
+        }
+        let error = Token::read(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("not a file"), "{error}");
+        let error = Token::read(&dir.path().join("none")).unwrap_err();
+        assert!(error.to_string().contains("cannot read the token in"));
+    }
+}
