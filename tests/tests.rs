@@ -3,6 +3,7 @@
 //! * `copied`: the program without its Python package and libraries.
 //! * `dumps`: `analyze` on Flight Recorder dumps.
 //! * `framework`: a scenario with a wrong expectation fails with the difference.
+//! * `hostile`: peers with the token that send too much or read nothing.
 //! * `hosts`: jobs on several hosts, which are network namespaces.
 //! * `launchers`: ways to start a job, and failures between `run` and the job.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
@@ -38,6 +39,7 @@ mod copied;
 mod doubles;
 mod dumps;
 mod framework;
+mod hostile;
 mod hosts;
 mod launchers;
 mod linking;

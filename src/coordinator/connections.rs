@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -26,6 +26,11 @@ pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(10);
 const MAX_PER_PROCESS: usize = 32;
 /// Maximum number of connections per other machine, on which each rank may have its own `run`.
 const MAX_PER_HOST: usize = 256;
+/// Bytes of unfinished messages that all connections may hold together. Beyond it, a connection that
+/// holds more than its share is closed.
+const UNFINISHED: usize = 256 << 20;
+/// The share of a connection: more than a node's usual batch.
+const UNFINISHED_SHARE: usize = 1 << 20;
 /// Maximum number of handshakes at a time, per machine and in total: their peers have not proved
 /// anything yet.
 const HANDSHAKES: (usize, usize) = (32, 512);
@@ -182,13 +187,18 @@ enum Peer {
     Host(IpAddr),
 }
 
-/// Number of open connections by peer.
+/// Open connections.
 #[derive(Debug, Default)]
-struct Open(Mutex<HashMap<Peer, usize>>);
+struct Open {
+    /// Their number by peer.
+    counts: Mutex<HashMap<Peer, usize>>,
+    /// Bytes of their unfinished messages.
+    unfinished: Arc<AtomicUsize>,
+}
 
 impl Open {
     fn take(open: &Arc<Self>, peer: Peer, per_peer: usize, limit: usize) -> Option<Slot> {
-        let mut counts = open.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = open.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let total: usize = counts.values().sum();
         let count = counts.entry(peer).or_default();
         if total >= limit || *count >= per_peer.min(limit / 2) {
@@ -212,7 +222,11 @@ struct Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut counts = self.open.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self
+            .open
+            .counts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.peer) {
             *count -= 1;
             if *count == 0 {
@@ -222,20 +236,62 @@ impl Drop for Slot {
     }
 }
 
-/// Whether a request has arrived on a connection. Services find it in the extensions of a request.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Requested(Arc<AtomicBool>);
+/// What has arrived on a connection. Services find it in the extensions of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Traffic(Arc<Counts>);
 
-impl Requested {
-    pub(super) fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+#[derive(Debug)]
+struct Counts {
+    /// Whether a request has arrived.
+    requested: AtomicBool,
+    /// Bytes that have arrived since the last complete message.
+    unfinished: AtomicUsize,
+    /// The same of all connections.
+    all_unfinished: Arc<AtomicUsize>,
+}
+
+impl Traffic {
+    fn new(all_unfinished: Arc<AtomicUsize>) -> Self {
+        Self(Arc::new(Counts {
+            requested: AtomicBool::new(false),
+            unfinished: AtomicUsize::new(0),
+            all_unfinished,
+        }))
+    }
+
+    /// Lifts the deadline of the first request.
+    pub(super) fn requested(&self) {
+        self.0.requested.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that a message is complete. A connection has one stream at a time, so that everything
+    /// received so far belongs to it.
+    pub(super) fn finished(&self) {
+        let counts = &self.0;
+        let bytes = counts.unfinished.swap(0, Ordering::Relaxed);
+        counts.all_unfinished.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that arrived; false: the connection holds too much.
+    fn received(&self, bytes: usize) -> bool {
+        let counts = &self.0;
+        let own = counts.unfinished.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let all = counts.all_unfinished.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        all <= UNFINISHED || own <= UNFINISHED_SHARE
+    }
+}
+
+impl Drop for Counts {
+    fn drop(&mut self) {
+        let bytes = *self.unfinished.get_mut();
+        self.all_unfinished.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
 /// A connection of a permitted process.
 pub(super) struct Connection {
     stream: Box<dyn Stream>,
-    requested: Requested,
+    traffic: Traffic,
     /// `None` once a request has arrived.
     deadline: Option<Pin<Box<Sleep>>>,
     _slot: Slot,
@@ -246,7 +302,7 @@ impl Connection {
         let deadline = Instant::now() + FIRST_REQUEST;
         Self {
             stream,
-            requested: Requested::default(),
+            traffic: Traffic::new(Arc::clone(&slot.open.unfinished)),
             deadline: Some(Box::pin(tokio::time::sleep_until(deadline))),
             _slot: slot,
         }
@@ -254,10 +310,10 @@ impl Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Requested;
+    type ConnectInfo = Traffic;
 
-    fn connect_info(&self) -> Requested {
-        self.requested.clone()
+    fn connect_info(&self) -> Traffic {
+        self.traffic.clone()
     }
 }
 
@@ -267,7 +323,7 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.requested.0.load(Ordering::Relaxed) {
+        if self.traffic.0.requested.load(Ordering::Relaxed) {
             self.deadline = None;
         }
         if let Some(deadline) = &mut self.deadline
@@ -275,7 +331,13 @@ impl AsyncRead for Connection {
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if self.traffic.received(buffer.filled().len() - before) {
+            read
+        } else {
+            Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()))
+        }
     }
 }
 
@@ -324,8 +386,22 @@ mod tests {
         slots.extend((2..=68).map(|process| take(process).unwrap()));
         assert!(take(1000).is_none());
         drop(slots);
-        assert!(open.0.lock().unwrap().is_empty());
+        assert!(open.counts.lock().unwrap().is_empty());
         assert!(take(1).is_some());
+    }
+
+    #[test]
+    fn connection_above_its_share_is_closed_if_all_hold_too_much() {
+        let all = Arc::new(AtomicUsize::new(0));
+        let hoarder = Traffic::new(Arc::clone(&all));
+        assert!(hoarder.received(UNFINISHED));
+        let usual = Traffic::new(Arc::clone(&all));
+        assert!(usual.received(UNFINISHED_SHARE));
+        assert!(!hoarder.received(1));
+        drop(hoarder);
+        assert_eq!(all.load(Ordering::Relaxed), UNFINISHED_SHARE);
+        usual.finished();
+        assert_eq!(all.load(Ordering::Relaxed), 0);
     }
 
     #[test]

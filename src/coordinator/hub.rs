@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
-use tokio::sync::{mpsc, oneshot, watch};
+use prost::Message;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_stream::{Stream, StreamExt};
 
 use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
+use crate::evidence::decode::Memory;
 
 /// Maximum number of jobs, including ended ones that are kept.
 const MAX_JOBS: usize = 256;
@@ -19,6 +21,13 @@ const MAX_JOBS: usize = 256;
 const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
 /// Capacity of a session's input queue. A full queue slows the nodes' streams down.
 const INPUTS: usize = 64;
+/// Memory of the reports that wait in the input queue of one job, and in those of all jobs, in KiB. A
+/// stream whose report finds no room waits.
+const INPUT_KIB: (usize, usize) = (32 << 10, 256 << 10);
+/// Memory of the tables of all jobs, in bytes.
+const ALL_TABLES: usize = 4 << 30;
+/// Memory of the tables of one job, in bytes.
+const JOB_TABLES: usize = 1 << 30;
 /// Capacity of a node's request queue.
 const REQUESTS: usize = 16;
 /// Maximum number of concurrent viewers.
@@ -57,9 +66,13 @@ pub enum AttachError {
 ///
 /// A job is one launch: launches of the same name that can be distinguished have a session each,
 /// and the name refers to the newest one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Hub {
     jobs: Mutex<Jobs>,
+    /// Room in the input queues of all jobs, in KiB.
+    queued: Arc<Semaphore>,
+    /// Memory of the tables of all jobs.
+    tables: Arc<Memory>,
     viewers: Arc<AtomicUsize>,
     dumps: Arc<AtomicUsize>,
     /// Receives every job that begins.
@@ -92,12 +105,47 @@ struct Job {
     launch: String,
     nodes: Vec<Node>,
     /// Input queue of the session; `None`: no further node can join.
-    inputs: Option<mpsc::Sender<Input>>,
+    inputs: Option<Inputs>,
     published: watch::Receiver<Arc<Published>>,
     /// Number of viewers that need every change of ranks, not only findings.
     live_viewers: Arc<AtomicUsize>,
     /// When the end of the job was first noticed.
     ended: Option<Instant>,
+}
+
+/// The input queue of a session, bounded in number and in memory.
+#[derive(Clone, Debug)]
+struct Inputs {
+    queue: mpsc::Sender<Input>,
+    /// Room in this queue, in KiB.
+    room: Arc<Semaphore>,
+    /// Room in the queues of all jobs, in KiB.
+    all_room: Arc<Semaphore>,
+}
+
+impl Inputs {
+    /// Queues a report once there is room; `None`: the session is over.
+    async fn report(&self, attachment: u64, report: v1::Report) -> Option<()> {
+        let bytes = report.encoded_len() + report.events.len() * size_of::<v1::Event>();
+        let kib = (bytes >> 10).clamp(1, INPUT_KIB.0) as u32;
+        // In this order, so that a job that waits for its own room holds none of the others'.
+        let own = Arc::clone(&self.room).acquire_many_owned(kib).await.ok()?;
+        let of_all = Arc::clone(&self.all_room)
+            .acquire_many_owned(kib)
+            .await
+            .ok()?;
+        let report = Input::Report {
+            attachment,
+            report,
+            at: Timestamp::now(),
+            _room: [own, of_all],
+        };
+        self.queue.send(report).await.ok()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.queue.is_closed()
+    }
 }
 
 /// A node as identified by its Hello.
@@ -110,6 +158,19 @@ struct Node {
     attached: usize,
     /// Whether it reported the end of the job.
     ended: bool,
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self {
+            jobs: Mutex::default(),
+            queued: Arc::new(Semaphore::new(INPUT_KIB.1)),
+            tables: Arc::new(Memory::new(ALL_TABLES)),
+            viewers: Arc::default(),
+            dumps: Arc::default(),
+            new_jobs: None,
+        }
+    }
 }
 
 impl Hub {
@@ -175,24 +236,19 @@ impl Hub {
                 hello,
                 requests,
             };
-            if inputs.send(hello).await.is_err() {
+            if inputs.queue.send(hello).await.is_err() {
                 return;
             }
             let mut next = Some(first);
             while let Some(report) = next {
                 attached.note_end(&report);
-                let report = Input::Report {
-                    attachment,
-                    report,
-                    at: Timestamp::now(),
-                };
-                if inputs.send(report).await.is_err() {
+                if inputs.report(attachment, report).await.is_none() {
                     return;
                 }
                 next = reports.next().await;
             }
             // Fails if the session has ended, which is harmless.
-            drop(inputs.send(Input::Detached { attachment }).await);
+            drop(inputs.queue.send(Input::Detached { attachment }).await);
         });
         Ok(receiver)
     }
@@ -232,13 +288,13 @@ impl Hub {
             (inputs, counted)
         };
         let (answer, answered) = oneshot::channel();
-        let asked = inputs.send(Input::Dump { answer }).await;
+        let asked = inputs.queue.send(Input::Dump { answer }).await;
         asked.map_err(|_gone| AttachError::Ended)?;
         answered.await.map_err(|_gone| AttachError::Ended)
     }
 
     /// Returns the session of the job, created if necessary, and a number for the new stream.
-    fn session(&self, hello: &v1::Hello) -> Result<(mpsc::Sender<Input>, u64), AttachError> {
+    fn session(&self, hello: &v1::Hello) -> Result<(Inputs, u64), AttachError> {
         let mut jobs = self.jobs();
         jobs.attached += 1;
         let attachment = jobs.attached;
@@ -247,10 +303,17 @@ impl Hub {
         }
         jobs.evict_ended()?;
         jobs.count += 1;
-        let (inputs, receiver) = mpsc::channel(INPUTS);
+        let (queue, receiver) = mpsc::channel(INPUTS);
+        let inputs = Inputs {
+            queue,
+            room: Arc::new(Semaphore::new(INPUT_KIB.0)),
+            all_room: Arc::clone(&self.queued),
+        };
+        let tables = Arc::new(Memory::part(JOB_TABLES, Arc::clone(&self.tables)));
         let (publisher, published) = watch::channel(Arc::new(Published::default()));
         let live_viewers = Arc::new(AtomicUsize::new(0));
-        tokio::spawn(Session::new(hello, publisher, live_viewers.clone()).run(receiver));
+        let session = Session::new(hello, publisher, live_viewers.clone(), tables);
+        tokio::spawn(session.run(receiver));
         if let Some(new_jobs) = &self.new_jobs {
             let begin = Begun {
                 id: hello.job.clone(),
@@ -291,7 +354,7 @@ impl Hub {
 struct Attached {
     hub: Arc<Hub>,
     hello: v1::Hello,
-    inputs: mpsc::Sender<Input>,
+    inputs: Inputs,
 }
 
 impl Attached {
@@ -306,7 +369,7 @@ impl Attached {
         let mut jobs = self.hub.jobs();
         let same = |job: &&mut Job| {
             let inputs = job.inputs.as_ref();
-            inputs.is_some_and(|it| it.same_channel(&self.inputs))
+            inputs.is_some_and(|it| it.queue.same_channel(&self.inputs.queue))
         };
         let job = jobs.by_number.values_mut().find(same);
         if let Some(node) = job.and_then(|job| job.node(&self.hello)) {
@@ -364,7 +427,7 @@ impl Job {
     }
 
     fn has_ended(&self) -> bool {
-        self.inputs.as_ref().is_none_or(mpsc::Sender::is_closed)
+        self.inputs.as_ref().is_none_or(Inputs::is_closed)
     }
 }
 
@@ -401,7 +464,7 @@ impl Jobs {
     }
 
     /// The input queue of the newest launch that the node can be part of.
-    fn join(&mut self, hello: &v1::Hello) -> Option<mpsc::Sender<Input>> {
+    fn join(&mut self, hello: &v1::Hello) -> Option<Inputs> {
         for job in self.by_number.values_mut().rev() {
             if job.has_ended() || job.id != hello.job {
                 continue;

@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use v1::agent_service_server::AgentService;
 use v1::viewer_service_server::ViewerService;
 
-use super::connections::Requested;
+use super::connections::Traffic;
 use super::hub::{AttachError, Hub};
 
 /// Capacity of the queue of requests to a node, and of updates to a viewer.
@@ -35,12 +35,17 @@ impl AgentService for Services {
         &self,
         request: Request<Streaming<v1::Report>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        mark_requested(&request);
+        let traffic = traffic(&request);
         // An error ends the stream: the node attaches again.
         let reports = request
             .into_inner()
             .take_while(Result::is_ok)
-            .filter_map(Result::ok);
+            .filter_map(move |report| {
+                if let Some(traffic) = &traffic {
+                    traffic.finished();
+                }
+                report.ok()
+            });
         let mut requests = self.hub.attach(Box::pin(reports)).await?;
         let (sender, receiver) = mpsc::channel(OUTGOING);
         tokio::spawn(async move {
@@ -69,7 +74,7 @@ impl ViewerService for Services {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        mark_requested(&request);
+        traffic(&request);
         let mut updates = self.hub.watch(&request.into_inner().job, true)?;
         let (sender, receiver) = mpsc::channel(OUTGOING);
         tokio::spawn(async move {
@@ -92,18 +97,18 @@ impl ViewerService for Services {
         &self,
         request: Request<v1::DumpRequest>,
     ) -> Result<Response<Self::DumpStream>, Status> {
-        mark_requested(&request);
+        traffic(&request);
         let parts = self.hub.dump(&request.into_inner().job).await?;
         let parts: Vec<_> = parts.into_iter().map(Ok).collect();
         Ok(Response::new(tokio_stream::iter(parts)))
     }
 }
 
-/// Lifts the deadline of the connection's first request.
-fn mark_requested<T>(request: &Request<T>) {
-    if let Some(requested) = request.extensions().get::<Requested>() {
-        requested.set();
-    }
+/// The traffic of the connection, whose first request has arrived.
+fn traffic<T>(request: &Request<T>) -> Option<Traffic> {
+    let traffic = request.extensions().get::<Traffic>()?;
+    traffic.requested();
+    Some(traffic.clone())
 }
 
 impl From<AttachError> for Status {

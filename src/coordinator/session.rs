@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Report, Timestamp};
 use ddp_doctor_proto::{VERSION, v1};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use v1::request::Kind;
 
@@ -15,7 +15,7 @@ use super::clock::Clock;
 use super::dump::Dump;
 use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Engine, Event};
-use crate::evidence::decode::{self, Decoder};
+use crate::evidence::decode::{self, Decoder, Memory};
 use crate::evidence::settings;
 use crate::report::viewer::Detail;
 
@@ -54,6 +54,8 @@ pub(super) enum Input {
         report: v1::Report,
         /// Time of arrival.
         at: Timestamp,
+        /// Its room in the queues, until it is processed.
+        _room: [OwnedSemaphorePermit; 2],
     },
     /// A node's stream ended.
     Detached { attachment: u64 },
@@ -86,6 +88,8 @@ pub(super) struct Session {
     publisher: watch::Sender<Arc<Published>>,
     live_viewers: Arc<AtomicUsize>,
     dumps: Vec<Dump>,
+    /// Memory of the tables of its nodes.
+    tables: Arc<Memory>,
     /// Events between decoder and engine; empty between batches.
     events: Vec<Event>,
 }
@@ -115,6 +119,7 @@ impl Session {
         hello: &v1::Hello,
         publisher: watch::Sender<Arc<Published>>,
         live_viewers: Arc<AtomicUsize>,
+        tables: Arc<Memory>,
     ) -> Self {
         Self {
             engine: Engine::new(settings::config(hello)),
@@ -124,6 +129,7 @@ impl Session {
             publisher,
             live_viewers,
             dumps: Vec::new(),
+            tables,
             events: Vec::new(),
         }
     }
@@ -180,7 +186,8 @@ impl Session {
                     return;
                 }
                 let index = known.unwrap_or_else(|| {
-                    self.nodes.push(Node::new(self.nodes.len() as u32));
+                    let tables = Arc::clone(&self.tables);
+                    self.nodes.push(Node::new(self.nodes.len() as u32, tables));
                     self.by_key.insert(key, self.nodes.len() - 1);
                     self.nodes.len() - 1
                 });
@@ -199,6 +206,7 @@ impl Session {
                 attachment,
                 report,
                 at,
+                _room,
             } => {
                 let Some(&index) = self.by_attachment.get(&attachment) else {
                     return;
@@ -417,9 +425,9 @@ impl Session {
 }
 
 impl Node {
-    fn new(number: u32) -> Self {
+    fn new(number: u32, tables: Arc<Memory>) -> Self {
         Self {
-            decoder: Decoder::new(number),
+            decoder: Decoder::within(number, tables),
             clock: Clock::default(),
             silent_checks: 0,
             checks: 0,

@@ -7,7 +7,7 @@ use ddp_doctor_proto::catalogue::{self, Code};
 
 use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Standing};
 use crate::findings::memory::out_of_memory;
-use crate::findings::startup::rendezvous_incomplete;
+use crate::findings::startup::{interface_unusable, rendezvous_incomplete};
 use crate::model::Process;
 use crate::situation::Situation;
 
@@ -48,6 +48,13 @@ static LINKS: &[Link] = &[
         cause: &catalogue::DD301,
         place: unfinished_joining,
         if_found: false,
+    },
+    // Ranks that have come, and do not reach each other.
+    Link {
+        effects: &[&catalogue::DD301],
+        cause: &catalogue::DD308,
+        place: unusable_interface,
+        if_found: true,
     },
     Link {
         effects: &[&catalogue::DD201],
@@ -107,6 +114,12 @@ fn unfinished_joining(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPla
         [process] => rendezvous_incomplete::joined_by(situation, process),
         _ => None,
     }
+}
+
+/// The first root cause rank whose interface cannot be used.
+fn unusable_interface(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
+    let rank = interface_unusable::first_among(situation, &draft.root)?;
+    Some(KeyPlace::Ranks(vec![rank]))
 }
 
 /// The same process.

@@ -15,6 +15,7 @@ use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
+pub use super::memory::Memory;
 use super::process::{Limits, Process};
 use super::stacks;
 use crate::diagnosis::event::{Event, OomKills, ProcessId, SchedulingSample, StartedRank};
@@ -22,6 +23,10 @@ use crate::diagnosis::model::MAX_WORLD;
 
 /// Maximum number of processes per node over the lifetime of a job.
 const MAX_PROCESSES: usize = 65_536;
+/// Maximum memory of the tables of all processes of a node, in bytes.
+const TABLE_BYTES: usize = 256 << 20;
+/// Memory of a process without its tables, in bytes, here and in the model of the engine.
+const PROCESS_BYTES: usize = 4 << 10;
 /// Maximum length of a text from a node, in bytes.
 const MAX_TEXT: usize = 8192;
 /// Maximum length of a name (job, host, layer) from a node, in bytes.
@@ -70,12 +75,22 @@ impl Decoder {
     /// A decoder for the node with this number within its job.
     #[must_use]
     pub fn new(node: u32) -> Self {
+        Self::with(node, Memory::new(TABLE_BYTES))
+    }
+
+    /// A decoder whose tables are part of this memory.
+    #[must_use]
+    pub fn within(node: u32, memory: Arc<Memory>) -> Self {
+        Self::with(node, Memory::part(TABLE_BYTES, memory))
+    }
+
+    fn with(node: u32, memory: Memory) -> Self {
         Self {
             node,
             host: "".into(),
             processes: HashMap::new(),
             rejected: 0,
-            limits: Limits::default(),
+            limits: Limits::new(memory),
             noted_world_size: false,
             holding: false,
             ahead: 0,
@@ -274,8 +289,11 @@ impl Decoder {
     fn joined(&mut self, joined: &v1::ProcessJoined, out: &mut Vec<Event>) -> Option<()> {
         let number = u32::try_from(joined.process).ok()?;
         let is_new = !self.processes.contains_key(&number);
-        if is_new && self.processes.len() >= MAX_PROCESSES {
-            return None;
+        if is_new {
+            if self.processes.len() >= MAX_PROCESSES {
+                return None;
+            }
+            self.limits.take(PROCESS_BYTES)?;
         }
         let ahead = self.ahead;
         let process = self

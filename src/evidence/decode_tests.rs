@@ -592,3 +592,27 @@ fn impossible_world_size_is_noted_once_and_ignored() {
         "{notes:?}"
     );
 }
+
+#[test]
+fn decoders_of_one_job_share_their_memory() {
+    let memory = Arc::new(Memory::new(64 << 10));
+    let site = |id: u32| {
+        Kind::SiteDefined(v1::SiteDefined {
+            process: 1,
+            id,
+            file: "x".repeat(4000),
+            ..Default::default()
+        })
+    };
+    let rejected = |decoder: &mut Decoder| {
+        let mut events = Vec::new();
+        decoder.decode(report(vec![joined()]), &mut events);
+        decoder.decode(report((1..=10).map(site).collect()), &mut events);
+        decoder.rejected()
+    };
+    let mut first = Decoder::within(0, Arc::clone(&memory));
+    assert_eq!(rejected(&mut first), 0);
+    assert!(rejected(&mut Decoder::within(1, Arc::clone(&memory))) > 4);
+    drop(first);
+    assert_eq!(rejected(&mut Decoder::within(2, memory)), 0);
+}

@@ -13,6 +13,7 @@ use ddp_doctor_proto::{
 };
 
 use super::decode::{cut, name, text};
+use super::memory::Memory;
 use crate::diagnosis::event::{
     Beneath, Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, Parameters,
     ProcessId, Seat, Standing, ThreadId, Transfer, WaitsFor,
@@ -34,30 +35,26 @@ const MAX_CREATIONS: usize = 65_536;
 const MAX_MEMBERS: u32 = 1 << 17;
 /// Maximum number of split sizes kept per `all_to_all`, in each direction.
 const MAX_SPLITS: usize = 65_536;
-/// Maximum memory of the tables of all processes of a node, in bytes.
-const TABLE_BYTES: usize = 256 << 20;
-
-/// Limits shared by all processes of a node: the memory still available to their tables.
+/// Limits shared by all processes of a node.
 #[derive(Debug)]
 pub(super) struct Limits {
-    bytes: usize,
+    /// Memory for their tables.
+    memory: Memory,
     /// Lists of parameters, which the ranks of a job share.
     lines: HashSet<Arc<str>>,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    pub(super) fn new(memory: Memory) -> Self {
         Self {
-            bytes: TABLE_BYTES,
+            memory,
             lines: HashSet::new(),
         }
     }
-}
 
-impl Limits {
-    fn take(&mut self, bytes: usize) -> Option<()> {
-        self.bytes = self.bytes.checked_sub(bytes)?;
-        Some(())
+    /// Takes memory for a table; `None`: there is not enough.
+    pub(super) fn take(&self, bytes: usize) -> Option<()> {
+        self.memory.take(bytes).then_some(())
     }
 
     /// A list of parameters, stored once for all processes.

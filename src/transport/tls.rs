@@ -118,9 +118,10 @@ impl Keys {
                 io::ErrorKind::PermissionDenied,
                 "the coordinator has another token",
             ),
-            Some(Error::InvalidMessage(_) | Error::PeerIncompatible(_)) => {
-                io::Error::new(error.kind(), "another program listens there")
-            }
+            // A coordinator refuses no handshake before the client has seen its key.
+            Some(
+                Error::InvalidMessage(_) | Error::PeerIncompatible(_) | Error::AlertReceived(_),
+            ) => io::Error::new(error.kind(), "another program listens there"),
             _ => error,
         })
     }

@@ -10,7 +10,7 @@ use ddp_doctor::transport::{Address, Credentials};
 use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
-use super::process::program;
+use super::process::{memory_mib, program};
 
 /// Time limit for an expected event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -33,6 +33,14 @@ impl Coordinator {
         let scratch = tempfile::tempdir().unwrap();
         let command = program(scratch.path());
         Self::spawn(scratch, command, address)
+    }
+
+    /// Starts one for peers with a token, on a free port of all addresses.
+    pub(crate) fn start_remote(token: &str) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = program(scratch.path());
+        command.env("DDP_DOCTOR_TOKEN", token);
+        Self::spawn(scratch, command, "0.0.0.0:0")
     }
 
     /// Starts one on a free port with a limit on its file descriptors.
@@ -75,6 +83,16 @@ impl Coordinator {
     /// The address that it printed.
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The port that it listens on.
+    pub(crate) fn port(&self) -> u16 {
+        self.address.rsplit_once(':').unwrap().1.parse().unwrap()
+    }
+
+    /// The most memory that it has used, in MiB.
+    pub(crate) fn peak_mib(&self) -> u64 {
+        memory_mib(self.pid(), "VmHWM:")
     }
 
     /// The same address, parsed.

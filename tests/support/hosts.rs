@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
-use super::process::{eventually, program, without_own_variables};
+use super::process::{eventually, memory_mib, program, without_own_variables};
 
 /// Enters a host: its name, its shared memory, and the names of the others.
 const ENTER: &str = r#"hostname "$0" && mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" /etc/hosts && shift && exec "$@""#;
@@ -202,10 +202,7 @@ impl Process {
 
     /// Memory that it uses, in MiB.
     pub(crate) fn resident_mib(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|it| it.trim().strip_suffix(" kB"));
-        kib.unwrap().parse::<u64>().unwrap() / 1024
+        memory_mib(self.child.id(), "VmRSS:")
     }
 
     pub(crate) fn stdout(&self) -> String {

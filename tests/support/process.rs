@@ -1,6 +1,7 @@
 //! Running programs under test.
 
 use std::fmt;
+use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -109,4 +110,12 @@ impl fmt::Display for Finished {
             self.stdout, self.stderr
         )
     }
+}
+
+/// A field of `/proc/PID/status` that is an amount of memory, in MiB.
+pub(crate) fn memory_mib(pid: u32, field: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|it| it.strip_prefix(field));
+    let kib = line.and_then(|it| it.trim().strip_suffix(" kB"));
+    kib.unwrap().parse::<u64>().unwrap() / 1024
 }

@@ -32,6 +32,10 @@ impl Compiled {
 
 /// Compiles a source of the repository.
 pub(crate) fn compile(source: &str) -> Compiled {
+    compile_with(source, &[])
+}
+
+fn compile_with(source: &str, flags: &[&str]) -> Compiled {
     let scratch = tempfile::tempdir().unwrap();
     let program = scratch.path().join("program");
     let library = library();
@@ -47,6 +51,7 @@ pub(crate) fn compile(source: &str) -> Compiled {
             "-o",
         ])
         .arg(&program)
+        .args(flags)
         .arg(root.join(source))
         .arg("-I")
         .arg(root.join("agent/capi/include"))
@@ -82,6 +87,14 @@ pub(crate) fn flood() -> &'static str {
 pub(crate) fn sum() -> &'static str {
     static SUM: OnceLock<Compiled> = OnceLock::new();
     SUM.get_or_init(|| compile("tests/support/sum.c")).path()
+}
+
+/// A library that sets the clock of the processes that preload it ahead, by `CLOCK_AHEAD` seconds.
+pub(crate) fn clock() -> &'static str {
+    static CLOCK: OnceLock<Compiled> = OnceLock::new();
+    CLOCK
+        .get_or_init(|| compile_with("tests/support/clock.c", &["-shared", "-fPIC"]))
+        .path()
 }
 
 /// Two ranks that train with PyTorch and DDP, and print checksums of their parameters; `None`

@@ -415,6 +415,9 @@ impl Follower {
         self.started.repeat(&mut self.out);
         self.memory.repeat(&mut self.out);
         self.scheduling.repeat(&mut self.out);
+        for rank in &self.ranks {
+            rank.repeat_state(&mut self.out);
+        }
         for kind in &self.events {
             self.out.push_live(kind.clone());
         }

@@ -294,6 +294,10 @@ impl Rank {
         for stacks in &self.stacks {
             out.push_live(Kind::Stacks(stacks.clone()));
         }
+    }
+
+    /// Repeats the last change of its state, after everything else about it: nothing may follow its end.
+    pub fn repeat_state(&self, out: &mut Outbox) {
         if let Some(change) = self.last_change {
             out.push_live(Kind::ProcessChanged(change));
         }

@@ -18,6 +18,9 @@ use crate::words::{self, Ranks};
 /// Setting with the list of interfaces that a process sees.
 const SEEN: &str = "interfaces";
 
+/// Joiners by the interface that they cannot use: variable, value, reason.
+type Found<'a> = BTreeMap<(&'static str, Arc<str>, Unusable), Vec<Joiner<'a>>>;
+
 /// DD308: configured interfaces that cannot be used.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let mut drafts = Vec::new();
@@ -26,25 +29,35 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         return drafts;
     }
     for forming in worlds(situation.model) {
-        let mut found: BTreeMap<(&'static str, Arc<str>, Unusable), Vec<Joiner<'_>>> =
-            BTreeMap::new();
-        let hosts: BTreeSet<&str> = forming.joiners.iter().map(|it| &*it.process.host).collect();
-        for joiner in &forming.joiners {
-            for (variable, value, unusable) in unusable(joiner, hosts.len() > 1) {
-                found
-                    .entry((variable, value, unusable))
-                    .or_default()
-                    .push(*joiner);
-            }
-        }
-        let described = found
-            .into_iter()
-            .map(|((variable, value, unusable), joiners)| {
-                draft(situation, &forming, (variable, &value, unusable), &joiners)
-            });
-        drafts.extend(described);
+        let described = found(&forming).into_iter();
+        drafts.extend(described.map(|((variable, value, unusable), joiners)| {
+            draft(situation, &forming, (variable, &value, unusable), &joiners)
+        }));
     }
     drafts
+}
+
+/// The first of these ranks that joins a world with an interface that it cannot use.
+pub(crate) fn first_among(situation: &Situation<'_>, ranks: &[u32]) -> Option<u32> {
+    let worlds = worlds(situation.model);
+    let found = worlds
+        .iter()
+        .flat_map(found)
+        .flat_map(|(_, joiners)| joiners);
+    let mut found: Vec<u32> = found.map(|it| it.rank).collect();
+    found.sort_unstable();
+    found.into_iter().find(|rank| ranks.contains(rank))
+}
+
+fn found<'a>(forming: &Forming<'a>) -> Found<'a> {
+    let mut found = Found::new();
+    let hosts: BTreeSet<&str> = forming.joiners.iter().map(|it| &*it.process.host).collect();
+    for joiner in &forming.joiners {
+        for unusable in unusable(joiner, hosts.len() > 1) {
+            found.entry(unusable).or_default().push(*joiner);
+        }
+    }
+    found
 }
 
 /// Variables of a joiner that name an unusable interface, with their values.

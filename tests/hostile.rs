@@ -1,0 +1,199 @@
+//! Peers that have the token and send too much, or read nothing.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ddp_doctor::transport::{Keys, Token};
+use ddp_doctor_proto::{ProcessState, v1};
+use h2::SendStream;
+use h2::client::{Connection, ResponseFuture, SendRequest};
+use http::Request;
+use prost::Message;
+use tokio::runtime::Runtime;
+use v1::event::Kind;
+
+use crate::support::coordinator::Coordinator;
+
+const TOKEN: &str = "the-token-of-hostile-peers";
+const ATTACH: &str = "/ddpdoctor.v1.AgentService/Attach";
+const WATCH: &str = "/ddpdoctor.v1.ViewerService/Watch";
+/// Length that the messages of a flood announce, in bytes: below the limit of a message.
+const ANNOUNCED: usize = 8_000_000;
+
+/// A peer of the coordinator that can send parts of messages.
+struct Peer {
+    body: SendStream<Bytes>,
+    _response: ResponseFuture,
+    _requests: SendRequest<Bytes>,
+}
+
+impl Peer {
+    /// Connects and begins a request.
+    async fn begin(coordinator: &Coordinator, path: &str) -> Self {
+        let port = coordinator.port();
+        let keys = Keys::of(&Token::new(TOKEN).unwrap()).unwrap();
+        let stream = keys.connect("127.0.0.1", port).await.unwrap();
+        let (mut requests, connection): (SendRequest<Bytes>, Connection<_>) =
+            h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::post(format!("http://coordinator{path}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(())
+            .unwrap();
+        let (response, body) = requests.send_request(request, false).unwrap();
+        Self {
+            body,
+            _response: response,
+            _requests: requests,
+        }
+    }
+
+    /// Sends bytes as far as the coordinator takes them; false: it closed the connection.
+    async fn send(&mut self, mut bytes: Bytes) -> bool {
+        while !bytes.is_empty() {
+            self.body.reserve_capacity(bytes.len().min(1 << 16));
+            let capacity = std::future::poll_fn(|context| self.body.poll_capacity(context)).await;
+            let Some(Ok(capacity)) = capacity else {
+                return false;
+            };
+            let part = bytes.split_to(capacity.min(bytes.len()));
+            if self.body.send_data(part, false).is_err() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// A gRPC message that announces more bytes than it has.
+fn message(announced: usize, bytes: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(5 + bytes.len());
+    frame.put_u8(0);
+    frame.put_u32(announced as u32);
+    frame.put_slice(bytes);
+    frame.freeze()
+}
+
+fn whole(message_: &impl Message) -> Bytes {
+    let bytes = message_.encode_to_vec();
+    message(bytes.len(), &bytes)
+}
+
+fn event(kind: Kind) -> v1::Event {
+    v1::Event { kind: Some(kind) }
+}
+
+fn hello(job: &str, host: &str) -> Kind {
+    Kind::Hello(v1::Hello {
+        job: job.into(),
+        host: host.into(),
+        boot_id: "boot".into(),
+        started_unix_ns: 1,
+        ..v1::Hello::default()
+    })
+}
+
+/// A job whose rank was killed.
+fn killed(job: &str, host: &str) -> v1::Report {
+    let joined = Kind::ProcessJoined(v1::ProcessJoined {
+        process: 1,
+        rank: Some(0),
+        world_size: Some(2),
+        pid: 1,
+        anchor_unix_ns: 1,
+        ..v1::ProcessJoined::default()
+    });
+    let ended = Kind::ProcessChanged(v1::ProcessChanged {
+        process: 1,
+        state: i32::from(ProcessState::Dead.number()),
+        unix_ns: 2,
+        exit_signal: Some(9),
+        ..v1::ProcessChanged::default()
+    });
+    v1::Report {
+        sent_unix_ns: 3,
+        events: vec![event(hello(job, host)), event(joined), event(ended)],
+        pong: None,
+    }
+}
+
+/// Panics unless a job is diagnosed as if nothing else were there.
+fn assert_diagnosed(runtime: &Runtime, coordinator: &Coordinator, job: &str) {
+    let mut node = runtime.block_on(Peer::begin(coordinator, ATTACH));
+    assert!(runtime.block_on(node.send(whole(&killed(job, "usual")))));
+    coordinator.until(job, |report| {
+        report.findings.iter().any(|it| it.code == "DD201")
+    });
+}
+
+#[test]
+fn unfinished_messages_of_many_connections_take_bounded_memory() {
+    let runtime = Runtime::new().unwrap();
+    let coordinator = Coordinator::start_remote(TOKEN);
+    let part = message(ANNOUNCED, &vec![0; ANNOUNCED - 1]);
+    let (peers, kept) = runtime.block_on(async {
+        let (mut peers, mut kept) = (Vec::new(), 0);
+        for _ in 0..80 {
+            let mut peer = Peer::begin(&coordinator, ATTACH).await;
+            kept += usize::from(peer.send(part.clone()).await);
+            peers.push(peer);
+        }
+        (peers, kept)
+    });
+    assert!((20..40).contains(&kept), "{kept} of {}", peers.len());
+    assert_diagnosed(&runtime, &coordinator, "usual");
+    let peak = coordinator.peak_mib();
+    assert!(peak < 512, "{peak} MiB");
+}
+
+#[test]
+fn definitions_of_one_node_take_bounded_memory() {
+    let runtime = Runtime::new().unwrap();
+    let coordinator = Coordinator::start_remote(TOKEN);
+    runtime.block_on(async {
+        let mut node = Peer::begin(&coordinator, ATTACH).await;
+        assert!(node.send(whole(&killed("greedy", "greedy"))).await);
+        for batch in 0..500_u32 {
+            let site = |number: u32| {
+                event(Kind::SiteDefined(v1::SiteDefined {
+                    process: 1,
+                    id: 1 + batch * 128 + number,
+                    file: "x".repeat(8000),
+                    ..v1::SiteDefined::default()
+                }))
+            };
+            let report = v1::Report {
+                events: (0..128).map(site).collect(),
+                ..v1::Report::default()
+            };
+            assert!(node.send(whole(&report)).await);
+        }
+    });
+    assert_diagnosed(&runtime, &coordinator, "usual");
+    let peak = coordinator.peak_mib();
+    assert!(peak < 448, "{peak} MiB");
+    let report = coordinator.until("greedy", |report| {
+        report.findings.iter().any(|it| it.code == "DD901")
+    });
+    assert!(report.findings.iter().any(|it| it.code == "DD201"));
+}
+
+#[test]
+fn viewers_that_do_not_read_delay_nobody() {
+    let runtime = Runtime::new().unwrap();
+    let coordinator = Coordinator::start_remote(TOKEN);
+    assert_diagnosed(&runtime, &coordinator, "first");
+    let request = whole(&v1::WatchRequest {
+        job: "first".into(),
+        ..v1::WatchRequest::default()
+    });
+    let _viewers: Vec<Peer> = runtime.block_on(async {
+        let mut viewers = Vec::new();
+        for _ in 0..64 {
+            let mut viewer = Peer::begin(&coordinator, WATCH).await;
+            assert!(viewer.send(request.clone()).await);
+            viewers.push(viewer);
+        }
+        viewers
+    });
+    assert_diagnosed(&runtime, &coordinator, "second");
+}

@@ -1,0 +1,180 @@
+//! `run` on each host: nothing is configured but the token.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use ddp_doctor_proto::report::Verdict;
+
+use super::{
+    COORDINATOR, Job, KILL, OTHER_TOKEN, TOKEN, assert_hang, assert_killed, hosts_of, notices,
+};
+use crate::support::hosts::{Hosts, Process, report_in};
+use crate::support::jobs::{jobs, variant, venv};
+use crate::support::process::eventually;
+
+/// A program under torchrun and `run` on one of two hosts.
+pub(super) fn torchrun_command(hosts: &Hosts, venv: &Path, host: u32, program: &Path) -> Command {
+    let mut command = hosts.program(host);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command
+        .env("PATH", format!("{}:{path}", venv.join("bin").display()))
+        .env("OMP_NUM_THREADS", "1")
+        .env("DDP_DOCTOR_TOKEN", TOKEN)
+        .args(["run", "--report", "report.json"])
+        .args(KILL)
+        .args(["--", "torchrun", "--nnodes", "2", "--nproc-per-node", "1"])
+        .args(["--master-addr", "host-0", "--node-rank", &host.to_string()])
+        .arg(program);
+    command
+}
+
+/// Starts a program with torchrun on two hosts; returns the `run` of each.
+fn torchrun(hosts: &Hosts, venv: &Path, program: &Path) -> [Process; 2] {
+    [0, 1].map(|host| {
+        let command = torchrun_command(hosts, venv, host, program);
+        hosts.start(host, "run", command)
+    })
+}
+
+/// Records the traffic of a host to a file.
+const CAPTURE: &str = "
+import socket, sys
+traffic = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
+with open(sys.argv[1], 'wb', buffering=0) as file:
+    print('ready', flush=True)
+    while True:
+        file.write(traffic.recv(65536))
+";
+
+#[test]
+fn hang_of_torchrun_on_two_hosts_is_diagnosed_with_the_token_alone() {
+    let (Some(venv), Some(hosts)) = (venv(), Hosts::new(2)) else {
+        return;
+    };
+    let mut python = hosts.command(0, "python3");
+    python.args(["-c", CAPTURE, "traffic"]);
+    let capture = hosts.start(0, "capture", python);
+    eventually("the traffic is recorded", || capture.stdout() == "ready\n");
+
+    let program = jobs().join("../../agent/python/examples/uneven_batches.py");
+    let mut runs = torchrun(&hosts, venv, &program);
+    let statuses = runs.each_mut().map(Process::end);
+    assert_killed(statuses, &runs);
+    for (host, run) in (0..).zip(&runs) {
+        let report = report_in(&hosts.dir(host).join("report.json")).unwrap();
+        assert_hang(&report);
+        let text = run.stderr();
+        for line in ["rank 0 on host-0", "rank 1 on host-1"] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    // The names of PyTorch's store show that the capture works.
+    let traffic = fs::read(hosts.dir(0).join("traffic")).unwrap();
+    let holds = |text: &str| traffic.windows(text.len()).any(|it| it == text.as_bytes());
+    assert!(holds("default_pg") || holds("store_based_barrier") || holds("/0/"));
+    for text in [TOKEN, "uneven_batches", "all_reduce", "ddpdoctor.v1"] {
+        assert!(!holds(text), "{text}");
+    }
+}
+
+#[test]
+fn healthy_torchrun_on_two_hosts_is_silent() {
+    let (Some(venv), Some(hosts)) = (venv(), Hosts::new(2)) else {
+        return;
+    };
+    let mut runs = torchrun(&hosts, venv, &variant("healthy/op_mismatch.py"));
+    let statuses = runs.each_mut().map(Process::end);
+    assert_eq!(statuses, [Some(0), Some(0)], "{}", runs[0].stderr());
+    for host in [0, 1] {
+        let report = report_in(&hosts.dir(host).join("report.json")).unwrap();
+        assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
+        assert!(report.findings.is_empty(), "{report:#?}");
+        assert_eq!((report.job.nodes, hosts_of(&report).len()), (2, 2));
+    }
+}
+
+#[test]
+fn order_of_starting_does_not_matter() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let job = Job::hanging(hosts, 20);
+    let mut second = job.run(1, Some(TOKEN), &KILL);
+    // Longer than a connection attempt takes.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    assert!(second.is_running(), "{}", second.stderr());
+    let mut first = job.run(0, Some(TOKEN), &KILL);
+    assert_killed([first.end(), second.end()], &[first, second]);
+    for host in [0, 1] {
+        assert_hang(&job.report(host).unwrap());
+    }
+}
+
+#[test]
+fn hosts_with_ipv6_only_are_diagnosed_together() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let mut job = Job::hanging(hosts, 20);
+    job.master = "fd77::1";
+    let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &KILL));
+    assert_killed(runs.each_mut().map(Process::end), &runs);
+    assert_hang(&job.report(1).unwrap());
+}
+
+#[test]
+fn nodes_without_a_token_are_watched_alone_and_say_how_to_make_one() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let job = Job::healthy(hosts, 100);
+    let mut runs = [0, 1].map(|rank| job.run(rank, None, &[]));
+    assert_eq!(runs.each_mut().map(Process::end), [Some(0), Some(0)]);
+    assert_eq!(runs[0].stdout().split(':').next(), Some("rank 0"));
+    for (host, run) in (0..).zip(&runs) {
+        let notices = notices(run);
+        let about: Vec<&String> = notices
+            .iter()
+            .filter(|it| it.contains("DDP_DOCTOR_TOKEN"))
+            .collect();
+        assert_eq!(about.len(), 1, "{notices:?}");
+        assert!(about[0].contains("diagnosed alone"), "{about:?}");
+        let report = job.report(host).unwrap();
+        assert_eq!(
+            (report.job.nodes, report.ranks.len()),
+            (1, 1),
+            "{report:#?}"
+        );
+    }
+}
+
+#[test]
+fn node_with_another_token_is_watched_alone() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let job = Job::healthy(hosts, 300);
+    let mut runs =
+        [(0, TOKEN), (1, OTHER_TOKEN)].map(|(rank, token)| job.run(rank, Some(token), &[]));
+    assert_eq!(runs.each_mut().map(Process::end), [Some(0), Some(0)]);
+    let text = runs[1].stderr();
+    assert!(text.contains("another token"), "{text}");
+    assert!(
+        !text.contains(TOKEN) && !text.contains(OTHER_TOKEN),
+        "{text}"
+    );
+    for host in [0, 1] {
+        let report = job.report(host).unwrap();
+        assert_eq!(hosts_of(&report), [format!("host-{host}")], "{report:#?}");
+    }
+}
+
+#[test]
+fn other_program_on_the_port_of_the_coordinator_is_named() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let mut server = hosts.command(0, "python3");
+    server.args(["-m", "http.server", &COORDINATOR.to_string()]);
+    let _server = hosts.start(0, "server", server);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let job = Job::healthy(hosts, 300);
+    let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &[]));
+    assert_eq!(runs.each_mut().map(Process::end), [Some(0), Some(0)]);
+    for run in &runs {
+        let text = run.stderr();
+        assert!(text.contains("another program listens"), "{text}");
+    }
+}

@@ -1,0 +1,166 @@
+//! Jobs on several hosts, which are network namespaces: the nodes share a coordinator, and nothing is
+//! configured but the token.
+
+use std::fs;
+use std::process::Command;
+
+use ddp_doctor_proto::report::{Confidence, Report, Verdict};
+
+use crate::support::hosts::{Hosts, Process, report_in};
+use crate::support::process::eventually;
+use crate::support::programs::{clock, sum};
+use crate::support::report::leading;
+
+mod failures;
+mod launch;
+mod network;
+
+const TOKEN: &str = "the-token-of-these-tests";
+const OTHER_TOKEN: &str = "another-token-than-that";
+/// Port of the master, and of the coordinator of its launch.
+const MASTER: u16 = 29500;
+const COORDINATOR: u16 = 19500;
+
+/// A program of two hosts, one rank each.
+struct Job {
+    hosts: Hosts,
+    /// Address of rank 0.
+    master: &'static str,
+    arguments: Vec<String>,
+    /// A host whose clock is ahead by this many seconds.
+    ahead: Option<(u32, i64)>,
+}
+
+impl Job {
+    /// Sums for this many steps.
+    fn healthy(hosts: Hosts, steps: u32) -> Self {
+        Self {
+            hosts,
+            master: "host-0",
+            arguments: vec![steps.to_string()],
+            ahead: None,
+        }
+    }
+
+    /// Hangs at a step.
+    fn hanging(hosts: Hosts, step: u32) -> Self {
+        let mut job = Self::healthy(hosts, step + 1);
+        job.arguments.push(step.to_string());
+        job
+    }
+
+    fn rank(&self, command: &mut Command, rank: u32) {
+        command
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", "2")
+            .env("MASTER_ADDR", self.master)
+            .env("MASTER_PORT", MASTER.to_string());
+    }
+
+    /// Starts a rank under `run` on the host of the same number.
+    fn run(&self, rank: u32, token: Option<&str>, options: &[&str]) -> Process {
+        let mut command = self.hosts.program(rank);
+        self.rank(&mut command, rank);
+        command.envs(token.map(|token| ("DDP_DOCTOR_TOKEN", token)));
+        if let Some((_, seconds)) = self.ahead.filter(|&(host, _)| host == rank) {
+            command.env("LD_PRELOAD", clock());
+            command.env("CLOCK_AHEAD", seconds.to_string());
+        }
+        command.args(["run", "--report", "report.json"]);
+        command
+            .args(options)
+            .args(["--", sum()])
+            .args(&self.arguments);
+        self.hosts.start(rank, "run", command)
+    }
+
+    fn report(&self, host: u32) -> Option<Report> {
+        report_in(&self.hosts.dir(host).join("report.json"))
+    }
+
+    #[track_caller]
+    fn until(&self, host: u32, is_so: impl Fn(&Report) -> bool) -> Report {
+        eventually("the report is as expected", || {
+            self.report(host).is_some_and(|report| is_so(&report))
+        });
+        self.report(host).unwrap()
+    }
+}
+
+/// Options that end a job that hangs.
+const KILL: [&str; 4] = ["--on-hang", "kill", "--kill-after", "1"];
+
+/// Panics unless at least one of two nodes was killed because of its hang. The ranks of the other may
+/// have failed before, because their peers were gone.
+#[track_caller]
+fn assert_killed(statuses: [Option<i32>; 2], runs: &[Process]) {
+    let text = || runs.iter().map(Process::stderr).collect::<String>();
+    assert!(statuses.contains(&Some(75)), "{statuses:?}: {}", text());
+    assert!(!statuses.contains(&Some(0)), "{statuses:?}: {}", text());
+}
+
+/// Panics unless the report is of the hang of both hosts.
+#[track_caller]
+fn assert_hang(report: &Report) {
+    let finding = leading(report);
+    assert_eq!(
+        (finding.code.as_str(), finding.confidence),
+        ("DD103", Confidence::Proved),
+        "{report:#?}"
+    );
+    assert_eq!((report.verdict, report.job.nodes), (Verdict::Hang, 2));
+    assert_eq!(finding.per_rank.len(), 2);
+    assert!(finding.per_rank.iter().all(|it| it.place.is_some()));
+    assert_eq!(hosts_of(report), ["host-0", "host-1"]);
+}
+
+fn codes(report: &Report) -> Vec<&str> {
+    report.findings.iter().map(|it| it.code.as_str()).collect()
+}
+
+fn hosts_of(report: &Report) -> Vec<&str> {
+    report.ranks.iter().map(|rank| rank.host.as_str()).collect()
+}
+
+/// Lines of standard error that are `ddp-doctor`'s own, without the diagnosis.
+fn notices(process: &Process) -> Vec<String> {
+    let text = process.stderr();
+    let lines = text.lines().filter(|line| line.starts_with("ddp-doctor: "));
+    lines.map(str::to_owned).collect()
+}
+
+/// A coordinator of its own on a host.
+fn coordinator(hosts: &Hosts, host: u32) -> Process {
+    let mut command = hosts.program(host);
+    command
+        .env("DDP_DOCTOR_TOKEN", TOKEN)
+        .args(["coordinator", "--listen", "0.0.0.0:7077"])
+        .args(["--report-dir", "reports"]);
+    let coordinator = hosts.start(host, "coordinator", command);
+    eventually("the coordinator listens", || {
+        coordinator.stdout().contains(":7077")
+    });
+    coordinator
+}
+
+fn linked(job: &Job, rank: u32, coordinator: &str, token: &str) -> Process {
+    let mut command = job.hosts.command(rank, sum());
+    job.rank(&mut command, rank);
+    command
+        .env("DDP_DOCTOR_COORDINATOR", coordinator)
+        .env("DDP_DOCTOR_JOB", "linked")
+        // Nothing listens there: variables for proxies have no effect.
+        .env("http_proxy", "http://127.0.0.1:9")
+        .env("https_proxy", "http://127.0.0.1:9")
+        .env("ALL_PROXY", "http://127.0.0.1:9")
+        .env("DDP_DOCTOR_TOKEN", token)
+        .args(&job.arguments);
+    job.hosts.start(rank, "rank", command)
+}
+
+/// The reports of a coordinator of its own.
+fn reports_on(hosts: &Hosts, host: u32) -> Vec<Report> {
+    let files = fs::read_dir(hosts.dir(host).join("reports"));
+    let files = files.into_iter().flatten().flatten();
+    files.filter_map(|file| report_in(&file.path())).collect()
+}

@@ -1,0 +1,186 @@
+//! Networks, clocks, names and interfaces that are not as they should be.
+
+use ddp_doctor_proto::report::{Confidence, Report, Verdict};
+
+use super::launch::torchrun_command;
+use super::{
+    Job, KILL, TOKEN, assert_hang, assert_killed, codes, coordinator, hosts_of, linked, notices,
+    reports_on,
+};
+use crate::support::hosts::{Hosts, Process, report_in};
+use crate::support::jobs::{variant, venv};
+use crate::support::process::{eventually, program};
+use crate::support::report::leading;
+
+/// Forwards a port to another and delays what it forwards by 0.3 s in each direction. Every tenth
+/// piece takes 1 s, as after a lost packet.
+const SLOW: &str = "
+import asyncio, itertools
+
+async def forward(reader, writer):
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue()
+    async def read():
+        for number in itertools.count(1):
+            data = await reader.read(65536)
+            delay = 1.0 if number % 10 == 0 else 0.3
+            queue.put_nowait((loop.time() + delay, data))
+            if not data:
+                return
+    task = asyncio.create_task(read())
+    while True:
+        at, data = await queue.get()
+        await asyncio.sleep(max(0, at - loop.time()))
+        if not data:
+            writer.close()
+            return
+        writer.write(data)
+        await writer.drain()
+
+async def accept(reader, writer):
+    there, here = await asyncio.open_connection('host-2', 7077)
+    await asyncio.gather(forward(reader, here), forward(there, writer), return_exceptions=True)
+
+async def main():
+    async with await asyncio.start_server(accept, '0.0.0.0', 7078) as server:
+        print('ready', flush=True)
+        await server.serve_forever()
+
+asyncio.run(main())
+";
+
+#[test]
+fn hang_is_diagnosed_over_a_slow_network() {
+    let Some(hosts) = Hosts::new(3) else { return };
+    let _coordinator = coordinator(&hosts, 2);
+    let mut slow = hosts.command(2, "python3");
+    slow.args(["-c", SLOW]);
+    let slow = hosts.start(2, "slow", slow);
+    eventually("the proxy listens", || slow.stdout() == "ready\n");
+    // Later than the first exchanges of times.
+    let job = Job::hanging(hosts, 500);
+    let _ranks = ["host-2:7077", "host-2:7078"]
+        .iter()
+        .zip(0..)
+        .map(|(address, rank)| linked(&job, rank, address, TOKEN))
+        .collect::<Vec<_>>();
+    eventually("the hang and the delay are known", || {
+        reports_on(&job.hosts, 2)
+            .iter()
+            .any(|it| it.verdict == Verdict::Hang && it.evidence.clock_uncertainty_ms > 100.0)
+    });
+    let report = reports_on(&job.hosts, 2).pop().unwrap();
+    assert_hang(&report);
+}
+
+#[test]
+fn clocks_that_differ_by_minutes_are_corrected_and_reported() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let mut job = Job::hanging(hosts, 20);
+    job.ahead = Some((1, 180));
+    let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &KILL));
+    let statuses = runs.each_mut().map(Process::end);
+    assert_killed(statuses, &runs);
+    let report = job.report(0).unwrap();
+    assert_eq!(
+        (report.verdict, hosts_of(&report).len()),
+        (Verdict::Hang, 2)
+    );
+    let skew = report
+        .findings
+        .iter()
+        .find(|it| it.code == "DD903")
+        .unwrap();
+    assert!(
+        skew.summary.contains("host-1 is 180.0 s ahead"),
+        "{}",
+        skew.summary
+    );
+    // A time that is not corrected would make one rank wait for minutes.
+    let finding = report
+        .findings
+        .iter()
+        .find(|it| it.code == "DD103")
+        .unwrap();
+    assert_eq!(finding.confidence, Confidence::Proved);
+    let waits = finding.per_rank.iter().filter_map(|it| it.waited_ms);
+    assert!(waits.max().unwrap() < 60_000, "{finding:#?}");
+    assert!(finding.latency_ms < 10_000, "{finding:#?}");
+}
+
+#[test]
+fn coordinator_whose_name_does_not_resolve_is_named() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let job = Job::healthy(hosts, 300);
+    let options = ["--coordinator", "no-such-host.invalid:7077"];
+    let mut runs = [
+        job.run(0, Some(TOKEN), &[]),
+        job.run(1, Some(TOKEN), &options),
+    ];
+    assert_eq!(runs.each_mut().map(Process::end), [Some(0), Some(0)]);
+    let notices = notices(&runs[1]);
+    let failed = "no coordinator answers at no-such-host.invalid:7077";
+    let has = |text: &str| notices.iter().filter(|it| it.contains(text)).count();
+    assert_eq!(has(failed), 1, "{notices:?}");
+    // What is repeated to the diagnosis on this node is in order.
+    assert_eq!(has("invalid events"), 0, "{notices:?}");
+}
+
+#[test]
+fn run_directories_of_all_hosts_give_the_whole() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let job = Job::hanging(hosts, 20);
+    let options = [&KILL[..], &["--run-dir", "run"]].concat();
+    let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &options));
+    assert_killed(runs.each_mut().map(Process::end), &runs);
+    let analyze = |hosts: &[u32]| {
+        let mut command = program(&job.hosts.dir(0));
+        command.args(["analyze", "--format", "json"]);
+        command.args(hosts.iter().map(|&it| job.hosts.dir(it).join("run")));
+        let output = command.output().unwrap();
+        serde_json::from_slice::<Report>(&output.stdout).unwrap()
+    };
+    assert_hang(&analyze(&[0, 1]));
+    assert_hang(&analyze(&[1, 0]));
+    let alone = analyze(&[1]);
+    assert_eq!(hosts_of(&alone), ["host-1"], "{alone:#?}");
+    assert!(codes(&alone).contains(&"DD901"), "{alone:#?}");
+}
+
+/// Runs a healthy program with torchrun on two hosts, which use this interface. Returns the exit
+/// statuses and the first node's report.
+fn with_interface(name: &str) -> Option<([Option<i32>; 2], Report)> {
+    let (venv, hosts) = (venv()?, Hosts::new(2)?);
+    let program = variant("healthy/op_mismatch.py");
+    let mut runs = [0, 1].map(|host| {
+        let mut command = torchrun_command(&hosts, venv, host, &program);
+        command.env("GLOO_SOCKET_IFNAME", name);
+        hosts.start(host, "run", command)
+    });
+    let statuses = runs.each_mut().map(Process::end);
+    Some((statuses, report_in(&hosts.dir(0).join("report.json"))?))
+}
+
+#[test]
+fn interface_that_leads_to_its_own_host_is_reported() {
+    let Some((statuses, report)) = with_interface("lo") else {
+        return;
+    };
+    assert!(!statuses.contains(&Some(0)), "{statuses:?}");
+    let finding = leading(&report);
+    let root = finding.ranks.root.as_slice();
+    assert_eq!(
+        (finding.code.as_str(), root),
+        ("DD308", &[0, 1][..]),
+        "{report:#?}"
+    );
+    assert!(finding.confidence >= Confidence::Supported);
+}
+
+#[test]
+fn interface_that_reaches_the_other_host_is_no_finding() {
+    let Some((statuses, report)) = with_interface("eth0") else {
+        return;
+    };
+    assert_eq!(statuses, [Some(0), Some(0)], "{report:#?}");
+    assert!(report.findings.is_empty(), "{report:#?}");
+}
