@@ -175,7 +175,7 @@ async fn authenticate(
 
 /// The other side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Peer {
+pub(crate) enum Peer {
     /// A process of this machine, by its pid.
     Process(i32),
     /// Another machine.
@@ -184,10 +184,16 @@ enum Peer {
 
 /// Number of open connections by peer.
 #[derive(Debug, Default)]
-struct Open(Mutex<HashMap<Peer, usize>>);
+pub(crate) struct Open(Mutex<HashMap<Peer, usize>>);
 
 impl Open {
-    fn take(open: &Arc<Self>, peer: Peer, per_peer: usize, limit: usize) -> Option<Slot> {
+    /// Takes a slot for a connection; `None`: a limit is reached.
+    pub(crate) fn take(
+        open: &Arc<Self>,
+        peer: Peer,
+        per_peer: usize,
+        limit: usize,
+    ) -> Option<Slot> {
         let mut counts = open.0.lock().unwrap_or_else(PoisonError::into_inner);
         let total: usize = counts.values().sum();
         let count = counts.entry(peer).or_default();
@@ -205,7 +211,7 @@ impl Open {
 
 /// One open connection in the count.
 #[derive(Debug)]
-struct Slot {
+pub(crate) struct Slot {
     open: Arc<Open>,
     peer: Peer,
 }

@@ -17,6 +17,7 @@ use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Engine, Event};
 use crate::evidence::decode::{self, Decoder};
 use crate::evidence::settings;
+use crate::monitoring::summary::Summary;
 use crate::report::viewer::Detail;
 
 /// Maximum number of reports processed before the engine draws conclusions: bounds their delay.
@@ -61,6 +62,8 @@ pub(super) enum Input {
     Dump {
         answer: oneshot::Sender<Vec<v1::DumpPart>>,
     },
+    /// The current numbers are requested.
+    Summarize { answer: oneshot::Sender<Summary> },
 }
 
 /// Latest published state of a job.
@@ -213,6 +216,10 @@ impl Session {
                 }
             }
             Input::Dump { answer } => self.begin_dump(answer),
+            Input::Summarize { answer } => {
+                // Fails if the requester is gone.
+                drop(answer.send(Summary::of(&self.engine.report())));
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use ddp_doctor::transport::{Address, Credentials};
 use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
-use super::process::program;
+use super::process::{eventually, program};
 
 /// Time limit for an expected event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,7 +32,18 @@ impl Coordinator {
     pub(crate) fn start_at(address: &str) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let command = program(scratch.path());
-        Self::spawn(scratch, command, address)
+        Self::spawn(scratch, command, address, &[])
+    }
+
+    /// Starts one on a free port with further options, and waits until it has printed a line.
+    pub(crate) fn start_with(options: &[&str]) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let command = program(scratch.path());
+        let coordinator = Self::spawn(scratch, command, "127.0.0.1:0", options);
+        eventually("it has printed a line", || {
+            coordinator.stderr().contains('\n')
+        });
+        coordinator
     }
 
     /// Starts one on a free port with a limit on its file descriptors.
@@ -46,10 +57,10 @@ impl Coordinator {
         let script = format!("ulimit -n {count}; exec \"$0\" \"$@\"");
         limited.args(["-c", &script]).arg(program.get_program());
         limited.current_dir(scratch.path());
-        Self::spawn(scratch, limited, "127.0.0.1:0")
+        Self::spawn(scratch, limited, "127.0.0.1:0", &[])
     }
 
-    fn spawn(scratch: TempDir, mut command: Command, address: &str) -> Self {
+    fn spawn(scratch: TempDir, mut command: Command, address: &str, options: &[&str]) -> Self {
         command
             .args([
                 "coordinator",
@@ -58,6 +69,7 @@ impl Coordinator {
                 "--report-dir",
                 "reports",
             ])
+            .args(options)
             .stdout(Stdio::piped())
             .stderr(fs::File::create(scratch.path().join("stderr")).unwrap());
         let mut child = command.spawn().unwrap();

@@ -1,0 +1,674 @@
+//! Metrics and webhook of a coordinator: what Prometheus reads, what a receiver of messages gets, and that neither
+//! disturbs a job.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use ddp_doctor::monitoring::metrics;
+use ddp_doctor_proto::report::Verdict;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::coordinator::Coordinator;
+use crate::support::process::{Finished, eventually, program, run_to_end};
+use crate::support::programs::sum;
+
+/// Time limit for the answer to a request.
+const ANSWER: Duration = Duration::from_secs(30);
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Address of the metrics in a text on standard error; `None`: not printed yet.
+fn metrics_address(stderr: &str) -> Option<String> {
+    let line = stderr
+        .lines()
+        .find_map(|it| it.split_once("metrics at http://"))?;
+    Some(line.1.strip_suffix("/metrics")?.to_owned())
+}
+
+fn coordinator(options: &[&str]) -> (Coordinator, String) {
+    let coordinator = Coordinator::start_with(&[&["--metrics", "127.0.0.1:0"], options].concat());
+    let address = metrics_address(&coordinator.stderr()).unwrap();
+    (coordinator, address)
+}
+
+/// Sends bytes and returns the answer, if there is one.
+fn exchange(address: &str, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(ANSWER)).unwrap();
+    let mut answer = Vec::new();
+    // The server may close the connection before it has read everything.
+    stream.write_all(request).ok();
+    stream.read_to_end(&mut answer).ok();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn get(address: &str, path: &str) -> String {
+    exchange(
+        address,
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes(),
+    )
+}
+
+/// The page of metrics.
+#[track_caller]
+fn page(address: &str) -> String {
+    let answer = get(address, "/metrics");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(
+        head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"),
+        "{head}"
+    );
+    body.to_owned()
+}
+
+/// Processes that are killed when the test ends.
+struct Killed(Vec<Child>);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// A free port of this machine.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Starts two linked ranks that report to a coordinator. With a fault, they hang at step 20.
+fn ranks(coordinator: &Coordinator, job: &str, hangs: bool) -> Killed {
+    let port = free_port().to_string();
+    let arguments: &[&str] = if hangs { &["100", "20"] } else { &["4000"] };
+    let rank = |rank: &str| {
+        let mut command = Command::new(sum());
+        command
+            .args(arguments)
+            .envs([("RANK", rank), ("WORLD_SIZE", "2"), ("DDP_DOCTOR_JOB", job)])
+            .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())])
+            .env("DDP_DOCTOR_COORDINATOR", coordinator.address())
+            .stdout(Stdio::null());
+        command.spawn().unwrap()
+    };
+    Killed(vec![rank("0"), rank("1")])
+}
+
+/// Whether a tool is installed; prints that the test is skipped if not.
+fn has(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok();
+    if !found {
+        println!("skipped: {tool} is not installed (Debian: prometheus)");
+    }
+    found
+}
+
+fn promtool(arguments: &[&str], input: &str) {
+    let mut child = Command::new("promtool")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+    assert!(output.status.success(), "{text:?}");
+}
+
+/// A Prometheus that scrapes an address every second, with the rules of the repository.
+struct Prometheus {
+    address: String,
+    _process: Killed,
+    _dir: TempDir,
+}
+
+impl Prometheus {
+    fn start(target: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let rules = root().join("docs/operations/prometheus/rules.yml");
+        let config = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{}]\n\
+             scrape_configs: [{{job_name: ddp-doctor, static_configs: [{{targets: ['{target}']}}]}}]\n",
+            rules.display()
+        );
+        fs::write(dir.path().join("prometheus.yml"), config).unwrap();
+        let address = format!("127.0.0.1:{}", free_port());
+        let child = Command::new("prometheus")
+            .arg("--config.file=prometheus.yml")
+            .arg("--storage.tsdb.path=data")
+            .arg(format!("--web.listen-address={address}"))
+            .current_dir(dir.path())
+            .stderr(fs::File::create(dir.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        Self {
+            address,
+            _process: Killed(vec![child]),
+            _dir: dir,
+        }
+    }
+
+    /// The data of an answer of its API; `None`: it does not answer yet.
+    fn api(&self, path: &str) -> Option<Value> {
+        TcpStream::connect(&self.address).ok()?;
+        let request = format!("GET /api/v1/{path} HTTP/1.0\r\n\r\n");
+        let answer = exchange(&self.address, request.as_bytes());
+        let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()?;
+        Some(answer["data"].clone())
+    }
+
+    /// The values of a metric with their labels.
+    fn values(&self, query: &str) -> Vec<(Value, String)> {
+        let data = self
+            .api(&format!("query?query={query}"))
+            .unwrap_or_default();
+        let samples = data["result"].as_array().cloned().unwrap_or_default();
+        let value = |it: &Value| it["value"][1].as_str().unwrap().to_owned();
+        samples
+            .iter()
+            .map(|it| (it["metric"].clone(), value(it)))
+            .collect()
+    }
+
+    /// Names and jobs of the alerts that fire.
+    fn alerts(&self) -> Vec<(String, String)> {
+        let data = self.api("alerts").unwrap_or_default();
+        let alerts = data["alerts"].as_array().cloned().unwrap_or_default();
+        let text = |it: &Value| it.as_str().unwrap_or_default().to_owned();
+        let mut alerts: Vec<_> = alerts
+            .iter()
+            .filter(|it| it["state"] == "firing")
+            .map(|it| {
+                (
+                    text(&it["labels"]["alertname"]),
+                    text(&it["labels"]["training_job"]),
+                )
+            })
+            .collect();
+        alerts.sort();
+        alerts
+    }
+}
+
+#[test]
+fn prometheus_alerts_about_a_hanging_job_and_not_about_a_healthy_one() {
+    if !has("prometheus") {
+        return;
+    }
+    let (coordinator, address) = coordinator(&[]);
+    let prometheus = Prometheus::start(&address);
+    let healthy = ranks(&coordinator, "healthy", false);
+    let hanging = ranks(&coordinator, "hangs", true);
+    let hang = ("DdpDoctorJobHangs".to_owned(), "hangs".to_owned());
+    eventually("the alert fires", || prometheus.alerts() == [hang.clone()]);
+    let verdicts = prometheus.values("ddp_doctor_job_verdict==1");
+    let mut verdicts: Vec<_> = verdicts
+        .iter()
+        .map(|(labels, _)| (labels["training_job"].as_str(), labels["verdict"].as_str()))
+        .collect();
+    verdicts.sort_unstable();
+    assert_eq!(
+        verdicts,
+        [
+            (Some("hangs"), Some("hang")),
+            (Some("healthy"), Some("healthy"))
+        ]
+    );
+    let findings = prometheus.values("ddp_doctor_job_findings");
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!(findings[0].0["code"], "DD103");
+
+    // A job that has ended does not hang any more.
+    drop(hanging);
+    eventually("the alert ends", || {
+        prometheus
+            .alerts()
+            .iter()
+            .all(|(name, _)| name != "DdpDoctorJobHangs")
+    });
+    drop(healthy);
+}
+
+#[test]
+fn metrics_of_a_hang_contain_no_text_of_ranks() {
+    let (coordinator, address) = coordinator(&[]);
+    let _ranks = ranks(&coordinator, "a job\"\\", true);
+    let mut text = String::new();
+    eventually("the hang is in the metrics", || {
+        text = page(&address);
+        text.contains("verdict=\"hang\"} 1")
+    });
+    for line in [
+        "ddp_doctor_jobs{state=\"running\"} 1",
+        "ddp_doctor_jobs_started_total 1",
+        "ddp_doctor_job_running{training_job=\"a_job__\"} 1",
+        "ddp_doctor_job_current{training_job=\"a_job__\"} 1",
+        "ddp_doctor_job_verdict{training_job=\"a_job__\",verdict=\"healthy\"} 0",
+        "ddp_doctor_job_findings{training_job=\"a_job__\",code=\"DD103\",severity=\"error\"} 1",
+        "ddp_doctor_job_ranks_expected{training_job=\"a_job__\"} 2",
+        "ddp_doctor_job_step{training_job=\"a_job__\"} 21",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line}: {text}");
+    }
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for secret in ["sum.c", "barrier", "all_reduce", host.trim()] {
+        assert!(
+            !text.contains(secret) || secret.len() < 4,
+            "{secret}: {text}"
+        );
+    }
+    if has("promtool") {
+        promtool(&["check", "metrics"], &text);
+    }
+}
+
+#[test]
+fn rules_pass_their_tests() {
+    if !has("promtool") {
+        return;
+    }
+    let file = |name: &str| {
+        let path = root().join("docs/operations/prometheus").join(name);
+        path.to_str().unwrap().to_owned()
+    };
+    promtool(&["check", "rules", &file("rules.yml")], "");
+    promtool(&["test", "rules", &file("rules_test.yml")], "");
+}
+
+/// The words of a text that look like names of metrics.
+fn names_in(text: &str) -> Vec<&str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = text.split(|c| !is_name(c));
+    words.filter(|it| it.starts_with("ddp_doctor_")).collect()
+}
+
+#[test]
+fn documents_name_existing_metrics_and_describe_all() {
+    let operations = root().join("docs/operations");
+    let read = |name: &str| fs::read_to_string(operations.join(name)).unwrap();
+    let exists = |name: &str| metrics::ALL.iter().any(|it| it.name == name);
+    let manual = read("metrics.md");
+    let rules = read("prometheus/rules.yml");
+    let dashboard: Value = serde_json::from_str(&read("prometheus/grafana.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels
+        .iter()
+        .flat_map(|it| it["targets"].as_array().unwrap());
+    let expressions: Vec<&str> = targets.map(|it| it["expr"].as_str().unwrap()).collect();
+    assert!(expressions.len() >= 8);
+    for text in [manual.as_str(), &rules].into_iter().chain(expressions) {
+        let names = names_in(text);
+        assert!(!names.is_empty(), "{text}");
+        for name in names {
+            assert!(exists(name), "{name}");
+        }
+    }
+    for metric in metrics::ALL {
+        assert!(
+            manual.contains(&format!("| `{}", metric.name)),
+            "{}",
+            metric.name
+        );
+    }
+}
+
+#[test]
+fn hostile_readers_of_metrics_do_not_disturb_others() {
+    let (mut coordinator, address) = coordinator(&[]);
+    // Half-open connections up to the limit of a host, and beyond.
+    let idle: Vec<TcpStream> = (0..200)
+        .map(|_| TcpStream::connect(&address).unwrap())
+        .collect();
+    let job = ranks(&coordinator, "beside", true);
+    let report = coordinator.until("beside", |it| it.verdict == Verdict::Hang);
+    assert_eq!(report.findings[0].code, "DD103");
+    drop(idle);
+    // The server notices that they are closed.
+    eventually("the metrics are read again", || {
+        get(&address, "/metrics").contains("verdict=\"hang\"} 1")
+    });
+    drop(job);
+
+    for (request, status) in [
+        ("POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "405"),
+        ("GET /other HTTP/1.1\r\nHost: a\r\n\r\n", "404"),
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "404"),
+        ("nonsense\r\n\r\n", "400"),
+    ] {
+        let answer = exchange(&address, request.as_bytes());
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{request}: {answer}"
+        );
+    }
+    let endless = format!(
+        "GET /metrics HTTP/1.1\r\nA: {}\r\n\r\n",
+        "a".repeat(1 << 20)
+    );
+    let answer = exchange(&address, endless.as_bytes());
+    assert!(!answer.contains("ddp_doctor_build_info"), "{answer}");
+    page(&address);
+    assert_eq!(coordinator.end(), Some(0));
+}
+
+#[test]
+fn address_in_use_ends_a_coordinator_and_not_a_run() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let scratch = tempfile::tempdir().unwrap();
+    let mut command = program(scratch.path());
+    command.args([
+        "coordinator",
+        "--listen",
+        "127.0.0.1:0",
+        "--metrics",
+        &address,
+    ]);
+    let finished = run_to_end(command);
+    assert_eq!(finished.status, Some(3), "{finished}");
+    let message = format!("ddp-doctor: no metrics at {address}: ");
+    assert!(finished.stderr.contains(&message), "{finished}");
+
+    let mut command = program(scratch.path());
+    command.args(["run", "--metrics", &address, "--", "echo", "done"]);
+    let finished = run_to_end(command);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    assert_eq!(finished.stdout, "done\n");
+    assert!(finished.stderr.contains(&message), "{finished}");
+}
+
+/// Prints the metrics at an address once they are about a job.
+const READER: &str = "
+import sys, time, urllib.request
+while True:
+    try:
+        page = urllib.request.urlopen('http://' + sys.argv[1] + '/metrics').read().decode()
+        if 'ddp_doctor_job_running' in page:
+            break
+    except OSError:
+        pass
+    time.sleep(0.05)
+print(page)
+";
+
+#[test]
+fn run_serves_the_metrics_of_its_job() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let scratch = tempfile::tempdir().unwrap();
+    let mut command = program(scratch.path());
+    command
+        .args(["run", "--job", "own", "--metrics", &address, "--"])
+        .args(["python3", "-c", READER, &address]);
+    let finished = run_to_end(command);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    let line = "ddp_doctor_job_running{training_job=\"own\"} 1\n";
+    assert!(finished.stdout.contains(line), "{finished}");
+    let notice = format!("metrics at http://{address}/metrics");
+    assert!(finished.stderr.contains(&notice), "{finished}");
+}
+
+/// A receiver of messages: answers each with the next of these statuses, and the last one for ever.
+struct Hook {
+    url: String,
+    messages: Receiver<Value>,
+}
+
+impl Hook {
+    fn start(statuses: &'static [u16]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/path?key=secret", listener.local_addr().unwrap());
+        let (sender, messages) = channel();
+        std::thread::spawn(move || {
+            let last = statuses.last().copied().unwrap();
+            let mut statuses = statuses.iter().copied();
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let status = statuses.next().unwrap_or(last);
+                let message = message(&mut stream);
+                write!(
+                    stream,
+                    "HTTP/1.1 {status} Status\r\nContent-Length: 0\r\n\r\n"
+                )
+                .ok();
+                if status == 200 && sender.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { url, messages }
+    }
+
+    #[track_caller]
+    fn next(&self) -> Value {
+        self.messages.recv_timeout(ANSWER).unwrap()
+    }
+}
+
+/// Reads a POST request of JSON.
+fn message(stream: &mut TcpStream) -> Value {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    assert_eq!(line, "POST /path?key=secret HTTP/1.1\r\n");
+    let mut length = 0;
+    loop {
+        line.clear();
+        reader.read_line(&mut line).unwrap();
+        let header = line.trim_end().to_ascii_lowercase();
+        match header.split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().unwrap(),
+            Some(("content-type", value)) => assert_eq!(value, "application/json"),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    serde_json::from_slice(&body).unwrap()
+}
+
+/// Runs two ranks under `run`, which kills them if they hang.
+fn run(options: &[&str], arguments: &str) -> Finished {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut command = program(scratch.path());
+    let script = format!(
+        "RANK=0 {0} {arguments} & RANK=1 {0} {arguments}; wait",
+        sum()
+    );
+    command
+        .env("WORLD_SIZE", "2")
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", free_port().to_string())
+        .args([
+            "run",
+            "--job",
+            "posted",
+            "--on-hang",
+            "kill",
+            "--kill-after",
+            "1",
+        ])
+        .args(options)
+        .args(["--", "sh", "-c", &script]);
+    run_to_end(command)
+}
+
+#[test]
+fn webhook_gets_the_finding_and_the_end_of_the_hang() {
+    let receiver = Hook::start(&[500, 200]);
+    let finished = run(&["--webhook", &receiver.url], "100 20");
+    assert_eq!(finished.status, Some(75), "{finished}");
+    let first = receiver.next();
+    assert_eq!(first["schema"], "ddp-doctor/webhook");
+    assert_eq!(first["event"], "finding");
+    assert_eq!(
+        (&first["job"], &first["verdict"]),
+        (&"posted".into(), &"hang".into())
+    );
+    let finding = &first["finding"];
+    assert_eq!(finding["code"], "DD103");
+    assert!(
+        finding["where"]["file"]
+            .as_str()
+            .unwrap()
+            .ends_with("sum.c")
+    );
+    let text = first["text"].as_str().unwrap();
+    assert!(text.starts_with("posted: DD103 op-mismatch: "), "{text}");
+    let last = receiver.next();
+    assert_eq!(last["event"], "hang-ended", "{last}");
+    assert_eq!(
+        (&last["job"], &last["job_ended"]),
+        (&"posted".into(), &true.into())
+    );
+    assert!(receiver.messages.try_recv().is_err());
+    // It was told that the first attempt failed, without the secret.
+    assert!(
+        finished.stderr.contains("does not accept messages"),
+        "{finished}"
+    );
+    assert!(!finished.stderr.contains("secret"), "{finished}");
+}
+
+#[test]
+fn healthy_job_posts_nothing() {
+    let receiver = Hook::start(&[200]);
+    let finished = run(&["--webhook", &receiver.url], "100");
+    assert_eq!(finished.status, Some(0), "{finished}");
+    assert!(receiver.messages.try_recv().is_err());
+}
+
+#[test]
+fn webhook_that_never_answers_does_not_delay_the_diagnosis() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    let finished = run(&["--webhook", &url], "100 20");
+    assert_eq!(finished.status, Some(75), "{finished}");
+    assert!(finished.stderr.contains("error[DD103]"), "{finished}");
+}
+
+#[test]
+fn heartbeat_counts_the_jobs() {
+    let receiver = Hook::start(&[200]);
+    let (coordinator, address) =
+        coordinator(&["--webhook", &receiver.url, "--webhook-heartbeat", "1"]);
+    let first = receiver.next();
+    assert_eq!(
+        (&first["event"], &first["running"]),
+        (&"heartbeat".into(), &0.into())
+    );
+    let _ranks = ranks(&coordinator, "beats", true);
+    eventually("a heartbeat counts the hang", || {
+        let message = receiver.next();
+        message["event"] == "heartbeat" && message["hanging"] == 1 && message["running"] == 1
+    });
+    let text = page(&address);
+    assert!(
+        !text.contains("ddp_doctor_webhook_messages_total{result=\"sent\"} 0"),
+        "{text}"
+    );
+    assert!(
+        text.contains("ddp_doctor_webhook_messages_total{result=\"dropped\"} 0"),
+        "{text}"
+    );
+}
+
+/// Answers one request over TLS with the certificate in the directory, and prints it.
+const TLS_SERVER: &str = "
+import http.server, ssl, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        print(self.rfile.read(int(self.headers['Content-Length'])).decode(), flush=True)
+        self.send_response(204)
+        self.end_headers()
+server = http.server.HTTPServer(('127.0.0.1', 0), Handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('certificate', 'key')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+";
+
+/// A directory with a certificate for `localhost`.
+fn certificate() -> Option<TempDir> {
+    let dir = tempfile::tempdir().unwrap();
+    let made = Command::new("openssl")
+        .args([
+            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
+        ])
+        .args([
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+        ])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .args(["-keyout", "key", "-out", "certificate"])
+        .current_dir(dir.path())
+        .stderr(Stdio::null())
+        .status();
+    if made.is_ok_and(|it| it.success()) {
+        return Some(dir);
+    }
+    println!("skipped: openssl is not installed");
+    None
+}
+
+#[test]
+fn webhook_is_reached_by_tls_if_its_certificate_is_trusted() {
+    let (Some(served), Some(other)) = (certificate(), certificate()) else {
+        return;
+    };
+    let mut server = Command::new("python3")
+        .args(["-c", TLS_SERVER])
+        .current_dir(served.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let _server = Killed(vec![server]);
+    let url = format!("https://localhost:{}/", lines.next().unwrap().unwrap());
+    let start = |trusted: PathBuf| {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = program(scratch.path());
+        command
+            .env("SSL_CERT_FILE", trusted.join("certificate"))
+            .args(["run", "--webhook", &url, "--webhook-heartbeat", "1"])
+            .args(["--", "sleep", "3"]);
+        run_to_end(command)
+    };
+    let refused = start(other.path().to_owned());
+    assert!(
+        refused.stderr.contains("does not accept messages"),
+        "{refused}"
+    );
+    let accepted = start(served.path().to_owned());
+    assert!(!accepted.stderr.contains("does not accept"), "{accepted}");
+    let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(first["event"], "heartbeat");
+    let untrusted = start("/nowhere".into());
+    assert_eq!(untrusted.status, Some(0), "{untrusted}");
+    assert!(
+        untrusted.stderr.contains("no messages to the webhook: "),
+        "{untrusted}"
+    );
+}
