@@ -211,3 +211,70 @@ const STATES: [RankState; 6] = [
 fn seconds(at: Timestamp) -> f64 {
     (at.0 / 1_000_000) as f64 / 1000.0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing::report;
+
+    fn job(id: &str, is_current: bool) -> JobState {
+        JobState {
+            id: id.into(),
+            summary: Some(Summary::of(&report())),
+            nodes: 2,
+            is_running: true,
+            is_current,
+        }
+    }
+
+    fn page_of(jobs: Vec<JobState>) -> String {
+        let state = State {
+            jobs,
+            jobs_started: 3,
+        };
+        page(&state, Timestamp(1_500_000_000), None)
+    }
+
+    #[test]
+    fn of_jobs_with_one_label_the_newest_is_shown() {
+        let text = page_of(vec![job("a/b", false), job("a:b", true), job("c", true)]);
+        let current: Vec<&str> = text
+            .lines()
+            .filter(|it| it.starts_with("ddp_doctor_job_current{"))
+            .collect();
+        let expected = [
+            "ddp_doctor_job_current{training_job=\"a_b\"} 0",
+            "ddp_doctor_job_current{training_job=\"c\"} 1",
+        ];
+        assert_eq!(current, expected);
+        assert!(
+            text.contains("ddp_doctor_start_time_seconds 1.5\n"),
+            "{text}"
+        );
+        let mut samples: Vec<&str> = text.lines().filter(|it| !it.starts_with('#')).collect();
+        let count = samples.len();
+        samples.sort_unstable();
+        samples.dedup_by_key(|it| it.split(' ').next());
+        assert_eq!(samples.len(), count, "{text}");
+    }
+
+    #[test]
+    fn series_of_a_job_are_bounded() {
+        let series = |jobs| {
+            page_of(jobs)
+                .lines()
+                .filter(|it| !it.starts_with('#'))
+                .count()
+        };
+        let (one, two) = (
+            series(vec![job("a", true)]),
+            series(vec![job("a", true), job("b", true)]),
+        );
+        assert!(two - one < 40, "{}", two - one);
+        let silent = JobState {
+            summary: None,
+            ..job("a", false)
+        };
+        assert_eq!(series(vec![silent]) - series(Vec::new()), 3);
+    }
+}

@@ -14,6 +14,7 @@ use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::events::Event;
@@ -353,14 +354,10 @@ impl Client {
                 concat!("ddp-doctor/", env!("CARGO_PKG_VERSION")),
             )
             .body(Full::new(body))?;
-        let response = sender.send_request(request);
-        tokio::select! {
-            response = response => Ok(response?.status()),
-            ended = connection => match ended {
-                Ok(()) => Err(anyhow::anyhow!("the connection was closed")),
-                Err(error) => Err(error.into()),
-            },
-        }
+        // Carries the request and the answer, and is aborted when this function returns.
+        let mut connections = JoinSet::new();
+        connections.spawn(connection);
+        Ok(sender.send_request(request).await?.status())
     }
 }
 
