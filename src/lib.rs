@@ -3,7 +3,7 @@
 //! [`cli`] parses arguments and runs a command. [`node`] starts a job and reads the black boxes of
 //! its ranks. [`coordinator`] receives the evidence of the nodes by [`transport`] and passes it,
 //! through [`evidence::decode`], to the engine in [`diagnosis`]. [`report`] formats the diagnosis as
-//! text and files. [`ingest`] reads the files of other programs, [`postmortem`] analyzes the evidence
+//! text and files, and [`monitoring`] shows it to Prometheus and a webhook. [`ingest`] reads the files of other programs, [`postmortem`] analyzes the evidence
 //! of a job after its end, and [`demo`] contains jobs with a planted fault for a first trial.
 
 pub mod cli;
@@ -12,6 +12,7 @@ pub mod demo;
 pub mod evidence;
 pub mod files;
 pub mod ingest;
+pub mod monitoring;
 pub mod node;
 pub mod postmortem;
 pub mod report;

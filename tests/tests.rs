@@ -9,7 +9,9 @@
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
 //! * `logs`: `analyze` on plain logs and stacks as text.
 //! * `lost_coordinator`: the diagnosis continues when the coordinator is lost.
+//! * `monitoring`: metrics, scraped by Prometheus, and messages to a webhook.
 //! * `nccl`: programs that call NCCL directly, against doubles of NCCL and of the CUDA driver.
+//! * `operations`: jobs under Slurm and Ray by the recipes of the documentation, and Kubernetes manifests.
 //! * `oracle`: random programs whose true faults are known independently of the engine.
 //! * `packaging`: `pip install agent/python` in a fresh environment.
 //! * `pages`: `analyze --format html`, `perfetto` and `csv`; the page in a browser.
@@ -45,7 +47,9 @@ mod launchers;
 mod linking;
 mod logs;
 mod lost_coordinator;
+mod monitoring;
 mod nccl;
+mod operations;
 mod oracle;
 mod packaging;
 mod pages;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -15,8 +15,12 @@ use ddp_doctor_proto::report::{Job, Verdict};
 use ddp_doctor_proto::v1;
 use tokio::sync::{mpsc, oneshot};
 
+use super::monitoring::{Monitoring, address};
 use super::{Global, stderr_is_terminal};
 use crate::coordinator::{Begun, Hub, Listeners, serve};
+use crate::monitoring::Options;
+use crate::monitoring::webhook::Notifier;
+use crate::node::UserLog;
 use crate::node::follow::{boxes, names, orphans};
 use crate::node::launch::job;
 use crate::node::sys;
@@ -56,14 +60,8 @@ pub(super) struct Coordinator {
     /// Diagnose the ranks that outlive the killed `run` with this run directory
     #[arg(long, value_name = "RUN_DIR", env = "DDP_DOCTOR_ATTACH")]
     attach: Option<PathBuf>,
-}
-
-/// Resolves `HOST:PORT`, preferably to an IPv4 address.
-fn address(text: &str) -> io::Result<SocketAddr> {
-    let addresses: Vec<SocketAddr> = text.to_socket_addrs()?.collect();
-    let ipv4 = addresses.iter().find(|it| it.is_ipv4());
-    let found = ipv4.or(addresses.first()).copied();
-    found.ok_or_else(|| io::ErrorKind::NotFound.into())
+    #[command(flatten)]
+    monitoring: Monitoring,
 }
 
 /// Follows the ranks that outlive the `run` with this run directory.
@@ -137,6 +135,14 @@ impl Coordinator {
         let (begin, begun) = mpsc::channel(NEW_JOBS);
         let (stop_serving, stopped_serving) = oneshot::channel::<()>();
         let hub = Arc::new(Hub::announcing(begin));
+        let log = log(global.quiet < 2);
+        let (monitoring, errors) = {
+            let _entered = runtime.enter();
+            Options::from(self.monitoring).start(&hub, &log)
+        };
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error.into());
+        }
         runtime.spawn(socket::sweep());
         let serving = runtime.spawn(serve(listeners, job::access(), hub, async {
             stopped_serving.await.ok();
@@ -149,6 +155,7 @@ impl Coordinator {
             report_dir: self.report_dir,
             verbosity: global.verbosity(),
             style: global.style(stderr_is_terminal()),
+            notifier: monitoring.notifier(),
             threads: Vec::new(),
         };
         runtime.block_on(async {
@@ -163,7 +170,8 @@ impl Coordinator {
                 }
             }
         })?;
-        // A thread that shows a job ends when its updates end.
+        // A thread that shows a job ends when its updates end, and then sends the last messages.
+        runtime.block_on(monitoring.end());
         runtime.shutdown_timeout(MAX_SHUTDOWN);
         drop(socket);
         screens.end();
@@ -171,11 +179,22 @@ impl Coordinator {
     }
 }
 
+/// Prints lines that are about no job.
+fn log(prints: bool) -> UserLog {
+    UserLog::new(move |line| {
+        if prints {
+            // An error cannot be reported if the terminal rejects output.
+            drop(writeln!(io::stderr(), "ddp-doctor: {line}"));
+        }
+    })
+}
+
 /// Output about the jobs, from one thread per job, because a terminal or a disk may be slow.
 struct Screens {
     report_dir: Option<PathBuf>,
     verbosity: Verbosity,
     style: Style,
+    notifier: Option<Notifier>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -207,6 +226,9 @@ impl Screens {
         let out = Box::new(Labelled(name));
         let files = file.clone().into_iter().collect();
         let mut live = Live::new(out, self.style, self.verbosity, about, files);
+        if let Some(notifier) = &self.notifier {
+            live.notify(notifier.clone());
+        }
         live.announce("the job begins");
         let (sender, updates) = channel();
         tokio::spawn(forward(job, sender));
@@ -297,20 +319,5 @@ impl Write for Labelled {
 
     fn flush(&mut self) -> io::Result<()> {
         io::stderr().flush()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn host_names_are_resolved() {
-        assert_eq!(
-            address("localhost:7077").unwrap(),
-            ([127, 0, 0, 1], 7077).into()
-        );
-        assert_eq!(address("[::1]:7077").unwrap().to_string(), "[::1]:7077");
-        assert!(address("localhost").is_err());
     }
 }

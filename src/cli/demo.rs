@@ -67,6 +67,7 @@ impl ShowDemo {
             stall_after: Some(STALL_AFTER),
             time_scale: TimeScale::default(),
             stacks: When::default(),
+            monitoring: Default::default(),
             nccl: job::Nccl::Never,
             verbosity: global.verbosity(),
             style: global.style(io::stdout().is_terminal()),

@@ -19,6 +19,7 @@ mod demo;
 mod dump;
 mod explain;
 mod fail_on;
+mod monitoring;
 mod reporter;
 mod run;
 mod status;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::monitoring::Monitoring;
 use super::{Global, stderr_is_terminal};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
@@ -89,6 +90,8 @@ pub(super) struct Run {
         env = "DDP_DOCTOR_NCCL"
     )]
     nccl: Nccl,
+    #[command(flatten)]
+    monitoring: Monitoring,
     /// The command to run, or the script for --nproc-per-node
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
@@ -186,6 +189,7 @@ impl Run {
             time_scale: self.time_scale,
             stacks: self.stacks.into(),
             nccl: self.nccl.into(),
+            monitoring: self.monitoring.into(),
             verbosity: global.verbosity(),
             style: global.style(stderr_is_terminal()),
             out: Box::new(io::stderr()),

@@ -180,7 +180,7 @@ async fn authenticate(
 
 /// The other side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Peer {
+pub(crate) enum Peer {
     /// A process of this machine, by its pid.
     Process(i32),
     /// Another machine.
@@ -189,7 +189,7 @@ enum Peer {
 
 /// Open connections.
 #[derive(Debug, Default)]
-struct Open {
+pub(crate) struct Open {
     /// Their number by peer.
     counts: Mutex<HashMap<Peer, usize>>,
     /// Bytes of their unfinished messages.
@@ -197,7 +197,13 @@ struct Open {
 }
 
 impl Open {
-    fn take(open: &Arc<Self>, peer: Peer, per_peer: usize, limit: usize) -> Option<Slot> {
+    /// Takes a slot for a connection; `None`: a limit is reached.
+    pub(crate) fn take(
+        open: &Arc<Self>,
+        peer: Peer,
+        per_peer: usize,
+        limit: usize,
+    ) -> Option<Slot> {
         let mut counts = open.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let total: usize = counts.values().sum();
         let count = counts.entry(peer).or_default();
@@ -215,7 +221,7 @@ impl Open {
 
 /// One open connection in the count.
 #[derive(Debug)]
-struct Slot {
+pub(crate) struct Slot {
     open: Arc<Open>,
     peer: Peer,
 }

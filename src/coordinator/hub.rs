@@ -14,6 +14,8 @@ use tokio_stream::{Stream, StreamExt};
 use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
 use crate::evidence::decode::Memory;
+use crate::monitoring::metrics::{JobState, State};
+use crate::monitoring::summary::Summary;
 
 /// Maximum number of jobs, including ended ones that are kept.
 const MAX_JOBS: usize = 256;
@@ -36,6 +38,8 @@ const MAX_VIEWERS: usize = 64;
 const MAX_DUMPS: usize = 8;
 /// Time limit for the first report on a new stream.
 const FIRST_REPORT: Duration = Duration::from_secs(10);
+/// Time limit for the numbers of all sessions.
+const MAX_SUMMARY: Duration = Duration::from_secs(1);
 /// Maximum length of a job id, in bytes.
 const MAX_JOB_ID: usize = 128;
 
@@ -291,6 +295,47 @@ impl Hub {
         let asked = inputs.queue.send(Input::Dump { answer }).await;
         asked.map_err(|_gone| AttachError::Ended)?;
         answered.await.map_err(|_gone| AttachError::Ended)
+    }
+
+    /// The current state of all jobs, newest first. Waits up to a second for sessions that are busy, and
+    /// uses their last published state after that.
+    pub async fn state(&self) -> State {
+        let mut waiting = Vec::new();
+        let jobs_started = {
+            let mut jobs = self.jobs();
+            jobs.remove_expired();
+            for job in jobs.by_number.values().rev() {
+                let (answer, answered) = oneshot::channel();
+                let is_running = !job.has_ended();
+                let inputs = job.inputs.as_ref().filter(|_| is_running);
+                // A full queue drops `answer`, so that nothing is waited for.
+                drop(inputs.map(|it| it.try_send(Input::Summarize { answer })));
+                let nodes = job.nodes.iter().filter(|node| node.attached > 0).count();
+                let state = JobState {
+                    id: job.id.clone(),
+                    summary: None,
+                    nodes: nodes as u64,
+                    is_running,
+                    is_current: !is_running,
+                };
+                waiting.push((state, job.published.clone(), answered));
+            }
+            jobs.count
+        };
+        let until = tokio::time::Instant::now() + MAX_SUMMARY;
+        let mut jobs = Vec::with_capacity(waiting.len());
+        for (mut state, published, answered) in waiting {
+            let answer = tokio::time::timeout_at(until, answered).await;
+            state.summary = match answer {
+                Ok(Ok(summary)) => {
+                    state.is_current = true;
+                    Some(summary)
+                }
+                _ => published.borrow().report.as_ref().map(Summary::of),
+            };
+            jobs.push(state);
+        }
+        State { jobs, jobs_started }
     }
 
     /// Returns the session of the job, created if necessary, and a number for the new stream.

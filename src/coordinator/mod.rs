@@ -26,6 +26,7 @@ mod session;
 pub mod updates;
 
 pub use connections::{Access, Listeners};
+pub(crate) use connections::{Open, Peer};
 pub use hub::{AttachError, Begun, Hub};
 pub use updates::Updates;
 

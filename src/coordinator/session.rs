@@ -17,6 +17,7 @@ use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Engine, Event};
 use crate::evidence::decode::{self, Decoder, Memory};
 use crate::evidence::settings;
+use crate::monitoring::summary::Summary;
 use crate::report::viewer::Detail;
 
 /// Maximum number of reports processed before the engine draws conclusions: bounds their delay.
@@ -63,6 +64,8 @@ pub(super) enum Input {
     Dump {
         answer: oneshot::Sender<Vec<v1::DumpPart>>,
     },
+    /// The current numbers are requested.
+    Summarize { answer: oneshot::Sender<Summary> },
 }
 
 /// Latest published state of a job.
@@ -221,6 +224,10 @@ impl Session {
                 }
             }
             Input::Dump { answer } => self.begin_dump(answer),
+            Input::Summarize { answer } => {
+                // Fails if the requester is gone.
+                drop(answer.send(Summary::of(&self.engine.report())));
+            }
         }
     }
 

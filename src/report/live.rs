@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::catalogue::is_gap;
-use ddp_doctor_proto::report::{Finding, Job, Report, Role, Severity};
+use ddp_doctor_proto::report::{Finding, Job, Report, Role, Severity, Verdict};
 use ddp_doctor_proto::v1;
 
 use super::json::{self, Assembler};
 use super::text::{self, Style};
+use crate::monitoring::events::{Event, Tracker};
+use crate::monitoring::webhook::Notifier;
 
 /// How long a finding must be unchanged before it is printed: many are refined a moment later.
 const PRINT_DELAY: Duration = Duration::from_millis(150);
@@ -44,6 +46,10 @@ pub struct Live {
     settling: Option<(Instant, Instant)>,
     /// The job has ended: the findings are final.
     is_over: bool,
+    /// Receives new findings, too.
+    webhook: Option<(Tracker, Notifier)>,
+    /// Whether the diagnosis reported the end of the job.
+    has_ended: bool,
 }
 
 /// A file with the last report.
@@ -73,7 +79,15 @@ impl Live {
             printed_at: None,
             settling: None,
             is_over: false,
+            webhook: None,
+            has_ended: false,
         }
+    }
+
+    /// Also sends new findings, and the end of a hang, to a webhook.
+    pub fn notify(&mut self, notifier: Notifier) {
+        let job = self.assembler.report().job.id;
+        self.webhook = Some((Tracker::new(&job), notifier));
     }
 
     /// Prints a line about an event or an error, except with `quiet` 2.
@@ -93,6 +107,7 @@ impl Live {
     /// Applies an update.
     pub fn apply(&mut self, update: v1::Update, now: Instant) {
         let ended = update.ended;
+        self.has_ended |= ended;
         let outline = |it: &Assembler| (it.verdict(), it.ranks_reporting());
         let before = outline(&self.assembler);
         let changed = self.assembler.apply(update);
@@ -125,6 +140,7 @@ impl Live {
     /// Prints new findings, those with other root cause ranks or another effect, and withdrawals.
     pub fn print(&mut self) {
         self.settling = None;
+        self.send(Tracker::observe);
         let current = self.printable();
         let mut before = std::mem::take(&mut self.printed);
         for finding in &current {
@@ -156,6 +172,9 @@ impl Live {
             self.printed.retain(|said| !has_grown(said));
         }
         self.print();
+        if self.has_ended {
+            self.send(Tracker::finish);
+        }
         let leads = |f: &&Finding| f.role == Role::Initiating && f.severity >= Severity::Error;
         let again: Vec<Finding> = self.printed.iter().filter(leads).cloned().collect();
         if buried && !again.is_empty() {
@@ -164,6 +183,15 @@ impl Live {
         }
         self.write_files();
         self.assembler.report()
+    }
+
+    /// Sends the messages that follow from the current findings.
+    fn send(&mut self, compare: fn(&mut Tracker, Verdict, &[Finding]) -> Vec<Event>) {
+        if let Some((tracker, notifier)) = &mut self.webhook {
+            let (verdict, findings) = (self.assembler.verdict(), self.assembler.findings());
+            let events = compare(tracker, verdict, findings);
+            events.into_iter().for_each(|event| notifier.send(event));
+        }
     }
 
     fn printable(&self) -> Vec<Finding> {
@@ -283,8 +311,6 @@ fn has_changed(printed: &Finding, finding: &Finding) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
-
-    use ddp_doctor_proto::report::Verdict;
 
     use super::*;
 

@@ -99,7 +99,7 @@ pub(super) fn ranks() -> Vec<Rank> {
     ]
 }
 
-pub(super) fn report() -> Report {
+pub(crate) fn report() -> Report {
     Report {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION.into(),

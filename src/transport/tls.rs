@@ -142,7 +142,11 @@ fn cause(error: &io::Error) -> Option<&Error> {
 }
 
 /// Connects to the first address of a host that accepts.
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+///
+/// # Errors
+///
+/// If the name does not resolve, or nothing listens there.
+pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses = tokio::net::lookup_host((host, port)).await?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
     for address in addresses {

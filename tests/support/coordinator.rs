@@ -10,7 +10,7 @@ use ddp_doctor::transport::{Address, Credentials};
 use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
-use super::process::{memory_mib, program};
+use super::process::{eventually, memory_mib, program};
 
 /// Time limit for an expected event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,7 +32,18 @@ impl Coordinator {
     pub(crate) fn start_at(address: &str) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let command = program(scratch.path());
-        Self::spawn(scratch, command, address)
+        Self::spawn(scratch, command, address, &[])
+    }
+
+    /// Starts one on a free port with further options, and waits until it has printed a line.
+    pub(crate) fn start_with(options: &[&str]) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let command = program(scratch.path());
+        let coordinator = Self::spawn(scratch, command, "127.0.0.1:0", options);
+        eventually("it has printed a line", || {
+            coordinator.stderr().contains('\n')
+        });
+        coordinator
     }
 
     /// Starts one for peers with a token, on a free port of all addresses.
@@ -40,7 +51,7 @@ impl Coordinator {
         let scratch = tempfile::tempdir().unwrap();
         let mut command = program(scratch.path());
         command.env("DDP_DOCTOR_TOKEN", token);
-        Self::spawn(scratch, command, "0.0.0.0:0")
+        Self::spawn(scratch, command, "0.0.0.0:0", &[])
     }
 
     /// Starts one on a free port with a limit on its file descriptors.
@@ -54,10 +65,10 @@ impl Coordinator {
         let script = format!("ulimit -n {count}; exec \"$0\" \"$@\"");
         limited.args(["-c", &script]).arg(program.get_program());
         limited.current_dir(scratch.path());
-        Self::spawn(scratch, limited, "127.0.0.1:0")
+        Self::spawn(scratch, limited, "127.0.0.1:0", &[])
     }
 
-    fn spawn(scratch: TempDir, mut command: Command, address: &str) -> Self {
+    fn spawn(scratch: TempDir, mut command: Command, address: &str, options: &[&str]) -> Self {
         command
             .args([
                 "coordinator",
@@ -66,6 +77,7 @@ impl Coordinator {
                 "--report-dir",
                 "reports",
             ])
+            .args(options)
             .stdout(Stdio::piped())
             .stderr(fs::File::create(scratch.path().join("stderr")).unwrap());
         let mut child = command.spawn().unwrap();

@@ -24,6 +24,7 @@ use tokio::sync::{oneshot, watch};
 use crate::coordinator::{Access, Listeners, serve};
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
+use crate::monitoring::{self, Monitoring};
 use crate::node::UserLog;
 use crate::node::follow::boxes::{BoxDir, NCCL_FOLDER};
 use crate::node::follow::names;
@@ -81,6 +82,8 @@ pub struct Options {
     pub stacks: When,
     /// How NCCL calls are traced.
     pub nccl: Nccl,
+    /// Metrics and webhook of a coordinator in this process.
+    pub monitoring: monitoring::Options,
     /// Amount of output.
     pub verbosity: Verbosity,
     /// Style of terminal output.
@@ -235,6 +238,7 @@ pub fn run(options: Options) -> Outcome {
         run_dir: run_dir.as_deref(),
         activation: environment.as_ref().and_then(Environment::activation),
         coordinator: chosen.coordinator,
+        monitoring: options.monitoring,
         listening: chosen.listening,
         live,
         kill: options.kill,
@@ -333,6 +337,7 @@ struct MonitorParts<'a> {
     run_dir: Option<&'a Path>,
     activation: Option<PathBuf>,
     coordinator: Coordinator,
+    monitoring: monitoring::Options,
     listening: Option<(Option<Socket>, Listeners)>,
     live: Live,
     kill: Option<KillAfter>,
@@ -352,6 +357,7 @@ struct Monitor {
     screen: Sender<Message>,
     showing: Option<JoinHandle<screen::Shown>>,
     stop_serving: oneshot::Sender<()>,
+    monitoring: Monitoring,
 }
 
 impl Monitor {
@@ -381,9 +387,6 @@ impl Monitor {
         drop(spawn("ddp-signals", &log, move || {
             forward_signals(child.as_ref(), &commander);
         }));
-        let it = Screen::new(parts.live, parts.child, parts.kill, follower.clone());
-        let showing = spawn("ddp-screen", &log, move || it.run(&messages));
-
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder
             .worker_threads(1)
@@ -393,6 +396,18 @@ impl Monitor {
         let runtime = runtime
             .map_err(|error| log.print(&format!("no diagnosis: cannot start a runtime: {error}")))
             .ok();
+        let monitoring = runtime.as_ref().map(|runtime| {
+            let _entered = runtime.enter();
+            monitor(parts.monitoring, &parts.coordinator, &log)
+        });
+        let monitoring = monitoring.unwrap_or_default();
+        let mut live = parts.live;
+        if let Some(notifier) = monitoring.notifier() {
+            live.notify(notifier);
+        }
+        let it = Screen::new(live, parts.child, parts.kill, follower.clone());
+        let showing = spawn("ddp-screen", &log, move || it.run(&messages));
+
         let (stop_serving, stop) = oneshot::channel();
         let (ending, has_ended) = watch::channel(false);
         let mut diagnosis = None;
@@ -433,6 +448,7 @@ impl Monitor {
             screen,
             showing,
             stop_serving,
+            monitoring,
         }
     }
 
@@ -464,9 +480,29 @@ impl Monitor {
             .unwrap_or_default();
         self.stop_serving.send(()).ok();
         if let Some(runtime) = self.runtime {
+            runtime.block_on(self.monitoring.end());
             runtime.shutdown_timeout(VIEWER_SHUTDOWN);
         }
         shown
+    }
+}
+
+/// Starts metrics and webhook of the coordinator, if it is in this process.
+fn monitor(options: monitoring::Options, coordinator: &Coordinator, log: &UserLog) -> Monitoring {
+    match coordinator {
+        Coordinator::Here(hub) => {
+            let (monitoring, errors) = options.start(hub, log);
+            errors.iter().for_each(|it| log.print(&it.to_string()));
+            monitoring
+        }
+        Coordinator::There(address) => {
+            if !options.is_empty() {
+                log.print(&format!(
+                    "--metrics and --webhook have no effect here: the coordinator is at {address}"
+                ));
+            }
+            Monitoring::default()
+        }
     }
 }
 

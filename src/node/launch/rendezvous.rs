@@ -5,7 +5,7 @@
 //! nodes meet hosts the coordinator.
 
 use std::ffi::OsString;
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
@@ -113,7 +113,8 @@ impl Rendezvous {
         if self.rank == Some(0) || loopback(&self.host).is_some() {
             return true;
         }
-        if self.host.eq_ignore_ascii_case(&sys::host_name()) {
+        // In Kubernetes, a pod starts before the name of its service resolves.
+        if is_name_of(&self.host, &sys::host_name()) {
             return true;
         }
         let host = self.host.clone();
@@ -124,6 +125,14 @@ impl Rendezvous {
         };
         sys::within(RESOLUTION, is_own).unwrap_or(false)
     }
+}
+
+/// Whether a name is that of a machine, alone or with a domain (`train-0.train.default.svc`).
+fn is_name_of(name: &str, machine: &str) -> bool {
+    let (name, machine) = (name.to_ascii_lowercase(), machine.to_ascii_lowercase());
+    let is_address = name.parse::<IpAddr>().is_ok();
+    let rest = name.strip_prefix(&machine).filter(|_| !machine.is_empty());
+    !is_address && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -444,6 +453,22 @@ mod tests {
         assert!(at("192.0.2.1", Some(0)).is_here());
         assert!(!at("192.0.2.1", Some(1)).is_here());
         assert!(!at("no-such-host.invalid", None).is_here());
+    }
+
+    #[test]
+    fn name_with_a_domain_is_that_of_the_machine() {
+        for (name, machine, is_same) in [
+            ("train-0", "train-0", true),
+            ("train-0.train", "train-0", true),
+            ("Train-0.train.default.svc.cluster.local", "train-0", true),
+            ("train-0.train", "train-0.train", true),
+            ("train-01.train", "train-0", false),
+            ("train-0", "train-0.train", false),
+            ("10.0.0.1", "10", false),
+            ("train-0", "", false),
+        ] {
+            assert_eq!(is_name_of(name, machine), is_same, "{name} on {machine}");
+        }
     }
 
     #[test]

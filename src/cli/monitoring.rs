@@ -1,0 +1,84 @@
+//! Options about metrics and the webhook.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::monitoring::Options;
+use crate::monitoring::webhook::Url;
+
+#[derive(Debug, Args)]
+pub(super) struct Monitoring {
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics
+    ///
+    /// Anyone who can reach the address can read them: the names of jobs, verdicts, codes of findings, and
+    /// counts.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_parser = address,
+        env = "DDP_DOCTOR_METRICS"
+    )]
+    metrics: Option<SocketAddr>,
+    /// Post new findings, and the end of a hang, to URL as JSON
+    ///
+    /// Other users of this machine can read the command line: use the variable if the URL is a secret.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "DDP_DOCTOR_WEBHOOK",
+        hide_env_values = true
+    )]
+    webhook: Option<Url>,
+    /// Also post a heartbeat to the webhook at this interval, from 1 s
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = interval,
+        env = "DDP_DOCTOR_WEBHOOK_HEARTBEAT"
+    )]
+    webhook_heartbeat: Option<Duration>,
+}
+
+impl From<Monitoring> for Options {
+    fn from(given: Monitoring) -> Self {
+        Self {
+            metrics: given.metrics,
+            webhook: given.webhook,
+            heartbeat: given.webhook_heartbeat,
+        }
+    }
+}
+
+/// Resolves `HOST:PORT`, preferably to an IPv4 address.
+pub(super) fn address(text: &str) -> io::Result<SocketAddr> {
+    let addresses: Vec<SocketAddr> = text.to_socket_addrs()?.collect();
+    let ipv4 = addresses.iter().find(|it| it.is_ipv4());
+    let found = ipv4.or(addresses.first()).copied();
+    found.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = super::run::seconds(text)?;
+    if interval < Duration::from_secs(1) {
+        return Err("shorter than 1 s".into());
+    }
+    Ok(interval)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names_are_resolved() {
+        assert_eq!(
+            address("localhost:7077").unwrap(),
+            ([127, 0, 0, 1], 7077).into()
+        );
+        assert_eq!(address("[::1]:7077").unwrap().to_string(), "[::1]:7077");
+        assert!(address("localhost").is_err());
+    }
+}

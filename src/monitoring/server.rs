@@ -1,0 +1,132 @@
+//! The endpoint that Prometheus reads: `GET /metrics` over plain HTTP.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener as StdTcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::metrics;
+use super::webhook::Notifier;
+use crate::coordinator::{Hub, Open, Peer};
+
+/// Path of the metrics.
+pub const PATH: &str = "/metrics";
+/// Maximum number of connections, per host and in total.
+const CONNECTIONS: (usize, usize) = (8, 64);
+/// Time limit for a connection, which carries a single request.
+const CONNECTION: Duration = Duration::from_secs(10);
+/// Maximum size of the head of a request, in bytes.
+const MAX_HEAD: usize = 16 << 10;
+/// A page is computed again when it is older than this, so that many readers cost no more than one.
+const MAX_AGE: Duration = Duration::from_secs(1);
+/// Pause before the next `accept` after one failed, for example for lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// What the metrics are computed from.
+#[derive(Debug)]
+pub struct Source {
+    hub: Arc<Hub>,
+    webhook: Option<Notifier>,
+    started: Timestamp,
+    /// The latest page, and when it was computed.
+    latest: Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl Source {
+    /// Metrics of the jobs of a hub, and of a webhook if there is one.
+    #[must_use]
+    pub fn new(hub: Arc<Hub>, webhook: Option<Notifier>) -> Self {
+        Self {
+            hub,
+            webhook,
+            started: Timestamp::now(),
+            latest: Mutex::new(None),
+        }
+    }
+
+    async fn page(&self) -> Bytes {
+        // Held while the page is computed: readers that come meanwhile wait for it.
+        let mut latest = self.latest.lock().await;
+        if let Some((at, page)) = &*latest
+            && at.elapsed() < MAX_AGE
+        {
+            return page.clone();
+        }
+        let state = self.hub.state().await;
+        let counts = self.webhook.as_ref().map(Notifier::counts);
+        let page = Bytes::from(metrics::page(&state, self.started, counts));
+        *latest = Some((Instant::now(), page.clone()));
+        page
+    }
+
+    async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let text = |status, text: &'static str| {
+            (status, "text/plain", Bytes::from_static(text.as_bytes()))
+        };
+        let (status, kind, body) = match (request.method(), request.uri().path()) {
+            (&Method::GET | &Method::HEAD, PATH) => {
+                let kind = "text/plain; version=0.0.4; charset=utf-8";
+                (StatusCode::OK, kind, self.page().await)
+            }
+            (_, PATH) => text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"),
+            _ => text(StatusCode::NOT_FOUND, "the metrics are at /metrics\n"),
+        };
+        let mut response = Response::new(Full::new(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        if status == StatusCode::METHOD_NOT_ALLOWED {
+            headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        response
+    }
+}
+
+/// Serves the metrics until the task is dropped.
+///
+/// # Errors
+///
+/// Fails if the listener cannot be used.
+pub async fn serve(listener: StdTcpListener, source: Arc<Source>) -> io::Result<Infallible> {
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
+    let open = Arc::new(Open::default());
+    loop {
+        let Ok((stream, address)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let peer = Peer::Host(address.ip().to_canonical());
+        let Some(slot) = Open::take(&open, peer, CONNECTIONS.0, CONNECTIONS.1) else {
+            continue;
+        };
+        let source = Arc::clone(&source);
+        tokio::spawn(async move {
+            // A connection that is slow or breaks is closed without a message.
+            drop(timeout(CONNECTION, connection(stream, &source)).await);
+            drop(slot);
+        });
+    }
+}
+
+async fn connection(stream: TcpStream, source: &Source) -> hyper::Result<()> {
+    let answer = async |request| Ok::<_, Infallible>(source.answer(&request).await);
+    http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), service_fn(answer))
+        .await
+}
