@@ -49,7 +49,7 @@ impl Messages {
                 channel[side].push((at, entry.seq));
             }
         }
-        let whole = job.ranks.iter().filter(|(_, dump)| dump.is_whole());
+        let whole = job.ranks.iter().filter(|(_, dump)| dump.is_whole);
         let whole: BTreeSet<u32> = whole.map(|(&rank, _)| rank).collect();
         for ((group, sender, receiver), channel) in channels {
             let both = whole.contains(&sender) && whole.contains(&receiver);
