@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor::postmortem::{self, Analysis};
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Confidence, Timestamp};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -97,7 +97,8 @@ fn log_explains_the_rank_that_is_behind_in_dumps() {
         let analysis = analyze(&dir, &log);
         assert_eq!(found(&analysis), [("DD202".into(), vec![2])], "{zone}");
         let finding = &analysis.reports[0].findings[0];
-        assert!(finding.why.iter().any(|it| it.contains("KeyError")), "{finding:#?}");
+        assert!(finding.summary.contains("KeyError"), "{finding:#?}");
+        assert_eq!(finding.confidence, Confidence::Supported, "the log shows that time passed");
         assert!(finding.certificate.is_none(), "text proves nothing");
         assert!(analysis.remarks.is_empty(), "{:?}", analysis.remarks);
     }
@@ -202,6 +203,6 @@ fn dumps_are_shown_as_one_limited_update() {
     };
     assert!(update.ended);
     assert_eq!(update.findings[0].code, "DD101");
-    assert_eq!(update.findings[0].confidence, "supported");
+    assert_eq!(update.findings[0].confidence, "suspected");
     assert!(update.ranks.iter().any(|it| it.rank == 2), "{:?}", update.ranks);
 }

@@ -51,6 +51,7 @@ impl Job {
         for log in &mut logs {
             log.shift(offset);
         }
+        self.gave_up = Statements::of(&logs).given_up().next().is_some();
         self.logs.extend(logs);
     }
 

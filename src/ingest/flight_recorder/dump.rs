@@ -49,6 +49,8 @@ pub(super) struct Dump {
     pub(super) period: (u64, u64),
     /// The ring was not full: the entries are all calls since the start of the process.
     pub(super) is_whole: bool,
+    /// No calls are left out between those that are recorded.
+    pub(super) is_contiguous: bool,
     /// Names of the threads that made calls.
     pub(super) threads: Vec<Arc<str>>,
     /// Number of kinds of calls.
@@ -216,14 +218,11 @@ impl Dump {
         let times = dump.entries.iter().map(|entry| entry.created);
         let first = times.clone().filter(|&at| at > 0).min();
         dump.period = (first.unwrap_or(0), times.max().unwrap_or(0));
-        dump.is_whole = dump.has_all_calls();
-        Ok(dump)
-    }
-
-    fn has_all_calls(&self) -> bool {
         let follow = |pair: &[Entry]| pair[1].record == pair[0].record.wrapping_add(1);
-        let first = self.entries.first().is_some_and(|entry| entry.record == 0);
-        self.cut.is_none() && self.skipped == 0 && first && self.entries.windows(2).all(follow)
+        dump.is_contiguous = dump.skipped == 0 && dump.entries.windows(2).all(follow);
+        let begins = dump.entries.first().is_some_and(|entry| entry.record == 0);
+        dump.is_whole = dump.is_contiguous && dump.cut.is_none() && begins;
+        Ok(dump)
     }
 
     /// Whether the recorder was not in use: another one may have recorded the calls.

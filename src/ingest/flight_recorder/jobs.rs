@@ -21,6 +21,8 @@ pub struct Job {
     pub(super) unreadable: BTreeMap<u32, String>,
     /// Logs of the same job.
     pub(super) logs: Vec<Log>,
+    /// The logs state that a wait was given up.
+    pub(super) gave_up: bool,
 }
 
 /// A dump whose rank is known.
@@ -239,7 +241,7 @@ fn combine(mut one: Dump, other: Dump) -> Dump {
     one.entries.extend(shifted);
     one.kinds += other.kinds;
     one.count += other.count;
-    one.is_whole = false;
+    (one.is_whole, one.is_contiguous) = (false, false);
     let earliest = [one.period.0, other.period.0].into_iter().filter(|&at| at > 0);
     one.period = (earliest.min().unwrap_or(0), one.period.1.max(other.period.1));
     one.entries.sort_by_key(|entry| entry.created);

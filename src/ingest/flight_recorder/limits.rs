@@ -13,7 +13,7 @@ use crate::diagnosis::verdict_of;
 
 /// The report, without proofs that rest on waits, and without what dumps cannot show.
 pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
-    let lasts = shows_a_hang(play);
+    let lasts = play.job.gave_up || shows_a_hang(play);
     let entries = play
         .job
         .ranks

@@ -35,6 +35,7 @@ mod settled;
 #[cfg(test)]
 mod tests;
 mod units;
+mod waits;
 
 pub use jobs::Job;
 

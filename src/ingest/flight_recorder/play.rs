@@ -13,6 +13,7 @@ use super::groups::Groups;
 use super::jobs::Job;
 use super::messages::Messages;
 use super::units::{Calls, Unit, is_on_host};
+use super::waits::Waits;
 use crate::diagnosis::event::{Call, CallId, Event, OnStream, ProcessId, ThreadId};
 use crate::diagnosis::timing::Timing;
 use crate::diagnosis::{Config, Engine};
@@ -30,6 +31,7 @@ pub(super) struct Play<'a> {
     pub(super) groups: Groups,
     pub(super) calls: BTreeMap<u32, Calls>,
     messages: Messages,
+    waits: Waits,
     /// For each group, the first collective that a rank has not completed, with that rank.
     first_open: Vec<Option<(u32, Unit)>>,
     /// For coalesced groups, the entry that differs between ranks, by group and number.
@@ -48,11 +50,13 @@ impl<'a> Play<'a> {
             .map(|(&rank, dump)| (rank, Calls::of(rank, dump, &groups)))
             .collect();
         let messages = Messages::of(job, &groups, &calls);
+        let waits = Waits::of(job, &groups, &calls, &messages);
         let mut play = Self {
             job,
             groups,
             calls,
             messages,
+            waits,
             first_open: Vec::new(),
             shown: BTreeMap::new(),
             end: 0,
@@ -118,6 +122,7 @@ impl<'a> Play<'a> {
         }
         feed(&mut engine, &mut events, observer);
         self.issue_all(&mut engine, observer);
+        events.extend(self.waits.calls.iter().map(|(&rank, &at)| self.wait(rank, at)));
         for (&rank, dump) in &self.job.ranks {
             self.progress(rank, dump, &mut events);
         }
@@ -279,6 +284,19 @@ impl<'a> Play<'a> {
         issue(process(rank), call, unit.is_complete, is_inside, out);
     }
 
+    /// The wait of a rank for the device of one of its calls.
+    fn wait(&self, rank: u32, at: usize) -> Event {
+        let unit = &self.calls[&rank].units[at];
+        let entry = &self.job.ranks[&rank].entries[unit.entries.start];
+        Event::WaitBegin {
+            process: process(rank),
+            thread: ThreadId(entry.thread),
+            call: Some(CallId(FIRST_RECORDED + at as u64)),
+            place: None,
+            at: Timestamp(entry.created),
+        }
+    }
+
     /// A call, without what dumps do not contain.
     fn call(&self, rank: u32, unit: &Unit, id: CallId) -> Call {
         let dump = &self.job.ranks[&rank];
@@ -326,6 +344,7 @@ impl<'a> Play<'a> {
             // The last calls of a dump that was cut off are in its counters alone.
             let issued = match dump.cut {
                 Some(_) if dump.status.is_empty() => UNKNOWN,
+                _ if self.waits.unknown.contains(&rank) => UNKNOWN,
                 _ => progress.issued,
             };
             out.push(Event::Frontier {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::groups::Groups;
 use super::jobs::Job;
+use super::units::{is_on_host, silent_backends};
 
 /// Number of calls of all ranks that are kept in any case: the latest ones of each.
 const KEPT: usize = 1 << 16;
@@ -86,6 +87,7 @@ fn seen(job: &Job, groups: &Groups) -> BTreeMap<usize, Seen> {
 fn for_each(job: &Job, groups: &Groups, mut take: impl FnMut(usize, u64, u64, bool)) {
     for (&rank, dump) in &job.ranks {
         let of_kind = groups.by_kind(rank);
+        let silent = silent_backends(dump);
         for entry in dump.entries.iter().filter(|entry| !entry.is_message) {
             let Some(group) = of_kind.get(entry.index as usize).copied().flatten() else {
                 continue;
@@ -93,7 +95,9 @@ fn for_each(job: &Job, groups: &Groups, mut take: impl FnMut(usize, u64, u64, bo
             let of = &groups.all[group];
             let seq = of.seq(entry);
             let by_status = of.progress.get(&rank).is_some_and(|it| seq <= it.completed);
-            let is_complete = entry.is_complete() || by_status;
+            let backend = &entry.group.backend;
+            let ended = entry.retired && (is_on_host(backend) || silent.contains(backend));
+            let is_complete = entry.is_complete() || by_status || ended;
             take(group, seq, entry.signature.max(NONE + 1), is_complete);
         }
     }
@@ -108,5 +112,107 @@ impl Seen {
         let at = seq.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let call = at.and_then(|at| self.calls.get(at).copied()).flatten();
         call.is_some_and(|it| it != NONE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::report::{Report, Timestamp};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::diagnosis::Engine;
+    use crate::ingest::Observer;
+    use crate::ingest::flight_recorder::dump::Room;
+    use crate::ingest::flight_recorder::files::{Contents, Found, parse};
+    use crate::ingest::flight_recorder::{jobs, limits, play};
+
+    /// An observer that takes no notice.
+    struct Silent;
+
+    impl Observer for Silent {
+        fn evaluated(&mut self, _: &Engine, _: Timestamp, _: bool) {}
+    }
+
+    fn entry(rank: u32, record: u64, differs: bool) -> Value {
+        // Every fourth call is of all ranks, the others of a pair.
+        let is_world = record % 4 == 3;
+        let group = if is_world { "0".into() } else { (1 + rank / 2).to_string() };
+        let seq = if is_world { record / 4 + 1 } else { record - record / 4 + 1 };
+        let numel = if differs { 9 } else { 8 };
+        json!({
+            "record_id": record, "pg_id": 0, "process_group": [group, "pg"],
+            "collective_seq_id": seq, "p2p_seq_id": 0, "profiling_name": "nccl:all_reduce",
+            "time_created_ns": 1_700_000_000_000_000_000_u64 + record * 1_000_000 + u64::from(rank),
+            "input_sizes": [[numel]], "input_dtypes": ["Float"],
+            "output_sizes": [[numel]], "output_dtypes": ["Float"],
+            "state": "completed", "retired": true, "timeout_ms": 600_000, "is_p2p": false,
+        })
+    }
+
+    /// The dumps of eight ranks with up to 400 calls; rank 5 makes no call of all ranks after the
+    /// 90th. `differs`: a rank and a record whose size is another one.
+    fn job(differs: Option<(u32, u64)>) -> Job {
+        let mut contents = Contents::default();
+        for rank in 0..8 {
+            let last = if rank == 5 { 362 } else { 364 };
+            let entries = (0..last).map(|record| {
+                let mut entry = entry(rank, record, differs == Some((rank, record)));
+                if record == 363 {
+                    entry["state"] = "scheduled".into();
+                    entry["retired"] = false.into();
+                }
+                entry
+            });
+            let entries: Vec<Value> = entries.collect();
+            let pair = (rank / 2 * 2, rank / 2 * 2 + 1);
+            let dump = json!({ "version": "2.9", "entries": entries, "pg_config": {
+                "0": { "name": "0", "desc": "pg", "ranks": "[0, 1, 2, 3, 4, 5, 6, 7]" },
+                (1 + rank / 2).to_string(): {
+                    "name": "pair", "desc": "pg", "ranks": format!("[{}, {}]", pair.0, pair.1),
+                },
+            }});
+            let dump = parse(dump.to_string().into_bytes(), None, &Room::new(1 << 20)).unwrap();
+            let path = format!("trace_rank_{rank}").into();
+            contents.dumps.push(Found { path, dump });
+        }
+        jobs::of(vec![contents], &mut Vec::new()).remove(0)
+    }
+
+    /// The report, and the number of calls that the engine gets.
+    fn report(differs: Option<(u32, u64)>, kept: usize) -> (Report, usize) {
+        let mut job = job(differs);
+        let groups = Groups::of(&job);
+        remove_beyond(&mut job, &groups, kept);
+        let calls = job.ranks.values().map(|dump| dump.entries.len()).sum();
+        let play = play::Play::of(&job, groups);
+        let engine = play.run(&mut Silent);
+        (limits::limited(engine.report(), &play), calls)
+    }
+
+    #[test]
+    fn report_is_the_same_without_settled_calls() {
+        let (all, calls) = report(None, usize::MAX);
+        assert_eq!(calls, 7 * 364 + 362);
+        let (few, calls) = report(None, 4);
+        assert!(calls < 8 * 10, "{calls}");
+        assert_eq!(all.findings[0].code, "DD101");
+        assert_eq!(all.findings[0].ranks.root, [5]);
+        assert_eq!(
+            serde_json::to_value(all).unwrap(),
+            serde_json::to_value(few).unwrap()
+        );
+    }
+
+    #[test]
+    fn calls_that_differ_are_not_settled() {
+        let differs = Some((3, 103));
+        let (all, _) = report(differs, usize::MAX);
+        let (few, calls) = report(differs, 4);
+        assert!(calls < 8 * 12, "{calls}");
+        assert_eq!(
+            serde_json::to_value(&all.findings).unwrap(),
+            serde_json::to_value(&few.findings).unwrap()
+        );
     }
 }

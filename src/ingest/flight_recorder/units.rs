@@ -245,17 +245,17 @@ fn unended_batches(dump: &Dump) -> BTreeSet<usize> {
 }
 
 /// Backends that never record that a call is complete: hooks record a call and retire it at once.
-fn silent_backends(dump: &Dump) -> BTreeSet<Arc<str>> {
-    let all = dump
-        .entries
-        .iter()
-        .filter(|entry| !is_on_host(&entry.group.backend));
-    let backends = all.clone().map(|it| Arc::clone(&it.group.backend));
-    let mut silent: BTreeSet<Arc<str>> = backends.collect();
-    for entry in all {
-        if !entry.retired || entry.state != State::Scheduled {
-            silent.remove(&entry.group.backend);
+pub(super) fn silent_backends(dump: &Dump) -> BTreeSet<Arc<str>> {
+    let mut backends: Vec<(&Arc<str>, bool)> = Vec::new();
+    for entry in &dump.entries {
+        let backend = &entry.group.backend;
+        let is_silent = entry.retired && entry.state == State::Scheduled;
+        // Equal names of a dump are one.
+        match backends.iter_mut().find(|(it, _)| Arc::ptr_eq(it, backend)) {
+            Some((_, all)) => *all &= is_silent,
+            None => backends.push((backend, is_silent)),
         }
     }
-    silent
+    let silent = backends.into_iter().filter(|(it, all)| *all && !is_on_host(it));
+    silent.map(|(it, _)| Arc::clone(it)).collect()
 }
