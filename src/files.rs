@@ -32,7 +32,10 @@ pub fn decompressed<'a>(stream: impl Read + 'a) -> io::Result<Box<dyn BufRead + 
     let mut stream = BufReader::with_capacity(BUFFER, stream);
     let head = stream.fill_buf()?;
     Ok(if head.starts_with(&GZIP) {
-        Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(stream)))
+        Box::new(BufReader::with_capacity(
+            BUFFER,
+            MultiGzDecoder::new(stream),
+        ))
     } else if head.starts_with(&ZSTD) {
         Box::new(BufReader::with_capacity(BUFFER, Zstd::new(stream)))
     } else {

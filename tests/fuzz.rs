@@ -36,13 +36,20 @@ const MAX_MEMORY: u64 = 1 << 20;
 /// Files below a folder of the repository whose names have one of these ends, decompressed.
 fn seeds(folder: &str, ends: &[&str]) -> Vec<Vec<u8>> {
     let mut paths = Vec::new();
-    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut paths);
+    files(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
+        &mut paths,
+    );
     paths.sort();
     let is_one = |path: &&PathBuf| {
         let name = path.to_string_lossy();
         ends.iter().any(|end| name.ends_with(end))
     };
-    paths.iter().filter(is_one).map(|path| contents(path)).collect()
+    paths
+        .iter()
+        .filter(is_one)
+        .map(|path| contents(path))
+        .collect()
 }
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -70,10 +77,28 @@ fn contents(path: &Path) -> Vec<u8> {
 
 /// Pieces of evidence that mutations insert.
 const WORDS: [&[u8]; 22] = [
-    b"\x80\x02", b"(", b"]", b"}", b"u", b"e", b"q\xff", b"h\x00", b"j\xff\xff\xff\x7f",
-    b"X\xff\xff\xff\xff", b"\x8a\xff", b"{\"entries\":[", b"[[[[[[[[", b"\\u0000", b"-1",
-    b"99999999999999999999", b"4294967295", b"[rank4294967295]:", b"SeqNum=18446744073709551615",
-    b"Traceback (most recent call last):\n", b"\x1f\x8b\x08\x00", b"\x28\xb5\x2f\xfd\x00\xa8",
+    b"\x80\x02",
+    b"(",
+    b"]",
+    b"}",
+    b"u",
+    b"e",
+    b"q\xff",
+    b"h\x00",
+    b"j\xff\xff\xff\x7f",
+    b"X\xff\xff\xff\xff",
+    b"\x8a\xff",
+    b"{\"entries\":[",
+    b"[[[[[[[[",
+    b"\\u0000",
+    b"-1",
+    b"99999999999999999999",
+    b"4294967295",
+    b"[rank4294967295]:",
+    b"SeqNum=18446744073709551615",
+    b"Traceback (most recent call last):\n",
+    b"\x1f\x8b\x08\x00",
+    b"\x28\xb5\x2f\xfd\x00\xa8",
 ];
 
 /// The input with this number.
@@ -193,7 +218,10 @@ fn fuzz(kind: &str, mut seeds: Vec<Vec<u8>>) {
         if catch_unwind(AssertUnwindSafe(|| postmortem::analyze(&paths))).is_err() {
             let kept = std::env::temp_dir().join(format!("fuzz-{kind}-{number}"));
             fs::write(&kept, &bytes).unwrap();
-            panic!("input {number} of {kind} panics; it is in {}", kept.display());
+            panic!(
+                "input {number} of {kind} panics; it is in {}",
+                kept.display()
+            );
         }
         slowest = slowest.max((start.elapsed(), number));
         number += 1;
@@ -205,13 +233,20 @@ fn fuzz(kind: &str, mut seeds: Vec<Vec<u8>>) {
         slowest.0.as_millis(),
         peak_memory() >> 10
     );
-    assert!(seconds.is_none() || peak_memory() <= MAX_MEMORY, "{} KiB", peak_memory());
+    assert!(
+        seconds.is_none() || peak_memory() <= MAX_MEMORY,
+        "{} KiB",
+        peak_memory()
+    );
 }
 
 #[test]
 fn mutated_pickles_never_panic() {
     let mut all = seeds("tests/fixtures/nccl-flight-recorder", &[".gz"]);
-    all.extend(seeds("tests/fixtures/gloo-flight-recorder", &["0.gz", "1.gz"]));
+    all.extend(seeds(
+        "tests/fixtures/gloo-flight-recorder",
+        &["0.gz", "1.gz"],
+    ));
     all.extend(seeds("tests/fuzz", &[".pickle"]));
     fuzz("pickle", all);
 }

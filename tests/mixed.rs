@@ -98,7 +98,11 @@ fn log_explains_the_rank_that_is_behind_in_dumps() {
         assert_eq!(found(&analysis), [("DD202".into(), vec![2])], "{zone}");
         let finding = &analysis.reports[0].findings[0];
         assert!(finding.summary.contains("KeyError"), "{finding:#?}");
-        assert_eq!(finding.confidence, Confidence::Supported, "the log shows that time passed");
+        assert_eq!(
+            finding.confidence,
+            Confidence::Supported,
+            "the log shows that time passed"
+        );
         assert!(finding.certificate.is_none(), "text proves nothing");
         assert!(analysis.remarks.is_empty(), "{:?}", analysis.remarks);
     }
@@ -141,7 +145,12 @@ fn log_of_another_job_has_a_report_of_its_own() {
         let analysis = analyze(&dir, &log);
         assert_eq!(analysis.reports.len(), 2);
         let remark = &analysis.remarks[0];
-        assert!(remark.text.contains("nothing shows that it is of the same job"), "{remark}");
+        assert!(
+            remark
+                .text
+                .contains("nothing shows that it is of the same job"),
+            "{remark}"
+        );
     }
 }
 
@@ -165,7 +174,10 @@ fn recorded(later: u64) -> (TempDir, Vec<PathBuf>) {
     Scenario::parse(HANG).unwrap().journals(&run, 1).unwrap();
     let timeline = &postmortem::analyze(std::slice::from_ref(&run)).timelines[0];
     for track in &timeline.tracks {
-        let calls = track.calls.iter().filter(|it| it.call.op.to_string() == "all_reduce");
+        let calls = track
+            .calls
+            .iter()
+            .filter(|it| it.call.op.to_string() == "all_reduce");
         let entries = (1..).zip(calls).map(|(seq, it)| {
             Entry::new("gloo:all_reduce", "0", seq).with("time_created_ns", it.call.at.0 + later)
         });
@@ -182,7 +194,10 @@ fn dumps_of_a_recorded_job_are_left_out() {
     let analysis = postmortem::analyze(&paths);
     assert_eq!(analysis.reports.len(), 1);
     let remark = &analysis.remarks[0];
-    assert!(remark.text.contains("the recording states more"), "{remark}");
+    assert!(
+        remark.text.contains("the recording states more"),
+        "{remark}"
+    );
 }
 
 #[test]
@@ -204,5 +219,9 @@ fn dumps_are_shown_as_one_limited_update() {
     assert!(update.ended);
     assert_eq!(update.findings[0].code, "DD101");
     assert_eq!(update.findings[0].confidence, "suspected");
-    assert!(update.ranks.iter().any(|it| it.rank == 2), "{:?}", update.ranks);
+    assert!(
+        update.ranks.iter().any(|it| it.rank == 2),
+        "{:?}",
+        update.ranks
+    );
 }

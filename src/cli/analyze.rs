@@ -88,7 +88,11 @@ fn show(progress: &Progress, ended: &mpsc::Receiver<()>) -> io::Result<()> {
 fn bar((read, found): (u64, u64)) -> String {
     if read == found {
         // Journals and black boxes are read by the diagnosis itself.
-        return if found == 0 { "diagnosing".into() } else { format!("{read} files read, diagnosing") };
+        return if found == 0 {
+            "diagnosing".into()
+        } else {
+            format!("{read} files read, diagnosing")
+        };
     }
     let full = (read as usize * BAR) / (found as usize).max(1);
     let (full, rest) = ("#".repeat(full), ".".repeat(BAR - full));
@@ -185,7 +189,10 @@ mod tests {
     #[test]
     fn bar_shows_the_share_of_files_read() {
         assert_eq!(bar((0, 0)), "diagnosing");
-        assert_eq!(bar((6, 24)), format!("[{}{}] 6 of 24 files read", "#".repeat(6), ".".repeat(18)));
+        assert_eq!(
+            bar((6, 24)),
+            format!("[{}{}] 6 of 24 files read", "#".repeat(6), ".".repeat(18))
+        );
         assert_eq!(bar((24, 24)), "24 files read, diagnosing");
     }
 }

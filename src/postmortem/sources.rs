@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Report;
 
-use super::collect::{self, Collected};
 use super::Progress;
+use super::collect::{self, Collected};
 use super::{Remark, jobs, play};
 use crate::diagnosis::Engine;
 use crate::ingest::logs::{self, Log, Statements};
@@ -120,7 +120,8 @@ impl Source {
         };
         recordings.iter().any(|it| is_known(it)).then(|| Remark {
             path,
-            text: "it is of a job that was recorded, and the recording states more: left out".into(),
+            text: "it is of a job that was recorded, and the recording states more: left out"
+                .into(),
         })
     }
 }

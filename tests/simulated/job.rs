@@ -61,7 +61,11 @@ pub(crate) enum Fault {
     Host { rank: u32, after: usize },
     /// The device of the rank completes no further call after this many, and its host makes `more`
     /// calls after that.
-    Device { rank: u32, after: usize, more: usize },
+    Device {
+        rank: u32,
+        after: usize,
+        more: usize,
+    },
 }
 
 /// Size of a job.
@@ -106,9 +110,8 @@ impl Job {
 
     /// Index of the group of this kind that contains a rank.
     fn group_of(&self, rank: u32, description: &str) -> usize {
-        let is_it = |group: &Group| {
-            group.description == description && group.members.contains(&rank)
-        };
+        let is_it =
+            |group: &Group| group.description == description && group.members.contains(&rank);
         self.groups.iter().position(is_it).unwrap_or(0)
     }
 
@@ -149,7 +152,9 @@ impl Job {
     fn message(&mut self, from: u32, to: u32) {
         let group = self.group_of(from, "pipeline");
         let sends = self.ranks[from as usize].calls.iter();
-        let nth = sends.filter(|it| matches!(it.what, What::Send(peer, _) if peer == to)).count();
+        let nth = sends
+            .filter(|it| matches!(it.what, What::Send(peer, _) if peer == to))
+            .count();
         let nth = nth as u64 + 1;
         self.call(from, group, What::Send(to, nth), false);
         self.call(to, group, What::Recv(from, nth), true);
@@ -221,7 +226,11 @@ impl Job {
         for (program, rank) in self.ranks.iter_mut().zip(0..) {
             let limit = match fault {
                 Fault::Host { rank: at, after } if at == rank => after,
-                Fault::Device { rank: at, after, more } if at == rank => after + more,
+                Fault::Device {
+                    rank: at,
+                    after,
+                    more,
+                } if at == rank => after + more,
                 _ => usize::MAX,
             };
             match program.items.get(program.next) {
@@ -291,7 +300,12 @@ impl Rank {
 
 /// The groups of a job. Ranks are numbered by tensor, data and pipeline rank, as Megatron does.
 fn groups(shape: Shape) -> Vec<Group> {
-    let Shape { tensor, data, pipeline, .. } = shape;
+    let Shape {
+        tensor,
+        data,
+        pipeline,
+        ..
+    } = shape;
     let world = tensor * data * pipeline;
     let stage = tensor * data;
     let mut groups = vec![(0..world).collect::<Vec<_>>()];
@@ -306,11 +320,17 @@ fn groups(shape: Shape) -> Vec<Group> {
     for first in (0..world).step_by(stage as usize) {
         add("expert", (first..first + stage).collect());
         for offset in 0..tensor {
-            add("data", (0..data).map(|it| first + offset + it * tensor).collect());
+            add(
+                "data",
+                (0..data).map(|it| first + offset + it * tensor).collect(),
+            );
         }
     }
     for offset in 0..stage {
-        add("pipeline", (0..pipeline).map(|it| offset + it * stage).collect());
+        add(
+            "pipeline",
+            (0..pipeline).map(|it| offset + it * stage).collect(),
+        );
     }
     let numbered = groups.into_iter().zip(kinds).enumerate();
     let named = numbered.map(|(at, (members, description))| Group {

@@ -64,7 +64,9 @@ impl Job {
     }
 
     /// Rank, operation and time of all collectives.
-    pub(crate) fn collectives(&self) -> impl Iterator<Item = (u32, ddp_doctor_proto::Op, Timestamp)> {
+    pub(crate) fn collectives(
+        &self,
+    ) -> impl Iterator<Item = (u32, ddp_doctor_proto::Op, Timestamp)> {
         self.ranks.iter().flat_map(|(&rank, dump)| {
             let entries = dump.entries.iter().filter(|it| !it.is_message);
             entries.map(move |it| (rank, it.op, Timestamp(it.created)))

@@ -206,7 +206,8 @@ impl Dump {
             }
             let new = names.kind_count - kinds;
             if new > 0 && room.take(KIND) < KIND {
-                let text = "its calls are too different from each other: the later ones are left out";
+                let text =
+                    "its calls are too different from each other: the later ones are left out";
                 dump.cut.get_or_insert(text.into());
                 break;
             }
@@ -221,6 +222,8 @@ impl Dump {
         let follow = |pair: &[Entry]| pair[1].record == pair[0].record.wrapping_add(1);
         dump.is_contiguous = dump.skipped == 0 && dump.entries.windows(2).all(follow);
         let begins = dump.entries.first().is_some_and(|entry| entry.record == 0);
+        // A dump of incomplete calls alone leaves others out before its first one.
+        dump.is_contiguous &= begins || dump.entries.iter().any(Entry::is_complete);
         dump.is_whole = dump.is_contiguous && dump.cut.is_none() && begins;
         Ok(dump)
     }
@@ -405,7 +408,9 @@ impl Names {
         let seq = count(fields.collective_seq_id).or_else(|| count(fields.seq_id))?;
         let int = |node: Option<Node<'_>>| node.and_then(Node::int);
         Some(Entry {
-            record: int(fields.record_id).or_else(|| int(fields.id)).unwrap_or(0),
+            record: int(fields.record_id)
+                .or_else(|| int(fields.id))
+                .unwrap_or(0),
             seq: if kind.is_message && seq_of_messages > 0 {
                 seq_of_messages
             } else {
@@ -435,7 +440,8 @@ impl Names {
         for _ in 0..2 {
             words.push(self.numbers.number(group.next()));
         }
-        let number = |node: Option<Node<'_>>| node.and_then(Node::int).map_or(u64::MAX, |it| it as u64);
+        let number =
+            |node: Option<Node<'_>>| node.and_then(Node::int).map_or(u64::MAX, |it| it as u64);
         words.push(number(fields.pg_id));
         words.push(number(fields.timeout_ms));
         let is_p2p = fields.is_p2p.and_then(Node::bool);
@@ -453,7 +459,8 @@ impl Names {
             words.push(u64::MAX);
         }
         for dtypes in [fields.input_dtypes, fields.output_dtypes] {
-            let first = dtypes.and_then(|it| it.is_list().then(|| it.items().next()).unwrap_or(Some(it)));
+            let first =
+                dtypes.and_then(|it| it.is_list().then(|| it.items().next()).unwrap_or(Some(it)));
             words.push(self.numbers.number(first));
         }
         words.len() < MAX_WORDS
@@ -485,7 +492,11 @@ impl Names {
             ends_group,
             ends: name.ends,
             is_message,
-            timeout_ms: fields.timeout_ms.and_then(Node::int).and_then(counted).filter(|&ms| ms > 0),
+            timeout_ms: fields
+                .timeout_ms
+                .and_then(Node::int)
+                .and_then(counted)
+                .filter(|&ms| ms > 0),
             dtype: match (inputs.dtype, outputs.dtype) {
                 (input, DType::Unspecified) => input,
                 (_, output) => output,
@@ -509,7 +520,14 @@ impl Names {
         };
         // Without a random key: hashes of several dumps are compared.
         let mut hasher = DefaultHasher::new();
-        let Kind { op, dtype, numel, shape, tensors, .. } = &kind;
+        let Kind {
+            op,
+            dtype,
+            numel,
+            shape,
+            tensors,
+            ..
+        } = &kind;
         (op, dtype, numel, shape, tensors).hash(&mut hasher);
         kind.signature = hasher.finish();
         Some(kind)

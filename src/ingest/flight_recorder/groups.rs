@@ -173,7 +173,10 @@ impl Groups {
 
     fn find_progress(&mut self, job: &Job) {
         for (&rank, dump) in &job.ranks {
-            let collectives = dump.entries.iter().filter(|it| !it.is_message && it.seq == 0);
+            let collectives = dump
+                .entries
+                .iter()
+                .filter(|it| !it.is_message && it.seq == 0);
             for entry in collectives {
                 if let Some(at) = self.of_entry(rank, entry) {
                     self.all[at].from_zero = true;
@@ -202,7 +205,10 @@ impl Groups {
             let mut known: Vec<i64> = dump.entries.iter().map(|entry| entry.pg).collect();
             known.sort_unstable();
             known.dedup();
-            let furthest = dump.status.iter().filter(|(id, _)| known.binary_search(id).is_err());
+            let furthest = dump
+                .status
+                .iter()
+                .filter(|(id, _)| known.binary_search(id).is_err());
             let furthest = furthest.filter_map(|(_, status)| status.enqueued).max();
             let is_whole = dump.is_whole;
             for at in self.of_rank(rank).to_vec() {
@@ -240,7 +246,10 @@ impl Described {
                 lists.insert(Arc::clone(&config.members));
             }
             for group in named(dump) {
-                users.entry(Arc::clone(&group.name)).or_default().insert(rank);
+                users
+                    .entry(Arc::clone(&group.name))
+                    .or_default()
+                    .insert(rank);
             }
         }
         let users = users.into_iter();
@@ -303,7 +312,9 @@ fn named(dump: &Dump) -> Vec<&Arc<NamedGroup>> {
     let mut seen = HashSet::new();
     let groups = dump.entries.iter().map(|entry| &entry.group);
     // Equal groups of a dump are one.
-    groups.filter(|group| seen.insert(Arc::as_ptr(group))).collect()
+    groups
+        .filter(|group| seen.insert(Arc::as_ptr(group)))
+        .collect()
 }
 
 /// Backend of each group, by the first call in it.

@@ -242,8 +242,13 @@ fn combine(mut one: Dump, other: Dump) -> Dump {
     one.kinds += other.kinds;
     one.count += other.count;
     (one.is_whole, one.is_contiguous) = (false, false);
-    let earliest = [one.period.0, other.period.0].into_iter().filter(|&at| at > 0);
-    one.period = (earliest.min().unwrap_or(0), one.period.1.max(other.period.1));
+    let earliest = [one.period.0, other.period.0]
+        .into_iter()
+        .filter(|&at| at > 0);
+    one.period = (
+        earliest.min().unwrap_or(0),
+        one.period.1.max(other.period.1),
+    );
     one.entries.sort_by_key(|entry| entry.created);
     let status = other.status.into_iter();
     one.status

@@ -14,11 +14,7 @@ use crate::diagnosis::verdict_of;
 /// The report, without proofs that rest on waits, and without what dumps cannot show.
 pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
     let lasts = play.job.gave_up || shows_a_hang(play);
-    let entries = play
-        .job
-        .ranks
-        .values()
-        .map(|dump| dump.count as u64);
+    let entries = play.job.ranks.values().map(|dump| dump.count as u64);
     report.evidence.records = entries.sum();
     // Dumps name no hosts.
     report.job.nodes = 0;

@@ -122,7 +122,12 @@ impl<'a> Play<'a> {
         }
         feed(&mut engine, &mut events, observer);
         self.issue_all(&mut engine, observer);
-        events.extend(self.waits.calls.iter().map(|(&rank, &at)| self.wait(rank, at)));
+        events.extend(
+            self.waits
+                .calls
+                .iter()
+                .map(|(&rank, &at)| self.wait(rank, at)),
+        );
         for (&rank, dump) in &self.job.ranks {
             self.progress(rank, dump, &mut events);
         }
@@ -136,7 +141,11 @@ impl<'a> Play<'a> {
             since: end,
             read_whole: true,
         };
-        let ranks = self.job.ranks.keys().filter(|it| is_open && !stated.ended.contains(it));
+        let ranks = self
+            .job
+            .ranks
+            .keys()
+            .filter(|it| is_open && !stated.ended.contains(it));
         events.extend(ranks.map(unwatched));
         events.push(Event::EvidenceEnded { at: end });
         feed(&mut engine, &mut events, observer);
@@ -153,7 +162,9 @@ impl<'a> Play<'a> {
         }
         let statements = Statements::of(&self.job.logs);
         let others = statements.ranks();
-        let others: Vec<u32> = others.filter(|it| !self.job.ranks.contains_key(it)).collect();
+        let others: Vec<u32> = others
+            .filter(|it| !self.job.ranks.contains_key(it))
+            .collect();
         let mut stated = statements.events(Timestamp(self.first_timeout));
         for rank in others {
             out.push(joined(rank, self.groups.world_size, started));

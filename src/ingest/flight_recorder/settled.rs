@@ -44,10 +44,12 @@ pub(super) fn remove_beyond(job: &mut Job, groups: &Groups, kept: usize) {
             at += 1;
             let is_late = at > last;
             let group = of_kind.get(entry.index as usize).copied().flatten();
-            is_late || entry.is_message || !group.is_some_and(|group| {
-                let seq = groups.all[group].seq(entry);
-                seen.get(&group).is_some_and(|it| it.is_settled(seq))
-            })
+            is_late
+                || entry.is_message
+                || !group.is_some_and(|group| {
+                    let seq = groups.all[group].seq(entry);
+                    seen.get(&group).is_some_and(|it| it.is_settled(seq))
+                })
         });
         dump.entries.shrink_to_fit();
     }
@@ -105,11 +107,14 @@ fn for_each(job: &Job, groups: &Groups, mut take: impl FnMut(usize, u64, u64, bo
 
 impl Seen {
     fn at(&mut self, seq: u64) -> Option<&mut Option<u64>> {
-        self.calls.get_mut(usize::try_from(seq.checked_sub(self.first)?).ok()?)
+        self.calls
+            .get_mut(usize::try_from(seq.checked_sub(self.first)?).ok()?)
     }
 
     fn is_settled(&self, seq: u64) -> bool {
-        let at = seq.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        let at = seq
+            .checked_sub(self.first)
+            .and_then(|at| usize::try_from(at).ok());
         let call = at.and_then(|at| self.calls.get(at).copied()).flatten();
         call.is_some_and(|it| it != NONE)
     }
@@ -137,8 +142,16 @@ mod tests {
     fn entry(rank: u32, record: u64, differs: bool) -> Value {
         // Every fourth call is of all ranks, the others of a pair.
         let is_world = record % 4 == 3;
-        let group = if is_world { "0".into() } else { (1 + rank / 2).to_string() };
-        let seq = if is_world { record / 4 + 1 } else { record - record / 4 + 1 };
+        let group = if is_world {
+            "0".into()
+        } else {
+            (1 + rank / 2).to_string()
+        };
+        let seq = if is_world {
+            record / 4 + 1
+        } else {
+            record - record / 4 + 1
+        };
         let numel = if differs { 9 } else { 8 };
         json!({
             "record_id": record, "pg_id": 0, "process_group": [group, "pg"],

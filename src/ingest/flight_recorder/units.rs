@@ -232,13 +232,17 @@ fn unended_batches(dump: &Dump) -> BTreeSet<usize> {
             *batches.entry(number_of(entry)).or_insert(0_usize) += 1;
         }
     }
-    let messages = dump.entries.iter().enumerate().filter(|(_, it)| it.is_message);
+    let messages = dump
+        .entries
+        .iter()
+        .enumerate()
+        .filter(|(_, it)| it.is_message);
     let is_unended = |(at, entry): &(usize, &Entry)| {
         let number = number_of(entry);
         let is_batched = entry.is_batched || batches.get(&number).is_some_and(|&it| it > 1);
-        let goes_on = last.get(&entry.thread).is_some_and(|&last| {
-            last > *at && number_of(&dump.entries[last]) != number
-        });
+        let goes_on = last
+            .get(&entry.thread)
+            .is_some_and(|&last| last > *at && number_of(&dump.entries[last]) != number);
         is_batched && goes_on && entry.seq_of_messages > 0 && !ended.contains(&number)
     };
     messages.filter(is_unended).map(|(at, _)| at).collect()
@@ -256,6 +260,8 @@ pub(super) fn silent_backends(dump: &Dump) -> BTreeSet<Arc<str>> {
             None => backends.push((backend, is_silent)),
         }
     }
-    let silent = backends.into_iter().filter(|(it, all)| *all && !is_on_host(it));
+    let silent = backends
+        .into_iter()
+        .filter(|(it, all)| *all && !is_on_host(it));
     silent.map(|(it, _)| Arc::clone(it)).collect()
 }

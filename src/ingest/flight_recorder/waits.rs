@@ -61,18 +61,26 @@ impl Waits {
         let mut waits = Self::default();
         // Ranks whose waits may all lead back to them, by component.
         let mut circular: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-        for (&rank, first) in &open.first {
-            let is_counted = |call: &Call| match *call {
+        for (&rank, &(at, call)) in &open.first {
+            let is_counted = match call {
                 Call::Message(rank, at) => messages.is_placed(rank, at),
                 Call::Collective(..) => true,
             };
-            let found = first.iter().filter(|(_, call)| leads_on(*call) || open.is_stuck(groups, *call));
-            let found: Vec<_> = found.collect();
-            if let Some((at, _)) = found.iter().find(|(_, call)| is_counted(call)) {
-                waits.calls.insert(rank, *at);
-            } else if !found.is_empty() {
-                waits.unknown.insert(rank);
-            } else if let Some(&own) = component.get(&Node::Rank(rank)) {
+            let lacks_a_member = graph
+                .get(&Node::Call(call))
+                .into_iter()
+                .flatten()
+                .any(|it| it.1);
+            let is_awaited = open.is_awaited(rank, groups);
+            if lacks_a_member && is_counted {
+                waits.calls.insert(rank, at);
+            } else if is_awaited && (leads_on(call) || open.is_stuck(groups, call)) {
+                if is_counted {
+                    waits.calls.insert(rank, at);
+                } else {
+                    waits.unknown.insert(rank);
+                }
+            } else if let Some(&own) = component.get(&Node::Rank(rank)).filter(|_| is_awaited) {
                 circular.entry(own).or_default().push(rank);
             }
         }
@@ -84,8 +92,8 @@ impl Waits {
 
 /// Incomplete calls on devices.
 struct Open {
-    /// The first collective and the first message of each rank, by index.
-    first: BTreeMap<u32, Vec<(usize, Call)>>,
+    /// Index of the first collective of each rank; without one, of its first message.
+    first: BTreeMap<u32, (usize, Call)>,
     /// Ranks that have not completed each collective.
     collectives: BTreeMap<(GroupAt, u64), BTreeSet<u32>>,
 }
@@ -100,21 +108,20 @@ impl Open {
             let entries = &job.ranks[&rank].entries;
             let entry = |unit: &Unit| &entries[unit.entries.start];
             let units = calls.units.iter().enumerate();
-            let units = units.filter(|(_, it)| !it.is_complete && !is_on_host(&entry(it).group.backend));
+            let units =
+                units.filter(|(_, it)| !it.is_complete && !is_on_host(&entry(it).group.backend));
             for (_, unit) in units.clone().filter(|(_, it)| !it.is_message) {
                 let ranks = open.collectives.entry((unit.group, unit.seq)).or_default();
                 ranks.insert(rank);
             }
             let collective = units.clone().find(|(_, it)| !it.is_message);
             let collective = collective.map(|(at, it)| (at, Call::Collective(it.group, it.seq)));
-            // A send may complete before it is received.
+            // Messages may be complete although the dump does not say so, sends above all.
             let messages = units.filter(|(_, it)| it.is_message);
             let message = messages.min_by_key(|(at, it)| (entry(it).op == Op::Send, *at));
             let message = message.map(|(at, _)| (at, Call::Message(rank, at)));
-            let first: Vec<_> = collective.into_iter().chain(message).collect();
-            if !first.is_empty() {
-                open.first.insert(rank, first);
-            }
+            open.first
+                .extend(collective.or(message).map(|first| (rank, first)));
         }
         open
     }
@@ -127,23 +134,20 @@ impl Open {
         messages: &Messages,
     ) -> Graph {
         let mut graph = Graph::new();
-        for (&rank, first) in &self.first {
-            let own = first.iter().map(|(_, call)| (Node::Call(*call), true));
-            graph.insert(Node::Rank(rank), own.collect());
-            for &(at, call) in first {
-                let edges = || match call {
-                    Call::Collective(group, seq) => self.needs(groups, group, seq),
-                    Call::Message(..) => {
-                        let unit = &calls[&rank].units[at];
-                        let entry = &job.ranks[&rank].entries[unit.entries.start];
-                        let is_missing = entry.op != Op::Send && messages.is_lone(rank, at);
-                        let peer = groups.all[unit.group].peer(entry);
-                        let edge = peer.map(|peer| (Node::Rank(peer), is_missing));
-                        edge.into_iter().collect()
-                    }
-                };
-                graph.entry(Node::Call(call)).or_insert_with(edges);
-            }
+        for (&rank, &(at, call)) in &self.first {
+            graph.insert(Node::Rank(rank), vec![(Node::Call(call), true)]);
+            let edges = || match call {
+                Call::Collective(group, seq) => self.needs(groups, group, seq),
+                Call::Message(..) => {
+                    let unit = &calls[&rank].units[at];
+                    let entry = &job.ranks[&rank].entries[unit.entries.start];
+                    let is_missing = entry.op != Op::Send && messages.is_lone(rank, at);
+                    let peer = groups.all[unit.group].peer(entry);
+                    let edge = peer.map(|peer| (Node::Rank(peer), is_missing));
+                    edge.into_iter().collect()
+                }
+            };
+            graph.entry(Node::Call(call)).or_insert_with(edges);
         }
         graph
     }
@@ -153,14 +157,14 @@ impl Open {
     fn needs(&self, groups: &Groups, group: GroupAt, seq: u64) -> Vec<(Node, bool)> {
         let missing = missing(groups, group, seq);
         if !missing.is_empty() {
-            return missing.into_iter().map(|rank| (Node::Rank(rank), true)).collect();
+            return missing
+                .into_iter()
+                .map(|rank| (Node::Rank(rank), true))
+                .collect();
         }
         let call = Call::Collective(group, seq);
         let open = self.collectives.get(&(group, seq)).into_iter().flatten();
-        let is_busy = |rank: &u32| {
-            let mut first = self.first.get(rank).into_iter().flatten();
-            first.any(|(_, it)| *it != call)
-        };
+        let is_busy = |rank: &u32| self.first.get(rank).is_some_and(|(_, it)| *it != call);
         let busy = open.copied().filter(is_busy);
         busy.map(|rank| (Node::Rank(rank), false)).collect()
     }
@@ -172,10 +176,18 @@ impl Open {
         };
         let mut members = groups.all[group].info.key.members.iter();
         missing(groups, group, seq).is_empty()
-            && members.all(|rank| {
-                let first = self.first.get(rank);
-                first.is_some_and(|first| first.len() == 1 && first[0].1 == call)
-            })
+            && members.all(|rank| self.first.get(rank).is_some_and(|(_, it)| *it == call))
+    }
+
+    /// Whether a collective that is not complete lacks the rank.
+    fn is_awaited(&self, rank: u32, groups: &Groups) -> bool {
+        let mut of_rank = groups.of_rank(rank).iter();
+        of_rank.any(|&group| {
+            let progress = groups.all[group].progress.get(&rank);
+            let next = progress.map_or(0, |it| it.issued) + 1;
+            let mut later = self.collectives.range((group, next)..=(group, u64::MAX));
+            later.next().is_some()
+        })
     }
 }
 
