@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test test-all test-versions recordings soak lint bench build oracle loom nccl gpu
+.PHONY: demo test test-all test-versions recordings soak fuzz lint bench build oracle loom nccl gpu
 
 # Expanded only where needed, since creating the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -74,6 +74,11 @@ lint:
 bench: build
 	$(CARGO) bench --bench record --no-run
 	venv=$(VENV) && "$$venv/bin/python" benches/run.py $(BENCHES)
+
+# Mutates evidence of every kind: FUZZ_SECONDS for each, one kind after the other.
+FUZZ_SECONDS ?= 1200
+fuzz:
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --workspace --all-features --test tests -- --test-threads=1 --nocapture fuzz::
 
 # Checks the engine against the oracle in tests/oracle, on two cores: ORACLE_PROGRAMS random programs (a million
 # by default), from number ORACLE_FROM on.

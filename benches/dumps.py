@@ -1,7 +1,7 @@
 """Cost of analyzing Flight Recorder dumps, compared with PyTorch's analyzer.
 
     python benches/dumps.py                          # 1 024 ranks with 2 000 entries each
-    python benches/dumps.py --ranks 64 --upstream    # also torchfrtrace, on the same files
+    python benches/dumps.py --upstream               # also torchfrtrace on the same files, and the ratios
     python benches/dumps.py --quick
 
 Writes the dumps of a job whose rank 5 stops calling, and measures time and memory of `ddp-doctor analyze`.
@@ -123,8 +123,13 @@ def main():
         if options.upstream:
             tool = os.path.join(os.path.dirname(sys.executable), "torchfrtrace")
             commands["torchfrtrace"] = [tool, "-p", "trace_rank_", folder]
+        measured = []
         for name, command in commands.items():
-            print("%-13s %8.1f s  %8.1f s of processor time  %7.0f MiB" % ((name,) + run(command)), flush=True)
+            measured.append(run(command))
+            print("%-13s %8.2f s  %8.2f s of processor time  %7.0f MiB" % ((name,) + measured[-1]), flush=True)
+        if len(measured) == 2:
+            ratios = tuple(theirs / ours for ours, theirs in zip(*measured))
+            print("ratio         %8.1f    %8.1f                       %7.1f" % ratios)
     finally:
         shutil.rmtree(folder)
 

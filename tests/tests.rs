@@ -4,12 +4,14 @@
 //! * `dumps`: `analyze` on Flight Recorder dumps.
 //! * `framework`: a scenario with a wrong expectation fails with the difference.
 //! * `hostile`: peers with the token that send too much or read nothing.
+//! * `fuzz`: mutated evidence of every kind.
 //! * `hosts`: jobs on several hosts, which are network namespaces.
 //! * `launchers`: ways to start a job, and failures between `run` and the job.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
 //! * `logs`: `analyze` on plain logs and stacks as text.
 //! * `lost_coordinator`: the diagnosis continues when the coordinator is lost.
 //! * `monitoring`: metrics, scraped by Prometheus, and messages to a webhook.
+//! * `mixed`: dumps, logs and recordings of one job.
 //! * `nccl`: programs that call NCCL directly, against doubles of NCCL and of the CUDA driver.
 //! * `operations`: jobs under Slurm and Ray by the recipes of the documentation, and Kubernetes manifests.
 //! * `oracle`: random programs whose true faults are known independently of the engine.
@@ -21,6 +23,7 @@
 //! * `scenarios`: the engine on handwritten evidence, one file per scenario.
 //! * `screens`: the dashboard's screens on terminals of three sizes.
 //! * `security`: attacks by other users of the machine and hostile files.
+//! * `simulated`: `analyze` on dumps of simulated jobs with a known faulty rank.
 //! * `stacks`: stacks of real ranks, captured by `run` and by `dump`.
 //! * `streams`: foreign streams at the coordinator and foreign black boxes.
 //! * `structure`: allowed dependencies and other invariants of the architecture.
@@ -42,12 +45,14 @@ mod doubles;
 mod dumps;
 mod framework;
 mod hostile;
+mod fuzz;
 mod hosts;
 mod launchers;
 mod linking;
 mod logs;
 mod lost_coordinator;
 mod monitoring;
+mod mixed;
 mod nccl;
 mod operations;
 mod oracle;
@@ -60,6 +65,7 @@ mod run;
 mod scenarios;
 mod screens;
 mod security;
+mod simulated;
 mod stacks;
 mod streams;
 mod structure;

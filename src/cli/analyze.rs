@@ -2,23 +2,25 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 
 use super::fail_on::FailOn;
 use super::{FOUND, Global};
-use crate::postmortem::{self, Analysis};
+use crate::postmortem::{self, Analysis, Progress};
 use crate::report::text::{self, Style};
 use crate::report::{csv, html, json, markdown, perfetto, sarif};
 
 /// Diagnose a job from the files it left behind.
 ///
 /// Accepts any mix of run directories, journals, black boxes, Flight Recorder dumps of PyTorch
-/// (pickle or JSON, also .gz and .tar.gz), logs (torchrun, Slurm, NCCL, PyTorch; also .gz) and
-/// printed stacks (py-spy, faulthandler); file types are detected by content. All files of one job,
-/// also from several nodes, give one report. Files of several jobs give one report per job; all
-/// logs count as one job.
+/// (pickle or JSON, also in tar archives), logs (torchrun, Slurm, NCCL, PyTorch) and printed stacks
+/// (py-spy, faulthandler), each also compressed (.gz, .zst); file types are detected by content.
+/// All files of one job, also from several nodes, give one report. Files of several jobs give one
+/// report per job; all logs count as one job.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
@@ -46,6 +48,57 @@ pub(super) struct Analyze {
     fail_on: FailOn,
 }
 
+/// Time after which progress is shown, and how often it is updated.
+const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(200));
+/// Width of the bar, in columns.
+const BAR: usize = 24;
+
+/// Runs an analysis and shows its progress on the terminal if it takes long.
+fn with_progress<T>(is_shown: bool, analyze: impl FnOnce(&Progress) -> T) -> T {
+    let progress = Progress::default();
+    if !is_shown {
+        return analyze(&progress);
+    }
+    let (done, ended) = mpsc::channel::<()>();
+    let counted = progress.clone();
+    let shown = std::thread::spawn(move || show(&counted, &ended));
+    let result = analyze(&progress);
+    drop(done);
+    // The terminal may be gone: the analysis still counts.
+    drop(shown.join());
+    result
+}
+
+fn show(progress: &Progress, ended: &mpsc::Receiver<()>) -> io::Result<()> {
+    let mut pause = PROGRESS.0;
+    let mut is_drawn = false;
+    while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        pause = PROGRESS.1;
+        is_drawn = true;
+        // To the beginning of the line, the text, and the rest of the line cleared.
+        write!(io::stderr(), "\r{}\x1b[K", bar(progress.files()))?;
+    }
+    if is_drawn {
+        write!(io::stderr(), "\r\x1b[K")?;
+    }
+    Ok(())
+}
+
+/// "[#####...] 12 of 64 files read".
+fn bar((read, found): (u64, u64)) -> String {
+    if read == found {
+        // Journals and black boxes are read by the diagnosis itself.
+        return if found == 0 {
+            "diagnosing".into()
+        } else {
+            format!("{read} files read, diagnosing")
+        };
+    }
+    let full = (read as usize * BAR) / (found as usize).max(1);
+    let (full, rest) = ("#".repeat(full), ".".repeat(BAR - full));
+    format!("[{full}{rest}] {read} of {found} files read")
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     /// The layout of `ddp-doctor run`
@@ -66,7 +119,10 @@ enum Format {
 
 impl Analyze {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        let analysis = postmortem::analyze(&self.paths);
+        let has_terminal = io::stderr().is_terminal() && global.quiet == 0;
+        let analysis = with_progress(has_terminal, |progress| {
+            postmortem::analyze_with(&self.paths, progress)
+        });
         if global.quiet < 2 {
             for remark in &analysis.remarks {
                 let line = text::plain(&remark.to_string());
@@ -123,5 +179,20 @@ impl Analyze {
         }
         out.flush()?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bar;
+
+    #[test]
+    fn bar_shows_the_share_of_files_read() {
+        assert_eq!(bar((0, 0)), "diagnosing");
+        assert_eq!(
+            bar((6, 24)),
+            format!("[{}{}] 6 of 24 files read", "#".repeat(6), ".".repeat(18))
+        );
+        assert_eq!(bar((24, 24)), "24 files read, diagnosing");
     }
 }

@@ -25,8 +25,8 @@ const PAGE: (u16, u16) = (120, 60);
                   terminal."
 )]
 pub(super) struct Watch {
-    /// Run directory (replayed if the run has ended) or HOST:PORT of a coordinator [default: this
-    /// user's newest run]
+    /// Run directory (replayed if the run has ended), Flight Recorder dumps or a log, or HOST:PORT of a
+    /// coordinator [default: this user's newest run]
     #[arg(value_name = "TARGET")]
     target: Option<String>,
     /// Id of the job at that coordinator [default: its newest job]

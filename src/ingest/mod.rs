@@ -4,13 +4,17 @@ use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Timestamp;
 
+use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Engine, Event};
 
 mod dtypes;
 mod file_names;
 pub mod flight_recorder;
 pub mod logs;
+mod progress;
 pub mod stack_text;
+
+pub use progress::Progress;
 
 /// A message about a file: mostly why it was skipped, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +29,11 @@ impl std::fmt::Display for Remark {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.path.display(), self.text)
     }
+}
+
+/// Number of the process of a rank, in evidence that contains one process of each rank.
+pub(crate) const fn process(rank: u32) -> ProcessId {
+    ProcessId::of(0, rank + 1)
 }
 
 /// Observes a job while its evidence is passed to an engine.

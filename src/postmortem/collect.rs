@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 
 use ddp_doctor_agent::blackbox::{Identity, NoBox, OpenError, Reader as BoxReader};
 use ddp_doctor_proto::v1::{self, event::Kind};
-use flate2::read::MultiGzDecoder;
 
-use super::Remark;
+use super::{Progress, Remark};
 use crate::evidence::journal::{JournalError, Reader};
 use crate::files;
 use crate::ingest::{
@@ -44,6 +43,7 @@ pub(super) struct Collected {
     taken: HashSet<(u64, u64)>,
     /// Number of pieces of evidence found, including repeated ones.
     met: usize,
+    progress: Progress,
 }
 
 /// Index of the path through which a file was found: files of one run directory belong together.
@@ -95,8 +95,11 @@ enum FileKind {
 }
 
 /// Finds the evidence in these paths.
-pub(super) fn collect(paths: &[PathBuf]) -> Collected {
-    let mut found = Collected::default();
+pub(super) fn collect(paths: &[PathBuf], progress: &Progress) -> Collected {
+    let mut found = Collected {
+        progress: progress.clone(),
+        ..Collected::default()
+    };
     for (place, path) in paths.iter().enumerate() {
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => found.directory(path, place),
@@ -152,7 +155,10 @@ impl Collected {
 
     /// Adds a log, if it states something.
     fn log(&mut self, path: &Path) -> bool {
-        let log = match logs::read(path) {
+        self.progress.found(1);
+        let log = logs::read(path);
+        self.progress.read();
+        let log = match log {
             Ok(log) => log,
             Err(error) => {
                 self.remark(path, reason(&error));
@@ -362,16 +368,16 @@ fn kind_of_output(head: &[u8], inflated: &[u8]) -> FileKind {
     }
 }
 
-/// The beginning of a file, decompressed if it is compressed with gzip.
+/// The beginning of a file, decompressed if it is compressed.
 fn inflated(path: &Path, head: &[u8]) -> Vec<u8> {
-    if !head.starts_with(&files::GZIP) {
+    if !files::is_compressed(head) {
         return head.to_vec();
     }
     let mut inner = Vec::new();
-    if let Ok(file) = files::open(path) {
-        let stream = MultiGzDecoder::new(file).take(HEAD as u64);
+    let stream = files::open(path).and_then(files::decompressed);
+    if let Ok(stream) = stream {
         // The part before the damage decides.
-        let _damage = io::BufReader::new(stream).read_to_end(&mut inner);
+        let _damage = stream.take(HEAD as u64).read_to_end(&mut inner);
     }
     inner
 }

@@ -9,23 +9,25 @@
 //! ranks recorded up to their end. The end of a rank and the duration of its last wait are then
 //! known only as far as they were observed; the report states what was not observed.
 //!
-//! Logs and stacks as text ([`crate::ingest::logs`]) are evidence of a job of their own: they prove
-//! nothing, and contain what ranks printed.
+//! Flight Recorder dumps ([`crate::ingest::flight_recorder`]) and logs ([`crate::ingest::logs`]) of
+//! one job lead to one report if their contents show that they belong together (`sources`). What
+//! ddp-doctor recorded itself states more than both.
 
 use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
 
-use crate::ingest::{flight_recorder, logs};
 use crate::report::timeline::Timeline;
+use sources::Source;
 
 mod collect;
 mod jobs;
 mod play;
 mod record;
+mod sources;
 mod timeline;
 
-pub use crate::ingest::Remark;
+pub use crate::ingest::{Progress, Remark};
 pub use record::{Recording, record};
 
 /// Result of an analysis.
@@ -42,23 +44,23 @@ pub struct Analysis {
 /// Analyzes run directories, journals, black boxes, Flight Recorder dumps and logs, in any mix.
 #[must_use]
 pub fn analyze(paths: &[PathBuf]) -> Analysis {
-    let mut found = collect::collect(paths);
-    let mut analysis = Analysis {
-        remarks: found.remarks.clone(),
-        ..Analysis::default()
-    };
-    let dumps = std::mem::take(&mut found.dumps);
-    for job in jobs::of(found, &mut analysis.remarks) {
-        let claims = logs::Claims::of(&job.logs);
+    analyze_with(paths, &Progress::default())
+}
+
+/// Like [`analyze`], with progress for another thread to show.
+#[must_use]
+pub fn analyze_with(paths: &[PathBuf], progress: &Progress) -> Analysis {
+    let mut analysis = Analysis::default();
+    let mut recordings = 0;
+    for source in sources::find(paths, &mut analysis.remarks, progress) {
+        let remark = source.is_recorded(&analysis.timelines[..recordings]);
+        if let Some(remark) = remark {
+            analysis.remarks.push(remark);
+            continue;
+        }
+        recordings += usize::from(matches!(source, Source::Recorded(_)));
         let mut collector = timeline::Collector::default();
-        let mut report = play::play(job, &mut analysis.remarks, &mut collector).report();
-        claims.limit(&mut report);
-        analysis.timelines.push(collector.finish(&report));
-        analysis.reports.push(report);
-    }
-    for job in flight_recorder::read(&dumps, &mut analysis.remarks) {
-        let mut collector = timeline::Collector::default();
-        let report = flight_recorder::diagnose(&job, &mut collector);
+        let (_, report) = source.play(&mut analysis.remarks, &mut collector);
         analysis.timelines.push(collector.finish(&report));
         analysis.reports.push(report);
     }

@@ -7,7 +7,8 @@ use ddp_doctor_proto::report::{Report, Timestamp};
 use ddp_doctor_proto::v1;
 use prost::Message;
 
-use super::{Remark, collect, jobs, play};
+use super::sources::{self, Source};
+use super::{Progress, Remark};
 use crate::diagnosis::Engine;
 use crate::ingest::{Observer, logs};
 use crate::report::viewer::{Detail, Sent};
@@ -31,16 +32,15 @@ pub struct Recording {
 /// Records the newest job in the evidence; `None`: there is none.
 #[must_use]
 pub fn record(paths: &[PathBuf]) -> Option<Recording> {
-    let found = collect::collect(paths);
-    let mut remarks = found.remarks.clone();
-    let job = jobs::of(found, &mut remarks).pop()?;
+    let mut remarks = Vec::new();
+    let found = sources::find(paths, &mut remarks, &Progress::default());
+    let source = newest(found)?;
     let mut recorder = Recorder {
-        claims: logs::Claims::of(&job.logs),
+        claims: source.claims(),
+        only_last: matches!(source, Source::Dumps(_)),
         ..Recorder::default()
     };
-    let engine = play::play(job, &mut remarks, &mut recorder);
-    let mut report = engine.report();
-    recorder.claims.limit(&mut report);
+    let (engine, report) = source.play(&mut remarks, &mut recorder);
     let last = recorder.evaluated;
     recorder.take(&report, &Detail::of(engine.model(), last), last, true);
     Some(Recording {
@@ -50,10 +50,22 @@ pub fn record(paths: &[PathBuf]) -> Option<Recording> {
     })
 }
 
+/// The newest recorded job; without one, the last of the others.
+fn newest(mut found: Vec<Source>) -> Option<Source> {
+    let is_recorded = |source: &Source| matches!(source, Source::Recorded(_));
+    let last = found.iter().rposition(is_recorded);
+    match last {
+        Some(at) => Some(found.swap_remove(at)),
+        None => found.pop(),
+    }
+}
+
 #[derive(Default)]
 struct Recorder {
     /// What reports may claim.
     claims: logs::Claims,
+    /// Only the final report is limited to what the evidence shows.
+    only_last: bool,
     sent: Sent,
     updates: Vec<v1::Update>,
     taken: Timestamp,
@@ -66,6 +78,9 @@ struct Recorder {
 impl Observer for Recorder {
     fn evaluated(&mut self, engine: &Engine, now: Timestamp, changed: bool) {
         self.evaluated = now;
+        if self.only_last {
+            return;
+        }
         let every = EVERY * (1 << (self.bytes / ROOM).min(16));
         let is_due = now.since(self.taken) >= every;
         if !changed && !is_due {

@@ -23,7 +23,7 @@ mod check;
 mod course;
 mod generate;
 mod machine;
-mod program;
+pub(crate) mod program;
 mod shrink;
 mod truth;
 

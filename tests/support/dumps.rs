@@ -68,10 +68,16 @@ pub(crate) fn dump(groups: &[(&str, &str)], entries: &[Entry]) -> Value {
     dump
 }
 
-/// Analyzes dumps, in files named after their ranks.
+/// Analyzes the dumps of ranks from 0 on, in files named after them.
 pub(crate) fn analyze(dumps: &[Value]) -> Analysis {
+    let ranked: Vec<(u32, Value)> = (0..).zip(dumps.iter().cloned()).collect();
+    analyze_ranks(&ranked)
+}
+
+/// Analyzes dumps of these ranks, in files named after them.
+pub(crate) fn analyze_ranks(dumps: &[(u32, Value)]) -> Analysis {
     let dir = tempfile::tempdir().unwrap();
-    let paths = dumps.iter().enumerate().map(|(rank, dump)| {
+    let paths = dumps.iter().map(|(rank, dump)| {
         let path = dir.path().join(format!("trace_rank_{rank}.json"));
         fs::write(&path, dump.to_string()).unwrap();
         path

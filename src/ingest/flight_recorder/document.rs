@@ -32,13 +32,25 @@ pub(super) struct Text {
 #[derive(Debug, Default)]
 pub(super) struct Document {
     text: Vec<u8>,
-    lists: Vec<Vec<Value>>,
-    dicts: Vec<Vec<(Value, Value)>>,
+    /// Values of lists and dictionaries that were filled at once; of the latter, each key is followed
+    /// by its value.
+    filled: Vec<Value>,
+    lists: Vec<Contents>,
+    dicts: Vec<Contents>,
     values: usize,
     /// Why the file ends too early, if it does. Values before the cut are present.
     pub(super) cut: Option<String>,
     /// Lists and dictionaries that were being filled at the cut.
     open: Vec<Value>,
+}
+
+/// Where the values of a list or dictionary are.
+#[derive(Debug)]
+enum Contents {
+    /// Range in [`Document::filled`].
+    Filled { start: u32, len: u32 },
+    /// Values of one that was filled step by step.
+    Own(Vec<Value>),
 }
 
 /// Why a file cannot be read.
@@ -62,13 +74,13 @@ impl Document {
 
     pub(super) fn new_list(&mut self) -> Result<Value, Invalid> {
         self.count_container()?;
-        self.lists.push(Vec::new());
+        self.lists.push(Contents::EMPTY);
         Ok(Value::List(self.lists.len() as u32 - 1))
     }
 
     pub(super) fn new_dict(&mut self) -> Result<Value, Invalid> {
         self.count_container()?;
-        self.dicts.push(Vec::new());
+        self.dicts.push(Contents::EMPTY);
         Ok(Value::Dict(self.dicts.len() as u32 - 1))
     }
 
@@ -95,14 +107,15 @@ impl Document {
     /// Appends values to a list, or pairs of keys and values to a dictionary. A last key without a
     /// value is dropped.
     pub(super) fn extend(&mut self, container: Value, values: &[Value]) -> Result<(), Invalid> {
-        match container {
-            Value::List(at) => self.lists[at as usize].extend_from_slice(values),
+        let (contents, values) = match container {
+            Value::List(at) => (&mut self.lists[at as usize], values),
             Value::Dict(at) => {
-                let pairs = values.chunks_exact(2).map(|pair| (pair[0], pair[1]));
-                self.dicts[at as usize].extend(pairs);
+                let whole = values.len() - values.len() % 2;
+                (&mut self.dicts[at as usize], &values[..whole])
             }
             _ => return Err(Invalid("it appends to a value that is not a list".into())),
-        }
+        };
+        contents.extend(&mut self.filled, values);
         Ok(())
     }
 
@@ -110,6 +123,35 @@ impl Document {
         Node {
             document: self,
             value,
+        }
+    }
+}
+
+impl Contents {
+    const EMPTY: Self = Self::Filled { start: 0, len: 0 };
+
+    fn extend(&mut self, filled: &mut Vec<Value>, values: &[Value]) {
+        let end = filled.len() as u32;
+        match self {
+            Self::Filled { start, len } if *len == 0 || *start + *len == end => {
+                if *len == 0 {
+                    *start = end;
+                }
+                *len += values.len() as u32;
+                filled.extend_from_slice(values);
+            }
+            Self::Filled { start, len } => {
+                let known = &filled[*start as usize..(*start + *len) as usize];
+                *self = Self::Own([known, values].concat());
+            }
+            Self::Own(own) => own.extend_from_slice(values),
+        }
+    }
+
+    fn values<'a>(&'a self, filled: &'a [Value]) -> &'a [Value] {
+        match self {
+            Self::Filled { start, len } => &filled[*start as usize..(*start + *len) as usize],
+            Self::Own(own) => own,
         }
     }
 }
@@ -130,24 +172,22 @@ impl<'a> Node<'a> {
 
     /// Keys and values; empty if this is no dictionary.
     pub(super) fn pairs(self) -> impl Iterator<Item = (Self, Self)> {
-        let pairs = match self.value {
-            Value::Dict(at) => &self.document.dicts[at as usize][..],
+        let document = self.document;
+        let values = match self.value {
+            Value::Dict(at) => document.dicts[at as usize].values(&document.filled),
             _ => &[],
         };
-        let document = self.document;
-        let node = |&value| document.node(value);
-        pairs
-            .iter()
-            .map(move |(key, value)| (node(key), node(value)))
+        let pairs = values.chunks_exact(2);
+        pairs.map(move |pair| (document.node(pair[0]), document.node(pair[1])))
     }
 
     /// Values of a list; empty if this is none.
     pub(super) fn items(self) -> impl ExactSizeIterator<Item = Self> {
+        let document = self.document;
         let values = match self.value {
-            Value::List(at) => &self.document.lists[at as usize][..],
+            Value::List(at) => document.lists[at as usize].values(&document.filled),
             _ => &[],
         };
-        let document = self.document;
         values.iter().map(move |&value| document.node(value))
     }
 
@@ -176,7 +216,15 @@ impl<'a> Node<'a> {
         std::str::from_utf8(self.bytes()?).ok()
     }
 
-    fn bytes(self) -> Option<&'a [u8]> {
+    /// Position of a text: equal for a text that a file contains once and refers to several times.
+    pub(super) const fn text_id(self) -> Option<u32> {
+        match self.value {
+            Value::Text(text) => Some(text.start),
+            _ => None,
+        }
+    }
+
+    pub(super) fn bytes(self) -> Option<&'a [u8]> {
         let Value::Text(Text { start, len }) = self.value else {
             return None;
         };
@@ -210,6 +258,21 @@ pub(super) struct Stack {
 }
 
 impl Stack {
+    /// Moves the values since the latest mark into a container: the value before them. `None`: there
+    /// is no mark, or no container.
+    pub(super) fn close(&mut self, document: &mut Document) -> Result<Option<()>, Invalid> {
+        let Some(mark) = self.marks.pop() else {
+            return Ok(None);
+        };
+        let bottom = self.marks.last().copied().unwrap_or(0);
+        let Some(container) = mark.checked_sub(1).filter(|&at| at >= bottom) else {
+            return Ok(None);
+        };
+        document.extend(self.values[container], &self.values[mark..])?;
+        self.values.truncate(mark);
+        Ok(Some(()))
+    }
+
     /// Closes all open containers, as if the file ended properly. Returns the outermost value.
     pub(super) fn unwind(mut self, document: &mut Document) -> Option<Value> {
         while let Some(mark) = self.marks.pop() {

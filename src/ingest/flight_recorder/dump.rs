@@ -1,6 +1,7 @@
 //! The contents of one dump, of any version from 2.1 on and in either dialect.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,6 +9,7 @@ use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{DType, Op};
 
 use super::document::{Invalid, Node};
+use super::fields::{Fields, Keys, Texts};
 use super::names::Name;
 use super::place;
 use crate::diagnosis::model::MAX_WORLD;
@@ -19,6 +21,12 @@ const MAX_ENTRIES: usize = 1 << 20;
 const MAX_MEMBERS: usize = 1 << 22;
 /// Maximum length of a name, in bytes.
 const MAX_NAME: usize = 256;
+/// Maximum number of words that determine a kind of calls.
+const MAX_WORDS: usize = 256;
+/// Maximum number of kinds of calls that are remembered.
+const MAX_KINDS: usize = 4096;
+/// Room that a kind of calls takes, in entries.
+const KIND: usize = 6;
 /// Maximum number of dimensions of a shape.
 const MAX_DIMS: usize = 64;
 /// Limit of counters and of times in nanoseconds, far beyond any real one.
@@ -33,10 +41,20 @@ pub(super) struct Dump {
     pub(super) groups: BTreeMap<Arc<str>, Config>,
     /// Progress by `pg_id`, a number local to the process.
     pub(super) status: BTreeMap<i64, Status>,
-    /// Calls, oldest first.
+    /// Calls, oldest first; later without those that concern nothing.
     pub(super) entries: Vec<Entry>,
+    /// Number of calls that were read.
+    pub(super) count: usize,
+    /// Times of the first and of the latest call, in nanoseconds since the Unix epoch; 0: unknown.
+    pub(super) period: (u64, u64),
+    /// The ring was not full: the entries are all calls since the start of the process.
+    pub(super) is_whole: bool,
+    /// No calls are left out between those that are recorded.
+    pub(super) is_contiguous: bool,
     /// Names of the threads that made calls.
     pub(super) threads: Vec<Arc<str>>,
+    /// Number of kinds of calls.
+    pub(super) kinds: u32,
     /// Number of entries that were skipped because their fields are missing.
     pub(super) skipped: usize,
     /// Why the file ends too early, if it does.
@@ -78,7 +96,32 @@ pub(super) struct NamedGroup {
 /// One recorded call.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
+    /// What it has in common with calls of the same line.
+    pub(super) kind: Arc<Kind>,
     pub(super) record: i64,
+    /// Sequence number among the collectives of the group, or among its messages.
+    pub(super) seq: u64,
+    pub(super) seq_of_messages: u64,
+    /// Nanoseconds since the Unix epoch; 0: not recorded.
+    pub(super) created: u64,
+    pub(super) state: State,
+    /// The watchdog no longer waits for it.
+    pub(super) retired: bool,
+}
+
+impl std::ops::Deref for Entry {
+    type Target = Kind;
+
+    fn deref(&self) -> &Kind {
+        &self.kind
+    }
+}
+
+/// What many calls of a process have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Kind {
+    /// Number of the kind in its dump, beginning with 0.
+    pub(super) index: u32,
     pub(super) pg: i64,
     pub(super) group: Arc<NamedGroup>,
     /// Index of its thread in [`Dump::threads`].
@@ -91,14 +134,6 @@ pub(super) struct Entry {
     /// Own rank and peer within the group, for messages.
     pub(super) ends: Option<(u32, Option<u32>)>,
     pub(super) is_message: bool,
-    /// Sequence number among the collectives of the group, or among its messages.
-    pub(super) seq: u64,
-    pub(super) seq_of_messages: u64,
-    /// Nanoseconds since the Unix epoch; 0: not recorded.
-    pub(super) created: u64,
-    pub(super) state: State,
-    /// The watchdog no longer waits for it.
-    pub(super) retired: bool,
     pub(super) timeout_ms: Option<u64>,
     pub(super) dtype: DType,
     pub(super) numel: Option<u64>,
@@ -108,6 +143,10 @@ pub(super) struct Entry {
     /// of equal size.
     pub(super) pieces: Option<(u64, u64)>,
     pub(super) place: Option<Arc<Where>>,
+    /// It is a message of `batch_isend_irecv`.
+    pub(super) is_batched: bool,
+    /// Hash of what the calls of all ranks have to agree on.
+    pub(super) signature: u64,
 }
 
 impl Dump {
@@ -121,7 +160,7 @@ impl Dump {
                     .into(),
             ));
         }
-        let mut names = Names::default();
+        let mut names = Names::new();
         let mut dump = Self {
             version: text(root, "version").unwrap_or_default().to_owned(),
             cut,
@@ -158,32 +197,47 @@ impl Dump {
             dump.cut.get_or_insert(text);
         }
         let entries = entries.into_iter().flat_map(Node::items).take(accepted);
+        dump.entries.reserve_exact(accepted);
+        let mut kinds = 0;
         for entry in entries.filter(|entry| !entry.is_cut()) {
             match names.entry(entry) {
                 Some(entry) => dump.entries.push(entry),
                 None => dump.skipped += 1,
             }
+            let new = names.kind_count - kinds;
+            if new > 0 && room.take(KIND) < KIND {
+                let text =
+                    "its calls are too different from each other: the later ones are left out";
+                dump.cut.get_or_insert(text.into());
+                break;
+            }
+            kinds = names.kind_count;
         }
+        dump.kinds = names.kind_count;
         dump.threads = names.threads;
-        Ok(dump)
-    }
-
-    /// Whether the ring was not full: the entries are all calls since the start of the process.
-    pub(super) fn is_whole(&self) -> bool {
+        dump.count = dump.entries.len();
+        let times = dump.entries.iter().map(|entry| entry.created);
+        let first = times.clone().filter(|&at| at > 0).min();
+        dump.period = (first.unwrap_or(0), times.max().unwrap_or(0));
         let follow = |pair: &[Entry]| pair[1].record == pair[0].record.wrapping_add(1);
-        let first = self.entries.first().is_some_and(|entry| entry.record == 0);
-        self.cut.is_none() && self.skipped == 0 && first && self.entries.windows(2).all(follow)
+        dump.is_contiguous = dump.skipped == 0 && dump.entries.windows(2).all(follow);
+        let begins = dump.entries.first().is_some_and(|entry| entry.record == 0);
+        // A dump of incomplete calls alone leaves others out before its first one.
+        dump.is_contiguous &= begins || dump.entries.iter().any(Entry::is_complete);
+        dump.is_whole = dump.is_contiguous && dump.cut.is_none() && begins;
+        Ok(dump)
     }
 
     /// Whether the recorder was not in use: another one may have recorded the calls.
     pub(super) fn is_unused(&self) -> bool {
         self.entries.is_empty() && self.status.is_empty() && self.groups.is_empty()
     }
+}
 
-    /// Time of the latest call, in nanoseconds since the Unix epoch.
-    pub(super) fn latest(&self) -> u64 {
-        let created = self.entries.iter().map(|entry| entry.created);
-        created.max().unwrap_or(0)
+impl Entry {
+    /// Whether its device completed it.
+    pub(super) fn is_complete(&self) -> bool {
+        self.state == State::Completed
     }
 }
 
@@ -207,22 +261,51 @@ impl Room {
     }
 }
 
-/// Texts, shapes and lines of a dump, each stored once.
-#[derive(Default)]
+/// Texts, shapes, lines and kinds of calls of a dump, each stored once.
 struct Names {
+    keys: Keys,
+    numbers: Texts,
+    /// Kinds by what determines them.
+    kinds: HashMap<Box<[u64]>, Arc<Kind>>,
+    /// Number of kinds.
+    kind_count: u32,
+    /// What determines the kind of the current entry.
+    words: Vec<u64>,
     texts: HashMap<String, Arc<str>>,
     groups: HashSet<Arc<NamedGroup>>,
     shapes: HashSet<Arc<[u32]>>,
     threads: Vec<Arc<str>>,
     thread_at: HashMap<Arc<str>, u32>,
-    /// Sizes by list of shapes: a dump may contain a list several times.
-    sizes: HashMap<u32, Sizes>,
     places: HashMap<(String, u32, String), Arc<Where>>,
     /// Lines by list of frames: a dump contains equal lists once.
-    frames: HashMap<u32, Option<Arc<Where>>>,
+    frames: HashMap<u32, Frames>,
+}
+
+/// What the frames of an entry show.
+#[derive(Clone, Debug, Default)]
+struct Frames {
+    place: Option<Arc<Where>>,
+    is_batched: bool,
 }
 
 impl Names {
+    fn new() -> Self {
+        Self {
+            keys: Keys::new(),
+            numbers: Texts::new(),
+            kinds: HashMap::new(),
+            kind_count: 0,
+            words: Vec::new(),
+            texts: HashMap::new(),
+            groups: HashSet::new(),
+            shapes: HashSet::new(),
+            threads: Vec::new(),
+            thread_at: HashMap::new(),
+            places: HashMap::new(),
+            frames: HashMap::new(),
+        }
+    }
+
     fn text(&mut self, text: &str) -> Arc<str> {
         let text = cut(text);
         if let Some(known) = self.texts.get(text) {
@@ -277,11 +360,8 @@ impl Names {
     }
 
     fn sizes(&mut self, shapes: Node<'_>) -> Sizes {
-        let Some(id) = shapes.list_id() else {
+        if !shapes.is_list() {
             return Sizes::default();
-        };
-        if let Some(known) = self.sizes.get(&id) {
-            return known.clone();
         }
         let mut all = Sizes {
             total: Some(0).filter(|_| shapes.items().len() > 0),
@@ -299,55 +379,124 @@ impl Names {
                 all.first = Some(self.shape(dims));
             }
         }
-        self.sizes.insert(id, all.clone());
         all
     }
 
     /// `None`: it lacks its name or its group.
     fn entry(&mut self, entry: Node<'_>) -> Option<Entry> {
-        let profiling_name = text(entry, "profiling_name")?;
-        let name = Name::parse(profiling_name);
-        let is_uneven = profiling_name.ends_with("_v");
-        let mut group = entry.get("process_group")?.items();
-        let (group, description) = (group.next()?.text()?, group.next());
-        let description = description.and_then(Node::text).unwrap_or_default();
-        let int = |key| entry.get(key).and_then(Node::int);
-        let count = |key| int(key).and_then(counted);
-        let inputs = self.tensors(entry.get("input_sizes"), entry.get("input_dtypes"));
-        let outputs = self.tensors(entry.get("output_sizes"), entry.get("output_dtypes"));
-        let compared = compared(name.op, &inputs.sizes, &outputs.sizes);
-        let ends_group = name.ends_group && !inputs.sizes.has_dims;
-        let is_message = entry.get("is_p2p").and_then(Node::bool);
-        let is_message = is_message.unwrap_or_else(|| name.op.is_point_to_point()) && !ends_group;
-        let seq_of_messages = count("p2p_seq_id").unwrap_or(0);
+        let fields = Fields::of(entry, &mut self.keys);
+        let count = |node: Option<Node<'_>>| node.and_then(Node::int).and_then(counted);
+        let mut words = std::mem::take(&mut self.words);
+        let is_complete = self.identify(&fields, &mut words);
+        let known = self.kinds.get(&words[..]).filter(|_| is_complete);
+        let kind = match known {
+            Some(kind) => Arc::clone(kind),
+            None => {
+                let kind = Arc::new(self.kind(&fields)?);
+                if is_complete {
+                    if self.kinds.len() >= MAX_KINDS {
+                        self.kinds.clear();
+                    }
+                    self.kinds.insert(words[..].into(), Arc::clone(&kind));
+                }
+                kind
+            }
+        };
+        self.words = words;
+        let seq_of_messages = count(fields.p2p_seq_id).unwrap_or(0);
         // Versions before 2.3 count both kinds together.
-        let seq = count("collective_seq_id").or_else(|| count("seq_id"))?;
+        let seq = count(fields.collective_seq_id).or_else(|| count(fields.seq_id))?;
+        let int = |node: Option<Node<'_>>| node.and_then(Node::int);
         Some(Entry {
-            record: int("record_id").or_else(|| int("id")).unwrap_or(0),
-            pg: int("pg_id").unwrap_or(-1),
-            group: self.group(group, description, name.backend),
-            thread: self.thread(text(entry, "thread_id").unwrap_or_default()),
-            op: name.op,
-            is_known: name.op != Op::Unspecified || name.ends_group,
-            ends_group,
-            ends: name.ends,
-            is_message,
-            seq: if is_message && seq_of_messages > 0 {
+            record: int(fields.record_id)
+                .or_else(|| int(fields.id))
+                .unwrap_or(0),
+            seq: if kind.is_message && seq_of_messages > 0 {
                 seq_of_messages
             } else {
                 seq
             },
             seq_of_messages,
-            created: count("time_created_ns")
-                .or_else(|| count("time_created_us")?.checked_mul(1000))
+            created: count(fields.time_created_ns)
+                .or_else(|| count(fields.time_created_us)?.checked_mul(1000))
                 .unwrap_or(0),
-            state: match text(entry, "state") {
-                Some("completed") => State::Completed,
-                Some("started") => State::Started,
+            state: match fields.state.and_then(Node::bytes) {
+                Some(b"completed") => State::Completed,
+                Some(b"started") => State::Started,
                 _ => State::Scheduled,
             },
-            retired: entry.get("retired").and_then(Node::bool).unwrap_or(false),
-            timeout_ms: count("timeout_ms").filter(|&ms| ms > 0),
+            retired: fields.retired.and_then(Node::bool).unwrap_or(false),
+            kind,
+        })
+    }
+
+    /// Writes what determines the kind of an entry into `words`; `false`: that is too much.
+    fn identify(&mut self, fields: &Fields<'_>, words: &mut Vec<u64>) -> bool {
+        words.clear();
+        for text in [fields.profiling_name, fields.thread_id] {
+            words.push(self.numbers.number(text));
+        }
+        let mut group = fields.process_group.into_iter().flat_map(Node::items);
+        for _ in 0..2 {
+            words.push(self.numbers.number(group.next()));
+        }
+        let number =
+            |node: Option<Node<'_>>| node.and_then(Node::int).map_or(u64::MAX, |it| it as u64);
+        words.push(number(fields.pg_id));
+        words.push(number(fields.timeout_ms));
+        let is_p2p = fields.is_p2p.and_then(Node::bool);
+        words.push(is_p2p.map_or(2, u64::from));
+        let frames = self.frames(fields.frames);
+        words.push(frames.place.map_or(0, |it| Arc::as_ptr(&it).addr() as u64));
+        words.push(u64::from(frames.is_batched));
+        for sizes in [fields.input_sizes, fields.output_sizes] {
+            let shapes = sizes.into_iter().flat_map(Node::items);
+            for shape in shapes.take(MAX_WORDS) {
+                let dims = shape.items();
+                words.push(dims.len() as u64);
+                words.extend(dims.take(MAX_DIMS).map(|dim| number(Some(dim))));
+            }
+            words.push(u64::MAX);
+        }
+        for dtypes in [fields.input_dtypes, fields.output_dtypes] {
+            let first =
+                dtypes.and_then(|it| it.is_list().then(|| it.items().next()).unwrap_or(Some(it)));
+            words.push(self.numbers.number(first));
+        }
+        words.len() < MAX_WORDS
+    }
+
+    fn kind(&mut self, fields: &Fields<'_>) -> Option<Kind> {
+        let profiling_name = fields.profiling_name?.text()?;
+        let name = Name::parse(profiling_name);
+        let is_uneven = profiling_name.ends_with("_v");
+        let mut group = fields.process_group?.items();
+        let (group, description) = (group.next()?.text()?, group.next());
+        let description = description.and_then(Node::text).unwrap_or_default();
+        let inputs = self.tensors(fields.input_sizes, fields.input_dtypes);
+        let outputs = self.tensors(fields.output_sizes, fields.output_dtypes);
+        let compared = compared(name.op, &inputs.sizes, &outputs.sizes);
+        let ends_group = name.ends_group && !inputs.sizes.has_dims;
+        let is_message = fields.is_p2p.and_then(Node::bool);
+        let is_message = is_message.unwrap_or_else(|| name.op.is_point_to_point()) && !ends_group;
+        let frames = self.frames(fields.frames);
+        let index = self.kind_count;
+        self.kind_count += 1;
+        let mut kind = Kind {
+            index,
+            pg: fields.pg_id.and_then(Node::int).unwrap_or(-1),
+            group: self.group(group, description, name.backend),
+            thread: self.thread(fields.thread_id.and_then(Node::text).unwrap_or_default()),
+            op: name.op,
+            is_known: name.op != Op::Unspecified || name.ends_group,
+            ends_group,
+            ends: name.ends,
+            is_message,
+            timeout_ms: fields
+                .timeout_ms
+                .and_then(Node::int)
+                .and_then(counted)
+                .filter(|&ms| ms > 0),
             dtype: match (inputs.dtype, outputs.dtype) {
                 (input, DType::Unspecified) => input,
                 (_, output) => output,
@@ -365,13 +514,29 @@ impl Names {
                 Op::ReduceScatter => inputs.sizes.total.zip(outputs.sizes.total),
                 _ => None,
             },
-            place: self.place(entry.get("frames")),
-        })
+            place: frames.place,
+            is_batched: frames.is_batched,
+            signature: 0,
+        };
+        // Without a random key: hashes of several dumps are compared.
+        let mut hasher = DefaultHasher::new();
+        let Kind {
+            op,
+            dtype,
+            numel,
+            shape,
+            tensors,
+            ..
+        } = &kind;
+        (op, dtype, numel, shape, tensors).hash(&mut hasher);
+        kind.signature = hasher.finish();
+        Some(kind)
     }
 
-    fn place(&mut self, frames: Option<Node<'_>>) -> Option<Arc<Where>> {
-        let frames = frames.filter(|frames| frames.is_list())?;
-        let id = frames.list_id()?;
+    fn frames(&mut self, frames: Option<Node<'_>>) -> Frames {
+        let Some((frames, id)) = frames.and_then(|it| Some((it, it.list_id()?))) else {
+            return Frames::default();
+        };
         if let Some(known) = self.frames.get(&id) {
             return known.clone();
         }
@@ -390,8 +555,12 @@ impl Names {
                 });
             Arc::clone(place)
         });
-        self.frames.insert(id, place.clone());
-        place
+        let found = Frames {
+            place,
+            is_batched: place::is_batched(frames),
+        };
+        self.frames.insert(id, found.clone());
+        found
     }
 }
 

@@ -1,21 +1,20 @@
-//! Finds dumps in files: plain, compressed with gzip, or in an archive.
+//! Finds dumps in files: plain, compressed, or in an archive.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use flate2::read::MultiGzDecoder;
-
 use super::document::{Document, Invalid, Value};
 use super::dump::{Dump, Room};
 use super::{json, pickle};
-use crate::files::{self, GZIP};
+use crate::files;
+use crate::ingest::Progress;
 
 /// Maximum size of a dump, decompressed.
 const MAX_BYTES: u64 = 128 << 20;
-/// Maximum number of entries of all dumps.
-const MAX_ENTRIES: usize = 1 << 24;
+/// Maximum number of entries of all dumps: 2 000 of each of 16 384 ranks.
+const MAX_ENTRIES: usize = 1 << 25;
 /// Maximum size of an archive, decompressed.
 const MAX_ARCHIVE: u64 = 4 << 30;
 /// Maximum number of files of an archive.
@@ -50,8 +49,8 @@ pub(super) fn is_candidate(head: &[u8]) -> bool {
         "\"nccl_version\"",
     ];
     match head {
-        // A pickle of protocol 2 or later, or a file compressed with zstd.
-        [0x80, 2..=5, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => true,
+        // A pickle of protocol 2 or later.
+        [0x80, 2..=5, ..] => true,
         _ if is_archive(head) => true,
         _ => head.trim_ascii_start().first() == Some(&b'{') && keys.iter().any(|key| has(key)),
     }
@@ -62,7 +61,8 @@ fn is_archive(head: &[u8]) -> bool {
 }
 
 /// Reads all files, several at a time. The result is in the order of the paths.
-pub(super) fn read_all(paths: &[PathBuf]) -> Vec<Contents> {
+pub(super) fn read_all(paths: &[PathBuf], progress: &Progress) -> Vec<Contents> {
+    progress.found(paths.len());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let room = Room::new(MAX_ENTRIES);
@@ -73,6 +73,7 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Vec<Contents> {
             paths.get(at).map(|path| (at, path))
         } {
             let contents = read(path, &room);
+            progress.read();
             let mut done = done
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -116,28 +117,9 @@ struct Reader<'a> {
 }
 
 fn read_stream(path: &Path, file: impl Read, reader: &mut Reader<'_>) -> io::Result<()> {
-    let mut file = io::BufReader::new(file);
-    let head = peek(&mut file)?;
-    if head.starts_with(&GZIP) {
-        let mut inner = io::BufReader::new(MultiGzDecoder::new(file));
-        let head = peek(&mut inner)?;
-        return read_plain(path, &head, inner, reader);
-    }
-    read_plain(path, &head, file, reader)
-}
-
-/// The first bytes of a stream, which remain to be read.
-fn peek<R: Read>(stream: &mut io::BufReader<R>) -> io::Result<Vec<u8>> {
-    Ok(io::BufRead::fill_buf(stream)?.to_vec())
-}
-
-fn read_plain(
-    path: &Path,
-    head: &[u8],
-    stream: impl Read,
-    reader: &mut Reader<'_>,
-) -> io::Result<()> {
-    if is_archive(head) {
+    let mut stream = files::decompressed(file)?;
+    // The first bytes remain to be read.
+    if is_archive(stream.fill_buf()?) {
         return read_archive(path, stream.take(MAX_ARCHIVE), reader);
     }
     let (bytes, cut) = read_bytes(stream, MAX_BYTES)?;
@@ -276,8 +258,9 @@ impl Reader<'_> {
             Ok(read) => read,
             Err(error) => return self.unreadable(path, error.to_string()),
         };
-        let (bytes, cut) = if bytes.starts_with(&GZIP) {
-            match read_bytes(MultiGzDecoder::new(&bytes[..]), MAX_BYTES) {
+        let (bytes, cut) = if files::is_compressed(&bytes) {
+            let inner = files::decompressed(&bytes[..]);
+            match inner.and_then(|inner| read_bytes(inner, MAX_BYTES)) {
                 Ok((inner, damage)) => (inner, damage.or(cut)),
                 Err(error) => return self.unreadable(path, error.to_string()),
             }
@@ -307,10 +290,6 @@ pub(super) fn parse(bytes: Vec<u8>, damage: Option<String>, room: &Room) -> Resu
     let (mut document, root): (Document, Value) = match bytes.trim_ascii_start().first() {
         Some(0x80) => pickle::read(bytes)?,
         Some(b'{') => json::read(&bytes)?,
-        Some(0x28) if bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) => {
-            let text = "it is compressed with zstd: decompress it first (zstd -d)";
-            return Err(Invalid(text.into()));
-        }
         Some(_) => {
             return Err(Invalid(
                 "it is neither a pickle of protocol 2 or later nor JSON, as Flight Recorder dumps \

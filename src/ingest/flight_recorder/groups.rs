@@ -19,6 +19,8 @@ pub(super) struct Groups {
     pub(super) all: Vec<Group>,
     /// Groups by rank and name; `None`: there was no room for it.
     of: BTreeMap<u32, HashMap<Arc<str>, Option<GroupAt>>>,
+    /// Groups by rank and index of the kind of a call.
+    by_kind: BTreeMap<u32, Vec<Option<GroupAt>>>,
     /// Members of all groups.
     members: usize,
     /// Groups that each rank with a dump is a member of.
@@ -62,7 +64,7 @@ pub(super) struct Progress {
 impl Groups {
     pub(super) fn of(job: &Job) -> Self {
         let mut groups = Self {
-            world_size: world_size(job),
+            world_size: job.world_size(),
             ..Self::default()
         };
         let backends = backends(job);
@@ -75,8 +77,7 @@ impl Groups {
         }
         let described = Described::of(job, groups.world_size);
         for (&rank, dump) in &job.ranks {
-            for entry in &dump.entries {
-                let group = &entry.group;
+            for group in named(dump) {
                 let own = groups.of.get(&rank);
                 if own.is_some_and(|own| own.contains_key(&group.name)) {
                     continue;
@@ -84,6 +85,13 @@ impl Groups {
                 let members = described.members(job, rank, group);
                 groups.add(rank, &group.name, &group.description, &members, &backends);
             }
+            let own = groups.of.get(&rank);
+            let mut by_kind = vec![None; dump.kinds as usize];
+            for entry in &dump.entries {
+                let at = own.and_then(|own| *own.get(&entry.group.name)?);
+                by_kind[entry.index as usize] = at;
+            }
+            groups.by_kind.insert(rank, by_kind);
         }
         for (at, group) in groups.all.iter().enumerate() {
             for &rank in &group.info.key.members {
@@ -99,7 +107,12 @@ impl Groups {
 
     /// The group of an entry of a rank.
     pub(super) fn of_entry(&self, rank: u32, entry: &Entry) -> Option<GroupAt> {
-        *self.of.get(&rank)?.get(&entry.group.name)?
+        *self.by_kind(rank).get(entry.index as usize)?
+    }
+
+    /// The groups of a rank's calls by the index of their kind.
+    pub(super) fn by_kind(&self, rank: u32) -> &[Option<GroupAt>] {
+        self.by_kind.get(&rank).map_or(&[], Vec::as_slice)
     }
 
     /// Number of groups whose calls are left out because all groups have too many members.
@@ -159,19 +172,12 @@ impl Groups {
     }
 
     fn find_progress(&mut self, job: &Job) {
-        let collectives = |dump: &'_ Dump| -> Vec<usize> {
-            let entries = dump.entries.iter().enumerate();
-            entries
-                .filter(|(_, it)| !it.is_message)
-                .map(|(at, _)| at)
-                .collect()
-        };
         for (&rank, dump) in &job.ranks {
-            for entry in dump
+            let collectives = dump
                 .entries
                 .iter()
-                .filter(|it| !it.is_message && it.seq == 0)
-            {
+                .filter(|it| !it.is_message && it.seq == 0);
+            for entry in collectives {
                 if let Some(at) = self.of_entry(rank, entry) {
                     self.all[at].from_zero = true;
                 }
@@ -179,8 +185,15 @@ impl Groups {
         }
         for (&rank, dump) in &job.ranks {
             let mut ids: BTreeMap<GroupAt, i64> = BTreeMap::new();
-            for at in collectives(dump) {
-                let entry = &dump.entries[at];
+            // By kind: the highest number.
+            let mut highest: Vec<Option<&Entry>> = vec![None; dump.kinds as usize];
+            for entry in dump.entries.iter().filter(|it| !it.is_message) {
+                let known = &mut highest[entry.index as usize];
+                if known.is_none_or(|known| known.seq <= entry.seq) {
+                    *known = Some(entry);
+                }
+            }
+            for entry in highest.into_iter().flatten() {
                 let Some(at) = self.of_entry(rank, entry) else {
                     continue;
                 };
@@ -189,10 +202,15 @@ impl Groups {
                 let progress = self.all[at].progress.entry(rank).or_default();
                 progress.issued = progress.issued.max(seq);
             }
-            let known: BTreeSet<i64> = dump.entries.iter().map(|entry| entry.pg).collect();
-            let furthest = dump.status.iter().filter(|(id, _)| !known.contains(id));
+            let mut known: Vec<i64> = dump.entries.iter().map(|entry| entry.pg).collect();
+            known.sort_unstable();
+            known.dedup();
+            let furthest = dump
+                .status
+                .iter()
+                .filter(|(id, _)| known.binary_search(id).is_err());
             let furthest = furthest.filter_map(|(_, status)| status.enqueued).max();
-            let is_whole = dump.is_whole();
+            let is_whole = dump.is_whole;
             for at in self.of_rank(rank).to_vec() {
                 let group = &mut self.all[at];
                 // With messages in the group, its status counts whichever came last.
@@ -227,9 +245,11 @@ impl Described {
                 let lists = lists.entry(Arc::clone(name)).or_default();
                 lists.insert(Arc::clone(&config.members));
             }
-            for entry in &dump.entries {
-                let name = Arc::clone(&entry.group.name);
-                users.entry(name).or_default().insert(rank);
+            for group in named(dump) {
+                users
+                    .entry(Arc::clone(&group.name))
+                    .or_default()
+                    .insert(rank);
             }
         }
         let users = users.into_iter();
@@ -287,19 +307,21 @@ impl Group {
     }
 }
 
-/// Number of ranks of the job, as far as groups and dumps show it.
-fn world_size(job: &Job) -> u32 {
-    let dumps = job.ranks.values();
-    let members = dumps.flat_map(|dump| dump.groups.values().flat_map(|it| it.members.iter()));
-    let last = members.chain(job.ranks.keys()).max();
-    last.map_or(0, |last| last + 1)
+/// The groups that calls of a dump name, in the order of their first calls.
+fn named(dump: &Dump) -> Vec<&Arc<NamedGroup>> {
+    let mut seen = HashSet::new();
+    let groups = dump.entries.iter().map(|entry| &entry.group);
+    // Equal groups of a dump are one.
+    groups
+        .filter(|group| seen.insert(Arc::as_ptr(group)))
+        .collect()
 }
 
 /// Backend of each group, by the first call in it.
 fn backends(job: &Job) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut backends: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
-    for entry in job.ranks.values().flat_map(|dump| &dump.entries) {
-        let NamedGroup { name, backend, .. } = &*entry.group;
+    for group in job.ranks.values().flat_map(named) {
+        let NamedGroup { name, backend, .. } = &**group;
         if !backends.contains_key(name) {
             backends.insert(Arc::clone(name), Arc::clone(backend));
         }

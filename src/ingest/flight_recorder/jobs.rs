@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::dump::{Dump, Entry};
+use super::dump::{Dump, Entry, Kind};
 use super::files::{Contents, Found};
 use super::rank;
 use crate::ingest::Remark;
+use crate::ingest::logs::Log;
 
 /// The dumps of one job.
 #[derive(Debug, Default)]
@@ -17,6 +19,10 @@ pub struct Job {
     pub(super) ranks: BTreeMap<u32, Dump>,
     /// What is wrong with the dump of a rank.
     pub(super) unreadable: BTreeMap<u32, String>,
+    /// Logs of the same job.
+    pub(super) logs: Vec<Log>,
+    /// The logs state that a wait was given up.
+    pub(super) gave_up: bool,
 }
 
 /// A dump whose rank is known.
@@ -165,6 +171,19 @@ fn fits_its_group(dump: &Dump, entry: &Entry) -> bool {
 }
 
 impl Job {
+    /// Number of ranks of the job, as far as groups and dumps show it.
+    pub(crate) fn world_size(&self) -> u32 {
+        let dumps = self.ranks.values();
+        let members = dumps.flat_map(|dump| dump.groups.values().flat_map(|it| it.members.iter()));
+        let last = members.chain(self.ranks.keys()).max();
+        last.map_or(0, |last| last + 1)
+    }
+
+    /// Folder of the dumps.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Adds the dump of a rank. Of two dumps of one backend the newer one is kept; those of
     /// different backends are combined.
     fn add(&mut self, new: Ranked, remarks: &mut Vec<Remark>) {
@@ -189,7 +208,7 @@ impl Job {
                 new.rank
             ),
         });
-        let newer = if new.dump.latest() >= known.latest() {
+        let newer = if new.dump.period.1 >= known.period.1 {
             new.dump
         } else {
             known
@@ -211,11 +230,25 @@ fn combine(mut one: Dump, other: Dump) -> Dump {
     });
     let threads: Vec<u32> = threads.collect();
     let shifted = other.entries.into_iter().map(|mut entry| {
-        entry.pg = entry.pg.saturating_add(OTHER);
-        entry.thread = threads[entry.thread as usize];
+        entry.kind = Arc::new(Kind {
+            index: one.kinds + entry.index,
+            pg: entry.pg.saturating_add(OTHER),
+            thread: threads[entry.thread as usize],
+            ..Kind::clone(&entry.kind)
+        });
         entry
     });
     one.entries.extend(shifted);
+    one.kinds += other.kinds;
+    one.count += other.count;
+    (one.is_whole, one.is_contiguous) = (false, false);
+    let earliest = [one.period.0, other.period.0]
+        .into_iter()
+        .filter(|&at| at > 0);
+    one.period = (
+        earliest.min().unwrap_or(0),
+        one.period.1.max(other.period.1),
+    );
     one.entries.sort_by_key(|entry| entry.created);
     let status = other.status.into_iter();
     one.status

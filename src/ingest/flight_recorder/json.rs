@@ -62,14 +62,10 @@ impl Reader<'_> {
             }
             b']' | b'}' => {
                 self.at += 1;
-                let Some(mark) = self.stack.marks.pop() else {
+                if self.stack.close(&mut self.document)?.is_none() {
                     return Err(Invalid(
                         "a list or dictionary ends that has no beginning".into(),
                     ));
-                };
-                let collected = self.stack.values.split_off(mark);
-                if let Some(&container) = self.stack.values.last() {
-                    self.document.extend(container, &collected)?;
                 }
             }
             b'"' => match self.text()? {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report};
 
-use super::dump::{Dump, State};
+use super::dump::State;
 use super::play::Play;
 use super::units::is_on_host;
 use crate::diagnosis::timing::Timing;
@@ -13,12 +13,8 @@ use crate::diagnosis::verdict_of;
 
 /// The report, without proofs that rest on waits, and without what dumps cannot show.
 pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
-    let lasts = shows_a_hang(play);
-    let entries = play
-        .job
-        .ranks
-        .values()
-        .map(|dump| dump.entries.len() as u64);
+    let lasts = play.job.gave_up || shows_a_hang(play);
+    let entries = play.job.ranks.values().map(|dump| dump.count as u64);
     report.evidence.records = entries.sum();
     // Dumps name no hosts.
     report.job.nodes = 0;
@@ -75,7 +71,7 @@ fn is_about_ends(finding: &Finding) -> bool {
 /// ranks may differ by.
 fn shows_a_hang(play: &Play<'_>) -> bool {
     let limit = Timing::default().default_stall_after.as_nanos() as u64;
-    let latest = play.job.ranks.values().map(Dump::latest).max();
+    let latest = play.job.ranks.values().map(|dump| dump.period.1).max();
     let latest = latest.unwrap_or(0);
     let mut open = play.open_entries();
     let lasts = open.any(|entry| {

@@ -19,6 +19,8 @@ use crate::diagnosis::event::Call;
 pub(super) struct Messages {
     /// Peer and number by rank and index of the call.
     placed: BTreeMap<(u32, usize), (Option<u32>, u64)>,
+    /// Messages, by rank and index of the call, that the peer has not made.
+    lone: BTreeSet<(u32, usize)>,
 }
 
 /// Messages from one rank to another in one group: index and number of each, on both sides.
@@ -49,12 +51,16 @@ impl Messages {
                 channel[side].push((at, entry.seq));
             }
         }
-        let whole = job.ranks.iter().filter(|(_, dump)| dump.is_whole());
+        let whole = job.ranks.iter().filter(|(_, dump)| dump.is_whole);
         let whole: BTreeSet<u32> = whole.map(|(&rank, _)| rank).collect();
         for ((group, sender, receiver), channel) in channels {
             let both = whole.contains(&sender) && whole.contains(&receiver);
             // The last messages of a dump that was cut off are unknown.
-            let is_read = |rank: &u32| job.ranks.get(rank).is_some_and(|it| it.cut.is_none());
+            // Where complete calls are left out, a message that one side lacks may be complete.
+            let is_read = |rank: &u32| {
+                let dump = job.ranks.get(rank);
+                dump.is_some_and(|it| it.cut.is_none() && it.is_contiguous)
+            };
             let seen = is_read(&sender) && is_read(&receiver);
             let from = if both {
                 None
@@ -63,18 +69,40 @@ impl Messages {
             } else {
                 continue;
             };
-            let ends = [(sender, receiver), (receiver, sender)];
-            for ((rank, peer), side) in ends.into_iter().zip(channel) {
+            let numbered = channel.map(|side| -> Vec<(usize, u64)> {
                 let counted = side
                     .into_iter()
                     .filter(|(_, seq)| from.is_none_or(|it| *seq >= it));
-                for (nth, (at, seq)) in (1..).zip(counted) {
-                    let number = if from.is_some() { seq } else { nth };
+                let numbered = (1..).zip(counted);
+                numbered
+                    .map(|(nth, (at, seq))| (at, if from.is_some() { seq } else { nth }))
+                    .collect()
+            });
+            let numbers = [&numbered[1], &numbered[0]].map(|other| -> BTreeSet<u64> {
+                other.iter().map(|(_, number)| *number).collect()
+            });
+            let ends = [(sender, receiver), (receiver, sender)];
+            for ((ends, side), others) in ends.into_iter().zip(numbered).zip(numbers) {
+                let (rank, peer) = ends;
+                for (at, number) in side {
                     messages.placed.insert((rank, at), (Some(peer), number));
+                    if !others.contains(&number) {
+                        messages.lone.insert((rank, at));
+                    }
                 }
             }
         }
         messages
+    }
+
+    /// Whether a message can be counted.
+    pub(super) fn is_placed(&self, rank: u32, at: usize) -> bool {
+        self.placed.contains_key(&(rank, at))
+    }
+
+    /// Whether the peer of a message has not made its side of it.
+    pub(super) fn is_lone(&self, rank: u32, at: usize) -> bool {
+        self.lone.contains(&(rank, at))
     }
 
     /// Sets peer and number of a message; false: it cannot be counted.

@@ -13,10 +13,13 @@ use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
 
-use crate::ingest::{Observer, Remark};
+use crate::diagnosis::Engine;
+use crate::ingest::{Observer, Progress, Remark};
 
+mod beside;
 mod document;
 mod dump;
+mod fields;
 mod files;
 mod groups;
 mod jobs;
@@ -28,9 +31,11 @@ mod pickle;
 mod place;
 mod play;
 mod rank;
+mod settled;
 #[cfg(test)]
 mod tests;
 mod units;
+mod waits;
 
 pub use jobs::Job;
 
@@ -42,13 +47,17 @@ pub fn is_candidate(head: &[u8]) -> bool {
 
 /// Reads dumps and groups them into jobs.
 #[must_use]
-pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>) -> Vec<Job> {
-    jobs::of(files::read_all(paths), remarks)
+pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -> Vec<Job> {
+    jobs::of(files::read_all(paths, progress), remarks)
 }
 
-/// Diagnoses a job.
-pub(crate) fn diagnose(job: &Job, observer: &mut dyn Observer) -> Report {
-    let play = play::Play::of(job);
+/// Diagnoses a job. Returns the engine in its final state, and the report, limited to what dumps
+/// show.
+pub(crate) fn diagnose(mut job: Job, observer: &mut dyn Observer) -> (Engine, Report) {
+    let groups = groups::Groups::of(&job);
+    settled::remove(&mut job, &groups);
+    let play = play::Play::of(&job, groups);
     let engine = play.run(observer);
-    limits::limited(engine.report(), &play)
+    let report = limits::limited(engine.report(), &play);
+    (engine, report)
 }

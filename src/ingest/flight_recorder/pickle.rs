@@ -13,6 +13,9 @@ const MAX_MEMO: usize = 1 << 22;
 /// Maximum length of a text, in bytes.
 const MAX_TEXT: usize = 1 << 20;
 
+const NO_VALUE: &str = "an opcode needs a value, and there is none";
+const NO_BEGINNING: &str = "a list or dictionary ends that has no beginning";
+
 /// Reads a pickle. Returns its data and the outermost value; a file that ends too early yields the
 /// values before the cut.
 pub(super) fn read(bytes: Vec<u8>) -> Result<(Document, Value), Invalid> {
@@ -104,14 +107,11 @@ impl Machine {
             b'a' => self.append(1)?,
             b's' => self.append(2)?,
             b'e' | b'u' => {
-                let collected = self.collected()?;
-                self.fill(&collected)?;
+                let closed = self.stack.close(&mut self.document)?;
+                closed.ok_or_else(|| Stop::Invalid(NO_BEGINNING.into()))?;
             }
             0x85..=0x87 => self.tuple(usize::from(opcode - 0x84))?,
-            b't' | b'l' => {
-                let collected = self.collected()?;
-                self.collect(&collected)?;
-            }
+            b't' | b'l' => self.collect()?,
             b'd' => {
                 let collected = self.collected()?;
                 let dict = self.document.new_dict()?;
@@ -213,9 +213,7 @@ impl Machine {
     fn pop(&mut self) -> Step<Value> {
         let bottom = self.stack.marks.last().copied().unwrap_or(0);
         if self.stack.values.len() <= bottom {
-            return Err(Stop::Invalid(
-                "an opcode needs a value, and there is none".into(),
-            ));
+            return Err(Stop::Invalid(NO_VALUE.into()));
         }
         self.stack.values.pop().ok_or(Stop::Cut)
     }
@@ -223,9 +221,7 @@ impl Machine {
     /// Removes the values since the latest mark.
     fn collected(&mut self) -> Step<Vec<Value>> {
         let mark = self.stack.marks.pop();
-        let mark = mark.ok_or_else(|| {
-            Stop::Invalid("a list or dictionary ends that has no beginning".into())
-        })?;
+        let mark = mark.ok_or_else(|| Stop::Invalid(NO_BEGINNING.into()))?;
         Ok(self.stack.values.split_off(mark))
     }
 
@@ -237,27 +233,35 @@ impl Machine {
         Ok(())
     }
 
+    /// Adds the last values to the container below them.
     fn append(&mut self, count: usize) -> Step<()> {
-        let mut values = Vec::with_capacity(count);
-        for _ in 0..count {
-            values.push(self.pop()?);
-        }
-        values.reverse();
-        self.fill(&values)
+        self.mark_last(count)?;
+        let closed = self.stack.close(&mut self.document)?;
+        closed.ok_or_else(|| Stop::Invalid(NO_VALUE.into()))
     }
 
     fn tuple(&mut self, count: usize) -> Step<()> {
-        let mut values = Vec::with_capacity(count);
-        for _ in 0..count {
-            values.push(self.pop()?);
-        }
-        values.reverse();
-        self.collect(&values)
+        self.mark_last(count)?;
+        self.collect()
     }
 
-    fn collect(&mut self, values: &[Value]) -> Step<()> {
+    /// Marks the last values, of which there must be so many.
+    fn mark_last(&mut self, count: usize) -> Step<()> {
+        let bottom = self.stack.marks.last().copied().unwrap_or(0);
+        let mark = self.stack.values.len().checked_sub(count);
+        let mark = mark.filter(|&mark| mark >= bottom);
+        let mark = mark.ok_or_else(|| Stop::Invalid(NO_VALUE.into()))?;
+        self.stack.marks.push(mark);
+        Ok(())
+    }
+
+    /// Replaces the values since the latest mark by a list of them.
+    fn collect(&mut self) -> Step<()> {
+        let mark = self.stack.marks.pop();
+        let mark = mark.ok_or_else(|| Stop::Invalid(NO_BEGINNING.into()))?;
         let list = self.document.new_list()?;
-        self.document.extend(list, values)?;
+        self.document.extend(list, &self.stack.values[mark..])?;
+        self.stack.values.truncate(mark);
         self.push(list)
     }
 

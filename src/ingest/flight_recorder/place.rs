@@ -15,6 +15,14 @@ pub(super) fn of_the_program(frames: Node<'_>) -> Option<(&str, u32, &str)> {
     frames().find(own).or_else(|| frames().find(outside))
 }
 
+/// Whether the call was made by PyTorch's function that makes several messages one call.
+pub(super) fn is_batched(frames: Node<'_>) -> bool {
+    let mut frames = frames.items().take(MAX_FRAMES).filter_map(frame);
+    frames.any(|(file, _, function)| {
+        function == "batch_isend_irecv" && file.ends_with("distributed_c10d.py")
+    })
+}
+
 /// A Python frame. Frames of C++ have other files.
 fn frame(node: Node<'_>) -> Option<(&str, u32, &str)> {
     let file = node.get("filename")?.text()?;

@@ -13,11 +13,15 @@ use super::groups::Groups;
 use super::jobs::Job;
 use super::messages::Messages;
 use super::units::{Calls, Unit, is_on_host};
+use super::waits::Waits;
 use crate::diagnosis::event::{Call, CallId, Event, OnStream, ProcessId, ThreadId};
 use crate::diagnosis::timing::Timing;
 use crate::diagnosis::{Config, Engine};
-use crate::ingest::Observer;
+use crate::ingest::logs::{OfRanks, Statements};
+use crate::ingest::{Observer, process};
 
+/// Number of calls of a rank that may have made any number of them.
+const UNKNOWN: u64 = u64::MAX >> 1;
 /// Calls derived from counters have ids below this one.
 const FIRST_RECORDED: u64 = 1 << 32;
 
@@ -27,31 +31,36 @@ pub(super) struct Play<'a> {
     pub(super) groups: Groups,
     pub(super) calls: BTreeMap<u32, Calls>,
     messages: Messages,
+    waits: Waits,
     /// For each group, the first collective that a rank has not completed, with that rank.
     first_open: Vec<Option<(u32, Unit)>>,
     /// For coalesced groups, the entry that differs between ranks, by group and number.
     shown: BTreeMap<(usize, u64), usize>,
     /// When the dumps were written, in nanoseconds since the Unix epoch.
     pub(super) end: u64,
+    /// When the first wait reached its timeout.
+    first_timeout: u64,
     stall_after: Duration,
 }
 
 impl<'a> Play<'a> {
-    pub(super) fn of(job: &'a Job) -> Self {
-        let groups = Groups::of(job);
+    pub(super) fn of(job: &'a Job, groups: Groups) -> Self {
         let calls = job.ranks.iter();
         let calls: BTreeMap<u32, Calls> = calls
             .map(|(&rank, dump)| (rank, Calls::of(rank, dump, &groups)))
             .collect();
         let messages = Messages::of(job, &groups, &calls);
+        let waits = Waits::of(job, &groups, &calls, &messages);
         let mut play = Self {
             job,
             groups,
             calls,
             messages,
+            waits,
             first_open: Vec::new(),
             shown: BTreeMap::new(),
             end: 0,
+            first_timeout: 0,
             stall_after: Timing::default().default_stall_after,
         };
         play.first_open = play.find_first_open();
@@ -63,17 +72,19 @@ impl<'a> Play<'a> {
     /// Dumps are written when a wait reaches its timeout, and do not contain the time. It is that
     /// of the first call whose timeout is over, and not before the latest call.
     fn set_end(&mut self) {
-        let latest = self.job.ranks.values().map(Dump::latest).max().unwrap_or(0);
+        let latest = self.job.period().1;
         let open = self.open_entries().filter(|entry| entry.created > 0);
         let timeout = |entry: &Entry| entry.timeout_ms.map(Duration::from_millis);
         let first = open.min_by_key(|entry| entry.created.saturating_add(nanos(timeout(entry))));
         let Some(first) = first else {
             self.end = latest;
+            self.first_timeout = latest;
             return;
         };
         let timeout = timeout(first).unwrap_or(self.stall_after);
         self.stall_after = self.stall_after.min(timeout);
         let waited = first.created.saturating_add(nanos(Some(timeout)));
+        self.first_timeout = waited;
         let last_open = self.open_entries().map(|entry| entry.created).max();
         // Every open call is reportable at the end.
         let last = last_open
@@ -111,10 +122,17 @@ impl<'a> Play<'a> {
         }
         feed(&mut engine, &mut events, observer);
         self.issue_all(&mut engine, observer);
+        events.extend(
+            self.waits
+                .calls
+                .iter()
+                .map(|(&rank, &at)| self.wait(rank, at)),
+        );
         for (&rank, dump) in &self.job.ranks {
             self.progress(rank, dump, &mut events);
         }
-        events.extend(self.missing_dumps());
+        let stated = self.logs(started, &mut events);
+        events.extend(self.missing_dumps(&stated));
         events.extend(self.left_out_groups());
         let end = Timestamp(self.end);
         let is_open = self.open_entries().next().is_some();
@@ -123,13 +141,52 @@ impl<'a> Play<'a> {
             since: end,
             read_whole: true,
         };
-        events.extend(self.job.ranks.keys().filter(|_| is_open).map(unwatched));
+        let ranks = self
+            .job
+            .ranks
+            .keys()
+            .filter(|it| is_open && !stated.ended.contains(it));
+        events.extend(ranks.map(unwatched));
         events.push(Event::EvidenceEnded { at: end });
         feed(&mut engine, &mut events, observer);
         engine.handle_timeout(end);
         let changed = engine.poll_change();
         observer.evaluated(&engine, end, changed);
         engine
+    }
+
+    /// Adds what logs of the job state about its ranks. Returns that, without the events.
+    fn logs(&self, started: Timestamp, out: &mut Vec<Event>) -> OfRanks {
+        if self.job.logs.is_empty() {
+            return OfRanks::default();
+        }
+        let statements = Statements::of(&self.job.logs);
+        let others = statements.ranks();
+        let others: Vec<u32> = others
+            .filter(|it| !self.job.ranks.contains_key(it))
+            .collect();
+        let mut stated = statements.events(Timestamp(self.first_timeout));
+        for rank in others {
+            out.push(joined(rank, self.groups.world_size, started));
+            let groups = self.groups.all.iter();
+            for group in groups.filter(|it| it.info.key.members.contains(&rank)) {
+                out.push(Event::GroupJoined {
+                    process: process(rank),
+                    group: Arc::clone(&group.info),
+                });
+                // How far a rank without a dump came is unknown. One that ended makes no further call.
+                if !stated.is_gone(rank) {
+                    out.push(Event::Frontier {
+                        process: process(rank),
+                        group: Arc::clone(&group.info),
+                        issued: UNKNOWN,
+                        p2p_issued: 0,
+                    });
+                }
+            }
+        }
+        out.append(&mut stated.events);
+        stated
     }
 
     /// Name of the folder of the dumps.
@@ -140,22 +197,12 @@ impl<'a> Play<'a> {
     }
 
     fn start(&self) -> Timestamp {
-        let entries = self.job.ranks.values().flat_map(|dump| &dump.entries);
-        Timestamp(entries.map(|entry| entry.created).min().unwrap_or(0))
+        Timestamp(self.job.period().0)
     }
 
     fn join(&self, rank: u32, dump: &Dump, at: Timestamp, out: &mut Vec<Event>) {
         let process = process(rank);
-        out.push(Event::ProcessJoined {
-            process,
-            rank: Some(rank),
-            world_size: Some(self.groups.world_size),
-            host: "".into(),
-            pid: 0,
-            layer: "c10d".into(),
-            world: "".into(),
-            at,
-        });
+        out.push(joined(rank, self.groups.world_size, at));
         for &group in self.groups.of_rank(rank) {
             out.push(Event::GroupJoined {
                 process,
@@ -248,6 +295,19 @@ impl<'a> Play<'a> {
         issue(process(rank), call, unit.is_complete, is_inside, out);
     }
 
+    /// The wait of a rank for the device of one of its calls.
+    fn wait(&self, rank: u32, at: usize) -> Event {
+        let unit = &self.calls[&rank].units[at];
+        let entry = &self.job.ranks[&rank].entries[unit.entries.start];
+        Event::WaitBegin {
+            process: process(rank),
+            thread: ThreadId(entry.thread),
+            call: Some(CallId(FIRST_RECORDED + at as u64)),
+            place: None,
+            at: Timestamp(entry.created),
+        }
+    }
+
     /// A call, without what dumps do not contain.
     fn call(&self, rank: u32, unit: &Unit, id: CallId) -> Call {
         let dump = &self.job.ranks[&rank];
@@ -294,7 +354,8 @@ impl<'a> Play<'a> {
             };
             // The last calls of a dump that was cut off are in its counters alone.
             let issued = match dump.cut {
-                Some(_) if dump.status.is_empty() => u64::MAX >> 1,
+                Some(_) if dump.status.is_empty() => UNKNOWN,
+                _ if self.waits.unknown.contains(&rank) => UNKNOWN,
                 _ => progress.issued,
             };
             out.push(Event::Frontier {
@@ -307,7 +368,8 @@ impl<'a> Play<'a> {
     }
 
     /// Notes on ranks without a dump that others may be waiting for, or whose dump is unreadable.
-    fn missing_dumps(&self) -> Vec<Event> {
+    /// `stated`: what logs state about ranks.
+    fn missing_dumps(&self, stated: &OfRanks) -> Vec<Event> {
         /// Maximum number of ranks that are listed one by one.
         const LISTED: usize = 64;
         let mut texts: BTreeMap<u32, String> = BTreeMap::new();
@@ -325,8 +387,11 @@ impl<'a> Play<'a> {
                 }
             }
         }
-        let is_missing =
-            |rank: u32| rank < self.groups.world_size && !self.job.ranks.contains_key(&rank);
+        let is_missing = |rank: u32| {
+            rank < self.groups.world_size
+                && !self.job.ranks.contains_key(&rank)
+                && !stated.is_gone(rank)
+        };
         texts.retain(|&rank, _| is_missing(rank));
         let notes = texts
             .into_iter()
@@ -429,15 +494,25 @@ type Signature = (Op, Option<u64>, DType);
 /// Streams of calls that are derived from counters have numbers from here on.
 const COUNTED: u64 = 1 << 32;
 
+/// The event that the process of a rank is known from.
+fn joined(rank: u32, world_size: u32, at: Timestamp) -> Event {
+    Event::ProcessJoined {
+        process: process(rank),
+        rank: Some(rank),
+        world_size: Some(world_size),
+        host: "".into(),
+        pid: 0,
+        layer: "c10d".into(),
+        world: "".into(),
+        at,
+    }
+}
+
 fn feed(engine: &mut Engine, events: &mut Vec<Event>, observer: &mut dyn Observer) {
     for event in events.drain(..) {
         observer.event(&event);
         engine.handle(event, Timestamp::default());
     }
-}
-
-fn process(rank: u32) -> ProcessId {
-    ProcessId::of(0, rank)
 }
 
 fn nanos(duration: Option<Duration>) -> u64 {

@@ -17,7 +17,7 @@ pub(super) fn named(path: &Path) -> Option<u32> {
 /// A name without the suffixes of formats and compression, which may contain digits.
 fn without_suffix(name: &str) -> &str {
     let suffixes = [
-        ".gz", ".json", ".pickle", ".pkl", ".bin", ".dump", ".pt", ".tgz", ".tar",
+        ".gz", ".zst", ".tzst", ".json", ".pickle", ".pkl", ".bin", ".dump", ".pt", ".tgz", ".tar",
     ];
     let shorter = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
     shorter.map_or(name, without_suffix)
@@ -71,6 +71,7 @@ mod tests {
             ("/tmp/nccl_trace_rank_3", 3),
             ("nccl_trace_rank_host17_12", 12),
             ("comm_lib_trace_rank_7.json.gz", 7),
+            ("nccl_trace_rank_8.pickle.zst", 8),
             ("rank-5_20260101", 5),
             ("dumps/rank3/trace.pickle", 3),
             ("node2/11.pkl", 11),

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ddp_doctor_proto::report::Timestamp;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-
-use ddp_doctor_proto::report::Timestamp;
+use ruzstd::encoding::CompressionLevel;
 
 use super::document::Invalid;
 use super::dump::{Dump, Room};
@@ -15,7 +15,7 @@ use super::files::{self, Contents, Found, read_all};
 use super::groups::Groups;
 use super::{diagnose, jobs, json};
 use crate::diagnosis::Engine;
-use crate::ingest::Observer;
+use crate::ingest::{Observer, Progress};
 
 /// Reads a dump, with room for its entries.
 fn parse(bytes: Vec<u8>, damage: Option<String>) -> Result<Dump, Invalid> {
@@ -200,10 +200,6 @@ fn files_that_are_no_dumps_are_named_as_such() {
         b"epoch,loss\n1,2\n".to_vec(),
         "neither a pickle of protocol 2 or later nor JSON",
     );
-    rejected(
-        b"\x28\xb5\x2f\xfd\x00".to_vec(),
-        "compressed with zstd: decompress it first",
-    );
     rejected(Vec::new(), "it is empty");
     rejected(b"\x80\x02.".to_vec(), "an opcode needs a value");
     rejected(
@@ -363,6 +359,10 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A tar archive with these members.
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    ruzstd::encoding::compress_to_vec(bytes, CompressionLevel::Fastest)
+}
+
 fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = Vec::new();
     for (name, bytes) in members {
@@ -384,7 +384,7 @@ fn in_file(bytes: &[u8]) -> (Vec<(PathBuf, usize)>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("dump");
     std::fs::write(&path, bytes).unwrap();
-    let contents = read_all(&[path]).remove(0);
+    let contents = read_all(&[path], &Progress::default()).remove(0);
     let calls = contents.dumps.into_iter().map(|it| {
         let inner = it.path.strip_prefix(dir.path()).unwrap().to_owned();
         (inner, it.dump.entries.len())
@@ -397,19 +397,27 @@ fn in_file(bytes: &[u8]) -> (Vec<(PathBuf, usize)>, Vec<String>) {
 fn compressed_files_and_archives_are_read() {
     let dump = pickled();
     assert_eq!(in_file(&gzip(&dump)).0, [("dump".into(), 2)]);
-    let packed = gzip(&dump);
-    let members: [(&str, &[u8]); 4] = [
+    // Several frames, one of them without data, are one file.
+    let (begin, rest) = dump.split_at(dump.len() / 2);
+    let skippable = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"any"].concat();
+    let frames = [zstd(begin), skippable, zstd(rest)].concat();
+    assert_eq!(in_file(&frames).0, [("dump".into(), 2)]);
+    let (packed, packed_too) = (gzip(&dump), zstd(&dump));
+    let members: [(&str, &[u8]); 5] = [
         ("run/_dump_0", &dump),
         ("run/_dump_1.gz", &packed),
+        ("run/_dump_3.zst", &packed_too),
         ("run/README.md", b"About these dumps"),
         ("run/_dump_2", b""),
     ];
     let expected = [
         ("dump/run/_dump_0".into(), 2),
         ("dump/run/_dump_1.gz".into(), 2),
+        ("dump/run/_dump_3.zst".into(), 2),
     ];
     assert_eq!(in_file(&tar(&members)).0, expected);
     assert_eq!(in_file(&gzip(&tar(&members))), (expected.to_vec(), vec![]));
+    assert_eq!(in_file(&zstd(&tar(&members))), (expected.to_vec(), vec![]));
 }
 
 #[test]
@@ -443,8 +451,14 @@ fn compression_bombs_are_errors() {
         encoder.write_all(&spaces).unwrap();
     }
     let bomb = encoder.finish().unwrap();
-    assert!(bomb.len() < 1 << 20);
-    for bytes in [bomb.clone(), tar(&[("_dump_0.gz", &bomb)])] {
+    let other = zstd(&vec![b' '; 140 << 20]);
+    assert!(bomb.len() < 1 << 20 && other.len() < 1 << 20);
+    for bytes in [
+        bomb.clone(),
+        tar(&[("_dump_0.gz", &bomb)]),
+        tar(&[("_dump_0.zst", &other)]),
+        other,
+    ] {
         let (dumps, messages) = in_file(&bytes);
         assert!(dumps.is_empty());
         assert!(messages[0].contains("more than 128 MiB"), "{messages:?}");
@@ -478,6 +492,14 @@ fn long_names_in_archives_are_read() {
     archive.extend([0; 1024]);
     let expected = [0, 1].map(|rank| (format!("dump/{folder}/_dump_{rank}").into(), 2));
     assert_eq!(in_file(&archive), (expected.to_vec(), vec![]));
+}
+
+#[test]
+fn frame_with_a_huge_window_is_an_error() {
+    // A window of 2 GiB.
+    let (dumps, messages) = in_file(b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00");
+    assert!(dumps.is_empty());
+    assert!(messages[0].contains("indow"), "{messages:?}");
 }
 
 #[test]
@@ -525,7 +547,7 @@ fn random_damage_never_panics() {
             unreadable: Vec::new(),
         };
         for job in jobs::of(vec![contents], &mut Vec::new()) {
-            drop(diagnose(&job, &mut Silent));
+            drop(diagnose(job, &mut Silent));
         }
     }
 }
@@ -533,7 +555,7 @@ fn random_damage_never_panics() {
 #[test]
 fn unreadable_file_is_named() {
     let path: PathBuf = "/nonexistent/_dump_0".into();
-    let contents = read_all(std::slice::from_ref(&path)).remove(0);
+    let contents = read_all(std::slice::from_ref(&path), &Progress::default()).remove(0);
     assert!(contents.dumps.is_empty());
     assert_eq!(contents.unreadable[0].0, path);
 }

@@ -1,7 +1,7 @@
 //! The calls of one rank as the engine counts them: a coalesced group is one collective, and every
 //! call is complete or not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -42,6 +42,7 @@ pub(super) fn is_on_host(backend: &str) -> bool {
 impl Calls {
     pub(super) fn of(rank: u32, dump: &Dump, groups: &Groups) -> Self {
         let silent = silent_backends(dump);
+        let unended = unended_batches(dump);
         let ends = dump.entries.iter().filter(|entry| entry.ends_group);
         let ends: BTreeSet<(&str, u64)> = ends
             .flat_map(|it| [it.seq, it.seq_of_messages].map(|seq| (&*it.group.name, seq)))
@@ -109,6 +110,9 @@ impl Calls {
                     rank, groups, group, entry, range, end, launches, &silent,
                 ));
             }
+        }
+        for unit in units.iter_mut().filter(|unit| unit.is_message) {
+            unit.is_complete |= unended.contains(&unit.entries.start);
         }
         let thread = |unit: &Unit| dump.entries[unit.entries.start].thread;
         let last_of_thread = units.iter().enumerate();
@@ -212,18 +216,52 @@ fn coalesced(dump: &Dump, at: usize) -> Vec<usize> {
     Vec::new()
 }
 
-/// Backends that never record that a call is complete: hooks record a call and retire it at once.
-fn silent_backends(dump: &Dump) -> BTreeSet<Arc<str>> {
-    let all = dump
-        .entries
-        .iter()
-        .filter(|entry| !is_on_host(&entry.group.backend));
-    let backends = all.clone().map(|it| Arc::clone(&it.group.backend));
-    let mut silent: BTreeSet<Arc<str>> = backends.collect();
-    for entry in all {
-        if !entry.retired || entry.state != State::Scheduled {
-            silent.remove(&entry.group.backend);
+/// Indexes of messages of batches that are complete although the dump does not say so. PyTorch
+/// records completion in the entry that ends a batch alone, and a dump of incomplete calls leaves that
+/// entry out once it is complete. Its messages remain, and are complete if the thread made later calls.
+fn unended_batches(dump: &Dump) -> BTreeSet<usize> {
+    let number_of = |entry: &Entry| (Arc::as_ptr(&entry.group), entry.seq_of_messages);
+    let mut ended = HashSet::new();
+    let mut batches = HashMap::new();
+    let mut last: HashMap<u32, usize> = HashMap::new();
+    for (at, entry) in dump.entries.iter().enumerate() {
+        last.insert(entry.thread, at);
+        if entry.ends_group {
+            ended.insert(number_of(entry));
+        } else if entry.is_message {
+            *batches.entry(number_of(entry)).or_insert(0_usize) += 1;
         }
     }
-    silent
+    let messages = dump
+        .entries
+        .iter()
+        .enumerate()
+        .filter(|(_, it)| it.is_message);
+    let is_unended = |(at, entry): &(usize, &Entry)| {
+        let number = number_of(entry);
+        let is_batched = entry.is_batched || batches.get(&number).is_some_and(|&it| it > 1);
+        let goes_on = last
+            .get(&entry.thread)
+            .is_some_and(|&last| last > *at && number_of(&dump.entries[last]) != number);
+        is_batched && goes_on && entry.seq_of_messages > 0 && !ended.contains(&number)
+    };
+    messages.filter(is_unended).map(|(at, _)| at).collect()
+}
+
+/// Backends that never record that a call is complete: hooks record a call and retire it at once.
+pub(super) fn silent_backends(dump: &Dump) -> BTreeSet<Arc<str>> {
+    let mut backends: Vec<(&Arc<str>, bool)> = Vec::new();
+    for entry in &dump.entries {
+        let backend = &entry.group.backend;
+        let is_silent = entry.retired && entry.state == State::Scheduled;
+        // Equal names of a dump are one.
+        match backends.iter_mut().find(|(it, _)| Arc::ptr_eq(it, backend)) {
+            Some((_, all)) => *all &= is_silent,
+            None => backends.push((backend, is_silent)),
+        }
+    }
+    let silent = backends
+        .into_iter()
+        .filter(|(it, all)| *all && !is_on_host(it));
+    silent.map(|(it, _)| Arc::clone(it)).collect()
 }

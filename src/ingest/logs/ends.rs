@@ -5,9 +5,10 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, ParameterFact, ProcessState};
 
-use super::events::{Job, Topic, process};
+use super::events::{Job, Topic};
 use crate::diagnosis::event::{Event, OomKills, Parameters};
 use crate::diagnosis::situation::contract::UNFINISHED;
+use crate::ingest::process;
 
 impl Job {
     /// Adds how ranks ended, what they raised, and where they stood.

@@ -11,9 +11,10 @@ use super::facts::{ExitStatus, Fact, Facts, GroupName, Statement};
 use super::names::Names;
 use super::rank::{Raised, Rank, Waiting};
 use super::{Log, before, groups, start};
-use crate::diagnosis::event::{Event, GroupInfo, ProcessId};
+use crate::diagnosis::event::{Event, GroupInfo};
 use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::Ranks;
+use crate::ingest::process;
 
 /// Maximum number of notes on one topic.
 const MAX_NOTES: usize = 4;
@@ -50,19 +51,18 @@ pub(super) struct Job {
     pub(super) names: Names,
     pub(super) ranks: BTreeMap<u32, Rank>,
     pub(super) joins: start::Joins,
-    notes: Vec<(Topic, String)>,
+    pub(super) notes: Vec<(Topic, String)>,
     pub(super) events: Vec<(Timestamp, Event)>,
     /// When a watchdog first gave up a collective: what followed was its consequence.
     pub(super) given_up: Option<Timestamp>,
     begins: Timestamp,
-    ends: Timestamp,
+    pub(super) ends: Timestamp,
 }
 
 /// Turns the facts of all logs of one job into events.
 #[must_use]
 pub fn evidence(logs: &[Log]) -> Evidence {
-    let all: Vec<&Facts> = logs.iter().map(|log| &log.facts).collect();
-    let mut job = Job::of(&all, Clock::of(logs));
+    let mut job = Job::of_logs(logs);
     job.take_back_consequences();
     job.open(logs);
     start::joins(&mut job);
@@ -104,6 +104,11 @@ impl Clock {
 }
 
 impl Job {
+    pub(super) fn of_logs(logs: &[Log]) -> Self {
+        let all: Vec<&Facts> = logs.iter().map(|log| &log.facts).collect();
+        Self::of(&all, Clock::of(logs))
+    }
+
     fn of(all: &[&Facts], clock: Clock) -> Self {
         let names = Names::of(all);
         let known = names.processes.keys();
@@ -332,7 +337,7 @@ impl Job {
     }
 
     /// Drops ends and exceptions that a watchdog's timeout brought about.
-    fn take_back_consequences(&mut self) {
+    pub(super) fn take_back_consequences(&mut self) {
         let Some(given_up) = self.given_up else {
             return;
         };
@@ -406,15 +411,7 @@ impl Job {
         let notes = std::mem::take(&mut self.notes);
         let notes = notes.into_iter().map(|(_, text)| text);
         for text in notes.chain(self.joins.notes()) {
-            let note = Event::Note {
-                process: None,
-                kind: NoteKind::Unreadable,
-                rank: None,
-                pid: None,
-                text: text.into(),
-                at: self.ends,
-            };
-            self.events.push((self.ends, note));
+            self.events.push((self.ends, note(text, self.ends)));
         }
         self.events.sort_by_key(|(at, _)| *at);
         let mut events: Vec<Event> = self.events.into_iter().map(|(_, event)| event).collect();
@@ -438,6 +435,18 @@ impl Job {
     }
 }
 
+/// A note on the job as a whole.
+pub(super) fn note(text: String, at: Timestamp) -> Event {
+    Event::Note {
+        process: None,
+        kind: NoteKind::Unreadable,
+        rank: None,
+        pid: None,
+        text: text.into(),
+        at,
+    }
+}
+
 /// Groups of collectives that a watchdog gave up, by the process and the sequence number.
 type Groups = BTreeMap<(super::label::Label, Option<u32>, u64), GroupName>;
 
@@ -456,11 +465,6 @@ fn groups_of(facts: &Facts) -> Groups {
         }
     }
     groups
-}
-
-/// Number of a rank's process.
-pub(super) const fn process(rank: u32) -> ProcessId {
-    ProcessId::of(0, rank + 1)
 }
 
 pub(super) fn group(

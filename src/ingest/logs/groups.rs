@@ -8,13 +8,13 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::vocabulary::Direction;
 
-use super::events::{Job, Topic, group, process, were};
+use super::events::{Job, Topic, group, were};
 use super::facts::GroupName;
 use super::rank::{Rank, Waiting};
 use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, Stacks, ThreadId};
 use crate::diagnosis::stacks;
 use crate::diagnosis::words::Ranks;
-use crate::ingest::dtypes;
+use crate::ingest::{dtypes, process};
 
 /// Name of a group that the text does not name.
 pub(super) const UNNAMED: &str = "unnamed";

@@ -1,18 +1,14 @@
 //! Lines of a text file of any size: bounded, decompressed, without colours and control characters.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
-
-use crate::files::{self, GZIP};
+use crate::files;
 
 /// Maximum length of a line in bytes; the rest of a longer one is skipped.
 const MAX_LINE: usize = 16 << 10;
 /// Maximum number of bytes read of one file, after decompression.
 pub(super) const MAX_BYTES: u64 = 8 << 30;
-const BUFFER: usize = 256 << 10;
 
 /// Reads a file line by line.
 pub(super) struct Lines {
@@ -24,24 +20,7 @@ pub(super) struct Lines {
 
 impl Lines {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut file = files::open(path)?;
-        let mut head = [0; GZIP.len()];
-        let is_compressed = match file.read_exact(&mut head) {
-            Ok(()) => head == GZIP,
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
-            Err(error) => return Err(error),
-        };
-        Self::rewound(file, is_compressed)
-    }
-
-    fn rewound(mut file: File, is_compressed: bool) -> io::Result<Self> {
-        io::Seek::rewind(&mut file)?;
-        let reader: Box<dyn BufRead> = if is_compressed {
-            Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(file)))
-        } else {
-            Box::new(BufReader::with_capacity(BUFFER, file))
-        };
-        Ok(Self::of(reader))
+        Ok(Self::of(files::decompressed(files::open(path)?)?))
     }
 
     fn of(reader: Box<dyn BufRead>) -> Self {
@@ -179,7 +158,7 @@ mod tests {
 
     #[test]
     fn long_line_is_cut_and_the_next_one_is_whole() {
-        let mut bytes = vec![b'x'; 3 * BUFFER];
+        let mut bytes = vec![b'x'; 800_000];
         bytes.extend(b"\nnext\n");
         let found = lines(&bytes);
         assert_eq!(found[0].len(), MAX_LINE);

@@ -40,10 +40,12 @@ mod rank;
 mod report;
 mod scan;
 mod start;
+mod statements;
 mod traceback;
 
 pub use events::{Evidence, evidence};
 pub use report::Claims;
+pub use statements::{GivenUp, OfRanks, Statements};
 
 /// Maximum number of processes that are distinguished in one file.
 const MAX_STREAMS: usize = 65_536;
@@ -72,6 +74,18 @@ impl Log {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.facts.is_empty()
+    }
+
+    /// Adds nanoseconds to all of its times.
+    pub(crate) fn shift(&mut self, by: i64) {
+        let facts = self.facts.facts.iter_mut().map(|fact| &mut fact.at);
+        let stacks = self.facts.stacks.iter_mut().map(|it| &mut it.at);
+        for at in facts.chain(stacks).chain([&mut self.facts.last]) {
+            // Zero stands for an unknown time.
+            if at.0 > 0 {
+                at.0 = at.0.saturating_add_signed(by);
+            }
+        }
     }
 }
 

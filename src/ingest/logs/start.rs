@@ -7,12 +7,13 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::events::{Job, Topic, process, were};
+use super::events::{Job, Topic, were};
 use super::facts::Statement;
 use super::groups::UNNUMBERED;
 use super::{before, events};
 use crate::diagnosis::event::{Call, CallId, Event, ThreadId};
 use crate::diagnosis::words::Ranks;
+use crate::ingest::process;
 
 /// Where ranks meet, if the text does not say it.
 const STORE: &str = "their store";

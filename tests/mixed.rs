@@ -1,0 +1,227 @@
+//! `analyze` on evidence of one job in several forms: dumps, logs and recordings.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ddp_doctor::postmortem::{self, Analysis};
+use ddp_doctor_proto::report::{Confidence, Timestamp};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::dumps::{Entry, dump, findings};
+use crate::support::scenario::Scenario;
+
+const START: u64 = 1_783_000_000_000_000_000;
+const WORLD: [(&str, &str); 1] = [("0", "[0, 1, 2, 3]")];
+
+/// Dumps of these ranks of four: each has completed all_reduce 41 and is in 42, but for `behind`.
+fn write_dumps(dir: &Path, ranks: &[u32], behind: u32) {
+    for &rank in ranks {
+        let last = if rank == behind { 41 } else { 42 };
+        let entries = (40..=last).map(|seq| {
+            let entry = Entry::new("nccl:all_reduce", "0", seq)
+                .with("time_created_ns", START + seq * 1_000_000_000);
+            if seq == 42 { entry.open() } else { entry }
+        });
+        let entries: Vec<Entry> = entries.collect();
+        write(dir, rank, &dump(&WORLD, &entries));
+    }
+}
+
+fn write(dir: &Path, rank: u32, dump: &Value) {
+    fs::write(dir.join(format!("trace_rank_{rank}")), dump.to_string()).unwrap();
+}
+
+/// A line of a log at a time: seconds after the start, by a clock that is `zone` hours ahead.
+fn label(seconds: u64, zone: i64) -> String {
+    let at = Timestamp(START).plus(std::time::Duration::from_secs(seconds));
+    let at = Timestamp(at.0.checked_add_signed(zone * 3_600_000_000_000).unwrap());
+    // "2026-07-02T13:20:08.410Z"
+    let text = at.to_string();
+    let (date, time) = text.trim_end_matches('Z').split_once('T').unwrap();
+    let day: String = date.split('-').skip(1).collect();
+    format!("E{day} {}", time.get(..8).unwrap())
+}
+
+/// What watchdogs of these ranks print when they give all_reduce 42 up, ten minutes later.
+fn timeouts(ranks: &[u32], zone: i64) -> String {
+    let mut text = String::new();
+    let at = label(42 + 600, zone);
+    for rank in ranks {
+        writeln!(
+            text,
+            "[rank{rank}]:[{at}.100000000 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught \
+             collective operation timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=16, \
+             NumelOut=16, Timeout(ms)=600000) ran for 600010 milliseconds before timing out."
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// What a rank prints when an exception ends it.
+fn exception(rank: u32, time: &str) -> String {
+    format!(
+        "[rank{rank}]:[{time}.000000000 reader.cpp:1] reading\n\
+         [rank{rank}]: Traceback (most recent call last):\n\
+         [rank{rank}]:   File \"/job/train.py\", line 31, in <module>\n\
+         [rank{rank}]:     table[key]\n\
+         [rank{rank}]: KeyError: 'c'\n"
+    )
+}
+
+fn analyze(dir: &TempDir, log: &str) -> Analysis {
+    let path = dir.path().join("job.out");
+    fs::write(&path, log).unwrap();
+    postmortem::analyze(&[dir.path().to_owned(), path])
+}
+
+/// Leading findings of the only report.
+#[track_caller]
+fn found(analysis: &Analysis) -> Vec<(String, Vec<u32>)> {
+    let [report] = &analysis.reports[..] else {
+        panic!("{} reports, {:?}", analysis.reports.len(), analysis.remarks);
+    };
+    let found = findings(report).into_iter();
+    let found = found.filter(|(code, ..)| !code.starts_with("DD9"));
+    found.map(|(code, _, root)| (code, root)).collect()
+}
+
+#[test]
+fn log_explains_the_rank_that_is_behind_in_dumps() {
+    for zone in [0, 9, -7] {
+        let dir = tempfile::tempdir().unwrap();
+        write_dumps(dir.path(), &[0, 1, 2, 3], 2);
+        let log = exception(2, &label(41, zone)) + &timeouts(&[0, 1, 3], zone);
+        let analysis = analyze(&dir, &log);
+        assert_eq!(found(&analysis), [("DD202".into(), vec![2])], "{zone}");
+        let finding = &analysis.reports[0].findings[0];
+        assert!(finding.summary.contains("KeyError"), "{finding:#?}");
+        assert_eq!(
+            finding.confidence,
+            Confidence::Supported,
+            "the log shows that time passed"
+        );
+        assert!(finding.certificate.is_none(), "text proves nothing");
+        assert!(analysis.remarks.is_empty(), "{:?}", analysis.remarks);
+    }
+}
+
+#[test]
+fn log_explains_the_rank_without_a_dump() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dumps(dir.path(), &[0, 1, 3], 2);
+    let log = exception(2, &label(41, 0)) + &timeouts(&[0, 1, 3], 0);
+    let analysis = analyze(&dir, &log);
+    assert_eq!(found(&analysis), [("DD202".into(), vec![2])]);
+    assert_eq!(analysis.reports[0].findings[0].ranks.victims, [0, 1, 3]);
+}
+
+#[test]
+fn exception_after_the_timeout_is_no_cause() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dumps(dir.path(), &[0, 1, 2, 3], 2);
+    let log = timeouts(&[0, 1, 3], 0) + &exception(1, &label(700, 0));
+    let analysis = analyze(&dir, &log);
+    assert_eq!(found(&analysis), [("DD101".into(), vec![2])]);
+}
+
+#[test]
+fn log_that_names_a_rank_without_a_dump_does_not_blame_it() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dumps(dir.path(), &[0, 1, 2], 2);
+    let analysis = analyze(&dir, &timeouts(&[0, 1, 3], 0));
+    assert_eq!(found(&analysis), [("DD101".into(), vec![2])]);
+}
+
+#[test]
+fn log_of_another_job_has_a_report_of_its_own() {
+    let other = timeouts(&[0, 1, 3], 0).replace("SeqNum=42", "SeqNum=7");
+    let larger = timeouts(&[0, 1, 3, 5], 0);
+    for log in [other, larger] {
+        let dir = tempfile::tempdir().unwrap();
+        write_dumps(dir.path(), &[0, 1, 2, 3], 2);
+        let analysis = analyze(&dir, &log);
+        assert_eq!(analysis.reports.len(), 2);
+        let remark = &analysis.remarks[0];
+        assert!(
+            remark
+                .text
+                .contains("nothing shows that it is of the same job"),
+            "{remark}"
+        );
+    }
+}
+
+// --- Beside a recording --------------------------------------------------------------------------
+
+const HANG: &str = r#"
+about = "three ranks wait for rank 1"
+world = 4
+events = """
+1.0 * all_reduce f32[8] sum @train.py:9
+1.1 * done
+2.0 0,2,3 all_reduce f32[8] sum @train.py:9
+"""
+"#;
+
+/// A folder with the journal of a job, and dumps of its calls `later` nanoseconds after them.
+fn recorded(later: u64) -> (TempDir, Vec<PathBuf>) {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    fs::create_dir(&run).unwrap();
+    Scenario::parse(HANG).unwrap().journals(&run, 1).unwrap();
+    let timeline = &postmortem::analyze(std::slice::from_ref(&run)).timelines[0];
+    for track in &timeline.tracks {
+        let calls = track
+            .calls
+            .iter()
+            .filter(|it| it.call.op.to_string() == "all_reduce");
+        let entries = (1..).zip(calls).map(|(seq, it)| {
+            Entry::new("gloo:all_reduce", "0", seq).with("time_created_ns", it.call.at.0 + later)
+        });
+        let entries: Vec<Entry> = entries.collect();
+        write(dir.path(), track.rank, &dump(&WORLD, &entries));
+    }
+    let paths = vec![run, dir.path().to_owned()];
+    (dir, paths)
+}
+
+#[test]
+fn dumps_of_a_recorded_job_are_left_out() {
+    let (_dir, paths) = recorded(200_000);
+    let analysis = postmortem::analyze(&paths);
+    assert_eq!(analysis.reports.len(), 1);
+    let remark = &analysis.remarks[0];
+    assert!(
+        remark.text.contains("the recording states more"),
+        "{remark}"
+    );
+}
+
+#[test]
+fn dumps_of_another_time_have_a_report_of_their_own() {
+    let (_dir, paths) = recorded(3_600_000_000_000);
+    assert_eq!(postmortem::analyze(&paths).reports.len(), 2);
+}
+
+// --- In the dashboard ----------------------------------------------------------------------------
+
+#[test]
+fn dumps_are_shown_as_one_limited_update() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dumps(dir.path(), &[0, 1, 2, 3], 2);
+    let recording = postmortem::record(&[dir.path().to_owned()]).unwrap();
+    let [update] = &recording.updates[..] else {
+        panic!("{} updates", recording.updates.len());
+    };
+    assert!(update.ended);
+    assert_eq!(update.findings[0].code, "DD101");
+    assert_eq!(update.findings[0].confidence, "suspected");
+    assert!(
+        update.ranks.iter().any(|it| it.rank == 2),
+        "{:?}",
+        update.ranks
+    );
+}
