@@ -4,8 +4,10 @@
 //! its ranks. [`coordinator`] receives the evidence of the nodes by [`transport`] and passes it,
 //! through [`evidence::decode`], to the engine in [`diagnosis`]. [`report`] formats the diagnosis as
 //! text and files. [`ingest`] reads the files of other programs, [`postmortem`] analyzes the evidence
-//! of a job after its end, and [`demo`] contains jobs with a planted fault for a first trial.
+//! of a job after its end, [`check`] examines the nodes before a job starts, and [`demo`] contains
+//! jobs with a planted fault for a first trial.
 
+pub mod check;
 pub mod cli;
 pub mod coordinator;
 pub mod demo;
