@@ -372,6 +372,41 @@ fn port_of_the_master_in_use_is_critical() {
     }
 }
 
+/// Peers without the token that connect to both ports and send nothing, half of a greeting, or noise.
+const FLOOD: &str = "
+import os, socket, time
+connections = []
+print('flooding', flush=True)
+for number in range(400):
+    try:
+        port = 29500 if number % 2 else 19500
+        connection = socket.create_connection(('host-0', port), timeout=5)
+        if number % 3:
+            connection.sendall(os.urandom(64) if number % 3 == 1 else b'\\x16\\x03\\x01\\x40\\x00')
+        connections.append(connection)
+    except OSError:
+        time.sleep(0.05)
+print('flooded', len(connections), flush=True)
+time.sleep(1000)
+";
+
+#[test]
+fn peers_without_the_token_disturb_no_check() {
+    let Some(hosts) = Hosts::new(3) else { return };
+    let first = hosts.start(0, "check", check(&hosts, 0, 2, &[]));
+    let mut flood = hosts.command(2, "python3");
+    flood.args(["-c", FLOOD]);
+    let flood = hosts.start(2, "flood", flood);
+    eventually("the flood is there", || flood.stdout().contains("flooded"));
+    let count = flood.stdout();
+    let count = count.rsplit(' ').next().map(str::trim);
+    assert_ne!(count, Some("0"), "nothing was connected");
+    let second = hosts.start(1, "check", check(&hosts, 1, 2, &[]));
+    let mut checks = [first, second];
+    assert_statuses(&mut checks, &[0, 0]);
+    assert_says(&checks[1], "PASS nodes: 2 nodes came: host-0, host-1.");
+}
+
 #[test]
 fn tasks_of_slurm_on_two_hosts_are_two_nodes() {
     let Some(hosts) = Hosts::new(2) else { return };

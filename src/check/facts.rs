@@ -217,11 +217,14 @@ mod tests {
     #[test]
     fn facts_of_others_are_bounded() {
         let long = "x".repeat(MAX_TEXT * 2);
-        let many = |prefix: &str| (0..MAX_ENTRIES * 2).map(move |it| format!("{prefix}{it}"));
+        let many = |suffix: &str| -> Vec<String> {
+            let numbers = 0..MAX_ENTRIES * 2;
+            numbers.map(|it| format!("{it}{suffix}")).collect()
+        };
         let facts = Facts {
             host: "a\x1b[2J".into(),
-            gpus: many(&long).collect(),
-            variables: many("v").map(|it| (it.clone(), it)).collect(),
+            gpus: many(&long),
+            variables: many("").into_iter().map(|it| (it.clone(), it)).collect(),
             interfaces: vec![Interface::default(); MAX_ENTRIES * 2],
             ..Facts::default()
         };

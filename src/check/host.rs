@@ -49,6 +49,10 @@ struct Guest {
     clock: Option<Offset>,
 }
 
+/// What a guest answers: its node, what happened to its connections unless another command of its
+/// node reports that, and its stream.
+type Answer = (usize, Option<Probed>, Box<dyn Stream>);
+
 /// What an acceptor reports.
 enum Arrival {
     Guest(Box<Guest>),
@@ -314,7 +318,7 @@ async fn connect_all(
 ) -> Vec<(usize, Probed)> {
     let others =
         |node: usize| -> Vec<Peer> { peers.iter().filter(|it| it.node != node).cloned().collect() };
-    let mut asked: JoinSet<Option<(usize, Option<Probed>, Box<dyn Stream>)>> = JoinSet::new();
+    let mut asked: JoinSet<Option<Answer>> = JoinSet::new();
     let mut known = vec![0];
     for (guest, &node) in guests.into_iter().zip(places) {
         // One command of each machine connects to the others.

@@ -239,7 +239,7 @@ mod tests {
                     |it| {
                         it.nodes
                             .iter_mut()
-                            .for_each(|it| drop(it.facts.versions.remove("torch")))
+                            .for_each(|it| drop(it.facts.versions.remove("torch")));
                     },
                     Info,
                     "PyTorch was not found",

@@ -362,29 +362,15 @@ mod tests {
 
     #[test]
     fn memory_limit_must_suffice_for_all_ranks() {
+        fn with(it: &mut Facts, used: u64) {
+            let limit = 4 * GIB;
+            it.memory = Some(MemoryLimit { used, limit });
+        }
         assert_rule(
             "memory-limit",
             &[
-                (
-                    |it| {
-                        it.memory = Some(MemoryLimit {
-                            used: GIB,
-                            limit: 4 * GIB,
-                        })
-                    },
-                    Pass,
-                    "3.0 GiB left",
-                ),
-                (
-                    |it| {
-                        it.memory = Some(MemoryLimit {
-                            used: 3 * GIB,
-                            limit: 4 * GIB,
-                        })
-                    },
-                    Warning,
-                    "1.0 GiB left",
-                ),
+                (|it| with(it, GIB), Pass, "3.0 GiB left"),
+                (|it| with(it, 3 * GIB), Warning, "1.0 GiB left"),
             ],
         );
     }
