@@ -3,9 +3,11 @@
 //! [`cli`] parses arguments and runs a command. [`node`] starts a job and reads the black boxes of
 //! its ranks. [`coordinator`] receives the evidence of the nodes by [`transport`] and passes it,
 //! through [`evidence::decode`], to the engine in [`diagnosis`]. [`report`] formats the diagnosis as
-//! text and files, and [`monitoring`] shows it to Prometheus and a webhook. [`ingest`] reads the files of other programs, [`postmortem`] analyzes the evidence
-//! of a job after its end, and [`demo`] contains jobs with a planted fault for a first trial.
+//! text and files, and [`monitoring`] shows it to Prometheus and a webhook. [`ingest`] reads the files
+//! of other programs, [`postmortem`] analyzes the evidence of a job after its end, [`check`] examines
+//! the nodes before a job starts, and [`demo`] contains jobs with a planted fault for a first trial.
 
+pub mod check;
 pub mod cli;
 pub mod coordinator;
 pub mod demo;

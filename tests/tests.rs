@@ -1,5 +1,6 @@
 //! The integration tests, one binary.
 //!
+//! * `check`: `ddp-doctor check` on one host and on several, healthy and with one fault at a time.
 //! * `copied`: the program without its Python package and libraries.
 //! * `dumps`: `analyze` on Flight Recorder dumps.
 //! * `framework`: a scenario with a wrong expectation fails with the difference.
@@ -39,6 +40,7 @@
     reason = "a test that cannot continue has failed and may print why"
 )]
 
+mod check;
 mod copied;
 #[path = "doubles/harness.rs"]
 mod doubles;

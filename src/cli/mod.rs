@@ -14,6 +14,7 @@ use crate::report::text::Style;
 use crate::transport::Credentials;
 
 mod analyze;
+mod check;
 mod coordinator;
 mod demo;
 mod dump;
@@ -56,6 +57,8 @@ struct Cli {
 enum Command {
     /// Start a job and diagnose its ranks on this node
     Run(run::Run),
+    /// Check the nodes before a job starts
+    Check(check::Check),
     /// Diagnose jobs of one machine or several until interrupted
     Coordinator(coordinator::Coordinator),
     /// Show a job in the terminal, live or replayed
@@ -167,6 +170,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     };
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
+        Command::Check(check) => check.run(&cli.global),
         Command::Coordinator(coordinator) => coordinator.run(&cli.global),
         Command::Watch(watch) => watch.run(&cli.global),
         Command::Status(status) => status.run(&cli.global),

@@ -6,8 +6,10 @@
     reason = "system calls; each block states why it is sound"
 )]
 
+use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -364,13 +366,100 @@ pub fn user_id() -> u32 {
 /// Maximum number of file descriptors of this process.
 #[must_use]
 pub fn descriptor_limit() -> usize {
+    let (soft, _) = limit(Resource::Descriptors);
+    usize::try_from(soft).unwrap_or(usize::MAX)
+}
+
+/// A resource that the system limits per process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Open file descriptors.
+    Descriptors,
+    /// Memory that is locked, in bytes.
+    LockedMemory,
+}
+
+/// The soft and the hard limit of this process; `u64::MAX`: unlimited.
+#[must_use]
+pub fn limit(resource: Resource) -> (u64, u64) {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
+    let resource = match resource {
+        Resource::Descriptors => libc::RLIMIT_NOFILE,
+        Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
+    };
     // SAFETY: the pointer is to a live value.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
+    (limit.rlim_cur, limit.rlim_max)
+}
+
+/// One address of a network interface, or an interface without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// Name of the interface.
+    pub name: String,
+    /// `IFF_UP`, `IFF_RUNNING`, `IFF_LOOPBACK` and others.
+    pub flags: u32,
+    /// An IPv4 or IPv6 address.
+    pub address: Option<IpAddr>,
+}
+
+/// The network interfaces of this host with their addresses, in the order in which NCCL and Gloo see
+/// them.
+///
+/// # Errors
+///
+/// If the system call fails.
+pub fn interfaces() -> io::Result<Vec<InterfaceAddress>> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: the pointer is to a live value, which the call makes a list.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    // SAFETY: a pointer of the list is null or to an entry that lives until `freeifaddrs`.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: every entry has a name that ends with a zero.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        // SAFETY: an address is null or as long as its family requires; it need not be aligned.
+        let address = unsafe { address_at(entry.ifa_addr) };
+        found.push(InterfaceAddress {
+            name: name.to_string_lossy().into_owned(),
+            flags: entry.ifa_flags,
+            address,
+        });
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list is from `getifaddrs`, and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(found)
+}
+
+/// # Safety
+///
+/// The pointer is null, or to an address that is as long as its family requires.
+unsafe fn address_at(address: *const libc::sockaddr) -> Option<IpAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: the caller guarantees it; the family is part of every address.
+    let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
+    match i32::from(family) {
+        libc::AF_INET => {
+            // SAFETY: the caller guarantees the length for this family.
+            let it = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(Ipv4Addr::from(u32::from_be(it.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as before.
+            let it = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(Ipv6Addr::from(it.sin6_addr.s6_addr).into())
+        }
+        _ => None,
+    }
 }
 
 /// Name of this host.

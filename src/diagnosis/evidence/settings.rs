@@ -58,7 +58,7 @@ pub(crate) fn fingerprint(name: &str, value: &str) -> Option<u64> {
 /// Whether a variable affects communication between ranks, so that all ranks should have the same
 /// value.
 #[must_use]
-pub(crate) fn must_agree(name: &str) -> bool {
+pub fn must_agree(name: &str) -> bool {
     match name {
         "TORCH_DISTRIBUTED_DEBUG"
         | "TORCH_DIST_INIT_BARRIER"
@@ -73,4 +73,20 @@ pub(crate) fn must_agree(name: &str) -> bool {
                 && !OWN_ENDS.iter().any(|end| name.ends_with(end))
         }
     }
+}
+
+/// The effect of a value, if known: values with the same effect do not differ.
+#[must_use]
+pub fn meaning(name: &str, value: Option<&str>) -> Option<String> {
+    let value = value?.to_ascii_lowercase();
+    let is_default = match name {
+        // The other levels only affect logging.
+        "TORCH_DISTRIBUTED_DEBUG" => value != "detail",
+        "TORCH_DIST_USE_NCCL2" => value != "0",
+        "TORCH_DIST_INIT_BARRIER" | "TORCH_GLOO_LAZY_INIT" | "TORCH_NCCL_USE_COMM_NONBLOCKING" => {
+            value == "0"
+        }
+        name => name.ends_with("_DISABLE") && value == "0",
+    };
+    (!is_default).then_some(value)
 }

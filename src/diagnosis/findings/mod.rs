@@ -20,7 +20,7 @@ pub(crate) mod memory;
 pub(crate) mod mismatch;
 pub(crate) mod process;
 pub(crate) mod speed;
-pub(crate) mod startup;
+pub mod startup;
 pub(crate) mod view;
 
 pub use draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};

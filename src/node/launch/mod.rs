@@ -21,6 +21,7 @@ pub mod kill;
 pub mod rendezvous;
 pub mod rundir;
 pub mod screen;
+pub mod shape;
 
 /// Time that a launch stays open after the end of its last rank if no process can restart it, since
 /// some ranks may end before others have joined.

@@ -17,7 +17,7 @@ const DEFAULT_PORT: u16 = 29500;
 /// Distance of the coordinator's port from the launcher's.
 const PORT_DISTANCE: u16 = 10_000;
 /// Options of torchrun that have no value.
-const TORCHRUN_FLAGS: [&str; 6] = [
+pub(super) const TORCHRUN_FLAGS: [&str; 6] = [
     "standalone",
     "no-python",
     "module",
@@ -26,7 +26,7 @@ const TORCHRUN_FLAGS: [&str; 6] = [
     "virtual-local-rank",
 ];
 /// Options of `accelerate launch` that have no value.
-const ACCELERATE_FLAGS: [&str; 18] = [
+pub(super) const ACCELERATE_FLAGS: [&str; 18] = [
     "cpu",
     "debug",
     "downcast-bf16",
@@ -136,13 +136,13 @@ fn is_name_of(name: &str, machine: &str) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Launcher {
+pub(super) enum Launcher {
     Torchrun,
     Accelerate,
 }
 
 /// The launcher that a command starts, and the words after it.
-fn launcher<'a>(words: &'a [&'a str]) -> Option<(Launcher, &'a [&'a str])> {
+pub(super) fn launcher<'a>(words: &'a [&'a str]) -> Option<(Launcher, &'a [&'a str])> {
     for (index, &word) in words.iter().enumerate() {
         let name = Path::new(word).file_name()?.to_str()?;
         let rest = words.get(index + 1..).unwrap_or_default();
@@ -161,7 +161,7 @@ fn launcher<'a>(words: &'a [&'a str]) -> Option<(Launcher, &'a [&'a str])> {
 
 /// Options of a launcher by name, up to the program that it starts. Names are without leading dashes,
 /// and with dashes instead of underscores.
-fn options(arguments: &[&str], flags: &[&str]) -> Vec<(String, String)> {
+pub(super) fn options(arguments: &[&str], flags: &[&str]) -> Vec<(String, String)> {
     let mut options = Vec::new();
     let mut words = arguments.iter().peekable();
     while let Some(word) = words.next() {

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 /// An environment variable that selects interfaces.
 #[derive(Debug)]
-pub(crate) struct Variable {
+pub struct Variable {
     /// Name of the variable.
     pub name: &'static str,
     /// Backend that reads it.
@@ -15,7 +15,7 @@ pub(crate) struct Variable {
 }
 
 /// The known variables.
-pub(crate) const VARIABLES: &[Variable] = &[
+pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "GLOO_SOCKET_IFNAME",
         backend: "gloo",
@@ -30,7 +30,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
 
 /// An interface as seen by a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
+pub struct Interface {
     /// Name of the interface.
     pub name: String,
     /// Whether it is up.
@@ -43,7 +43,7 @@ pub(crate) struct Interface {
 
 /// Why an interface cannot be used, ordered from the gravest reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Unusable {
+pub enum Unusable {
     /// There is no interface of that name.
     Missing,
     /// It is down.
@@ -52,6 +52,33 @@ pub(crate) enum Unusable {
     NoAddress,
     /// It reaches only its own host.
     Loopback,
+}
+
+impl Variable {
+    /// Whether this value of the variable selects an interface of this name.
+    #[must_use]
+    pub fn selects(&self, value: &str, interface: &str) -> bool {
+        if !self.by_prefix {
+            return value.split(',').any(|name| name.trim() == interface);
+        }
+        let (leave_out, rest) = match value.strip_prefix('^') {
+            Some(rest) => (true, rest),
+            None => (false, value),
+        };
+        let (exact, rest) = match rest.strip_prefix('=') {
+            Some(rest) => (true, rest),
+            None => (false, rest),
+        };
+        let mut names = rest.split(',').map(str::trim);
+        let is_named = names.any(|name| {
+            if exact {
+                interface == name
+            } else {
+                interface.starts_with(name)
+            }
+        });
+        is_named != leave_out
+    }
 }
 
 /// Parses "lo=up,loopback,ipv4 eth0=up,ipv4".
@@ -72,7 +99,7 @@ pub(crate) fn parse(said: &str) -> Vec<Interface> {
 
 /// Why the selected interfaces cannot be used; `None`: they can, or this is unknown.
 #[must_use]
-pub(crate) fn unusable(
+pub fn unusable(
     variable: &Variable,
     value: &str,
     seen: &[Interface],
@@ -93,25 +120,8 @@ pub(crate) fn unusable(
         });
         return wrong.next();
     }
-    let (leave_out, rest) = match value.strip_prefix('^') {
-        Some(rest) => (true, rest),
-        None => (false, value),
-    };
-    let (exact, rest) = match rest.strip_prefix('=') {
-        Some(rest) => (true, rest),
-        None => (false, rest),
-    };
-    let named = |interface: &Interface| {
-        let mut names = rest.split(',').map(str::trim);
-        names.any(|name| {
-            if exact {
-                interface.name == name
-            } else {
-                interface.name.starts_with(name)
-            }
-        })
-    };
-    let found: Vec<&Interface> = seen.iter().filter(|it| named(it) != leave_out).collect();
+    let selected = |it: &&Interface| variable.selects(value, &it.name);
+    let found: Vec<&Interface> = seen.iter().filter(selected).collect();
     of_any(&found, several_hosts)
 }
 

@@ -5,7 +5,7 @@ pub(crate) mod device_shared;
 pub(crate) mod duplicate_rank;
 pub(crate) mod environment_skew;
 pub(crate) mod interface_unusable;
-pub(crate) mod interfaces;
+pub mod interfaces;
 pub(crate) mod joining;
 pub(crate) mod nccl_refusal;
 pub(crate) mod rendezvous_incomplete;

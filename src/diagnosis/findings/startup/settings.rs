@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Fact, Timestamp};
 
-use crate::evidence::settings::{GPU, VARIABLE, VERSIONS, must_agree};
+use crate::evidence::settings::{GPU, VARIABLE, VERSIONS, meaning, must_agree};
 use crate::model::{Model, Process, World};
 use crate::situation::startup::Joiner;
 
@@ -267,21 +267,6 @@ fn variable<'a>(process: &'a Process, name: &str) -> Option<Option<&'a str>> {
         return Some(said);
     }
     tells_all(process).then_some(None)
-}
-
-/// The effect of a value, if known: values with the same effect do not differ.
-fn meaning(name: &str, value: Option<&str>) -> Option<String> {
-    let value = value?.to_ascii_lowercase();
-    let is_default = match name {
-        // The other levels only affect logging.
-        "TORCH_DISTRIBUTED_DEBUG" => value != "detail",
-        "TORCH_DIST_USE_NCCL2" => value != "0",
-        "TORCH_DIST_INIT_BARRIER" | "TORCH_GLOO_LAZY_INIT" | "TORCH_NCCL_USE_COMM_NONBLOCKING" => {
-            value == "0"
-        }
-        name => name.ends_with("_DISABLE") && value == "0",
-    };
-    (!is_default).then_some(value)
 }
 
 /// Whether a value has another effect than an unset variable.

@@ -1,0 +1,339 @@
+//! Reads the facts of this machine.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::facts::{Container, Directory, Facts, Interface, Limit, MemoryLimit, Resolved};
+use super::packages;
+use crate::node::follow::boxes;
+use crate::node::follow::names;
+use crate::node::launch::rendezvous::Rendezvous;
+use crate::node::launch::shape::Shape;
+use crate::node::sample::cgroup::MemoryGroup;
+use crate::node::sample::{environment, proc};
+use crate::node::sys::{self, Resource};
+
+/// Time limit for a name or a file system that may not answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// File system type of memory (`TMPFS_MAGIC` of linux/magic.h), as `/proc/mounts` names it.
+const MEMORY_FILE_SYSTEMS: [&str; 2] = ["tmpfs", "ramfs"];
+/// Prefixes of variables that affect communication.
+const PREFIXES: [&str; 4] = ["NCCL_", "TORCH_", "GLOO_", "TP_SOCKET_"];
+/// Other variables that rules read.
+const VARIABLES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING"];
+/// Interface flags of linux/if.h.
+const UP: u32 = 0x1;
+const LOOPBACK: u32 = 0x8;
+const RUNNING: u32 = 0x40;
+/// Number of the capability `CAP_IPC_LOCK`.
+const IPC_LOCK: u32 = 14;
+/// Where the kernel lists InfiniBand and RoCE devices.
+const INFINIBAND: &str = "/sys/class/infiniband";
+/// Where NVIDIA's driver lists GPUs.
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+
+/// The facts of this machine for a command. May take seconds.
+#[must_use]
+pub(super) fn facts(command: &[OsString], shape: &Shape, meeting: Option<&Rendezvous>) -> Facts {
+    let host = sys::host_name();
+    let master = meeting.map(|it| it.host.clone());
+    let resolved = [Some(host.clone()), master].into_iter().flatten();
+    let resolved = resolved.map(|name| (name.clone(), resolve(&name)));
+    let shared_memory = Path::new(boxes::SHARED_MEMORY);
+    Facts {
+        names: resolved.collect(),
+        machine: format!("{} {} {}", host, proc::boot_id(), network()),
+        host,
+        node_rank: meeting.and_then(|it| it.rank),
+        ranks: shape.ranks,
+        shared_memory: directory(shared_memory.to_owned()),
+        has_shared_memory: is_in_memory(&read("/proc/mounts"), shared_memory),
+        run_dir: directory(run_dir()),
+        memlock: limit(Resource::LockedMemory),
+        may_lock: has_capability(&read("/proc/self/status"), IPC_LOCK),
+        descriptors: limit(Resource::Descriptors),
+        memory: memory(),
+        container: container(),
+        interfaces: interfaces(),
+        infiniband: entries(Path::new(INFINIBAND)),
+        ephemeral_ports: ports(&read("/proc/sys/net/ipv4/ip_local_port_range")),
+        variables: variables(std::env::vars_os()),
+        versions: versions(command),
+        gpus: gpus(),
+        has_unified_memory: environment::has_nvidia_driver()
+            .then(|| Path::new("/dev/nvidia-uvm").exists()),
+        probe_port: 0,
+        probe_answer: 0,
+    }
+    .bounded()
+}
+
+/// What a name resolves to on this machine.
+#[must_use]
+pub(super) fn resolve(name: &str) -> Resolved {
+    let host = name.to_owned();
+    let addresses = sys::within(ANSWER, move || {
+        (host.as_str(), 0).to_socket_addrs().map(|all| {
+            let mut addresses: Vec<IpAddr> = all.map(|it| it.ip()).collect();
+            addresses.dedup();
+            addresses
+        })
+    });
+    match addresses {
+        Some(Ok(addresses)) if !addresses.is_empty() => Resolved {
+            addresses,
+            error: None,
+        },
+        Some(Ok(_)) => unresolved("it has no address".into()),
+        Some(Err(error)) => unresolved(error.to_string()),
+        None => unresolved(format!("no answer within {} s", ANSWER.as_secs())),
+    }
+}
+
+fn unresolved(error: String) -> Resolved {
+    Resolved {
+        addresses: Vec::new(),
+        error: Some(error),
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The network namespace of this process.
+fn network() -> String {
+    let link = fs::read_link("/proc/self/ns/net");
+    link.map(|it| it.display().to_string()).unwrap_or_default()
+}
+
+fn limit(resource: Resource) -> Limit {
+    let (soft, hard) = sys::limit(resource);
+    Limit { soft, hard }
+}
+
+/// Whether `/proc/PID/status` lists a capability as effective.
+fn has_capability(status: &str, number: u32) -> bool {
+    let mask = status.lines().find_map(|it| it.strip_prefix("CapEff:"));
+    let mask = mask.and_then(|it| u64::from_str_radix(it.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> number & 1 == 1)
+}
+
+/// Whether the last mount at a path is a file system in memory.
+fn is_in_memory(mounts: &str, path: &Path) -> bool {
+    let mut at_path = mounts.lines().rev().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        (Path::new(fields.next()?) == path).then(|| fields.next())?
+    });
+    let file_system = at_path.next();
+    file_system.is_some_and(|it| MEMORY_FILE_SYSTEMS.contains(&it))
+}
+
+fn run_dir() -> PathBuf {
+    let given = std::env::var_os(environment::RUN_DIR).map(PathBuf::from);
+    let wanted = given.unwrap_or_else(|| PathBuf::from(names::RUNS));
+    let wanted = std::path::absolute(&wanted).unwrap_or(wanted);
+    let mut existing = wanted.ancestors();
+    existing
+        .find(|it| it.is_dir())
+        .unwrap_or(Path::new("/"))
+        .to_owned()
+}
+
+/// Space in a directory, and whether a file can be created there.
+fn directory(path: PathBuf) -> Directory {
+    let shown = path.display().to_string();
+    let examined = sys::within(ANSWER, move || {
+        let space = File::open(&path).and_then(|it| sys::space(&it));
+        let probe = path.join(format!(".ddp-doctor-check-{}", names::new_job()));
+        let created = OpenOptions::new().write(true).create_new(true).open(&probe);
+        if created.is_ok() {
+            // What remains is empty.
+            fs::remove_file(&probe).ok();
+        }
+        (space, created.map(drop))
+    });
+    let Some((space, created)) = examined else {
+        return Directory {
+            path: shown,
+            error: Some(format!("no answer within {} s", ANSWER.as_secs())),
+            ..Directory::default()
+        };
+    };
+    let space = space.ok();
+    Directory {
+        path: shown,
+        free: space.map(|it| it.free),
+        total: space.map(|it| it.total),
+        error: created.err().map(|it| it.to_string()),
+    }
+}
+
+fn memory() -> Option<MemoryLimit> {
+    let usage = MemoryGroup::of(&read("/proc/self/cgroup"))?.tightest()?;
+    Some(MemoryLimit {
+        used: usage.used,
+        limit: usage.limit,
+    })
+}
+
+fn container() -> Option<Container> {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let exists = |path: &str| Path::new(path).exists();
+    if is_set("KUBERNETES_SERVICE_HOST") {
+        Some(Container::Kubernetes)
+    } else if exists("/.dockerenv") {
+        Some(Container::Docker)
+    } else if exists("/run/.containerenv") {
+        Some(Container::Podman)
+    } else if is_set("APPTAINER_CONTAINER") || is_set("SINGULARITY_CONTAINER") {
+        Some(Container::Apptainer)
+    } else if is_set("container") {
+        Some(Container::Other)
+    } else {
+        None
+    }
+}
+
+fn interfaces() -> Vec<Interface> {
+    let mut found: Vec<Interface> = Vec::new();
+    for it in sys::interfaces().unwrap_or_default() {
+        let index = found.iter().position(|known| known.name == it.name);
+        let index = index.unwrap_or_else(|| {
+            found.push(Interface {
+                name: it.name,
+                is_up: it.flags & (UP | RUNNING) == UP | RUNNING,
+                is_loopback: it.flags & LOOPBACK != 0,
+                addresses: Vec::new(),
+            });
+            found.len() - 1
+        });
+        found[index].addresses.extend(it.address);
+    }
+    found
+}
+
+fn entries(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|it| it.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+fn ports(range: &str) -> Option<(u16, u16)> {
+    let mut numbers = range.split_whitespace().map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn variables(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
+    let affects =
+        |name: &str| PREFIXES.iter().any(|it| name.starts_with(it)) || VARIABLES.contains(&name);
+    let texts = all.filter_map(|(name, value)| {
+        Some((
+            name.into_string().ok()?,
+            value.to_string_lossy().into_owned(),
+        ))
+    });
+    texts.filter(|(name, _)| affects(name)).collect()
+}
+
+fn versions(command: &[OsString]) -> BTreeMap<String, String> {
+    let mut versions = packages::versions(command);
+    versions.insert("ddp-doctor".into(), env!("CARGO_PKG_VERSION").into());
+    if let Some(driver) = driver(&read("/proc/driver/nvidia/version")) {
+        versions.insert("nvidia-driver".into(), driver);
+    }
+    versions
+}
+
+/// The version in the driver's own words: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15 …`.
+fn driver(text: &str) -> Option<String> {
+    let mut words = text.lines().next()?.split_whitespace();
+    let is_version = |word: &&str| {
+        let parts: Vec<&str> = word.split('.').collect();
+        parts.len() >= 2 && parts.iter().all(|it| it.parse::<u32>().is_ok())
+    };
+    words.find(is_version).map(str::to_owned)
+}
+
+/// Models of the GPUs that the driver lists.
+fn gpus() -> Vec<String> {
+    let models = entries(Path::new(GPUS)).into_iter().map(|gpu| {
+        let text = read(&format!("{GPUS}/{gpu}/information"));
+        let model = text.lines().find_map(|it| it.strip_prefix("Model:"));
+        model.map_or_else(|| "unknown".to_owned(), |it| it.trim().to_owned())
+    });
+    models.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_of_this_machine_are_read() {
+        let facts = facts(&[], &Shape::of(&[], &|_| None), None);
+        assert_eq!(facts.host, sys::host_name());
+        assert!(facts.descriptors.soft > 0 && facts.descriptors.soft <= facts.descriptors.hard);
+        let loopback = facts.interfaces.iter().find(|it| it.name == "lo").unwrap();
+        assert!(loopback.is_loopback);
+        assert!(facts.run_dir.total.unwrap() > 0);
+        assert!(facts.versions.contains_key("ddp-doctor"));
+        assert!(facts.ephemeral_ports.unwrap().0 > 1000);
+    }
+
+    #[test]
+    fn last_mount_decides_whether_memory_is_shared() {
+        let shm = Path::new("/dev/shm");
+        for (mounts, expected) in [
+            ("tmpfs /dev/shm tmpfs rw 0 0\n", true),
+            ("tmpfs /dev tmpfs rw 0 0\n", false),
+            (
+                "tmpfs /dev/shm tmpfs rw 0 0\n/dev/sda /dev/shm ext4 rw 0 0\n",
+                false,
+            ),
+            ("", false),
+        ] {
+            assert_eq!(is_in_memory(mounts, shm), expected, "{mounts}");
+        }
+    }
+
+    #[test]
+    fn texts_of_the_kernel_and_the_driver_are_read() {
+        assert!(has_capability(
+            "Name:\tx\nCapEff:\t000001ffffffffff\n",
+            IPC_LOCK
+        ));
+        assert!(!has_capability("CapEff:\t0000000000000000\n", IPC_LOCK));
+        assert!(!has_capability("", IPC_LOCK));
+        assert_eq!(ports("32768\t60999\n"), Some((32768, 60999)));
+        assert_eq!(ports("x"), None);
+        let text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan\nGCC version: 12.2\n";
+        assert_eq!(driver(text).as_deref(), Some("570.86.15"));
+        assert_eq!(driver(""), None);
+    }
+
+    #[test]
+    fn variables_that_affect_communication_are_kept() {
+        let all = [
+            ("NCCL_ALGO", "ring"),
+            ("HOME", "/"),
+            ("GLOO_SOCKET_IFNAME", "e"),
+        ];
+        let kept = variables(all.into_iter().map(|(a, b)| (a.into(), b.into())));
+        let names: Vec<&String> = kept.keys().collect();
+        assert_eq!(names, ["GLOO_SOCKET_IFNAME", "NCCL_ALGO"]);
+    }
+
+    #[test]
+    fn name_that_does_not_resolve_has_a_reason() {
+        assert!(resolve("no-such-host.invalid").error.is_some());
+        assert!(resolve("127.0.0.1").error.is_none());
+    }
+}

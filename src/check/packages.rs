@@ -1,0 +1,174 @@
+//! Versions of the Python packages that a command will load, without importing them.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::node::sample::environment;
+use crate::node::sys;
+
+/// Time limit for the interpreter.
+const ANSWER: Duration = Duration::from_secs(20);
+/// Maximum length of its answer, in bytes.
+const MAX_ANSWER: u64 = 16 << 10;
+/// Maximum length of a line that names an interpreter, in bytes.
+const MAX_LINE: u64 = 512;
+
+/// Prints versions, one line each, from the metadata of packages and from a file of PyTorch. The
+/// working directory is not searched, where a file of the user may have the name of a module.
+const SCRIPT: &str = r#"
+import sys
+sys.path = [it for it in sys.path if it]
+import re
+from importlib import metadata
+found = {"python": "%d.%d.%d" % sys.version_info[:3]}
+try:
+    torch = metadata.distribution("torch")
+    found["torch"] = torch.version
+    with open(torch.locate_file("torch/version.py")) as file:
+        text = file.read(65536)
+    for name, pattern in (("torch", r"__version__\b"), ("torch.cuda", r"cuda\b")):
+        match = re.search(r"^%s[^=\n]*=\s*['\"]([^'\"]+)" % pattern, text, re.M)
+        if match:
+            found[name] = match.group(1)
+    if "torch.cuda" in found:
+        package = "nvidia-nccl-cu" + found["torch.cuda"].split(".")[0]
+        found["nccl"] = metadata.version(package)
+except Exception:
+    pass
+for name, version in found.items():
+    print(name, version, sep="\t")
+"#;
+
+/// Versions by name; empty if no interpreter is known or it does not answer.
+#[must_use]
+pub(super) fn versions(command: &[OsString]) -> BTreeMap<String, String> {
+    let asked = interpreter(command).and_then(|it| ask(&it));
+    let lines = asked.unwrap_or_default();
+    let known = ["python", "torch", "torch.cuda", "nccl"];
+    let pairs = lines.lines().filter_map(|line| line.split_once('\t'));
+    let pairs = pairs.filter(|(name, _)| known.contains(name));
+    pairs
+        .map(|(name, version)| (name.to_owned(), version.trim().to_owned()))
+        .collect()
+}
+
+fn ask(python: &Path) -> Option<String> {
+    let mut child = Command::new(python)
+        .args(["-c", SCRIPT])
+        .env(environment::SWITCH, "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let answer = child.stdout.take();
+    let read = move || {
+        let mut text = String::new();
+        let limited = answer?.take(MAX_ANSWER).read_to_string(&mut text);
+        limited.ok().map(|_| text)
+    };
+    let text = sys::within(ANSWER, read).flatten();
+    end(child);
+    text
+}
+
+/// Ends a process that has answered or never will.
+fn end(mut child: Child) {
+    child.kill().ok();
+    child.wait().ok();
+}
+
+/// The Python interpreter that a command starts; without a command, the first one on `PATH`.
+fn interpreter(command: &[OsString]) -> Option<PathBuf> {
+    if command.is_empty() {
+        return on_path("python3".as_ref());
+    }
+    command.iter().find_map(|word| {
+        let name = Path::new(word).file_name()?.to_str()?;
+        if is_python(name) {
+            return on_path(word);
+        }
+        matches!(name, "torchrun" | "accelerate")
+            .then(|| on_path(word))
+            .flatten()
+            .and_then(|script| interpreter_of(&script))
+    })
+}
+
+fn is_python(name: &str) -> bool {
+    let version = name.strip_prefix("python");
+    version.is_some_and(|it| it.chars().all(|c| c.is_ascii_digit() || c == '.'))
+}
+
+/// The interpreter in the first line of a script.
+fn interpreter_of(script: &Path) -> Option<PathBuf> {
+    let mut line = String::new();
+    let file = File::open(script).ok()?.take(MAX_LINE);
+    BufReader::new(file).read_line(&mut line).ok()?;
+    let mut words = line.strip_prefix("#!")?.split_whitespace();
+    let program = Path::new(words.next()?);
+    if program.file_name()? == "env" {
+        return on_path(words.next()?.as_ref());
+    }
+    is_python(program.file_name()?.to_str()?).then(|| program.to_owned())
+}
+
+/// The file that a shell would execute.
+fn on_path(program: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(program);
+    if path.components().count() > 1 {
+        return path.is_file().then(|| path.to_owned());
+    }
+    let dirs = env::var_os("PATH")?;
+    let mut files = env::split_paths(&dirs).map(|dir| dir.join(program));
+    files.find(|it| it.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn script(dir: &Path, name: &str, text: &str) -> OsString {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.into_os_string()
+    }
+
+    #[test]
+    fn interpreter_is_that_of_the_command() {
+        let dir = tempfile::tempdir().unwrap();
+        let python = script(dir.path(), "python3.11", "");
+        let shebang = format!("#!{}\nimport re\n", python.to_str().unwrap());
+        let torchrun = script(dir.path(), "torchrun", &shebang);
+        let found = |words: &[&OsString]| {
+            let words: Vec<OsString> = words.iter().map(|it| (*it).clone()).collect();
+            interpreter(&words)
+        };
+        let train = OsString::from("train.py");
+        assert_eq!(found(&[&torchrun, &train]).unwrap(), PathBuf::from(&python));
+        assert_eq!(found(&[&python, &train]).unwrap(), PathBuf::from(&python));
+        assert_eq!(found(&[&train]), None);
+    }
+
+    #[test]
+    fn known_versions_are_read_from_the_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let answer = "#!/bin/sh\nprintf 'torch\\t2.9.0\\nnoise\\nother\\t1\\nnccl\\t2.27.3\\n'\n";
+        let python = script(dir.path(), "python", answer);
+        let found = versions(&[python]);
+        let expected = [("nccl", "2.27.3"), ("torch", "2.9.0")];
+        let expected = expected.map(|(a, b)| (a.to_owned(), b.to_owned()));
+        assert_eq!(found, BTreeMap::from(expected));
+        assert_eq!(versions(&["/nowhere/python".into()]), BTreeMap::new());
+    }
+}
