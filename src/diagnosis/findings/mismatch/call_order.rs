@@ -93,6 +93,7 @@ fn draft(
         Confidence::Suspected
     };
     draft.explain(Reading {
+        same_path: false,
         cause: Cause {
             kind: CauseKind::SwappedCalls,
             confidence,

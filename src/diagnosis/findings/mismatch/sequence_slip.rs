@@ -164,6 +164,7 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
     let skipped = skipped.first().copied();
     let skipped = skipped.and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
     let of = |kind, confidence, because| Reading {
+        same_path: false,
         cause: Cause { kind, confidence },
         because,
     };
