@@ -123,7 +123,8 @@ impl CallGuard {
         CallId(self.issued.map_or(0, |(_, call)| call))
     }
 
-    /// Records the split sizes of an `all_to_all`, for the input and the output.
+    /// Records the split sizes of an `all_to_all` in elements, for the input and the output: one per
+    /// member, or one alone, a total that is divided evenly.
     pub fn splits(&self, input: &[u32], output: &[u32]) {
         if let Some((writer, call)) = self.issued
             && is_current(writer)

@@ -429,6 +429,32 @@ pub enum Fact {
         /// Training step.
         step: u64,
     },
+    /// In an `all_to_all`, a rank sends this many elements to a peer.
+    Sends {
+        /// Global rank.
+        rank: u32,
+        /// Group.
+        group: GroupRef,
+        /// Sequence number.
+        seq: u64,
+        /// Global rank of the peer.
+        peer: u32,
+        /// Number of elements.
+        numel: u32,
+    },
+    /// In an `all_to_all`, a rank expects this many elements from a peer.
+    Expects {
+        /// Global rank.
+        rank: u32,
+        /// Group.
+        group: GroupRef,
+        /// Sequence number.
+        seq: u64,
+        /// Global rank of the peer.
+        peer: u32,
+        /// Number of elements.
+        numel: u32,
+    },
     /// A thread of a rank waits for a call that it issued.
     Waits {
         /// Global rank.

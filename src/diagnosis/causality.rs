@@ -35,6 +35,7 @@ static LINKS: &[Link] = &[
             &catalogue::DD105,
             &catalogue::DD106,
             &catalogue::DD107,
+            &catalogue::DD108,
             &catalogue::DD109,
             &catalogue::DD117,
         ],

@@ -7,7 +7,7 @@
 //!
 //! With `DDP_DOCTOR_RECORD=stale` the tests are `record::…` instead: each runs a case without a
 //! valid recording and stores its journal if the outcome agrees with the truth.
-//! `DDP_DOCTOR_RECORD=all` records every case again.
+//! `DDP_DOCTOR_RECORD=all` records every case again. `DDP_DOCTOR_CAUSES=1` prints the causes.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,6 +18,7 @@
 )]
 
 mod analysis;
+mod causes;
 mod check;
 #[path = "../doubles/harness.rs"]
 mod doubles;
@@ -42,6 +43,10 @@ use live::Unable;
 use program::{Case, Variant, cases};
 
 fn main() -> ExitCode {
+    if std::env::var_os("DDP_DOCTOR_CAUSES").is_some() {
+        causes::print(&cases());
+        return ExitCode::SUCCESS;
+    }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(schedule::threads()));
     let trials = match std::env::var("DDP_DOCTOR_RECORD") {

@@ -295,9 +295,9 @@ uint64_t ddp_doctor_issued(const ddp_doctor_call *call);
 uint64_t ddp_doctor_issued_at(const ddp_doctor_call *call, uint32_t group, uint32_t site);
 
 /*
- * Records the split sizes of an all_to_all that was just issued, in elements, one per member. `output`
- * is 0 for the input splits, otherwise the sizes are the output splits. Sizes above 32 bits are
- * recorded as UINT32_MAX; lists are cut after 1000 entries.
+ * Records the split sizes of an all_to_all that was just issued, in elements: one per member, or
+ * one alone, a total that is divided evenly. `output` is 0 for the input splits, otherwise the sizes are
+ * the output splits. Sizes above 32 bits are recorded as UINT32_MAX; lists are cut after 1000 entries.
  */
 void ddp_doctor_splits(uint64_t call, int32_t output, const int64_t *sizes, size_t count);
 

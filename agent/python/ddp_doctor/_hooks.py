@@ -14,6 +14,7 @@ Nothing here may raise: an exception would surface in the user's collective.
 """
 
 import ctypes
+import math
 import sys
 from _thread import get_ident
 
@@ -184,13 +185,23 @@ def _at_place(code, args):
 
 
 def _splits(call, values, args):
+    """Records how many elements an all_to_all exchanges with each member; a total alone is divided evenly."""
     if values is not None:
         both = values.get("input_split_sizes"), values.get("output_split_sizes")
+        lists = values.get("input_tensor_list"), values.get("output_tensor_list")
     else:
-        both = getattr(args, "splits", ())
-    for output, sizes in enumerate(both):
-        if sizes:
-            _box.lib.splits(call, output, (ctypes.c_int64 * len(sizes))(*sizes), len(sizes))
+        both = getattr(args, "splits", ()) or (None, None)
+        lists = None, None
+    lists = lists[0] or args.input_tensors, lists[1] or args.output_tensors
+    for output, (rows, tensors) in enumerate(zip(both, lists)):
+        if len(tensors) != 1:
+            sizes = [tensor.numel() for tensor in tensors]
+        elif rows:
+            width = math.prod(tensors[0].shape[1:])
+            sizes = [size * width for size in rows]
+        else:
+            sizes = [tensors[0].numel()]
+        _box.lib.splits(call, output, (ctypes.c_int64 * len(sizes))(*sizes), len(sizes))
 
 
 def _tensors_of(op, values, args):

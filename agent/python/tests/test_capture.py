@@ -140,8 +140,9 @@ dist.all_gather([torch.ones(4), torch.ones(4)], t)
 dist.all_gather_into_tensor(torch.ones(8), t)
 attempt(dist.reduce_scatter, torch.ones(4), [t, t], op=dist.ReduceOp.MIN)
 attempt(dist.reduce_scatter_tensor, torch.ones(4), torch.ones(8))
-dist.all_to_all_single(torch.ones(4), t, [2, 2], [2, 2])
+dist.all_to_all_single(torch.ones(4, 2), torch.ones(4, 2), [2, 2], [2, 2])
 attempt(dist.all_to_all, [torch.ones(3), torch.ones(3)], [torch.ones(3), torch.ones(3)])
+dist.all_to_all_single(torch.ones(8), torch.ones(8))
 dist.broadcast(t, 1)
 dist.scatter(t, [t, t] if rank == 0 else None, 0)
 dist.gather(t, [t, t.clone()] if rank == 1 else None, 1)
@@ -162,8 +163,9 @@ dist.barrier()
                     (ALL_GATHER, [4], 0, 1),
                     (REDUCE_SCATTER, [4], 4, 1),
                     (REDUCE_SCATTER, [4], 1, 1),
-                    (ALL_TO_ALL, [4], 0, 1),
+                    (ALL_TO_ALL, [4, 2], 0, 1),
                     (ALL_TO_ALL, [3], 0, 2),
+                    (ALL_TO_ALL, [8], 0, 1),
                     (BROADCAST, [4], 0, 1),
                     (9, [4], 0, 1),
                     (8, [4], 0, 1),
@@ -171,8 +173,9 @@ dist.barrier()
                     (BARRIER, None, 0, 0),
                 ],
             )
-            self.assertEqual([s.sizes for s in box.of("splits")], [[2, 2], [2, 2]])
-            self.assertEqual([s.flags & b.OUTPUT for s in box.of("splits")], [0, b.OUTPUT])
+            # In elements, also for lists of tensors.
+            self.assertEqual([s.sizes for s in box.of("splits")], [[4, 4], [4, 4], [3, 3], [3, 3], [8], [8]])
+            self.assertEqual([s.flags & b.OUTPUT for s in box.of("splits")], [0, b.OUTPUT] * 3)
             self.assertEqual([r.root for r in self.issued(box) if r.flags & b.ROOT], [1, 0, 1])
 
     def test_site_records_its_first_callers(self):

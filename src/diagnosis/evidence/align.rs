@@ -15,6 +15,8 @@ pub enum Mismatch {
     Op,
     /// Different sizes that must be equal.
     Size,
+    /// Splits of an `all_to_all` that do not fit together.
+    Splits,
     /// Different dtypes.
     DType,
     /// Different reduction operators.
@@ -60,7 +62,7 @@ impl Signature {
         }
         let op = self.op;
         let counts = |mismatch: &Mismatch| match mismatch {
-            Mismatch::Op | Mismatch::Size => true,
+            Mismatch::Op | Mismatch::Size | Mismatch::Splits => true,
             Mismatch::DType => carries_data(op),
             Mismatch::ReduceOp => op.reduces(),
             Mismatch::Root => op.is_rooted(),

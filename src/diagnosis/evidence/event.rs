@@ -638,7 +638,8 @@ pub struct Call {
     pub beneath: Option<Arc<Beneath>>,
     /// Issued by the framework (DDP's reducer, …), not by the user's program.
     pub hidden: bool,
-    /// Split sizes of an `all_to_all`, input and output, if recorded.
+    /// Split sizes of an `all_to_all` in elements, input and output, if recorded: one per member, or
+    /// one alone, a total that is divided evenly.
     pub splits: [Vec<u32>; 2],
     /// Training step in which it was issued; 0: before the first.
     pub step: u64,

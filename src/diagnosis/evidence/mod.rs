@@ -7,3 +7,4 @@ pub mod event;
 pub mod place;
 pub mod roster;
 pub mod settings;
+pub mod splits;

@@ -207,7 +207,8 @@ impl Draft {
     /// Sets the cause, appends its reason to `why`, and puts its advice first in `next`.
     pub fn explain(&mut self, reading: Reading) {
         self.why.extend(reading.because);
-        let advice = cause::advice(reading.cause).map(str::to_owned);
+        let advice = cause::advice(reading.cause).filter(|_| !reading.same_path);
+        let advice = advice.map(str::to_owned);
         self.next.splice(0..0, advice);
         self.cause = Some(reading.cause);
     }

@@ -4,7 +4,8 @@ use ddp_doctor_proto::report::{CallSignature, Fact};
 
 use crate::evidence::align;
 use crate::evidence::event::Call;
-use crate::model::{Matching, Transport};
+use crate::evidence::splits::Misfit;
+use crate::model::{Join, Matching, Transport};
 
 /// Signature of a call, for a certificate.
 #[must_use]
@@ -45,4 +46,26 @@ pub(crate) fn issued(rank: u32, call: &Call) -> Option<Fact> {
         call: signature(call),
         step: call.step,
     })
+}
+
+/// The facts that a rank sends another number of elements to a peer than the peer expects.
+#[must_use]
+pub(crate) fn split_facts(join: &Join, misfit: &Misfit) -> Option<Vec<Fact>> {
+    let call_of = |rank: u32| Some(&join.calls.get(&rank)?.call);
+    let (sender, receiver) = (call_of(misfit.sender)?, call_of(misfit.receiver)?);
+    let sends = Fact::Sends {
+        rank: misfit.sender,
+        group: sender.group.as_ref()?.key.clone(),
+        seq: sender.seq,
+        peer: misfit.receiver,
+        numel: misfit.sends,
+    };
+    let expects = Fact::Expects {
+        rank: misfit.receiver,
+        group: receiver.group.as_ref()?.key.clone(),
+        seq: receiver.seq,
+        peer: misfit.sender,
+        numel: misfit.expects,
+    };
+    Some(vec![sends, expects])
 }

@@ -65,6 +65,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD105, Precedence::Wire, Always, mismatch::signature::dtype),
     row(&catalogue::DD106, Precedence::Wire, Always, mismatch::signature::reduce_op),
     row(&catalogue::DD107, Precedence::Wire, Always, mismatch::signature::root),
+    row(&catalogue::DD108, Precedence::Wire, Always, mismatch::splits::detect),
     row(&catalogue::DD109, Precedence::Wire, Always, mismatch::call_order::detect),
     row(&catalogue::DD110, Precedence::Wire, Always, mismatch::sequence_slip::detect),
     row(&catalogue::DD111, Precedence::Cycle, Always, hang::group_order_deadlock::detect),

@@ -8,9 +8,10 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::align::{self, Mismatch, Signature};
+use crate::evidence::align::{self, Mismatch, OddOnes, Signature};
 use crate::evidence::backends;
 use crate::evidence::event::{Call, GroupInfo, ProcessId};
+use crate::evidence::splits::{self, Misfit};
 use crate::model::arrivals::{Averaged, Encounter};
 use crate::model::channel::Traffic;
 use crate::model::history::{History, Position};
@@ -516,6 +517,9 @@ impl Join {
             }
         }
         self.meet(&joined.call);
+        if joined.call.op == Op::AllToAll {
+            self.fit(rank, &joined.call);
+        }
         self.last = self.last.max((joined.call.at, rank));
         self.calls.insert(rank, joined);
     }
@@ -534,6 +538,44 @@ impl Join {
         note(&mut self.signatures, signature, call.at);
     }
 
+    /// Compares the splits of an `all_to_all` with those of the other calls.
+    fn fit(&mut self, rank: u32, call: &Call) {
+        let disagrees = |other: u32, joined: &JoinedCall| {
+            let mut misfits = splits::misfits((rank, call), (other, &joined.call));
+            misfits.next().is_some()
+        };
+        let others = self.calls.iter();
+        let others = others.filter(|&(&other, joined)| disagrees(other, joined));
+        let Some(met) = others.map(|(_, other)| other.call.at.max(call.at)).min() else {
+            return;
+        };
+        let (first, at) = self.mismatch.unwrap_or((Mismatch::Splits, met));
+        self.mismatch = Some((first.min(Mismatch::Splits), at.min(met)));
+    }
+
+    /// All disagreements between the splits of an `all_to_all`.
+    #[must_use]
+    pub fn misfits(&self) -> Vec<Misfit> {
+        let mut found = Vec::new();
+        let mut calls = self.calls.iter();
+        while let Some((&a, first)) = calls.next() {
+            for (&b, second) in calls.clone() {
+                found.extend(splits::misfits((a, &first.call), (b, &second.call)));
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// The ranks in the minority.
+    #[must_use]
+    pub fn odd_ones(&self) -> OddOnes {
+        match self.mismatch {
+            Some((Mismatch::Splits, _)) => splits::odd_ones(&self.misfits(), self.calls.len()),
+            _ => align::odd_ones(&self.classes()),
+        }
+    }
+
     /// Time of the last arrival.
     #[must_use]
     pub const fn last_at(&self) -> Timestamp {
@@ -545,9 +587,19 @@ impl Join {
         self.calls.iter().map(|(&rank, joined)| (rank, joined))
     }
 
-    /// Ranks grouped by agreeing calls, largest class first.
+    /// Ranks grouped by agreeing calls, largest class first. If only splits disagree, each odd rank
+    /// is a class of its own.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
+        if let Some((Mismatch::Splits, _)) = self.mismatch
+            && let OddOnes::Outnumbered(odd) | OddOnes::Tie(odd) = self.odd_ones()
+        {
+            let fitting = self.calls.keys().copied().filter(|it| !odd.contains(it));
+            let mut classes = vec![fitting.collect::<Vec<u32>>()];
+            classes.retain(|class| !class.is_empty());
+            classes.extend(odd.into_iter().map(|rank| vec![rank]));
+            return classes;
+        }
         align::classes(
             self.calls
                 .iter()

@@ -200,6 +200,8 @@ pub struct Slip {
     pub shifted: BTreeMap<u32, By>,
     /// Ranks that had silent turns, with the latest such turn.
     pub skipped: BTreeMap<u32, u64>,
+    /// The first shifted call of each rank that had its silent turn after the slip was established.
+    pub later: BTreeMap<u32, Arc<Call>>,
     /// When the shift had lasted long enough.
     pub at: Timestamp,
 }
@@ -335,9 +337,7 @@ impl History {
         if self.recent.len() > WINDOW {
             self.recent.pop_front();
         }
-        if self.slip.is_none() {
-            self.relate(seq, join);
-        }
+        self.relate(seq, join);
     }
 
     fn relate(&mut self, seq: u64, join: &Join) {
@@ -360,14 +360,17 @@ impl History {
                 for (rank, turn) in silent {
                     self.skips.insert(rank, Skip { turn, seq });
                 }
-                if let Some(slip) = steps.established() {
-                    shifted.insert(rank, By::Turns(slip.offset - steps.offset));
-                    skipped.extend(&slip.skipped);
-                    began.get_or_insert_with(|| slip.began.clone());
+                if let Some((by, candidate)) = steps.take_established() {
+                    shifted.insert(rank, By::Turns(by));
+                    skipped.extend(&candidate.skipped);
+                    began.get_or_insert(candidate.began);
                 }
             }
             let difference = known.then(|| difference(here.turn, there.turn));
             let lines = (&reference.call.place, &joined.call.place);
+            if self.slip.is_some() {
+                continue;
+            }
             if let (Some(a), Some(b)) = lines
                 && let Some((by, first)) = relation.lines.observe(
                     seq,
@@ -382,15 +385,22 @@ impl History {
                 began.get_or_insert(first);
             }
         }
-        if let Some(Began { seq, calls }) = began {
-            let last = join.calls.values().map(|joined| joined.call.at).max();
-            self.slip = Some(Slip {
-                seq,
-                calls,
-                shifted,
-                skipped,
-                at: last.unwrap_or_default(),
-            });
+        let Some(Began { seq, calls }) = began else {
+            return;
+        };
+        match &mut self.slip {
+            Some(slip) => slip.extend(&calls, shifted, skipped),
+            None => {
+                let last = join.calls.values().map(|joined| joined.call.at).max();
+                self.slip = Some(Slip {
+                    seq,
+                    calls,
+                    shifted,
+                    skipped,
+                    later: BTreeMap::new(),
+                    at: last.unwrap_or_default(),
+                });
+            }
         }
     }
 }
@@ -407,6 +417,25 @@ impl Began {
 }
 
 impl Slip {
+    /// Adds ranks that had a silent turn after the slip was established.
+    fn extend(
+        &mut self,
+        calls: &[(u32, Arc<Call>)],
+        shifted: BTreeMap<u32, By>,
+        skipped: BTreeMap<u32, u64>,
+    ) {
+        for (rank, turn) in skipped {
+            let call = calls.iter().find(|(other, _)| *other == rank);
+            if let (false, Some((_, call))) = (self.skipped.contains_key(&rank), call) {
+                self.skipped.insert(rank, turn);
+                self.later.insert(rank, Arc::clone(call));
+            }
+        }
+        for (rank, by) in shifted {
+            self.shifted.entry(rank).or_insert(by);
+        }
+    }
+
     /// Ranks grouped by their shift, largest class first.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
@@ -519,9 +548,14 @@ impl Steps {
         self.candidate = None;
     }
 
-    fn established(&self) -> Option<&Candidate> {
-        let candidate = self.candidate.as_ref();
-        candidate.filter(|candidate| candidate.held >= PERSISTS)
+    /// The change of the relation, once it has lasted, and the turns by which it changed. It is the
+    /// relation from then on.
+    fn take_established(&mut self) -> Option<(i64, Candidate)> {
+        let lasts = |candidate: &mut Candidate| candidate.held >= PERSISTS;
+        let candidate = self.candidate.take_if(lasts)?;
+        let by = candidate.offset - self.offset;
+        self.offset = candidate.offset;
+        Some((by, candidate))
     }
 }
 

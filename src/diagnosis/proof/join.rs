@@ -46,6 +46,42 @@ pub(super) fn check(
     }
 }
 
+/// A rank sends another number of elements to a peer in an `all_to_all` than the peer expects.
+pub(super) fn check_splits(facts: &[Fact]) -> Result<(), Rejection> {
+    let [
+        Fact::Sends {
+            rank: sender,
+            group,
+            seq,
+            peer: to,
+            numel: sent,
+        },
+        Fact::Expects {
+            rank: receiver,
+            group: other_group,
+            seq: other_seq,
+            peer: from,
+            numel: expected,
+        },
+    ] = facts
+    else {
+        let both = "what a rank sends to a peer, and what the peer expects from it";
+        return Err(Rejection::WrongFacts(
+            CertificateKind::UnsatisfiableJoin,
+            both,
+        ));
+    };
+    member(group, *sender)?;
+    member(group, *receiver)?;
+    if (group, seq, to, sender) != (other_group, other_seq, receiver, from) {
+        return Err(Rejection::NotOneJoin);
+    }
+    if sent == expected {
+        return Err(Rejection::CallsMatch);
+    }
+    Ok(())
+}
+
 /// Whether no transport can make one collective of two calls.
 pub(super) fn can_never_match(a: &CallSignature, b: &CallSignature) -> bool {
     let differ = |a: &Option<u32>, b: &Option<u32>| matches!((a, b), (Some(a), Some(b)) if a != b);
@@ -154,6 +190,34 @@ mod tests {
         ];
         assert_eq!(checked(kind, rootless), Err(Rejection::CallsMatch));
         assert!(checked(kind, vec![issued(0, 5, reduce)]).is_err());
+    }
+
+    #[test]
+    fn splits_of_two_ranks_must_differ_in_one_call() {
+        let kind = CertificateKind::UnsatisfiableJoin;
+        let group = || crate::proof::testing::group(&[0, 1]);
+        let sends = |seq, numel| Fact::Sends {
+            rank: 0,
+            group: group(),
+            seq,
+            peer: 1,
+            numel,
+        };
+        let expects = |peer, numel| Fact::Expects {
+            rank: 1,
+            group: group(),
+            seq: 3,
+            peer,
+            numel,
+        };
+        assert_eq!(checked(kind, vec![sends(3, 4), expects(0, 5)]), Ok(()));
+        let fits = checked(kind, vec![sends(3, 4), expects(0, 4)]);
+        assert_eq!(fits, Err(Rejection::CallsMatch));
+        let later = checked(kind, vec![sends(4, 4), expects(0, 5)]);
+        assert_eq!(later, Err(Rejection::NotOneJoin));
+        let from_another = checked(kind, vec![sends(3, 4), expects(1, 5)]);
+        assert_eq!(from_another, Err(Rejection::NotOneJoin));
+        assert!(checked(kind, vec![sends(3, 4)]).is_err());
     }
 
     #[test]

@@ -64,6 +64,9 @@ pub enum Rejection {
 pub fn check(certificate: &Certificate) -> Result<(), Rejection> {
     let facts = &certificate.facts;
     match certificate.kind {
+        CertificateKind::UnsatisfiableJoin if matches!(facts[..], [Fact::Sends { .. }, ..]) => {
+            join::check_splits(facts)
+        }
         CertificateKind::UnsatisfiableJoin => {
             join::check(facts, certificate.kind, join::can_never_match)
         }

@@ -128,13 +128,11 @@ impl Situation<'_> {
                 return Origin::Elsewhere(elsewhere);
             }
         }
+        let echoes = self.echoes(stall);
         let with = |why: Absence| -> Vec<u32> {
-            stall
-                .missing
-                .iter()
-                .filter(|absent| absent.why == why)
-                .map(|a| a.rank)
-                .collect()
+            let of_kind = stall.missing.iter().filter(|absent| absent.why == why);
+            let ranks = of_kind.map(|absent| absent.rank);
+            ranks.filter(|rank| !echoes.contains(rank)).collect()
         };
         let first = |origins: Vec<Origin>| {
             let named = origins.into_iter().filter(|it| !it.ranks().is_empty());
@@ -237,6 +235,36 @@ impl Situation<'_> {
         ]);
         kept.or(found)
             .unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
+    }
+
+    /// Missing ranks that the transport ended after another missing rank had ended by itself, or
+    /// had left.
+    fn echoes(&self, stall: &Stall) -> Vec<u32> {
+        let group = self.model.group(stall.group);
+        let member = |absent: &Absent| self.model.member(stall.group, absent.rank);
+        let error_of = |absent: &Absent| {
+            let raised = absent.why == Absence::Raised;
+            member(absent).filter(|_| raised)?.transport_error()
+        };
+        let ended_before = |absent: &Absent, at: Timestamp| match absent.why {
+            Absence::Left => self.has_left_before(group, absent.rank, at),
+            Absence::Died => member(absent).is_some_and(|process| {
+                let end = process.end.filter(|end| end.at <= at.plus(FAILED_FOR));
+                end.is_some_and(|end| !end.exit.signal.is_some_and(libc_signal::is_asked))
+            }),
+            _ => false,
+        };
+        let mut echoes = Vec::new();
+        for absent in &stall.missing {
+            let Some(error) = error_of(absent) else {
+                continue;
+            };
+            let mut others = stall.missing.iter();
+            if others.any(|other| other.rank != absent.rank && ended_before(other, error.at)) {
+                echoes.push(absent.rank);
+            }
+        }
+        echoes
     }
 
     /// Whether the waiting ranks left the common path: they wait while exiting, or while handling

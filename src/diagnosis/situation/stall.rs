@@ -150,7 +150,7 @@ impl Situation<'_> {
             }
             let mut waiters: Vec<Waiter<'_>> = Vec::new();
             for (&rank, joined) in &join.calls {
-                let needs = joined.needs(rank, &missing);
+                let needs = self.needed_by(group, rank, joined, &missing);
                 let waits = self.is_awaited(group, rank, joined);
                 if needs.is_empty() || !waits || !self.is_waiter(group, rank, joined) {
                     continue;
@@ -217,6 +217,45 @@ impl Situation<'_> {
             stall.waiting.dedup();
         }
         found
+    }
+
+    /// The missing members that a rank's call needs. A rooted call that failed in the transport
+    /// needed the members that had left before, even if it may complete without them.
+    #[must_use]
+    pub fn needed_by(
+        &self,
+        group: &Group,
+        rank: u32,
+        joined: &JoinedCall,
+        missing: &[u32],
+    ) -> Vec<u32> {
+        let needs = joined.needs(rank, missing);
+        if !needs.is_empty() || !joined.call.op.is_rooted() {
+            return needs;
+        }
+        let process = self.model.member(group.id, rank);
+        let process = process.filter(|process| is_last_call(process, joined));
+        let Some(error) = process.and_then(Process::transport_error) else {
+            return needs;
+        };
+        let mut missing = missing.to_vec();
+        missing.retain(|&rank| self.has_left_before(group, rank, error.at));
+        missing
+    }
+
+    /// Whether a member left the group in order before this time.
+    pub(crate) fn has_left_before(&self, group: &Group, rank: u32, at: Timestamp) -> bool {
+        let Some(process) = self.model.member(group.id, rank) else {
+            return false;
+        };
+        let destroyed = group.members.get(&rank).and_then(|it| it.destroyed);
+        let exited = || {
+            let in_order = self.model.ending_of(process) == Ending::InOrder;
+            let announced = process.announced.as_ref().map(|it| it.at);
+            let ended = process.end.map(|end| end.at);
+            announced.or(ended).filter(|_| in_order)
+        };
+        destroyed.or_else(exited).is_some_and(|left| left <= at)
     }
 
     /// Whether a rank that had made its call exited in order without waiting for it. The transport

@@ -2,17 +2,21 @@
 //!
 //! In order of preference: recorded events (an iterator that ended, a caught exception, a step
 //! without calls); conditions in the source around the lines, which are only suspected unless a
-//! condition on the rank matches the ranks that made the call; and the lines alone.
+//! condition on the rank matches the ranks that made the call; the lines alone; and the values that
+//! differ at one line. Lines of installed packages and of the standard library show no cause: their
+//! conditions are not the user's.
 
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, GuardForm, GuardSubject};
 
+use crate::evidence::align::Mismatch;
 use crate::evidence::event::Guard;
 use crate::model::{Ending, Exception, GroupId, Process};
 use crate::situation::Situation;
 use crate::source::guards;
+use crate::stacks::is_users;
 use crate::words::{self, Ranks};
 
 /// A cause with its evidence.
@@ -22,6 +26,8 @@ pub struct Reading {
     pub cause: Cause,
     /// The evidence as a sentence; `None` if the cause needs none.
     pub because: Option<String>,
+    /// All ranks took the same path: advice against different paths does not apply.
+    pub same_path: bool,
 }
 
 /// The most likely reason why the ranks `odd` diverged from `others`, from evidence up to `at`.
@@ -53,7 +59,10 @@ pub fn read(
         .or_else(|| sides.rank_conditional())
         .or_else(|| sides.tests())
         .or_else(|| sides.left())
-        .or_else(|| sides.alone());
+        .or_else(|| sides.other_tests())
+        .or_else(|| sides.left_loop())
+        .or_else(|| sides.alone())
+        .or_else(|| sides.values());
     found.unwrap_or_else(|| suspected(CauseKind::Unknown, None))
 }
 
@@ -165,6 +174,29 @@ impl<'a> Sides<'a> {
 
     /// Conditions in the source around lines that only one side reached.
     fn tests(&self) -> Option<Reading> {
+        let all_left = self.all_left();
+        self.missed().into_iter().find_map(|(line, guard)| {
+            let kind = meaning(guard, all_left)?;
+            Some(suspected(kind, Some(line_is_guarded(&(line, guard)))))
+        })
+    }
+
+    /// Conditions around lines that only one side reached whose subject is unknown: each rank
+    /// decided by itself.
+    fn other_tests(&self) -> Option<Reading> {
+        let decides = |guard: &Guard| {
+            use GuardForm::{Fails, Holds, Leaves};
+            matches!(guard.form, Holds | Fails | Leaves)
+        };
+        let mut missed = self.missed().into_iter();
+        let (line, guard) = missed.find(|(_, guard)| decides(guard))?;
+        let because = line_is_guarded(&(line, guard));
+        Some(suspected(CauseKind::LocalDecision, Some(because)))
+    }
+
+    /// Conditions around the last line of one side that are not around that of the other. Those
+    /// that end a loop come first: one side has left the loop, the other has not.
+    fn missed(&self) -> Vec<(Arc<Where>, &'a Guard)> {
         let missed = |from: &[&'a Process], by: &[&'a Process]| -> Vec<(Arc<Where>, &'a Guard)> {
             let lines = from.iter().flat_map(|process| self.guards(process));
             lines
@@ -177,14 +209,9 @@ impl<'a> Sides<'a> {
         };
         let mut tests = missed(&self.odd, &self.others);
         tests.extend(missed(&self.others, &self.odd));
-        // Conditions that end a loop come first: one side has left the loop, the other has not.
         let leaves = |guard: &Guard| matches!(guard.form, GuardForm::Ends | GuardForm::Leaves);
         tests.sort_by_key(|(_, guard)| !leaves(guard));
-        let all_left = self.all_left();
-        tests.into_iter().find_map(|(line, guard)| {
-            let kind = meaning(guard, all_left)?;
-            Some(suspected(kind, Some(line_is_guarded(&(line, guard)))))
-        })
+        tests
     }
 
     /// The odd ranks have ended, or destroyed the group, for an unrecorded reason.
@@ -208,7 +235,14 @@ impl<'a> Sides<'a> {
         let fewest_batches = fewest(&|it| it.turns.batches());
         let drew_fewer = |it: &&Process| it.turns.batches().is_some_and(|it| it < fewest_batches);
         if self.odd.iter().any(drew_fewer) {
-            return Some(suspected(CauseKind::UnevenInputs, None));
+            // The end of an input is recorded, so a loop that left some of it decided to end.
+            let has_input_left = |it: &&Process| it.input_ended.is_none();
+            return Some(if self.odd.iter().all(has_input_left) {
+                let because = format!("The loop of {} ended before its input.", ranks(&self.odd));
+                suspected(CauseKind::LocalDecision, Some(because))
+            } else {
+                suspected(CauseKind::UnevenInputs, None)
+            });
         }
         let left_out = |form| {
             let mut lines = self.others.iter().flat_map(|process| self.guards(process));
@@ -224,31 +258,95 @@ impl<'a> Sides<'a> {
         Some(suspected(kind, Some(line_is_guarded(&found))))
     }
 
+    /// Whether the odd ranks had ended, or destroyed the group, before the ranks diverged. An end
+    /// after that is a consequence.
     fn all_left(&self) -> bool {
         let model = self.situation.model;
         let group = self.place.map(|(group, _)| model.group(group));
         !self.odd.is_empty()
             && self.odd.iter().all(|process| {
-                let destroyed = process.rank.zip(group);
-                model.ending_of(process) != Ending::None
-                    || destroyed.is_some_and(|(rank, group)| group.is_destroyed_by(rank))
+                let ended = model.ending_of(process) != Ending::None;
+                let ended = process.end.map(|end| end.at).filter(|_| ended);
+                let left = process.rank.zip(group).is_some_and(|(rank, group)| {
+                    self.situation.has_left_before(group, rank, self.at)
+                });
+                left || ended.is_some_and(|at| at <= self.at)
             })
     }
 
-    /// A single rank at a line that no other rank has reached.
+    /// One side has left a loop in which the other goes on, and no test in the source ends the loop:
+    /// it ran out of iterations.
+    fn left_loop(&self) -> Option<Reading> {
+        let ended = |short: &[&Process], long: &[&Process]| {
+            let (short, long) = (*short.first()?, *long.first()?);
+            let (after, within) = (last_line(short)?, last_line(long)?);
+            let is_read = |process: &Process, line| {
+                process
+                    .sites
+                    .get(line)
+                    .is_some_and(|site| site.guards.is_some())
+            };
+            let times = |process: &Process| process.places.get(within).copied().unwrap_or(0);
+            let (fewer, more) = (times(short), times(long));
+            let is_after = !long.places.contains_key(after) && (1..more).contains(&fewer);
+            (is_after && is_read(short, after) && is_read(long, within)).then(|| {
+                format!(
+                    "Rank {} reached the line {} {fewer} times and went on, rank {} {more} times.",
+                    short.rank.unwrap_or_default(),
+                    words::line(within),
+                    long.rank.unwrap_or_default(),
+                )
+            })
+        };
+        let because = ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))?;
+        Some(suspected(CauseKind::UnevenInputs, Some(because)))
+    }
+
+    /// A single rank at a line that no other rank has reached, whose source is unknown.
     fn alone(&self) -> Option<Reading> {
         let alone = one_rank_alone_was_there(&self.odd, &self.others)
             || one_rank_alone_was_there(&self.others, &self.odd);
         alone.then(|| suspected(CauseKind::RankConditional, None))
     }
 
+    /// Both sides made the call at one line, with different values.
+    fn values(&self) -> Option<Reading> {
+        let (group, seq) = self.place?;
+        let join = self.situation.join(group, seq)?;
+        let call_of = |side: &[&Process]| {
+            let rank = side.first()?.rank?;
+            Some((rank, &join.calls.get(&rank)?.call))
+        };
+        let (mismatch, _) = join.mismatch?;
+        let ((a, odd), (b, other)) = (call_of(&self.odd)?, call_of(&self.others)?);
+        let line = odd
+            .place
+            .as_ref()
+            .filter(|it| other.place.as_ref() == Some(it))?;
+        if !is_users(&line.file) {
+            return None;
+        }
+        let kind = match mismatch {
+            Mismatch::Size | Mismatch::Splits => CauseKind::DataDependentPath,
+            Mismatch::Op | Mismatch::DType | Mismatch::ReduceOp | Mismatch::Root => {
+                CauseKind::LocalDecision
+            }
+        };
+        let because = format!(
+            "At the line {}, rank {a} calls {}, and rank {b} {}.",
+            words::line(line),
+            words::signature(odd),
+            words::signature(other)
+        );
+        Some(Reading {
+            same_path: true,
+            ..suspected(kind, Some(because))
+        })
+    }
+
     /// Conditions around the line of a process's last call.
     fn guards(&self, process: &'a Process) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
-        let place = process
-            .last_call
-            .as_ref()
-            .and_then(|call| call.place.as_ref());
-        place
+        last_line(process)
             .into_iter()
             .flat_map(|place| guards::around(process, place))
     }
@@ -302,6 +400,11 @@ fn line_is_guarded((line, guard): &(Arc<Where>, &Guard)) -> String {
     )
 }
 
+/// Line of a process's last call.
+fn last_line(process: &Process) -> Option<&Arc<Where>> {
+    process.last_call.as_ref()?.place.as_ref()
+}
+
 /// Whether the program's input had ended by `at`, and no step has begun since.
 fn input_ended_before(process: &Process, at: Timestamp) -> bool {
     process
@@ -332,19 +435,15 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
 /// the rank has reached the last lines of all others: the sign of a condition on the rank.
 fn one_rank_alone_was_there(some: &[&Process], others: &[&Process]) -> bool {
     let [one] = some else { return false };
-    let Some(place) = one.last_call.as_ref().and_then(|call| call.place.as_ref()) else {
+    let Some(place) = last_line(one).filter(|place| is_users(&place.file)) else {
         return false;
     };
     !others.is_empty()
         && others.iter().all(|other| !other.places.contains_key(place))
         && one.places.get(place) == Some(&1)
-        && others.iter().all(|other| {
-            let last = other
-                .last_call
-                .as_ref()
-                .and_then(|call| call.place.as_ref());
-            last.is_some_and(|last| one.places.contains_key(last))
-        })
+        && others
+            .iter()
+            .all(|other| last_line(other).is_some_and(|last| one.places.contains_key(last)))
 }
 
 const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
@@ -352,6 +451,7 @@ const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
     Reading {
         cause: Cause { kind, confidence },
         because,
+        same_path: false,
     }
 }
 
@@ -360,6 +460,7 @@ const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
     Reading {
         cause: Cause { kind, confidence },
         because,
+        same_path: false,
     }
 }
 

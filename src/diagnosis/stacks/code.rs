@@ -91,7 +91,7 @@ fn package(file: &str) -> Option<&str> {
 
 /// Whether a file belongs neither to an installed package, nor to the standard library, nor to the
 /// capture.
-fn is_users(file: &str) -> bool {
+pub(crate) fn is_users(file: &str) -> bool {
     !(file.is_empty()
         || file.starts_with('<')
         || package(file).is_some()

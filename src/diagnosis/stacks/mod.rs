@@ -21,6 +21,7 @@ use crate::timing::Timing;
 mod code;
 mod sort;
 
+pub(crate) use code::is_users;
 pub use sort::What;
 pub(crate) use sort::is_in_driver;
 

@@ -793,6 +793,11 @@ impl<'a> Writer<'a> {
                 call.root = Some(root.parse().ok().ok_or(format!("no rank: {root}"))?);
             } else if let Some(peer) = arg.strip_prefix("peer=") {
                 call.peer = Some(peer.parse().ok().ok_or(format!("no rank: {peer}"))?);
+            } else if let Some(splits) = arg.strip_prefix("splits=") {
+                let (input, output) = splits.split_once('/').ok_or("splits=INPUT/OUTPUT")?;
+                let sizes = |text: &str| text.split(',').map(|it| it.parse::<u32>()).collect();
+                let sizes = |text| Result::<Vec<u32>, _>::map_err(sizes(text), |it| it.to_string());
+                call.splits = [sizes(input)?, sizes(output)?];
             } else if let Some(tag) = arg.strip_prefix("tag=") {
                 call.tag = Some(tag.parse().ok().ok_or(format!("no tag: {tag}"))?);
             } else if let Some(stream) = arg.strip_prefix("stream=") {

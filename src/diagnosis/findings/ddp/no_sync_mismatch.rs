@@ -62,6 +62,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
             .into(),
     ];
     draft.explain(cause::Reading {
+        same_path: false,
         cause: Cause {
             kind: CauseKind::LocalDecision,
             confidence: Confidence::Suspected,

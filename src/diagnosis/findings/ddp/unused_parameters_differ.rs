@@ -84,6 +84,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
         )
     });
     draft.explain(cause::Reading {
+        same_path: false,
         cause: Cause {
             kind: kind.unwrap_or(CauseKind::DataDependentPath),
             confidence: Confidence::Suspected,

@@ -29,9 +29,16 @@ const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give ea
      of batches (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model]).";
 
 fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    let stall = *stalls.first()?;
-    let group = situation.model.group(stall.group);
     let first = *gone.first()?;
+    let awaited_in = |stall: &Stall| {
+        let mut calls = situation.calls(stall).into_iter();
+        let needs = |rank: u32, joined: &JoinedCall| joined.needs(rank, gone).contains(&first);
+        calls.any(|(rank, it)| stall.message.is_some() || it.is_awaited() && needs(rank, it))
+    };
+    // A stall that can be proved is preferred.
+    let provable = stalls.iter().find(|stall| awaited_in(stall));
+    let stall: &Stall = provable.or(stalls.first())?;
+    let group = situation.model.group(stall.group);
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
     let calls = || situation.calls(stall).into_iter();
@@ -44,7 +51,11 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
             situation.is_held_in(group, *rank, joined) && needs(*rank, joined)
         })
     };
-    let (waiter, waiting) = awaited.or_else(held)?;
+    let failed = || {
+        let needs = |rank, joined| situation.needed_by(group, rank, joined, gone);
+        calls().find(|&(rank, joined)| needs(rank, joined).contains(&first))
+    };
+    let (waiter, waiting) = awaited.or_else(held).or_else(failed)?;
 
     let mut draft = Draft::new(
         &catalogue::DD102,

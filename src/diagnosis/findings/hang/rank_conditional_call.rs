@@ -154,6 +154,7 @@ fn explain(draft: &mut Draft, parting: &Parting) {
         number(&parting.outside, "does not", "do not"),
     ));
     draft.explain(Reading {
+        same_path: false,
         cause: Cause {
             kind: CauseKind::RankConditional,
             confidence: Confidence::Supported,

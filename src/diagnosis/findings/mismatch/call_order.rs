@@ -34,7 +34,9 @@ fn draft(
     let join = situation.join(group, seq)?;
     let mismatch = divergence.mismatch;
     let proof = match mismatch {
-        Mismatch::Op | Mismatch::Size | Mismatch::Root => CertificateKind::UnsatisfiableJoin,
+        Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root => {
+            CertificateKind::UnsatisfiableJoin
+        }
         Mismatch::DType | Mismatch::ReduceOp => CertificateKind::Contradiction,
     };
     let (mut draft, classes) =
@@ -91,6 +93,7 @@ fn draft(
         Confidence::Suspected
     };
     draft.explain(Reading {
+        same_path: false,
         cause: Cause {
             kind: CauseKind::SwappedCalls,
             confidence,

@@ -5,9 +5,9 @@ use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Effect, Severity, Timestamp,
 };
 
-use crate::evidence::align::{OddOnes, compare, odd_ones};
+use crate::evidence::align::{Mismatch, OddOnes, compare};
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::facts::issued;
+use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, GroupId, Join, Wait};
 use crate::situation::{Divergence, Origin, Situation};
@@ -29,7 +29,8 @@ pub(crate) fn parted(
     let (group_id, seq) = (divergence.group, divergence.seq);
     let everybody: Vec<u32> = join.calls.keys().copied().collect();
     let classes = join.classes();
-    let (root, root_confidence) = match odd_ones(&classes) {
+    let odd_ones = join.odd_ones();
+    let (root, root_confidence) = match odd_ones.clone() {
         OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
         OddOnes::Tie(all) => (all, Confidence::Suspected),
         OddOnes::None => (everybody.clone(), Confidence::Suspected),
@@ -53,7 +54,7 @@ pub(crate) fn parted(
     draft.per_rank = rank_calls(situation, group_id, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     (draft.effect, draft.severity) = effect(situation, divergence, join, code, &everybody);
-    if let OddOnes::Outnumbered(odd) = odd_ones(&classes) {
+    if let OddOnes::Outnumbered(odd) = odd_ones {
         draft.why.push(format!(
             "{} {} from {} others that agree.",
             Capital(Ranks(&odd)),
@@ -92,6 +93,10 @@ pub(crate) fn reading(
 /// The proof: the first two calls that disagree.
 pub(crate) fn certificate(join: &Join, code: &Code, kind: CertificateKind) -> Option<Certificate> {
     let (mismatch, _) = join.mismatch?;
+    if mismatch == Mismatch::Splits {
+        let facts = split_facts(join, join.misfits().first()?)?;
+        return Some(Certificate { kind, facts });
+    }
     let mut calls = join.calls.iter();
     while let Some((&a, first)) = calls.next() {
         for (&b, second) in calls.clone() {

@@ -4,3 +4,4 @@ pub(crate) mod call_order;
 pub(crate) mod divergence;
 pub(crate) mod sequence_slip;
 pub(crate) mod signature;
+pub(crate) mod splits;

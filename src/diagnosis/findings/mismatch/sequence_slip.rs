@@ -49,9 +49,12 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     draft.per_rank = slip
         .calls
         .iter()
-        .map(|(rank, call)| RankCall {
-            waited_ms: None,
-            ..describe(*rank, CallState::Returned, None, call)
+        .map(|(rank, call)| {
+            let call = slip.later.get(rank).unwrap_or(call);
+            RankCall {
+                waited_ms: None,
+                ..describe(*rank, CallState::Returned, None, call)
+            }
         })
         .collect();
 
@@ -63,6 +66,12 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
             "rank {rank} left out the calls of its step {turn}; since {call} of {named} each of its \
              steps is matched with an earlier one of {}",
             Ranks(&draft.victims)
+        ),
+        Some(_) if skipped.len() < everybody.len() => format!(
+            "{} each left out the calls of a step ({}); since {call} of {named}, steps are matched \
+             that do not belong together",
+            Ranks(&skipped),
+            each_step(slip)
         ),
         _ => format!(
             "since {call} of {named}, calls of {} are matched that do not belong together",
@@ -90,6 +99,14 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
             lines.join(", ")
         ));
     }
+    draft.why.extend(slip.later.iter().map(|(rank, call)| {
+        format!(
+            "Rank {rank} left out the calls of a step after that: {}{} is its first call that is \
+             shifted.",
+            words::call(call),
+            words::at(call.place.as_deref())
+        )
+    }));
     draft.next = vec![
         "Continue from a checkpoint that was written before that step: what was averaged since then \
          belongs to different steps."
@@ -98,6 +115,15 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     let reading = reading(situation, group, slip, &skipped);
     draft.explain(reading);
     draft
+}
+
+/// "rank 1 of its step 3, rank 2 of its step 9"
+fn each_step(slip: &Slip) -> String {
+    let steps = slip.skipped.iter();
+    let steps: Vec<String> = steps
+        .map(|(rank, turn)| format!("rank {rank} of its step {turn}"))
+        .collect();
+    steps.join(", ")
 }
 
 /// A sentence on how far the ranks are apart.
@@ -138,6 +164,7 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
     let skipped = skipped.first().copied();
     let skipped = skipped.and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
     let of = |kind, confidence, because| Reading {
+        same_path: false,
         cause: Cause { kind, confidence },
         because,
     };

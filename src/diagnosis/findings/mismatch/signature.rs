@@ -177,6 +177,7 @@ fn all_differences(join: &Join) -> Vec<&'static str> {
     let name = |mismatch: &Mismatch| match mismatch {
         Mismatch::Op => "operation",
         Mismatch::Size => "size",
+        Mismatch::Splits => "splits",
         Mismatch::DType => "dtype",
         Mismatch::ReduceOp => "reduce op",
         Mismatch::Root => "root",

@@ -122,7 +122,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
         rank,
         at: exception.at,
         signal: None,
-        from_communication: is_from_communication(process, exception),
+        from_communication: process.is_from_communication(exception),
     });
     draft.follows = nccl_refusal::cause(situation, process, exception);
     draft.root = vec![rank];
@@ -229,24 +229,4 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
         kind: CertificateKind::Observation,
         facts,
     }))
-}
-
-/// Whether the exception may be due to the failure of a peer: it left a collective, or its text
-/// comes from a transport.
-fn is_from_communication(process: &Process, exception: &Exception) -> bool {
-    const TRANSPORT: [&str; 8] = [
-        "gloo",
-        "NCCL",
-        "ProcessGroup",
-        "TCPStore",
-        "onnection closed by peer",
-        "onnection reset by peer",
-        "roken pipe",
-        "Timed out waiting",
-    ];
-    process
-        .exceptions
-        .iter()
-        .any(|other| other.kind == ExceptionKind::LeftCollective && other.text == exception.text)
-        || TRANSPORT.iter().any(|word| exception.text.contains(word))
 }

@@ -105,7 +105,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     draft.next = advice(&draft);
     let provable = matches!(
         divergence.mismatch,
-        Mismatch::Op | Mismatch::Size | Mismatch::Root
+        Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root
     ) && join.calls.keys().all(|&rank| {
         situation
             .model

@@ -122,6 +122,33 @@ impl Process {
             .find(|exception| !exception.asks_to_end())
     }
 
+    /// Whether the exception may be due to the failure of a peer: it left a collective, or its text
+    /// comes from a transport.
+    #[must_use]
+    pub fn is_from_communication(&self, exception: &Exception) -> bool {
+        const TRANSPORT: [&str; 8] = [
+            "gloo",
+            "NCCL",
+            "ProcessGroup",
+            "TCPStore",
+            "onnection closed by peer",
+            "onnection reset by peer",
+            "roken pipe",
+            "Timed out waiting",
+        ];
+        let is_same = |other: &Exception| {
+            other.kind == ExceptionKind::LeftCollective && other.text == exception.text
+        };
+        self.exceptions.iter().any(is_same)
+            || TRANSPORT.iter().any(|word| exception.text.contains(word))
+    }
+
+    /// The uncaught exception, if it may be due to the failure of a peer.
+    #[must_use]
+    pub fn transport_error(&self) -> Option<&Exception> {
+        self.uncaught().filter(|it| self.is_from_communication(it))
+    }
+
     fn handled_at(&self, at: Timestamp, call: CallId) -> impl Iterator<Item = &Exception> {
         self.exceptions.iter().rev().filter(move |exception| {
             exception.kind == ExceptionKind::InFlight

@@ -8,6 +8,7 @@ use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use crate::evidence::event::Guard;
 use crate::model::{GroupId, Model, Process};
+use crate::stacks::is_users;
 
 mod test;
 
@@ -63,14 +64,15 @@ pub fn are_being_read(process: &Process, place: &Arc<Where>) -> bool {
     lines.any(|line| process.sites.get(&line).is_some_and(|site| site.reading))
 }
 
-/// The tests that a line depends on, each with the line that it guards: first those around the
-/// line, nearest first, then those around its caller, and so on.
+/// The tests in the user's source that a line depends on, each with the line that it guards: first
+/// those around the line, nearest first, then those around its caller, and so on.
 pub fn around<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
     way_to(process, place).into_iter().flat_map(|line| {
-        let guards = process.sites.get(&line).and_then(|it| it.guards.as_deref());
+        let site = process.sites.get(&line).filter(|_| is_users(&line.file));
+        let guards = site.and_then(|it| it.guards.as_deref());
         let guards = guards.unwrap_or_default().iter();
         guards.map(move |guard| (Arc::clone(&line), guard))
     })

@@ -1,0 +1,86 @@
+//! DD108 split-mismatch: the splits of an `all_to_all` do not fit together.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::CertificateKind;
+
+use crate::evidence::align::Mismatch;
+use crate::evidence::splits::Misfit;
+use crate::findings::draft::Draft;
+use crate::findings::mismatch::divergence::{parted, reading};
+use crate::model::Join;
+use crate::situation::{Divergence, Nature, Origin, Situation};
+use crate::words::{self, begin};
+
+/// Maximum number of pairs that sentences name.
+const NAMED: usize = 4;
+
+/// DD108: the first `all_to_all` of each group in which splits disagree.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let divergences = situation.divergences.iter().filter(|divergence| {
+        matches!(divergence.origin, Origin::Diverged(..))
+            && matches!(divergence.nature, Nature::Mismatch)
+            && divergence.mismatch == Mismatch::Splits
+    });
+    divergences
+        .filter_map(|divergence| {
+            let join = situation.join(divergence.group, divergence.seq)?;
+            draft(situation, divergence, join)
+        })
+        .collect()
+}
+
+fn draft(situation: &Situation<'_>, divergence: &Divergence, join: &Join) -> Option<Draft> {
+    let misfits = join.misfits();
+    let first = misfits.first()?;
+    let (group, seq) = (divergence.group, divergence.seq);
+    let proof = CertificateKind::UnsatisfiableJoin;
+    let (mut draft, classes) = parted(situation, divergence, join, &catalogue::DD108, proof);
+    let more = match misfits.len() - 1 {
+        0 => String::new(),
+        1 => ", and one more pair disagrees".to_owned(),
+        more => format!(", and {more} more pairs disagree"),
+    };
+    draft.summary = format!(
+        "The splits of all_to_all #{seq} of {} do not fit together: {}{more}",
+        words::group(&situation.model.group(group).info),
+        sentence(join, first)
+    );
+    let mut why = vec![
+        "In an all_to_all, a rank sends to each peer exactly what this peer expects from it. Gloo \
+         aborts a rank that receives more than it expects; otherwise a rank waits for the rest, or \
+         its output has undefined contents."
+            .to_owned(),
+    ];
+    let others = misfits.iter().skip(1).take(NAMED);
+    why.extend(others.map(|misfit| begin(&format!("{}.", sentence(join, misfit)))));
+    draft.why.splice(0..0, why);
+    draft.next = vec![
+        "Exchange the sizes first: an all_to_all_single of the input splits (one integer for each \
+         peer) gives every rank its output splits. If both sides compute the splits, check that they \
+         compute them from the same data."
+            .into(),
+    ];
+    let reading = reading(situation, group, seq, &classes, divergence.met);
+    draft.explain(reading);
+    Some(draft)
+}
+
+/// "rank 1 sends 3 elements to rank 0 at moe.py:9, which expects 2 at moe.py:9"
+fn sentence(join: &Join, misfit: &Misfit) -> String {
+    let at = |rank: u32| {
+        let joined = join.calls.get(&rank);
+        words::at(joined.and_then(|it| it.call.place.as_deref()))
+    };
+    let Misfit {
+        sender,
+        receiver,
+        sends,
+        expects,
+    } = *misfit;
+    let elements = if sends == 1 { "element" } else { "elements" };
+    format!(
+        "rank {sender} sends {sends} {elements} to rank {receiver}{}, which expects {expects}{}",
+        at(sender),
+        at(receiver)
+    )
+}

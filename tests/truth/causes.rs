@@ -1,0 +1,46 @@
+//! A table of the causes in the heads of programs and those that the recordings lead to:
+//! `DDP_DOCTOR_CAUSES=1 cargo test --workspace --all-features --test truth`.
+
+use ddp_doctor_proto::report::Confidence;
+
+use crate::program::{Case, Variant};
+use crate::recording;
+use crate::support::report::leading;
+
+/// Prints a line for each faulty case whose finding has a cause, and how many causes are right.
+pub(crate) fn print(cases: &[Case]) {
+    let (mut stated, mut right, mut wrong_supported) = (0, 0, 0);
+    for case in cases.iter().filter(|it| it.variant == Variant::Faulty) {
+        if recording::staleness(case).is_some() {
+            continue;
+        }
+        let report = recording::replay(case).report;
+        let finding = leading(&report);
+        let given = finding.cause.map(|cause| cause.kind.as_str());
+        let expected = case.truth.cause.as_deref();
+        if given.is_none() && expected.is_none() {
+            continue;
+        }
+        let is_right = expected.is_none_or(|expected| given == Some(expected));
+        let supported = finding
+            .cause
+            .is_some_and(|it| it.confidence == Confidence::Supported);
+        if expected.is_some() {
+            stated += 1;
+            right += u32::from(is_right);
+        }
+        wrong_supported += u32::from(!is_right && supported);
+        println!(
+            "{} {case} {}: expected {}, given {}{}",
+            if is_right { " " } else { "!" },
+            finding.code,
+            expected.unwrap_or("-"),
+            given.unwrap_or("none"),
+            if supported { " (supported)" } else { "" },
+        );
+        for reason in &finding.why {
+            println!("      {reason}");
+        }
+    }
+    println!("{right} of {stated} causes are right; {wrong_supported} wrong ones are supported");
+}
