@@ -413,6 +413,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
                 file: file!().into(),
                 line: 1,
                 function: String::new(),
+                ..Where::default()
             });
         }
         let text = render(&finding);
