@@ -16,7 +16,7 @@ use crate::diagnosis::{findings, source::cause};
 /// Width at which text is wrapped, in columns.
 pub(super) const WIDTH: usize = 100;
 /// Maximum number of culprits in the table of a finding, and usual maximum of its rows.
-const MAX_ROWS: usize = 12;
+const MAX_ROWS: usize = 8;
 /// Width of the label and indentation of wrapped text.
 const INDENT: usize = 11;
 /// Maximum size of a source file that is read, in bytes.
