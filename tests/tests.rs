@@ -39,6 +39,7 @@ mod doubles;
 mod dumps;
 mod framework;
 mod hosts;
+mod large_jobs;
 mod launchers;
 mod linking;
 mod logs;

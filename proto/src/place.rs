@@ -112,12 +112,26 @@ mod tests {
             names.iter().map(|&name| (name, 1)).collect()
         };
         let long = place(&through(&[
-            "Trainer.fit", "Trainer._run", "Loop.run", "Loop.advance", "wrap.<locals>.call",
-            "Trainer.save_checkpoint", "Strategy.barrier", "_sync",
+            "Trainer.fit",
+            "Trainer._run",
+            "Loop.run",
+            "Loop.advance",
+            "wrap.<locals>.call",
+            "Trainer.save_checkpoint",
+            "Strategy.barrier",
+            "_sync",
         ]));
-        let features = ["Trainer.fit", "Loop.advance", "Trainer.save_checkpoint", "Strategy.barrier"];
+        let features = [
+            "Trainer.fit",
+            "Loop.advance",
+            "Trainer.save_checkpoint",
+            "Strategy.barrier",
+        ];
         assert_eq!(names(&long), features);
-        assert_eq!(names(&place(&through(&["gather", "_wrapped", "_gather"]))), ["gather", "_gather"]);
+        assert_eq!(
+            names(&place(&through(&["gather", "_wrapped", "_gather"]))),
+            ["gather", "_gather"]
+        );
         assert_eq!(names(&place(&through(&["_gather"]))), ["_gather"]);
         assert!(names(&place(&[])).is_empty());
     }
@@ -128,7 +142,10 @@ mod tests {
         let evaluates = place(&[("Trainer.fit", 9), ("Trainer.evaluate", 30)]);
         assert_eq!(saves.parting(&evaluates), Some(&saves.via[1]));
         assert_eq!(saves.parting(&saves), None);
-        let elsewhere = Where { line: 41, ..evaluates };
+        let elsewhere = Where {
+            line: 41,
+            ..evaluates
+        };
         assert_eq!(saves.parting(&elsewhere), None);
     }
 }

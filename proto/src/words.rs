@@ -116,13 +116,21 @@ fn way(finding: &Finding, place: &Where, source: Option<String>) -> String {
     let features = place.features();
     // The line itself shows the function that it calls.
     let is_shown = features.len() > 1 && features.first().is_some_and(called);
-    let mut others = finding.per_rank.iter().filter_map(|call| call.place.as_ref());
+    let mut others = finding
+        .per_rank
+        .iter()
+        .filter_map(|call| call.place.as_ref());
     let parting = others.find_map(|other| place.parting(other));
     let mut parts: Vec<String> = source.clone().into_iter().collect();
     if place.library {
         parts.push("in a library: no line of the program".into());
     }
-    parts.extend(features.iter().skip(usize::from(is_shown)).map(|frame| plain(&frame.function)));
+    parts.extend(
+        features
+            .iter()
+            .skip(usize::from(is_shown))
+            .map(|frame| plain(&frame.function)),
+    );
     if let Some(frame) = parting {
         let file = frame.file.rsplit('/').next().unwrap_or_default();
         parts.push(plain(&format!("{file}:{}", frame.line)));

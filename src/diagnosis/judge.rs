@@ -255,12 +255,15 @@ fn is_alike(a: Option<&str>, b: Option<&str>) -> bool {
 fn without_numbers(text: &str) -> String {
     let is_number = |word: &str| {
         let digits = word.strip_prefix("0x").unwrap_or(word);
-        word.starts_with(|c: char| c.is_ascii_digit()) && digits.chars().all(|c| c.is_ascii_hexdigit())
+        word.starts_with(|c: char| c.is_ascii_digit())
+            && digits.chars().all(|c| c.is_ascii_hexdigit())
     };
     let words = text.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
     words
         .map(|word| {
-            let end = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).len();
+            let end = word
+                .trim_end_matches(|c: char| !c.is_ascii_alphanumeric())
+                .len();
             let (word, separator) = word.split_at(end);
             let shown = if is_number(word) { "#" } else { word };
             format!("{shown}{separator}")

@@ -149,7 +149,11 @@ pub fn line(place: &Where) -> String {
     let library = if place.library { " in a library" } else { "" };
     let feature = place.features().pop();
     let feature = feature.map(|frame| format!(" › {}", frame.function));
-    format!("{file}:{}{library}{}", place.line, feature.unwrap_or_default())
+    format!(
+        "{file}:{}{library}{}",
+        place.line,
+        feature.unwrap_or_default()
+    )
 }
 
 /// "load()", or "the main program" for `<module>`.

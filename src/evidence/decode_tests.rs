@@ -206,9 +206,16 @@ fn place_of(sites: Vec<v1::SiteDefined>, id: u32) -> Where {
 #[test]
 fn library_sites_lead_to_the_users_line() {
     let lines = |place: &Where| -> Vec<u32> { place.via.iter().map(|it| it.line).collect() };
-    let sites = vec![site(1, 9, 0), library_site(2, 20, 1), library_site(3, 30, 2)];
+    let sites = vec![
+        site(1, 9, 0),
+        library_site(2, 20, 1),
+        library_site(3, 30, 2),
+    ];
     let place = place_of(sites, 3);
-    assert_eq!((&*place.file, place.line, place.library), ("t.py", 9, false));
+    assert_eq!(
+        (&*place.file, place.line, place.library),
+        ("t.py", 9, false)
+    );
     assert_eq!(lines(&place), [20, 30]);
 
     let alone = place_of(vec![library_site(1, 20, 0), library_site(2, 30, 1)], 2);
@@ -229,8 +236,17 @@ fn library_site_is_reached_from_the_users_line() {
     let mut decoder = known();
     let sites = [site(1, 9, 0), library_site(2, 20, 1)];
     decode(&mut decoder, sites.map(Kind::SiteDefined).to_vec());
-    let events = decode(&mut decoder, vec![Kind::SiteDefined(library_site(3, 30, 2))]);
-    let [Event::Site { caller: Some(caller), .. }] = &events[..] else {
+    let events = decode(
+        &mut decoder,
+        vec![Kind::SiteDefined(library_site(3, 30, 2))],
+    );
+    let [
+        Event::Site {
+            caller: Some(caller),
+            ..
+        },
+    ] = &events[..]
+    else {
         panic!("{events:?}");
     };
     assert_eq!((caller.line, caller.via.len()), (9, 0));

@@ -116,7 +116,10 @@ fn is_found(case: &Case, outcome: &Outcome) {
         assert!(is_note || is_shown, "{}", show());
     }
     for (rank, function) in &truth.via {
-        let call = finding.per_rank.iter().find(|it| it.rank.to_string() == *rank);
+        let call = finding
+            .per_rank
+            .iter()
+            .find(|it| it.rank.to_string() == *rank);
         let place = call.and_then(|call| call.place.as_ref());
         let features = place.map(Where::features).unwrap_or_default();
         let has_it = features.iter().any(|frame| frame.function == *function);

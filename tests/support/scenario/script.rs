@@ -1019,7 +1019,9 @@ fn place(text: &str) -> Result<Arc<Where>, String> {
     let users = frames.next().unwrap_or_default();
     let mut place = frame(users, "train")?;
     for inner in frames {
-        let (line, function) = inner.rsplit_once(':').ok_or(format!("no function: {inner:?}"))?;
+        let (line, function) = inner
+            .rsplit_once(':')
+            .ok_or(format!("no function: {inner:?}"))?;
         place.via.push(frame(line, function)?);
     }
     Ok(Arc::new(place))

@@ -6,10 +6,10 @@ use ddp_doctor_proto::blackbox::flags;
 
 use crate::calls::{self, Place};
 use crate::frame::{Frame, Variables};
+use crate::memo::Way;
 use crate::methods::{self, Method};
 use crate::object::{Owned, Ref, handled_exception, is_escaping, this_thread};
 use crate::record::Call;
-use crate::memo::Way;
 use crate::state::{LIBRARY, State, What, tensor};
 
 /// A call, as far as it is known before it is made.

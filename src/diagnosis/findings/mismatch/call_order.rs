@@ -44,11 +44,7 @@ fn swapped<'a>(
 }
 
 /// Whether every rank issues the swapped calls from several threads.
-fn is_race(
-    situation: &Situation<'_>,
-    divergence: &Divergence,
-    permutation: &Permutation,
-) -> bool {
+fn is_race(situation: &Situation<'_>, divergence: &Divergence, permutation: &Permutation) -> bool {
     let (group, seq) = (divergence.group, divergence.seq);
     let joins = (seq..seq + permutation.length).map(|seq| situation.join(group, seq));
     let Some(joins) = joins.collect::<Option<Vec<&Join>>>() else {
