@@ -48,6 +48,7 @@ fn model(number: u64) -> Model {
         file: "train.py".into(),
         line: 9,
         function: "train".into(),
+        ..Where::default()
     });
     let processes = [0, 1].map(|rank| ProcessId::of(0, rank + 1));
     for (process, rank) in processes.into_iter().zip(0..) {

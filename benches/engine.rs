@@ -136,6 +136,7 @@ impl Job {
                 file: "train.py".into(),
                 line: line as u32,
                 function: "train".into(),
+                ..Where::default()
             })
         });
         Self {

@@ -49,6 +49,7 @@ mod framework;
 mod hostile;
 mod fuzz;
 mod hosts;
+mod large_jobs;
 mod launchers;
 mod linking;
 mod logs;

@@ -190,6 +190,7 @@ fn written_records_are_read_back() {
         function: "main".into(),
         line: 42,
         caller: 0,
+        library: false,
     }));
     let identity = reader.identity();
     assert_eq!((identity.rank, identity.world_size), (Some(3), Some(8)));

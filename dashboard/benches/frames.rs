@@ -109,6 +109,7 @@ fn update(ranks: u32, second: u64) -> v1::Update {
         file: "/home/me/train.py".into(),
         line: 19,
         function: "main".into(),
+        ..v1::Where::default()
     };
     let waits = |rank: u32| rank != odd && second > 3;
     let status = |rank: u32| v1::RankStatus {

@@ -536,6 +536,7 @@ mod tests {
             file: text(),
             line: 1,
             function: text(),
+            ..v1::Where::default()
         };
         let mut new = update(5, vec![rank(0, "waiting", 1), rank(1, evil, 1)]);
         for status in &mut new.ranks {

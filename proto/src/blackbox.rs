@@ -277,9 +277,12 @@ pub mod string {
 
 /// Words of a site.
 pub mod site {
-    /// `PUBLISHED | site of the caller << 32 | string id of the file`. The caller is the site of
-    /// the call that first led here; 0: unknown.
+    /// `PUBLISHED | LIBRARY | site of the caller << 32 | string id of the file`. The caller is the
+    /// site of the call that first led here; 0: unknown.
     pub const FILE: usize = 0;
+    /// Set in the first word if the line is in an installed package. Its callers then lead to the
+    /// line of the user's program, and are part of what the site identifies.
+    pub const LIBRARY: u64 = 1 << 62;
     /// `string id of the function | line << 32`.
     pub const FUNCTION_AND_LINE: usize = 1;
     /// First character of a file that is not a name but a return address of machine code in
@@ -293,16 +296,18 @@ pub mod site {
     /// First word of a published site.
     #[must_use]
     pub const fn file(file: u32, caller: u32) -> u64 {
-        super::PUBLISHED | (caller as u64 & 0x7fff_ffff) << 32 | file as u64
+        super::PUBLISHED | (caller as u64 & 0x3fff_ffff) << 32 | file as u64
     }
 
-    /// `(string id of the file, caller)` of a published first word.
+    /// `(string id of the file, caller, whether it is in an installed package)` of a published
+    /// first word.
     #[must_use]
-    pub const fn parse(word: u64) -> Option<(u32, u32)> {
+    pub const fn parse(word: u64) -> Option<(u32, u32, bool)> {
         if word & super::PUBLISHED == 0 {
             return None;
         }
-        Some((word as u32, (word >> 32) as u32 & 0x7fff_ffff))
+        let caller = (word >> 32) as u32 & 0x3fff_ffff;
+        Some((word as u32, caller, word & LIBRARY != 0))
     }
 }
 

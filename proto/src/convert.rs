@@ -168,6 +168,8 @@ impl From<&Where> for v1::Where {
             file: place.file.clone(),
             line: place.line,
             function: place.function.clone(),
+            library: place.library,
+            via: place.via.iter().map(Self::from).collect(),
         }
     }
 }
@@ -178,6 +180,8 @@ impl From<v1::Where> for Where {
             file: place.file,
             line: place.line,
             function: place.function,
+            library: place.library,
+            via: place.via.into_iter().map(Self::from).collect(),
         }
     }
 }

@@ -21,6 +21,8 @@ mod convert;
 #[cfg(feature = "report")]
 pub mod dump;
 #[cfg(feature = "report")]
+mod place;
+#[cfg(feature = "report")]
 pub mod report;
 pub mod vocabulary;
 #[cfg(feature = "report")]

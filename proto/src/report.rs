@@ -374,13 +374,13 @@ pub struct RankCall {
     pub tag: Option<i32>,
     /// Training step.
     pub step: Option<u64>,
-    /// The line of the user's program.
-    #[serde(rename = "where")]
+    /// The line of the user's program: `where` and `via` in JSON.
+    #[serde(flatten, with = "crate::place")]
     pub place: Option<Where>,
 }
 
 /// A line of the user's program.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Where {
     /// File name as recorded by Python or the compiler.
     pub file: String,
@@ -388,6 +388,12 @@ pub struct Where {
     pub line: u32,
     /// Name of the function.
     pub function: String,
+    /// Whether the line is in an installed package, because no frame is in the user's program.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub library: bool,
+    /// The frames of installed packages between the line and the call, outermost first.
+    #[serde(skip)]
+    pub via: Vec<Self>,
 }
 
 /// A parameter of the model.
@@ -698,8 +704,8 @@ pub struct Rank {
     pub exit: Exit,
     /// Training step.
     pub step: u64,
-    /// Call site of the rank's last call.
-    #[serde(rename = "where")]
+    /// Call site of the rank's last call: `where` and `via` in JSON.
+    #[serde(flatten, with = "crate::place")]
     pub place: Option<Where>,
     /// The call in which it waits.
     pub waiting_in: Option<WaitingIn>,

@@ -61,7 +61,9 @@ pub fn sides<'a>(
         let cells = [
             side(finding, call, rank(call.rank)),
             place.map(|place| plain(&shown(place))).unwrap_or_default(),
-            place.and_then(&mut source).unwrap_or_default(),
+            place
+                .map(|place| way(finding, place, source(place)))
+                .unwrap_or_default(),
             call_text(call),
         ];
         let is_root = |rank: &u32| finding.ranks.root.contains(rank);
@@ -99,6 +101,41 @@ pub fn sides<'a>(
             ]
         })
         .collect()
+}
+
+/// The source text of a line, and the functions of installed packages between it and the call:
+/// "trainer.fit(model) › Trainer.save_checkpoint". If other ranks reach another call from the same
+/// line, the frame at which the ways part is named by its line.
+fn way(finding: &Finding, place: &Where, source: Option<String>) -> String {
+    let called = |frame: &&Where| {
+        let name = frame.function.rsplit('.').next().unwrap_or_default();
+        source
+            .as_ref()
+            .is_some_and(|text| text.contains(&format!("{name}(")))
+    };
+    let features = place.features();
+    // The line itself shows the function that it calls.
+    let is_shown = features.len() > 1 && features.first().is_some_and(called);
+    let mut others = finding
+        .per_rank
+        .iter()
+        .filter_map(|call| call.place.as_ref());
+    let parting = others.find_map(|other| place.parting(other));
+    let mut parts: Vec<String> = source.clone().into_iter().collect();
+    if place.library {
+        parts.push("in a library: no line of the program".into());
+    }
+    parts.extend(
+        features
+            .iter()
+            .skip(usize::from(is_shown))
+            .map(|frame| plain(&frame.function)),
+    );
+    if let Some(frame) = parting {
+        let file = frame.file.rsplit('/').next().unwrap_or_default();
+        parts.push(plain(&format!("{file}:{}", frame.line)));
+    }
+    parts.join(" › ")
 }
 
 /// " on HOST" or " on N hosts" for ranks of a job with several hosts.

@@ -198,6 +198,7 @@ mod tests {
                 file: "train.py".into(),
                 line: 5,
                 function: "f".into(),
+                ..Where::default()
             }));
             let (process, call) = (ProcessId(process), Arc::new(call));
             self.tell(at, Event::Issued { process, call });

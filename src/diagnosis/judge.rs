@@ -231,11 +231,44 @@ struct Merged {
 }
 
 fn is_one_event(a: &Judged, b: &Judged) -> bool {
-    let same_words = a.draft.event.is_some() && a.draft.event == b.draft.event;
+    let same_words = is_alike(a.draft.event.as_deref(), b.draft.event.as_deref());
     a.draft.code.code == b.draft.code.code
         && a.role == b.role
         && a.caused_by == b.caused_by
         && (a.role == Role::Cascade || same_words)
+}
+
+/// Whether two events differ at most in numbers, such as ports, process ids and addresses, and
+/// happened at one line.
+fn is_alike(a: Option<&str>, b: Option<&str>) -> bool {
+    let (Some(a), Some(b)) = (a, b) else {
+        return false;
+    };
+    let split = |event: &str| {
+        let (text, at) = event.rsplit_once(" at ").unwrap_or((event, ""));
+        (without_numbers(text), at.to_owned())
+    };
+    a == b || split(a) == split(b)
+}
+
+/// A text with "#" in place of each number that is not part of a word.
+fn without_numbers(text: &str) -> String {
+    let is_number = |word: &str| {
+        let digits = word.strip_prefix("0x").unwrap_or(word);
+        word.starts_with(|c: char| c.is_ascii_digit())
+            && digits.chars().all(|c| c.is_ascii_hexdigit())
+    };
+    let words = text.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
+    words
+        .map(|word| {
+            let end = word
+                .trim_end_matches(|c: char| !c.is_ascii_alphanumeric())
+                .len();
+            let (word, separator) = word.split_at(end);
+            let shown = if is_number(word) { "#" } else { word };
+            format!("{shown}{separator}")
+        })
+        .collect()
 }
 
 fn absorb(merged: &mut Merged, other: Draft) {
@@ -262,7 +295,7 @@ fn absorb(merged: &mut Merged, other: Draft) {
         into.certificate = None;
     }
     match &into.event {
-        Some(event) if into.event == other.event => {
+        Some(event) if is_alike(Some(event), other.event.as_deref()) => {
             into.summary = format!("{} {event}", Ranks(&into.root));
             merged.first.clone_from(&into.summary);
         }

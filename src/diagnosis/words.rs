@@ -141,11 +141,19 @@ pub fn at(place: Option<&Where>) -> String {
         .unwrap_or_default()
 }
 
-/// "train.py:9": without the folders, because findings list the full path separately.
+/// "train.py:9": without the folders, because findings list the full path separately. With frames of
+/// installed packages: "train.py:9 › Trainer.save".
 #[must_use]
 pub fn line(place: &Where) -> String {
     let file = place.file.rsplit('/').next().unwrap_or(&place.file);
-    format!("{file}:{}", place.line)
+    let library = if place.library { " in a library" } else { "" };
+    let feature = place.features().pop();
+    let feature = feature.map(|frame| format!(" › {}", frame.function));
+    format!(
+        "{file}:{}{library}{}",
+        place.line,
+        feature.unwrap_or_default()
+    )
 }
 
 /// "load()", or "the main program" for `<module>`.

@@ -34,6 +34,7 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             function,
             line,
             caller,
+            library,
         } => Kind::SiteDefined(v1::SiteDefined {
             process,
             id,
@@ -43,6 +44,7 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             caller,
             guards: Vec::new(),
             reading: false,
+            library,
         }),
         Item::Group {
             id,

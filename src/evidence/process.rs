@@ -23,6 +23,8 @@ use crate::diagnosis::event::{
 const MAX_SITES: usize = 65_536;
 /// Maximum number of tests kept per site.
 const MAX_GUARDS: usize = 64;
+/// Maximum number of frames of installed packages between the user's line and a call.
+const MAX_VIA: usize = 16;
 /// Maximum number of callers that distinguish paths to a site.
 const MAX_CALLERS: usize = 8;
 /// Maximum length of a test's source text, in bytes.
@@ -72,7 +74,10 @@ impl Limits {
 /// A call site.
 #[derive(Debug)]
 struct Site {
+    /// The user's line, with the frames of installed packages up to the site.
     place: Arc<Where>,
+    /// File and line of the site itself.
+    text: Arc<str>,
     /// Site of the first caller; 0: unknown.
     caller: u32,
     /// Whether its source was read.
@@ -216,22 +221,31 @@ impl Process {
         if site.file.starts_with(ADDRESS) {
             return Some(());
         }
-        let place = Where {
+        let frame = Where {
             file: text(&site.file).as_ref().into(),
             line: site.line,
             function: text(&site.function).as_ref().into(),
+            ..Where::default()
         };
-        limits.take(place.file.len() + place.function.len() + 64)?;
-        let place = Arc::new(place);
+        let text: Arc<str> = format!("{}:{};", frame.file, frame.line).into();
         // Only sites defined earlier, so that callers never form a cycle.
         let caller = self.sites.get(&site.caller).map(|it| it.place.clone());
+        let place = if site.library {
+            called_by(caller.as_deref(), frame)
+        } else {
+            frame
+        };
+        limits.take(place_bytes(&place) + text.len())?;
+        let place = Arc::new(place);
         let known = Site {
             place: place.clone(),
+            text,
             caller: if caller.is_some() { site.caller } else { 0 },
             is_read: false,
             reading: site.reading,
         };
         self.sites.insert(site.id, known);
+        let caller = caller.map(users_line);
         if caller.is_some() || site.reading {
             out.push(Event::Site {
                 process,
@@ -273,8 +287,7 @@ impl Process {
             let Some(site) = self.sites.get(&next) else {
                 break;
             };
-            let place = &site.place;
-            path.push_str(&format!("{}:{};", place.file, place.line));
+            path.push_str(&site.text);
             next = site.caller;
         }
         if path.is_empty() {
@@ -774,6 +787,37 @@ impl Process {
     pub(super) const fn to_coordinator_clock(&self, unix_ns: u64) -> Timestamp {
         Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
+}
+
+/// The place of a frame of an installed package with this caller.
+fn called_by(caller: Option<&Where>, frame: Where) -> Where {
+    let Some(caller) = caller else {
+        return Where {
+            library: true,
+            ..frame
+        };
+    };
+    let mut place = caller.clone();
+    if place.via.len() < MAX_VIA {
+        place.via.push(frame);
+    }
+    place
+}
+
+/// A place without the frames of installed packages.
+fn users_line(place: Arc<Where>) -> Arc<Where> {
+    if place.via.is_empty() {
+        return place;
+    }
+    let mut line = Arc::unwrap_or_clone(place);
+    line.via.clear();
+    Arc::new(line)
+}
+
+/// Memory that a place takes, in bytes.
+fn place_bytes(place: &Where) -> usize {
+    let via: usize = place.via.iter().map(place_bytes).sum();
+    place.file.len() + place.function.len() + 64 + via
 }
 
 fn guard(guard: &v1::Guard) -> Guard {

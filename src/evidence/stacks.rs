@@ -78,6 +78,7 @@ fn frames(frames: &[v1::Frame]) -> Vec<Where> {
             file: name(&frame.file).as_ref().into(),
             line: frame.line,
             function: name(&frame.function).as_ref().into(),
+            ..Where::default()
         })
         .collect()
 }

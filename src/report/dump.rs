@@ -103,6 +103,7 @@ fn add(process: &mut Process, stacks: v1::Stacks) {
             file: frame.file,
             line: frame.line,
             function: frame.function,
+            ..Where::default()
         };
         frames.into_iter().map(frame).collect()
     };

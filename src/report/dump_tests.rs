@@ -165,6 +165,7 @@ fn native_frames_are_shown_down_to_the_interpreter() {
         file: file.into(),
         line: 0,
         function: function.into(),
+        ..Where::default()
     };
     let mut dump = job();
     let long = format!("c10d::{}", "x".repeat(100));

@@ -256,6 +256,7 @@ mod tests {
             file: file.into(),
             line,
             function: "f".into(),
+            ..Where::default()
         };
         assert_eq!(location(&at("<string>", 3)).get("physicalLocation"), None);
         let unknown = location(&at("x.py", 0));

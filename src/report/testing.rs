@@ -35,6 +35,7 @@ fn entry(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
             file: "train.py".into(),
             line: 9,
             function: "main".into(),
+            ..Where::default()
         }),
     }
 }
@@ -184,6 +185,7 @@ pub(crate) fn call(id: u64, at: Timestamp) -> Call {
         file: "train.py".into(),
         line: 9,
         function: "main".into(),
+        ..Where::default()
     };
     Call {
         group: Some(Arc::new(group)),

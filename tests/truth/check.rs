@@ -1,7 +1,7 @@
 //! Compares a report with the truth of its program.
 
 use ddp_doctor::diagnosis::proof;
-use ddp_doctor_proto::report::{Confidence, Report, Severity};
+use ddp_doctor_proto::report::{Confidence, Report, Severity, Where};
 
 use crate::program::{Case, Launcher, Variant, marked_lines};
 use crate::support::report::leading;
@@ -114,6 +114,16 @@ fn is_found(case: &Case, outcome: &Outcome) {
         assert_eq!(place.line, line, "line of rank {rank}\n{}", show());
         let is_shown = text.contains(&format!("{file}:{line}"));
         assert!(is_note || is_shown, "{}", show());
+    }
+    for (rank, function) in &truth.via {
+        let call = finding
+            .per_rank
+            .iter()
+            .find(|it| it.rank.to_string() == *rank);
+        let place = call.and_then(|call| call.place.as_ref());
+        let features = place.map(Where::features).unwrap_or_default();
+        let has_it = features.iter().any(|frame| frame.function == *function);
+        assert!(has_it && text.contains(function), "{function}\n{}", show());
     }
     match (&finding.certificate, finding.confidence) {
         (Some(proof), Confidence::Proved) => proof::check(proof).unwrap(),

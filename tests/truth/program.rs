@@ -70,6 +70,9 @@ pub(crate) struct Truth {
     pub(crate) measures: Option<String>,
     /// Text in one of its reasons; `{line}` is the line marked `LINE`.
     pub(crate) why: Option<String>,
+    /// Functions of installed packages between the line of a rank and its call, by rank.
+    #[serde(default)]
+    pub(crate) via: BTreeMap<String, String>,
     /// Whether the job never ends by itself, so that `--on-hang kill` ends it.
     #[serde(default)]
     pub(crate) hang: bool,

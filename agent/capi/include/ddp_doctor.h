@@ -135,6 +135,12 @@ void ddp_doctor_exit(int32_t code, ddp_doctor_text how);
 uint32_t ddp_doctor_site_from(ddp_doctor_text file, ddp_doctor_text function, uint32_t line, uint32_t caller);
 
 /*
+ * Number of a line of a library that was called from the site `caller` (0: unknown). Reports name the
+ * innermost caller that is no such line, and list the lines of libraries between it and the call.
+ */
+uint32_t ddp_doctor_library_site(ddp_doctor_text file, ddp_doctor_text function, uint32_t line, uint32_t caller);
+
+/*
  * Number of the current source line, for every parameter or field `site`. Hot: a line is registered
  * once.
  */

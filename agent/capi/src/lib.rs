@@ -172,6 +172,20 @@ pub unsafe extern "C" fn ddp_doctor_site_from(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_library_site(
+    file: Text,
+    function: Text,
+    line: u32,
+    caller: u32,
+) -> u32 {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for both texts.
+        let (file, function) = unsafe { (ptr::bytes(file)?, ptr::bytes(function)?) };
+        Ok(writer.library_site(file, function, line, caller))
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn ddp_doctor_here(
     file: *const c_char,
     function: *const c_char,

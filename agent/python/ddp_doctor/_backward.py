@@ -4,6 +4,7 @@ import functools
 import sys
 
 from . import _buckets, _exceptions, _parameters, _words
+from ._tracebacks import conceal
 
 
 def patch(autograd, late):
@@ -22,6 +23,7 @@ def patch(autograd, late):
             _guarded(_buckets.ended, outer, False)
             _exceptions.record(_words.LEFT_BACKWARD, error)
             _guarded(_parameters.backward_raised, error, sys._getframe(1))
+            conceal(error)
             raise
         _guarded(_buckets.ended, outer, True)
         _guarded(_parameters.backward_ended, sys._getframe(1))

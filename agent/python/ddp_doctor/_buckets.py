@@ -11,6 +11,7 @@ from _thread import get_ident
 from time import perf_counter_ns
 
 from . import _box, _words
+from ._tracebacks import conceal
 
 # State of a thread's backward; any other value is the time at which the wait began, in nanoseconds.
 _NOTHING_SENT, _UNDER_WAY = 0, 1
@@ -66,7 +67,11 @@ def wrap_register_hook(original):
     def register_comm_hook(self, *args, **kwargs):
         global _hooked
         _hooked = True
-        return original(self, *args, **kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
 
     return register_comm_hook
 

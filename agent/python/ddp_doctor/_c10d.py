@@ -4,9 +4,10 @@ import functools
 import os
 import sys
 
-# _exit and _garbage install their hooks when they are imported.
-from . import _box, _calls, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _kernels, _methods, _sites, _words  # noqa: F401
+# _exit, _garbage and _threads install their hooks when they are imported.
+from . import _box, _calls, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _kernels, _methods, _sites, _threads, _words  # noqa: F401
 from ._native import CallRecord
+from ._tracebacks import conceal
 
 # "interception": calls are intercepted even if PyTorch has hooks.
 _CAPTURE = "DDP_DOCTOR_CAPTURE"
@@ -60,6 +61,7 @@ def _recorded(op, group_of):
                 result = original(*args, **kwargs)
             except BaseException as error:
                 _failed(error)
+                conceal(error)
                 raise
             finally:
                 if issued is not None:
@@ -90,6 +92,7 @@ def _making(op):
                 result = original(*args, **kwargs)
             except BaseException as error:
                 _failed(error)
+                conceal(error)
                 raise
             finally:
                 if entered:
@@ -173,6 +176,7 @@ def _wrap_init(original):
             # It may have failed after it began to use the device.
             _init.record_gpu(kwargs.get("device_id"))
             _failed(error)
+            conceal(error)
             raise
         finally:
             if issued is not None:
@@ -212,6 +216,7 @@ def _wrap_destroy(original):
             return original(*args, **kwargs)
         except BaseException as error:
             _failed(error)
+            conceal(error)
             raise
         finally:
             try:
@@ -228,7 +233,11 @@ def _wrap_destroy(original):
 def _wrap_set_timeout(original):
     @functools.wraps(original)
     def set_timeout(timeout, group=None):
-        result = original(timeout, group)
+        try:
+            result = original(timeout, group)
+        except BaseException as error:
+            conceal(error)
+            raise
         try:
             if _box.is_open:
                 _groups.record_timeout(group if group is not None else _default_group())
@@ -264,7 +273,11 @@ def _wrap_helper(original):
                 begins(args, kwargs)
             except Exception:
                 pass
-        result = original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
         try:
             pg = result[0]
             if _box.is_open and isinstance(pg, _c10d.ProcessGroup):
@@ -282,7 +295,11 @@ def _wrap_name(original):
 
     @functools.wraps(original)
     def _process_group_name(ranks, *args, **kwargs):
-        name = original(ranks, *args, **kwargs)
+        try:
+            name = original(ranks, *args, **kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
         try:
             _creations.split_begins(name, ranks)
         except Exception:
@@ -297,7 +314,11 @@ def _wrap_register(original):
 
     @functools.wraps(original)
     def _register_pg_in_world(pg, *args, **kwargs):
-        result = original(pg, *args, **kwargs)
+        try:
+            result = original(pg, *args, **kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
         try:
             mapping = _argument(args, kwargs, 4, "rank_mapping")
             if mapping and _box.is_open:

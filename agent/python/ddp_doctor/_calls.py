@@ -13,6 +13,7 @@ from _thread import get_ident
 
 from . import _box, _exceptions, _sites, _words
 from ._native import NO_CALL
+from ._tracebacks import conceal
 
 _MOST_WORKS = 4096
 _SELF_CHECKS = 4
@@ -229,7 +230,11 @@ def _wrap_query(original):
                 _record_query(self)
             except Exception:
                 pass
-        return original(self, *args, **kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
 
     return query
 
@@ -304,6 +309,7 @@ def wrap_wait(original):
             return original(self, timeout)
         except BaseException as error:
             _exceptions.record(_words.LEFT_COLLECTIVE, error)
+            conceal(error)
             raise
         finally:
             if call is not None:

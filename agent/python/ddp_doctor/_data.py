@@ -4,6 +4,7 @@ import sys
 from time import perf_counter_ns
 
 from . import _box, _sites, _words
+from ._tracebacks import conceal
 
 _MOST_PLACES = 1024
 # Minimum duration of drawing a batch that is recorded, in nanoseconds.
@@ -36,12 +37,13 @@ def patch(module, late):
         begin = perf_counter_ns()
         try:
             batch = original(self)
-        except StopIteration:
-            if _box.is_open:
+        except BaseException as error:
+            if _box.is_open and isinstance(error, StopIteration):
                 try:
                     _box.lib.input_ended(_sites.site_of(sys._getframe(1)))
                 except Exception:
                     pass
+            conceal(error)
             raise
         if _box.is_open:
             try:

@@ -10,6 +10,7 @@ import sys
 import weakref
 
 from . import _box, _buckets, _data, _exceptions, _kernels, _memory, _parameters, _sites, _words
+from ._tracebacks import conceal
 
 _automatic = True
 # The DDP module whose training forwards are counted. With several modules, only the first one counts.
@@ -97,6 +98,7 @@ def _wrap_forward(original):
             except Exception:
                 pass
             _exceptions.record(_words.LEFT_FORWARD, error)
+            conceal(error)
             raise
 
     return forward
@@ -107,7 +109,11 @@ def _wrap_swap(original):
     def swap_tensors(*args, **kwargs):
         global _last_input
         _last_input = None  # swap_tensors rejects tensors with weak references
-        return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
 
     return swap_tensors
 

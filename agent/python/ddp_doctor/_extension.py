@@ -95,6 +95,7 @@ def _needed():
         **_methods.needed(),
         "groups": _groups.by_id,
         "codes": _sites.codes,
+        "locate": _sites.locate,
         "tensors": (torch.Tensor, torch.nn.Parameter),
         "record_gpu": _init.record_gpu_of,
         "in_flight": _exceptions.in_flight,

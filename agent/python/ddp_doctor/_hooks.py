@@ -67,6 +67,7 @@ _codes = _sites.codes
 _learn = _sites.learn
 _locate = _sites.locate
 _HIDDEN = _words.HIDDEN
+_LIBRARY = _sites.LIBRARY
 _ASYNC = _words.ASYNC
 _ALL_REDUCE = _words.ALL_REDUCE
 _ALL_TO_ALL = _words.ALL_TO_ALL
@@ -331,8 +332,11 @@ def issue(args, number, frame):
                 flags |= entry[1]
                 user = user.f_back
                 entry = _codes[id(user.f_code)]
-            site = entry[2][user.f_lasti]
-            flags &= _HIDDEN
+            if flags & _LIBRARY:
+                site, flags = _locate(frame.f_back)
+            else:
+                site = entry[2][user.f_lasti]
+                flags &= _HIDDEN
         except (KeyError, AttributeError):  # unknown code, or no user frame
             site, flags = _locate(frame.f_back)
         try:

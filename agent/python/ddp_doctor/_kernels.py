@@ -13,6 +13,7 @@ operator, and the program may need it.
 import sys
 
 from . import _calls, _groups, _hooks
+from ._tracebacks import conceal
 
 _getframe = sys._getframe
 
@@ -82,8 +83,12 @@ def _passes_on(operator, key):
     if handle is None:
         # PyTorch before 2.4; five times slower.
         def call_below(args, kwargs):
-            with _C._AutoDispatchBelowAutograd():
-                return operator(*args, **kwargs)
+            try:
+                with _C._AutoDispatchBelowAutograd():
+                    return operator(*args, **kwargs)
+            except BaseException as error:
+                conceal(error)
+                raise
 
         return call_below
 
@@ -95,7 +100,11 @@ def _passes_on(operator, key):
     redispatch = handle.redispatch_boxed
 
     def pass_on(args, kwargs):
-        return redispatch((_keys_of(args, included()) - excluded()) & below, *args, **kwargs)
+        try:
+            return redispatch((_keys_of(args, included()) - excluded()) & below, *args, **kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
 
     return pass_on
 
@@ -142,15 +151,17 @@ def _kernel(operator, name, key):
             frame = None
         except Exception:
             pass
-        if not recorded:
-            return pass_on(args, kwargs)
         try:
             return pass_on(args, kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
         finally:
-            try:
-                _calls.finish(None)
-            except Exception:
-                pass
+            if recorded:
+                try:
+                    _calls.finish(None)
+                except Exception:
+                    pass
 
     return kernel
 
@@ -160,7 +171,11 @@ def _functional_kernel(operator):
 
     def kernel(*args, **kwargs):
         see_every_call()
-        return pass_on(args, kwargs)
+        try:
+            return pass_on(args, kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
 
     return kernel
 

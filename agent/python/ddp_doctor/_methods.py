@@ -9,6 +9,7 @@ import functools
 import sys
 
 from . import _calls, _groups, _hooks
+from ._tracebacks import conceal
 
 _getframe = sys._getframe
 
@@ -139,17 +140,19 @@ def _replacement(original, name, roles):
                 frame = None
         except Exception:
             pass
-        if group is None:
-            return original(self, *args, **kwargs)
         work = None
         try:
-            if group.is_native:
+            if group is not None and group.is_native:
                 with _below_autograd():
                     work = original(self, *args, **kwargs)
             else:
                 work = original(self, *args, **kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
         finally:
-            _finish(work)
+            if group is not None:
+                _finish(work)
         return work
 
     return method

@@ -143,6 +143,7 @@ class Library:
         self.is_open = function("is_open", i32)
         self.string = function("string", u32, Text)
         self.site = function("site_from", u32, Text, Text, u32, u32)
+        self.library_site = function("library_site", u32, Text, Text, u32, u32)
         self.group = function("group", u32, Text, Text, Text, u32, ctypes.POINTER(u32), ctypes.c_size_t)
         self.creating = function("creating", Call, ctypes.POINTER(Creation))
         self.group_timeout = function("group_timeout", None, u32, ctypes.c_uint64)

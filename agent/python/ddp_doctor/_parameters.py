@@ -15,6 +15,7 @@ import weakref
 
 from . import _box, _groups, _init, _sites, _uses, _words
 from ._native import ParameterList, text
+from ._tracebacks import conceal
 
 # Maximum number of models per process that are monitored.
 _MOST_MODELS = 64
@@ -165,7 +166,11 @@ def wrap_build(original, getframe):
     """Wraps `DistributedDataParallel._build_params_for_reducer` to record its result."""
 
     def _build_params_for_reducer(self, *args, **kwargs):
-        built = original(self, *args, **kwargs)
+        try:
+            built = original(self, *args, **kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
         if _box.is_open:
             try:
                 _wrapped(self, built[0], getframe(1))
@@ -182,11 +187,13 @@ def wrap_post_forward(original):
 
     def _post_forward(self, *args, **kwargs):
         model = _by_module.get(id(self))
-        if model is None or model.search is None:
-            return original(self, *args, **kwargs)
         begin = time.perf_counter_ns()
-        result = original(self, *args, **kwargs)
-        search = model.search
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            conceal(error)
+            raise
+        search = model.search if model is not None else None
         if search is not None:
             search.times.append(time.perf_counter_ns() - begin)
             del search.times[:-_KEPT_TIMES]

@@ -1,49 +1,28 @@
 """Maps frames to the user's source lines (sites).
 
-The user's line is that of the innermost frame that belongs neither to PyTorch, nor to this package, nor
-to standard library modules that call functions for others. Each frame on the way costs a look-up by the
-identity of its code object. A line is numbered once per instruction; its callers are determined only
-then, so they are those of the first call.
+The user's line is that of the innermost frame that belongs neither to PyTorch, nor to this package, nor to the
+standard library, nor to an installed package. Frames of installed packages between that line and the call are
+recorded with it: they are sites whose callers lead to the user's line. Each frame on the way costs a look-up by
+the identity of its code object. A line is numbered once per instruction, and once per way through installed
+packages; its callers are determined only then, so they are those of the first call.
 """
 
-import os
 import sys
 import threading
 
-from . import _box, _words
+from . import _box, _origin, _words
 from ._native import text
+from ._origin import CALL, INTERNAL, LIBRARY, USER  # noqa: F401
 
-# Kinds of code. The values of the kinds other than USER are or-ed over the frames on the way.
-USER = 0
-# Code between the user's call and the collective: torch.distributed's own Python.
-CALL = 1
-# Code of PyTorch that communicates without a call of the user's: DDP, the autograd engine, FSDP, …
-INTERNAL = _words.HIDDEN
-
-_STDLIB = os.path.dirname(os.__file__) + os.sep
-_STDLIB_FILES = frozenset(
-    _STDLIB + name for name in ("contextlib.py", "functools.py", "runpy.py", "threading.py", "_weakrefset.py", "queue.py")
-)
-_STDLIB_FOLDERS = tuple(_STDLIB + name + os.sep for name in ("multiprocessing", "concurrent", "importlib"))
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_CALL_FILES = (
-    "distributed/distributed_c10d.py",
-    "distributed/c10d_logger.py",
-    "distributed/_functional_collectives.py",
-    "distributed/_functional_collectives_impl.py",
-    "distributed/collective_utils.py",
-    "distributed/device_mesh.py",
-    "distributed/nn/",
-    "_ops.py",
-    "_library/",
-    "utils/_contextlib.py",
-    "overrides.py",
-)
 _MOST_CODES = 16384
 _MOST_PLACES = 4096
 _MOST_CALLERS = 8
-# Twice the number of user frames by which paths to a forward are distinguished.
+# Twice the number of frames by which paths to a forward are distinguished.
 _PATH = 8
+# Maximum number of frames of installed packages that are recorded: the innermost ones and the outermost ones.
+_INNER, _OUTER = 12, 4
+# Maximum number of such frames by which ways are distinguished, innermost first.
+_MOST_FRAMES = 64
 
 # id(code) → [code, kind, {instruction: site}, extra]; keeping the code keeps its id unique.
 codes = {}
@@ -53,46 +32,11 @@ _places = {}
 _ways = {}
 # (id(code), instruction, …) of a frame and its callers → site
 _paths = {}
-_torch = None
-_C10D = None
+# The same for the frames of installed packages and the user's frame or the thread's starter.
+_chains = {}
+# Attribute of a thread: `(whether it is in an installed package, place)` of its starter and callers, innermost first.
+STARTER = "_ddp_doctor_starter"
 _main_thread = threading.main_thread().ident
-
-
-def _torch_folder():
-    global _torch, _C10D
-    if _torch is None:
-        module = sys.modules.get("torch")
-        file = getattr(module, "__file__", None)
-        if file:
-            _torch = os.path.dirname(file) + os.sep
-            _C10D = _torch + os.path.join("distributed", "distributed_c10d.py")
-    return _torch
-
-
-def _kind(file):
-    folder = _torch_folder()
-    if folder and file.startswith(folder):
-        inner = file[len(folder) :]
-        return CALL if inner.startswith(_CALL_FILES) else INTERNAL
-    if file.startswith(_OURS) or file in _STDLIB_FILES or file.endswith("typing_extensions.py"):
-        return CALL
-    if file.startswith(_STDLIB_FOLDERS) or file.startswith("<frozen "):
-        return CALL
-    if file.startswith("<eval_with_key>") or _is_generated(file):
-        return INTERNAL
-    if folder and file.startswith(os.path.join(os.path.dirname(folder[:-1]), "functorch", "")):
-        return INTERNAL
-    return USER
-
-
-def _is_generated(file):
-    """Whether torch.compile has generated this file: CACHE/ab/cab….py."""
-    folder, name = os.path.split(file)
-    cache, part = os.path.split(folder)
-    if part != name[1:3]:
-        return False
-    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    return os.path.basename(cache).startswith("torchinductor_") or bool(chosen and cache == os.path.abspath(chosen))
 
 
 def learn(code):
@@ -100,8 +44,9 @@ def learn(code):
     if len(codes) >= _MOST_CODES:
         codes.clear()
         _paths.clear()
-    file = code.co_filename
-    entry = [code, _kind(file), {}, {} if file == _C10D else None]
+        _chains.clear()
+    kind, of_c10d = _origin.of(code.co_filename)
+    entry = [code, kind, {}, {} if of_c10d else None]
     codes[id(code)] = entry
     return entry
 
@@ -117,7 +62,7 @@ def _place(code, line):
     return code.co_filename, getattr(code, "co_qualname", code.co_name), line
 
 
-def _define(place, caller):
+def _define(place, caller, library=False):
     """Site of a location with the site `caller`; 0: no room."""
     way = place + (caller,)
     site = _ways.get(way)
@@ -125,8 +70,10 @@ def _define(place, caller):
         site = 0
         if _box.is_open and len(_ways) < _MOST_PLACES:
             file, function, line = place
-            site = _ways[way] = _box.lib.site(text(file), text(function), line or 0, caller)
-            _places.setdefault(place, site)
+            define = _box.lib.library_site if library else _box.lib.site
+            site = _ways[way] = define(text(file), text(function), line or 0, caller)
+            if not library:
+                _places.setdefault(place, site)
     return site
 
 
@@ -141,7 +88,7 @@ def _callers(frame):
 
 
 def _number(entry, instruction, line, caller):
-    """Site of an instruction, which is numbered if it is new."""
+    """Site of an instruction of the user's code, which is numbered if it is new."""
     site = entry[2].get(instruction)
     if site is not None:
         return site
@@ -158,27 +105,104 @@ def _number(entry, instruction, line, caller):
     return site
 
 
+def _lead(places, site):
+    """Site of the innermost of these places in installed packages, innermost first, called from `site`."""
+    if len(places) > _INNER + _OUTER:
+        places = places[:_INNER] + places[-_OUTER:]
+    for place in reversed(places):
+        site = _define(place, site, library=True) or site
+    return site
+
+
+def _through(start, user):
+    """Site of the user's frame with the frames of installed packages from `start` to it.
+
+    `user`: None: there is no user's frame.
+    """
+    frames = []
+    frame = start
+    while frame is not user:
+        if entry_of(frame.f_code)[1] == LIBRARY:
+            frames.append(frame)
+        frame = frame.f_back
+    way = []
+    for frame in frames[:_MOST_FRAMES]:
+        way.append(id(frame.f_code))
+        way.append(frame.f_lasti)
+    starter = starter_of_thread() if user is None else None
+    if user is not None:
+        way.append(id(user.f_code))
+        way.append(user.f_lasti)
+    elif starter is not None:
+        way.append(starter)
+    way = tuple(way)
+    try:
+        return _chains[way]
+    except KeyError:
+        site = 0
+    if user is not None:
+        site = _number(entry_of(user.f_code), user.f_lasti, user.f_lineno, user.f_back)
+    elif starter is not None:
+        site = _of_starter(starter)
+    site = _lead([_place(frame.f_code, frame.f_lineno) for frame in frames], site)
+    if _box.is_open and len(_chains) < _MOST_PLACES:
+        _chains[way] = site
+    return site
+
+
+def _of_starter(starter):
+    """Site of the line that started a thread."""
+    site = 0
+    for library, place in reversed(starter):
+        site = _define(place, site, library) or site
+    return site
+
+
+def starter_of_thread():
+    """The line at which this thread was started (`STARTER`); None: unknown, or the main thread."""
+    return getattr(threading._active.get(threading.get_ident()), STARTER, None)
+
+
+def starter_at(frame):
+    """The line of the user's frame at or outside this one, with frames of installed packages inside it."""
+    places = []
+    while frame is not None and len(places) < _INNER + _OUTER:
+        code = frame.f_code
+        kind = entry_of(code)[1]
+        if kind == USER or kind == LIBRARY:
+            places.append((kind == LIBRARY, _place(code, frame.f_lineno)))
+        if kind == USER:
+            return tuple(places)
+        frame = frame.f_back
+    return tuple(places) + (starter_of_thread() or ())
+
+
 def path_of(frame):
-    """Site of the innermost user frame, a different one for each call path; 0: none."""
+    """Site of the innermost frame outside of PyTorch, a different one for each call path; 0: none."""
     path = []
-    innermost = frame
-    while frame is not None and len(path) < _PATH:
+    found = []
+    reached = False
+    while frame is not None and (len(path) < _PATH or not reached):
         code = frame.f_code
         try:
             entry = codes[id(code)]
         except KeyError:
             entry = learn(code)
-        if not entry[1]:
-            path.append(id(code))
-            path.append(frame.f_lasti)
+        kind = entry[1]
+        if kind == USER or kind == LIBRARY:
+            if len(path) < _PATH or kind == USER:
+                path.append(id(code))
+                path.append(frame.f_lasti)
+                found.append((kind, frame))
+                reached = reached or kind == USER
         frame = frame.f_back
     path = tuple(path)
     try:
         return _paths[path]
     except KeyError:
         site = 0
-    for frame in reversed(_callers(innermost)[: _PATH // 2]):
-        site = _define(_place(frame.f_code, frame.f_lineno), site)
+    for kind, frame in reversed(found):
+        site = _define(_place(frame.f_code, frame.f_lineno), site, kind == LIBRARY)
     if _box.is_open and len(_paths) < _MOST_PLACES:
         _paths[path] = site
     return site
@@ -187,6 +211,7 @@ def path_of(frame):
 def locate(frame):
     """`(site, flags)` of the innermost user frame at or outside this one."""
     flags = 0
+    start = frame
     while frame is not None:
         code = frame.f_code
         try:
@@ -198,24 +223,26 @@ def locate(frame):
             flags |= kind
             frame = frame.f_back
             continue
+        if flags & LIBRARY:
+            return _through(start, frame), flags & INTERNAL
         try:
             site = entry[2][frame.f_lasti]  # saves the line, which is expensive to find
         except KeyError:
             site = _number(entry, frame.f_lasti, frame.f_lineno, frame.f_back)
         return site, flags & INTERNAL
+    if flags & LIBRARY or starter_of_thread() is not None:
+        return _through(start, None), flags & INTERNAL
     return _borrowed()
 
 
 def _borrowed():
-    """`(site, flags)` of the main thread's location, for a thread without user frames."""
+    """`(site, flags)` of the main thread's location, for a thread of native code without frames."""
     if threading.get_ident() != _main_thread:
-        frame = sys._current_frames().get(_main_thread)
-        while frame is not None:
-            entry = entry_of(frame.f_code)
-            if not entry[1]:
-                site = _number(entry, frame.f_lasti, frame.f_lineno, frame.f_back)
-                return site, _words.HIDDEN | _words.BORROWED_SITE
+        start = frame = sys._current_frames().get(_main_thread)
+        while frame is not None and entry_of(frame.f_code)[1]:
             frame = frame.f_back
+        if frame is not None:
+            return _through(start, frame), _words.HIDDEN | _words.BORROWED_SITE
     return 0, _words.HIDDEN
 
 
@@ -231,14 +258,26 @@ def site_in(code, line):
 
 
 def site_of_traceback(traceback):
-    """Site of the innermost user frame of a traceback; 0: none."""
-    found = None
+    """Site of the innermost user frame of a traceback, or of those that called it; 0: none."""
+    if traceback is None:
+        return 0
+    caller = traceback.tb_frame.f_back
+    user, libraries = None, []
     while traceback is not None:
-        entry = entry_of(traceback.tb_frame.f_code)
-        if not entry[1]:
-            found = (entry, traceback.tb_lasti, traceback.tb_lineno, traceback.tb_frame.f_back)
+        frame = traceback.tb_frame
+        entry = entry_of(frame.f_code)
+        if entry[1] == USER:
+            user, libraries = (entry, traceback.tb_lasti, traceback.tb_lineno, frame.f_back), []
+        elif entry[1] == LIBRARY:
+            libraries.append(_place(frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next
-    return 0 if found is None else _number(*found)
+    if user is not None:
+        site = _number(*user)
+    elif libraries:
+        site = site_of(caller)
+    else:
+        return 0
+    return _lead(libraries[::-1], site)
 
 
 def _reset():
@@ -247,6 +286,7 @@ def _reset():
     _places.clear()
     _ways.clear()
     _paths.clear()
+    _chains.clear()
     _main_thread = threading.main_thread().ident
 
 

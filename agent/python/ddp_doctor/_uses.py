@@ -60,7 +60,7 @@ def lines(module, part):
 def _named_in(kind, name):
     """Lines in the forward of a class that access this attribute; if there are none, in other methods."""
     forward = getattr(getattr(kind, "forward", None), "__code__", None)
-    if forward is None or _sites.entry_of(forward)[1] != _sites.USER:
+    if forward is None or not _is_of_model(forward):
         return []
     found = _lines_of(forward, name)
     if found:
@@ -68,9 +68,14 @@ def _named_in(kind, name):
     for base in kind.__mro__:
         for method, value in vars(base).items():
             code = getattr(value, "__code__", None)
-            if code is not None and method != "__init__" and _sites.entry_of(code)[1] == _sites.USER:
+            if code is not None and method != "__init__" and _is_of_model(code):
                 found.extend(_lines_of(code, name))
     return found
+
+
+def _is_of_model(code):
+    """Whether the code belongs to the program or to an installed package that defines the model."""
+    return _sites.entry_of(code)[1] in (_sites.USER, _sites.LIBRARY)
 
 
 def _lines_of(code, name):

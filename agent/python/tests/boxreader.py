@@ -5,6 +5,8 @@ import struct
 
 MAGIC = int.from_bytes(b"DDPDBOX\n", "little")
 PUBLISHED = 1 << 63
+# Of a site: in an installed package.
+LIBRARY = 1 << 62
 RECORD_WORDS = 16
 UNKNOWN = 2**64 - 1
 KINDS = (
@@ -85,13 +87,33 @@ class Box:
         file, function = self.words[at] & 0xFFFFFFFF, self.words[at + 1]
         return self.text(file), function >> 32, self.text(function & 0xFFFFFFFF)
 
+    def _first_word(self, number):
+        return self.words[self.words[31] + (number - 1) * 4]
+
+    def _caller(self, number):
+        return (self._first_word(number) & ~(PUBLISHED | LIBRARY)) >> 32
+
     def callers(self, number):
         """The callers of a site, innermost first."""
         found = []
         while number:
-            number = (self.words[self.words[31] + (number - 1) * 4] & ~PUBLISHED) >> 32
+            number = self._caller(number)
             found += [self.site(number)] if number else []
         return found
+
+    def users(self, number):
+        """`(number of the site in the user's program, sites in installed packages inside it, outermost first)`.
+
+        Without a site in the program, the number is that of the outermost site.
+        """
+        via = []
+        while number and self._first_word(number) & LIBRARY:
+            caller = self._caller(number)
+            if not caller:
+                break
+            via.insert(0, self.site(number))
+            number = caller
+        return number, via
 
     def _ranks(self, number):
         ranks = []
@@ -143,6 +165,8 @@ class Box:
             dims = [half for word in w[8:13] for half in (word & 0xFFFFFFFF, word >> 32)]
             kind = KINDS[w[1] & 0xFF] if w[1] & 0xFF < len(KINDS) else LATER_KINDS[w[1] & 0xFF]
             sizes = [half for word in w[5:15] for half in (word & 0xFFFFFFFF, word >> 32)][:ndim]
+            number = w[5] & 0xFFFFFFFF if kind not in OTHERWISE else 0
+            line, via = self.users(number)
             yield Record(
                 at=w[0],
                 kind=kind,
@@ -154,8 +178,9 @@ class Box:
                 thread=w[2] >> 32,
                 seq=w[3],
                 call=w[4],
-                site=self.site(w[5] & 0xFFFFFFFF) if kind not in OTHERWISE else None,
-                callers=self.callers(w[5] & 0xFFFFFFFF) if kind not in OTHERWISE else None,
+                site=self.site(line),
+                via=via,
+                callers=self.callers(line) if number else None,
                 tensors=w[5] >> 32,
                 root=_signed(w[6] & 0xFFFFFFFF),
                 tag=_signed(w[6] >> 32),

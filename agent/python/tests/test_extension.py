@@ -153,6 +153,23 @@ for _ in range(3):
     thread.start()
     thread.join()
 """,
+    "packages": """
+package = {}
+fit = "def fit(depth, call): return fit(depth - 1, call) if depth else _run(call)"
+run = "def _run(call): return call()"
+exec(compile(fit + chr(10) + run, "/venv/lib/python3/site-packages/trainer/loop.py", "exec"), package)
+fit = package["fit"]
+def all_reduce():
+    dist.all_reduce(torch.ones(3))
+from functools import partial
+for depth in (0, 1, 0, 3, 30, 70):
+    fit(depth, all_reduce)
+    fit(depth, partial(dist.all_reduce, torch.ones(3)))
+    fit(depth, partial(dist.barrier, async_op=True)).wait()
+    thread = threading.Thread(target=fit, args=(depth, dist.barrier))
+    thread.start()
+    thread.join()
+""",
     "DDP": """
 torch.manual_seed(turn)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
@@ -184,7 +201,7 @@ def recorded(box):
             continue
         if r.thread not in threads:
             threads.append(r.thread)
-        place = r.site and r.site[1:], r.callers and [caller[1:] for caller in r.callers]
+        place = r.site and r.site[1:], r.callers and [caller[1:] for caller in r.callers], r.via
         shape = r.dtype, r.shape, r.numel, r.tensors, r.sizes
         what = r.kind, r.op, r.reduce_op, r.flags, r.group, r.seq, r.call, r.root, r.tag
         text = re.sub("0x[0-9a-f]+", "0x", r.text)
@@ -245,6 +262,34 @@ sys.setprofile(None)
 assert not left, len(left)
 """
         self.run_job(code)
+        self.run_job(code, DDP_DOCTOR_CAPTURE="interception")
+
+    def test_calls_through_packages_are_recorded_natively(self):
+        code = """
+from ddp_doctor import _hooks, _sites
+left = []
+python = _hooks.issue.__code__, _sites.locate.__code__
+def profile(frame, event, arg):
+    if event == "call" and frame.f_code in python:
+        left.append(frame.f_code.co_name)
+package = {}
+exec(compile("def through(depth):\\n    through(depth - 1) if depth else all_reduce(t)\\n", "/venv/site-packages/x/y.py", "exec"), package)
+package.update(all_reduce=dist.all_reduce, t=torch.ones(3))
+def calls():
+    for depth in (0, 5, 20):
+        package["through"](depth)
+calls()
+calls()
+sys.setprofile(profile)
+for _ in range(10):
+    calls()
+sys.setprofile(None)
+assert not left, left
+"""
+        outcome = self.run_job(code)
+        calls = [r for r in outcome.box.of("issued") if r.op == 1]
+        self.assertEqual([len(r.via) for r in calls], [1, 6, 16] * 12)
+        self.assertEqual({len({r.site for r in calls[at::3]}) for at in range(3)}, {1})
         self.run_job(code, DDP_DOCTOR_CAPTURE="interception")
 
     def test_native_hooks_keep_and_leak_nothing(self):

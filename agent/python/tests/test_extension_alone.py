@@ -12,7 +12,7 @@ from types import FunctionType
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from ddp_doctor import _sites, _words  # noqa: E402
+from ddp_doctor import _origin, _sites, _words  # noqa: E402
 from ddp_doctor._native import CallRecord  # noqa: E402
 from support import library  # noqa: E402
 
@@ -21,7 +21,7 @@ NAME = "ddp_doctor_python"
 GROUP, GENERATION, SITE = 5, 1, 77
 SUM, FLOAT = object(), object()
 # `MAX_ENTRIES` in memo.rs.
-ENTRIES = 1024
+ENTRIES = 4096
 ALL_REDUCE, BROADCAST = 3, 2
 OPS = {ALL_REDUCE: (_words.ALL_REDUCE, 1, False, "arguments"), BROADCAST: (_words.BROADCAST, 1, True, False)}
 FUNCTIONS = """
@@ -67,7 +67,7 @@ class Alone(unittest.TestCase):
         self.recorded, self.left, self.waits, self.raised = [], [], [], []
         # Name of a callback → what it raises.
         self.broken = {}
-        _sites._torch, _sites._C10D = "/torch/", C10D
+        _origin._torch, _origin._C10D = "/torch/", C10D
         self.work = Work()
         original = Work.wait
         file = os.path.join(os.path.dirname(library()), "lib%s.so" % NAME)
@@ -91,6 +91,7 @@ class Alone(unittest.TestCase):
         callbacks = {
             "record_exception": self.raised.append,
             "issue": self.issue,
+            "locate": _sites.locate,
             "waits": lambda work, frame: self.waits.append(work) or 0,
             "check": lambda work: True,
         }

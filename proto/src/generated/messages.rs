@@ -878,6 +878,9 @@ pub struct SiteDefined {
     /// The source is still being read: the site is sent again, with its guards or without any.
     #[prost(bool, tag = "12")]
     pub reading: bool,
+    /// The line is in an installed package. Its callers lead to the line of the user's program.
+    #[prost(bool, tag = "13")]
+    pub library: bool,
 }
 /// A test in the source of a program that decides whether a line is reached.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1516,7 +1519,7 @@ pub struct Shape {
     pub dims: ::prost::alloc::vec::Vec<u64>,
 }
 /// A line of the user's program.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Where {
     #[prost(string, tag = "1")]
     pub file: ::prost::alloc::string::String,
@@ -1524,6 +1527,12 @@ pub struct Where {
     pub line: u32,
     #[prost(string, tag = "3")]
     pub function: ::prost::alloc::string::String,
+    /// The line is in an installed package, because no frame is in the user's program.
+    #[prost(bool, tag = "4")]
+    pub library: bool,
+    /// Frames of installed packages between the line and the call, outermost first.
+    #[prost(message, repeated, tag = "5")]
+    pub via: ::prost::alloc::vec::Vec<Where>,
 }
 /// A parameter of the model that the finding is about.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1659,7 +1668,7 @@ pub struct Evidence {
     pub clock_uncertainty_ms: f64,
 }
 /// Current state of one rank.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankStatus {
     #[prost(uint32, tag = "1")]
     pub rank: u32,

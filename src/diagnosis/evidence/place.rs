@@ -64,6 +64,7 @@ mod tests {
             file: file.into(),
             line,
             function: "f".into(),
+            ..Where::default()
         };
         let frames = [
             frame("/usr/lib/python3.11/threading.py", 1),

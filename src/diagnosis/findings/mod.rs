@@ -74,6 +74,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD113, Precedence::Wire, Always, hang::p2p_unmatched::other_tags),
     row(&catalogue::DD113, Precedence::Unmatched, Always, hang::p2p_unmatched::without_partner),
     row(&catalogue::DD114, Precedence::Creation, Always, hang::group_creation_mismatch::detect),
+    row(&catalogue::DD115, Precedence::Wire, Always, mismatch::call_order::of_threads),
     row(&catalogue::DD115, Precedence::Hint, Always, hang::unawaited_work::detect),
     row(&catalogue::DD116, Precedence::Time, Always, hang::stuck_inside::detect),
     row(&catalogue::DD117, Precedence::Wire, Always, hang::rank_conditional_call::detect),

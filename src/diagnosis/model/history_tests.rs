@@ -115,6 +115,7 @@ impl Job {
             file: "train.py".into(),
             line: line as u32,
             function: "f".into(),
+            ..Where::default()
         }));
         self.model.apply(Event::Issued {
             process: ProcessId(rank as u64),

@@ -24,6 +24,12 @@ pub struct Crossing {
     pub calls: BTreeMap<u32, (Arc<Where>, ThreadId)>,
 }
 
+/// The numbers of a line and of the frames of installed packages inside it.
+fn lines_of(place: &Where) -> (u32, Vec<u32>) {
+    let via: Vec<u32> = place.via.iter().map(|frame| frame.line).collect();
+    (place.line, via)
+}
+
 /// The latest crossings of a group.
 #[derive(Debug, Default)]
 pub struct Crossings(VecDeque<Crossing>);
@@ -38,7 +44,7 @@ impl Crossings {
     pub(super) fn met(&mut self, seq: u64, join: &Join) {
         let lines = || {
             let places = join.calls.values().map(|joined| &joined.call.place);
-            places.map(|place| place.as_ref().map(|place| place.line))
+            places.map(|place| place.as_ref().map(|place| lines_of(place)))
         };
         let first = lines().next();
         if lines().all(|line| Some(line) == first) {

@@ -153,6 +153,7 @@ mod tests {
             file: file.into(),
             line: 1,
             function: "f".into(),
+            ..Where::default()
         };
         let thread = ThreadStack {
             python: vec![

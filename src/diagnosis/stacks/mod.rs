@@ -181,6 +181,7 @@ mod tests {
             file: parts.next().unwrap_or_default().into(),
             line: parts.next().and_then(|n| n.parse().ok()).unwrap_or(0),
             function: parts.next().unwrap_or("f").into(),
+            ..Where::default()
         }
     }
 

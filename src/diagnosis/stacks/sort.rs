@@ -256,6 +256,7 @@ mod tests {
             file: (*file).into(),
             line: 1,
             function: "f".into(),
+            ..Where::default()
         };
         ThreadStack {
             state: Some('S'),
@@ -279,6 +280,7 @@ mod tests {
             file: file.into(),
             line: 0,
             function: function.into(),
+            ..Where::default()
         };
         let native = |frames: &[(&str, &str)]| ThreadStack {
             native: frames.iter().map(frame).collect(),

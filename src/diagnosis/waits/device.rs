@@ -145,6 +145,7 @@ mod tests {
             file: file.into(),
             line: 0,
             function: function.into(),
+            ..Where::default()
         };
         ThreadStack {
             tid: 7,

@@ -551,6 +551,7 @@ impl Names {
                         file: file.as_str().into(),
                         line: *line,
                         function: function.as_str().into(),
+                        ..Where::default()
                     })
                 });
             Arc::clone(place)

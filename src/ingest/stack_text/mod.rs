@@ -205,6 +205,7 @@ fn spy_frame(line: &str) -> Option<Where> {
         file: in_folder(cut(file)),
         line: number.parse().ok()?,
         function: cut(function).into(),
+        ..Where::default()
     })
 }
 
@@ -252,6 +253,7 @@ fn frame(file: &str, number: &str, function: &str) -> Option<Where> {
         file: cut(file).into(),
         line: number.trim().parse().ok()?,
         function: cut(function.trim()).into(),
+        ..Where::default()
     })
 }
 

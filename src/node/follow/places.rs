@@ -169,6 +169,7 @@ impl Lines {
                 file: file.to_owned(),
                 line,
                 function: name.map(|name| readable(&name)).unwrap_or_default(),
+                ..Where::default()
             });
         }
         None

@@ -62,7 +62,7 @@ impl Sources {
     /// Whether a site may have guards.
     #[must_use]
     pub fn may_have_guards(site: &v1::SiteDefined) -> bool {
-        site.line > 0 && site.file.ends_with(".py")
+        site.line > 0 && !site.library && site.file.ends_with(".py")
     }
 
     /// Requests the guards of a site. Every site that may have guards is answered.

@@ -265,6 +265,7 @@ mod tests {
                 file: "x.py".into(),
                 line,
                 function: "f".into(),
+                ..Where::default()
             }],
             gap: None,
         };
@@ -295,6 +296,7 @@ mod tests {
             file: "é".repeat(4000),
             line: 1,
             function: "f".into(),
+            ..Where::default()
         };
         let mut left = 3000;
         let passed = frames((0..10).map(|_| frame()).collect(), &mut left);

@@ -106,6 +106,7 @@ impl<'a, M: Memory> Native<'a, M> {
                 file,
                 line: 0,
                 function: function.unwrap_or_default(),
+                ..Where::default()
             });
             if frames.len() == MAX_FRAMES {
                 break;

@@ -328,6 +328,7 @@ impl<M: Memory> Codes<'_, '_, M> {
             file: code.file.clone(),
             line: line.unwrap_or(0),
             function: code.function.clone(),
+            ..Where::default()
         })
     }
 

@@ -289,7 +289,12 @@ fn excerpts(finding: &Finding, sources: &mut Sources) -> Vec<Excerpt> {
         ranks: rank_list(&ranks),
         root,
         place: short_path(place),
-        function: place.function.clone(),
+        function: std::iter::once(&place.function)
+            .chain(place.features().into_iter().map(|frame| &frame.function))
+            .map(String::as_str)
+            .filter(|name| *name != "<module>")
+            .collect::<Vec<_>>()
+            .join(" › "),
         line: place.line,
         lines: sources.around(place, CONTEXT_LINES),
     };

@@ -345,6 +345,7 @@ impl Encoder {
                             file: file.into(),
                             line: line.parse().unwrap_or(0),
                             function: "forward".into(),
+                            ..Where::default()
                         })
                     });
                 }
@@ -616,6 +617,9 @@ impl Process {
 
     /// Id of a place. The definition of a new one is added to `kinds`.
     fn site(&mut self, place: &Arc<Where>, caller: u32, kinds: &mut Vec<Kind>) -> u32 {
+        if !place.via.is_empty() {
+            return self.library_site(place, kinds);
+        }
         let known = self.sites.iter().position(|known| known == place);
         let at = known.unwrap_or_else(|| {
             self.sites.push(Arc::clone(place));
@@ -626,6 +630,23 @@ impl Process {
         at as u32 + 1
     }
 
+    /// The same for a place with frames of installed packages.
+    fn library_site(&mut self, place: &Arc<Where>, kinds: &mut Vec<Kind>) -> u32 {
+        if let Some(at) = self.sites.iter().position(|known| known == place) {
+            return at as u32 + 1;
+        }
+        let mut outer = Where::clone(place);
+        let frame = outer.via.pop().unwrap_or_default();
+        let caller = self.site(&Arc::new(outer), 0, kinds);
+        self.sites.push(Arc::clone(place));
+        let id = self.sites.len() as u32;
+        kinds.push(Kind::SiteDefined(v1::SiteDefined {
+            library: true,
+            ..self.definition(&frame, id, caller)
+        }));
+        id
+    }
+
     fn definition(&self, place: &Where, id: u32, caller: u32) -> v1::SiteDefined {
         v1::SiteDefined {
             process: self.number,
@@ -634,8 +655,7 @@ impl Process {
             line: place.line,
             function: place.function.clone(),
             caller,
-            guards: Vec::new(),
-            reading: false,
+            ..v1::SiteDefined::default()
         }
     }
 

@@ -985,12 +985,14 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
                 file: file.into(),
                 line: line.parse().ok().ok_or(format!("no line: {word:?}"))?,
                 function: function.into(),
+                ..Where::default()
             });
         } else if let Some((file, function)) = word.split_once('!') {
             thread.native.push(Where {
                 file: file.into(),
                 line: 0,
                 function: function.into(),
+                ..Where::default()
             });
         } else if let Some(cpu) = word.strip_prefix("cpu=") {
             let cpu = cpu.parse().ok().ok_or(format!("no seconds: {word:?}"))?;
@@ -1016,14 +1018,28 @@ fn two_places(args: &[String]) -> Result<[Arc<Where>; 2], String> {
     places.try_into().ok().ok_or("not two lines".into())
 }
 
+/// Parses `FILE:LINE`, or `FILE:LINE>FILE:LINE:FUNCTION>…` with frames of installed packages.
 fn place(text: &str) -> Result<Arc<Where>, String> {
+    let mut frames = text.split('>');
+    let users = frames.next().unwrap_or_default();
+    let mut place = frame(users, "train")?;
+    for inner in frames {
+        let (line, function) = inner
+            .rsplit_once(':')
+            .ok_or(format!("no function: {inner:?}"))?;
+        place.via.push(frame(line, function)?);
+    }
+    Ok(Arc::new(place))
+}
+
+fn frame(text: &str, function: &str) -> Result<Where, String> {
     let (file, line) = text.rsplit_once(':').ok_or(format!("no line: {text:?}"))?;
-    let line = line.parse().ok().ok_or(format!("no line: {text:?}"))?;
-    Ok(Arc::new(Where {
+    Ok(Where {
         file: file.into(),
-        line,
-        function: "train".into(),
-    }))
+        line: line.parse().ok().ok_or(format!("no line: {text:?}"))?,
+        function: function.into(),
+        ..Where::default()
+    })
 }
 
 /// Parses `ran=300 queued=600 throttled=0 faults=0 on=0-3`.

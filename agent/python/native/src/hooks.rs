@@ -6,10 +6,11 @@ use ddp_doctor_proto::blackbox::flags;
 
 use crate::calls::{self, Place};
 use crate::frame::{Frame, Variables};
+use crate::memo::Way;
 use crate::methods::{self, Method};
 use crate::object::{Owned, Ref, handled_exception, is_escaping, this_thread};
 use crate::record::Call;
-use crate::state::{State, What, tensor};
+use crate::state::{LIBRARY, State, What, tensor};
 
 /// A call, as far as it is known before it is made.
 struct CallDescription {
@@ -213,14 +214,23 @@ fn describe(state: &State, source: &Source<'_>, frame: &Frame) -> Option<Option<
 }
 
 /// Site of the innermost user frame at or outside this one, and the flags of the frames inside it.
-fn locate(state: &State, mut frame: Frame) -> Option<(u32, u16)> {
+fn locate(state: &State, start: Frame) -> Option<(u32, u16)> {
     let mut flags = 0;
+    let mut way = Way::NONE;
+    let mut frame = start.again();
     loop {
         let code = frame.code()?;
         let (kind, _) = state.kind(code.as_ref())?;
         if kind == 0 {
-            let site = state.site(code.as_ref(), frame.instruction()?)?;
+            let site = if way == Way::NONE {
+                state.site(code.as_ref(), frame.instruction()?)?
+            } else {
+                state.site_by(way, &frame, &start)?
+            };
             return Some((site, flags & flags::HIDDEN));
+        }
+        if kind == LIBRARY {
+            way = state.extend(way, code.as_ref(), &frame)?;
         }
         flags |= u16::try_from(kind).ok()?;
         frame = frame.back()?;

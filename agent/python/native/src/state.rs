@@ -3,9 +3,9 @@
 use std::array;
 use std::cell::{Cell, OnceCell};
 
-use crate::frame;
+use crate::frame::{self, Frame};
 use crate::library::Library;
-use crate::memo::{ARGUMENTS, Memo, WHOLE};
+use crate::memo::{ARGUMENTS, Memo, WHOLE, Way};
 use crate::methods::{self, Method};
 use crate::object::{Owned, Ref};
 use crate::record::SignatureCache;
@@ -22,6 +22,8 @@ pub(crate) mod tensor {
 
 /// Number of operations that PyTorch can distinguish.
 const MAX_OPS: usize = 64;
+/// Kind of the code of installed packages, as in `_origin.py`.
+pub(crate) const LIBRARY: u32 = 4;
 /// For a code object: it belongs to torch.distributed.distributed_c10d.
 const OF_C10D: u32 = 1 << 31;
 
@@ -82,6 +84,8 @@ pub(crate) struct Python {
     codes: Static,
     /// Number of an operation → entry of `_OPS`
     ops: Static,
+    /// `(frame)` → `(site, flags)` of the user's frame at or outside this one.
+    locate: Static,
     /// `(args, group, frame)`: records a call.
     pub(crate) issue: Static,
     /// `(method, arguments of the method…)` → args
@@ -190,6 +194,7 @@ impl State {
             python: Python {
                 codes: kept(c"codes")?,
                 ops: kept(c"ops")?,
+                locate: kept(c"locate")?,
                 issue: kept(c"issue")?,
                 described: kept(c"described")?,
                 groups: kept(c"groups")?,
@@ -290,6 +295,25 @@ impl State {
         self.cached(code, instruction, 2, |site| {
             u32::try_from(site.as_int()?).ok()
         })
+    }
+
+    /// Site of an instruction of the user's code that was reached by a way through installed
+    /// packages, whose innermost frame is `start`.
+    pub(crate) fn site_by(&self, way: Way, user: &Frame, start: &Frame) -> Option<u32> {
+        let (code, instruction) = (user.code()?, user.instruction()?);
+        if let Some(site) = self.memo.get_by(way, code.as_ref(), instruction) {
+            return Some(site);
+        }
+        let located = self.python.locate.call(&[start.object()])?;
+        let site = located.as_ref().tuple_item(0)?.as_int()?;
+        let site = u32::try_from(site).ok()?;
+        self.memo.put_by(way, code.as_ref(), instruction, site);
+        Some(site)
+    }
+
+    /// The way that continues `way` by a frame of an installed package.
+    pub(crate) fn extend(&self, way: Way, code: Ref<'_>, frame: &Frame) -> Option<Way> {
+        self.memo.extend(way, code, frame.instruction()?)
     }
 
     /// The call that an instruction of distributed_c10d makes.

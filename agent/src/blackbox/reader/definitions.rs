@@ -51,7 +51,8 @@ impl Reader {
             let Some(words) = entry::<SITE_WORDS>(self.map.words(), table, index) else {
                 return false;
             };
-            let Some((file, caller)) = site::parse(words[site::FILE].load(Ordering::Acquire))
+            let Some((file, caller, library)) =
+                site::parse(words[site::FILE].load(Ordering::Acquire))
             else {
                 return false;
             };
@@ -62,6 +63,7 @@ impl Reader {
                 function: self.text(function),
                 line,
                 caller,
+                library,
             });
             true
         });

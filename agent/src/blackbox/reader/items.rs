@@ -27,6 +27,8 @@ pub enum Item {
         line: u32,
         /// Site of the call that first led there; 0: unknown.
         caller: u32,
+        /// Whether the line is in an installed package.
+        library: bool,
     },
     /// A process group.
     Group {

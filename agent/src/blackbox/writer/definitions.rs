@@ -44,6 +44,17 @@ impl Writer {
 
     /// Like [`Writer::site`], with the site of the caller; 0: unknown.
     pub fn site_from(&self, file: &[u8], function: &[u8], line: u32, caller: u32) -> u32 {
+        self.define_site(file, function, line, site::file(0, caller))
+    }
+
+    /// Number of a line in an installed package, called from the site `caller` (0: unknown), which
+    /// is part of what the number identifies; 0: no room.
+    pub fn library_site(&self, file: &[u8], function: &[u8], line: u32, caller: u32) -> u32 {
+        self.define_site(file, function, line, site::file(0, caller) | site::LIBRARY)
+    }
+
+    /// `word` is the first word without the file.
+    fn define_site(&self, file: &[u8], function: &[u8], line: u32, word: u64) -> u32 {
         let (file, function) = (self.string(file), self.string(function));
         let Some((id, words)) = self.define::<SITE_WORDS>(
             self.layout.sites_at,
@@ -53,7 +64,7 @@ impl Writer {
             return 0;
         };
         words[site::FUNCTION_AND_LINE].store(pair(function, line), Ordering::Relaxed);
-        words[site::FILE].store(site::file(file, caller), Ordering::Release);
+        words[site::FILE].store(word | u64::from(file), Ordering::Release);
         id
     }
 

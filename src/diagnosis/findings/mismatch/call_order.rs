@@ -1,4 +1,5 @@
-//! DD109 call-order: ranks issue the same collectives of a group in different orders.
+//! DD109 call-order: ranks issue the same collectives of a group in different orders. If different
+//! threads issue them, the order is left to chance, which is DD115 unawaited-work.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence, Effect, Severity};
@@ -14,22 +15,85 @@ use crate::words::{self, Ranks, number};
 
 /// DD109: swapped collectives of one group.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    situation
-        .divergences
-        .iter()
-        .filter(|divergence| matches!(divergence.origin, Origin::Diverged(..)))
-        .filter_map(|divergence| match &divergence.nature {
-            Nature::Order(permutation) => draft(situation, divergence, permutation),
-            _ => None,
+    swapped(situation)
+        .filter(|(divergence, permutation)| !is_race(situation, divergence, permutation))
+        .filter_map(|(divergence, permutation)| {
+            draft(situation, divergence, permutation).map(|(draft, _)| draft)
         })
         .collect()
 }
 
-fn draft(
+/// DD115: collectives of one group that threads of a rank issue in changing order.
+pub(crate) fn of_threads(situation: &Situation<'_>) -> Vec<Draft> {
+    swapped(situation)
+        .filter(|(divergence, permutation)| is_race(situation, divergence, permutation))
+        .filter_map(|(divergence, permutation)| race(situation, divergence, permutation))
+        .collect()
+}
+
+fn swapped<'a>(
+    situation: &'a Situation<'_>,
+) -> impl Iterator<Item = (&'a Divergence, &'a Permutation)> {
+    let divergences = situation.divergences.iter();
+    divergences
+        .filter(|divergence| matches!(divergence.origin, Origin::Diverged(..)))
+        .filter_map(|divergence| match &divergence.nature {
+            Nature::Order(permutation) => Some((divergence, permutation)),
+            _ => None,
+        })
+}
+
+/// Whether every rank issues the swapped calls from several threads.
+fn is_race(situation: &Situation<'_>, divergence: &Divergence, permutation: &Permutation) -> bool {
+    let (group, seq) = (divergence.group, divergence.seq);
+    let joins = (seq..seq + permutation.length).map(|seq| situation.join(group, seq));
+    let Some(joins) = joins.collect::<Option<Vec<&Join>>>() else {
+        return false;
+    };
+    permutation.seen
+        && joins[0].calls.iter().all(|(rank, first)| {
+            let others = joins[1..].iter().filter_map(|join| join.calls.get(rank));
+            let mut threads = others.map(|joined| joined.call.thread);
+            threads.any(|thread| thread != first.call.thread)
+        })
+}
+
+fn race(
     situation: &Situation<'_>,
     divergence: &Divergence,
     permutation: &Permutation,
 ) -> Option<Draft> {
+    let (mut draft, sides) = draft(situation, divergence, permutation)?;
+    draft.code = &catalogue::DD115;
+    draft.key.code = catalogue::DD115.code;
+    // Neither side is wrong: the ranks have to agree on an order.
+    draft.root = draft.per_rank.iter().map(|call| call.rank).collect();
+    draft.root_confidence = Confidence::Suspected;
+    draft.victims.clear();
+    draft.cause = None;
+    draft.summary = format!(
+        "two threads of each rank race on {}: {sides}",
+        words::group(&situation.model.group(divergence.group).info)
+    );
+    draft.why = vec![
+        "Calls of one group are matched in the order in which they are made. Different threads \
+         make these calls, and which of them comes first is left to chance."
+            .into(),
+    ];
+    draft.next = vec![
+        "Give every thread a group of its own (new_group on all ranks), or let one thread make all \
+         calls."
+            .into(),
+    ];
+    Some(draft)
+}
+
+/// Also returns the calls of both sides in words.
+fn draft(
+    situation: &Situation<'_>,
+    divergence: &Divergence,
+    permutation: &Permutation,
+) -> Option<(Draft, String)> {
     let (group, seq) = (divergence.group, divergence.seq);
     let join = situation.join(group, seq)?;
     let mismatch = divergence.mismatch;
@@ -69,10 +133,10 @@ fn draft(
             ))
         })
         .collect();
+    let sides = sides.join(", ");
     draft.summary = format!(
-        "The same calls in another order meet as #{seq} to #{last} of {}: {}",
+        "The same calls in another order meet as #{seq} to #{last} of {}: {sides}",
         words::group(info),
-        sides.join(", ")
     );
     let mut why = vec![format!(
         "Calls of a group are matched by order alone. {} of its calls, from #{seq} to #{last}, are \
@@ -100,7 +164,7 @@ fn draft(
         },
         because: None,
     });
-    Some(draft)
+    Some((draft, sides))
 }
 
 /// "rank 0 calls all_reduce at train.py:9, then broadcast at train.py:10"

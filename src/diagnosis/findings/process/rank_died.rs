@@ -141,6 +141,12 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         0 => String::new(),
         pid => format!("process {pid} of "),
     };
+    // A status that the program chose, such as that of a skipped test, is one event on all ranks.
+    if let (None, Some(code)) = (exit.signal, exit.code)
+        && draft.victims.is_empty()
+    {
+        draft.event = Some(format!("ended with status {code}"));
+    }
     draft.why = vec![format!(
         "The operating system reports that {process_id}rank {rank} {how}; no exception was recorded before it.",
     )];
