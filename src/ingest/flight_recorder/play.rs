@@ -154,6 +154,7 @@ impl<'a> Play<'a> {
             pid: 0,
             layer: "c10d".into(),
             world: "".into(),
+            restarts: 0,
             at,
         });
         for &group in self.groups.of_rank(rank) {
