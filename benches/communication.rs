@@ -60,6 +60,7 @@ fn model(number: u64) -> Model {
             pid: 1000 + rank,
             layer: "c10d".into(),
             world: "".into(),
+            restarts: 0,
             at: Timestamp(0),
         });
         model.apply(Event::GroupJoined {

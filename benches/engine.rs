@@ -123,6 +123,7 @@ impl Job {
                 pid: 1000 + rank,
                 layer: "c10d".into(),
                 world: "".into(),
+                restarts: 0,
                 at: start,
             };
             engine.handle(joined, start);

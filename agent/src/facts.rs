@@ -8,8 +8,10 @@ use crate::blackbox::{JOB, Options};
 
 /// Disables capture if set to "0".
 const SWITCH: &str = "DDP_DOCTOR";
-/// The 0-based start count of the job, set by the process that started it.
-const ATTEMPT: &str = "DDP_DOCTOR_ATTEMPT";
+/// The 0-based start count of the job, from the process that started it or from the batch system.
+const STARTS: [&str; 2] = ["DDP_DOCTOR_ATTEMPT", "SLURM_RESTART_COUNT"];
+/// Number of restarts of the ranks by a launcher within one start of the job.
+const RESTARTS: &str = "TORCHELASTIC_RESTART_COUNT";
 
 /// Whether capture is disabled (`DDP_DOCTOR=0`).
 #[must_use]
@@ -27,13 +29,12 @@ pub fn options_from_env(layer: &str) -> Options {
             .filter_map(|name| env::var(name).ok())
             .find(|value| !value.is_empty() && value != "none")
     };
+    let count = |names: &[&str]| first(names).and_then(|it| it.parse().ok()).unwrap_or(0_u32);
     Options {
         layer: layer.to_owned(),
         job: first(&[JOB, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMIX_NAMESPACE"])
             .unwrap_or_else(|| "default".to_owned()),
-        attempt: first(&[ATTEMPT, "TORCHELASTIC_RESTART_COUNT"])
-            .and_then(|it| it.parse().ok())
-            .unwrap_or(0),
+        attempt: count(&STARTS).saturating_add(count(&[RESTARTS])),
         world: world(),
         ..Options::default()
     }

@@ -56,6 +56,7 @@ impl From<&Finding> for v1::Finding {
             blocked_at_unix_ns: f.blocked_at.map(|at| at.0),
             detected_at_unix_ns: f.detected_at.0,
             latency_ms: f.latency_ms,
+            attempt: f.attempt,
         }
     }
 }
@@ -109,6 +110,7 @@ impl From<v1::Finding> for Finding {
             blocked_at: f.blocked_at_unix_ns.map(Timestamp),
             detected_at: Timestamp(f.detected_at_unix_ns),
             latency_ms: f.latency_ms,
+            attempt: f.attempt,
         }
     }
 }
@@ -248,6 +250,7 @@ impl From<&Rank> for v1::RankStatus {
             rank: rank.rank,
             host: rank.host.clone(),
             pid: rank.pid,
+            attempt: rank.attempt,
             state: rank.state.to_string(),
             exit_code: rank.exit.code,
             exit_signal: rank.exit.signal,
@@ -269,6 +272,7 @@ impl From<v1::RankStatus> for Rank {
             rank: rank.rank,
             host: rank.host,
             pid: rank.pid,
+            attempt: rank.attempt,
             state: RankState::from_word(&rank.state).unwrap_or(RankState::Unknown),
             exit: Exit {
                 code: rank.exit_code,

@@ -280,6 +280,9 @@ pub struct Finding {
     pub confidence: Confidence,
     /// Position in the causal chain.
     pub role: Role,
+    /// Attempt that it belongs to: number of earlier starts of the ranks by the launcher.
+    #[serde(default)]
+    pub attempt: u32,
     /// Indexes into the report's findings.
     pub caused_by: Vec<usize>,
     /// One sentence that a user can act on.
@@ -698,6 +701,9 @@ pub struct Rank {
     pub host: String,
     /// Process id.
     pub pid: u32,
+    /// Attempt that the process belongs to: number of earlier starts of the ranks by the launcher.
+    #[serde(default)]
+    pub attempt: u32,
     /// State of the rank's process.
     pub state: RankState,
     /// Exit status, if the process has ended.

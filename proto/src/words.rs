@@ -30,6 +30,9 @@ pub fn context(finding: &Finding, past: bool) -> String {
     }
     let step = finding.per_rank.iter().filter_map(|call| call.step).max();
     parts.extend(step.map(|step| format!("step {step}")));
+    if finding.attempt > 0 {
+        parts.push(format!("attempt {}", finding.attempt));
+    }
     parts.push(match finding.confidence {
         Confidence::Proved if !past => {
             format!(

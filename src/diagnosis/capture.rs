@@ -175,6 +175,7 @@ mod tests {
                         pid: 100 + rank,
                         layer: "c10d".into(),
                         world: "".into(),
+                        restarts: 0,
                         at: Timestamp(0),
                     },
                 );

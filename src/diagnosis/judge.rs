@@ -4,14 +4,18 @@
 //! rule names its cause ([`Draft::follows`]). A fact about the process of a rank is also one if the
 //! rank was already blocked by something else, if the transport reports the failure of a peer, or
 //! if the launcher ended the rest of the job. All other findings are initiating.
+//!
+//! Findings of different attempts are independent of each other. Those of the last attempt come
+//! first.
 
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
 
 use crate::causality;
-use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
-use crate::model::{World, libc_signal};
+use crate::findings::draft::{Candidate, Draft, Key, Precedence, ProcessFact, Standing};
+use crate::model::{Attempt, World, libc_signal};
+use crate::restarts;
 use crate::situation::Situation;
 use crate::words::{Ranks, number};
 
@@ -36,20 +40,24 @@ pub struct Judged {
 #[must_use]
 pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged> {
     causality::link(situation, &mut found);
-    let has_effect = |it: &Candidate| it.draft.effect != Effect::None;
-    if found
-        .iter()
-        .any(|it| has_effect(it) && it.precedence < Precedence::Hint)
-    {
-        // Hints are reported only if there is no other finding with an effect.
-        found.retain(|it| it.precedence != Precedence::Hint);
+    for it in &mut found {
+        it.draft.attempt = restarts::attempt_of(situation, &it.draft);
     }
+    let has_effect = |it: &Candidate| it.draft.effect != Effect::None;
+    // Hints are reported only if there is no other finding with an effect.
+    let explained: Vec<Attempt> = found
+        .iter()
+        .filter(|it| has_effect(it) && it.precedence < Precedence::Hint)
+        .map(|it| it.draft.attempt)
+        .collect();
+    found.retain(|it| it.precedence != Precedence::Hint || !explained.contains(&it.draft.attempt));
     let worlds: Vec<Option<World>> = found.iter().map(|it| world(situation, &it.draft)).collect();
     let causes: Vec<Option<usize>> = (0..found.len())
         .map(|at| cause(&found, &worlds, at))
         .collect();
     let keys: Vec<Key> = found.iter().map(|it| it.draft.key.clone()).collect();
-    let is_open = !found.iter().any(has_effect);
+    let is_current = |it: &Candidate| !situation.attempts.is_over(it.draft.attempt);
+    let is_open = !found.iter().any(|it| is_current(it) && has_effect(it));
     let mut judged: Vec<(Precedence, Judged)> = found
         .into_iter()
         .zip(causes)
@@ -75,7 +83,12 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged
         })
         .collect();
     judged.sort_by(|(precedence_a, a), (precedence_b, b)| {
-        let rank = |j: &Judged, precedence: Precedence| (j.role != Role::Initiating, precedence);
+        let attempts = &situation.attempts;
+        let rank = |j: &Judged, precedence: Precedence| {
+            let attempt = j.draft.attempt;
+            let age = attempts.last(attempt) - attempt.index;
+            (age, j.role != Role::Initiating, precedence)
+        };
         rank(a, *precedence_a)
             .cmp(&rank(b, *precedence_b))
             .then(b.draft.severity.cmp(&a.draft.severity))
@@ -83,24 +96,15 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged
             // Make the order of drafts deterministic.
             .then(a.draft.key.code.cmp(b.draft.key.code))
     });
-    merge(judged.into_iter().map(|(_, judged)| judged).collect())
+    let mut judged = merge(judged.into_iter().map(|(_, judged)| judged).collect());
+    restarts::describe(situation, &mut judged);
+    judged
 }
 
 /// The world that a draft concerns, if any. A failure in a world that the launcher started later
 /// does not follow from it.
 fn world(situation: &Situation<'_>, draft: &Draft) -> Option<World> {
-    let model = situation.model;
-    let process = match (&draft.key.place, draft.place) {
-        (KeyPlace::Process(rank, pid), _) => model
-            .processes
-            .values()
-            .find(|process| process.rank == Some(*rank) && process.pid == *pid),
-        (_, Some((group, _))) => {
-            let member = model.group(group).members.values().next();
-            member.and_then(|member| model.processes.get(&member.process))
-        }
-        _ => None,
-    };
+    let process = restarts::process_of(situation, draft);
     process.map(|process| process.world.clone())
 }
 
@@ -108,7 +112,9 @@ fn world(situation: &Situation<'_>, draft: &Draft) -> Option<World> {
 fn cause(found: &[Candidate], worlds: &[Option<World>], at: usize) -> Option<usize> {
     let draft = &found[at].draft;
     if let Some(parent) = &draft.follows
-        && let Some(at) = found.iter().position(|other| other.draft.key == *parent)
+        && let Some(at) = found
+            .iter()
+            .position(|other| other.draft.key == *parent && other.draft.attempt == draft.attempt)
     {
         return Some(at);
     }
@@ -120,10 +126,11 @@ fn cause(found: &[Candidate], worlds: &[Option<World>], at: usize) -> Option<usi
                 || (draft.event.is_some() && other.event == draft.event)
         };
         let elsewhere = move |i: usize| {
-            worlds[i]
-                .as_ref()
-                .zip(worlds[at].as_ref())
-                .is_some_and(|(a, b)| a != b)
+            found[i].draft.attempt != draft.attempt
+                || worlds[i]
+                    .as_ref()
+                    .zip(worlds[at].as_ref())
+                    .is_some_and(|(a, b)| a != b)
         };
         found
             .iter()
@@ -233,6 +240,7 @@ struct Merged {
 fn is_one_event(a: &Judged, b: &Judged) -> bool {
     let same_words = is_alike(a.draft.event.as_deref(), b.draft.event.as_deref());
     a.draft.code.code == b.draft.code.code
+        && a.draft.attempt == b.draft.attempt
         && a.role == b.role
         && a.caused_by == b.caused_by
         && (a.role == Role::Cascade || same_words)

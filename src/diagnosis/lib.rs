@@ -27,6 +27,7 @@ pub mod findings;
 pub mod judge;
 pub mod model;
 pub mod proof;
+mod restarts;
 pub mod situation;
 pub mod source;
 pub mod speed;
@@ -43,9 +44,9 @@ pub use evidence::event::{self, Event};
 use capture::CaptureRequests;
 use event::ProcessId;
 use evidence::roster::Roster;
-use findings::Key;
+use findings::{Draft, Key};
 use judge::Judged;
-use model::{Doing, Ending, Model, Process, Target};
+use model::{Attempt, Attempts, Doing, Ending, Model, Process, Target};
 use situation::Situation;
 use timing::Timing;
 
@@ -86,8 +87,10 @@ pub struct Engine {
     now: Timestamp,
     dirty: bool,
     /// When each current finding was first seen.
-    first_seen: BTreeMap<Key, Timestamp>,
+    first_seen: BTreeMap<(Attempt, Key), Timestamp>,
     findings: Vec<Finding>,
+    /// Number of them that concern the last attempt; they come first.
+    current: usize,
     /// Rank states as of the last evaluation.
     ranks: Vec<Rank>,
     timeout: Option<Timestamp>,
@@ -112,6 +115,7 @@ impl Engine {
             dirty: false,
             first_seen: BTreeMap::new(),
             findings: Vec::new(),
+            current: 0,
             ranks: Vec::new(),
             timeout: None,
             late: speed::lateness::Review::default(),
@@ -174,8 +178,11 @@ impl Engine {
             .min()
             .filter(|_| self.model.ended.is_none());
         self.wanted = self.asked.wanted(&situation);
+        let attempts = situation.attempts.clone();
+        let is_current = |it: &&Judged| !attempts.is_over(it.draft.attempt);
+        self.current = judged.iter().filter(is_current).count();
         let findings = conclude(&situation, judged, &mut self.first_seen);
-        let ranks = self.rank_states();
+        let ranks = self.rank_states(&attempts);
         let changed = !same_findings(&findings, &self.findings) || !same_ranks(&ranks, &self.ranks);
         self.findings = findings;
         self.ranks = ranks;
@@ -252,33 +259,54 @@ impl Engine {
         }
     }
 
-    /// Verdict on the job, from the leading finding.
+    /// Verdict on the job, from the leading finding of the last attempt.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        verdict_of(&self.findings)
+        let model = &self.model;
+        let is_blind = model.over().is_some() && model.processes.is_empty();
+        match verdict_of(self.findings.get(..self.current).unwrap_or_default()) {
+            Verdict::Healthy if is_blind => Verdict::Insufficient,
+            verdict => verdict,
+        }
     }
 
-    fn rank_states(&self) -> Vec<Rank> {
-        let joined = self.model.ranks.keys();
+    fn rank_states(&self, attempts: &Attempts) -> Vec<Rank> {
+        let not_joined = self.not_joined(attempts);
+        let replaced: BTreeSet<u32> = not_joined.iter().map(|rank| rank.rank).collect();
+        let joined = self.model.ranks.keys().filter(|it| !replaced.contains(it));
         let joined = joined.filter_map(|&rank| Some((rank, self.model.process_of(rank)?)));
         let mut ranks: Vec<Rank> = joined
-            .map(|(rank, process)| self.rank_state(rank, process))
+            .map(|(rank, process)| {
+                let mut state = self.rank_state(rank, process);
+                state.attempt = attempts.of_process(process).index;
+                state
+            })
             .collect();
-        ranks.extend(self.not_joined());
+        ranks.extend(not_joined);
         ranks.sort_by_key(|rank| rank.rank);
         ranks
     }
 
-    /// Ranks that have, or had, a process which has not joined a process group.
-    fn not_joined(&self) -> Vec<Rank> {
+    /// Ranks whose newest process has not joined a process group.
+    fn not_joined(&self, attempts: &Attempts) -> Vec<Rank> {
         let model = &self.model;
         let started = model.started_ranks.values();
         let ranks: BTreeSet<u32> = started.map(|started| started.rank).collect();
-        let ranks = ranks.into_iter().filter(|it| !model.ranks.contains_key(it));
-        let started = ranks.filter_map(|rank| model.not_joined(rank).into_iter().next());
+        let started = ranks.into_iter().filter_map(|rank| {
+            let newest = model.not_joined(rank).into_iter().next()?;
+            let Some(joined) = model.process_of(rank) else {
+                return Some((newest, 0));
+            };
+            // Only after a restart: a helper may declare the rank of a process that has ended.
+            let earlier = attempts.of_process(joined);
+            let is_restart =
+                attempts.is_over(earlier) && joined.end.is_some_and(|end| end.at <= newest.seen);
+            is_restart.then(|| (newest, attempts.last(earlier)))
+        });
         started
-            .map(|started| Rank {
+            .map(|(started, attempt)| Rank {
                 rank: started.rank,
+                attempt,
                 host: started.host.to_string(),
                 pid: started.pid,
                 state: match started.end {
@@ -311,6 +339,7 @@ impl Engine {
         };
         Rank {
             rank,
+            attempt: 0,
             host: process.host.to_string(),
             pid: process.pid,
             state,
@@ -403,19 +432,17 @@ pub fn verdict_of(findings: &[Finding]) -> Verdict {
 fn conclude(
     situation: &Situation<'_>,
     judged: Vec<Judged>,
-    first_seen: &mut BTreeMap<Key, Timestamp>,
+    first_seen: &mut BTreeMap<(Attempt, Key), Timestamp>,
 ) -> Vec<Finding> {
-    let keys: Vec<Key> = judged.iter().map(|one| one.draft.key.clone()).collect();
+    let key = |draft: &Draft| (draft.attempt, draft.key.clone());
+    let keys: Vec<(Attempt, Key)> = judged.iter().map(|one| key(&one.draft)).collect();
     first_seen.retain(|key, _| keys.contains(key));
     judged
         .into_iter()
         .map(|one| {
-            let detected_at = *first_seen
-                .entry(one.draft.key.clone())
-                .or_insert(situation.now);
-            let cause = one
-                .caused_by
-                .and_then(|cause| keys.iter().position(|key| *key == cause));
+            let detected_at = *first_seen.entry(key(&one.draft)).or_insert(situation.now);
+            let cause = one.caused_by.map(|cause| (one.draft.attempt, cause));
+            let cause = cause.and_then(|cause| keys.iter().position(|key| *key == cause));
             let states_cause = one.draft.code.states_cause();
             let mut finding = findings::finding(one.draft, situation, detected_at);
             finding.role = one.role;

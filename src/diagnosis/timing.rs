@@ -93,6 +93,9 @@ scalable! {
         /// Time that ranks at different addresses may take to meet nevertheless: a host can have
         /// several names.
         pub address_mismatch_grace: seconds(5),
+        /// The same for ranks at one address with a port of its own each: two launches that begin at
+        /// the same time use two ports.
+        pub port_mismatch_grace: Duration::from_millis(500),
         /// Time that the end of a process on another host may take to be reported, before a second
         /// process of the same rank is a duplicate.
         pub duplicate_rank_grace: seconds(5),

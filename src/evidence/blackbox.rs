@@ -19,6 +19,7 @@ pub fn joined(process: u64, identity: Identity) -> v1::ProcessJoined {
         world: identity.world,
         anchor_mono_ns: identity.anchor_mono_ns,
         anchor_unix_ns: identity.anchor_unix_ns,
+        attempt: identity.attempt,
     }
 }
 

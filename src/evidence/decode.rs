@@ -69,6 +69,8 @@ pub struct Decoder {
     holding: bool,
     /// Offset of the node's clock from the coordinator's, in nanoseconds; positive: it is ahead.
     ahead: i64,
+    /// Number of earlier starts of the job by the batch system.
+    attempt: u32,
 }
 
 impl Decoder {
@@ -94,6 +96,7 @@ impl Decoder {
             noted_world_size: false,
             holding: false,
             ahead: 0,
+            attempt: 0,
         }
     }
 
@@ -186,6 +189,7 @@ impl Decoder {
         match kind {
             Kind::Hello(hello) => {
                 self.host = name(&hello.host);
+                self.attempt = hello.attempt;
                 out.push(Event::JobStarted {
                     job: name(&hello.job).as_ref().into(),
                     attempt: hello.attempt,
@@ -322,6 +326,7 @@ impl Decoder {
                 pid: joined.pid,
                 layer: process.layer().clone(),
                 world: name(&joined.world),
+                restarts: joined.attempt.saturating_sub(self.attempt),
                 at: process.to_coordinator_clock(joined.anchor_unix_ns),
             });
         }

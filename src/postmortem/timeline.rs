@@ -369,6 +369,7 @@ mod tests {
             pid: 1,
             layer: "c10d".into(),
             world: "".into(),
+            restarts: 0,
             at: Timestamp(0),
         });
         collector

@@ -48,6 +48,7 @@ pub(super) fn early_exit() -> Finding {
         effect: Effect::Blocks,
         confidence: Confidence::Proved,
         role: Role::Initiating,
+        attempt: 0,
         caused_by: vec![],
         summary: "rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23".into(),
         cause: Some(Cause {
@@ -87,6 +88,7 @@ pub(super) fn ranks() -> Vec<Rank> {
         rank,
         host: "node".into(),
         pid: 1,
+        attempt: 0,
         state,
         exit: Exit { code, signal: None },
         step: 8,

@@ -107,6 +107,10 @@ pub fn about(report: &Report) -> String {
     if !job.backends.is_empty() {
         parts.push(plain(&job.backends.join(", ")));
     }
+    let attempts = report.ranks.iter().map(|rank| rank.attempt);
+    if let Some(restarts) = attempts.max().filter(|&it| it > 0) {
+        parts.push(count(u64::from(restarts), "restart"));
+    }
     if let Some(started) = job.started_at {
         let lasted = job.ended_at.map(|ended| {
             let lasted = ended.since(started).as_millis() as u64;

@@ -6,7 +6,10 @@ use ddp_doctor_proto::report::{Finding, Report, Role, Verdict};
 #[track_caller]
 pub(crate) fn leading(report: &Report) -> &Finding {
     let findings = report.findings.iter();
-    let initiating: Vec<&Finding> = findings.filter(|it| it.role == Role::Initiating).collect();
+    let last = findings.clone().map(|it| it.attempt).max();
+    let initiating: Vec<&Finding> = findings
+        .filter(|it| it.role == Role::Initiating && Some(it.attempt) == last)
+        .collect();
     let [leading] = initiating[..] else {
         panic!("{} initiating findings: {report:#?}", initiating.len())
     };

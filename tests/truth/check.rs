@@ -1,7 +1,7 @@
 //! Compares a report with the truth of its program.
 
 use ddp_doctor::diagnosis::proof;
-use ddp_doctor_proto::report::{Confidence, Report, Severity, Where};
+use ddp_doctor_proto::report::{Confidence, Report, Role, Severity, Where};
 
 use crate::program::{Case, Launcher, Variant, marked_lines};
 use crate::support::report::leading;
@@ -66,6 +66,8 @@ fn is_found(case: &Case, outcome: &Outcome) {
     }
     is_as_expected!(
         truth.verdict => report.verdict.as_str(),
+        truth.severity => finding.severity.as_str(),
+        truth.attempt => finding.attempt,
         truth.confidence => finding.confidence.as_str(),
         truth.root_confidence => finding.ranks.root_confidence.as_str(),
         truth.cause => finding.cause.map_or("none", |cause| cause.kind.as_str()),
@@ -84,6 +86,19 @@ fn is_found(case: &Case, outcome: &Outcome) {
             "reported for a second layer\n{}",
             show()
         );
+    }
+    if let Some(code) = &truth.earlier {
+        let earlier = report
+            .findings
+            .iter()
+            .skip_while(|it| it.attempt == finding.attempt);
+        let mut earlier = earlier.filter(|it| it.role == Role::Initiating);
+        assert!(
+            earlier.next().is_some_and(|it| it.code == *code),
+            "{}",
+            show()
+        );
+        assert!(earlier.next().is_none(), "{}", show());
     }
     if let Some(seq) = truth.seq {
         assert_eq!(finding.seq, Some(seq), "{}", show());

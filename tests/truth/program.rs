@@ -57,6 +57,11 @@ pub(crate) struct Truth {
     /// Alternative code, which less evidence leads to.
     pub(crate) or_code: Option<String>,
     pub(crate) verdict: Option<String>,
+    pub(crate) severity: Option<String>,
+    /// Restart of the ranks that the leading finding belongs to, from 0.
+    pub(crate) attempt: Option<u32>,
+    /// Code of the initiating finding of the attempts before.
+    pub(crate) earlier: Option<String>,
     pub(crate) confidence: Option<String>,
     pub(crate) ranks: Option<Ranks>,
     pub(crate) root_confidence: Option<String>,

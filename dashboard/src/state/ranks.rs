@@ -128,6 +128,7 @@ impl RankView {
                 rank,
                 host: String::new(),
                 pid: 0,
+                attempt: 0,
                 state: RankState::Unknown,
                 exit: Default::default(),
                 step: 0,

@@ -816,6 +816,9 @@ pub struct ProcessJoined {
     /// communicate. Empty: unknown.
     #[prost(string, tag = "10")]
     pub world: ::prost::alloc::string::String,
+    /// Number of earlier starts of its rank, by the batch system and by the launcher.
+    #[prost(uint32, tag = "40")]
+    pub attempt: u32,
 }
 /// A process that its environment declares a rank, before it joins a process group. Sent again when
 /// its stacks were captured, and when it ended before it joined.
@@ -1441,6 +1444,9 @@ pub struct Finding {
     pub detected_at_unix_ns: u64,
     #[prost(uint64, tag = "21")]
     pub latency_ms: u64,
+    /// Number of earlier starts of the ranks by the launcher: the attempt that the finding belongs to.
+    #[prost(uint32, tag = "40")]
+    pub attempt: u32,
 }
 /// Hypothesis of the cause, with its own confidence.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1688,6 +1694,9 @@ pub struct RankStatus {
     pub r#where: ::core::option::Option<Where>,
     #[prost(message, optional, tag = "9")]
     pub waiting_in: ::core::option::Option<WaitingIn>,
+    /// Number of earlier starts of the rank by the launcher.
+    #[prost(uint32, tag = "40")]
+    pub attempt: u32,
 }
 /// A call in which a rank has been waiting for a noticeable time.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -62,6 +62,8 @@ pub enum Event {
         pid: u32,
         layer: Arc<str>,
         world: Arc<str>,
+        /// Number of earlier starts of its rank, as counted by the launcher.
+        restarts: u32,
         at: Timestamp,
     },
     /// A process that is to become a rank has started, and has not joined a process group so far.

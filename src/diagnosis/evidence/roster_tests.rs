@@ -16,6 +16,7 @@ fn joined(process: u64, rank: u32, world: u32) -> Event {
         pid: process as u32,
         layer: "nccl".into(),
         world: "".into(),
+        restarts: 0,
         at: NOW,
     }
 }

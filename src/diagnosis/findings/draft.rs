@@ -6,7 +6,8 @@ use ddp_doctor_proto::report::{
     Cause, Certificate, Confidence, Effect, Parameter, RankCall, Severity, Timestamp, Where,
 };
 
-use crate::model::GroupId;
+use crate::evidence::event::ProcessId;
+use crate::model::{Attempt, GroupId};
 use crate::proof;
 use crate::source::cause::{self, Reading};
 
@@ -141,6 +142,10 @@ pub struct Draft {
     pub event: Option<String>,
     /// Key of the finding that this one follows from, if that exists.
     pub follows: Option<Key>,
+    /// A process of the attempt that it concerns, if neither key nor place determines the attempt.
+    pub of_process: Option<ProcessId>,
+    /// Attempt that it concerns; set by [`crate::judge`].
+    pub attempt: Attempt,
 }
 
 /// A fact about a rank's process, for the causal order.
@@ -186,6 +191,8 @@ impl Draft {
             fact: None,
             event: None,
             follows: None,
+            of_process: None,
+            attempt: Attempt::default(),
         }
     }
 

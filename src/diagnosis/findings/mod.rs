@@ -180,6 +180,7 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
         effect: draft.effect,
         confidence: draft.confidence,
         role: Role::Initiating,
+        attempt: draft.attempt.index,
         caused_by: Vec::new(),
         summary: draft.summary,
         cause: draft.cause,

@@ -48,9 +48,12 @@ impl Model {
                 pid,
                 layer,
                 world,
+                restarts,
                 at,
             } => {
-                let new = Process::new(process, host, pid, layer, world);
+                let mut new = Process::new(process, host, pid, layer, world);
+                new.restarts = restarts;
+                new.joined_at = at;
                 self.joined(new, rank, world_size, at);
             }
             Event::RankStarted(started) => {
@@ -486,8 +489,9 @@ impl Model {
             Event::Interrupted { signal: _, at } => {
                 self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));
             }
-            Event::JobEnded { status: _, at } => {
+            Event::JobEnded { status, at } => {
                 self.nodes_ended += 1;
+                self.has_failed |= status != 0;
                 if self.nodes_ended >= self.hosts.len() {
                     self.ended = Some(at);
                 }

@@ -54,6 +54,7 @@ impl Job {
                 pid: rank,
                 layer: "c10d".into(),
                 world: "".into(),
+                restarts: 0,
                 at: Timestamp(0),
             });
             let group = Arc::clone(&job.group);

@@ -13,6 +13,7 @@ use crate::timing::Timing;
 mod accumulation;
 mod apply;
 mod arrivals;
+mod attempts;
 mod channel;
 mod creation;
 mod group;
@@ -30,6 +31,7 @@ mod worlds;
 
 pub use accumulation::Accumulation;
 pub use arrivals::{Arrivals, Averaged, Buckets, Came, Encounter};
+pub use attempts::{Attempt, Attempts};
 pub use channel::{Clash, Lone, Post, Side, Traffic};
 pub use creation::{CreationRequest, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
@@ -66,6 +68,8 @@ pub struct Model {
     pub started: Option<Timestamp>,
     /// When the last of the nodes that started it ended it.
     pub ended: Option<Timestamp>,
+    /// Whether the command of a node ended with another status than 0.
+    pub has_failed: bool,
     /// End of the evidence, if the end of the job was not observed.
     pub evidence_ended: Option<Timestamp>,
     /// Hosts that started it.
@@ -265,6 +269,12 @@ impl Model {
     #[must_use]
     pub fn world_size(&self) -> Option<u32> {
         self.worlds.size()
+    }
+
+    /// The restarts of the ranks by their launcher.
+    #[must_use]
+    pub fn attempts(&self) -> Attempts {
+        Attempts::of(self)
     }
 
     /// Maximum offset between the corrected clocks of two hosts, as far as measured; zero for one

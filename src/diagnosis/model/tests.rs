@@ -19,6 +19,7 @@ fn rank_known_late_is_a_member_of_its_groups() {
         pid: 7,
         layer: "c10d".into(),
         world: "".into(),
+        restarts: 0,
         at: Timestamp(0),
     };
     model.apply(joined(None));
@@ -47,6 +48,7 @@ fn join_world(model: &mut Model, id: u64, rank: u32, at: u64, world: &str) {
         pid: id as u32,
         layer: "c10d".into(),
         world: world.into(),
+        restarts: 0,
         at: Timestamp(at),
     });
 }

@@ -10,7 +10,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::Config;
 use crate::evidence::event::CallId;
-use crate::model::{Group, GroupId, Join, JoinedCall, Model, Process};
+use crate::model::{Attempts, Group, GroupId, Join, JoinedCall, Model, Process};
 use crate::speed::communication;
 use crate::speed::lateness::Straggler;
 use crate::trends::growth::{self, Grower};
@@ -48,6 +48,8 @@ pub struct Situation<'a> {
     pub until: Timestamp,
     /// Configuration of the engine.
     pub config: &'a Config,
+    /// Restarts of the ranks by their launcher.
+    pub attempts: Attempts,
     /// Graph of waits.
     pub waits: Waits,
     /// Stalls: in each group the first place for each set of missing members, and the first
@@ -78,6 +80,7 @@ impl<'a> Situation<'a> {
             now,
             until: model.shutdown_at(now),
             config,
+            attempts: model.attempts(),
             waits: Waits::of(model, now),
             stalls: Vec::new(),
             divergences: Vec::new(),

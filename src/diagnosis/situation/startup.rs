@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Fact, Timestamp};
 
-use crate::model::{Init, Model, Place, Process};
+use crate::model::{Attempt, Init, Model, Place, Process};
 use crate::words;
 
 /// A process that joins a world, or has joined it.
@@ -47,9 +47,12 @@ pub fn by_place(model: &Model) -> Vec<Forming<'_>> {
 /// All worlds, including complete ones.
 #[must_use]
 pub fn worlds(model: &Model) -> Vec<Forming<'_>> {
-    let mut places: BTreeMap<(u32, String), Vec<Joiner<'_>>> = BTreeMap::new();
+    let mut places: BTreeMap<(Attempt, u32, String), Vec<Joiner<'_>>> = BTreeMap::new();
+    // Ranks of one attempt may start on one node before those of the last have ended on another.
+    let attempts = model.attempts();
     for joiner in model.processes.values().filter_map(Joiner::of) {
-        let place = (joiner.init.nth, joiner.where_it_looks());
+        let attempt = attempts.of_process(joiner.process);
+        let place = (attempt, joiner.init.nth, joiner.where_it_looks());
         places.entry(place).or_default().push(joiner);
     }
     places.into_values().flat_map(at_one_time).collect()

@@ -504,6 +504,7 @@ fn joined(rank: u32, world_size: u32, at: Timestamp) -> Event {
         pid: 0,
         layer: "c10d".into(),
         world: "".into(),
+        restarts: 0,
         at,
     }
 }

@@ -384,6 +384,7 @@ impl Job {
                 pid: known.and_then(|it| it.1).unwrap_or(0),
                 layer: TEXT_LAYER.into(),
                 world: Arc::default(),
+                restarts: 0,
                 at: begins,
             };
             self.events.push((begins, joined));

@@ -142,6 +142,7 @@ mod tests {
             effect: Effect::Blocks,
             confidence,
             role: Role::Initiating,
+            attempt: 0,
             caused_by: Vec::new(),
             summary: String::new(),
             cause: None,

@@ -3,7 +3,7 @@
 #
 # [faulty]
 # code = "DD501"
-# verdict = "crash"
+# verdict = "hang"
 # root_confidence = "proved"
 # says = "caught that and went on"
 # hang = true

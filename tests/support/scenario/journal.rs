@@ -141,8 +141,10 @@ impl Encoder {
                 pid,
                 layer,
                 world,
+                restarts,
                 at,
             } => vec![Kind::ProcessJoined(v1::ProcessJoined {
+                attempt: *restarts,
                 process: self.process(*process).number,
                 pid: *pid,
                 start_ticks: u64::from(*pid),

@@ -124,6 +124,8 @@ struct Expect {
     role: Option<String>,
     severity: Option<String>,
     effect: Option<String>,
+    /// Restart of the ranks that it belongs to, from 0.
+    attempt: Option<u32>,
     confidence: Option<String>,
     root: Option<Vec<u32>>,
     root_confidence: Option<String>,
@@ -256,7 +258,8 @@ impl Scenario {
                 .iter()
                 .map(|f| {
                     format!(
-                        "  {} {} {} {} root {:?} ({}) victims {:?} seq {:?}: {}",
+                        "  attempt {} {} {} {} {} root {:?} ({}) victims {:?} seq {:?}: {}",
+                        f.attempt,
                         f.role,
                         f.severity,
                         f.code,
@@ -352,8 +355,8 @@ pub(crate) fn gist(report: &Report) -> Vec<String> {
     let gist = |f: &Finding| {
         let (root, victims) = (&f.ranks.root, &f.ranks.victims);
         format!(
-            "{} {} {root:?} {victims:?} {:?} {}",
-            f.role, f.code, f.seq, f.confidence
+            "{} {} {} {root:?} {victims:?} {:?} {}",
+            f.attempt, f.role, f.code, f.seq, f.confidence
         )
     };
     report.findings.iter().map(gist).collect()
@@ -432,6 +435,12 @@ impl Expect {
             found.push(format!(
                 "victims are {:?}, not {victims:?}",
                 finding.ranks.victims
+            ));
+        }
+        if self.attempt.is_some_and(|it| it != finding.attempt) {
+            found.push(format!(
+                "attempt is {}, not {:?}",
+                finding.attempt, self.attempt
             ));
         }
         if self.seq.is_some() && self.seq != finding.seq {

@@ -158,6 +158,7 @@ impl<'a> Writer<'a> {
                 pid: 1000 + rank + 100 * self.restarts.get(&rank).copied().unwrap_or(0) as u32,
                 layer: self.scenario.layer.as_str().into(),
                 world: "".into(),
+                restarts: self.restarts.get(&rank).copied().unwrap_or(0) as u32,
                 at: seconds(at),
             },
         );

@@ -1,14 +1,17 @@
 //! DD901 evidence-incomplete: evidence about ranks is missing, so findings about them are too.
 
+use std::collections::BTreeSet;
+
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
 };
 
+use crate::evidence::event::StartedRank;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, made_call, rank_calls};
-use crate::model::{Note, Process, Target};
+use crate::model::{Note, Process, Target, libc_signal};
 use crate::situation::Situation;
 use crate::words::{Ranks, number};
 
@@ -190,16 +193,64 @@ fn of_nothing(situation: &Situation<'_>) -> Option<Draft> {
         return None;
     }
     let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Job, ended);
-    draft.severity = Severity::Error;
-    draft.summary =
-        "no process of this job joined a process group: there is nothing to judge".into();
-    draft.next = vec![
-        "If this was a training job with PyTorch: keep PYTHONPATH and DDP_DOCTOR_*, start Python without -I, -E \
-         or -S, and install the package ddp_doctor if ddp-doctor reported at the start that it is missing. \
-         In other programs, link the agent."
-            .into(),
-    ];
+    let started: BTreeSet<u32> = model.started_ranks.values().map(|it| it.rank).collect();
+    let started: Vec<u32> = started.into_iter().collect();
+    let sizes = model.started_ranks.values().map(|it| it.world_size);
+    let is_alone = started == [0] && sizes.into_iter().all(|size| size == Some(1));
+    draft.summary = match &started[..] {
+        [] => "no process of this job joined a process group: there is nothing to judge".into(),
+        _ if is_alone => {
+            "the job is one process, which joined no process group: it has nothing to \
+                          synchronise, and there is nothing to judge"
+                .into()
+        }
+        _ => format!(
+            "{} started and joined no process group of torch.distributed: no call was recorded, and \
+             there is nothing to judge",
+            Ranks(&started)
+        ),
+    };
+    if is_alone {
+        draft.why = vec!["Its WORLD_SIZE is 1: no other rank can wait for it.".into()];
+    } else if !started.is_empty() {
+        draft.why.push(how_they_ended(situation));
+        draft.why.push(
+            "Ranks that communicate by other means are not recorded: torch.distributed.rpc, and process \
+             groups that a program or a library constructs without init_process_group."
+                .into(),
+        );
+    }
+    if !is_alone {
+        draft.next = vec![
+            "If this was a training job with PyTorch that joins a process group: keep PYTHONPATH and \
+             DDP_DOCTOR_*, start Python without -I, -E or -S, and install the package ddp_doctor if \
+             ddp-doctor reported at the start that it is missing. In other programs, link the agent."
+                .into(),
+        ];
+    }
     Some(missing(draft, None, None, "any rank"))
+}
+
+/// How the processes ended that started as ranks and joined nothing.
+fn how_they_ended(situation: &Situation<'_>) -> String {
+    let started = situation.model.started_ranks.values();
+    let failed = started.clone().find_map(|it| {
+        let (_, exit) = it.end?;
+        let how = match (exit.code, exit.signal) {
+            (_, Some(signal)) => format!("by {}", libc_signal::name(signal)),
+            (Some(code), None) if code != 0 => format!("with status {code}"),
+            _ => return None,
+        };
+        Some(format!("The process of rank {} ended {how}.", it.rank))
+    });
+    let is_clean = |it: &StartedRank| it.end.is_some_and(|(_, exit)| exit.code == Some(0));
+    failed.unwrap_or_else(|| {
+        if started.clone().all(is_clean) {
+            "Their processes ended with status 0.".into()
+        } else {
+            "How all of their processes ended is unknown.".into()
+        }
+    })
 }
 
 fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {

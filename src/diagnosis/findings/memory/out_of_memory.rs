@@ -8,7 +8,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact};
 
 use crate::evidence::allocation::{self, Failed};
-use crate::findings::draft::{Candidate, Draft, KeyPlace, Precedence, ProcessFact, Standing};
+use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
 use crate::findings::memory::fragmentation;
 use crate::findings::process::{rank_died, rank_exception};
 use crate::findings::view::{last_call, with_place};
@@ -224,10 +224,29 @@ pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
         if let Some(first) = first {
             let first = found[first].draft.clone();
             found[at].standing = Standing::Always;
+            found[at].draft.effect = effect_of_followers(found, &key);
             adopt(&mut found[at].draft, first);
         }
     }
     found.retain(|it| it.standing != Standing::OnlyAsCause);
+}
+
+/// The gravest effect of the findings that follow from this one, directly or not: the rank itself
+/// goes on.
+fn effect_of_followers(found: &[Candidate], key: &Key) -> Effect {
+    let mut keys = vec![key];
+    let mut effect = Effect::None;
+    let mut next = 0;
+    while let Some(&key) = keys.get(next) {
+        next += 1;
+        for Candidate { draft, .. } in found {
+            if draft.follows.as_ref() == Some(key) && !keys.contains(&&draft.key) {
+                effect = effect.max(draft.effect);
+                keys.push(&draft.key);
+            }
+        }
+    }
+    effect
 }
 
 /// Whether a finding is about what the rank did next after its allocation failed: it ended or is

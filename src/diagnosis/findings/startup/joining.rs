@@ -17,6 +17,7 @@ pub(crate) fn describe_joiners(
     draft: &mut Draft,
 ) {
     draft.op = Some(Op::InitProcessGroup);
+    draft.of_process = Some(forming.joiners[0].process.id);
     draft.blocked_at = Some(forming.begun());
     draft.per_rank = forming
         .joiners

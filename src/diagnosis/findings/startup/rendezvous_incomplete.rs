@@ -75,10 +75,13 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let size = forming.joiners[0].init.world_size?.min(MOST_RANKS);
     let came: BTreeSet<u32> = forming.joiners.iter().map(|joiner| joiner.rank).collect();
     let absent: Vec<u32> = (0..size).filter(|rank| !came.contains(rank)).collect();
+    let first = forming.joiners[0].process;
+    let attempt = situation.attempts.of_process(first);
     // A rank that raised an exception has a finding of its own.
     let has_reason = |rank: &u32| {
         let process = situation.model.process_of(*rank);
-        let raised = process.and_then(|process| process.uncaught());
+        let process = process.filter(|it| situation.attempts.of_process(it) == attempt);
+        let raised = process.and_then(Process::uncaught);
         raised.is_some_and(|it| it.at.plus(situation.config.stall_after) >= forming.begun())
     };
     if absent.iter().any(has_reason) {
@@ -107,6 +110,9 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
             .extend(missing.iter().filter_map(Missing::call));
         draft.per_rank.sort_by_key(|call| call.rank);
         tell(situation, forming, &missing, &mut draft);
+    }
+    if attempt.index > 0 {
+        draft.summary += &format!(" after restart {}", attempt.index);
     }
     if situation.until < situation.now && due == situation.until {
         draft.confidence = Confidence::Suspected;
@@ -243,11 +249,27 @@ fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, d
         draft.next = vec!["Give all ranks the same settings.".into()];
         return;
     }
-    draft.next = vec![
+    let is_restart = |joiner: &Joiner<'_>| {
+        situation.attempts.of_process(joiner.process).index > 0
+            && joiner.init.launchers_store.is_some()
+    };
+    if forming.joiners.iter().all(is_restart) {
+        draft.why.push(
+            "The launcher has restarted them with the store of the start before, which may still \
+             contain addresses of processes that have ended."
+                .into(),
+        );
+        draft.next.push(
+            "Start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, so that each start of the \
+             ranks has a store of its own."
+                .into(),
+        );
+    }
+    draft.next.push(
         "Check that the ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
          NCCL_SOCKET_IFNAME), firewalls between the hosts, host names that resolve to 127.0.0.1."
             .into(),
-    ];
+    );
 }
 
 /// Address of the launcher's store, if all joiners expect one and use a different address.

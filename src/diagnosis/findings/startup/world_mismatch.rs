@@ -60,9 +60,11 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
         launcher(one).is_some() && launcher(one) == launcher(other)
     });
     let all_begun = forming.all_begun();
+    let timing = &situation.model.timing;
     let decided = match one_launcher {
         Some(_) => all_begun,
-        None => all_begun.plus(situation.model.timing.address_mismatch_grace),
+        None if has_own_ports(forming) => all_begun.plus(timing.port_mismatch_grace),
+        None => all_begun.plus(timing.address_mismatch_grace),
     };
     if decided > situation.now {
         return None;
@@ -106,6 +108,13 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
     ];
     let proof = one_launcher.map(|[one, other]| contradiction(&one, &other));
     Some(draft.proved_by(proof))
+}
+
+/// Whether three or more ranks use one address, and each of them a port of its own.
+fn has_own_ports(forming: &Forming<'_>) -> bool {
+    let addresses = forming.classes(|joiner| Some(&joiner.place.address));
+    let ports = forming.classes(|joiner| joiner.place.port);
+    addresses.len() == 1 && ports.len() >= 3 && ports.len() == forming.joiners.len()
 }
 
 /// A draft about these joiners, the largest class first.

@@ -57,6 +57,10 @@ pub struct Process {
     pub layer: Arc<str>,
     /// The world it belongs to.
     pub world: World,
+    /// Number of earlier starts of its rank, as counted by the launcher.
+    pub restarts: u32,
+    /// When it joined a process group.
+    pub joined_at: Timestamp,
     /// State in the operating system.
     pub state: ProcessState,
     /// When that state last changed.
@@ -206,6 +210,8 @@ impl Process {
                 name: world,
                 generation: 0,
             },
+            restarts: 0,
+            joined_at: Timestamp::default(),
             state: ProcessState::Unspecified,
             state_at: Timestamp::default(),
             end: None,

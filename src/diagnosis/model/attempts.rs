@@ -1,0 +1,158 @@
+//! Restarts of the ranks by their launcher: the attempt that each process belongs to.
+//!
+//! `torchrun` counts the restarts per node: a node that restarts its ranks because those of another
+//! node failed does not count that. Attempts are therefore numbered by the worlds that follow each
+//! other within one launch, and the largest count in a world is a lower bound. Without a count above
+//! zero, worlds that follow each other are programs that follow each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use crate::model::{Model, Process, World};
+
+/// A world by the layer that captured it: each layer numbers the generations by itself.
+type LayerWorld<'a> = (&'a Arc<str>, &'a World);
+
+/// The attempts of a job.
+#[derive(Clone, Debug, Default)]
+pub struct Attempts {
+    /// Attempt of each world, by layer; empty: there was no restart.
+    by_world: BTreeMap<(Arc<str>, World), Attempt>,
+    /// When each attempt began, ascending.
+    begun: Vec<(Timestamp, Attempt)>,
+    /// Index of the last attempt of each program that the job has run.
+    last: Vec<u32>,
+}
+
+/// One start of the ranks by their launcher.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attempt {
+    /// Number of earlier programs of the job.
+    program: u32,
+    /// Number of earlier starts of the ranks of this program.
+    pub index: u32,
+}
+
+/// The processes of a world.
+struct Start {
+    /// When the first of them joined.
+    at: Timestamp,
+    /// When the last of them ended.
+    until: Timestamp,
+    /// Largest number of restarts that the launcher counts for one of them.
+    counted: u32,
+}
+
+impl Attempts {
+    /// The attempts of all processes that joined.
+    #[must_use]
+    pub(super) fn of(model: &Model) -> Self {
+        let mut attempts = Self::default();
+        if model
+            .processes
+            .values()
+            .all(|process| process.restarts == 0)
+        {
+            return attempts;
+        }
+        let mut launches: BTreeMap<&str, BTreeMap<LayerWorld<'_>, Start>> = BTreeMap::new();
+        for process in model.processes.values() {
+            let launch = launches.entry(launch(&process.world.name)).or_default();
+            let end = process.end.map_or(Timestamp(u64::MAX), |end| end.at);
+            let world = launch.entry((&process.layer, &process.world));
+            let start = world.or_insert(Start {
+                at: process.joined_at,
+                until: end,
+                counted: 0,
+            });
+            start.at = start.at.min(process.joined_at);
+            start.until = start.until.max(end);
+            start.counted = start.counted.max(process.restarts);
+        }
+        for launch in launches.into_values() {
+            attempts.number(launch);
+        }
+        attempts.begun.sort_unstable();
+        attempts
+    }
+
+    /// Numbers the worlds of one launch.
+    fn number(&mut self, launch: BTreeMap<LayerWorld<'_>, Start>) {
+        let mut worlds: Vec<(LayerWorld<'_>, Start)> = launch.into_iter().collect();
+        worlds.sort_by_key(|(_, start)| start.at);
+        let mut attempt: Option<Attempt> = None;
+        let mut until = Timestamp::default();
+        let mut current: BTreeSet<(&Arc<str>, &Arc<str>)> = BTreeSet::new();
+        for ((layer, world), start) in worlds {
+            // Ranks that use different ports form several worlds of one attempt.
+            let is_next = start.at > until || current.contains(&(layer, &world.name));
+            let counted = start.counted;
+            let number = match attempt {
+                Some(it) if !is_next => Attempt {
+                    index: counted.max(it.index),
+                    ..it
+                },
+                Some(it) if counted > 0 => Attempt {
+                    index: counted.max(it.index + 1),
+                    ..it
+                },
+                _ => {
+                    self.last.push(0);
+                    Attempt {
+                        program: self.last.len() as u32 - 1,
+                        index: counted,
+                    }
+                }
+            };
+            if is_next || attempt.is_none() {
+                current.clear();
+                until = Timestamp::default();
+            }
+            current.insert((layer, &world.name));
+            until = until.max(start.until);
+            attempt = Some(number);
+            self.last[number.program as usize] = number.index;
+            self.begun.push((start.at, number));
+            let world = (Arc::clone(layer), world.clone());
+            self.by_world.insert(world, number);
+        }
+    }
+
+    /// The attempt that a process belongs to.
+    #[must_use]
+    pub fn of_process(&self, process: &Process) -> Attempt {
+        if self.by_world.is_empty() {
+            return Attempt::default();
+        }
+        let world = (Arc::clone(&process.layer), process.world.clone());
+        self.by_world.get(&world).copied().unwrap_or_default()
+    }
+
+    /// The attempt that was in progress at a time.
+    #[must_use]
+    pub fn at(&self, at: Timestamp) -> Attempt {
+        let earlier = self.begun.iter().rev().find(|(begun, _)| *begun <= at);
+        let attempt = earlier.or_else(|| self.begun.first());
+        attempt.map_or_else(Attempt::default, |(_, attempt)| *attempt)
+    }
+
+    /// Index of the last attempt of the program that this attempt belongs to.
+    #[must_use]
+    pub fn last(&self, attempt: Attempt) -> u32 {
+        let last = self.last.get(attempt.program as usize);
+        last.map_or(attempt.index, |last| (*last).max(attempt.index))
+    }
+
+    /// Whether the launcher has restarted the ranks since this attempt.
+    #[must_use]
+    pub fn is_over(&self, attempt: Attempt) -> bool {
+        attempt.index < self.last(attempt)
+    }
+}
+
+/// The launcher's id of the launch in the name of a world, which may contain a port before it.
+fn launch(world: &str) -> &str {
+    world.split_once('/').map_or(world, |(_, launch)| launch)
+}
