@@ -336,14 +336,14 @@ fn one_rank_alone_was_there(some: &[&Process], others: &[&Process]) -> bool {
         return false;
     };
     !others.is_empty()
-        && others.iter().all(|other| !other.places.contains_key(place))
-        && one.places.get(place) == Some(&1)
+        && others.iter().all(|other| !other.places.contains(place))
+        && one.places.calls(place) == 1
         && others.iter().all(|other| {
             let last = other
                 .last_call
                 .as_ref()
                 .and_then(|call| call.place.as_ref());
-            last.is_some_and(|last| one.places.contains_key(last))
+            last.is_some_and(|last| one.places.contains(last))
         })
 }
 
