@@ -167,9 +167,10 @@ impl Engine {
         let mut understood = Vec::new();
         self.roster.release(now, &mut understood);
         self.apply(understood);
+        let communication = self.communication.look(&mut self.model, now).clone();
         let mut situation = Situation::of(&self.model, &self.config, now);
         situation.straggler = self.late.look(&self.model, now).cloned();
-        situation.communication = self.communication.look(&self.model, now).clone();
+        situation.communication = communication;
         let drafts = findings::detect(&situation);
         let judged = judge::judge(&situation, drafts);
         let timeout = next_look(&situation)
