@@ -38,12 +38,13 @@ pub(super) fn all(situation: &Situation<'_>) -> Vec<Inside> {
         .collect()
 }
 
-/// Whether every rank has returned from its call or the wait for it, and no device is involved.
+/// Whether every rank has returned from its call or successfully waited for it, and no device is
+/// involved.
 fn is_left(join: &Join) -> bool {
     let first = join.calls.values().next();
     let on_device = first.is_some_and(|it| it.call.on_stream.is_some());
     let is_over = |it: &JoinedCall| match it.wait {
-        Wait::Over(_) => true,
+        Wait::Over(_) => !it.failed,
         Wait::Since(_) => false,
         Wait::NotSeen => it.returned.is_some(),
     };
