@@ -26,13 +26,15 @@ const MILLISECOND: u64 = 1_000_000;
 
 fn main() {
     for number in [1_000, 10_000, 100_000] {
-        let model = model(number);
+        let mut model = model(number);
+        let mut times = communication::Times::default();
+        times.update(&mut model);
         println!("two ranks, {number} collectives of 20 a step:");
         report("durations of collectives: slow ones", || {
-            black_box(communication::slow(&model));
+            black_box(communication::slow(&model, &times));
         });
         report("durations of collectives: many small ones", || {
-            black_box(communication::small(&model));
+            black_box(communication::small(&model, &times));
         });
         report("late ranks", || {
             black_box(lateness::straggler(&model));

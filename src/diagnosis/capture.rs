@@ -101,8 +101,8 @@ fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
                 Doing::Wait(_, since, place) => (place.as_ref(), *since),
                 Doing::Nothing => continue,
             };
-            let usual = place.and_then(|place| process.waits.get(place));
-            if is_long(since, Duration::from_nanos(usual.copied().unwrap_or(0))) {
+            let usual = place.and_then(|place| process.places.longest_wait(place));
+            if is_long(since, Duration::from_nanos(usual.unwrap_or(0))) {
                 add(process, since);
             }
         }

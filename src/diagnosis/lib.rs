@@ -129,6 +129,10 @@ impl Engine {
     pub fn handle(&mut self, event: Event, now: Timestamp) {
         self.now = self.now.max(now);
         self.dirty = true;
+        if self.roster.ignores(&event) {
+            self.model.apply(event);
+            return;
+        }
         let mut understood = Vec::new();
         self.roster.take(event, self.now, &mut understood);
         self.apply(understood);
@@ -167,9 +171,10 @@ impl Engine {
         let mut understood = Vec::new();
         self.roster.release(now, &mut understood);
         self.apply(understood);
+        let communication = self.communication.look(&mut self.model, now).clone();
         let mut situation = Situation::of(&self.model, &self.config, now);
         situation.straggler = self.late.look(&self.model, now).cloned();
-        situation.communication = self.communication.look(&self.model, now).clone();
+        situation.communication = communication;
         let drafts = findings::detect(&situation);
         let judged = judge::judge(&situation, drafts);
         let timeout = next_look(&situation)
@@ -503,12 +508,15 @@ fn same_findings(a: &[Finding], b: &[Finding]) -> bool {
 
 /// Whether the rank states are equal except for elapsed times.
 fn same_ranks(a: &[Rank], b: &[Rank]) -> bool {
-    let timeless = |rank: &Rank| {
-        let mut rank = rank.clone();
-        if let Some(waiting) = &mut rank.waiting_in {
-            waiting.waited_ms = 0;
+    let same = |a: &Rank, b: &Rank| match (&a.waiting_in, &b.waiting_in) {
+        (Some(waiting), Some(known)) if waiting.waited_ms != known.waited_ms => {
+            let mut a = a.clone();
+            a.waiting_in.clone_from(&b.waiting_in);
+            let mut waiting = waiting.clone();
+            waiting.waited_ms = known.waited_ms;
+            a == *b && waiting == *known
         }
-        rank
+        _ => a == b,
     };
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| timeless(a) == timeless(b))
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
 }

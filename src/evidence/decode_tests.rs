@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{Op, RecordKind, ReduceOp};
 
 use crate::diagnosis::event::CallId;

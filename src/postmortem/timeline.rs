@@ -127,7 +127,7 @@ impl Observer for Collector {
                     rank: it.rank,
                     call: it.call,
                     since: it.since,
-                    needs: it.needs,
+                    needs: it.needs.to_vec(),
                 })
                 .collect();
         }

@@ -81,6 +81,22 @@ struct Communicator {
 }
 
 impl Roster {
+    /// Whether [`Roster::take`] would only pass on this event.
+    #[must_use]
+    pub fn ignores(&self, event: &Event) -> bool {
+        self.waiting.is_empty()
+            && match event {
+                Event::Issued { call, .. } => {
+                    call.group.as_ref().is_none_or(|group| group.seat.is_none())
+                }
+                Event::Returned { .. }
+                | Event::WaitBegin { .. }
+                | Event::WaitEnd { .. }
+                | Event::Completed { .. } => true,
+                _ => false,
+            }
+    }
+
     /// Takes an event, and passes on those whose groups are known.
     pub fn take(&mut self, event: Event, now: Timestamp, out: &mut Vec<Event>) {
         let Some(process) = process_of(&event) else {

@@ -10,7 +10,7 @@ use ddp_doctor_proto::{Op, ProcessState, Spending};
 use crate::evidence::event::{Call, Event, GroupInfo, ProcessId};
 use crate::model::arrivals::Averaged;
 use crate::model::creation::{CreationRequest, MeetingPoint};
-use crate::model::group::{Group, GroupId, Member, Wait};
+use crate::model::group::{Group, GroupId, Wait};
 use crate::model::process::{
     Announced, Doing, End, Ending, Exception, Process, Target, Thread, World,
 };
@@ -507,7 +507,7 @@ impl Model {
         at: Timestamp,
     ) {
         let id = process.id;
-        let process = self.processes.entry(id).or_insert(process);
+        let process = self.processes.get_or_insert(process);
         let claimed = world_size.or(process.world_size);
         self.worlds.resized(process.world_size, claimed);
         process.world_size = claimed;
@@ -524,6 +524,7 @@ impl Model {
             }
         }
         process.rank = Some(rank);
+        self.rank_changes += 1;
         // A world has each rank once and accepts no process after one of its ranks failed: when the
         // launcher restarts all ranks, some may join for the first time.
         let generation = self.worlds.next_generation(&world, rank, at);
@@ -553,11 +554,8 @@ impl Model {
         process
             .groups
             .insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
-        let member = Member::new(process.id);
-        self.groups[id.0 as usize]
-            .members
-            .entry(rank)
-            .or_insert(member);
+        let process = process.id;
+        self.groups[id.0 as usize].join_member(rank, process);
     }
 
     fn group_timeout(&mut self, id: ProcessId, info: &Arc<GroupInfo>, timeout: Option<Duration>) {
@@ -660,8 +658,7 @@ impl Model {
         let process = member.and_then(|member| self.processes.get_mut(&member.process));
         if let (Some(process), Some(place)) = (process, call.place.clone()) {
             let waited = last.since(call.at).as_nanos() as u64;
-            let longest = process.waits.entry(place).or_default();
-            *longest = (*longest).max(waited);
+            process.places.waited(&place, waited);
         }
     }
 

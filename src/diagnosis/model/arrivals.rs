@@ -6,11 +6,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::{Call, CallId};
+use crate::model::by_rank;
 use crate::model::channel::{Met, Post};
 use crate::model::group::{GroupId, Join, Wait};
 use crate::model::process::Target;
@@ -30,10 +32,14 @@ pub struct Arrivals {
     first: u64,
     /// Number of arrivals in `encounters`.
     kept: usize,
-    /// Numbers of encounters by their calls.
-    places: BTreeMap<Spot, u64>,
+    /// Numbers of collectives by group and sequence number.
+    collectives: Vec<BySeq>,
+    /// Numbers of messages by their calls.
+    messages: BTreeMap<Message, u64>,
     /// Since when ranks have been waiting for messages without a partner.
-    begun: BTreeMap<Spot, Timestamp>,
+    begun: BTreeMap<Message, Timestamp>,
+    /// Numbers of the encounters that are new or have changed since they were last taken.
+    changed: Vec<u64>,
     /// When the first encounter was complete …
     began: Option<Timestamp>,
     /// … and when the latest one was.
@@ -57,6 +63,14 @@ pub struct Encounter {
     /// according to the first wait that was recorded. Waits for other buckets are not assigned to
     /// it.
     pub buckets: Option<Buckets>,
+    /// Place in `came` of the last arrival.
+    last: usize,
+    /// Time of the first arrival.
+    first_at: Timestamp,
+    /// Sum of the times from each arrival to the last.
+    waited: Duration,
+    /// Its number is in the list of changed encounters.
+    is_changed: bool,
 }
 
 /// The buckets that DDP averages in one backward pass.
@@ -96,14 +110,39 @@ pub struct Came {
     pub hidden: bool,
 }
 
-/// Identifies a call within the recent encounters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Spot {
-    Join(GroupId, u64),
-    Message(GroupId, u32, CallId),
-}
+/// Identifies a message by one of its calls.
+type Message = (GroupId, u32, CallId);
+
+/// Numbers of encounters by sequence number, ascending.
+type BySeq = VecDeque<(u64, u64)>;
 
 impl Encounter {
+    fn new(
+        group: GroupId,
+        seq: u64,
+        direction: Direction,
+        call: &Arc<Call>,
+        came: Vec<Came>,
+    ) -> Self {
+        let arrivals = came.iter().enumerate();
+        let last = arrivals.max_by_key(|(_, came)| came.at);
+        let (last, last_at) = last.map_or((0, Timestamp::default()), |(i, came)| (i, came.at));
+        let first_at = came.iter().map(|came| came.at).min();
+        let waits = came.iter().map(|came| last_at.since(came.at));
+        Self {
+            group,
+            seq,
+            direction,
+            call: Arc::clone(call),
+            last,
+            first_at: first_at.unwrap_or_default(),
+            waited: waits.sum(),
+            came,
+            buckets: None,
+            is_changed: false,
+        }
+    }
+
     /// A collective that every member has entered.
     pub(super) fn of_join(group: GroupId, seq: u64, join: &Join) -> Option<Self> {
         let (_, first) = join.calls.iter().next()?;
@@ -119,14 +158,8 @@ impl Encounter {
                 ..Came::new(rank, &joined.call)
             }
         });
-        let mut encounter = Self {
-            group,
-            seq,
-            direction: first.call.op.direction(),
-            call: Arc::clone(&first.call),
-            came: came.collect(),
-            buckets: None,
-        };
+        let direction = first.call.op.direction();
+        let mut encounter = Self::new(group, seq, direction, &first.call, came.collect());
         for (&rank, joined) in &join.calls {
             if let Some(averaged) = joined.averaged {
                 encounter.averaged(rank, averaged);
@@ -138,7 +171,7 @@ impl Encounter {
     /// Sets the wait of a rank for buckets, of which this is the last.
     fn averaged(&mut self, rank: u32, averaged: Averaged) {
         let buckets = *self.buckets.get_or_insert(averaged.buckets);
-        let came = self.came.iter_mut().find(|came| came.rank == rank);
+        let came = self.position(rank).map(|at| &mut self.came[at]);
         if let Some(came) = came.filter(|_| buckets == averaged.buckets) {
             (came.waits, came.until) = (Some(averaged.from), Some(averaged.to));
         }
@@ -147,20 +180,35 @@ impl Encounter {
     /// The last arrival.
     #[must_use]
     pub fn last(&self) -> Option<Came> {
-        self.came.iter().copied().max_by_key(|came| came.at)
+        self.came.get(self.last).copied()
     }
 
     /// Time of the first arrival.
     #[must_use]
     pub fn first_at(&self) -> Option<Timestamp> {
-        self.came.iter().map(|came| came.at).min()
+        (!self.came.is_empty()).then_some(self.first_at)
+    }
+
+    /// Sum of the times from each arrival to the last.
+    #[must_use]
+    pub const fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Place of a rank in `came`.
+    fn position(&self, rank: u32) -> Option<usize> {
+        if self.direction == Direction::PointToPoint {
+            return self.came.iter().position(|came| came.rank == rank);
+        }
+        let (first, last) = (self.came.first()?.rank, self.came.last()?.rank);
+        by_rank::position(rank, (first, last), self.came.len(), |i| self.came[i].rank)
     }
 
     /// The arrival that this rank has to wait for; `None` if there is none but its own, or it is
     /// unknown.
     #[must_use]
     pub fn waits_for(&self, rank: u32) -> Option<Came> {
-        let of = |rank: u32| self.came.iter().copied().find(|came| came.rank == rank);
+        let of = |rank: u32| self.position(rank).map(|at| self.came[at]);
         let on = match self.direction {
             Direction::Symmetric => self.last(),
             Direction::FromRoot => of(self.call.root?),
@@ -187,7 +235,7 @@ impl Came {
 
 impl Arrivals {
     /// The encounters, latest first, in the order in which they became complete.
-    pub fn latest(&self) -> impl Iterator<Item = &Encounter> {
+    pub fn latest(&self) -> impl ExactSizeIterator<Item = &Encounter> {
         self.encounters.iter().rev()
     }
 
@@ -211,116 +259,182 @@ impl Arrivals {
 
     /// Adds a collective that every member has entered.
     pub(super) fn met(&mut self, encounter: Encounter) {
-        let spot = Spot::Join(encounter.group, encounter.seq);
-        self.push(encounter, &[spot]);
+        let (group, seq) = (encounter.group.0 as usize, encounter.seq);
+        let number = self.push(encounter);
+        if self.collectives.len() <= group {
+            self.collectives.resize_with(group + 1, BySeq::new);
+        }
+        let by_seq = &mut self.collectives[group];
+        match by_seq.back() {
+            Some((latest, _)) if *latest >= seq => match position(by_seq, seq) {
+                Ok(known) => by_seq[known].1 = number,
+                Err(place) => by_seq.insert(place, (seq, number)),
+            },
+            _ => by_seq.push_back((seq, number)),
+        }
+        self.limit();
     }
 
     /// Adds a send that met its receive.
     pub(super) fn messaged(&mut self, group: GroupId, [send, receive]: &[Met; 2]) {
-        let came = [send, receive].map(|met| {
-            let spot = Spot::Message(group, met.rank, met.call.id);
-            Came {
-                waits: self.begun.remove(&spot),
-                ..Came::new(met.rank, &met.call)
-            }
+        let messages = [send, receive].map(|met| (group, met.rank, met.call.id));
+        let came = [send, receive].map(|met| Came {
+            waits: self.begun.remove(&(group, met.rank, met.call.id)),
+            ..Came::new(met.rank, &met.call)
         });
-        let spots = [send, receive].map(|met| Spot::Message(group, met.rank, met.call.id));
-        let encounter = Encounter {
-            group,
-            seq: 0,
-            direction: Direction::PointToPoint,
-            call: Arc::clone(&send.call),
-            came: came.into(),
-            buckets: None,
-        };
-        self.push(encounter, &spots);
+        let direction = Direction::PointToPoint;
+        let number = self.push(Encounter::new(group, 0, direction, &send.call, came.into()));
+        self.messages.extend(messages.map(|it| (it, number)));
+        self.limit();
     }
 
-    fn push(&mut self, encounter: Encounter, spots: &[Spot]) {
+    /// Adds an encounter; returns its number.
+    fn push(&mut self, encounter: Encounter) -> u64 {
         let number = self.first + self.encounters.len() as u64;
-        self.places.extend(spots.iter().map(|&spot| (spot, number)));
         self.kept += encounter.came.len();
         if let Some(last) = encounter.last() {
             self.end = self.end.max(last.at);
             self.began = Some(self.began.map_or(last.at, |began| began.min(last.at)));
         }
         self.encounters.push_back(encounter);
+        self.note_change(number);
+        number
+    }
+
+    /// Drops the oldest encounters that exceed the limit.
+    fn limit(&mut self) {
         while self.kept > KEPT && self.encounters.len() > LEAST {
             let Some(oldest) = self.encounters.pop_front() else {
                 break;
             };
+            let number = self.first;
             self.first += 1;
             self.kept -= oldest.came.len();
+            if let Some(by_seq) = self.collectives.get_mut(oldest.group.0 as usize)
+                && let Ok(place) = position(by_seq, oldest.seq)
+                && by_seq[place].1 == number
+            {
+                by_seq.remove(place);
+            }
         }
-        if self.places.len() > 4 * self.encounters.len() + KEPT_BEGUN {
+        if self.messages.len() > 4 * self.encounters.len() + KEPT_BEGUN {
             let first = self.first;
-            self.places.retain(|_, number| *number >= first);
+            self.messages.retain(|_, number| *number >= first);
         }
+        if self.changed.len() > 2 * self.encounters.len() + KEPT_BEGUN {
+            let first = self.first;
+            self.changed.retain(|&number| number >= first);
+        }
+    }
+
+    fn note_change(&mut self, number: u64) {
+        let index = number.checked_sub(self.first);
+        let encounter = index.and_then(|index| self.encounters.get_mut(index as usize));
+        if let Some(encounter) = encounter.filter(|it| !it.is_changed) {
+            encounter.is_changed = true;
+            self.changed.push(number);
+        }
+    }
+
+    /// Numbers of the encounters that are new or have changed since the last call, except for those
+    /// that were dropped.
+    pub(crate) fn take_changed(&mut self) -> Vec<u64> {
+        let mut changed = std::mem::take(&mut self.changed);
+        changed.retain(|&number| {
+            let index = number.checked_sub(self.first);
+            let encounter = index.and_then(|index| self.encounters.get_mut(index as usize));
+            encounter.map(|it| it.is_changed = false).is_some()
+        });
+        changed
+    }
+
+    /// Number of the oldest encounter.
+    #[must_use]
+    pub const fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The encounter with this number; `None`: it was dropped.
+    #[must_use]
+    pub fn get(&self, number: u64) -> Option<&Encounter> {
+        self.encounters
+            .get(number.checked_sub(self.first)? as usize)
     }
 
     /// Updates the wait of a rank for its call.
     pub(super) fn set_wait(&mut self, rank: u32, target: Target, wait: Wait) {
-        let spot = spot(target);
-        if self.came(spot, rank).is_none() {
-            let message = matches!(spot, Spot::Message(..));
-            if let (true, Wait::Since(at)) = (message, wait) {
+        let Some(number) = self.number(target) else {
+            if let (Target::Message(group, post), Wait::Since(at)) = (target, wait) {
                 if self.begun.len() >= KEPT_BEGUN {
                     self.begun.pop_first();
                 }
-                self.begun.insert(spot, at);
+                self.begun.insert((group, post.rank, post.call), at);
             }
             return;
-        }
-        if let Some(came) = self.came(spot, rank) {
-            match wait {
-                Wait::NotSeen => {}
-                Wait::Since(at) => (came.waits, came.until) = (Some(at), None),
-                Wait::Over(at) => came.until = Some(at),
-            }
-        }
+        };
+        self.change(number, rank, |came| match wait {
+            Wait::NotSeen => {}
+            Wait::Since(at) => (came.waits, came.until) = (Some(at), None),
+            Wait::Over(at) => came.until = Some(at),
+        });
     }
 
     /// A rank's call returned. If there is a separate wait, [`Self::set_wait`] follows.
     pub(super) fn set_returned(&mut self, rank: u32, target: Target, at: Timestamp) {
-        if let Some(came) = self.came(spot(target), rank)
-            && !came.is_async
-            && came.until.is_none()
-            && came.waits.is_none()
-        {
-            came.until = Some(at);
-        }
+        let Some(number) = self.number(target) else {
+            return;
+        };
+        self.change(number, rank, |came| {
+            if !came.is_async && came.until.is_none() && came.waits.is_none() {
+                came.until = Some(at);
+            }
+        });
     }
 
     /// A rank waited for DDP's buckets, of which this is the last.
     pub(super) fn averaged(&mut self, rank: u32, group: GroupId, seq: u64, averaged: Averaged) {
-        if let Some(encounter) = self.encounter(Spot::Join(group, seq)) {
+        if let Some(number) = self.number(Target::Join(group, seq))
+            && let Some(encounter) = self.encounters.get_mut((number - self.first) as usize)
+        {
             encounter.averaged(rank, averaged);
+            self.note_change(number);
         }
     }
 
-    fn encounter(&mut self, spot: Spot) -> Option<&mut Encounter> {
-        let number = *self.places.get(&spot)?;
-        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        self.encounters.get_mut(index)
+    /// The number of a recent encounter.
+    fn number(&self, target: Target) -> Option<u64> {
+        let number = match target {
+            Target::Join(group, seq) => {
+                let by_seq = self.collectives.get(group.0 as usize)?;
+                by_seq[position(by_seq, seq).ok()?].1
+            }
+            Target::Message(group, Post { rank, call, .. }) => {
+                *self.messages.get(&(group, rank, call))?
+            }
+        };
+        (number >= self.first).then_some(number)
     }
 
-    fn came(&mut self, spot: Spot, rank: u32) -> Option<&mut Came> {
-        let came = &mut self.encounter(spot)?.came;
-        match spot {
-            Spot::Join(..) => {
-                let index = came.binary_search_by_key(&rank, |came| came.rank).ok()?;
-                came.get_mut(index)
-            }
-            Spot::Message(..) => came.iter_mut().find(|came| came.rank == rank),
+    fn change(&mut self, number: u64, rank: u32, change: impl FnOnce(&mut Came)) {
+        let encounter = self.encounters.get_mut((number - self.first) as usize);
+        if let Some(encounter) = encounter
+            && let Some(place) = encounter.position(rank)
+        {
+            change(&mut encounter.came[place]);
+            self.note_change(number);
         }
     }
 }
 
-fn spot(target: Target) -> Spot {
-    match target {
-        Target::Join(group, seq) => Spot::Join(group, seq),
-        Target::Message(group, Post { rank, call, .. }) => Spot::Message(group, rank, call),
+/// The place of a sequence number, or where it is to be inserted. Sequence numbers are usually
+/// consecutive.
+fn position(by_seq: &BySeq, seq: u64) -> Result<usize, usize> {
+    let first = by_seq.front().map_or(0, |(first, _)| *first);
+    let guess = seq.wrapping_sub(first) as usize;
+    if by_seq.get(guess).is_some_and(|(it, _)| *it == seq) {
+        return Ok(guess);
     }
+    by_seq.binary_search_by_key(&seq, |(seq, _)| *seq)
 }
 
 #[cfg(test)]
@@ -336,14 +450,8 @@ mod tests {
             at: Timestamp(at),
             ..Came::new(rank, &call)
         });
-        Encounter {
-            group: GroupId(0),
-            seq,
-            direction: Direction::Symmetric,
-            came: came.collect(),
-            call,
-            buckets: None,
-        }
+        let direction = Direction::Symmetric;
+        Encounter::new(GroupId(0), seq, direction, &call, came.collect())
     }
 
     #[test]
@@ -368,11 +476,15 @@ mod tests {
             arrivals.met(met(seq, &ranks));
         }
         assert!(arrivals.kept() <= KEPT);
-        assert!(arrivals.places.len() <= 4 * arrivals.encounters.len() + KEPT_BEGUN);
+        assert_eq!(arrivals.collectives[0].len(), arrivals.encounters.len());
+        assert!(arrivals.changed.len() <= 2 * arrivals.encounters.len() + KEPT_BEGUN);
+        let changed = arrivals.take_changed();
+        assert_eq!(changed.len(), arrivals.encounters.len());
         let over = Wait::Over(Timestamp(77));
         for seq in [1, 1000] {
             arrivals.set_wait(1000, Target::Join(GroupId(0), seq), over);
         }
+        assert_eq!(arrivals.take_changed(), [999]);
         let latest = arrivals.latest().next().unwrap();
         assert_eq!(latest.came[1000].until, Some(Timestamp(77)));
         assert_eq!(latest.came[999].until, None);

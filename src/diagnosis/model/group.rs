@@ -13,6 +13,7 @@ use crate::evidence::backends;
 use crate::evidence::event::{Call, GroupInfo, ProcessId};
 use crate::evidence::splits::{self, Misfit};
 use crate::model::arrivals::{Averaged, Encounter};
+use crate::model::by_rank::ByRank;
 use crate::model::channel::Traffic;
 use crate::model::history::{History, Position};
 use crate::model::process::World;
@@ -49,15 +50,17 @@ pub struct Group {
     /// Its creation was recorded for a member, and so will be for all of them.
     pub making_seen: bool,
     /// Observed members, by global rank.
-    pub members: BTreeMap<u32, Member>,
+    pub members: ByRank<Member>,
     /// Calls by sequence number until every member has made its own, and the first divergence. Call
     /// 0 is the creation of the group, until every member returned from it.
     pub joins: BTreeMap<u64, Join>,
     /// Collectives that every member has entered and may still wait for. Only the latest ones:
     /// waits for most asynchronous calls are never recorded.
     pub entered: BTreeMap<u64, Join>,
-    /// A member that had not made the call which was checked last.
-    behind: u32,
+    /// Global ranks of all members, ascending.
+    ranks: Arc<[u32]>,
+    /// Place among the ranks of a member that had not made the call which was checked last.
+    behind: usize,
     /// First sequence number at which calls met that cannot match.
     pub diverged: Option<u64>,
     /// Latest sequence numbers far after the first divergence at which every member arrived and
@@ -130,7 +133,7 @@ impl Member {
 #[derive(Debug, Default)]
 pub struct Join {
     /// Calls by global rank.
-    pub calls: BTreeMap<u32, JoinedCall>,
+    pub calls: ByRank<JoinedCall>,
     /// The first disagreement, in the order of [`Mismatch`], and the earliest time at which calls met
     /// here that disagree.
     pub mismatch: Option<(Mismatch, Timestamp)>,
@@ -138,8 +141,8 @@ pub struct Join {
     pub last: (Timestamp, u32),
     /// Different signatures of the calls, each with the time of its first call.
     signatures: Vec<(Signature, Timestamp)>,
-    /// Once every member has entered it: a rank whose call is still expected to change.
-    pub(super) pending: Option<u32>,
+    /// Once every member has entered it: place of a rank whose call is still expected to change.
+    pub(super) pending: Option<usize>,
 }
 
 /// One rank's call in a join.
@@ -176,13 +179,18 @@ pub enum Wait {
 
 impl Group {
     pub(super) fn new(id: GroupId, world: World, info: Arc<GroupInfo>) -> Self {
+        let mut ranks = info.key.members.clone();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let ranks: Arc<[u32]> = ranks.into();
         Self {
             id,
             world,
             traffic: Traffic::new(&info.backend),
             info,
             making_seen: false,
-            members: BTreeMap::new(),
+            members: ByRank::new(Arc::clone(&ranks)),
+            ranks,
             joins: BTreeMap::new(),
             entered: BTreeMap::new(),
             behind: 0,
@@ -261,11 +269,26 @@ impl Group {
         member.is_some_and(|member| member.destroyed.is_some())
     }
 
+    /// A process becomes a member.
+    pub(super) fn join_member(&mut self, rank: u32, process: ProcessId) {
+        let member = || Member::new(process);
+        self.members.get_or_insert_with(rank, member);
+    }
+
+    fn join_at(&mut self, seq: u64) -> &mut Join {
+        let ranks = &self.ranks;
+        let join = || Join {
+            calls: ByRank::new(Arc::clone(ranks)),
+            ..Join::default()
+        };
+        self.joins.entry(seq).or_insert_with(join)
+    }
+
     /// A member begins to create the group.
     pub(super) fn begin(&mut self, rank: u32, process: ProcessId, call: &Arc<Call>) {
         self.making_seen = true;
-        self.members.entry(rank).or_insert(Member::new(process));
-        let join = self.joins.entry(0).or_default();
+        self.join_member(rank, process);
+        let join = self.join_at(0);
         join.calls.insert(rank, JoinedCall::new(call));
     }
 
@@ -298,7 +321,7 @@ impl Group {
         if self.diverged.is_some_and(|at| seq > at) && self.joins.len() >= KEPT_JOINS {
             return Vec::new();
         }
-        let join = self.joins.entry(seq).or_default();
+        let join = self.join_at(seq);
         let joined = JoinedCall {
             position,
             ..JoinedCall::new(call)
@@ -377,7 +400,9 @@ impl Group {
 
     /// Whether every observed member has made its call at `seq`.
     fn is_made_by_all(&mut self, seq: u64) -> bool {
-        let behind = first_from(&self.members, self.behind, |member| member.issued < seq);
+        let behind = self
+            .members
+            .first_from(self.behind, |member| member.issued < seq);
         self.behind = behind.unwrap_or(self.behind);
         behind.is_none()
     }
@@ -483,18 +508,6 @@ fn longest(
     })
 }
 
-/// The first key from `start` on whose value fits; after the last key the search begins anew.
-///
-/// As the start, the result of the last search avoids checking all ranks for each event.
-pub(super) fn first_from<V>(
-    values: &BTreeMap<u32, V>,
-    start: u32,
-    fits: impl Fn(&V) -> bool,
-) -> Option<u32> {
-    let mut ordered = values.range(start..).chain(values.range(..start));
-    ordered.find(|(_, value)| fits(value)).map(|(&key, _)| key)
-}
-
 /// Adds a signature of a call at this time.
 fn note(signatures: &mut Vec<(Signature, Timestamp)>, signature: Signature, at: Timestamp) {
     match signatures.iter_mut().find(|(known, _)| *known == signature) {
@@ -506,22 +519,19 @@ fn note(signatures: &mut Vec<(Signature, Timestamp)>, signature: Signature, at: 
 impl Join {
     /// Adds the call of a rank, or replaces it.
     fn add(&mut self, rank: u32, joined: JoinedCall) {
-        if self.calls.remove(&rank).is_some() {
+        let call = Arc::clone(&joined.call);
+        if self.calls.insert(rank, joined).is_some() {
             self.signatures.clear();
-            for other in self.calls.values() {
-                note(
-                    &mut self.signatures,
-                    Signature::of(&other.call),
-                    other.call.at,
-                );
+            for (_, other) in self.calls.iter().filter(|(other, _)| **other != rank) {
+                let signature = Signature::of(&other.call);
+                note(&mut self.signatures, signature, other.call.at);
             }
         }
-        self.meet(&joined.call);
-        if joined.call.op == Op::AllToAll {
-            self.fit(rank, &joined.call);
+        self.meet(&call);
+        if call.op == Op::AllToAll {
+            self.fit(rank, &call);
         }
-        self.last = self.last.max((joined.call.at, rank));
-        self.calls.insert(rank, joined);
+        self.last = self.last.max((call.at, rank));
     }
 
     /// Compares a call with the other calls. Only different signatures are compared: most
@@ -545,7 +555,7 @@ impl Join {
             misfits.next().is_some()
         };
         let others = self.calls.iter();
-        let others = others.filter(|&(&other, joined)| disagrees(other, joined));
+        let others = others.filter(|&(&other, joined)| other != rank && disagrees(other, joined));
         let Some(met) = others.map(|(_, other)| other.call.at.max(call.at)).min() else {
             return;
         };
@@ -634,6 +644,12 @@ impl JoinedCall {
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
+    }
+
+    /// Whether this call has to wait for all missing members, whichever they are.
+    #[must_use]
+    pub fn needs_all(&self) -> bool {
+        !self.call.op.creates_group() && self.call.op.direction() == Direction::Symmetric
     }
 
     /// The missing members that this call has to wait for.

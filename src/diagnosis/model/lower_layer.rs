@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::evidence::event::{Beneath, Call};
-use crate::model::group::{Group, JoinedCall, first_from};
+use crate::model::group::{Group, JoinedCall};
 
 impl Group {
     /// Adds the contents of a member's call. Returns the call with them; `None` if the call is not
@@ -63,7 +63,7 @@ impl Group {
         let told = self.is_told_beneath();
         let done = self.entered.get_mut(&seq).is_some_and(|join| {
             let expected = |it: &JoinedCall| it.is_expected(told);
-            join.pending = first_from(&join.calls, join.pending.unwrap_or(0), expected);
+            join.pending = join.calls.first_from(join.pending.unwrap_or(0), expected);
             join.pending.is_none()
         });
         if done {

@@ -14,6 +14,7 @@ mod accumulation;
 mod apply;
 mod arrivals;
 mod attempts;
+mod by_rank;
 mod channel;
 mod creation;
 mod group;
@@ -24,6 +25,7 @@ mod memory;
 mod pace;
 mod parameters;
 mod process;
+mod processes;
 mod series;
 mod threads;
 mod transport;
@@ -32,6 +34,7 @@ mod worlds;
 pub use accumulation::Accumulation;
 pub use arrivals::{Arrivals, Averaged, Buckets, Came, Encounter};
 pub use attempts::{Attempt, Attempts};
+pub use by_rank::ByRank;
 pub use channel::{Clash, Lone, Post, Side, Traffic};
 pub use creation::{CreationRequest, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
@@ -41,9 +44,10 @@ pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
 pub use pace::{Pace, Spent};
 pub use parameters::{Parameter, ReducerReport, Replica, parse};
 pub use process::{
-    Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, Unawaited,
-    World, is_inside, libc_signal,
+    Announced, Doing, End, Ending, Exception, Phase, Places, Process, Site, Target, Thread,
+    Unawaited, World, is_inside, libc_signal,
 };
+pub use processes::Processes;
 pub use series::{KEPT_OF_SHARED, Sample, Series};
 pub use threads::{Crossing, Crossings};
 pub use transport::{Matching, Transport};
@@ -77,12 +81,14 @@ pub struct Model {
     /// Number of hosts on which it has ended.
     nodes_ended: usize,
     /// Processes that joined a process group.
-    pub processes: BTreeMap<ProcessId, Process>,
+    pub processes: Processes,
     /// Processes that are to become ranks and had not joined when they were observed, by node,
     /// process id and start time.
     pub started_ranks: BTreeMap<(u32, u32, u64), StartedRank>,
     /// The processes of each rank, oldest first. Restarts and layers lead to several.
     pub ranks: BTreeMap<u32, Vec<ProcessId>>,
+    /// Number of changes of `ranks`.
+    rank_changes: u64,
     worlds: worlds::Worlds,
     /// All groups, by [`GroupId`].
     groups: Vec<Group>,
@@ -154,6 +160,12 @@ impl Model {
     /// Removes a group whose assumed members were wrong.
     pub(super) fn forget(&mut self, info: &GroupInfo) {
         self.group_ids.retain(|(_, key), _| *key != info.key);
+    }
+
+    /// Number of times that a process joined or changed its rank.
+    #[must_use]
+    pub const fn rank_changes(&self) -> u64 {
+        self.rank_changes
     }
 
     /// The newest process of a rank.

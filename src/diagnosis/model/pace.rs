@@ -11,6 +11,9 @@ use crate::evidence::event::{SchedulingSample, ThreadId};
 
 /// Maximum number of steps kept per process.
 const KEPT_STEPS: usize = 256;
+/// Maximum number of samples of scheduling kept per process: somewhat more than the longest time
+/// that is examined for stragglers, at one a second.
+const KEPT_SAMPLES: usize = 448;
 /// Maximum number of other entries kept per process, of each kind.
 const KEPT: usize = 1024;
 
@@ -64,7 +67,7 @@ impl Pace {
             from,
             to: at,
         };
-        keep(&mut self.spent, spent);
+        keep(&mut self.spent, spent, KEPT);
     }
 
     /// The operating system stopped or continued the process.
@@ -72,7 +75,7 @@ impl Pace {
         match self.stops.back_mut() {
             Some((_, over @ None)) if !is_stopped => *over = Some(at),
             Some((_, None)) => {}
-            _ if is_stopped => keep(&mut self.stops, (at, None)),
+            _ if is_stopped => keep(&mut self.stops, (at, None), KEPT),
             _ => {}
         }
     }
@@ -96,14 +99,20 @@ impl Pace {
     }
 
     pub(super) fn phase(&mut self, from: Timestamp, to: Timestamp) {
-        keep(&mut self.phases, (from, to));
+        keep(&mut self.phases, (from, to), KEPT);
     }
 
-    pub(super) fn scheduled(&mut self, sample: SchedulingSample, from: Timestamp) {
-        // A node repeats samples after a lost connection.
-        if self.scheduled.back().is_none_or(|(last, _)| *last < from) {
-            keep(&mut self.scheduled, (from, sample));
+    pub(super) fn scheduled(&mut self, mut sample: SchedulingSample, from: Timestamp) {
+        if let Some((last, known)) = self.scheduled.back() {
+            // A node repeats samples after a lost connection.
+            if *last >= from {
+                return;
+            }
+            if known.processors == sample.processors {
+                sample.processors = Arc::clone(&known.processors);
+            }
         }
+        keep(&mut self.scheduled, (from, sample), KEPT_SAMPLES);
     }
 
     /// Mean of a sampled value from `from` to `to`, as a share of 1; `None`: not known for at least
@@ -116,7 +125,13 @@ impl Pace {
         to: Timestamp,
     ) -> Option<f64> {
         let (mut seen, mut sum) = (Duration::ZERO, 0.0);
-        for (i, (begins, sample)) in self.scheduled.iter().enumerate() {
+        // Earlier samples end before.
+        let first = self
+            .scheduled
+            .partition_point(|(begins, _)| *begins <= from);
+        let samples = self.scheduled.iter().enumerate();
+        let samples = samples.skip(first.saturating_sub(1));
+        for (i, (begins, sample)) in samples.take_while(|(_, (begins, _))| *begins < to) {
             let next = self.scheduled.get(i + 1);
             let ends = next.map_or(to, |(next, _)| *next).min(to);
             let part = ends.since((*begins).max(from));
@@ -137,8 +152,8 @@ impl Pace {
     }
 }
 
-fn keep<T>(kept: &mut VecDeque<T>, one: T) {
-    if kept.len() == KEPT {
+fn keep<T>(kept: &mut VecDeque<T>, one: T, most: usize) {
+    if kept.len() == most {
         kept.pop_front();
     }
     kept.push_back(one);

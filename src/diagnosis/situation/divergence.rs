@@ -109,10 +109,7 @@ impl<'a> Situation<'a> {
         here.or_else(|| {
             let mut next = seq;
             before.find_map(|meeting| {
-                let place_of = |rank: u32| {
-                    let met = meeting.calls.iter().find(|met| met.rank == rank);
-                    met.and_then(|met| met.place.clone())
-                };
+                let place_of = |rank: u32| meeting.place_of(rank).cloned();
                 let apart = next == meeting.seq + 1
                     && sides
                         .iter()

@@ -38,9 +38,25 @@ pub(super) fn all(situation: &Situation<'_>) -> Vec<Inside> {
         .collect()
 }
 
+/// Whether every rank has returned from its call or successfully waited for it, and no device is
+/// involved.
+fn is_left(join: &Join) -> bool {
+    let first = join.calls.values().next();
+    let on_device = first.is_some_and(|it| it.call.on_stream.is_some());
+    let is_over = |it: &JoinedCall| match it.wait {
+        Wait::Over(_) => !it.failed,
+        Wait::Since(_) => false,
+        Wait::NotSeen => it.returned.is_some(),
+    };
+    !on_device && join.calls.values().all(is_over)
+}
+
 fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Option<Inside> {
     // After a divergence, collectives that all members entered mean nothing.
     if group.diverged.is_some_and(|at| at <= seq) {
+        return None;
+    }
+    if is_left(join) {
         return None;
     }
     let timing = &situation.model.timing;
@@ -54,10 +70,11 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     let is_told = |it: &JoinedCall| it.call.beneath.is_none() || it.followed;
     let on_device = on_device && join.calls.values().all(is_told);
     // A stalled transfer shows that the call is not complete, whatever other ranks report.
-    let stands = join.calls.iter().any(|(&rank, joined)| {
+    let has_standing = |(&rank, joined): (&u32, &JoinedCall)| {
         let process = situation.model.member(group.id, rank);
         process.is_some_and(|it| it.standing_of(joined.call.id).next().is_some())
-    });
+    };
+    let stands = on_device && join.calls.iter().any(has_standing);
     for (&rank, joined) in &join.calls {
         let process = situation.model.member(group.id, rank)?;
         let given_up = || situation.timed_out_at(group, rank, joined);
@@ -82,8 +99,8 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
             _ => continue,
         };
         let place = joined.call.place.as_ref();
-        let before = place.and_then(|place| process.waits.get(place));
-        limit = limit.max(Duration::from_nanos(before.copied().unwrap_or(0)) * 3);
+        let before = place.and_then(|place| process.places.longest_wait(place));
+        limit = limit.max(Duration::from_nanos(before.unwrap_or(0)) * 3);
         waiting.push(rank);
         begun.push(since);
     }

@@ -61,7 +61,7 @@ impl Situation<'_> {
         let calls = self.calls(stall).into_iter();
         let before = calls.filter_map(|(rank, joined)| {
             let process = self.model.member(stall.group, rank)?;
-            process.waits.get(joined.call.place.as_ref()?).copied()
+            process.places.longest_wait(joined.call.place.as_ref()?)
         });
         Duration::from_nanos(before.max().unwrap_or(0))
     }

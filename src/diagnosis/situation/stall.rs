@@ -1,6 +1,7 @@
 //! Stalls: places where ranks wait for members that have not arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Duration;
 
 use ddp_doctor_proto::ExceptionKind;
@@ -127,7 +128,16 @@ impl Stall {
 struct Waiter<'a> {
     rank: u32,
     joined: &'a JoinedCall,
-    open: Vec<u32>,
+    open: Rc<[u32]>,
+}
+
+/// How earlier stalls explain a wait for some members; the same for all ranks that wait for them.
+#[derive(Clone)]
+struct Explanation {
+    /// The members that wait nowhere earlier.
+    open: Rc<[u32]>,
+    /// The stall that explains the wait, and whether it holds the ranks.
+    by: Option<(usize, bool)>,
 }
 
 impl Situation<'_> {
@@ -149,26 +159,28 @@ impl Situation<'_> {
                 continue;
             }
             let mut waiters: Vec<Waiter<'_>> = Vec::new();
+            // For ranks that wait for all missing members.
+            let mut for_all: Option<Explanation> = None;
             for (&rank, joined) in &join.calls {
-                let needs = self.needed_by(group, rank, joined, &missing);
                 let waits = self.is_awaited(group, rank, joined);
-                if needs.is_empty() || !waits || !self.is_waiter(group, rank, joined) {
+                if !waits || !self.is_waiter(group, rank, joined) {
                     continue;
                 }
-                let waits = |rank: &u32| {
-                    let mut stalls = found.iter();
-                    stalls.any(|stall| {
-                        stall.waiting.contains(rank) && !self.is_gone(group, *rank, stall)
-                    }) && self
-                        .model
-                        .member(group.id, *rank)
-                        .is_some_and(|it| self.is_held(it))
+                let Explanation { open, by } = if joined.needs_all() {
+                    for_all
+                        .get_or_insert_with(|| self.explanation(group, &found, &missing))
+                        .clone()
+                } else {
+                    let needs = self.needed_by(group, rank, joined, &missing);
+                    if needs.is_empty() {
+                        continue;
+                    }
+                    self.explanation(group, &found, &needs)
                 };
-                let open: Vec<u32> = needs.iter().copied().filter(|it| !waits(it)).collect();
-                match found.iter_mut().find(|it| it.explains(&needs, &open)) {
-                    Some(before) if before.holds(&open) => before.waiting.push(rank),
+                match by {
+                    Some((before, true)) => found[before].waiting.push(rank),
                     // The members it waits for may still arrive.
-                    Some(before) if before.may_come(&open) => {}
+                    Some((before, false)) if found[before].may_come(&open) => {}
                     _ => waiters.push(Waiter { rank, joined, open }),
                 }
             }
@@ -176,7 +188,9 @@ impl Situation<'_> {
                 .iter()
                 .filter_map(|it| self.timed_out_at(group, it.rank, it.joined))
                 .min();
-            let needed: BTreeSet<u32> = waiters.iter().flat_map(|it| it.open.clone()).collect();
+            let lists = waiters.chunk_by(|a, b| Rc::ptr_eq(&a.open, &b.open));
+            let needed = lists.flat_map(|same| same[0].open.iter().copied());
+            let needed: BTreeSet<u32> = needed.collect();
             let missing: Vec<Absent> = needed
                 .into_iter()
                 .map(|rank| Absent {
@@ -187,8 +201,15 @@ impl Situation<'_> {
             // Once some members cannot arrive, drop ranks that wait only for members that may.
             let all = missing.iter().map(|it| it.why.hopelessness()).min();
             if all != Some(Hopelessness::MayCome) {
-                waiters
-                    .retain(|it| hopelessness(&missing, &it.open) != Some(Hopelessness::MayCome));
+                let mut last: Option<(Rc<[u32]>, bool)> = None;
+                waiters.retain(|it| {
+                    let known = last.take().filter(|(open, _)| Rc::ptr_eq(open, &it.open));
+                    let may_come =
+                        || hopelessness(&missing, &it.open) == Some(Hopelessness::MayCome);
+                    let may_come = known.map_or_else(may_come, |(_, known)| known);
+                    last = Some((Rc::clone(&it.open), may_come));
+                    !may_come
+                });
             }
             let Some(since) = waiters.iter().map(|it| it.joined.call.at).min() else {
                 continue;
@@ -256,6 +277,22 @@ impl Situation<'_> {
             announced.or(ended).filter(|_| in_order)
         };
         destroyed.or_else(exited).is_some_and(|left| left <= at)
+    }
+
+    /// How earlier stalls of the group explain a wait for these members.
+    fn explanation(&self, group: &Group, found: &[Stall], needs: &[u32]) -> Explanation {
+        let waits = |rank: &u32| {
+            let mut stalls = found.iter();
+            stalls.any(|stall| stall.waiting.contains(rank) && !self.is_gone(group, *rank, stall))
+                && self
+                    .model
+                    .member(group.id, *rank)
+                    .is_some_and(|it| self.is_held(it))
+        };
+        let open: Rc<[u32]> = needs.iter().copied().filter(|it| !waits(it)).collect();
+        let by = found.iter().position(|it| it.explains(needs, &open));
+        let by = by.map(|at| (at, found[at].holds(&open)));
+        Explanation { open, by }
     }
 
     /// Whether a rank that had made its call exited in order without waiting for it. The transport
@@ -460,8 +497,10 @@ impl Situation<'_> {
     }
 }
 
-/// The worst reason among some of the missing members.
+/// The worst reason among some of the missing members, ascending.
 fn hopelessness(missing: &[Absent], of: &[u32]) -> Option<Hopelessness> {
-    let asked = missing.iter().filter(|absent| of.contains(&absent.rank));
+    let asked = missing
+        .iter()
+        .filter(|absent| of.binary_search(&absent.rank).is_ok());
     asked.map(|absent| absent.why.hopelessness()).min()
 }

@@ -286,9 +286,9 @@ impl<'a> Sides<'a> {
                     .get(line)
                     .is_some_and(|site| site.guards.is_some())
             };
-            let times = |process: &Process| process.places.get(within).copied().unwrap_or(0);
+            let times = |process: &Process| process.places.calls(within);
             let (fewer, more) = (times(short), times(long));
-            let is_after = !long.places.contains_key(after) && (1..more).contains(&fewer);
+            let is_after = !long.places.contains(after) && (1..more).contains(&fewer);
             (is_after && is_read(short, after) && is_read(long, within)).then(|| {
                 format!(
                     "Rank {} reached the line {} {fewer} times and went on, rank {} {more} times.",
@@ -439,11 +439,11 @@ fn one_rank_alone_was_there(some: &[&Process], others: &[&Process]) -> bool {
         return false;
     };
     !others.is_empty()
-        && others.iter().all(|other| !other.places.contains_key(place))
-        && one.places.get(place) == Some(&1)
+        && others.iter().all(|other| !other.places.contains(place))
+        && one.places.calls(place) == 1
         && others
             .iter()
-            .all(|other| last_line(other).is_some_and(|last| one.places.contains_key(last)))
+            .all(|other| last_line(other).is_some_and(|last| one.places.contains(last)))
 }
 
 const fn supported(kind: CauseKind, because: Option<String>) -> Reading {

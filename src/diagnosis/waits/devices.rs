@@ -12,7 +12,7 @@ use crate::evidence::event::CallId;
 use crate::model::{Model, Process, Side};
 use crate::stacks;
 use crate::waits::device;
-use crate::waits::{Blocked, for_message, for_others, launches};
+use crate::waits::{Blocked, Missing, for_message, for_others, launches};
 
 /// The wait of a process that is inside no recorded call or wait.
 pub(super) fn blocked(
@@ -63,7 +63,7 @@ fn open(
         let collective = joins.find_map(|(&seq, join)| {
             let joined = join.calls.get(&rank)?;
             let on_device = !group.holds_threads(joined.call.op) && joined.is_awaited();
-            on_device.then(|| for_others(model, group.id, seq, rank))?
+            on_device.then(|| for_others(model, group.id, seq, rank, &mut Missing::new()))?
         });
         found.extend(collective.map(|it| (it.call.id, it)));
         let lones = group.traffic.open().filter(|lone| lone.rank == rank);

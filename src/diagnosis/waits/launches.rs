@@ -103,7 +103,7 @@ fn wait_of(model: &Model, group: GroupId, lone: Lone, rank: u32) -> Option<Block
         call: Arc::clone(&lone.joined.call),
         since: lone.joined.call.at,
         until: None,
-        needs: crate::waits::partners(model, group, &lone)?,
+        needs: crate::waits::partners(model, group, &lone)?.into(),
         message: Some(lone),
         certain: false,
         only_thread: false,

@@ -62,7 +62,7 @@ pub struct Blocked {
     /// When the wait ended, if it failed and ended the process, or ended with it.
     pub until: Option<Timestamp>,
     /// Ranks it needs, ascending.
-    pub needs: Vec<u32>,
+    pub needs: Arc<[u32]>,
     /// The point-to-point call it waits for, if it is one.
     pub message: Option<Lone>,
     /// It cannot continue before all of these ranks arrive, whatever the transport does.
@@ -95,6 +95,7 @@ impl Waits {
         let mut blocked: BTreeMap<u32, Vec<Blocked>> = BTreeMap::new();
         let mut free: BTreeSet<u32> = BTreeSet::new();
         let mut all_at_odds: BTreeSet<u32> = BTreeSet::new();
+        let mut missing = Missing::new();
         for process in model.processes.values() {
             let Some(rank) = process.rank else { continue };
             let ended = match model.ending_of(process) {
@@ -114,7 +115,7 @@ impl Waits {
             if process.is_stopped() {
                 continue;
             }
-            let mut threads = blocked_threads(model, process, rank, now, ended);
+            let mut threads = blocked_threads(model, process, rank, (now, ended), &mut missing);
             let mut rests = false;
             if threads.is_empty() && ended.is_none() {
                 threads.extend(devices::blocked(model, process, rank, now));
@@ -221,8 +222,8 @@ fn blocked_threads(
     model: &Model,
     process: &Process,
     rank: u32,
-    now: Timestamp,
-    ended: Option<Timestamp>,
+    (now, ended): (Timestamp, Option<Timestamp>),
+    missing: &mut Missing,
 ) -> Vec<Blocked> {
     let mut found = Vec::new();
     for (&id, thread) in &process.threads {
@@ -252,7 +253,7 @@ fn blocked_threads(
             }
         };
         let found_here = match target {
-            Some(Target::Join(group, seq)) => for_others(model, group, seq, rank),
+            Some(Target::Join(group, seq)) => for_others(model, group, seq, rank, missing),
             Some(Target::Message(group, post)) if recorded => {
                 let lone = model.group(group).traffic.lone(&post);
                 let alone = lone.and_then(|lone| for_message(model, group, lone, since, now));
@@ -280,11 +281,26 @@ fn blocked_threads(
     found
 }
 
+/// Members that have not made their call, by group and sequence number.
+type Missing = BTreeMap<(GroupId, u64), Arc<[u32]>>;
+
 /// The wait of a rank for members that have not arrived at its call.
-fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<Blocked> {
+fn for_others(
+    model: &Model,
+    group_id: GroupId,
+    seq: u64,
+    rank: u32,
+    missing: &mut Missing,
+) -> Option<Blocked> {
     let group = model.group(group_id);
     let joined = group.join(seq)?.calls.get(&rank)?;
-    let needs = joined.needs(rank, &model.missing(group, seq));
+    let missing = missing.entry((group_id, seq));
+    let missing = missing.or_insert_with(|| model.missing(group, seq).into());
+    let needs = if joined.needs_all() {
+        Arc::clone(missing)
+    } else {
+        joined.needs(rank, missing).into()
+    };
     (!needs.is_empty()).then(|| Blocked {
         rank,
         thread: ThreadId::default(),
@@ -335,7 +351,7 @@ fn for_message(
         call: Arc::clone(&lone.joined.call),
         since,
         until: None,
-        needs,
+        needs: needs.into(),
         certain: sure && lone.side == Side::Receive,
         message: Some(lone),
         only_thread: false,
@@ -368,24 +384,26 @@ pub(super) fn partners(model: &Model, group: GroupId, lone: &Lone) -> Option<Vec
 /// Extends the set of free ranks to its fixpoint.
 fn release(model: &Model, blocked: &BTreeMap<u32, Vec<Blocked>>, free: &mut BTreeSet<u32>) {
     loop {
-        let released: Vec<u32> = blocked
-            .iter()
-            .filter(|(rank, threads)| {
-                !free.contains(rank)
-                    && threads.iter().any(|thread| {
-                        let mut needs = thread.needs.iter();
-                        let comes = |needed: &u32| {
-                            free.contains(needed) && can_still_come(model, thread.group, *needed)
-                        };
-                        if thread.needs_any() {
-                            needs.any(comes)
-                        } else {
-                            needs.all(comes)
-                        }
-                    })
+        // Ranks that wait for the same members share their list.
+        let mut known: BTreeMap<(usize, GroupId, bool), bool> = BTreeMap::new();
+        let mut is_released = |thread: &Blocked| {
+            let comes = |needed: &u32| {
+                free.contains(needed) && can_still_come(model, thread.group, *needed)
+            };
+            let list = thread.needs.as_ptr().addr();
+            let known = known.entry((list, thread.group, thread.needs_any()));
+            *known.or_insert_with(|| {
+                let mut needs = thread.needs.iter();
+                if thread.needs_any() {
+                    needs.any(comes)
+                } else {
+                    needs.all(comes)
+                }
             })
-            .map(|(&rank, _)| rank)
-            .collect();
+        };
+        let waiting = blocked.iter().filter(|(rank, _)| !free.contains(rank));
+        let released = waiting.filter(|(_, threads)| threads.iter().any(&mut is_released));
+        let released: Vec<u32> = released.map(|(&rank, _)| rank).collect();
         if released.is_empty() {
             return;
         }
@@ -455,7 +473,7 @@ fn shortest_cycle(
     let mut came_from: BTreeMap<u32, u32> = BTreeMap::new();
     let mut queue = VecDeque::from([start]);
     while let Some(rank) = queue.pop_front() {
-        for needed in blocked[&rank].iter().flat_map(|thread| &thread.needs) {
+        for needed in blocked[&rank].iter().flat_map(|thread| thread.needs.iter()) {
             if *needed == start {
                 let mut path = vec![rank];
                 while let Some(&before) = came_from.get(&path[path.len() - 1]) {

@@ -104,10 +104,8 @@ fn crossed_before(group: &Group, join: &Join, a: u32, b: u32) -> bool {
     let meetings: Vec<_> = group.history.recent().collect();
     meetings.windows(2).any(|pair| {
         let [later, earlier] = pair else { return false };
-        let at = |meeting: &crate::model::history::Meeting, rank: u32| {
-            let met = meeting.calls.iter().find(|met| met.rank == rank);
-            met.and_then(|met| met.place.clone())
-        };
+        let at =
+            |meeting: &crate::model::history::Meeting, rank: u32| meeting.place_of(rank).cloned();
         earlier.seq + 1 == later.seq
             && at(earlier, a).as_ref() == Some(first)
             && at(earlier, b).as_ref() == Some(second)

@@ -176,7 +176,7 @@ fn closed(batches: &[Batch], joins: &BTreeMap<Place, Vec<usize>>) -> Vec<Vec<Blo
                 call: Arc::clone(call),
                 since: call.at,
                 until: None,
-                needs: vec![batches[next].rank],
+                needs: [batches[next].rank].into(),
                 message: None,
                 certain: false,
                 only_thread: false,

@@ -98,5 +98,5 @@ fn promise(small: &Small, round: &str, share: &str) -> String {
 /// Whether a rank has made a call at this line. The lines are those of one rank.
 fn was_at(situation: &Situation<'_>, rank: u32, place: &Where) -> bool {
     let process = situation.model.process_of(rank);
-    process.is_some_and(|process| process.places.contains_key(place))
+    process.is_some_and(|process| process.places.contains(place))
 }

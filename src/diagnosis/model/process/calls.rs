@@ -12,8 +12,7 @@ use crate::model::init::Init;
 use crate::timing::Timing;
 
 use super::{
-    Doing, KEPT_CALLS, KEPT_PLACES, KEPT_QUEUED, KEPT_STANDING, KEPT_UNDER_WAY, Process, Target,
-    Thread,
+    Doing, KEPT_PLACES, KEPT_QUEUED, KEPT_STANDING, KEPT_UNDER_WAY, Process, Target, Thread,
 };
 
 /// Calls of one place that were never waited for.
@@ -88,17 +87,12 @@ impl Process {
         }
         self.queue(call);
         if let Some(place) = &call.place {
-            if let Some(count) = self.places.get_mut(place) {
-                *count += 1;
-            } else if self.places.len() < KEPT_PLACES {
-                self.places.insert(Arc::clone(place), 1);
-            }
+            self.places.issued(place);
         }
         if let Some(target) = target {
-            self.calls.insert(call.id, target);
-            if self.calls.len() > KEPT_CALLS {
-                self.calls.pop_first();
-            }
+            // Waits for DDP's own calls are never recorded.
+            self.calls
+                .insert(call.id, target, call.is_async && call.hidden);
         }
     }
 
@@ -158,10 +152,11 @@ impl Process {
         self.records += 1;
         self.last_at = at;
         let thread = self.thread(thread, at);
+        thread.issuing.take_if(|it| it.id == call);
         if matches!(&thread.doing, Doing::Call(inside) if inside.id == call) {
             thread.doing = Doing::Nothing;
+            self.calls.set_over(call);
         }
-        thread.issuing.take_if(|it| it.id == call);
         if let Some(init) = self.init.as_mut().filter(|init| init.call.id == call) {
             init.over.get_or_insert(at);
         }
@@ -211,6 +206,7 @@ impl Process {
         let done = self.queued.iter().find(|call| call.id == id);
         let Some(stream) = done.and_then(|call| call.on_stream).map(|on| on.stream) else {
             self.standing.retain(|(of, _), _| *of != id);
+            self.calls.set_over(id);
             return vec![id];
         };
         let (mut complete, mut under_way) = (Vec::new(), VecDeque::new());
@@ -224,6 +220,7 @@ impl Process {
         }
         for id in &complete {
             self.followed.remove(id);
+            self.calls.set_over(*id);
         }
         self.standing.retain(|(of, _), _| !complete.contains(of));
         self.queue_cut &= !under_way.is_empty();
@@ -249,7 +246,7 @@ impl Process {
     ) -> Option<Target> {
         self.records += 1;
         self.last_at = at;
-        let target = call.and_then(|call| self.calls.get(&call)).copied();
+        let target = call.and_then(|call| self.calls.get(call));
         let thread = self.thread(thread, at);
         thread.failed = None;
         thread.of_the_program = true;
@@ -280,7 +277,9 @@ impl Process {
         {
             thread.failed = Some((target, since, at));
         }
-        call.and_then(|call| self.calls.get(&call)).copied()
+        let call = call?;
+        self.calls.set_over(call);
+        self.calls.get(call)
     }
 
     /// A thread has waited for the buckets that it issued. Returns the place of the last of them,
@@ -301,7 +300,7 @@ impl Process {
     /// The place of a recent call.
     #[must_use]
     pub fn target(&self, call: CallId) -> Option<Target> {
-        self.calls.get(&call).copied()
+        self.calls.get(call)
     }
 
     pub(in crate::model) fn unawaited(

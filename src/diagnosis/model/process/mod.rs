@@ -21,11 +21,15 @@ use crate::model::parameters::Models;
 
 mod calls;
 mod ending;
+mod recent;
 mod thread;
 
 pub use calls::Unawaited;
 pub use ending::{Announced, End, Ending, Exception};
+pub use recent::Places;
 pub use thread::{Doing, Target, Thread};
+
+use recent::RecentCalls;
 
 /// Maximum number of places kept per process.
 const KEPT_PLACES: usize = 4096;
@@ -37,8 +41,6 @@ const KEPT_QUEUED: usize = 128;
 const KEPT_UNDER_WAY: usize = 1024;
 /// Maximum number of stalled transfers kept per process.
 const KEPT_STANDING: usize = 256;
-/// Maximum number of calls per process whose later waits can be assigned.
-const KEPT_CALLS: usize = 4096;
 
 /// A process that joined a process group.
 #[derive(Debug)]
@@ -113,13 +115,10 @@ pub struct Process {
     pub input_ended: Option<(Timestamp, Option<Arc<Where>>)>,
     /// First step in which its input was exhausted, once the training had begun.
     pub input_ended_in_step: Option<u64>,
-    /// Number of calls issued at each place.
-    pub places: BTreeMap<Arc<Where>, u64>,
+    /// Number of calls and longest wait at each place.
+    pub places: Places,
     /// How the program reaches its places, if known.
     pub sites: BTreeMap<Arc<Where>, Site>,
-    /// Longest wait at each place in nanoseconds, in calls that all peers joined: at least until
-    /// the last of them arrived, and to the end if that was recorded.
-    pub waits: BTreeMap<Arc<Where>, u64>,
     /// Calls that were never waited for, by the place that issued them.
     pub unawaited: BTreeMap<Arc<Where>, Unawaited>,
     /// Captured stacks, oldest first: the first capture since its latest record, and the latest
@@ -159,7 +158,7 @@ pub struct Process {
     /// Groups it joined before its rank was known, with their timeouts.
     pub(super) early_groups: Vec<(Arc<GroupInfo>, Option<Duration>)>,
     /// Recent calls whose completion or wait may still be reported.
-    calls: BTreeMap<CallId, Target>,
+    calls: RecentCalls,
 }
 
 /// How a program reaches a place.
@@ -238,9 +237,8 @@ impl Process {
             last_at: Timestamp::default(),
             input_ended: None,
             input_ended_in_step: None,
-            places: BTreeMap::new(),
+            places: Places::default(),
             sites: BTreeMap::new(),
-            waits: BTreeMap::new(),
             unawaited: BTreeMap::new(),
             stacks: Vec::new(),
             memory: Memory::default(),
@@ -259,7 +257,7 @@ impl Process {
             made_unknown_groups: false,
             groups: BTreeMap::new(),
             early_groups: Vec::new(),
-            calls: BTreeMap::new(),
+            calls: RecentCalls::default(),
         }
     }
 

@@ -91,7 +91,7 @@ pub fn parted(
     let member = |&rank: &u32| model.member(group, rank);
     let process = here.first().and_then(member)?;
     let strangers = elsewhere.iter().filter_map(member);
-    if elsewhere.is_empty() || strangers.clone().any(|it| it.places.contains_key(place)) {
+    if elsewhere.is_empty() || strangers.clone().any(|it| it.places.contains(place)) {
         return None;
     }
     around(process, place)

@@ -11,17 +11,21 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::model::{Encounter, Model};
-use crate::speed::lateness::apart;
 
 mod slow;
 mod small;
+mod times;
 
 pub use slow::{Slow, slow};
 pub use small::{Bucketed, Small, small};
+pub use times::Times;
+
+use times::Clocks;
 
 /// The result of the latest evaluation, and its time.
 #[derive(Debug, Default)]
 pub struct Review {
+    times: Times,
     looked_at: Option<Timestamp>,
     found: CommunicationFindings,
 }
@@ -37,9 +41,10 @@ pub struct CommunicationFindings {
 
 impl Review {
     /// The result of an evaluation at most a moment ago; up to three seconds in large jobs.
-    pub fn look(&mut self, model: &Model, now: Timestamp) -> &CommunicationFindings {
+    pub fn look(&mut self, model: &mut Model, now: Timestamp) -> &CommunicationFindings {
         /// Number of kept arrivals above which evaluations become less frequent.
         const MANY: usize = 4096;
+        self.times.update(model);
         let patience = match model.arrivals.kept() {
             0..MANY => Duration::from_millis(250),
             n if n < 8 * MANY => Duration::from_secs(1),
@@ -49,8 +54,8 @@ impl Review {
         if !self.looked_at.is_some_and(is_fresh) {
             self.looked_at = Some(now);
             self.found = CommunicationFindings {
-                slow: slow(model),
-                small: small(model),
+                slow: slow(model, &self.times),
+                small: small(model, &self.times),
             };
         }
         &self.found
@@ -74,7 +79,11 @@ struct CollectiveTime {
 
 /// The duration of a collective; the last of DDP's buckets stands for all of them. `None`: not
 /// recorded.
-fn collective_time(model: &Model, encounter: &Encounter) -> Option<CollectiveTime> {
+fn collective_time(
+    model: &Model,
+    clocks: &Clocks,
+    encounter: &Encounter,
+) -> Option<CollectiveTime> {
     let group = model.group(encounter.group);
     let is_seen =
         encounter.direction == Direction::Symmetric && group.holds_threads(encounter.call.op);
@@ -91,7 +100,7 @@ fn collective_time(model: &Model, encounter: &Encounter) -> Option<CollectiveTim
         };
         let until = came.until?;
         // The clock of a rank may be behind: then part of its wait would count as duration.
-        let all_had_come = last.at.plus(apart(model, came.rank, last.rank));
+        let all_had_come = last.at.plus(clocks.apart(came.rank, last.rank));
         let kept = until.since(begins.max(all_had_come));
         sum += kept;
         if kept < least {

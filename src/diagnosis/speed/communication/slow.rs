@@ -6,16 +6,15 @@
 //! hypervisor took these away, memory was not short, and the work between calls takes no longer
 //! than before. If any of this is unknown, nothing is reported.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::{Call, SchedulingSample};
-use crate::model::{Buckets, Encounter, GroupId, Model, Process};
-use crate::speed::communication::{CollectiveTime, collective_time, quantile};
+use crate::model::{Came, GroupId, Model, Process};
+use crate::speed::communication::quantile;
+use crate::speed::communication::times::{Kind, Timed, Times};
 use crate::speed::lateness;
 
 /// Minimum number of calls in a stretch.
@@ -70,53 +69,23 @@ pub struct Slow {
     pub known_at: Timestamp,
 }
 
-/// Identifies recurrences of one call, or of the same buckets of DDP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
-    group: GroupId,
-    op: Op,
-    bytes: Option<u64>,
-    buckets: Option<Buckets>,
-}
-
-/// A call and its duration.
-type Timed = (CollectiveTime, Arc<Call>);
-
 /// Consecutive calls of one kind, and the time in which they were made.
 struct Stretch<'a> {
-    calls: &'a [Timed],
+    calls: &'a [&'a Timed],
     from: Timestamp,
     to: Timestamp,
 }
 
 /// The collective that has become slow and costs the most time.
 #[must_use]
-pub fn slow(model: &Model) -> Option<Slow> {
+pub fn slow(model: &Model, times: &Times) -> Option<Slow> {
     let begin = lateness::warmed_up(model)?;
-    let mut kinds: BTreeMap<Kind, Vec<Timed>> = BTreeMap::new();
-    for encounter in model.arrivals.latest() {
-        let call = &encounter.call;
-        let took = collective_time(model, encounter).filter(|took| took.first >= begin);
-        if let Some(took) = took.filter(|_| call.phase.is_none()) {
-            let kind = Kind {
-                group: encounter.group,
-                op: call.op,
-                bytes: match encounter.buckets {
-                    Some(buckets) => Some(buckets.bytes),
-                    None => call.bytes(),
-                },
-                buckets: encounter.buckets,
-            };
-            kinds
-                .entry(kind)
-                .or_default()
-                .push((took, Arc::clone(call)));
-        }
-    }
     let mut found: Vec<Slow> = Vec::new();
-    for (kind, mut calls) in kinds {
-        calls.sort_by_key(|(took, _)| took.last);
-        found.extend(find(model, kind, &calls));
+    for (kind, calls) in times.kinds(begin) {
+        if takes_much(calls.clone().rev(), model.timing.slowdown) {
+            let calls: Vec<&Timed> = calls.collect();
+            found.extend(find(model, kind, &calls));
+        }
     }
     let others = found.len().saturating_sub(1);
     let worst = found
@@ -125,7 +94,23 @@ pub fn slow(model: &Model) -> Option<Slow> {
     Some(Slow { others, ..worst })
 }
 
-fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
+/// Whether the latest calls, given in reverse, take enough of the time to be reported even if they
+/// took none before. The current stretch of calls is that of [`latest`].
+fn takes_much<'a>(calls: impl Iterator<Item = &'a Timed>, lasting: Duration) -> bool {
+    let mut to = None;
+    let mut lost = Duration::ZERO;
+    for (number, timed) in (1..).zip(calls) {
+        let took = timed.took;
+        let to: Timestamp = *to.get_or_insert(took.end);
+        lost += took.least;
+        if number >= CALLS && took.last.plus(lasting) <= to {
+            return lost.as_secs_f64() / to.since(took.last).as_secs_f64().max(1e-9) >= SHARE;
+        }
+    }
+    false
+}
+
+fn find(model: &Model, kind: Kind, calls: &[&Timed]) -> Option<Slow> {
     let timing = &model.timing;
     let (now, rest) = latest(calls, timing.slowdown)?;
     // Compare with the best time so far: calls may have been slow for long.
@@ -151,7 +136,7 @@ fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
     }
     let (typical, was) = (least(now.calls, 0.5)?, least(before.calls, 0.5)?);
     let longer = typical.saturating_sub(was);
-    let lost = now.calls.iter().map(|(took, _)| took.least);
+    let lost = now.calls.iter().map(|it| it.took.least);
     let lost: Duration = lost.map(|least| least.saturating_sub(was)).sum();
     let share = lost.as_secs_f64() / now.to.since(now.from).as_secs_f64().max(1e-9);
     if longer < LONGER || share < SHARE {
@@ -159,17 +144,18 @@ fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
     }
     let members = &model.group(kind.group).members;
     let ranks: Vec<u32> = members.keys().copied().collect();
-    let own_work_is_as_ever = ranks.iter().take(LOOKED_AT).all(|&rank| {
-        let (now, was) = (between(model, rank, &now), between(model, rank, &before));
-        now <= was * BETWEEN + longer.as_secs_f64() * BETWEEN_BESIDE
-    });
+    let some = &ranks[..ranks.len().min(LOOKED_AT)];
+    let own_work = between(model, some, &now).into_iter();
+    let mut own_work = own_work.zip(between(model, some, &before));
+    let own_work_is_as_ever =
+        own_work.all(|(now, was)| now <= was * BETWEEN + longer.as_secs_f64() * BETWEEN_BESIDE);
     let kept = kept(model, &ranks, (now.from, now.to))?;
     if !own_work_is_as_ever || kept > HOST * share {
         return None;
     }
     Some(Slow {
         group: kind.group,
-        call: Arc::clone(&now.calls.last()?.1),
+        call: Arc::clone(&now.calls.last()?.call),
         ranks,
         bytes: kind.bytes,
         buckets: kind.buckets.map(|buckets| buckets.calls),
@@ -184,46 +170,50 @@ fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
 }
 
 /// The latest calls that are enough and last for at least `lasting`, and the calls before them.
-fn latest(calls: &[Timed], lasting: Duration) -> Option<(Stretch<'_>, &[Timed])> {
-    let to = calls.last()?.0.end;
+fn latest<'a>(calls: &'a [&'a Timed], lasting: Duration) -> Option<(Stretch<'a>, &'a [&'a Timed])> {
+    let to = calls.last()?.took.end;
     let most = calls.len().checked_sub(CALLS)?;
-    let late = calls.partition_point(|(took, _)| took.last.plus(lasting) <= to);
+    let late = calls.partition_point(|it| it.took.last.plus(lasting) <= to);
     let at = late.checked_sub(1)?.min(most);
     let (before, calls) = calls.split_at(at);
-    let from = calls.first()?.0.last;
+    let from = calls.first()?.took.last;
     Some((Stretch { calls, from, to }, before))
 }
 
 /// Quantile of the durations of these calls, from the last arrival on.
-fn least(calls: &[Timed], part: f64) -> Option<Duration> {
-    let mut took: Vec<Duration> = calls.iter().map(|(took, _)| took.least).collect();
+fn least(calls: &[&Timed], part: f64) -> Option<Duration> {
+    let mut took: Vec<Duration> = calls.iter().map(|it| it.took.least).collect();
     quantile(&mut took, part)
 }
 
-/// Mean time between these calls in which the rank was in no call, in seconds.
-fn between(model: &Model, rank: u32, stretch: &Stretch<'_>) -> f64 {
+/// Mean time between these calls in which each of the ranks was in no call, in seconds.
+fn between(model: &Model, ranks: &[u32], stretch: &Stretch<'_>) -> Vec<f64> {
     let (from, to) = (stretch.from, stretch.to);
-    let mut inside: Vec<(Timestamp, Timestamp)> = Vec::new();
+    let mut inside: Vec<Vec<(Timestamp, Timestamp)>> = vec![Vec::new(); ranks.len()];
     for encounter in model.arrivals.latest() {
-        inside.extend(is_inside(encounter, rank).filter(|it| it.0 < to && from < it.1));
+        for came in &encounter.came {
+            if let Ok(place) = ranks.binary_search(&came.rank) {
+                inside[place].extend(is_inside(came).filter(|it| it.0 < to && from < it.1));
+            }
+        }
     }
-    inside.sort_unstable();
-    let (mut at, mut sum) = (from, Duration::ZERO);
-    for (begin, end) in inside {
-        sum += begin.min(to).since(at);
-        at = at.max(end);
-    }
-    (sum + to.since(at)).as_secs_f64() / stretch.calls.len() as f64
+    let outside = inside.into_iter().map(|mut inside| {
+        inside.sort_unstable();
+        let (mut at, mut sum) = (from, Duration::ZERO);
+        for (begin, end) in inside {
+            sum += begin.min(to).since(at);
+            at = at.max(end);
+        }
+        (sum + to.since(at)).as_secs_f64() / stretch.calls.len() as f64
+    });
+    outside.collect()
 }
 
-/// Start and end of the calls of a rank.
-fn is_inside(encounter: &Encounter, rank: u32) -> impl Iterator<Item = (Timestamp, Timestamp)> {
-    let came = encounter.came.iter().filter(move |came| came.rank == rank);
-    came.filter_map(|came| {
-        let is_apart = came.is_async || came.hidden;
-        let begins = if is_apart { came.waits? } else { came.at };
-        Some((begins, came.until?))
-    })
+/// Start and end of the call of a rank, or of its wait.
+fn is_inside(came: &Came) -> Option<(Timestamp, Timestamp)> {
+    let is_apart = came.is_async || came.hidden;
+    let begins = if is_apart { came.waits? } else { came.at };
+    Some((begins, came.until?))
 }
 
 /// Sum of the shares of time in which hosts kept the worst-off ranks from running; `None`: not

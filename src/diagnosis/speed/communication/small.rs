@@ -11,9 +11,9 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use crate::evidence::event::Call;
 use crate::model::{GroupId, Model};
-use crate::speed::communication::{CollectiveTime, collective_time, quantile};
+use crate::speed::communication::times::{Timed, Times};
+use crate::speed::communication::{CollectiveTime, quantile};
 use crate::speed::lateness;
 
 /// Maximum bytes of a call that counts as small.
@@ -85,40 +85,61 @@ struct One {
 
 /// Groups in which small collectives take much of the time.
 #[must_use]
-pub fn small(model: &Model) -> Vec<Small> {
+pub fn small(model: &Model, times: &Times) -> Vec<Small> {
     let Some(begin) = lateness::warmed_up(model) else {
         return Vec::new();
     };
-    let mut calls: BTreeMap<(GroupId, Op), Vec<One>> = BTreeMap::new();
-    for encounter in model.arrivals.latest() {
-        let call = &encounter.call;
-        if encounter.buckets.is_some() || !may_be_bucketed(call) {
-            continue;
+    let reductions = times.reductions(begin);
+    let found = reductions.filter_map(|(group, op, are_steps, calls)| {
+        if are_steps && !take_much(calls.clone().rev(), model.timing.small_calls) {
+            return None;
         }
-        let (Some(time), Some(bytes)) = (collective_time(model, encounter), call.bytes()) else {
-            continue;
-        };
-        if time.first >= begin {
-            let of = calls.entry((encounter.group, call.op)).or_default();
-            of.push(One {
-                time,
-                bytes,
-                step: call.step,
-                is_async: call.is_async,
-                place: call.place.clone(),
-            });
-        }
-    }
-    let found = calls.into_iter().filter_map(|((group, op), mut calls)| {
-        calls.sort_by_key(|one| one.time.first);
+        let calls: Vec<One> = calls.map(One::of).collect();
         find(model, group, op, &calls)
     });
     found.collect()
 }
 
-/// Whether the call is a reduction that can be combined with others, outside of marked phases.
-fn may_be_bucketed(call: &Call) -> bool {
-    matches!(call.op, Op::AllReduce | Op::ReduceScatter) && call.phase.is_none()
+impl One {
+    fn of(timed: &Timed) -> Self {
+        let call = &timed.call;
+        Self {
+            time: timed.took,
+            bytes: call.bytes().unwrap_or(0),
+            step: call.step,
+            is_async: call.is_async,
+            place: call.place.clone(),
+        }
+    }
+}
+
+/// Whether the small ones of these calls, given in reverse, take enough of the time. Rounds are
+/// steps; the window is that of [`find`].
+fn take_much<'a>(calls: impl Iterator<Item = &'a Timed>, shortest: Duration) -> bool {
+    let is_small = |timed: &&Timed| timed.call.bytes().is_some_and(|bytes| bytes <= SMALL);
+    let mut calls = calls.filter(is_small).peekable();
+    // The last round may not be over.
+    let mut end = Timestamp::default();
+    let last = calls.peek().map(|timed| timed.call.step);
+    while let Some(next) = calls.next_if(|timed| Some(timed.call.step) == last) {
+        end = next.took.first;
+    }
+    let mut rounds = 0;
+    let mut sum = Duration::ZERO;
+    while let Some(timed) = calls.next() {
+        sum += timed.took.mean;
+        // The first round may be incomplete.
+        let Some(before) = calls.peek() else { break };
+        if before.call.step == timed.call.step {
+            continue;
+        }
+        rounds += 1;
+        let length = end.since(timed.took.first);
+        if rounds >= ROUNDS && length >= shortest {
+            return sum.as_secs_f64() / length.as_secs_f64().max(1e-9) >= SHARE;
+        }
+    }
+    false
 }
 
 fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {

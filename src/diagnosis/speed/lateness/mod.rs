@@ -185,8 +185,7 @@ fn may_have_straggler(model: &Model, from: Timestamp, to: Timestamp, slice: Dura
             continue;
         };
         fewest_ranks = fewest_ranks.max(encounter.came.len());
-        let waits = encounter.came.iter().map(|came| end.at.since(came.at));
-        let waits: Duration = waits.sum();
+        let waits = encounter.waited();
         // A wait may consist of pieces that end in different slices.
         let begin = encounter.first_at().unwrap_or(end.at).max(from);
         for slice in started_in(begin)..=ended_in(end.at).min(last) {

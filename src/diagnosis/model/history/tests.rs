@@ -3,6 +3,7 @@
 use ddp_doctor_proto::{ExceptionKind, Op};
 
 use super::*;
+use crate::evidence::event::Forward;
 use crate::evidence::event::{CallId, Event, ProcessId, ThreadId};
 use crate::model::Model;
 use crate::testing;

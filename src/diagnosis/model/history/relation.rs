@@ -1,0 +1,222 @@
+//! The relation of ranks to the lowest member of their group.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::model::group::Join;
+
+use super::lines::Lines;
+use super::turns::Position;
+use super::{Began, KEPT, PERSISTS};
+
+/// Number of turns for which a relation must hold before a change of it counts.
+const HELD: u32 = 3;
+/// Maximum number of turns from one call of a rank to the next; beyond it, the rank does not just
+/// skip steps.
+const MOST_SILENT: u64 = 16;
+
+/// The relation of a class of ranks to the lowest member.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Relation {
+    turns: Vec<(PathPair, Steps)>,
+    pub(super) lines: Lines,
+}
+
+/// Whose turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Of {
+    /// The lowest member.
+    Lowest,
+    /// The ranks of the class.
+    Ranks,
+}
+
+type PathPair = (Option<Arc<str>>, Option<Arc<str>>);
+
+#[derive(Clone, Debug)]
+pub(super) struct Steps {
+    offset: i64,
+    held: u32,
+    last: (Spot, Spot),
+    candidate: Option<Candidate>,
+}
+
+/// Progress of a rank at the latest meeting.
+#[derive(Clone, Debug)]
+struct Spot {
+    turn: u64,
+    batches: Option<u64>,
+    /// Number of batches that it draws per turn.
+    usual: Option<u64>,
+}
+
+/// Progress of a rank from one meeting to the next.
+struct Went {
+    turns: u64,
+    batches: Option<u64>,
+}
+
+/// A change of the relation that may last.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    offset: i64,
+    held: u32,
+    pub(super) began: Began,
+    /// The latest silent turns that led to the change.
+    pub(super) skipped: BTreeMap<Of, u64>,
+}
+
+impl Relation {
+    pub(super) fn steps(&mut self, here: &Position, there: &Position) -> &mut Steps {
+        let known = self
+            .turns
+            .iter()
+            .position(|((a, b), _)| *a == here.path && *b == there.path);
+        let at = known.unwrap_or_else(|| {
+            if self.turns.len() >= KEPT {
+                self.turns.clear();
+            }
+            let steps = Steps {
+                offset: difference(here.turn, there.turn),
+                held: 0,
+                last: (Spot::of(here), Spot::of(there)),
+                candidate: None,
+            };
+            self.turns
+                .push(((here.path.clone(), there.path.clone()), steps));
+            self.turns.len() - 1
+        });
+        &mut self.turns[at].1
+    }
+}
+
+impl Steps {
+    /// Adds a meeting. Returns the silent turns since the previous one.
+    pub(super) fn observe(
+        &mut self,
+        seq: u64,
+        here: &Position,
+        there: &Position,
+        join: &Join,
+    ) -> Vec<(Of, u64)> {
+        let went = (self.last.0.pass(here), self.last.1.pass(there));
+        let now = difference(here.turn, there.turn);
+        let together = (went.0.turns, went.1.turns) == (1, 1);
+        let dense = went.0.turns <= 1 && went.1.turns <= 1;
+        if together {
+            self.last.0.usual = went.0.batches;
+            self.last.1.usual = went.1.batches;
+        }
+        if let Some(candidate) = self.candidate.as_mut().filter(|_| dense) {
+            if now == candidate.offset {
+                candidate.held += u32::from(together);
+            } else {
+                self.rebase(now);
+            }
+            return Vec::new();
+        }
+        if now == self.offset {
+            if together {
+                self.held = self.held.saturating_add(1);
+            } else if !dense {
+                self.rebase(now);
+            }
+            return Vec::new();
+        }
+        // One rank began several turns without a call between them; the other made calls in each
+        // turn.
+        let silent: Vec<(Of, u64)> = match (went.0.turns, went.1.turns) {
+            (1, 2..=MOST_SILENT) if self.last.1.drew_for(&went.1) => {
+                went.1.silent(there).map(|turn| (Of::Ranks, turn)).collect()
+            }
+            (2..=MOST_SILENT, 1) if self.last.0.drew_for(&went.0) => {
+                went.0.silent(here).map(|turn| (Of::Lowest, turn)).collect()
+            }
+            _ => Vec::new(),
+        };
+        if silent.is_empty() {
+            self.rebase(now);
+            return Vec::new();
+        }
+        if let Some(candidate) = &mut self.candidate {
+            // Another silent turn before the first shift was established.
+            candidate.offset = now;
+            candidate.held = 0;
+            candidate.skipped.extend(silent.iter().copied());
+            return silent;
+        }
+        if self.held < HELD {
+            self.rebase(now);
+            return silent;
+        }
+        self.candidate = Some(Candidate {
+            offset: now,
+            held: 0,
+            began: Began::at(seq, join),
+            skipped: silent.iter().copied().collect(),
+        });
+        silent
+    }
+
+    fn rebase(&mut self, offset: i64) {
+        self.offset = offset;
+        self.held = 0;
+        self.candidate = None;
+    }
+
+    /// The difference of turns that has held for long enough.
+    pub(super) const fn offset(&self) -> i64 {
+        self.offset
+    }
+
+    /// The change of the relation, once it has lasted, and the turns by which it changed. It is the
+    /// relation from then on.
+    pub(super) fn take_established(&mut self) -> Option<(i64, Candidate)> {
+        let lasts = |candidate: &mut Candidate| candidate.held >= PERSISTS;
+        let candidate = self.candidate.take_if(lasts)?;
+        let by = candidate.offset - self.offset;
+        self.offset = candidate.offset;
+        Some((by, candidate))
+    }
+}
+
+impl Spot {
+    const fn of(position: &Position) -> Self {
+        Self {
+            turn: position.turn,
+            batches: position.batches,
+            usual: None,
+        }
+    }
+
+    /// Advances to the current position; returns the progress.
+    fn pass(&mut self, now: &Position) -> Went {
+        let batches = self.batches.zip(now.batches);
+        let went = Went {
+            turns: now.turn.saturating_sub(self.turn),
+            batches: batches.map(|(before, now)| now.saturating_sub(before)),
+        };
+        (self.turn, self.batches) = (now.turn, now.batches);
+        went
+    }
+
+    /// Whether each of the turns drew its usual number of batches, if input is observed. A turn
+    /// without batches was a retry.
+    fn drew_for(&self, went: &Went) -> bool {
+        match (self.usual, went.batches) {
+            (Some(usual), Some(batches)) => batches >= usual.saturating_mul(went.turns),
+            _ => true,
+        }
+    }
+}
+
+impl Went {
+    /// The silent turns: those before the current one.
+    fn silent(&self, now: &Position) -> std::ops::Range<u64> {
+        now.turn - self.turns + 1..now.turn
+    }
+}
+
+pub(super) fn difference(here: u64, there: u64) -> i64 {
+    there.cast_signed().wrapping_sub(here.cast_signed())
+}

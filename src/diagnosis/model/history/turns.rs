@@ -1,0 +1,115 @@
+//! Turns of a rank: the steps to which its calls belong.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::evidence::event::Forward;
+
+use super::KEPT;
+
+/// Number of forwards on new input after which a forward on the same input counts as a repetition.
+const FRESH: u64 = 3;
+
+/// The turn of a rank in which a call is issued.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Place of the forwards that are counted; `None`: the program marks steps.
+    pub(super) path: Option<Arc<str>>,
+    /// Number of turns so far; 0: none is known.
+    pub turn: u64,
+    /// Batches drawn before the turn, if input is observed.
+    pub batches: Option<u64>,
+    /// Records of the rank had been lost before.
+    pub(super) lossy: bool,
+}
+
+/// The turns of a rank so far.
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// Position of the next call.
+    now: Position,
+    /// The turn was not counted because its forward failed; the next one may repeat it.
+    taken_back: bool,
+    counts: BTreeMap<Option<Arc<str>>, Count>,
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    turns: u64,
+    fresh: u64,
+}
+
+impl Turns {
+    /// A step begins, marked by the program or with a training forward.
+    pub(in crate::model) fn begin(&mut self, forward: Option<&Forward>) {
+        let path = forward.and_then(|forward| forward.path.clone());
+        if !self.counts.contains_key(&path) && self.counts.len() >= KEPT {
+            return;
+        }
+        let tries_again = std::mem::take(&mut self.taken_back);
+        let is_repeated = forward.is_some_and(|forward| forward.repeated);
+        let is_new_place = self.counts.get(&path).is_none_or(|count| count.turns == 0);
+        if tries_again && path != self.now.path && (is_repeated || is_new_place) {
+            // A retry from another line repeats the turn of the forward that failed.
+            if let Some(count) = self.counts.get_mut(&self.now.path) {
+                count.turns += 1;
+                self.now.turn = count.turns;
+            }
+            return;
+        }
+        let count = self.counts.entry(path.clone()).or_default();
+        if let Some(forward) = forward {
+            if forward.unsynchronised {
+                return;
+            }
+            if !forward.repeated {
+                count.fresh += 1;
+            } else if count.fresh >= FRESH && !tries_again {
+                return;
+            }
+        }
+        count.turns += 1;
+        self.now.path = path;
+        self.now.turn = count.turns;
+        self.now.batches = forward.and_then(|forward| forward.batches);
+    }
+
+    /// The forward that began the turn raised an exception; the next one may be a retry.
+    pub(in crate::model) fn failed(&mut self) {
+        // Batch counts identify a retry. Without them, one is assumed.
+        if self.now.path.is_some()
+            && self.now.batches.is_none()
+            && let Some(count) = self.counts.get_mut(&self.now.path)
+        {
+            self.taken_back = true;
+            count.turns = count.turns.saturating_sub(1);
+            self.now.turn = count.turns;
+        }
+    }
+
+    pub(in crate::model) const fn lost(&mut self) {
+        self.now.lossy = true;
+    }
+
+    pub(in crate::model) fn position(&self) -> Position {
+        self.now.clone()
+    }
+
+    /// Number of the current turn; 0: before the first.
+    #[must_use]
+    pub const fn turn(&self) -> u64 {
+        self.now.turn
+    }
+
+    /// Whether turns are training forwards.
+    #[must_use]
+    pub const fn are_forwards(&self) -> bool {
+        self.now.path.is_some()
+    }
+
+    /// Batches drawn before the current turn.
+    #[must_use]
+    pub const fn batches(&self) -> Option<u64> {
+        self.now.batches
+    }
+}

@@ -1,0 +1,191 @@
+//! Recent calls of a process, and the places that issue them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Where;
+
+use crate::evidence::event::CallId;
+use crate::model::processes::ByNumber;
+
+use super::{KEPT_PLACES, Target};
+
+/// Maximum number of calls kept whose waits can still be assigned …
+const KEPT_CALLS: usize = 4096;
+/// … and of those that are over: another wait for them, or their completion, may follow.
+const KEPT_OVER: usize = 256;
+
+/// Targets of recent calls, by call.
+#[derive(Debug, Default)]
+pub(super) struct RecentCalls(VecDeque<Recent>);
+
+#[derive(Debug)]
+struct Recent {
+    call: CallId,
+    target: Target,
+    is_over: bool,
+}
+
+impl RecentCalls {
+    /// The target of a call.
+    pub(super) fn get(&self, call: CallId) -> Option<Target> {
+        Some(self.0[self.position(call).ok()?].target)
+    }
+
+    /// Adds a call. `is_over`: no wait for it is expected.
+    pub(super) fn insert(&mut self, call: CallId, target: Target, is_over: bool) {
+        let recent = Recent {
+            call,
+            target,
+            is_over,
+        };
+        match self.position(call) {
+            Ok(known) => self.0[known] = recent,
+            Err(place) => self.0.insert(place, recent),
+        }
+        let is_dropped = |calls: &VecDeque<Recent>| {
+            calls.len() > KEPT_CALLS
+                || calls.len() > KEPT_OVER && calls.front().is_some_and(|it| it.is_over)
+        };
+        while is_dropped(&self.0) {
+            self.0.pop_front();
+        }
+    }
+
+    /// The call returned, was waited for or completed.
+    pub(super) fn set_over(&mut self, call: CallId) {
+        if let Ok(place) = self.position(call) {
+            self.0[place].is_over = true;
+        }
+    }
+
+    /// The place of a call, or where it is to be inserted.
+    fn position(&self, call: CallId) -> Result<usize, usize> {
+        /// Events usually concern one of the latest calls.
+        const LATEST: usize = 4;
+        for (i, recent) in self.0.iter().enumerate().rev().take(LATEST) {
+            if recent.call <= call {
+                return if recent.call == call {
+                    Ok(i)
+                } else {
+                    Err(i + 1)
+                };
+            }
+        }
+        self.0.binary_search_by_key(&call, |recent| recent.call)
+    }
+}
+
+/// The places at which a process issues calls; a limited number.
+#[derive(Debug, Default)]
+pub struct Places {
+    all: Vec<PlaceUse>,
+    /// Indexes by the address of the place; `by_place` keeps it alive.
+    by_address: ByNumber<usize, u32>,
+    by_place: BTreeMap<Arc<Where>, u32>,
+}
+
+#[derive(Debug)]
+struct PlaceUse {
+    calls: u64,
+    longest_wait: Option<u64>,
+}
+
+impl Places {
+    /// Number of calls issued at a place.
+    #[must_use]
+    pub fn calls(&self, place: &Where) -> u64 {
+        self.index(place).map_or(0, |index| self.all[index].calls)
+    }
+
+    /// The longest wait at a place in nanoseconds, in calls that all peers joined: at least until
+    /// the last of them arrived, and to the end if that was recorded.
+    #[must_use]
+    pub fn longest_wait(&self, place: &Where) -> Option<u64> {
+        self.all[self.index(place)?].longest_wait
+    }
+
+    /// Whether the process issued a call at this place.
+    #[must_use]
+    pub fn contains(&self, place: &Where) -> bool {
+        self.index(place).is_some()
+    }
+
+    pub(super) fn issued(&mut self, place: &Arc<Where>) {
+        if let Some(index) = self.index(place) {
+            self.all[index].calls += 1;
+        } else if self.all.len() < KEPT_PLACES {
+            let index = self.all.len() as u32;
+            self.by_address.insert(Arc::as_ptr(place).addr(), index);
+            self.by_place.insert(Arc::clone(place), index);
+            self.all.push(PlaceUse {
+                calls: 1,
+                longest_wait: None,
+            });
+        }
+    }
+
+    pub(in crate::model) fn waited(&mut self, place: &Where, nanoseconds: u64) {
+        if let Some(index) = self.index(place) {
+            let longest = &mut self.all[index].longest_wait;
+            *longest = Some(nanoseconds).max(*longest);
+        }
+    }
+
+    fn index(&self, place: &Where) -> Option<usize> {
+        let known = self.by_address.get(&std::ptr::from_ref(place).addr());
+        let known = known.or_else(|| self.by_place.get(place));
+        known.map(|&index| index as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::GroupId;
+
+    const fn target(seq: u64) -> Target {
+        Target::Join(GroupId(0), seq)
+    }
+
+    #[test]
+    fn awaited_calls_are_kept_longer_than_calls_that_are_over() {
+        let mut calls = RecentCalls::default();
+        for id in 0..2 * KEPT_CALLS as u64 {
+            calls.insert(CallId(id), target(id), true);
+        }
+        assert_eq!(calls.0.len(), KEPT_OVER);
+        let first = 2 * KEPT_CALLS as u64;
+        for id in first..first + 1000 {
+            calls.insert(CallId(id), target(id), false);
+        }
+        assert_eq!(calls.get(CallId(first)), Some(target(first)));
+        for id in first..first + 1000 {
+            calls.set_over(CallId(id));
+        }
+        calls.insert(CallId(first + 1000), target(1), false);
+        assert_eq!(calls.0.len(), KEPT_OVER);
+        for id in first + 1001..first + 10_000 {
+            calls.insert(CallId(id), target(id), false);
+        }
+        assert_eq!(calls.0.len(), KEPT_CALLS);
+    }
+
+    #[test]
+    fn calls_are_found_in_any_order_of_their_numbers() {
+        let mut calls = RecentCalls::default();
+        let ids = [5, 3, 9, 30, 8, 12, 40, 7, 1];
+        for id in ids {
+            calls.insert(CallId(id), target(id), false);
+        }
+        calls.insert(CallId(9), target(90), false);
+        assert_eq!(calls.get(CallId(9)), Some(target(90)));
+        let others = ids.iter().filter(|&&id| id != 9);
+        assert!(
+            others
+                .into_iter()
+                .all(|&id| calls.get(CallId(id)) == Some(target(id)))
+        );
+        assert_eq!(calls.get(CallId(10)), None);
+    }
+}

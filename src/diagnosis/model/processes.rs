@@ -1,0 +1,96 @@
+//! The processes of a job by their id.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Index;
+
+use crate::evidence::event::ProcessId;
+use crate::model::process::Process;
+
+/// A hash map whose keys are numbers or addresses.
+pub(super) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+
+/// Processes by id, ascending. A lookup takes the same time in jobs of any size.
+#[derive(Debug, Default)]
+pub struct Processes {
+    all: Vec<Process>,
+    places: ByNumber<ProcessId, u32>,
+    ordered: BTreeMap<ProcessId, u32>,
+}
+
+impl Processes {
+    /// Number of processes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there are no processes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// A process by its id.
+    #[must_use]
+    pub fn get(&self, id: &ProcessId) -> Option<&Process> {
+        self.places.get(id).map(|&place| &self.all[place as usize])
+    }
+
+    /// A process by its id.
+    pub fn get_mut(&mut self, id: &ProcessId) -> Option<&mut Process> {
+        let place = *self.places.get(id)?;
+        self.all.get_mut(place as usize)
+    }
+
+    /// Processes in the order of their ids.
+    pub fn values(&self) -> impl DoubleEndedIterator<Item = &Process> + Clone {
+        let places = self.ordered.values();
+        places.map(|&place| &self.all[place as usize])
+    }
+
+    /// The process with this one's id; this one if there is none.
+    pub(super) fn get_or_insert(&mut self, process: Process) -> &mut Process {
+        let next = self.all.len() as u32;
+        let place = *self.places.entry(process.id).or_insert(next);
+        if place == next {
+            self.ordered.insert(process.id, place);
+            self.all.push(process);
+        }
+        &mut self.all[place as usize]
+    }
+}
+
+impl Index<&ProcessId> for Processes {
+    type Output = Process;
+
+    fn index(&self, id: &ProcessId) -> &Process {
+        &self.all[self.places[id] as usize]
+    }
+}
+
+/// Hashes one number by a multiplication.
+#[derive(Debug, Default)]
+pub(super) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // A hash map uses the highest and the lowest bits.
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+}
