@@ -20,7 +20,7 @@ fn hang_of_64_ranks() -> String {
         );
     }
     format!(
-        "about = \"a hang\"\nworld = 64\nevents = \"\"\"\n{events}2.0 37 exits 0\n\"\"\"\n\
+        "about = \"one of 64 ranks exits while the others wait in a collective\"\nworld = 64\nevents = \"\"\"\n{events}2.0 37 exits 0\n\"\"\"\n\
          [[expect]]\ncode = \"DD102\"\n"
     )
 }
