@@ -66,6 +66,7 @@ _exception = getattr(sys, "exception", None) or (lambda: sys.exc_info()[1])
 _codes = _sites.codes
 _learn = _sites.learn
 _locate = _sites.locate
+_through = _sites.through
 _HIDDEN = _words.HIDDEN
 _LIBRARY = _sites.LIBRARY
 _ASYNC = _words.ASYNC
@@ -332,11 +333,8 @@ def issue(args, number, frame):
                 flags |= entry[1]
                 user = user.f_back
                 entry = _codes[id(user.f_code)]
-            if flags & _LIBRARY:
-                site, flags = _locate(frame.f_back)
-            else:
-                site = entry[2][user.f_lasti]
-                flags &= _HIDDEN
+            site = _through(frame.f_back, user) if flags & _LIBRARY else entry[2][user.f_lasti]
+            flags &= _HIDDEN
         except (KeyError, AttributeError):  # unknown code, or no user frame
             site, flags = _locate(frame.f_back)
         try:

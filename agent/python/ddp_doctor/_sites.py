@@ -21,8 +21,8 @@ _MOST_CALLERS = 8
 _PATH = 8
 # Maximum number of frames of installed packages that are recorded: the innermost ones and the outermost ones.
 _INNER, _OUTER = 12, 4
-# Maximum number of such frames by which ways are distinguished, innermost first.
-_MOST_FRAMES = 64
+# Twice the number of such frames by which ways are distinguished, innermost first.
+_MOST_FRAMES = 128
 
 # id(code) → [code, kind, {instruction: site}, extra]; keeping the code keeps its id unique.
 codes = {}
@@ -114,40 +114,47 @@ def _lead(places, site):
     return site
 
 
-def _through(start, user):
+def through(start, user):
     """Site of the user's frame with the frames of installed packages from `start` to it.
 
     `user`: None: there is no user's frame.
     """
-    frames = []
-    frame = start
-    while frame is not user:
-        if entry_of(frame.f_code)[1] == LIBRARY:
-            frames.append(frame)
-        frame = frame.f_back
     way = []
-    for frame in frames[:_MOST_FRAMES]:
-        way.append(id(frame.f_code))
-        way.append(frame.f_lasti)
-    starter = starter_of_thread() if user is None else None
+    frame = start
+    while frame is not user and len(way) < _MOST_FRAMES:
+        code = id(frame.f_code)
+        entry = codes.get(code) or learn(frame.f_code)
+        if entry[1] == LIBRARY:
+            way.append(code)
+            way.append(frame.f_lasti)
+        frame = frame.f_back
     if user is not None:
         way.append(id(user.f_code))
         way.append(user.f_lasti)
-    elif starter is not None:
-        way.append(starter)
+    else:
+        way.append(starter_of_thread())
     way = tuple(way)
     try:
         return _chains[way]
     except KeyError:
-        site = 0
-    if user is not None:
-        site = _number(entry_of(user.f_code), user.f_lasti, user.f_lineno, user.f_back)
-    elif starter is not None:
-        site = _of_starter(starter)
-    site = _lead([_place(frame.f_code, frame.f_lineno) for frame in frames], site)
+        site = _define_way(start, user)
     if _box.is_open and len(_chains) < _MOST_PLACES:
         _chains[way] = site
     return site
+
+
+def _define_way(start, user):
+    if user is not None:
+        site = _number(entry_of(user.f_code), user.f_lasti, user.f_lineno, user.f_back)
+    else:
+        site = _of_starter(starter_of_thread() or ())
+    places = []
+    frame = start
+    while frame is not user:
+        if entry_of(frame.f_code)[1] == LIBRARY:
+            places.append(_place(frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return _lead(places, site)
 
 
 def _of_starter(starter):
@@ -224,14 +231,14 @@ def locate(frame):
             frame = frame.f_back
             continue
         if flags & LIBRARY:
-            return _through(start, frame), flags & INTERNAL
+            return through(start, frame), flags & INTERNAL
         try:
             site = entry[2][frame.f_lasti]  # saves the line, which is expensive to find
         except KeyError:
             site = _number(entry, frame.f_lasti, frame.f_lineno, frame.f_back)
         return site, flags & INTERNAL
     if flags & LIBRARY or starter_of_thread() is not None:
-        return _through(start, None), flags & INTERNAL
+        return through(start, None), flags & INTERNAL
     return _borrowed()
 
 
@@ -242,7 +249,7 @@ def _borrowed():
         while frame is not None and entry_of(frame.f_code)[1]:
             frame = frame.f_back
         if frame is not None:
-            return _through(start, frame), _words.HIDDEN | _words.BORROWED_SITE
+            return through(start, frame), _words.HIDDEN | _words.BORROWED_SITE
     return 0, _words.HIDDEN
 
 

@@ -2,12 +2,13 @@
 # nproc = 2
 # decisive = "stamp"
 # [faulty]
-# code = "DD103"
+# code = "DD117"
 # verdict = "hang"
-# root_confidence = "suspected"
+# root_confidence = "supported"
+# cause = "rank-conditional"
 # hang = true
-# ranks = { root = [0, 1], victims = [] }
-# via = { 0 = "Accelerator.gather", 1 = "Accelerator.wait_for_everyone" }
+# ranks = { root = [0], victims = [1] }
+# via = { 0 = "gather", 1 = "PartialState.wait_for_everyone" }
 # [healthy]
 # ///
 """accelerate: the main process alone gathers a metric, while the other waits for everyone.

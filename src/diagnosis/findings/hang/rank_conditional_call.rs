@@ -139,7 +139,8 @@ fn blame(
 }
 
 fn explain(draft: &mut Draft, parting: &Parting) {
-    let through = if parting.line == parting.place {
+    let (guarded, call) = (&parting.line, &parting.place);
+    let through = if (&guarded.file, guarded.line) == (&call.file, call.line) {
         String::new()
     } else {
         format!(", from where {} is called,", words::line(&parting.place))
