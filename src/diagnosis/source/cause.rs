@@ -188,6 +188,9 @@ impl<'a> Sides<'a> {
             use GuardForm::{Fails, Holds, Leaves};
             matches!(guard.form, Holds | Fails | Leaves)
         };
+        if self.odd.is_empty() || self.others.is_empty() {
+            return None;
+        }
         let mut missed = self.missed().into_iter();
         let (line, guard) = missed.find(|(_, guard)| decides(guard))?;
         let because = line_is_guarded(&(line, guard));
@@ -344,9 +347,17 @@ impl<'a> Sides<'a> {
         })
     }
 
-    /// Conditions around the line of a process's last call.
+    /// Conditions around the line of a process's call at the place, or of its last call.
     fn guards(&self, process: &'a Process) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
-        last_line(process)
+        let join = self
+            .place
+            .and_then(|(group, seq)| self.situation.join(group, seq));
+        let call = process
+            .rank
+            .zip(join)
+            .and_then(|(rank, join)| join.calls.get(&rank));
+        let line = call.and_then(|joined| joined.call.place.as_ref());
+        line.or_else(|| last_line(process))
             .into_iter()
             .flat_map(|place| guards::around(process, place))
     }
