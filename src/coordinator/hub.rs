@@ -309,7 +309,9 @@ impl Hub {
                 let is_running = !job.has_ended();
                 let inputs = job.inputs.as_ref().filter(|_| is_running);
                 // A full queue drops `answer`, so that nothing is waited for.
-                drop(inputs.map(|it| it.queue.try_send(Input::Summarize { answer })));
+                if let Some(inputs) = inputs {
+                    drop(inputs.queue.try_send(Input::Summarize { answer }));
+                }
                 let nodes = job.nodes.iter().filter(|node| node.attached > 0).count();
                 let state = JobState {
                     id: job.id.clone(),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::VERSION;
+use ddp_doctor_proto::report::{Timestamp, Verdict};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -214,7 +215,7 @@ async fn beat(every: Duration, hub: Arc<Hub>, notifier: Notifier) {
         // A heartbeat also states whether diagnoses answer: it should not beat on if they do not.
         let state = hub.state().await;
         let running = || state.jobs.iter().filter(|job| job.is_running);
-        let hangs = |verdict| verdict == ddp_doctor_proto::report::Verdict::Hang;
+        let hangs = |verdict| verdict == Verdict::Hang;
         notifier.send(Event::Heartbeat {
             running: running().count(),
             unresponsive: running().filter(|job| !job.is_current).count(),
@@ -349,10 +350,7 @@ impl Client {
         let request = Request::post(path)
             .header(HOST, authority)
             .header(CONTENT_TYPE, "application/json")
-            .header(
-                USER_AGENT,
-                concat!("ddp-doctor/", env!("CARGO_PKG_VERSION")),
-            )
+            .header(USER_AGENT, format!("ddp-doctor/{VERSION}"))
             .body(Full::new(body))?;
         // Carries the request and the answer, and is aborted when this function returns.
         let mut connections = JoinSet::new();
