@@ -56,11 +56,7 @@ impl Messages {
         for ((group, sender, receiver), channel) in channels {
             let both = whole.contains(&sender) && whole.contains(&receiver);
             // The last messages of a dump that was cut off are unknown.
-            // Where complete calls are left out, a message that one side lacks may be complete.
-            let is_read = |rank: &u32| {
-                let dump = job.ranks.get(rank);
-                dump.is_some_and(|it| it.cut.is_none() && it.is_contiguous)
-            };
+            let is_read = |rank: &u32| job.ranks.get(rank).is_some_and(|it| it.cut.is_none());
             let seen = is_read(&sender) && is_read(&receiver);
             let from = if both {
                 None
@@ -69,6 +65,9 @@ impl Messages {
             } else {
                 continue;
             };
+            // Where complete calls are left out, a message that one side lacks may be complete there.
+            let ends = [sender, receiver].map(|rank| job.ranks.get(&rank));
+            let is_listed = ends.iter().flatten().all(|dump| dump.is_contiguous);
             let numbered = channel.map(|side| -> Vec<(usize, u64)> {
                 let counted = side
                     .into_iter()
@@ -85,9 +84,12 @@ impl Messages {
             for ((ends, side), others) in ends.into_iter().zip(numbered).zip(numbers) {
                 let (rank, peer) = ends;
                 for (at, number) in side {
-                    messages.placed.insert((rank, at), (Some(peer), number));
-                    if !others.contains(&number) {
+                    let is_lone = !others.contains(&number);
+                    if is_lone && is_listed {
                         messages.lone.insert((rank, at));
+                    }
+                    if !is_lone || is_listed {
+                        messages.placed.insert((rank, at), (Some(peer), number));
                     }
                 }
             }

@@ -75,11 +75,7 @@ impl Waits {
             if lacks_a_member && is_counted {
                 waits.calls.insert(rank, at);
             } else if is_awaited && (leads_on(call) || open.is_stuck(groups, call)) {
-                if is_counted {
-                    waits.calls.insert(rank, at);
-                } else {
-                    waits.unknown.insert(rank);
-                }
+                waits.unknown.insert(rank);
             } else if let Some(&own) = component.get(&Node::Rank(rank)).filter(|_| is_awaited) {
                 circular.entry(own).or_default().push(rank);
             }
