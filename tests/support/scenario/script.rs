@@ -1,6 +1,6 @@
 //! Parses the lines of a scenario into events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,6 +101,9 @@ pub(super) struct Writer<'a> {
     steps: BTreeMap<u32, u64>,
     /// How often each rank was restarted.
     restarts: BTreeMap<u32, u64>,
+    /// How often the launcher restarted each rank, that is, after its process had ended.
+    counted: BTreeMap<u32, u32>,
+    ended: BTreeSet<u32>,
     /// Processes that will become ranks and have not joined.
     started: BTreeMap<u32, StartedRank>,
 }
@@ -118,6 +121,8 @@ impl<'a> Writer<'a> {
             making: BTreeMap::new(),
             steps: BTreeMap::new(),
             restarts: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            ended: BTreeSet::new(),
             started: BTreeMap::new(),
         };
         let hosts: Vec<&str> = scenario.hosts.keys().map(String::as_str).collect();
@@ -158,7 +163,7 @@ impl<'a> Writer<'a> {
                 pid: 1000 + rank + 100 * self.restarts.get(&rank).copied().unwrap_or(0) as u32,
                 layer: self.scenario.layer.as_str().into(),
                 world: "".into(),
-                restarts: self.restarts.get(&rank).copied().unwrap_or(0) as u32,
+                restarts: self.counted.get(&rank).copied().unwrap_or(0),
                 at: seconds(at),
             },
         );
@@ -412,6 +417,9 @@ impl<'a> Writer<'a> {
             at: moment,
         };
         let dead = |code, signal| changed(ProcessState::Dead, Exit { code, signal });
+        if matches!(verb, "exits" | "killed" | "vanishes") {
+            self.ended.insert(rank);
+        }
         let event = match verb {
             "group" => {
                 let members = ranks(arg(1)?, self.scenario.world)?;
@@ -442,6 +450,9 @@ impl<'a> Writer<'a> {
             }
             "restarts" => {
                 *self.restarts.entry(rank).or_default() += 1;
+                if self.ended.remove(&rank) {
+                    *self.counted.entry(rank).or_default() += 1;
+                }
                 self.seqs.retain(|(other, ..), _| *other != rank);
                 self.next_call.remove(&rank);
                 if !self.scenario.starting {
