@@ -201,11 +201,11 @@ impl Rank {
             let (step, in_step) = (self.calls / CALLS, self.calls % CALLS);
             let fault = layout.fault.filter(|_| step >= fault_step);
             let is_faulty = self.rank == layout.ranks / 2 + 1;
-            let fourth = layout.step / 4;
+            let lost = layout.step * 2 / 5;
             // A straggler, or slow calls, delay the rest of the step.
             let delayed = in_step > 0 || fault == Some(Fault::Straggler) && is_faulty;
             let delay = match fault {
-                Some(Fault::Straggler | Fault::Slow) if delayed => fourth,
+                Some(Fault::Straggler | Fault::Slow) if delayed => lost,
                 _ => 0,
             };
             let late = mixed(layout.seed, u64::from(self.rank), self.calls) % (200 * MICROSECOND);
@@ -231,7 +231,7 @@ impl Rank {
             let call = Arc::new(call);
             events.push(Event::Issued { process, call });
             let slow = match fault {
-                Some(Fault::Straggler | Fault::Slow) if in_step == 0 => fourth,
+                Some(Fault::Straggler | Fault::Slow) if in_step == 0 => lost,
                 _ => 0,
             };
             let returns = begin + slow + 300 * MICROSECOND + late / 10;
