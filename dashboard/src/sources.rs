@@ -122,6 +122,7 @@ mod tests {
             file: file.into(),
             line,
             function: String::new(),
+            ..Where::default()
         }
     }
 

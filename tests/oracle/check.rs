@@ -593,6 +593,8 @@ impl<'a> Truth<'a> {
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::Wraps { .. }
+            | Fact::Sends { .. }
+            | Fact::Expects { .. }
             | Fact::ClocksDiffer { .. } => false,
         }
     }

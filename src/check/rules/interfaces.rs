@@ -68,6 +68,10 @@ fn of(facts: &Facts, backend: Backend, several: bool) -> Option<Line> {
             Line::critical(CHECK, reason).fix("Connect the node to the network of the other nodes.")
         });
     };
+    if backend == Backend::Gloo && value.is_none() && chosen.address.is_loopback() {
+        // Reported by the same rule.
+        return None;
+    }
     Some(chosen_line(
         backend,
         variable.name,
