@@ -444,7 +444,7 @@ fn reporting_failure_is_one_line() {
         (
             "DDP_DOCTOR_COORDINATOR",
             "192.0.2.1:7077",
-            "only a loopback address can be used without encryption",
+            "192.0.2.1:7077 may be on another machine, which needs a token",
         ),
     ] {
         let mut bare =
@@ -784,11 +784,11 @@ fn flag_overrides_the_environment_variable() {
     // Both addresses are refused; the message contains the one in effect.
     let by_variable = listen("192.0.2.7:7077", None);
     assert_eq!(by_variable.status, Some(3), "{by_variable}");
-    assert!(by_variable.stderr.contains("192.0.2.7:7077 is reachable"));
+    assert!(by_variable.stderr.contains("192.0.2.7:7077 can be reached"));
     assert_eq!(by_variable.stderr.lines().count(), 1, "{by_variable}");
     let by_flag = listen("127.0.0.1:0", Some("192.0.2.8:7077"));
     assert_eq!(by_flag.status, Some(3), "{by_flag}");
-    assert!(by_flag.stderr.contains("192.0.2.8:7077 is reachable"));
+    assert!(by_flag.stderr.contains("192.0.2.8:7077 can be reached"));
 }
 
 #[test]

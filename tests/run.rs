@@ -390,7 +390,7 @@ fn job_is_journaled_without_a_coordinator() {
 }
 
 #[test]
-fn remote_coordinator_is_refused_and_the_job_runs() {
+fn remote_coordinator_without_a_token_is_refused_and_the_job_runs() {
     let dir = dir();
     let output = program(dir.path())
         .args(["run", "--coordinator", "192.0.2.1:7", "--", "true"])
@@ -398,7 +398,7 @@ fn remote_coordinator_is_refused_and_the_job_runs() {
         .unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(
-        stderr(&output).contains("not on this machine"),
+        stderr(&output).contains("needs a token"),
         "{}",
         stderr(&output)
     );

@@ -31,6 +31,9 @@ const MAX_PER_HOST: usize = 256;
 const UNFINISHED: usize = 256 << 20;
 /// The share of a connection: more than a node's usual batch.
 const UNFINISHED_SHARE: usize = 1 << 20;
+/// Bytes around a message, in frames of HTTP/2: more than usual, so that a connection that lasts does
+/// not seem to hold them.
+const OVERHEAD: usize = 64;
 /// Maximum number of handshakes at a time, per machine and in total: their peers have not proved
 /// anything yet.
 const HANDSHAKES: (usize, usize) = (32, 512);
@@ -250,7 +253,7 @@ pub(super) struct Traffic(Arc<Counts>);
 struct Counts {
     /// Whether a request has arrived.
     requested: AtomicBool,
-    /// Bytes that have arrived since the last complete message.
+    /// Bytes that have arrived and are not part of a complete message.
     unfinished: AtomicUsize,
     /// The same of all connections.
     all_unfinished: Arc<AtomicUsize>,
@@ -270,12 +273,18 @@ impl Traffic {
         self.0.requested.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that a message is complete. A connection has one stream at a time, so that everything
-    /// received so far belongs to it.
-    pub(super) fn finished(&self) {
+    /// Notes that a message of this many bytes is complete.
+    pub(super) fn finished(&self, bytes: usize) {
         let counts = &self.0;
-        let bytes = counts.unfinished.swap(0, Ordering::Relaxed);
-        counts.all_unfinished.fetch_sub(bytes, Ordering::Relaxed);
+        let bytes = bytes.saturating_add(OVERHEAD);
+        let rest = |held: usize| Some(held.saturating_sub(bytes));
+        let held = counts
+            .unfinished
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        let given_back = held.map_or(0, |held| held.min(bytes));
+        counts
+            .all_unfinished
+            .fetch_sub(given_back, Ordering::Relaxed);
     }
 
     /// Counts bytes that arrived; false: the connection holds too much.
@@ -406,7 +415,8 @@ mod tests {
         assert!(!hoarder.received(1));
         drop(hoarder);
         assert_eq!(all.load(Ordering::Relaxed), UNFINISHED_SHARE);
-        usual.finished();
+        usual.finished(UNFINISHED_SHARE - 1);
+        usual.finished(1);
         assert_eq!(all.load(Ordering::Relaxed), 0);
     }
 

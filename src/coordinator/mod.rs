@@ -37,8 +37,8 @@ mod tests;
 pub const MAX_MESSAGE: usize = 8 << 20;
 /// Maximum size of an update to a viewer, in bytes: enough for a report about 16 384 ranks.
 pub const MAX_UPDATE: usize = 64 << 20;
-/// Maximum number of streams at a time per connection; further ones wait.
-const MAX_STREAMS: u32 = 1;
+/// Maximum number of streams per connection: a node or a viewer needs one.
+const MAX_STREAMS: u32 = 16;
 
 /// Errors of [`serve`].
 #[derive(Debug, thiserror::Error)]

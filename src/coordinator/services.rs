@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::v1;
+use prost::Message;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -41,10 +42,11 @@ impl AgentService for Services {
             .into_inner()
             .take_while(Result::is_ok)
             .filter_map(move |report| {
+                let report = report.ok()?;
                 if let Some(traffic) = &traffic {
-                    traffic.finished();
+                    traffic.finished(report.encoded_len());
                 }
-                report.ok()
+                Some(report)
             });
         let mut requests = self.hub.attach(Box::pin(reports)).await?;
         let (sender, receiver) = mpsc::channel(OUTGOING);

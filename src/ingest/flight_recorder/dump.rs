@@ -26,7 +26,7 @@ const MAX_WORDS: usize = 256;
 /// Maximum number of kinds of calls that are remembered.
 const MAX_KINDS: usize = 4096;
 /// Room that a kind of calls takes, in entries.
-const KIND: usize = 6;
+pub(super) const KIND: usize = 6;
 /// Maximum number of dimensions of a shape.
 const MAX_DIMS: usize = 64;
 /// Limit of counters and of times in nanoseconds, far beyond any real one.
@@ -199,17 +199,23 @@ impl Dump {
         let entries = entries.into_iter().flat_map(Node::items).take(accepted);
         dump.entries.reserve_exact(accepted);
         let mut kinds = 0;
+        // Entries that may still be read.
+        let mut left = accepted;
         for entry in entries.filter(|entry| !entry.is_cut()) {
-            match names.entry(entry) {
-                Some(entry) => dump.entries.push(entry),
-                None => dump.skipped += 1,
-            }
-            let new = names.kind_count - kinds;
-            if new > 0 && room.take(KIND) < KIND {
+            if left == 0 {
                 let text =
                     "its calls are too different from each other: the later ones are left out";
                 dump.cut.get_or_insert(text.into());
                 break;
+            }
+            left -= 1;
+            match names.entry(entry) {
+                Some(entry) => dump.entries.push(entry),
+                None => dump.skipped += 1,
+            }
+            if names.kind_count > kinds {
+                // Without further room, a kind takes that of entries.
+                left = left.saturating_sub(KIND - room.take(KIND));
             }
             kinds = names.kind_count;
         }
