@@ -40,14 +40,14 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) fn named(name: &str) -> Self {
-        match name {
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(match name {
             "missing" => Self::Missing,
             "size" => Self::Size,
             "straggler" => Self::Straggler,
             "slow" => Self::Slow,
-            _ => panic!("unknown fault {name:?}: missing, size, straggler, slow"),
-        }
+            _ => return None,
+        })
     }
 }
 
@@ -343,7 +343,6 @@ fn scheduled(process: ProcessId, at: Timestamp) -> Event {
         cpu_pressure: Some(0),
         memory_pressure: Some(0),
         io_pressure: Some(0),
-        ..SchedulingSample::default()
     };
     Event::Scheduled {
         process,

@@ -5,7 +5,6 @@
 //! cargo bench -p ddp-doctor-diagnosis --bench engine                     # the table in docs/performance.md
 //! cargo bench -p ddp-doctor-diagnosis --bench engine -- --ranks 1024 --seconds 60 --step 1000
 //! cargo bench -p ddp-doctor-diagnosis --bench engine -- --ranks 64 --fault straggler
-//! cargo bench -p ddp-doctor-diagnosis --bench engine -- --draw docs/engine.svg
 //! ```
 //!
 //! Options: `--ranks`, `--seconds` of the job's time, `--step` in milliseconds, `--seed`, and
@@ -19,7 +18,6 @@
 )]
 
 mod job;
-mod picture;
 
 use std::time::{Duration, Instant};
 
@@ -54,43 +52,28 @@ fn main() {
         ranks,
         step: step * MILLISECOND,
         seed: number("--seed").unwrap_or(1),
-        fault: value("--fault").map(|it| Fault::named(&it)),
+        fault: value("--fault").map(|it| Fault::named(&it).unwrap()),
     };
     println!(
         "| ranks | job | events | one event | evaluation, mean | worst | of real time | memory a rank |"
     );
     println!("|--:|--:|--:|--:|--:|--:|--:|--:|");
-    let rows: Vec<Row> = match number("--ranks") {
+    match number("--ranks") {
         Some(ranks) => {
             let layout = layout(
                 u32::try_from(ranks).unwrap(),
                 number("--step").unwrap_or(100),
             );
-            vec![run(layout, number("--seconds").unwrap_or(10))]
+            run(layout, number("--seconds").unwrap_or(10));
         }
         None => TABLE
             .iter()
-            .map(|&(ranks, seconds, step)| run(layout(ranks, step), seconds))
-            .collect(),
-    };
-    if let Some(path) = value("--draw") {
-        std::fs::write(path, picture::of(&rows)).unwrap();
+            .for_each(|&(ranks, seconds, step)| run(layout(ranks, step), seconds)),
     }
 }
 
-/// One measurement.
-pub(crate) struct Row {
-    pub(crate) ranks: u32,
-    /// Mean time of one event.
-    pub(crate) event: Duration,
-    /// Longest evaluation.
-    pub(crate) worst: Duration,
-    /// Bytes of memory per rank.
-    pub(crate) memory: f64,
-}
-
 /// Simulates a job and prints its row.
-fn run(layout: Layout, seconds: u64) -> Row {
+fn run(layout: Layout, seconds: u64) {
     let mut job = Job::start(layout, seconds);
     let before = resident();
     let mut engine = Engine::new(Config::default());
@@ -134,22 +117,15 @@ fn run(layout: Layout, seconds: u64) -> Row {
     }
     let evaluated: Duration = evaluations.iter().sum();
     let worst = evaluations.iter().max().copied().unwrap_or_default();
-    let row = Row {
-        ranks: layout.ranks,
-        event: applied.div_f64(events as f64),
-        worst,
-        memory: resident().saturating_sub(before) as f64 / f64::from(layout.ranks),
-    };
     println!(
         "| {} | {seconds} s | {events} | {:.2} µs | {:.2} ms | {:.1} ms | {:.3} | {:.0} KiB |",
         layout.ranks,
-        row.event.as_secs_f64() * 1e6,
+        applied.as_secs_f64() * 1e6 / events as f64,
         evaluated.as_secs_f64() * 1e3 / evaluations.len() as f64,
         worst.as_secs_f64() * 1e3,
         (applied + evaluated).as_secs_f64() / seconds as f64,
-        row.memory / 1024.0,
+        resident().saturating_sub(before) as f64 / 1024.0 / f64::from(layout.ranks),
     );
-    row
 }
 
 /// Resident memory of this process in bytes.
