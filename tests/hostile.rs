@@ -184,7 +184,6 @@ fn viewers_that_do_not_read_delay_nobody() {
     assert_diagnosed(&runtime, &coordinator, "first");
     let request = whole(&v1::WatchRequest {
         job: "first".into(),
-        ..v1::WatchRequest::default()
     });
     let _viewers: Vec<Peer> = runtime.block_on(async {
         let mut viewers = Vec::new();

@@ -1,7 +1,12 @@
 //! Committed output of the protobuf compiler; `tests/codegen.rs` regenerates and compares it.
 
 #[rustfmt::skip]
-#[expect(missing_docs, reason = "not written by hand")]
+#[expect(
+    missing_docs,
+    clippy::use_self,
+    clippy::large_enum_variant,
+    reason = "not written by hand"
+)]
 mod messages;
 pub use messages::*;
 

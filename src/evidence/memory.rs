@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Memory {
     limit: usize,
     taken: AtomicUsize,
-    whole: Option<Arc<Memory>>,
+    whole: Option<Arc<Self>>,
 }
 
 impl Memory {

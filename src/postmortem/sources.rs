@@ -106,19 +106,21 @@ impl Source {
 
     /// A remark if ddp-doctor recorded the job that this evidence is of: the recording states more.
     pub(super) fn is_recorded(&self, recordings: &[Timeline]) -> Option<Remark> {
-        let (path, is_known): (_, Box<dyn Fn(&Timeline) -> bool>) = match self {
+        let path = match self {
             Self::Recorded(_) => return None,
             Self::Dumps(job) => {
-                let path = job.folder().to_owned();
-                (path, Box::new(|it| has_calls_of(it, job)))
+                let known = recordings.iter().any(|it| has_calls_of(it, job));
+                known.then(|| job.folder().to_owned())
             }
             Self::Logs(job) => {
-                let path = job.logs.first()?.path.clone();
                 let statements = Statements::of(&job.logs);
-                (path, Box::new(move |it| has_processes_of(it, &statements)))
+                let known = recordings
+                    .iter()
+                    .any(|it| has_processes_of(it, &statements));
+                known.then_some(job.logs.first()?.path.clone())
             }
         };
-        recordings.iter().any(|it| is_known(it)).then(|| Remark {
+        path.map(|path| Remark {
             path,
             text: "it is of a job that was recorded, and the recording states more: left out"
                 .into(),

@@ -193,7 +193,7 @@ impl Job {
             let data = self.group_of(rank, "data");
             self.collective(rank, data, "_reduce_scatter_base", !shape.overlaps);
             self.collective(rank, data, "_all_gather_base", true);
-            if step % 2 == 0 {
+            if step.is_multiple_of(2) {
                 self.collective(rank, 0, "all_reduce", true);
             }
             self.ranks[rank as usize].items.push(Item::Synchronize);

@@ -465,8 +465,13 @@ impl Names {
             words.push(u64::MAX);
         }
         for dtypes in [fields.input_dtypes, fields.output_dtypes] {
-            let first =
-                dtypes.and_then(|it| it.is_list().then(|| it.items().next()).unwrap_or(Some(it)));
+            let first = dtypes.and_then(|it| {
+                if it.is_list() {
+                    it.items().next()
+                } else {
+                    Some(it)
+                }
+            });
             words.push(self.numbers.number(first));
         }
         words.len() < MAX_WORDS
