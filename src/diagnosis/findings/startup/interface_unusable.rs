@@ -57,6 +57,10 @@ fn found<'a>(forming: &Forming<'a>) -> Found<'a> {
             found.entry(unusable).or_default().push(*joiner);
         }
     }
+    // The first rank identifies the finding, whichever joined first.
+    for joiners in found.values_mut() {
+        joiners.sort_by_key(|joiner| joiner.rank);
+    }
     found
 }
 
