@@ -178,7 +178,7 @@ fn definitions_of_one_node_take_bounded_memory() {
 }
 
 #[test]
-fn viewers_that_do_not_read_delay_nobody() {
+fn viewers_that_do_not_read_delay_no_job() {
     let runtime = Runtime::new().unwrap();
     let coordinator = Coordinator::start_remote(TOKEN);
     assert_diagnosed(&runtime, &coordinator, "first");
