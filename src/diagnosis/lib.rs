@@ -269,8 +269,10 @@ impl Engine {
     pub fn verdict(&self) -> Verdict {
         let model = &self.model;
         let is_blind = model.over().is_some() && model.processes.is_empty();
+        // The job failed after a restart, and nothing says why.
+        let is_unexplained = model.has_failed && self.current < self.findings.len();
         match verdict_of(self.findings.get(..self.current).unwrap_or_default()) {
-            Verdict::Healthy if is_blind => Verdict::Insufficient,
+            Verdict::Healthy if is_blind || is_unexplained => Verdict::Insufficient,
             verdict => verdict,
         }
     }

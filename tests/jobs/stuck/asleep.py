@@ -2,6 +2,7 @@
 # nproc = 2
 # decisive = "stamp"
 # quick = ["faulty"]
+# alone = true
 # [faulty]
 # run_options = ["--stall-after", "8"]
 # code = "DD204"

@@ -48,7 +48,7 @@
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; with `!`: native frames |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | for `-`: the state of a node, in seconds |
-//! | `interrupted`, `ends`, nothing | for `-`: SIGTERM asks the job to end; the job has ended; time passes |
+//! | `interrupted`, `ends [STATUS]`, nothing | for `-`: SIGTERM asks the job to end; the job has ended; time passes |
 //!
 //! `loop 1-6 from 1.0 every 0.5` … `end` repeats its lines six times, with times relative to the
 //! start of each round; `$` is the number of the round, `$+1` and `$-1` the next and the previous

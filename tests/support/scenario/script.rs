@@ -359,7 +359,7 @@ impl<'a> Writer<'a> {
                 at: moment,
             }),
             "ends" => Some(Event::JobEnded {
-                status: 0,
+                status: number(1).unwrap_or(0.0) as i32,
                 at: moment,
             }),
             "clock" => number(2)
