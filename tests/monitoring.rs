@@ -209,7 +209,7 @@ impl Prometheus {
 }
 
 #[test]
-fn prometheus_alerts_about_a_hanging_job_and_not_about_a_healthy_one() {
+fn prometheus_alerts_about_the_hanging_job_only() {
     if !has("prometheus") {
         return;
     }

@@ -390,7 +390,7 @@ fn job_is_journaled_without_a_coordinator() {
 }
 
 #[test]
-fn remote_coordinator_without_a_token_is_refused_and_the_job_runs() {
+fn job_runs_if_the_remote_coordinator_needs_a_token() {
     let dir = dir();
     let output = program(dir.path())
         .args(["run", "--coordinator", "192.0.2.1:7", "--", "true"])

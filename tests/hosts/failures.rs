@@ -9,7 +9,7 @@ use crate::support::hosts::{Hosts, Process};
 use crate::support::process::eventually;
 
 #[test]
-fn linked_ranks_report_to_a_coordinator_that_viewers_on_other_hosts_read() {
+fn linked_ranks_are_shown_to_viewers_on_other_hosts() {
     let Some(hosts) = Hosts::new(4) else { return };
     let _coordinator = coordinator(&hosts, 2);
     let job = Job::hanging(hosts, 20);
@@ -57,7 +57,7 @@ fn host_that_is_gone_is_silent_and_not_dead() {
     let report = job.until(0, |report| codes(report).contains(&"DD904"));
     let finding = report.findings.iter().find(|it| it.code == "DD904");
     assert!(finding.unwrap().summary.contains("rank 1 on host host-1"));
-    // Its end was not observed, and nobody else is to blame.
+    // Its end was not observed, and no other rank is the cause.
     let blamed = |it: &&Finding| it.role == Role::Initiating && it.effect != Effect::None;
     let blamed: Vec<&Finding> = report.findings.iter().filter(blamed).collect();
     assert!(blamed.is_empty(), "{blamed:#?}");

@@ -48,7 +48,7 @@ with open(sys.argv[1], 'wb', buffering=0) as file:
 ";
 
 #[test]
-fn hang_of_torchrun_on_two_hosts_is_diagnosed_with_the_token_alone() {
+fn torchrun_hang_on_two_hosts_is_diagnosed_by_token_alone() {
     let (Some(venv), Some(hosts)) = (venv(), Hosts::new(2)) else {
         return;
     };
@@ -121,7 +121,7 @@ fn hosts_with_ipv6_only_are_diagnosed_together() {
 }
 
 #[test]
-fn nodes_without_a_token_are_watched_alone_and_say_how_to_make_one() {
+fn nodes_without_a_token_run_alone_and_name_the_fix() {
     let Some(hosts) = Hosts::new(2) else { return };
     let job = Job::healthy(hosts, 100);
     let mut runs = [0, 1].map(|rank| job.run(rank, None, &[]));

@@ -128,7 +128,7 @@ fn webhook_gets_the_finding_and_the_end_of_the_hang() {
         (&"posted".into(), &true.into())
     );
     assert!(receiver.messages.try_recv().is_err());
-    // It was told that the first attempt failed, without the secret.
+    // The line about the failed first attempt does not contain the secret.
     assert!(
         finished.stderr.contains("does not accept messages"),
         "{finished}"

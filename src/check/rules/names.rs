@@ -245,7 +245,7 @@ mod tests {
                 Warning,
                 "no address of host-0",
             ),
-            // A node that is not the master, and meets nobody but itself.
+            // A node that is not the master, and that no other node reaches.
             (
                 |it| {
                     it.nodes.remove(0);
