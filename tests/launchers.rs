@@ -133,9 +133,9 @@ fn concurrent_jobs_are_diagnosed_separately() {
 #[test]
 fn two_launches_under_one_run_are_separate_worlds() {
     let Some(venv) = venv() else { return };
-    let program = jobs().join("support/late.py").display().to_string();
-    let launch =
-        |words: &str| format!("torchrun --standalone --nproc-per-node 2 {program} {words}");
+    let words = launch(2, &jobs().join("support/late.py"));
+    let words: Vec<String> = words.iter().map(|it| it.display().to_string()).collect();
+    let launch = |arguments: &str| format!("{} {arguments}", words.join(" "));
     let script = format!(
         "{} & {} & wait",
         launch("all_reduce 1"),

@@ -12,7 +12,7 @@ use crate::doubles::Doubles;
 use crate::nccl;
 use crate::support::artifact;
 use crate::support::coordinator::Coordinator;
-use crate::support::jobs::{variant, venv};
+use crate::support::jobs::{launch, variant, venv};
 use crate::support::process::{program, run_to_end};
 use crate::support::programs::library;
 use crate::support::report::initiating;
@@ -103,6 +103,13 @@ fn torchrun(program: &str) -> Vec<String> {
         .collect()
 }
 
+/// The words after `python` that start two ranks without torchrun.
+fn forked(program: &str) -> Vec<String> {
+    let words = launch(2, &variant(program));
+    let words = words.iter().skip(1);
+    words.map(|word| word.display().to_string()).collect()
+}
+
 #[test]
 fn program_in_a_fresh_environment_is_captured() {
     let Some(pytorch) = venv() else { return };
@@ -119,16 +126,16 @@ fn program_in_a_fresh_environment_is_captured() {
 
     // Without `run`, with a coordinator: a healthy job and its faulty twin.
     let coordinator = Coordinator::start();
-    let start = |job: &str, program: &str| {
+    let start = |job: &str, words: Vec<String>| {
         let mut command = installed.command("python");
         command
-            .args(torchrun(program))
+            .args(words)
             .env("DDP_DOCTOR_JOB", job)
             .env("DDP_DOCTOR_COORDINATOR", coordinator.address())
             .env("DDP_DOCTOR_BOX_DIR", installed.folder.path().join(job));
         command
     };
-    let healthy = run_to_end(start("healthy", "healthy/root_mismatch.py"));
+    let healthy = run_to_end(start("healthy", torchrun("healthy/root_mismatch.py")));
     assert_eq!(healthy.status, Some(0), "{healthy}");
     assert!(!healthy.stderr.contains("ddp-doctor"), "{healthy}");
     let report = coordinator.until("healthy", |report| report.job.ended_at.is_some());
@@ -136,7 +143,7 @@ fn program_in_a_fresh_environment_is_captured() {
     assert_eq!(report.ranks.len(), 2, "{report:#?}");
     assert!(report.findings.is_empty(), "{report:#?}");
 
-    let mut faulty = start("faulty", "faulty/root_mismatch.py");
+    let mut faulty = start("faulty", forked("faulty/root_mismatch.py"));
     let mut faulty = faulty
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -157,7 +164,7 @@ fn program_in_a_fresh_environment_is_captured() {
         command
             .args(&front[1..])
             .args(run.split(' '))
-            .args(torchrun("faulty/root_mismatch.py"));
+            .args(forked("faulty/root_mismatch.py"));
         let finished = run_to_end(command);
         assert_eq!(finished.status, Some(75), "{finished}");
         let report = fs::read(installed.folder.path().join("report.json")).unwrap();

@@ -113,8 +113,9 @@ fn blocked_ranks_are_sampled_twice_before_the_limit() {
 
 #[test]
 fn stack_capture_can_be_disabled() {
-    for when in ["never", "ask"] {
-        let Some((finished, stacks)) = asleep(&["--stacks", when]) else {
+    let start = |when| std::thread::spawn(move || asleep(&["--stacks", when]));
+    for job in ["never", "ask"].map(start) {
+        let Some((finished, stacks)) = job.join().unwrap() else {
             return;
         };
         assert_eq!(stacks.len(), 0, "{}", show(&finished, &stacks));

@@ -1,11 +1,13 @@
 //! Networks, clocks, names and interfaces that are not as they should be.
 
+use std::path::Path;
+use std::process::Command;
+
 use ddp_doctor_proto::report::{Confidence, Report, Verdict};
 
-use super::launch::torchrun_command;
 use super::{
-    Job, KILL, TOKEN, assert_hang, assert_killed, codes, coordinator, hosts_of, linked, notices,
-    reports_on,
+    Job, KILL, MASTER, TOKEN, assert_hang, assert_killed, codes, coordinator, hosts_of, linked,
+    notices, reports_on,
 };
 use crate::support::hosts::{Hosts, Process, report_in};
 use crate::support::jobs::{variant, venv};
@@ -146,13 +148,32 @@ fn run_directories_of_all_hosts_give_the_whole() {
     assert!(codes(&alone).contains(&"DD901"), "{alone:#?}");
 }
 
-/// Runs a healthy program with torchrun on two hosts, which use this interface. Returns the exit
+/// A rank of a Python program under `run` on one of two hosts.
+fn python_rank(hosts: &Hosts, venv: &Path, host: u32, program: &Path) -> Command {
+    let mut command = hosts.program(host);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command
+        .env("PATH", format!("{}:{path}", venv.join("bin").display()))
+        .env("OMP_NUM_THREADS", "1")
+        .env("DDP_DOCTOR_TOKEN", TOKEN)
+        .env("RANK", host.to_string())
+        .env("WORLD_SIZE", "2")
+        .env("MASTER_ADDR", "host-0")
+        .env("MASTER_PORT", MASTER.to_string())
+        .args(["run", "--report", "report.json"])
+        .args(KILL)
+        .args(["--", "python"])
+        .arg(program);
+    command
+}
+
+/// Runs a rank of a healthy program on each of two hosts, which use this interface. Returns the exit
 /// statuses and the first node's report.
 fn with_interface(name: &str) -> Option<([Option<i32>; 2], Report)> {
     let (venv, hosts) = (venv()?, Hosts::new(2)?);
     let program = variant("healthy/op_mismatch.py");
     let mut runs = [0, 1].map(|host| {
-        let mut command = torchrun_command(&hosts, venv, host, &program);
+        let mut command = python_rank(&hosts, venv, host, &program);
         command.env("GLOO_SOCKET_IFNAME", name);
         hosts.start(host, "run", command)
     });

@@ -12,11 +12,19 @@ import time
 import types
 
 import torch
-import torch._dynamo  # otherwise imported by the first optimizer of every rank
 import torch.distributed
 
 
-def become(file, folder, env, output):
+def prepare(file):
+    """Imports and compiles what the ranks of a program would each import and compile."""
+    with open(file) as program:
+        text = program.read()
+    if "torch.optim" in text or "DistributedDataParallel" in text:
+        import torch._dynamo  # noqa: F401
+    return compile(text, file, "exec")
+
+
+def become(code, file, folder, env, output):
     """Runs the program of a rank in this fork; returns when the program does."""
     log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -31,8 +39,6 @@ def become(file, folder, env, output):
     sys.modules["__main__"] = main
     sys.argv = [file]
     sys.path[0] = os.path.dirname(file)
-    with open(file) as program:
-        code = compile(program.read(), file, "exec")
     exec(code, main.__dict__)
 
 
@@ -52,10 +58,11 @@ def main():
     for line in sys.stdin:
         request = json.loads(line)
         pids = []
+        code = prepare(request["file"])
         for rank in request["ranks"]:
             pid = os.fork()
             if pid == 0:
-                return become(request["file"], request["folder"], rank["env"], rank["output"])
+                return become(code, request["file"], request["folder"], rank["env"], rank["output"])
             pids.append(pid)
         deadline = time.monotonic() + request["timeout"]
         print(json.dumps([wait(pid, deadline) for pid in pids]), flush=True)

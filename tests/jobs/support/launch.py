@@ -14,14 +14,12 @@ import time
 import types
 from datetime import timedelta
 
-import torch
-import torch._dynamo  # The first optimizer would import it in every rank.
 import torch.distributed as dist
 
 GRACE_SECONDS = 10
 
 
-def run(program, arguments, rank, world_size, port):
+def run(code, program, arguments, rank, world_size, port):
     """Turns this process into a rank; returns when the program does."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(
@@ -47,8 +45,6 @@ def run(program, arguments, rank, world_size, port):
     sys.modules["__main__"] = main
     sys.argv = [program, *arguments]
     sys.path[0] = os.path.dirname(program)
-    with open(program) as file:
-        code = compile(file.read(), program, "exec")
     exec(code, main.__dict__)
 
 
@@ -73,6 +69,12 @@ def supervise(ranks):
 
 def main():
     world_size, program, arguments = int(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3:]
+    with open(program) as file:
+        text = file.read()
+    code = compile(text, program, "exec")
+    if "torch.optim" in text or "DistributedDataParallel" in text:
+        # Otherwise every rank imports it, which takes as long as PyTorch.
+        import torch._dynamo  # noqa: F401
     # Ranks may connect before the store serves: the socket listens already.
     listening = socket.create_server(("localhost", 0), backlog=128)
     port = listening.getsockname()[1]
@@ -81,7 +83,7 @@ def main():
         pid = os.fork()
         if pid == 0:
             listening.close()
-            return run(program, arguments, rank, world_size, port)
+            return run(code, program, arguments, rank, world_size, port)
         ranks.add(pid)
 
     def forward(number, _):

@@ -172,6 +172,11 @@ impl Scenario {
         }
     }
 
+    /// Codes of the expected findings.
+    pub(crate) fn expected_codes(&self) -> Vec<&str> {
+        self.expect.iter().map(|it| it.code.as_str()).collect()
+    }
+
     /// Plays the scenario and compares the findings with the expected ones. Other orders of
     /// arrival, and the journals of its nodes, must lead to the same findings.
     pub(crate) fn check(&self) -> Result<(), String> {
