@@ -14,7 +14,7 @@ use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 use tempfile::TempDir;
 
-use crate::support::process::{PROGRAM, eventually, program, without_own_variables};
+use crate::support::process::{PROGRAM, eventually, program, state_of, without_own_variables};
 use crate::support::programs::{flood, training};
 use crate::support::report::is_healthy;
 use crate::support::result::{HealthyJob, assert_same_result};
@@ -103,11 +103,6 @@ fn send(signal: &str, to: &str) {
             .unwrap()
             .success()
     );
-}
-
-fn state_of(pid: u32) -> char {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat[stat.rfind(')').unwrap() + 2..].chars().next().unwrap()
 }
 
 /// The only run directory below `dir`.

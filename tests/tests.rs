@@ -28,6 +28,7 @@
 //! * `stacks`: stacks of real ranks, captured by `run` and by `dump`.
 //! * `streams`: foreign streams at the coordinator and foreign black boxes.
 //! * `structure`: allowed dependencies and other invariants of the architecture.
+//! * `surroundings`: healthy jobs with few resources, odd paths, other clocks, in namespaces.
 //! * `timing`: `DDP_DOCTOR_TIME_SCALE`.
 //! * `vectors`: the test vectors of PyTorch's analyzer of dumps, with the verdicts of `analyze`.
 //! * `watch`: the dashboard on a terminal, beside real jobs.
@@ -62,7 +63,6 @@ mod oracle;
 mod packaging;
 mod pages;
 mod postmortem;
-
 mod recorded;
 mod run;
 mod scenarios;
@@ -73,6 +73,7 @@ mod stacks;
 mod streams;
 mod structure;
 mod support;
+mod surroundings;
 mod timing;
 mod vectors;
 mod watch;

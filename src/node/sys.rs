@@ -370,6 +370,55 @@ pub fn descriptor_limit() -> usize {
     usize::try_from(soft).unwrap_or(usize::MAX)
 }
 
+/// Open descriptors without a use, which are closed when the process needs others at its end.
+#[derive(Debug)]
+pub struct Reserve(#[expect(dead_code, reason = "closed on drop")] Vec<OwnedFd>);
+
+impl Reserve {
+    /// Opens up to `count` descriptors.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
+        let open = || File::open("/dev/null").ok().map(OwnedFd::from);
+        Self(std::iter::from_fn(open).take(count).collect())
+    }
+}
+
+/// The limit of open descriptors before it was raised.
+#[derive(Clone, Copy, Debug)]
+pub struct DescriptorLimit {
+    soft: u64,
+    hard: u64,
+}
+
+impl DescriptorLimit {
+    /// Raises the limit of this process to the most that is permitted.
+    #[must_use]
+    pub fn raise() -> Self {
+        let (soft, hard) = limit(Resource::Descriptors);
+        set_descriptor_limit(hard, hard);
+        Self { soft, hard }
+    }
+
+    /// Makes the command start with the limit before.
+    pub fn restore_in(self, command: &mut Command) {
+        let restore = move || {
+            set_descriptor_limit(self.soft, self.hard);
+            Ok(())
+        };
+        // SAFETY: the closure makes one async-signal-safe call, and neither allocates nor locks.
+        unsafe { command.pre_exec(restore) };
+    }
+}
+
+fn set_descriptor_limit(soft: u64, hard: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
+    // SAFETY: the pointer is to a live value. The limit remains as it is on failure.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+}
+
 /// A resource that the system limits per process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {

@@ -349,7 +349,10 @@ impl Part {
         if !self.is_here() {
             return self.left(process).map_or(Fate::Unknown, Fate::Left);
         }
-        match Watched::new(pid, start) {
+        let Ok(watched) = Watched::new(pid, start) else {
+            return Fate::Unknown;
+        };
+        match watched {
             Some(watched) if !watched.has_ended() => Fate::Lives(state_of(&watched)),
             gone => {
                 let exit = gone.map(|watched| watched.exit()).unwrap_or_default();

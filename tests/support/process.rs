@@ -44,6 +44,12 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// State of a process in `/proc`, such as `T` for stopped.
+pub(crate) fn state_of(pid: u32) -> char {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat[stat.rfind(')').unwrap() + 2..].chars().next().unwrap()
+}
+
 /// Result of a program that has exited.
 pub(crate) struct Finished {
     /// Exit status; `None` if a signal ended it.

@@ -155,6 +155,11 @@ impl HealthyJob {
         fs::read_to_string(self.file("stderr")).unwrap()
     }
 
+    /// Process id of `run`.
+    pub(crate) fn pid(&self) -> u32 {
+        self.run.id()
+    }
+
     /// Sends a signal to `run`.
     pub(crate) fn signal(&self, signal: &str) {
         let kill = [signal, &self.run.id().to_string()].map(str::to_owned);

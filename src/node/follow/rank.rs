@@ -50,7 +50,7 @@ impl Rank {
     ///
     /// # Errors
     ///
-    /// If the file is no box, or not complete yet.
+    /// If the file is no box, or not complete yet, or this process lacks descriptors.
     pub fn open(
         process: u64,
         path: &Path,
@@ -62,6 +62,11 @@ impl Rank {
             let path = path.to_owned();
             return Err(OpenError::NotABox { path });
         }
+        let watched = Watched::new(identity.pid, identity.start_ticks);
+        let watched = watched.map_err(|source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
         let us = std::process::id();
         let start_ticks = proc::Stat::of(us).map_or(0, |stat| stat.start_ticks);
         if !reader.claim(us, start_ticks) {
@@ -72,7 +77,7 @@ impl Rank {
             path: path.to_owned(),
             // A version other than the box's, so that the first poll reports the identity.
             identity_version: reader.identity_version().wrapping_sub(1),
-            watched: Watched::new(identity.pid, identity.start_ticks),
+            watched,
             reader,
             identity: identity.clone(),
             reported: Reported {

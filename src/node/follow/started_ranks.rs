@@ -54,7 +54,7 @@ impl StartedRanks {
 
     /// Follows and reports another process.
     pub fn add(&mut self, rank: &ToBeRank, out: &mut Outbox) {
-        let Some(watched) = Watched::new(rank.pid, rank.start_ticks) else {
+        let Ok(Some(watched)) = Watched::new(rank.pid, rank.start_ticks) else {
             return;
         };
         if self.started.len() >= MAX_PROCESSES {

@@ -42,7 +42,7 @@ use crate::node::sample::proc;
 use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
 use crate::node::ship::outbox::{Journal, Outbox};
 use crate::node::stacks::taker::{Taker, When};
-use crate::node::sys::{self, PidFd, Signals};
+use crate::node::sys::{self, DescriptorLimit, PidFd, Reserve, Signals};
 use crate::node::timing::Timing;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
@@ -53,6 +53,8 @@ use crate::transport::socket::{self, Socket};
 pub const KILLED_STATUS: u8 = 75;
 /// Exit status of a run whose command ended with an unknown status.
 const UNKNOWN_STATUS: i32 = 128;
+/// Descriptors kept for the last report and for saving the evidence.
+const RESERVED_DESCRIPTORS: usize = 8;
 /// Time limit for the conclusion, whichever coordinator makes it.
 const MAX_CONCLUSION: Duration = attach::CONCLUSION.saturating_mul(3);
 /// Time limit for the last update to viewers of the coordinator in this process.
@@ -119,6 +121,8 @@ pub struct Outcome {
 /// Runs the command to its end.
 #[must_use]
 pub fn run(options: Options) -> Outcome {
+    let descriptors = DescriptorLimit::raise();
+    let reserve = Reserve::new(RESERVED_DESCRIPTORS);
     let rendezvous = Rendezvous::of(&options.command, &|name| std::env::var(name).ok());
     let chosen = Chosen::new(
         options.coordinator.as_deref(),
@@ -191,7 +195,7 @@ pub fn run(options: Options) -> Outcome {
     ));
 
     let signals = Signals::take_over();
-    let mut child = match start(&options.command, environment.as_ref(), signals) {
+    let mut child = match start(&options.command, environment.as_ref(), signals, descriptors) {
         Ok(child) => child,
         Err(error) => {
             live.print_line(&format!("{}: {error}", options.command[0].display()));
@@ -246,6 +250,7 @@ pub fn run(options: Options) -> Outcome {
         timing: Timing::default().scaled(options.time_scale),
     });
     let exit = sys::wait_without_reaping(child.id()).unwrap_or_default();
+    drop(reserve);
     let command_status = shell_status(exit).unwrap_or(UNKNOWN_STATUS);
     let ended = monitor.end(command_status, run_dir.as_deref());
     // Reaped last: until then its exit status is in `/proc`.
@@ -310,6 +315,7 @@ fn start(
     command: &[OsString],
     environment: Option<&Environment>,
     signals: Signals,
+    descriptors: DescriptorLimit,
 ) -> io::Result<Child> {
     let mut start = Command::new(&command[0]);
     start.args(&command[1..]);
@@ -317,6 +323,7 @@ fn start(
         start.envs(environment.variables());
     }
     signals.restore_in(&mut start);
+    descriptors.restore_in(&mut start);
     start.spawn()
 }
 

@@ -73,16 +73,26 @@ pub struct Watched {
 impl Watched {
     /// Watches the process with this pid and start time; `None` if it is gone. The pid may be that
     /// of a pid namespace below this one, such as that of a container started by the command.
-    #[must_use]
-    pub fn new(pid: u32, start_ticks: u64) -> Option<Self> {
-        Self::open(pid, start_ticks)
-            .or_else(|| Self::open(in_namespace_below(pid, start_ticks)?, start_ticks))
+    ///
+    /// # Errors
+    ///
+    /// If this process lacks descriptors or memory: the other one may be alive.
+    pub fn new(pid: u32, start_ticks: u64) -> io::Result<Option<Self>> {
+        if let Some(watched) = Self::open(pid, start_ticks)? {
+            return Ok(Some(watched));
+        }
+        match in_namespace_below(pid, start_ticks)? {
+            Some(ours) => Self::open(ours, start_ticks),
+            None => Ok(None),
+        }
     }
 
-    fn open(pid: u32, start_ticks: u64) -> Option<Self> {
+    fn open(pid: u32, start_ticks: u64) -> io::Result<Option<Self>> {
         // The descriptor comes first: later reads are of the same process, or fail.
-        let fd = PidFd::open(pid).ok();
-        let stat = File::open(format!("/proc/{pid}/stat")).ok()?;
+        let fd = if_possible(PidFd::open(pid))?;
+        let Some(stat) = if_possible(File::open(format!("/proc/{pid}/stat")))? else {
+            return Ok(None);
+        };
         let watched = Self {
             pid,
             start_ticks,
@@ -90,7 +100,7 @@ impl Watched {
             fd,
             cgroup: cgroup_events(pid),
         };
-        watched.stat().map(|_| watched)
+        Ok(watched.stat().map(|_| watched))
     }
 
     /// Its pid in this pid namespace.
@@ -159,13 +169,32 @@ pub fn is_frozen(cgroup_events: &Path) -> bool {
     fs::read_to_string(cgroup_events).is_ok_and(|text| text.lines().any(|line| line == "frozen 1"))
 }
 
-/// Whether a process with this pid and start time is alive.
+/// Whether a process with this pid and start time is alive; also true if that is unknown for lack of
+/// descriptors.
 #[must_use]
 pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
-    Stat::of(pid).is_ok_and(|stat| {
-        stat.start_ticks == start_ticks
-            && !matches!(stat.state(), ProcessState::Zombie | ProcessState::Dead)
+    if_possible(Stat::of(pid)).map_or(true, |stat| {
+        stat.is_some_and(|stat| {
+            stat.start_ticks == start_ticks
+                && !matches!(stat.state(), ProcessState::Zombie | ProcessState::Dead)
+        })
     })
+}
+
+/// A value that exists or not: the error is returned only if this process lacks descriptors or memory,
+/// which says nothing about the other one.
+fn if_possible<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    let is_lack = |error: &io::Error| {
+        matches!(
+            error.raw_os_error(),
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+        )
+    };
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_lack(&error) => Err(error),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Id of the current boot of this host; empty if it cannot be read.
@@ -281,9 +310,10 @@ fn cgroup_events(pid: u32) -> Option<PathBuf> {
 }
 
 /// Pid in this namespace of the process that has this pid in a namespace below.
-fn in_namespace_below(pid: u32, start_ticks: u64) -> Option<u32> {
+fn in_namespace_below(pid: u32, start_ticks: u64) -> io::Result<Option<u32>> {
     let pid = pid.to_string();
-    all().ok()?.into_iter().find(|ours| {
+    let processes = if_possible(all())?.unwrap_or_default();
+    Ok(processes.into_iter().find(|ours| {
         let is_it = || {
             let status = fs::read_to_string(format!("/proc/{ours}/status")).ok()?;
             let numbers = status
@@ -293,7 +323,7 @@ fn in_namespace_below(pid: u32, start_ticks: u64) -> Option<u32> {
             Some(numbers.len() > 1 && numbers.last() == Some(&pid.as_str()))
         };
         Stat::of(*ours).is_ok_and(|stat| stat.start_ticks == start_ticks) && is_it() == Some(true)
-    })
+    }))
 }
 
 /// Parses `/proc/PID/stat`. The command name is in parentheses and may contain any character, so
@@ -343,7 +373,7 @@ mod tests {
 
     fn watch(child: &Child) -> Watched {
         let stat = Stat::of(child.id()).unwrap();
-        Watched::new(child.id(), stat.start_ticks).unwrap()
+        Watched::new(child.id(), stat.start_ticks).unwrap().unwrap()
     }
 
     fn eventually(what: impl Fn() -> bool) {
@@ -400,10 +430,7 @@ mod tests {
     #[test]
     fn killing_signal_is_reported() {
         let mut child = shell("kill -9 $$");
-        let Some(watched) = Watched::new(child.id(), Stat::of(child.id()).unwrap().start_ticks)
-        else {
-            panic!("a child that is not reaped has an entry in /proc");
-        };
+        let watched = watch(&child);
         eventually(|| watched.has_ended());
         assert_eq!(
             watched.exit(),
@@ -446,7 +473,7 @@ mod tests {
         let ticks = Stat::of(pid).unwrap().start_ticks;
         assert!(is_alive(pid, ticks));
         assert!(!is_alive(pid, ticks + 1));
-        assert!(Watched::new(pid, ticks + 1).is_none());
+        assert!(Watched::new(pid, ticks + 1).unwrap().is_none());
     }
 
     #[test]

@@ -1,0 +1,162 @@
+//! Healthy jobs in unusual surroundings: their result is that without ddp-doctor, and nothing is found.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use ddp_doctor_proto::report::{Report, Verdict};
+
+use crate::support::process::{PROGRAM, eventually, program, state_of};
+use crate::support::programs::{clock, flood, training};
+use crate::support::report::is_healthy;
+use crate::support::result::{HealthyJob, assert_same_result};
+
+/// Runs a script in a mount namespace and directory of its own; `$run` is `ddp-doctor run` up to the
+/// command of the job.
+fn script(dir: &Path, text: &str) -> Output {
+    let mut command = Command::new("unshare");
+    for (name, _) in program(dir).get_envs() {
+        command.env_remove(name);
+    }
+    let report = dir.join("report.json").display().to_string();
+    command
+        .args(["--map-current-user", "--keep-caps", "--mount", "sh", "-c"])
+        .arg(format!("run='{PROGRAM} run --report {report} --'\n{text}"))
+        .current_dir(dir)
+        .output()
+        .unwrap()
+}
+
+/// Runs a script in which `$run "$@"` runs a healthy job of four ranks under `run`. Panics unless its
+/// result is that without ddp-doctor; returns standard error and the report.
+#[track_caller]
+fn undisturbed(text: &str) -> (String, Report) {
+    let dir = tempfile::tempdir().unwrap();
+    let output = script(dir.path(), &format!("set -- {} 4\n{text}", training()));
+    assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
+    let report = fs::read(dir.path().join("report.json")).unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    println!("{text}");
+    (text, serde_json::from_slice(&report).unwrap())
+}
+
+#[track_caller]
+fn undisturbed_and_silent(text: &str) {
+    let (stderr, report) = undisturbed(text);
+    is_healthy(&report, 4);
+    let own = stderr.lines().filter(|line| line.contains("ddp-doctor"));
+    assert_eq!(own.count(), 2, "{stderr}");
+}
+
+#[test]
+fn directory_with_an_odd_name() {
+    undisturbed_and_silent(
+        r#"odd="a 'b\" \$c %s ü
+        new line"; mkdir "$odd"; cd "$odd"; $run "$@""#,
+    );
+}
+
+#[test]
+fn read_only_directory() {
+    let (stderr, report) =
+        undisturbed(r#"mkdir ro; mount -t tmpfs -o ro none ro; cd ro; $run "$@""#);
+    is_healthy(&report, 4);
+    assert_eq!(stderr.matches("cannot create a run directory").count(), 1);
+}
+
+#[test]
+fn few_descriptors() {
+    for limit in [18, 24, 28, 40] {
+        let (stderr, report) = undisturbed(&format!(r#"ulimit -n {limit}; $run "$@""#));
+        if report.verdict == Verdict::Healthy {
+            is_healthy(&report, 4);
+        } else {
+            // Ranks could not be followed, which says nothing about them.
+            assert_eq!(report.verdict, Verdict::Insufficient, "{report:#?}");
+            let codes = report.findings.iter().map(|it| it.code.as_str());
+            assert!(codes.clone().all(|code| code == "DD901"), "{report:#?}");
+            assert!(
+                codes.count() > 0 || stderr.contains("no diagnosis"),
+                "{stderr}"
+            );
+        }
+    }
+}
+
+#[test]
+fn low_limit_of_descriptors_that_may_be_raised() {
+    let (_, report) = undisturbed(
+        r#"ulimit -S -n 24; $run sh -c 'ulimit -n >limit; exec "$0" "$@"' "$@"; status=$?
+        [ "$(cat limit)" = 24 ] || exit 99; exit $status"#,
+    );
+    is_healthy(&report, 4);
+}
+
+#[test]
+fn full_shared_memory() {
+    undisturbed_and_silent(
+        r#"mount -t tmpfs -o size=8k none /dev/shm; head -c 8192 /dev/zero >/dev/shm/full; $run "$@""#,
+    );
+}
+
+#[test]
+fn read_only_shared_memory() {
+    undisturbed_and_silent(r#"mount -t tmpfs -o ro none /dev/shm; $run "$@""#);
+}
+
+#[test]
+fn occupied_name_in_shared_memory() {
+    undisturbed_and_silent(
+        r#"mount -t tmpfs none /dev/shm; touch /dev/shm/ddp-doctor-$(id -u); $run "$@""#,
+    );
+}
+
+#[test]
+fn process_namespace() {
+    undisturbed_and_silent(r#"$run unshare --pid --fork --mount-proc "$@""#);
+}
+
+#[test]
+fn clock_that_is_set_during_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let twice = r#""$0" 4; : >set; "$0" 4"#;
+    let command = ["sh", "-c", twice, training()];
+    let output = program(dir.path())
+        .args(["run", "--report", "report.json", "--"])
+        .args(command)
+        .env("LD_PRELOAD", clock())
+        .env("CLOCK_AHEAD", "180")
+        .env("CLOCK_SINCE", dir.path().join("set"))
+        .output()
+        .unwrap();
+    assert_same_result(&command, output.status.code(), &output.stdout);
+    let report = fs::read(dir.path().join("report.json")).unwrap();
+    let report: Report = serde_json::from_slice(&report).unwrap();
+    is_healthy(&report, 4);
+}
+
+#[test]
+fn jobs_of_one_name() {
+    let start = || HealthyJob::start_program(&["--job", "same"], &[flood(), "2000"]);
+    let mut jobs = [start(), start()];
+    jobs.iter().for_each(HealthyJob::start_ranks);
+    for job in &mut jobs {
+        is_healthy(&job.assert_same_result(), 1);
+    }
+}
+
+#[test]
+fn sixty_four_ranks() {
+    let mut job = HealthyJob::start_program(&[], &[training(), "64"]);
+    is_healthy(&job.assert_same_result(), 64);
+}
+
+#[test]
+fn run_that_is_stopped_from_the_terminal_and_continued() {
+    let mut job = HealthyJob::start_program(&[], &[flood(), "2000"]);
+    job.start_ranks();
+    job.signal("-TSTP");
+    eventually("it is stopped", || state_of(job.pid()) == 'T');
+    job.signal("-CONT");
+    is_healthy(&job.assert_same_result(), 1);
+}
