@@ -13,6 +13,7 @@
 //! * `lost_coordinator`: the diagnosis continues when the coordinator is lost.
 //! * `monitoring`: metrics, scraped by Prometheus, and messages to a webhook.
 //! * `mixed`: dumps, logs and recordings of one job.
+//! * `namesakes`: jobs of one name at a coordinator, and a coordinator of another version.
 //! * `nccl`: programs that call NCCL directly, against doubles of NCCL and of the CUDA driver.
 //! * `operations`: jobs under Slurm and Ray by the recipes of the documentation, and Kubernetes manifests.
 //! * `oracle`: random programs whose true faults are known independently of the engine.
@@ -29,6 +30,7 @@
 //! * `streams`: foreign streams at the coordinator and foreign black boxes.
 //! * `structure`: allowed dependencies and other invariants of the architecture.
 //! * `timing`: `DDP_DOCTOR_TIME_SCALE`.
+//! * `token`: the token by variable, file and prompt.
 //! * `vectors`: the test vectors of PyTorch's analyzer of dumps, with the verdicts of `analyze`.
 //! * `watch`: the dashboard on a terminal, beside real jobs.
 
@@ -56,6 +58,7 @@ mod logs;
 mod lost_coordinator;
 mod mixed;
 mod monitoring;
+mod namesakes;
 mod nccl;
 mod operations;
 mod oracle;
@@ -74,5 +77,6 @@ mod streams;
 mod structure;
 mod support;
 mod timing;
+mod token;
 mod vectors;
 mod watch;
