@@ -1,13 +1,16 @@
 //! `ddp-doctor check` on hosts that are network namespaces: healthy ones, and one fault at a time.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::coordinator::Coordinator;
 use crate::support::hosts::{Hosts, Process};
-use crate::support::process::{PROGRAM, eventually};
+use crate::support::process::{PROGRAM, eventually, program, run_to_end, without_own_variables};
+use crate::support::programs::clock;
 
 const TOKEN: &str = "the-token-of-these-tests";
 const OTHER_TOKEN: &str = "another-token-than-that";
@@ -460,5 +463,90 @@ fn shared_memory_of_one_machine_must_suffice() {
         );
         assert_says(&check, line);
         assert!(!text(&check).contains("nodes:"), "{}", check.stdout());
+    }
+}
+
+#[test]
+fn coordinator_of_the_job_is_checked() {
+    let coordinator = Coordinator::start_remote(TOKEN);
+    let scratch = tempfile::tempdir().unwrap();
+    let check = |port: u16, token: Option<&str>| {
+        let mut command = program(scratch.path());
+        command.envs(token.map(|it| ("DDP_DOCTOR_TOKEN", it)));
+        command.args(["check", "--coordinator", &format!("0.0.0.0:{port}")]);
+        let finished = run_to_end(command);
+        let words: Vec<&str> = finished.stdout.split_whitespace().collect();
+        words.join(" ")
+    };
+    let port = coordinator.port();
+    let address = format!("0.0.0.0:{port}");
+    let text = check(port, Some(TOKEN));
+    let pass = format!("PASS coordinator: The coordinator at {address} answers.");
+    assert!(text.contains(&pass), "{text}");
+    let free = TcpListener::bind("0.0.0.0:0").unwrap();
+    let closed = free.local_addr().unwrap().port();
+    drop(free);
+    for (port, token, reason) in [
+        (port, Some(OTHER_TOKEN), "the coordinator has another token"),
+        (port, None, "needs a token"),
+        (closed, Some(TOKEN), "no coordinator answers at"),
+    ] {
+        let text = check(port, token);
+        assert!(text.contains("WARNING coordinator: "), "{text}");
+        assert!(text.contains(reason), "{reason}: {text}");
+        assert!(text.contains("this node is diagnosed alone"), "{text}");
+    }
+}
+
+/// Runs a command with little shared memory and few descriptors.
+const CONTAINED: &str = "mount -t tmpfs -o size=8m tmpfs /dev/shm && ulimit -n 128 && exec \"$@\"";
+
+#[test]
+fn limits_of_a_container_are_critical() {
+    let scratch = tempfile::tempdir().unwrap();
+    let check = |variables: &[(&str, &str)]| {
+        let mut command = Command::new("unshare");
+        without_own_variables(&mut command);
+        command
+            .current_dir(scratch.path())
+            .envs(variables.iter().copied())
+            .args(["--mount", "sh", "-c", CONTAINED, "sh", PROGRAM, "check"])
+            .args(["--", "torchrun", "--nproc-per-node", "2", "train.py"]);
+        run_to_end(command)
+    };
+    let finished = check(&[("container", "oci")]);
+    if finished.stdout.is_empty() {
+        println!("skipped: no mount namespaces here: {}", finished.stderr);
+        return;
+    }
+    assert_eq!(finished.status, Some(1), "{finished}");
+    let words = |text: &str| text.split_whitespace().collect::<Vec<&str>>().join(" ");
+    let text = words(&finished.stdout);
+    for part in [
+        "CRITICAL shared-memory: /dev/shm has 8.0 MiB free of 8.0 MiB, less than 16 MiB for each rank",
+        "CRITICAL file-limit: ",
+        "INFO container: The process runs in ",
+    ] {
+        assert!(text.contains(part), "{part}: {finished}");
+    }
+    // The fix is that of the container.
+    let pod = check(&[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]);
+    let text = words(&pod.stdout);
+    assert!(text.contains("fix: Mount a volume emptyDir"), "{pod}");
+}
+
+#[test]
+fn clocks_of_hosts_that_differ_are_reported() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let mut checks = run(&hosts, 2, |host, command| {
+        if host == 1 {
+            command.env("LD_PRELOAD", clock()).env("CLOCK_AHEAD", "90");
+        }
+    });
+    assert_statuses(&mut checks, &[0, 0]);
+    for check in &checks {
+        assert_says(check, "WARNING clock: ");
+        assert_says(check, "host-1");
+        assert_says(check, "90.0 s");
     }
 }

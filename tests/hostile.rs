@@ -184,6 +184,7 @@ fn viewers_that_do_not_read_delay_no_job() {
     assert_diagnosed(&runtime, &coordinator, "first");
     let request = whole(&v1::WatchRequest {
         job: "first".into(),
+        session: 0,
     });
     let _viewers: Vec<Peer> = runtime.block_on(async {
         let mut viewers = Vec::new();

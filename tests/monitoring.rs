@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -14,7 +15,8 @@ use tempfile::TempDir;
 
 use crate::support::coordinator::Coordinator;
 use crate::support::process::{eventually, program, run_to_end};
-use crate::support::programs::sum;
+use crate::support::programs::{flood, sum};
+use crate::support::result::HealthyJob;
 
 mod webhook;
 
@@ -51,9 +53,14 @@ fn exchange(address: &str, request: &[u8]) -> String {
 }
 
 fn get(address: &str, path: &str) -> String {
+    get_with(address, path, "")
+}
+
+/// Gets a page with another line in the head of the request.
+fn get_with(address: &str, path: &str, line: &str) -> String {
     exchange(
         address,
-        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes(),
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{line}\r\n").as_bytes(),
     )
 }
 
@@ -393,6 +400,123 @@ fn address_in_use_ends_a_coordinator_and_not_a_run() {
     assert_eq!(finished.status, Some(0), "{finished}");
     assert_eq!(finished.stdout, "done\n");
     assert!(finished.stderr.contains(&message), "{finished}");
+}
+
+const SECRET: &str = "the-secret-of-the-metrics";
+
+#[test]
+fn metrics_beyond_loopback_need_their_own_secret() {
+    let run = |options: &[&str], variables: &[(&str, &str)]| {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = program(scratch.path());
+        command.envs(variables.iter().copied()).args(options);
+        run_to_end(command)
+    };
+    let options = [
+        "coordinator",
+        "--listen",
+        "127.0.0.1:0",
+        "--metrics",
+        "0.0.0.0:0",
+    ];
+    let token = ("DDP_DOCTOR_TOKEN", SECRET);
+    let metrics_token = |it| ("DDP_DOCTOR_METRICS_TOKEN", it);
+    for (variables, message) in [
+        (&[token][..], "set DDP_DOCTOR_METRICS_TOKEN"),
+        (&[metrics_token("short")], "must have 16 to 1024"),
+        (
+            &[token, metrics_token(SECRET)],
+            "has to differ from DDP_DOCTOR_TOKEN",
+        ),
+    ] {
+        let finished = run(&options, variables);
+        assert_eq!(finished.status, Some(3), "{finished}");
+        assert!(finished.stderr.contains(message), "{message}: {finished}");
+        assert!(!finished.stderr.contains(SECRET), "{finished}");
+    }
+    // The job runs on without metrics.
+    let job = ["run", "--metrics", "0.0.0.0:0", "--", "echo", "done"];
+    let finished = run(&job, &[]);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    assert_eq!(finished.stdout, "done\n");
+    assert!(
+        finished.stderr.contains("no metrics at 0.0.0.0:0"),
+        "{finished}"
+    );
+}
+
+#[test]
+fn metrics_are_shown_to_readers_with_the_secret_only() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("secret");
+    fs::write(&file, format!("{SECRET}\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let file = file.to_str().unwrap();
+    let coordinator =
+        Coordinator::start_with(&["--metrics", "0.0.0.0:0", "--metrics-token-file", file]);
+    let address = metrics_address(&coordinator.stderr()).unwrap();
+    let _ranks = ranks(&coordinator, "secret-job", false);
+    let page = |line: &str| get_with(&address, "/metrics", line);
+    let right = format!("Authorization: bearer {SECRET}\r\n");
+    eventually("the job is in the metrics", || {
+        page(&right).contains("training_job=\"secret-job\"")
+    });
+    for line in [
+        String::new(),
+        "Authorization: Bearer \r\n".into(),
+        "Authorization: Bearer another-secret-of-them\r\n".into(),
+        format!("Authorization: Bearer {SECRET}x\r\n"),
+        format!("Authorization: Basic {SECRET}\r\n"),
+    ] {
+        let answer = page(&line);
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{line}: {answer}");
+        assert!(answer.contains("www-authenticate: Bearer"), "{answer}");
+        assert!(!answer.contains("ddp_doctor_"), "{answer}");
+    }
+}
+
+/// Value of a metric without further labels of the only job on a page.
+fn value_of(page: &str, name: &str) -> Option<u64> {
+    let line = page
+        .lines()
+        .find(|line| line.starts_with(&format!("{name}{{")))?;
+    line.rsplit_once(' ')?.1.parse().ok()
+}
+
+#[test]
+fn metrics_of_a_busy_session_add_up() {
+    let (coordinator, address) = coordinator(&[]);
+    let options = ["--coordinator", coordinator.address(), "--job", "busy"];
+    let mut job = HealthyJob::start_program(&options, &[flood(), "400000"]);
+    job.create("go");
+    job.create("flood");
+    let (mut seen, mut pages) = (0, 0);
+    while !job.file("flooded").exists() || pages < 2 {
+        let text = page(&address);
+        let records = value_of(&text, "ddp_doctor_job_records_total").unwrap_or(0);
+        assert!(records >= seen, "{seen} and then {text}");
+        (seen, pages) = (records, pages + 1);
+        // A page is at most a second old.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let report = job.assert_same_result();
+    eventually("the end of the job is in the metrics", || {
+        value_of(&page(&address), "ddp_doctor_job_running") == Some(0)
+    });
+    let text = page(&address);
+    let evidence = &report.evidence;
+    for (name, expected) in [
+        ("ddp_doctor_job_current", 1),
+        ("ddp_doctor_job_records_total", evidence.records),
+        ("ddp_doctor_job_records_lost_total", evidence.records_lost),
+        ("ddp_doctor_job_ranks_expected", 1),
+        ("ddp_doctor_job_nodes_connected", 0),
+    ] {
+        assert_eq!(value_of(&text, name), Some(expected), "{name}: {text}");
+    }
+    // Each call is a record of its begin and one of its end.
+    let all = evidence.records + evidence.records_lost;
+    assert!((800_000..800_100).contains(&all), "{evidence:#?}");
 }
 
 /// Prints the metrics at an address once they are about a job.

@@ -13,6 +13,7 @@
 //! * `lost_coordinator`: the diagnosis continues when the coordinator is lost.
 //! * `monitoring`: metrics, scraped by Prometheus, and messages to a webhook.
 //! * `mixed`: dumps, logs and recordings of one job.
+//! * `namesakes`: jobs of one name at a coordinator, and a coordinator of another version.
 //! * `nccl`: programs that call NCCL directly, against doubles of NCCL and of the CUDA driver.
 //! * `operations`: jobs under Slurm and Ray by the recipes of the documentation, and Kubernetes manifests.
 //! * `oracle`: random programs whose true faults are known independently of the engine.
@@ -30,6 +31,7 @@
 //! * `structure`: allowed dependencies and other invariants of the architecture.
 //! * `surroundings`: healthy jobs with few resources, odd paths, other clocks, in namespaces.
 //! * `timing`: `DDP_DOCTOR_TIME_SCALE`.
+//! * `token`: the token by variable, file and prompt.
 //! * `vectors`: the test vectors of PyTorch's analyzer of dumps, with the verdicts of `analyze`.
 //! * `watch`: the dashboard on a terminal, beside real jobs.
 
@@ -57,6 +59,7 @@ mod logs;
 mod lost_coordinator;
 mod mixed;
 mod monitoring;
+mod namesakes;
 mod nccl;
 mod operations;
 mod oracle;
@@ -75,5 +78,6 @@ mod structure;
 mod support;
 mod surroundings;
 mod timing;
+mod token;
 mod vectors;
 mod watch;

@@ -28,12 +28,21 @@ const NAME: &str = "ddp-doctor";
 /// library in a package or a build folder, above the examples, in an installation.
 const PLACES: [&str; 4] = ["", "bin", "..", "../../bin"];
 /// Environment variables that the program inherits, besides `DDP_DOCTOR_…`.
-const INHERITED: [&str; 5] = [
+const INHERITED: [&str; 13] = [
     "PATH",
     "HOME",
     "TMPDIR",
     "RUST_BACKTRACE",
     "SLURM_RESTART_COUNT",
+    // What distinguishes launches of one name.
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_MAX_RESTARTS",
 ];
 /// Maximum number of folders on PATH that are searched.
 const MAX_PATHS: usize = 256;

@@ -49,6 +49,8 @@ pub struct Facts {
     pub infiniband: Vec<String>,
     /// What this node's own name and that of the master resolve to.
     pub names: BTreeMap<String, Resolved>,
+    /// The coordinator that the node will use, if it has one of its own.
+    pub coordinator: Option<Coordinator>,
     /// Range of ephemeral ports.
     pub ephemeral_ports: Option<(u16, u16)>,
     /// Variables of the environment that affect communication.
@@ -63,6 +65,16 @@ pub struct Facts {
     pub probe_port: u16,
     /// What it answers.
     pub probe_answer: u64,
+}
+
+/// A coordinator that runs apart from the job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Coordinator {
+    /// Its address as given.
+    pub address: String,
+    /// Why it cannot be used; `None`: it answers.
+    pub error: Option<String>,
 }
 
 /// A directory and its file system.
@@ -161,6 +173,10 @@ impl Facts {
         for directory in [&mut self.shared_memory, &mut self.run_dir] {
             directory.path = text(&directory.path);
             directory.error = directory.error.as_deref().map(text);
+        }
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.address = text(&coordinator.address);
+            coordinator.error = coordinator.error.as_deref().map(long_text);
         }
         self.interfaces.truncate(MAX_ENTRIES);
         for interface in &mut self.interfaces {

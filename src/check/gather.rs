@@ -66,6 +66,7 @@ pub(super) fn facts(command: &[OsString], shape: &Shape, meeting: Option<&Rendez
         gpus: gpus(),
         has_unified_memory: environment::has_nvidia_driver()
             .then(|| Path::new("/dev/nvidia-uvm").exists()),
+        coordinator: None,
         probe_port: 0,
         probe_answer: 0,
     }

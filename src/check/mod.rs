@@ -20,6 +20,7 @@ use crate::node::launch::rendezvous::Rendezvous;
 use crate::node::launch::shape::Shape;
 use crate::transport::{Credentials, Keys, loopback};
 
+mod coordinator;
 pub mod facts;
 mod gather;
 mod guest;
@@ -41,6 +42,8 @@ use survey::{Alone, Launch, Node, Survey};
 pub struct Options {
     /// The command that will be started; empty: none.
     pub command: Vec<OsString>,
+    /// Address of the coordinator of the job; `None`: none of its own.
+    pub coordinator: Option<String>,
     /// How long to wait for the other nodes.
     pub wait: Duration,
     /// Where the token is found.
@@ -65,7 +68,9 @@ pub fn check(options: &Options) -> anyhow::Result<Checked> {
     let variable = |name: &str| std::env::var(name).ok();
     let shape = Shape::of(&options.command, &variable);
     let rendezvous = Rendezvous::of(&options.command, &variable);
-    let facts = gather::facts(&options.command, &shape, rendezvous.as_ref());
+    let mut facts = gather::facts(&options.command, &shape, rendezvous.as_ref());
+    let address = options.coordinator.as_deref();
+    facts.coordinator = address.map(|it| coordinator::ask(it, &options.credentials));
     if shape.commands.1 < 2 {
         return Ok(alone(facts, None, None));
     }

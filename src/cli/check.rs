@@ -25,6 +25,9 @@ use crate::transport::Credentials;
                   3 the check failed, 4 a line is UNKNOWN and nothing is at or above --fail-on."
 )]
 pub(super) struct Check {
+    /// Also check the coordinator at HOST:PORT that the job will report to
+    #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
+    coordinator: Option<String>,
     /// How long to wait for the other nodes
     #[arg(
         long,
@@ -68,6 +71,7 @@ impl Check {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let checked = check::check(&Options {
             command: self.command,
+            coordinator: self.coordinator.filter(|it| !it.is_empty()),
             wait: self.wait,
             credentials: Credentials {
                 can_ask: false,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -13,8 +14,9 @@ use crate::monitoring::webhook::Url;
 pub(super) struct Monitoring {
     /// Serve metrics for Prometheus at http://ADDRESS/metrics
     ///
-    /// Anyone who can reach the address can read them: the names of jobs, verdicts, codes of findings, and
-    /// counts.
+    /// They contain the names of jobs, verdicts, codes of findings, and counts. Users of this machine can read
+    /// them at a loopback address. Any other address needs a secret: DDP_DOCTOR_METRICS_TOKEN, which readers send
+    /// as bearer token.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -22,6 +24,9 @@ pub(super) struct Monitoring {
         env = "DDP_DOCTOR_METRICS"
     )]
     metrics: Option<SocketAddr>,
+    /// Read the secret of the metrics from FILE (mode 600) [default: DDP_DOCTOR_METRICS_TOKEN]
+    #[arg(long, value_name = "FILE", env = "DDP_DOCTOR_METRICS_TOKEN_FILE")]
+    metrics_token_file: Option<PathBuf>,
     /// Post new findings, and the end of a hang, to URL as JSON
     ///
     /// Other users of this machine can read the command line: use the variable if the URL is a secret.
@@ -46,6 +51,7 @@ impl From<Monitoring> for Options {
     fn from(given: Monitoring) -> Self {
         Self {
             metrics: given.metrics,
+            metrics_token_file: given.metrics_token_file,
             webhook: given.webhook,
             heartbeat: given.webhook_heartbeat,
         }

@@ -181,7 +181,7 @@ async fn watch(live: &Live) -> anyhow::Result<tonic::Streaming<v1::Update>> {
     let channel = transport::connect(&live.address).await?;
     let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_UPDATE);
     let job = live.job.clone();
-    let answer = client.watch(v1::WatchRequest { job }).await;
+    let answer = client.watch(v1::WatchRequest { job, session: 0 }).await;
     Ok(answer.map_err(|it| refused(live, &it))?.into_inner())
 }
 

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ddp_doctor_proto::VERSION;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 use prost::Message;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_stream::{Stream, StreamExt};
 
+use super::meeting::Meeting;
 use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
 use crate::evidence::decode::Memory;
@@ -94,10 +96,13 @@ pub struct Begun {
     pub updates: Updates,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Jobs {
-    /// Jobs in the order in which they began.
+    /// Jobs by the number of their session, in the order in which they began.
     by_number: BTreeMap<u64, Job>,
+    /// Number before that of the first session. It differs between coordinators, so that a node does
+    /// not mistake a session of an earlier coordinator for its own.
+    first: u64,
     count: u64,
     attached: u64,
 }
@@ -158,6 +163,7 @@ struct Node {
     host: String,
     boot_id: String,
     started_unix_ns: u64,
+    meeting: Meeting,
     /// Number of its open streams.
     attached: usize,
     /// Whether it reported the end of the job.
@@ -167,7 +173,12 @@ struct Node {
 impl Default for Hub {
     fn default() -> Self {
         Self {
-            jobs: Mutex::default(),
+            jobs: Mutex::new(Jobs {
+                by_number: BTreeMap::new(),
+                first: Timestamp::now().0,
+                count: 0,
+                attached: 0,
+            }),
             queued: Arc::new(Semaphore::new(INPUT_KIB.1)),
             tables: Arc::new(Memory::new(ALL_TABLES)),
             viewers: Arc::default(),
@@ -225,7 +236,7 @@ impl Hub {
         if hello.job.is_empty() || hello.job.len() > MAX_JOB_ID {
             return Err(AttachError::BadJobId);
         }
-        let (inputs, attachment) = self.session(&hello)?;
+        let (inputs, attachment, welcome) = self.session(&hello)?;
         let (requests, receiver) = mpsc::channel(REQUESTS);
         let attached = Attached {
             hub: Arc::clone(self),
@@ -238,6 +249,7 @@ impl Hub {
             let hello = Input::Attached {
                 attachment,
                 hello,
+                welcome,
                 requests,
             };
             if inputs.queue.send(hello).await.is_err() {
@@ -264,9 +276,26 @@ impl Hub {
     ///
     /// Fails if there is no such job, or there are too many viewers.
     pub fn watch(&self, job: &str, live: bool) -> Result<Updates, AttachError> {
+        self.subscribe(live, |jobs| jobs.named(job))
+    }
+
+    /// Subscribes to the launch with this number, as in its Welcome. See [`Hub::watch`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such launch, or there are too many viewers.
+    pub fn watch_session(&self, number: u64, live: bool) -> Result<Updates, AttachError> {
+        self.subscribe(live, |jobs| jobs.by_number.get(&number))
+    }
+
+    fn subscribe(
+        &self,
+        live: bool,
+        select: impl FnOnce(&Jobs) -> Option<&Job>,
+    ) -> Result<Updates, AttachError> {
         let mut jobs = self.jobs();
         jobs.remove_expired();
-        let job = jobs.named(job).ok_or(AttachError::NoSuchJob)?;
+        let job = select(&jobs).ok_or(AttachError::NoSuchJob)?;
         if self.viewers.load(Ordering::Relaxed) >= MAX_VIEWERS {
             return Err(AttachError::TooManyViewers);
         }
@@ -340,13 +369,14 @@ impl Hub {
         State { jobs, jobs_started }
     }
 
-    /// Returns the session of the job, created if necessary, and a number for the new stream.
-    fn session(&self, hello: &v1::Hello) -> Result<(Inputs, u64), AttachError> {
+    /// Returns the session of the job, created if necessary, a number for the new stream, and the
+    /// answer to the node.
+    fn session(&self, hello: &v1::Hello) -> Result<(Inputs, u64, v1::Welcome), AttachError> {
         let mut jobs = self.jobs();
         jobs.attached += 1;
         let attachment = jobs.attached;
-        if let Some(inputs) = jobs.join(hello) {
-            return Ok((inputs, attachment));
+        if let Some((number, inputs)) = jobs.join(hello) {
+            return Ok((inputs, attachment, jobs.welcome(number)));
         }
         jobs.evict_ended()?;
         jobs.count += 1;
@@ -379,9 +409,9 @@ impl Hub {
             ended: None,
         };
         job.attach(hello);
-        let number = jobs.count;
+        let number = jobs.first + jobs.count;
         jobs.by_number.insert(number, job);
-        Ok((inputs, attachment))
+        Ok((inputs, attachment, jobs.welcome(number)))
     }
 
     /// Number of open streams of the job.
@@ -437,6 +467,26 @@ impl Job {
         self.id == hello.job
             && (self.launch.is_empty() || hello.launch.is_empty() || self.launch == hello.launch)
             && !self.is_restart(hello)
+            && !self.contradicts(&Meeting::of(hello))
+    }
+
+    fn contradicts(&self, meeting: &Meeting) -> bool {
+        self.nodes
+            .iter()
+            .any(|node| node.meeting.contradicts(meeting))
+    }
+
+    /// How well the node fits to this launch, the best first: it was attached before, it meets the
+    /// others at the same place, or nothing is known.
+    fn fit(&self, hello: &v1::Hello) -> u8 {
+        let meeting = Meeting::of(hello);
+        if self.nodes.iter().any(|node| node.is(hello)) {
+            0
+        } else if self.nodes.iter().any(|node| node.meeting.is_at(&meeting)) {
+            1
+        } else {
+            2
+        }
     }
 
     /// Whether the node starts the job again: its earlier stream was lost without an end of the
@@ -463,6 +513,7 @@ impl Job {
                 host: hello.host.clone(),
                 boot_id: hello.boot_id.clone(),
                 started_unix_ns: hello.started_unix_ns,
+                meeting: Meeting::of(hello),
                 attached: 1,
                 ended: false,
             });
@@ -510,21 +561,35 @@ impl Jobs {
         newest.find(|job| id.is_empty() || job.id == id)
     }
 
-    /// The input queue of the newest launch that the node can be part of.
-    fn join(&mut self, hello: &v1::Hello) -> Option<Inputs> {
-        for job in self.by_number.values_mut().rev() {
-            if job.has_ended() || job.id != hello.job {
-                continue;
-            }
+    /// Number and input queue of the launch that the node fits best to, and of those the newest.
+    fn join(&mut self, hello: &v1::Hello) -> Option<(u64, Inputs)> {
+        let all = self.by_number.iter_mut().rev();
+        let mut named: Vec<(u64, &mut Job)> = all
+            .filter(|(_, job)| !job.has_ended() && job.id == hello.job)
+            .map(|(&number, job)| (number, job))
+            .collect();
+        named.sort_by_key(|(_, job)| job.fit(hello));
+        for (number, job) in named {
             if job.is_restart(hello) {
                 // The launch ends when its remaining streams end.
                 job.inputs = None;
             } else if job.accepts(hello) {
                 job.attach(hello);
-                return job.inputs.clone();
+                return Some((number, job.inputs.clone()?));
             }
         }
         None
+    }
+
+    fn welcome(&self, number: u64) -> v1::Welcome {
+        let id = self.by_number.get(&number).map(|job| &job.id);
+        let running = self.by_number.values().filter(|job| !job.has_ended());
+        let named = running.filter(|job| Some(&job.id) == id).count();
+        v1::Welcome {
+            coordinator_version: VERSION.into(),
+            session: number,
+            namesakes: named.saturating_sub(1) as u32,
+        }
     }
 
     /// Removes jobs that ended long ago.

@@ -21,6 +21,7 @@ mod clock;
 mod connections;
 mod dump;
 pub mod hub;
+mod meeting;
 mod services;
 mod session;
 pub mod updates;

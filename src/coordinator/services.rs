@@ -77,7 +77,10 @@ impl ViewerService for Services {
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         traffic(&request);
-        let mut updates = self.hub.watch(&request.into_inner().job, true)?;
+        let mut updates = match request.into_inner() {
+            v1::WatchRequest { job, session: 0 } => self.hub.watch(&job, true)?,
+            v1::WatchRequest { session, .. } => self.hub.watch_session(session, true)?,
+        };
         let (sender, receiver) = mpsc::channel(OUTGOING);
         tokio::spawn(async move {
             loop {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Report, Timestamp};
-use ddp_doctor_proto::{VERSION, v1};
+use ddp_doctor_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use v1::request::Kind;
@@ -47,6 +47,7 @@ pub(super) enum Input {
     Attached {
         attachment: u64,
         hello: v1::Hello,
+        welcome: v1::Welcome,
         requests: mpsc::Sender<v1::Request>,
     },
     /// A node reported.
@@ -178,6 +179,7 @@ impl Session {
             Input::Attached {
                 attachment,
                 hello,
+                welcome,
                 requests,
             } => {
                 let key = (hello.host, hello.boot_id, hello.started_unix_ns);
@@ -197,9 +199,6 @@ impl Session {
                 if let Some((old, _)) = self.nodes[index].attached.take() {
                     self.by_attachment.remove(&old);
                 }
-                let welcome = v1::Welcome {
-                    coordinator_version: VERSION.into(),
-                };
                 send_request(&requests, Kind::Welcome(welcome));
                 self.nodes[index].ask_time(&requests);
                 self.nodes[index].attached = Some((attachment, requests));

@@ -252,6 +252,57 @@ async fn launches_of_one_job_have_separate_sessions() {
     drop((attached, one, two));
 }
 
+/// The Hello of a node that meets the others of its launch at a place.
+fn meets(started_unix_ns: u64, host: &str, meeting: &str, node_rank: u32) -> v1::Report {
+    report(vec![Kind::Hello(v1::Hello {
+        job: "j".into(),
+        host: host.into(),
+        started_unix_ns,
+        meeting: meeting.into(),
+        node_rank: Some(node_rank),
+        ..Default::default()
+    })])
+}
+
+async fn welcome(requests: &mut mpsc::Receiver<v1::Request>) -> v1::Welcome {
+    match requests.recv().await.unwrap().kind {
+        Some(request::Kind::Welcome(welcome)) => welcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn launches_that_meet_elsewhere_have_separate_sessions() {
+    let (hub, mut begun) = hub_and_new_jobs();
+    let (first, mut requests) = attach(&hub, meets(1, "a", "a:1", 0)).await;
+    let one = welcome(&mut requests).await;
+    let (_second, mut requests) = attach(&hub, meets(2, "b", "b:1", 0)).await;
+    let two = welcome(&mut requests).await;
+    assert_eq!(count(&mut begun), 2);
+    assert_eq!((one.namesakes, two.namesakes), (0, 1));
+    assert_ne!(one.session, two.session);
+    // Later nodes join the launch that they meet, not the newest.
+    for (started, host, meeting, session) in
+        [(3, "c", "a:1", one.session), (4, "d", "b:1", two.session)]
+    {
+        let (_stream, mut requests) = attach(&hub, meets(started, host, meeting, 1)).await;
+        assert_eq!(welcome(&mut requests).await.session, session);
+    }
+    // A mistake within a launch: the same rank twice, and one that looks for the others elsewhere.
+    for (started, host, meeting, rank) in [(5, "e", "b:1", 1), (6, "f", "x:1", 2)] {
+        let (_stream, mut requests) = attach(&hub, meets(started, host, meeting, rank)).await;
+        assert_eq!(welcome(&mut requests).await.session, two.session);
+    }
+    drop(first);
+    while hub.attached("j") > 1 {
+        tokio::task::yield_now().await;
+    }
+    let (_again, mut requests) = attach(&hub, meets(1, "a", "a:1", 0)).await;
+    assert_eq!(welcome(&mut requests).await.session, one.session);
+    assert_eq!(count(&mut begun), 0);
+    assert!(hub.watch_session(two.session + 1, true).is_err());
+}
+
 #[tokio::test]
 async fn stream_of_a_node_is_not_taken_over_while_it_is_open() {
     let hub = Arc::new(Hub::new());
@@ -404,7 +455,10 @@ async fn services_work_over_the_wire() {
         stopped.await.ok();
     }));
     let mut viewer = ViewerServiceClient::connect(url.clone()).await.unwrap();
-    let request = |job: &str| v1::WatchRequest { job: job.into() };
+    let request = |job: &str| v1::WatchRequest {
+        job: job.into(),
+        session: 0,
+    };
     let missing = viewer.watch(request("j")).await.unwrap_err();
     assert_eq!(missing.code(), tonic::Code::NotFound);
 

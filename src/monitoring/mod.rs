@@ -6,11 +6,14 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::coordinator::Hub;
 use crate::node::UserLog;
+use crate::transport::token::{GENERATE, VARIABLE};
+use crate::transport::{Token, TokenError};
 
 pub mod events;
 pub mod exposition;
@@ -22,6 +25,8 @@ pub mod webhook;
 use server::Source;
 use webhook::{Notifier, Url, Webhook};
 
+/// Variable of the environment with the secret of the metrics.
+const METRICS_TOKEN: &str = "DDP_DOCTOR_METRICS_TOKEN";
 /// Time limit for the messages that are in the queue at the end.
 const MAX_END: Duration = Duration::from_secs(3);
 
@@ -30,6 +35,8 @@ const MAX_END: Duration = Duration::from_secs(3);
 pub struct Options {
     /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
+    /// File with the secret of the metrics; `None`: the environment.
+    pub metrics_token_file: Option<PathBuf>,
     /// URL of the webhook.
     pub webhook: Option<Url>,
     /// Interval of heartbeats to the webhook; `None`: no heartbeats.
@@ -47,6 +54,20 @@ pub enum MonitoringError {
         /// The reason.
         error: io::Error,
     },
+    /// Others could read them.
+    #[error(
+        "no metrics at {0}: other machines can reach it, which needs a secret of its own: set {METRICS_TOKEN}, for \
+         example to the output of `{GENERATE}`, and configure it as bearer token where the metrics are read"
+    )]
+    NoToken(SocketAddr),
+    /// Their secret cannot be used.
+    #[error("no metrics: {0} ({METRICS_TOKEN})")]
+    Token(#[from] TokenError),
+    /// Their secret is that of the coordinator.
+    #[error(
+        "no metrics: {METRICS_TOKEN} has to differ from {VARIABLE}, because it is sent without encryption"
+    )]
+    SameToken,
     /// The webhook cannot be used.
     #[error("no messages to the webhook: {0}")]
     Webhook(io::Error),
@@ -71,6 +92,7 @@ impl Options {
     pub fn start(self, hub: &Arc<Hub>, log: &UserLog) -> (Monitoring, Vec<MonitoringError>) {
         let mut errors = Vec::new();
         let heartbeat = self.heartbeat;
+        let metrics_token_file = self.metrics_token_file;
         let start = |url| Webhook::start(url, heartbeat, Arc::clone(hub), log.clone());
         let webhook = self.webhook.and_then(|url| {
             let started = start(url).map_err(MonitoringError::Webhook);
@@ -78,9 +100,11 @@ impl Options {
         });
         if let Some(address) = self.metrics {
             let notifier = webhook.as_ref().map(Webhook::notifier);
-            let source = Arc::new(Source::new(Arc::clone(hub), notifier));
-            match listen(address) {
-                Ok((listener, address)) => {
+            let listening = metrics_token(address, metrics_token_file.as_deref())
+                .and_then(|token| Ok((token, listen(address)?)));
+            match listening {
+                Ok((token, (listener, address))) => {
+                    let source = Arc::new(Source::new(Arc::clone(hub), notifier, token));
                     log.print(&format!("metrics at http://{address}{}", server::PATH));
                     let log = log.clone();
                     tokio::spawn(async move {
@@ -88,17 +112,42 @@ impl Options {
                         log.print(&MonitoringError::Metrics { address, error }.to_string());
                     });
                 }
-                Err(error) => errors.push(MonitoringError::Metrics { address, error }),
+                Err(error) => errors.push(error),
             }
         }
         (Monitoring { webhook }, errors)
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address)?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
+fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), MonitoringError> {
+    let listen = || {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    listen().map_err(|error| MonitoringError::Metrics { address, error })
+}
+
+/// The secret that readers of the metrics have to send; `None`: everybody on this machine may read them.
+fn metrics_token(
+    address: SocketAddr,
+    file: Option<&Path>,
+) -> Result<Option<Token>, MonitoringError> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|it| !it.is_empty());
+    let token = match (file, variable(METRICS_TOKEN)) {
+        (Some(file), _) => Some(Token::read(file)?),
+        (None, Some(text)) => Some(Token::new(&text)?),
+        (None, None) => None,
+    };
+    if token.is_none() && !address.ip().is_loopback() {
+        return Err(MonitoringError::NoToken(address));
+    }
+    let coordinator = variable(VARIABLE);
+    let is_same = |it: &Token| coordinator.is_some_and(|text| it.is(text.trim().as_bytes()));
+    if token.as_ref().is_some_and(is_same) {
+        return Err(MonitoringError::SameToken);
+    }
+    Ok(token)
 }
 
 impl Monitoring {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -21,9 +21,12 @@ use tokio::time::{Instant, timeout};
 use super::metrics;
 use super::webhook::Notifier;
 use crate::coordinator::{Hub, Open, Peer};
+use crate::transport::Token;
 
 /// Path of the metrics.
 pub const PATH: &str = "/metrics";
+/// Scheme of the header with the token (RFC 6750).
+const SCHEME: &[u8] = b"Bearer ";
 /// Maximum number of connections, per host and in total.
 const CONNECTIONS: (usize, usize) = (8, 64);
 /// Time limit for a connection, which carries a single request.
@@ -40,18 +43,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 pub struct Source {
     hub: Arc<Hub>,
     webhook: Option<Notifier>,
+    /// What readers have to send; `None`: nothing.
+    token: Option<Token>,
     started: Timestamp,
     /// The latest page, and when it was computed.
     latest: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl Source {
-    /// Metrics of the jobs of a hub, and of a webhook if there is one.
+    /// Metrics of the jobs of a hub, and of a webhook if there is one, for readers with a token.
     #[must_use]
-    pub fn new(hub: Arc<Hub>, webhook: Option<Notifier>) -> Self {
+    pub fn new(hub: Arc<Hub>, webhook: Option<Notifier>, token: Option<Token>) -> Self {
         Self {
             hub,
             webhook,
+            token,
             started: Timestamp::now(),
             latest: Mutex::new(None),
         }
@@ -72,11 +78,26 @@ impl Source {
         page
     }
 
+    fn admits(&self, request: &Request<Incoming>) -> bool {
+        let Some(token) = &self.token else {
+            return true;
+        };
+        let given = request.headers().get(AUTHORIZATION);
+        let given = given.and_then(|it| it.as_bytes().split_at_checked(SCHEME.len()));
+        given.is_some_and(|(scheme, it)| {
+            scheme.eq_ignore_ascii_case(SCHEME) && token.is(it.trim_ascii())
+        })
+    }
+
     async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         let text = |status, text: &'static str| {
             (status, "text/plain", Bytes::from_static(text.as_bytes()))
         };
         let (status, kind, body) = match (request.method(), request.uri().path()) {
+            (_, PATH) if !self.admits(request) => text(
+                StatusCode::UNAUTHORIZED,
+                "the metrics need the bearer token of DDP_DOCTOR_METRICS_TOKEN\n",
+            ),
             (&Method::GET | &Method::HEAD, PATH) => {
                 let kind = "text/plain; version=0.0.4; charset=utf-8";
                 (StatusCode::OK, kind, self.page().await)
@@ -90,6 +111,9 @@ impl Source {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         if status == StatusCode::METHOD_NOT_ALLOWED {
             headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }

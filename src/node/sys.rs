@@ -8,7 +8,7 @@
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -19,6 +19,8 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Exit;
 
+/// The character of Ctrl-C.
+const INTERRUPT: u8 = 3;
 /// Signals that are forwarded to the command if they were sent to this process only. A signal from
 /// the terminal goes to the whole process group and reaches the command anyway.
 const FORWARDED: [i32; 9] = [
@@ -546,7 +548,7 @@ fn set(signals: &[i32]) -> libc::sigset_t {
 }
 
 /// Asks the user on the terminal, without showing the answer; `None`: there is no terminal, or the
-/// answer is empty.
+/// answer is empty or was interrupted.
 ///
 /// # Errors
 ///
@@ -563,16 +565,26 @@ pub fn ask_secret(prompt: &str) -> io::Result<Option<String>> {
         return Err(io::Error::last_os_error());
     }
     let mut silent = settings;
-    silent.c_lflag &= !libc::ECHO;
-    terminal.write_all(prompt.as_bytes())?;
+    // Ctrl-C must not leave a terminal without echo behind: it ends the line instead.
+    silent.c_lflag &= !(libc::ECHO | libc::ISIG);
+    silent.c_lflag |= libc::ICANON;
+    silent.c_cc[libc::VEOL] = INTERRUPT;
     // SAFETY: the descriptor is open, and the pointer is to a live value.
-    unsafe { libc::tcsetattr(fd, libc::TCSAFLUSH, &raw const silent) };
-    let mut answer = String::new();
-    let read = BufReader::new(&terminal).read_line(&mut answer);
+    if unsafe { libc::tcsetattr(fd, libc::TCSAFLUSH, &raw const silent) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut line = [0; 4096];
+    let read = terminal
+        .write_all(prompt.as_bytes())
+        .and_then(|()| terminal.read(&mut line));
     // SAFETY: as before.
     unsafe { libc::tcsetattr(fd, libc::TCSAFLUSH, &raw const settings) };
     terminal.write_all(b"\n")?;
-    read?;
+    let line = line.get(..read?).unwrap_or_default();
+    if line.contains(&INTERRUPT) {
+        return Ok(None);
+    }
+    let answer = String::from_utf8_lossy(line);
     let answer = answer.trim();
     Ok((!answer.is_empty()).then(|| answer.to_owned()))
 }

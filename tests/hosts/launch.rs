@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use ddp_doctor_proto::report::Verdict;
+use ddp_doctor_proto::report::{Finding, Verdict};
 
 use super::{
     COORDINATOR, Job, KILL, OTHER_TOKEN, TOKEN, assert_hang, assert_killed, hosts_of, notices,
@@ -12,6 +12,7 @@ use super::{
 use crate::support::hosts::{Hosts, Process, report_in};
 use crate::support::jobs::{jobs, variant, venv};
 use crate::support::process::eventually;
+use crate::support::report::leading;
 
 /// A program under torchrun and `run` on one of two hosts.
 fn torchrun_command(hosts: &Hosts, venv: &Path, host: u32, program: &Path) -> Command {
@@ -93,6 +94,45 @@ fn healthy_torchrun_on_two_hosts_is_silent() {
         assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
         assert!(report.findings.is_empty(), "{report:#?}");
         assert_eq!((report.job.nodes, hosts_of(&report).len()), (2, 2));
+    }
+}
+
+/// Rank 1, on the other host, raises in attempt 0, and leaves the others waiting in attempt 1.
+#[test]
+#[ignore = "two launches of torchrun, each restarted; make test-all runs it"]
+fn restarts_on_two_hosts_are_attempts_of_one_job() {
+    let (Some(venv), Some(hosts)) = (venv(), Hosts::new(2)) else {
+        return;
+    };
+    let program = jobs().join("restarts/job.py");
+    let mut runs = [0, 1].map(|host| {
+        let mut command = torchrun_command(&hosts, venv, host, &program);
+        command
+            .args(["hangs_after_a_restart", "faulty"])
+            .env("PET_RDZV_BACKEND", "c10d")
+            .env("PET_RDZV_ENDPOINT", "host-0:29500")
+            .env("PET_RDZV_ID", "elastic")
+            .env("PET_MAX_RESTARTS", "1")
+            .env("PET_MONITOR_INTERVAL", "0.1")
+            .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1");
+        hosts.start(host, "run", command)
+    });
+    let statuses = runs.each_mut().map(Process::end);
+    assert_killed(statuses, &runs);
+    for host in [0, 1] {
+        let report = report_in(&hosts.dir(host).join("report.json")).unwrap();
+        let finding = leading(&report);
+        assert_eq!(
+            (finding.code.as_str(), finding.attempt),
+            ("DD102", 1),
+            "{report:#?}"
+        );
+        assert_eq!((report.verdict, report.job.nodes), (Verdict::Hang, 2));
+        assert_eq!(finding.ranks.victims, [0]);
+        let is_earlier = |it: &&Finding| it.code == "DD202" && it.attempt == 0;
+        let earlier = report.findings.iter().find(is_earlier);
+        let earlier = earlier.unwrap_or_else(|| panic!("{report:#?}"));
+        assert_eq!(earlier.ranks.root, [1], "{report:#?}");
     }
 }
 

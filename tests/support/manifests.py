@@ -7,7 +7,7 @@ try:
 except ImportError:
     kubernetes_validate = None
     print("skipped: the schemas of Kubernetes (PyPI: kubernetes-validate)")
-kinds = {"Secret": "v1", "Service": "v1", "Deployment": "apps/v1", "Job": "batch/v1"}
+kinds = {"Secret": "v1", "Service": "v1", "Deployment": "apps/v1", "DaemonSet": "apps/v1", "Job": "batch/v1"}
 objects = []
 for file in sorted(glob.glob(folder + "/*.yaml")):
     text = open(file).read()
@@ -34,7 +34,7 @@ for file, it in objects:
             key = variable.get("valueFrom", {}).get("secretKeyRef")
             if key:
                 assert key["key"] in secrets[key["name"]], (file, key)
-        words = container["command"]
+        words = container.get("command", [""])
         if words[0] == "ddp-doctor":
             own = words[1:words.index("--")] if "--" in words else words[1:]
             checked = subprocess.run([program, *own, "--help"], capture_output=True, text=True)

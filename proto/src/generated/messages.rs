@@ -782,6 +782,13 @@ pub struct Hello {
     /// Factor of all durations after which a conclusion is drawn; tests shorten them. Absent: 1.
     #[prost(double, optional, tag = "10")]
     pub time_scale: ::core::option::Option<f64>,
+    /// Where the ranks of the launch meet, as this node names it. Empty: unknown. Two nodes with one
+    /// `node_rank` that meet at different places are parts of different launches.
+    #[prost(string, tag = "11")]
+    pub meeting: ::prost::alloc::string::String,
+    /// Rank of this node, or of its process, in the launch; absent: unknown.
+    #[prost(uint32, optional, tag = "12")]
+    pub node_rank: ::core::option::Option<u32>,
 }
 /// A process joined a process group: it is a rank. Sent again with the same `process` when its rank
 /// becomes known or a new initialisation gives it another rank.
@@ -1369,6 +1376,12 @@ pub struct Pong {
 pub struct Welcome {
     #[prost(string, tag = "1")]
     pub coordinator_version: ::prost::alloc::string::String,
+    /// Identifies the launch at this coordinator, among others of the same name. 0: unknown.
+    #[prost(uint64, tag = "2")]
+    pub session: u64,
+    /// Number of other launches of that name that are running.
+    #[prost(uint32, tag = "3")]
+    pub namesakes: u32,
 }
 /// Requests the remaining records of the black box of a process, from this ticket on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1556,6 +1569,9 @@ pub struct WatchRequest {
     /// Empty: the newest one.
     #[prost(string, tag = "1")]
     pub job: ::prost::alloc::string::String,
+    /// Selects a launch of that name, as in its Welcome. 0: the newest one.
+    #[prost(uint64, tag = "2")]
+    pub session: u64,
 }
 /// Selects the job whose stacks are requested.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

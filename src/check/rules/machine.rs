@@ -1,7 +1,7 @@
 //! Rules about one machine: memory, limits, disk, GPUs and the container.
 
 use super::{Line, list, size};
-use crate::check::facts::{Container, Facts};
+use crate::check::facts::{Container, Coordinator, Facts};
 use crate::check::survey::{Node, Survey};
 
 const MIB: u64 = 1 << 20;
@@ -44,6 +44,7 @@ fn of(node: &Node, ranks: u64, world: u64) -> Vec<Line> {
         Some(descriptors(facts, world)),
         Some(disk(facts)),
         facts.container.map(container),
+        facts.coordinator.as_ref().map(coordinator),
         Some(gpus(facts, ranks)),
     ];
     lines.into_iter().flatten().collect()
@@ -226,6 +227,19 @@ fn container(kind: Container) -> Line {
             "The process runs in {}: its limits are those of the container.",
             kind.name()
         ),
+    )
+}
+
+fn coordinator(it: &Coordinator) -> Line {
+    const CHECK: &str = "coordinator";
+    let Some(error) = &it.error else {
+        let reason = format!("The coordinator at {} answers.", it.address);
+        return Line::pass(CHECK, reason);
+    };
+    let reason = format!("{error}. The job runs, and this node is diagnosed alone.");
+    Line::warning(CHECK, reason).fix(
+        "Start ddp-doctor coordinator --listen 0.0.0.0:PORT there with the same DDP_DOCTOR_TOKEN, admit its \
+         port between the nodes, and check the address.",
     )
 }
 

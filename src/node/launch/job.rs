@@ -33,6 +33,7 @@ use crate::node::follow::{Commander, Follower};
 use crate::node::launch::coordinator::Chosen;
 use crate::node::launch::descendants::Descendants;
 use crate::node::launch::kill::KillAfter;
+use crate::node::launch::meeting::Meeting;
 use crate::node::launch::rendezvous::Rendezvous;
 use crate::node::launch::rundir::RunDir;
 use crate::node::launch::screen::{self, Message, Screen};
@@ -123,7 +124,8 @@ pub struct Outcome {
 pub fn run(options: Options) -> Outcome {
     let descriptors = DescriptorLimit::raise();
     let reserve = Reserve::new(RESERVED_DESCRIPTORS);
-    let rendezvous = Rendezvous::of(&options.command, &|name| std::env::var(name).ok());
+    let variable = |name: &str| std::env::var(name).ok();
+    let rendezvous = Rendezvous::of(&options.command, &variable);
     let chosen = Chosen::new(
         options.coordinator.as_deref(),
         rendezvous.as_ref(),
@@ -132,6 +134,7 @@ pub fn run(options: Options) -> Outcome {
     let job = options.job.or(chosen.job);
     let job = job.map_or_else(names::new_job, |job| names::file_name(&job));
     let started = Timestamp::now();
+    let meeting = Meeting::of_command(&options.command, rendezvous.as_ref(), &variable, started);
     let requested_run_dir = options.run_dir.clone();
     let shared_memory = Path::new(boxes::SHARED_MEMORY);
     let run_dir = RunDir::make(shared_memory, options.run_dir, &job, started);
@@ -213,7 +216,7 @@ pub fn run(options: Options) -> Outcome {
             };
         }
     };
-    let hello = v1::Hello {
+    let mut hello = v1::Hello {
         job,
         attempt: names::attempt(),
         started_unix_ns: started.0,
@@ -226,10 +229,10 @@ pub fn run(options: Options) -> Outcome {
             .map(|word| word.display().to_string())
             .collect(),
         stall_after_s: settings::stall_after_s(options.stall_after),
-        // The launcher names the launch and has not been started yet.
-        launch: String::new(),
         time_scale: Some(options.time_scale.factor()),
+        ..v1::Hello::default()
     };
+    meeting.write_to(&mut hello);
     if let Some(dir) = &run_dir
         && let Err(error) = names::describe(dir, &hello, address.as_deref())
     {

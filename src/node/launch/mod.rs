@@ -18,6 +18,7 @@ pub mod coordinator;
 pub mod descendants;
 pub mod job;
 pub mod kill;
+pub mod meeting;
 pub mod rendezvous;
 pub mod rundir;
 pub mod screen;

@@ -4,11 +4,13 @@
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
 use ddp_doctor_proto::report::Timestamp;
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::words::plain;
+use ddp_doctor_proto::{VERSION, v1};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -91,8 +93,9 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
         let first = self.timing.coordinator_retry;
         let mut pause = first;
         let mut was_lost = false;
+        let remarks = Remarks::default();
         loop {
-            match self.there(&address, was_lost).await {
+            match self.there(&address, was_lost, &remarks).await {
                 End::Finished => return Concluded::There,
                 End::FollowerGone => return Concluded::Nowhere,
                 End::Lost => {}
@@ -109,9 +112,10 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
 
     /// Runs the diagnosis in this process.
     async fn here(&self, hub: &Arc<Hub>) -> Concluded {
+        let (session, mut attached) = watch::channel(None);
         let attach = async {
             loop {
-                match attach_here(hub, &self.follower).await {
+                match attach_here(hub, &self.follower, &session).await {
                     Ok(End::Lost) | Err(_) => sleep(BACKOFF.0).await,
                     Ok(end) => return end,
                 }
@@ -119,7 +123,8 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
         };
         let updates = async {
             loop {
-                match hub.watch(&self.job, false) {
+                let session = known(&mut attached).await;
+                match hub.watch_session(session, false) {
                     Ok(updates) => return forward(updates, &self.take).await,
                     Err(_) => sleep(LOCAL_RETRY).await,
                 }
@@ -133,12 +138,19 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
 
     /// Runs the diagnosis by another coordinator, until it is unreachable for too long. A coordinator
     /// that `was_lost` gets one attempt; if it fails, this process continues the diagnosis.
-    async fn there(&self, address: &Address, was_lost: bool) -> End {
+    async fn there(&self, address: &Address, was_lost: bool, remarks: &Remarks) -> End {
         let (link, state) = watch::channel(Link::Apart(None));
+        let (session, mut attached) = watch::channel(None);
+        let welcome = |welcome: &v1::Welcome| {
+            session.send_replace(Some(welcome.session));
+            for remark in remarks.about(address, &self.job, welcome) {
+                self.log.print(&remark);
+            }
+        };
         let attach = async {
             let mut backoff = BACKOFF.0;
             loop {
-                let error = match attach_there(address, &self.follower, &link).await {
+                let error = match attach_there(address, &self.follower, &link, &welcome).await {
                     Ok(End::Lost) => None,
                     Ok(end) => return end,
                     Err(error) => Some(error.to_string()),
@@ -154,11 +166,13 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
             if !self.takes_remote {
                 return;
             }
-            while !watch_there(address, &self.job, &self.take)
-                .await
-                .unwrap_or(false)
-            {
-                // The coordinator does not know the job yet, or was lost.
+            loop {
+                let session = known(&mut attached).await;
+                let watched = watch_there(address, &self.job, session, &self.take).await;
+                if watched.unwrap_or(false) {
+                    return;
+                }
+                // The coordinator was lost.
                 sleep(BACKOFF.0).await;
             }
         };
@@ -279,13 +293,59 @@ async fn changed<V>(value: &mut watch::Receiver<V>) {
     }
 }
 
-async fn attach_here(hub: &Arc<Hub>, follower: &Commander) -> anyhow::Result<End> {
+/// What was printed about a coordinator.
+#[derive(Debug, Default)]
+struct Remarks {
+    version: AtomicBool,
+    name: AtomicBool,
+}
+
+impl Remarks {
+    /// Lines about the answer of a coordinator that were not printed before.
+    fn about(&self, address: &Address, job: &str, welcome: &v1::Welcome) -> Vec<String> {
+        let mut lines = Vec::new();
+        let version = plain(&welcome.coordinator_version);
+        if version != VERSION && !self.version.swap(true, Ordering::Relaxed) {
+            lines.push(format!(
+                "the coordinator at {address} is ddp-doctor {version}, and this node has {VERSION}: install one \
+                 version on all nodes, or evidence that only the newer one knows is left out"
+            ));
+        }
+        if welcome.namesakes > 0 && !self.name.swap(true, Ordering::Relaxed) {
+            lines.push(format!(
+                "another job named {job} runs at the coordinator at {address}: both are diagnosed separately, but \
+                 `watch`, `status` and `dump` show the newer one; set another name by --job or DDP_DOCTOR_JOB"
+            ));
+        }
+        lines
+    }
+}
+
+/// Waits until the coordinator has named the session of the job.
+async fn known(session: &mut watch::Receiver<Option<u64>>) -> u64 {
+    loop {
+        let number = *session.borrow_and_update();
+        match number {
+            Some(number) => return number,
+            None => changed(session).await,
+        }
+    }
+}
+
+async fn attach_here(
+    hub: &Arc<Hub>,
+    follower: &Commander,
+    session: &watch::Sender<Option<u64>>,
+) -> anyhow::Result<End> {
     let (reports, queue) = mpsc::channel(QUEUE);
     if !follower.send(Command::Attached(reports)) {
         return Ok(End::FollowerGone);
     }
     let mut requests = hub.attach(ReceiverStream::new(queue)).await?;
     while let Some(request) = requests.recv().await {
+        if let Some(Kind::Welcome(welcome)) = &request.kind {
+            session.send_replace(Some(welcome.session));
+        }
         if let Some(end) = execute(request, follower) {
             return Ok(end);
         }
@@ -297,6 +357,7 @@ async fn attach_there(
     address: &Address,
     follower: &Commander,
     link: &watch::Sender<Link>,
+    welcome: &impl Fn(&v1::Welcome),
 ) -> anyhow::Result<End> {
     let no_answer = || format!("no coordinator answers at {address}");
     // Connect first: the follower sends everything again for each new stream.
@@ -319,6 +380,9 @@ async fn attach_there(
     };
     link.send_replace(Link::Attached);
     while let Ok(Some(request)) = requests.message().await {
+        if let Some(Kind::Welcome(it)) = &request.kind {
+            welcome(it);
+        }
         if let Some(end) = execute(request, follower) {
             return Ok(end);
         }
@@ -332,6 +396,7 @@ async fn answers(address: &Address, job: &str) -> bool {
         let mut client = ViewerServiceClient::new(connect(address).await?);
         let request = v1::WatchRequest {
             job: job.to_owned(),
+            session: 0,
         };
         match client.watch(request).await {
             Err(status) if !is_answer(&status) => Err(anyhow::Error::from(status)),
@@ -385,12 +450,14 @@ async fn forward(mut updates: Updates, take: &impl Fn(v1::Update) -> bool) {
 async fn watch_there(
     address: &Address,
     job: &str,
+    session: u64,
     take: &impl Fn(v1::Update) -> bool,
 ) -> anyhow::Result<bool> {
     let mut client =
         ViewerServiceClient::new(connect(address).await?).max_decoding_message_size(MAX_UPDATE);
     let request = v1::WatchRequest {
         job: job.to_owned(),
+        session,
     };
     let mut updates = client.watch(request).await?.into_inner();
     while let Some(update) = updates.message().await? {
@@ -406,7 +473,7 @@ async fn watch_there(
 mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use tokio::net::UnixListener;
     use tokio_stream::wrappers::UnixListenerStream;
@@ -498,5 +565,23 @@ mod tests {
         let lines = lines.lock().unwrap();
         assert!(lines[0].starts_with(&why), "{lines:?}");
         assert_eq!(lines.len(), 1, "{lines:?}");
+    }
+
+    #[test]
+    fn each_remark_about_a_coordinator_is_printed_once() {
+        let address = Address::parse("unix:/socket", &Credentials::default()).unwrap();
+        let remarks = Remarks::default();
+        let mut welcome = v1::Welcome {
+            coordinator_version: VERSION.into(),
+            ..v1::Welcome::default()
+        };
+        assert!(remarks.about(&address, "job", &welcome).is_empty());
+        welcome.coordinator_version = "9\x1b[2J".into();
+        welcome.namesakes = 1;
+        let lines = remarks.about(&address, "job", &welcome);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].contains("is ddp-doctor 9\u{fffd}[2J, and this node has"));
+        assert!(lines[1].starts_with("another job named job runs at"));
+        assert!(remarks.about(&address, "job", &welcome).is_empty());
     }
 }

@@ -24,6 +24,7 @@ use crate::node::follow::boxes::{self, BoxDir};
 use crate::node::follow::names;
 use crate::node::follow::{Command, Commander, Follower};
 use crate::node::launch::Launch;
+use crate::node::launch::meeting::Meeting;
 use crate::node::launch::rundir::RunDir;
 use crate::node::sample::proc;
 use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
@@ -292,7 +293,7 @@ fn live(job: &str, run_dir: Option<&Path>) -> Live {
 }
 
 fn hello(options: &Options, identity: &Identity, started: Timestamp) -> v1::Hello {
-    v1::Hello {
+    let mut hello = v1::Hello {
         job: names::file_name(&identity.job),
         attempt: identity.attempt,
         started_unix_ns: started.0,
@@ -303,7 +304,10 @@ fn hello(options: &Options, identity: &Identity, started: Timestamp) -> v1::Hell
         stall_after_s: settings::stall_after_s(options.stall_after),
         launch: identity.world.clone(),
         time_scale: Some(options.time_scale.factor()),
-    }
+        ..v1::Hello::default()
+    };
+    Meeting::of_rank(&|name| std::env::var(name).ok()).write_to(&mut hello);
+    hello
 }
 
 /// Removes the boxes that this process has followed to their end.
