@@ -30,7 +30,7 @@ fn script(dir: &Path, text: &str) -> Output {
 /// Runs a script in which `$run "$@"` runs a healthy job of four ranks under `run`. Panics unless its
 /// result is that without ddp-doctor; returns standard error and the report.
 #[track_caller]
-fn undisturbed(text: &str) -> (String, Report) {
+fn assert_same_result_of(text: &str) -> (String, Report) {
     let dir = tempfile::tempdir().unwrap();
     let output = script(dir.path(), &format!("set -- {} 4\n{text}", training()));
     assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
@@ -41,8 +41,8 @@ fn undisturbed(text: &str) -> (String, Report) {
 }
 
 #[track_caller]
-fn undisturbed_and_silent(text: &str) {
-    let (stderr, report) = undisturbed(text);
+fn assert_same_result_and_silence(text: &str) {
+    let (stderr, report) = assert_same_result_of(text);
     is_healthy(&report, 4);
     let own = stderr.lines().filter(|line| line.contains("ddp-doctor"));
     assert_eq!(own.count(), 2, "{stderr}");
@@ -50,7 +50,7 @@ fn undisturbed_and_silent(text: &str) {
 
 #[test]
 fn directory_with_an_odd_name() {
-    undisturbed_and_silent(
+    assert_same_result_and_silence(
         r#"odd="a 'b\" \$c %s ü
         new line"; mkdir "$odd"; cd "$odd"; $run "$@""#,
     );
@@ -59,7 +59,7 @@ fn directory_with_an_odd_name() {
 #[test]
 fn read_only_directory() {
     let (stderr, report) =
-        undisturbed(r#"mkdir ro; mount -t tmpfs -o ro none ro; cd ro; $run "$@""#);
+        assert_same_result_of(r#"mkdir ro; mount -t tmpfs -o ro none ro; cd ro; $run "$@""#);
     is_healthy(&report, 4);
     assert_eq!(stderr.matches("cannot create a run directory").count(), 1);
 }
@@ -67,7 +67,7 @@ fn read_only_directory() {
 #[test]
 fn few_descriptors() {
     for limit in [18, 24, 28, 40] {
-        let (stderr, report) = undisturbed(&format!(r#"ulimit -n {limit}; $run "$@""#));
+        let (stderr, report) = assert_same_result_of(&format!(r#"ulimit -n {limit}; $run "$@""#));
         if report.verdict == Verdict::Healthy {
             is_healthy(&report, 4);
         } else {
@@ -85,7 +85,7 @@ fn few_descriptors() {
 
 #[test]
 fn low_limit_of_descriptors_that_may_be_raised() {
-    let (_, report) = undisturbed(
+    let (_, report) = assert_same_result_of(
         r#"ulimit -S -n 24; $run sh -c 'ulimit -n >limit; exec "$0" "$@"' "$@"; status=$?
         [ "$(cat limit)" = 24 ] || exit 99; exit $status"#,
     );
@@ -94,26 +94,26 @@ fn low_limit_of_descriptors_that_may_be_raised() {
 
 #[test]
 fn full_shared_memory() {
-    undisturbed_and_silent(
+    assert_same_result_and_silence(
         r#"mount -t tmpfs -o size=8k none /dev/shm; head -c 8192 /dev/zero >/dev/shm/full; $run "$@""#,
     );
 }
 
 #[test]
 fn read_only_shared_memory() {
-    undisturbed_and_silent(r#"mount -t tmpfs -o ro none /dev/shm; $run "$@""#);
+    assert_same_result_and_silence(r#"mount -t tmpfs -o ro none /dev/shm; $run "$@""#);
 }
 
 #[test]
 fn occupied_name_in_shared_memory() {
-    undisturbed_and_silent(
+    assert_same_result_and_silence(
         r#"mount -t tmpfs none /dev/shm; touch /dev/shm/ddp-doctor-$(id -u); $run "$@""#,
     );
 }
 
 #[test]
 fn process_namespace() {
-    undisturbed_and_silent(r#"$run unshare --pid --fork --mount-proc "$@""#);
+    assert_same_result_and_silence(r#"$run unshare --pid --fork --mount-proc "$@""#);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use ddp_doctor_proto::report::{Effect, Finding, Role, Verdict};
 
 use super::{Job, OTHER_TOKEN, TOKEN, codes, coordinator, hosts_of, linked, reports_on};
-use crate::support::hosts::{Hosts, Process};
+use crate::support::hosts::Hosts;
 use crate::support::process::eventually;
 
 #[test]
@@ -77,7 +77,7 @@ fn partition_between_hosts_heals() {
             .contains("the diagnosis continues on this node")
     });
     job.hosts.connect(1, true);
-    assert_eq!(runs.each_mut().map(Process::end), [Some(0), Some(0)]);
+    job.assert_same_result(&mut runs);
     let report = job.report(0).unwrap();
     assert_eq!((report.job.nodes, hosts_of(&report).len()), (2, 2));
     assert_eq!(report.evidence.records_lost, 0);
@@ -135,7 +135,7 @@ fn coordinator_that_comes_back_knows_the_job_once() {
     first.end();
     fs::remove_dir_all(job.hosts.dir(2).join("reports")).unwrap();
     let _second = coordinator(&job.hosts, 2);
-    assert_eq!(ranks.each_mut().map(Process::end), [Some(0), Some(0)]);
+    job.assert_same_result(&mut ranks);
     eventually("the job has ended", || {
         reports().iter().any(|it| it.job.ended_at.is_some())
     });

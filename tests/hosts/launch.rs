@@ -166,8 +166,7 @@ fn nodes_without_a_token_run_alone_and_name_the_fix() {
     let Some(hosts) = Hosts::new(2) else { return };
     let job = Job::healthy(hosts, 100);
     let mut runs = [0, 1].map(|rank| job.run(rank, None, &[]));
-    assert_eq!(runs.each_mut().map(Process::end), [Some(0), Some(0)]);
-    assert_eq!(runs[0].stdout().split(':').next(), Some("rank 0"));
+    job.assert_same_result(&mut runs);
     for (host, run) in (0..).zip(&runs) {
         let notices = notices(run);
         let about: Vec<&String> = notices
@@ -191,7 +190,7 @@ fn node_with_another_token_is_watched_alone() {
     let job = Job::healthy(hosts, 300);
     let mut runs =
         [(0, TOKEN), (1, OTHER_TOKEN)].map(|(rank, token)| job.run(rank, Some(token), &[]));
-    assert_eq!(runs.each_mut().map(Process::end), [Some(0), Some(0)]);
+    job.assert_same_result(&mut runs);
     let text = runs[1].stderr();
     assert!(text.contains("another token"), "{text}");
     assert!(
@@ -213,7 +212,7 @@ fn other_program_on_the_port_of_the_coordinator_is_named() {
     std::thread::sleep(std::time::Duration::from_secs(1));
     let job = Job::healthy(hosts, 300);
     let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &[]));
-    assert_eq!(runs.each_mut().map(Process::end), [Some(0), Some(0)]);
+    job.assert_same_result(&mut runs);
     for run in &runs {
         let text = run.stderr();
         assert!(text.contains("another program listens"), "{text}");

@@ -20,6 +20,8 @@ const OTHER_TOKEN: &str = "another-token-than-that";
 /// Port of the master, and of the coordinator of its launch.
 const MASTER: u16 = 29500;
 const COORDINATOR: u16 = 19500;
+/// Port of the master of a launch without ddp-doctor beside it.
+const OTHER_MASTER: u16 = 29501;
 
 /// A program of two hosts, one rank each.
 struct Job {
@@ -72,6 +74,31 @@ impl Job {
             .args(["--", sum()])
             .args(&self.arguments);
         self.hosts.start(rank, "run", command)
+    }
+
+    /// Waits for the ranks. Panics unless each printed and exited as in a run without ddp-doctor.
+    #[track_caller]
+    fn assert_same_result(&self, ranks: &mut [Process; 2]) {
+        let mut alone = [0, 1].map(|rank| {
+            let mut command = self.hosts.command(rank, sum());
+            self.rank(&mut command, rank);
+            command
+                .env("MASTER_PORT", OTHER_MASTER.to_string())
+                .env("SUM_PAUSE_MS", "0")
+                .env("DDP_DOCTOR", "0")
+                .args(&self.arguments);
+            self.hosts.start(rank, "alone", command)
+        });
+        for (rank, alone) in ranks.iter_mut().zip(&mut alone) {
+            let (expected, status) = (alone.end(), rank.end());
+            assert!(alone.stdout().starts_with("rank "), "{}", alone.stderr());
+            assert_eq!(
+                (status, rank.stdout()),
+                (expected, alone.stdout()),
+                "{}",
+                rank.stderr()
+            );
+        }
     }
 
     fn report(&self, host: u32) -> Option<Report> {

@@ -14,7 +14,7 @@ use crate::support::jobs::{variant, venv};
 use crate::support::process::{eventually, program};
 use crate::support::report::leading;
 
-/// Forwards a port to another and delays what it forwards by 0.3 s in each direction. Every tenth
+/// Forwards a port to another and delays what it forwards by 0.15 s in each direction. Every tenth
 /// piece takes 1 s, as after a lost packet.
 const SLOW: &str = "
 import asyncio, itertools
@@ -24,7 +24,7 @@ async def forward(reader, writer):
     async def read():
         for number in itertools.count(1):
             data = await reader.read(65536)
-            delay = 1.0 if number % 10 == 0 else 0.3
+            delay = 1.0 if number % 10 == 0 else 0.15
             queue.put_nowait((loop.time() + delay, data))
             if not data:
                 return
@@ -65,10 +65,12 @@ fn hang_is_diagnosed_over_a_slow_network() {
         .zip(0..)
         .map(|(address, rank)| linked(&job, rank, address, TOKEN))
         .collect::<Vec<_>>();
+    // More than the delay, and less than what DD903 reports, which one slow exchange may exceed.
+    let known = 100.0..500.0;
     eventually("the hang and the delay are known", || {
-        reports_on(&job.hosts, 2)
-            .iter()
-            .any(|it| it.verdict == Verdict::Hang && it.evidence.clock_uncertainty_ms > 100.0)
+        reports_on(&job.hosts, 2).iter().any(|it| {
+            it.verdict == Verdict::Hang && known.contains(&it.evidence.clock_uncertainty_ms)
+        })
     });
     let report = reports_on(&job.hosts, 2).pop().unwrap();
     assert_hang(&report);
@@ -118,7 +120,7 @@ fn coordinator_whose_name_does_not_resolve_is_named() {
         job.run(0, Some(TOKEN), &[]),
         job.run(1, Some(TOKEN), &options),
     ];
-    assert_eq!(runs.each_mut().map(Process::end), [Some(0), Some(0)]);
+    job.assert_same_result(&mut runs);
     let notices = notices(&runs[1]);
     let failed = "no coordinator answers at no-such-host.invalid:7077";
     let has = |text: &str| notices.iter().filter(|it| it.contains(text)).count();

@@ -170,13 +170,13 @@ impl HealthyJob {
     /// report.
     #[track_caller]
     pub(crate) fn assert_same_result(&mut self) -> Report {
-        self.assert_result_without_report();
+        self.assert_same_result_without_report();
         self.report().unwrap()
     }
 
     /// The same if the coordinator sends no report.
     #[track_caller]
-    pub(crate) fn assert_result_without_report(&mut self) {
+    pub(crate) fn assert_same_result_without_report(&mut self) {
         GATE_FILES.iter().for_each(|name| self.create(name));
         eventually("the job ends", || self.run.try_wait().unwrap().is_some());
         let status = self.run.wait().unwrap();

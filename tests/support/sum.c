@@ -2,7 +2,7 @@
  *
  *     sum STEPS [FAULT]
  *
- * RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are as for torch.distributed. Rank 0 receives the number of each
+ * RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are as for torch.distributed; a step takes SUM_PAUSE_MS, 5 by default. Rank 0 receives the number of each
  * rank and returns the sum. From step FAULT on, the last rank is in a barrier of its own, and the job hangs. */
 
 #define _GNU_SOURCE
@@ -101,6 +101,7 @@ static uint64_t sum(int rank, int size, uint64_t value)
 
 int main(int argc, char **argv)
 {
+    const char *pause = getenv("SUM_PAUSE_MS");
     int steps = argc > 1 ? atoi(argv[1]) : 100, fault = argc > 2 ? atoi(argv[2]) : -1;
     int rank = number("RANK"), size = number("WORLD_SIZE");
     ddp_doctor_identity identity = {rank, size, 0};
@@ -127,7 +128,7 @@ int main(int argc, char **argv)
             id = ddp_doctor_issued(&call);
             receive(peers[0], &never);
         }
-        pause_ms(5);
+        pause_ms(pause ? atoi(pause) : 5);
         call.site = DDP_DOCTOR_HERE;
         id = ddp_doctor_issued(&call);
         value = sum(rank, size, value % 1000);
