@@ -86,6 +86,9 @@ class ParameterList(ctypes.Structure):
         ("total", ctypes.c_uint64),
         ("lines", Text),
         ("site", ctypes.c_uint32),
+        ("dtype", ctypes.c_uint32),
+        ("values", ctypes.c_uint32 * 8),
+        ("value_count", ctypes.c_uint32),
     ]
 
 
