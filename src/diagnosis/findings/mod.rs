@@ -59,6 +59,7 @@ const fn row(
 #[rustfmt::skip]
 pub static ALL: &[Rule] = &[
     row(&catalogue::DD101, Precedence::Time, Always, hang::missing_rank::detect),
+    row(&catalogue::DD101, Precedence::Cycle, Always, hang::omitted_call::detect),
     row(&catalogue::DD102, Precedence::Left, Always, hang::early_exit::detect),
     row(&catalogue::DD103, Precedence::Wire, Always, mismatch::signature::op),
     row(&catalogue::DD104, Precedence::Wire, Always, mismatch::signature::shape),
