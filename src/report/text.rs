@@ -208,6 +208,12 @@ pub fn finding(
     Ok(())
 }
 
+/// "attempt 1" for a finding of a job whose ranks were restarted; `None` for other jobs.
+pub(super) fn attempt(finding: &Finding, report: &Report) -> Option<String> {
+    let was_restarted = report.ranks.iter().any(|rank| rank.attempt > 0);
+    (was_restarted || finding.attempt > 0).then(|| format!("attempt {}", finding.attempt))
+}
+
 /// Rows of a finding: ranks, state, place, source text, call.
 pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
     let mut sources = Sources::default();
