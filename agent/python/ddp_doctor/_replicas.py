@@ -7,10 +7,11 @@ backward. Which elements are read follows from the number of such backwards, so 
 
 import ctypes
 import os
+import struct
 import sys
 
 from . import _box, _sites, _words
-from ._native import ParameterList, Text
+from ._native import ParameterList
 
 # Parameters per forward, and elements per parameter.
 _PARAMETERS = 2
@@ -19,23 +20,24 @@ _ELEMENTS = 8
 is_enabled = sys.byteorder == "little" and os.environ.get("DDP_DOCTOR_FINGERPRINT") != "0"
 _parameter_type = None
 _strided = None
-# dtype → number of the dtype, bytes of an element, offset and type of the recorded part.
+# dtype → number of the dtype, and an integer type of its size.
 _kinds = {}
-_NO_TEXT = Text(None, 0)
-_Values = ctypes.c_uint32 * _ELEMENTS
+# `ParameterList`, without lines.
+_RECORD = struct.Struct("=Q4IQ16x2I%dII4x" % _ELEMENTS)
+_SIZE = ctypes.sizeof(ParameterList)
 
 
 def _prepare():
     global _parameter_type, _strided
     torch = sys.modules["torch"]
     _strided = torch.strided
-    for name, size, offset, kind in (
-        ("float32", 4, 0, ctypes.c_uint32),
-        ("float64", 8, 4, ctypes.c_uint32),
-        ("float16", 2, 0, ctypes.c_uint16),
-        ("bfloat16", 2, 0, ctypes.c_uint16),
+    for name, kind in (
+        ("float32", ctypes.c_uint32),
+        ("float64", ctypes.c_uint64),
+        ("float16", ctypes.c_uint16),
+        ("bfloat16", ctypes.c_uint16),
     ):
-        _kinds[getattr(torch, name)] = (_words.DTYPES[name], size, offset, kind)
+        _kinds[getattr(torch, name)] = (_words.DTYPES[name], kind)
     _parameter_type = torch.nn.Parameter
 
 
@@ -45,20 +47,21 @@ def record(model, module, frame):
         _prepare()
     rounds = model.finished
     described = model.described
+    inner = module.module
     site = 0
     for at in range(min(_PARAMETERS, described)):
         index = (rounds * _PARAMETERS + at) % described
         name = model.lines[index].split(" ", 2)[2]
-        read = _read(_find(module.module, name), rounds)
+        read = _read(_find(inner, name), rounds)
         if read is None:
             continue
         dtype, values = read
         site = site or _sites.site_of(frame)
-        data = ParameterList(
-            ctypes.sizeof(ParameterList), _words.VALUES, model.group, model.number, index, rounds, _NO_TEXT, site,
-            dtype, _Values(*values), len(values),
-        )  # fmt: skip
-        _box.lib.parameters(ctypes.byref(data))
+        count = len(values)
+        values.extend([0] * (_ELEMENTS - count))
+        _box.lib.packed_parameters(
+            _RECORD.pack(_SIZE, _words.VALUES, model.group, model.number, index, rounds, site, dtype, *values, count)
+        )
 
 
 def _find(module, name):
@@ -78,7 +81,8 @@ def _read(parameter, rounds):
     kind = _kinds.get(parameter.dtype)
     if kind is None or not parameter.is_contiguous():
         return None
-    dtype, size, offset, part = kind
+    dtype, integer = kind
+    size = ctypes.sizeof(integer)
     number = parameter.numel()
     address = parameter.data_ptr()
     end = (parameter.storage_offset() + number) * size
@@ -86,5 +90,5 @@ def _read(parameter, rounds):
         return None
     count = min(_ELEMENTS, number)
     stride = number // count
-    first = address + offset + rounds % stride * size
-    return dtype, [part.from_address(first + at * stride * size).value for at in range(count)]
+    read = (integer * ((count - 1) * stride + 1)).from_address(address + rounds % stride * size)[::stride]
+    return dtype, read if size < 8 else [value >> 32 for value in read]
