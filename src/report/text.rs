@@ -330,6 +330,17 @@ mod tests {
     }
 
     #[test]
+    fn attempt_is_stated_once_ranks_were_restarted() {
+        let mut report = sample();
+        let mut finding = early_exit();
+        assert_eq!(attempt(&finding, &report), None);
+        report.ranks[0].attempt = 2;
+        assert_eq!(attempt(&finding, &report).unwrap(), "attempt 0");
+        finding.attempt = 1;
+        assert_eq!(attempt(&finding, &report).unwrap(), "attempt 1");
+    }
+
+    #[test]
     fn finding_is_formatted_like_a_compiler_error() {
         let expected = "\
 error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
