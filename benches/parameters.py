@@ -1,8 +1,8 @@
 """Measures what observing a model's parameters costs, by their number, in a one-rank Gloo job.
 
-Capture adds two things to a program with DDP: a query to its reducer after every backward pass, and a
-description of the model when it is wrapped. Both are repeated on a real model of N parameters, and
-compared with the backward pass and the wrapping themselves.
+Capture adds three things to a program with DDP: a query to its reducer after every backward pass, elements
+read from two parameters before the next forward pass, and a description of the model when it is wrapped. They
+are repeated on a real model of N parameters, and compared with the backward pass and the wrapping themselves.
 
     python benches/parameters.py
     python benches/parameters.py --parameters 10 1000
@@ -47,11 +47,12 @@ def main():
     ddp_doctor.enable()
     import torch
     import torch.distributed as dist
-    from ddp_doctor import _parameters
+    from ddp_doctor import _parameters, _replicas
     from torch.nn.parallel import DistributedDataParallel
 
     print(machine())
-    print("%12s %22s %14s %22s %14s" % ("parameters", "question, us", "backward, us", "description, ms", "wrapping, ms"))
+    titles = ("parameters", "question, us", "comparison, us", "backward, us", "description, ms", "wrapping, ms")
+    print("%12s %22s %14s %14s %22s %14s" % titles)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="file://" + scratch.name + "/store", rank=0, world_size=1)
     for number in options.parameters:
@@ -73,6 +74,13 @@ def main():
             _parameters.backward_ended(frame)
 
         asked = best(query, 5000 if repeat > 1 else 50, repeat)
+        observed = _parameters._by_module[id(wrapped)]
+
+        def read():
+            observed.finished += 1
+            _replicas.record(observed, wrapped, frame)
+
+        compared = best(read, 5000 if repeat > 1 else 50, repeat)
         outputs = [wrapped(data).sum() for _ in range(1)]
         begin = time.perf_counter_ns()
         outputs.pop().backward()
@@ -84,7 +92,7 @@ def main():
             _parameters._wrapped(wrapped, listed, frame)
 
         described = best(describe, 3, repeat) / 1000
-        print("%12d %22.2f %14.0f %22.2f %14.1f" % (number, asked, backward, described, wrapping))
+        print("%12d %22.2f %14.2f %14.0f %22.2f %14.1f" % (number, asked, compared, backward, described, wrapping))
         del wrapped, model
     dist.destroy_process_group()
 

@@ -23,21 +23,28 @@ pub fn is_disabled() -> bool {
 /// launcher.
 #[must_use]
 pub fn options_from_env(layer: &str) -> Options {
-    let first = |names: &[&str]| {
-        names
-            .iter()
-            .filter_map(|name| env::var(name).ok())
-            .find(|value| !value.is_empty() && value != "none")
-    };
-    let count = |names: &[&str]| first(names).and_then(|it| it.parse().ok()).unwrap_or(0_u32);
+    let variable = |name: &str| env::var(name).ok();
+    let jobs = [JOB, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMIX_NAMESPACE"];
     Options {
         layer: layer.to_owned(),
-        job: first(&[JOB, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMIX_NAMESPACE"])
-            .unwrap_or_else(|| "default".to_owned()),
-        attempt: count(&STARTS).saturating_add(count(&[RESTARTS])),
+        job: first(variable, &jobs).unwrap_or_else(|| "default".to_owned()),
+        attempt: attempt(variable),
         world: world(),
         ..Options::default()
     }
+}
+
+/// The first of these variables that has a value.
+fn first(variable: impl Fn(&str) -> Option<String>, names: &[&str]) -> Option<String> {
+    let mut values = names.iter().filter_map(|name| variable(name));
+    values.find(|value| !value.is_empty() && value != "none")
+}
+
+/// The 0-based number of this start of the ranks: starts of the job, and restarts within one of them.
+fn attempt(variable: impl Fn(&str) -> Option<String>) -> u32 {
+    let count = |names: &[&str]| first(&variable, names)?.parse::<u32>().ok();
+    let (starts, restarts) = (count(&STARTS), count(&[RESTARTS]));
+    starts.unwrap_or(0).saturating_add(restarts.unwrap_or(0))
 }
 
 /// Distinguishes this launch from concurrent ones on the same machine: `MASTER_PORT` and the
@@ -162,6 +169,32 @@ mod tests {
         assert_eq!(start_ticks(b""), None);
         assert_eq!(start_ticks(b"7 (a) S 1"), None);
         assert!(Process::this().start_ticks > 0);
+    }
+
+    #[test]
+    fn attempt_adds_restarts_of_the_ranks_to_starts_of_the_job() {
+        let of = |set: &[(&str, &str)]| {
+            let value = |name: &str| {
+                let mut set = set.iter();
+                set.find(|(known, _)| *known == name)
+                    .map(|(_, value)| (*value).to_owned())
+            };
+            attempt(value)
+        };
+        assert_eq!(of(&[]), 0);
+        assert_eq!(of(&[("SLURM_RESTART_COUNT", "2")]), 2);
+        assert_eq!(of(&[("TORCHELASTIC_RESTART_COUNT", "3")]), 3);
+        let both = ("SLURM_RESTART_COUNT", "2");
+        // The process that started the job knows best how often it was started.
+        assert_eq!(of(&[("DDP_DOCTOR_ATTEMPT", "1"), both]), 1);
+        assert_eq!(of(&[("DDP_DOCTOR_ATTEMPT", ""), both]), 2);
+        let restarted = ("TORCHELASTIC_RESTART_COUNT", "4");
+        assert_eq!(of(&[("DDP_DOCTOR_ATTEMPT", "1"), both, restarted]), 5);
+        assert_eq!(of(&[("SLURM_RESTART_COUNT", "-1"), restarted]), 4);
+        assert_eq!(
+            of(&[("SLURM_RESTART_COUNT", "4294967295"), restarted]),
+            u32::MAX
+        );
     }
 
     #[test]

@@ -637,6 +637,25 @@ pub enum Fact {
         /// Element type and shape of that parameter; `None`: the model has no such parameter.
         parameter: Option<String>,
     },
+    /// A rank's replica of a model, after gradients were averaged over the ranks of a group.
+    Holds {
+        /// Global rank.
+        rank: u32,
+        /// Group.
+        group: GroupRef,
+        /// Highest sequence number that the rank had issued in the group.
+        seq: u64,
+        /// 1-based index of the model within the group, in the rank's process.
+        model: u32,
+        /// Number of backward passes so far after which gradients were averaged.
+        rounds: u64,
+        /// Index of one parameter of the model, from 0.
+        index: u64,
+        /// Its element type.
+        dtype: String,
+        /// Some of its elements, as decimal numbers; every rank reports the same ones.
+        values: Vec<String>,
+    },
     /// The clocks of two hosts differ.
     ClocksDiffer {
         /// The host whose clock is ahead.

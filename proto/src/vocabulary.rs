@@ -366,6 +366,8 @@ words! {
         NeverUnused = 7, "never unused";
         /// A line at which the program uses them.
         UsedAt = 8, "used at";
+        /// The values of some elements of one of them, after a synchronised backward pass.
+        Values = 9, "values";
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::site::ADDRESS;
-use ddp_doctor_proto::blackbox::{flags, transfer};
+use ddp_doctor_proto::blackbox::{MAX_DIMS, flags, transfer};
 use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
     DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, RecordKind,
@@ -550,6 +550,8 @@ impl Process {
                     lines: limits.lines(&record.text)?,
                     place,
                     step: u64::from(record.step),
+                    dtype: number(record.dtype, DType::from_number),
+                    values: record.dims.into_iter().take(MAX_DIMS).collect(),
                 },
                 at,
             },

@@ -10,7 +10,7 @@ use super::text::plain;
 use super::timeline::{TimedCall, Timeline};
 
 /// Names of the columns.
-pub const COLUMNS: [&str; 41] = [
+pub const COLUMNS: [&str; 42] = [
     "job",
     "attempt",
     "verdict",
@@ -52,6 +52,7 @@ pub const COLUMNS: [&str; 41] = [
     "wait_began_at",
     "wait_ended_at",
     "completed_at",
+    "restart",
 ];
 
 /// Writes the table of all jobs.
@@ -82,7 +83,8 @@ pub fn table(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<(
             cells.push(rank.rank.to_string());
             cells.resize(13, String::new());
             cells.extend(of_rank(Some(rank)));
-            cells.resize(COLUMNS.len(), String::new());
+            cells.resize(COLUMNS.len() - 1, String::new());
+            cells.push(rank.attempt.to_string());
             row(out, cells.into_iter())?;
         }
     }
@@ -135,6 +137,7 @@ fn of_call(
     ]);
     let timed = timeline.call(call, group.map(|it| it.name.as_str()));
     cells.extend(times(timed));
+    cells.push(finding.attempt.to_string());
     cells
 }
 
@@ -223,7 +226,7 @@ mod tests {
             rows[1],
             "j-1,0,hang,0,DD102,early-exit,error,blocks,proved,initiating,0,false,true,node,1,\
              waiting,,,8,c10d,0,all_reduce,23,waiting,1200,8,float32,4680,4680,,,,,train.py,9,main,\
-             1970-01-01T00:00:08.800Z,1970-01-01T00:00:08.801Z,1970-01-01T00:00:08.801Z,,"
+             1970-01-01T00:00:08.800Z,1970-01-01T00:00:08.801Z,1970-01-01T00:00:08.801Z,,,0"
         );
         assert!(
             rows[2].contains(",1,true,false,node,1,exited,0,,8,"),
@@ -231,6 +234,17 @@ mod tests {
             rows[2]
         );
         assert_eq!(rows.len(), 4);
+    }
+
+    #[test]
+    fn rows_state_the_restart_of_the_finding_or_the_rank() {
+        let mut report = testing::report();
+        report.findings[0].attempt = 1;
+        report.ranks[1].attempt = 2;
+        report.findings[0].per_rank.truncate(1);
+        let rows = written(&report, &Timeline::default());
+        assert!(rows[1].ends_with(",1"), "{}", rows[1]);
+        assert!(rows[2].ends_with(",2"), "{}", rows[2]);
     }
 
     #[test]

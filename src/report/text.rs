@@ -208,6 +208,12 @@ pub fn finding(
     Ok(())
 }
 
+/// "attempt 1" for a finding of a job whose ranks were restarted; `None` for other jobs.
+pub(super) fn attempt(finding: &Finding, report: &Report) -> Option<String> {
+    let was_restarted = report.ranks.iter().any(|rank| rank.attempt > 0);
+    (was_restarted || finding.attempt > 0).then(|| format!("attempt {}", finding.attempt))
+}
+
 /// Rows of a finding: ranks, state, place, source text, call.
 pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
     let mut sources = Sources::default();
@@ -321,6 +327,17 @@ mod tests {
         let mut out = Vec::new();
         super::finding(&mut out, finding, &ranks(), Style::default()).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn attempt_is_stated_once_ranks_were_restarted() {
+        let mut report = sample();
+        let mut finding = early_exit();
+        assert_eq!(attempt(&finding, &report), None);
+        report.ranks[0].attempt = 2;
+        assert_eq!(attempt(&finding, &report).unwrap(), "attempt 0");
+        finding.attempt = 1;
+        assert_eq!(attempt(&finding, &report).unwrap(), "attempt 1");
     }
 
     #[test]

@@ -593,6 +593,7 @@ impl<'a> Truth<'a> {
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::Wraps { .. }
+            | Fact::Holds { .. }
             | Fact::Sends { .. }
             | Fact::Expects { .. }
             | Fact::ClocksDiffer { .. } => false,

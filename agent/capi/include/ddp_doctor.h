@@ -410,8 +410,10 @@ enum {
                                                    after which gradients are averaged, and these were consumed */
     DDP_DOCTOR_PARAMETERS_NEVER_UNUSED = 7,     /* every step searches for unused parameters and none was ever
                                                    found; `first`: duration of the search in microseconds */
-    DDP_DOCTOR_PARAMETERS_USED_AT = 8           /* `site` is a line at which the forward uses the part of the model
+    DDP_DOCTOR_PARAMETERS_USED_AT = 8,          /* `site` is a line at which the forward uses the part of the model
                                                    that they belong to and that got no gradients */
+    DDP_DOCTOR_PARAMETERS_VALUES = 9            /* `values` are elements of parameter `first`; `total`: number of
+                                                   backward passes so far after which gradients were averaged */
 };
 
 /* Parameters of a model whose gradients are averaged over the ranks of a group. */
@@ -424,6 +426,9 @@ typedef struct ddp_doctor_parameter_list {
     uint64_t total;        /* number of parameters; `lines` may list fewer */
     ddp_doctor_text lines; /* one line each: "float32 64,128 head.weight"; "-" if there are no sizes */
     uint32_t site;         /* source line */
+    uint32_t dtype;        /* values: element type, DDP_DOCTOR_DTYPE_… */
+    uint32_t values[8];    /* values: bits of the elements; of 64-bit elements the upper half */
+    uint32_t value_count;  /* values: number of elements; every rank records the same elements */
 } ddp_doctor_parameter_list;
 
 /*

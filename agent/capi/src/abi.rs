@@ -173,6 +173,9 @@ pub struct CParameters {
     pub total: u64,
     pub lines: Text,
     pub site: u32,
+    pub dtype: u32,
+    pub values: [u32; 8],
+    pub value_count: u32,
 }
 
 impl Default for CParameters {
@@ -189,6 +192,9 @@ impl Default for CParameters {
                 length: 0,
             },
             site: 0,
+            dtype: 0,
+            values: [0; 8],
+            value_count: 0,
         }
     }
 }

@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ddp_doctor_agent::blackbox::{Creation, Forward, Options, Parameters, Place, Writer};
 use ddp_doctor_agent::{Opened, close, current, is_disabled, open, options_from_env};
 use ddp_doctor_proto::blackbox::flags;
-use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ParameterFact, Spending};
+use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ParameterFact, Spending};
 
 use abi::{ABI_VERSION, Status};
 pub use abi::{CCall, CCreation, CMemorySample, COptions, CParameters, Identity, Text};
@@ -427,6 +427,8 @@ pub unsafe extern "C" fn ddp_doctor_parameters(list: *const CParameters) {
         // SAFETY: the caller vouches for the list's text.
         let lines = unsafe { ptr::bytes(list.lines) }?;
         let fact = u8::try_from(list.fact);
+        let dtype = u8::try_from(list.dtype);
+        let count = list.values.len().min(list.value_count as usize);
         writer.parameters(&Parameters {
             fact: fact.map_or(ParameterFact::Unspecified, ParameterFact::from_number),
             group: list.group,
@@ -435,6 +437,8 @@ pub unsafe extern "C" fn ddp_doctor_parameters(list: *const CParameters) {
             first: list.first,
             lines,
             site: list.site,
+            dtype: dtype.map_or(DType::Unspecified, DType::from_number),
+            values: &list.values[..count],
         });
         Ok(())
     });

@@ -167,6 +167,8 @@ fn c_program_writes_the_expected_records() {
         (1, 1, 1)
     );
     assert_eq!((parameters.tensors, parameters.numel), (0, 2));
+    assert_eq!(parameters.dtype, DType::Float32);
+    assert_eq!(parameters.shape(), Some(&[7, 8][..]));
     assert_eq!(records[22].text, "float32 8,4 a\nint8 - b\n");
     let sample = MemorySample {
         device: Some(3),

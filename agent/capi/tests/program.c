@@ -28,7 +28,8 @@ static_assert(sizeof(ddp_doctor_identity) == 12, "identity");
 static_assert(sizeof(ddp_doctor_options) == 72, "options");
 static_assert(offsetof(ddp_doctor_options, attempt_plus_1) == 68, "attempt");
 static_assert(sizeof(ddp_doctor_memory_sample) == 88, "memory");
-static_assert(sizeof(ddp_doctor_parameter_list) == 56, "parameters");
+static_assert(sizeof(ddp_doctor_parameter_list) == 96, "parameters");
+static_assert(offsetof(ddp_doctor_parameter_list, values) == 56, "values");
 
 #define CHECK(condition) \
     do { \
@@ -174,6 +175,7 @@ int main(void)
 
     ddp_doctor_parameter_list parameters = {
         sizeof parameters, DDP_DOCTOR_PARAMETERS_LAYOUT, group, 1, 0, 2, text("float32 8,4 a\nint8 - b\n"), 0,
+        DDP_DOCTOR_DTYPE_FLOAT32, {7, 8, 9}, 2,
     };
     ddp_doctor_parameters(&parameters);
     parameters.size = 3;

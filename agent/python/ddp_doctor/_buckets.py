@@ -10,7 +10,7 @@ import functools
 from _thread import get_ident
 from time import perf_counter_ns
 
-from . import _box, _words
+from . import _box, _parameters, _words
 from ._tracebacks import conceal
 
 # State of a thread's backward; any other value is the time at which the wait began, in nanoseconds.
@@ -67,6 +67,7 @@ def wrap_register_hook(original):
     def register_comm_hook(self, *args, **kwargs):
         global _hooked
         _hooked = True
+        _parameters.averages_otherwise(self)
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:

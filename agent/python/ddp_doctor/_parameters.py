@@ -10,10 +10,11 @@ if a PyTorch version changes the message, less is recorded.
 
 import ctypes
 import re
+import sys
 import time
 import weakref
 
-from . import _box, _groups, _init, _sites, _uses, _words
+from . import _box, _groups, _init, _replicas, _sites, _uses, _words
 from ._native import ParameterList, text
 from ._tracebacks import conceal
 
@@ -69,6 +70,8 @@ class Model:
         "outside",
         "search",
         "recorded_parts",
+        "described",
+        "compared",
     )
 
     def __init__(self, module, group, number, lines):
@@ -92,6 +95,10 @@ class Model:
         self.search = Search() if module.find_unused_parameters else None
         # Parts without gradients for which the lines that use them were recorded.
         self.recorded_parts = set()
+        # Number of parameters whose layout was recorded.
+        self.described = 0
+        # `finished` when its parameters were last read; None: its replicas are not compared.
+        self.compared = -1 if _replicas.is_enabled and module.process_group.size() > 1 else None
 
 
 class Search:
@@ -157,6 +164,7 @@ def _wrapped(module, parameters, frame):
         first += len(piece)
         if not piece or first >= len(lines):
             break
+    model.described = first
     if len(_models) < _MOST_MODELS:
         _models.append(model)
         _by_module[id(module)] = model
@@ -225,6 +233,24 @@ def forward_begins(module):
     if model is not None:
         model.forward = True
         model.synchronises = module.require_backward_grad_sync
+        if model.compared is not None and model.compared != model.finished and _box.is_open:
+            _compare(model, module, sys._getframe(2))
+
+
+def _compare(model, module, frame):
+    """Called at the first forward, and at the first after each synchronised backward."""
+    model.compared = model.finished
+    try:
+        _replicas.record(model, module, frame)
+    except Exception:  # a model or a parameter of an unknown kind
+        model.compared = None
+
+
+def averages_otherwise(module):
+    """Called when the program replaces the averaging of gradients: replicas may then differ."""
+    model = _by_module.get(id(module))
+    if model is not None:
+        model.compared = None
 
 
 def _is_without(module):

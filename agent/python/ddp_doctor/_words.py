@@ -88,6 +88,7 @@ GRAPH_CHANGED = 5
 OUTSIDE = 6
 NEVER_UNUSED = 7
 USED_AT = 8
+VALUES = 9
 
 # What time was spent on.
 INPUT = 1

@@ -237,6 +237,58 @@ for step in range(320):
         self.assertEqual((said.code, said.seq, said.numel), (7, 2, 4))
         self.assertGreater(said.tensors, 0)
 
+    REPLICAS = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(3, 2) for _ in range(1))))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for step in range(3):
+    with model.no_sync():
+        model(torch.ones(1, 3)).sum().backward()  # forward
+    model(torch.ones(1, 3)).sum().backward()
+    model(torch.ones(1, 3))
+    optimizer.step()
+"""
+
+    def test_elements_are_recorded_before_the_first_forward_and_after_each_average(self):
+        o = self.run_job(self.REPLICAS, ranks=2)
+        for box in o.boxes:
+            read = [r for r in box.of("parameters") if r.code == 9]
+            # Two parameters each time: weight and bias.
+            self.assertEqual([(r.numel, r.tensors) for r in read], [(n, i) for n in range(4) for i in (0, 1)])
+            self.assertEqual(read[0].site[1], o.line("forward"))
+        first, second = ([(r.text, r.shape) for r in box.of("parameters") if r.code == 9] for box in o.boxes)
+        self.assertEqual(first, second)
+        self.assertEqual(len(first[0][1]), 6)
+        o = self.run_job(self.REPLICAS, ranks=2, DDP_DOCTOR_FINGERPRINT="0")
+        self.assertEqual([r for box in o.boxes for r in box.of("parameters") if r.code == 9], [])
+
+    def test_only_elements_in_host_memory_are_read(self):
+        self.run_job(
+            """
+import struct
+from ddp_doctor import _replicas
+_replicas._prepare()
+P = torch.nn.Parameter
+def read(parameter, rounds=0):
+    found = _replicas._read(parameter, rounds)
+    return found and found[1]
+bits = lambda kind, *values: list(struct.unpack("<%dI" % len(values), struct.pack("<%d%s" % (len(values), kind), *values)))
+assert read(P(torch.arange(20.0)), 0) == bits("f", *range(0, 16, 2))
+assert read(P(torch.arange(20.0)), 3) == bits("f", *range(1, 17, 2))
+assert read(P(torch.tensor(2.5))) == bits("f", 2.5)
+assert read(P(torch.arange(5.0)[3:])) == bits("f", 3, 4)
+assert read(P(torch.tensor([1.5], dtype=torch.float64))) == [0x3FF80000]
+assert read(P(torch.tensor([1.5, -1.5], dtype=torch.bfloat16))) == [0x3FC0, 0xBFC0]
+assert read(P(torch.tensor([1.5], dtype=torch.float16))) == [0x3E00]
+freed = P(torch.ones(4))
+freed.untyped_storage().resize_(0)
+transposed = P(torch.ones(2, 3).t())
+sparse = P(torch.ones(2, 2).to_sparse())
+empty, meta, whole = P(torch.ones(0)), P(torch.ones(3, device="meta")), P(torch.ones(3).int(), requires_grad=False)
+for other in (None, torch.ones(3), freed, transposed, sparse, empty, meta, whole):
+    assert read(other) is None, other
+"""
+        )
+
     def test_models_are_not_kept_alive(self):
         self.run_job(
             """

@@ -409,6 +409,7 @@ pub enum ParameterFact {
     /// `site` is a line at which the program's forward pass uses the part of the model to which they
     /// belong. That part got no gradients.
     UsedAt = 8,
+    Values = 9,
 }
 impl ParameterFact {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -426,6 +427,7 @@ impl ParameterFact {
             Self::Outside => "PARAMETER_FACT_OUTSIDE",
             Self::NeverUnused => "PARAMETER_FACT_NEVER_UNUSED",
             Self::UsedAt => "PARAMETER_FACT_USED_AT",
+            Self::Values => "PARAMETER_FACT_VALUES",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -440,6 +442,7 @@ impl ParameterFact {
             "PARAMETER_FACT_OUTSIDE" => Some(Self::Outside),
             "PARAMETER_FACT_NEVER_UNUSED" => Some(Self::NeverUnused),
             "PARAMETER_FACT_USED_AT" => Some(Self::UsedAt),
+            "PARAMETER_FACT_VALUES" => Some(Self::Values),
             _ => None,
         }
     }

@@ -477,6 +477,10 @@ pub struct Parameters {
     pub place: Option<Arc<Where>>,
     /// Training step; 0: before the first.
     pub step: u64,
+    /// Element type of `values`.
+    pub dtype: DType,
+    /// Bits of some elements of the parameter with index `first`, of 64-bit elements the upper half.
+    pub values: Vec<u32>,
 }
 
 /// A training forward that begins a step.

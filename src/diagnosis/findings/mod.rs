@@ -59,6 +59,7 @@ const fn row(
 #[rustfmt::skip]
 pub static ALL: &[Rule] = &[
     row(&catalogue::DD101, Precedence::Time, Always, hang::missing_rank::detect),
+    row(&catalogue::DD101, Precedence::Cycle, Always, hang::omitted_call::detect),
     row(&catalogue::DD102, Precedence::Left, Always, hang::early_exit::detect),
     row(&catalogue::DD103, Precedence::Wire, Always, mismatch::signature::op),
     row(&catalogue::DD104, Precedence::Wire, Always, mismatch::signature::shape),
@@ -113,6 +114,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD603, Precedence::Hint, Always, speed::straggler_host::detect),
     row(&catalogue::DD604, Precedence::Hint, Always, speed::slow_communication::detect),
     row(&catalogue::DD605, Precedence::Hint, Always, speed::sync_bound::detect),
+    row(&catalogue::DD701, Precedence::Wire, Always, ddp::replica_divergence::detect),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::notes_about_ranks),
     row(&catalogue::DD901, Precedence::Evidence, Always, evidence::evidence_incomplete::other_notes),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::unseen_ranks),

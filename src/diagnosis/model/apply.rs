@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
-use ddp_doctor_proto::{Op, ProcessState, Spending};
+use ddp_doctor_proto::{Op, ParameterFact, ProcessState, Spending};
 
 use crate::evidence::event::{Call, Event, GroupInfo, ProcessId};
 use crate::model::arrivals::Averaged;
@@ -306,6 +306,11 @@ impl Model {
                 at,
             } => {
                 let member = self.membership(process, &group);
+                if said.fact == ParameterFact::Values {
+                    self.touch(process, at, |_| {});
+                    self.compare_values(process, member, &said, at);
+                    return;
+                }
                 self.touch(process, at, |process| {
                     if let Some((group, _)) = member {
                         process.models.take(group, said, at);

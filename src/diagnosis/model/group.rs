@@ -17,6 +17,7 @@ use crate::model::by_rank::ByRank;
 use crate::model::channel::Traffic;
 use crate::model::history::{History, Position};
 use crate::model::process::World;
+use crate::model::replicas::Replicas;
 use crate::model::threads::Crossings;
 
 /// Number of calls in entered collectives that a group keeps, over all members …
@@ -72,6 +73,8 @@ pub struct Group {
     pub history: History,
     /// Collectives whose calls came from different lines.
     pub crossings: Crossings,
+    /// Values of parameters that the members reported.
+    pub replicas: Replicas,
     /// Collectives completed by the latest call, for [`crate::model::Arrivals`].
     pub(super) met: Vec<Encounter>,
     /// The wait that ended longest before the last member arrived, by their clocks.
@@ -198,6 +201,7 @@ impl Group {
             diverged_again: VecDeque::new(),
             history: History::default(),
             crossings: Crossings::default(),
+            replicas: Replicas::default(),
             met: Vec::new(),
             ended_early: None,
         }

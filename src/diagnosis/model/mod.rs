@@ -26,6 +26,7 @@ mod pace;
 mod parameters;
 mod process;
 mod processes;
+mod replicas;
 mod series;
 mod threads;
 mod transport;
@@ -48,6 +49,7 @@ pub use process::{
     Unawaited, World, is_inside, libc_signal,
 };
 pub use processes::Processes;
+pub use replicas::{Comparison, Diverged, ReplicaValues, Replicas, is_apart};
 pub use series::{KEPT_OF_SHARED, Sample, Series};
 pub use threads::{Crossing, Crossings};
 pub use transport::{Matching, Transport};

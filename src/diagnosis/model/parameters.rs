@@ -158,7 +158,7 @@ impl Models {
                     replica.used_at.push(parameters);
                 }
             }
-            ParameterFact::Unspecified => {}
+            ParameterFact::Values | ParameterFact::Unspecified => {}
         }
     }
 }

@@ -12,6 +12,7 @@ mod absence;
 mod creation;
 mod join;
 mod message;
+mod replicas;
 mod startup;
 #[cfg(test)]
 mod testing;
@@ -98,6 +99,7 @@ fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
         }
         [Fact::Waits { .. }, Fact::Waits { .. }, ..] => message::check_tags(facts),
         [Fact::Wraps { .. }, ..] => join::check_models(facts),
+        [Fact::Holds { .. }, ..] => replicas::check(facts),
         _ => join::check(facts, CertificateKind::Contradiction, join::contradicts),
     }
 }

@@ -160,7 +160,12 @@ impl<'a> Situation<'a> {
 
     pub(super) fn parting_of(&self, stall: &Stall) -> Option<Parting> {
         let is_alive = matches!(stall.origin, Origin::Elsewhere(_) | Origin::StandsStill(_));
-        if !is_alive || stall.message.is_some() {
+        is_alive.then(|| self.parting_at(stall)).flatten()
+    }
+
+    /// The test on the rank that keeps all missing ranks of a stall away, whatever these do.
+    pub(super) fn parting_at(&self, stall: &Stall) -> Option<Parting> {
+        if stall.message.is_some() {
             return None;
         }
         let join = self.join(stall.group, stall.seq)?;

@@ -22,6 +22,7 @@ pub mod contract;
 pub mod creations;
 mod divergence;
 mod inside;
+mod omission;
 mod origin;
 mod overdue;
 mod stall;
@@ -31,6 +32,7 @@ pub use absence::{Absence, Absent};
 pub use contract::Breach;
 pub use divergence::{Divergence, Nature};
 pub use inside::Inside;
+pub use omission::{LeftOut, Omission};
 pub use origin::Origin;
 pub use stall::Stall;
 
@@ -55,6 +57,8 @@ pub struct Situation<'a> {
     /// Stalls: in each group the first place for each set of missing members, and the first
     /// point-to-point call of each rank that waits for a partner.
     pub stalls: Vec<Stall>,
+    /// Calls that explain a cycle of waits: one rank left them out, or made them alone.
+    pub omissions: Vec<Omission>,
     /// The first place in each group at which calls met that cannot match.
     pub divergences: Vec<Divergence>,
     /// The first collective of each group that every member has entered and ranks wait for.
@@ -83,6 +87,7 @@ impl<'a> Situation<'a> {
             attempts: model.attempts(),
             waits: Waits::of(model, now),
             stalls: Vec::new(),
+            omissions: Vec::new(),
             divergences: Vec::new(),
             inside: Vec::new(),
             breaches: Vec::new(),
@@ -106,6 +111,7 @@ impl<'a> Situation<'a> {
         for i in 0..stalls.len() {
             stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
         }
+        situation.omissions = omission::find(&situation, &mut stalls);
         for stall in &mut stalls {
             let origin = stall.origin.clone();
             let astray = match &origin {

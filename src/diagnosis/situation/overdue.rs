@@ -5,6 +5,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::GroupId;
+use crate::situation::omission::Omission;
 use crate::situation::stall::Stall;
 use crate::situation::{FAILED_FOR, Situation};
 
@@ -36,6 +37,9 @@ impl Situation<'_> {
     /// When the stall becomes overdue.
     #[must_use]
     pub fn overdue_at(&self, stall: &Stall) -> Timestamp {
+        if let Some(omission) = self.omission_at(stall) {
+            return omission.closed;
+        }
         if stall.failed {
             return stall.since.plus(FAILED_FOR);
         }
@@ -53,6 +57,13 @@ impl Situation<'_> {
             .filter(|(began, _)| *began <= overdue)
             .map(|(_, ended)| ended.plus(limit))
             .fold(overdue, Timestamp::max)
+    }
+
+    /// The omission that a stall follows from. It closes a cycle, so no more time needs to pass.
+    fn omission_at(&self, stall: &Stall) -> Option<&Omission> {
+        let place = (stall.group, stall.seq);
+        let mut omissions = self.omissions.iter();
+        omissions.find(|it| (it.group, it.seq) == place && stall.message.is_none())
     }
 
     /// The longest earlier wait of the waiting ranks at the same lines.

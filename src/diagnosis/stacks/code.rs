@@ -36,6 +36,7 @@ impl<'a> Frames<'a> {
         let at = all
             .iter()
             .position(|frame| is_users(&frame.file))
+            .filter(|&at| !is_console_script(all, at))
             .or_else(|| installed_program(all));
         Self {
             all,
@@ -80,6 +81,17 @@ fn installed_program(frames: &[Where]) -> Option<usize> {
         .position(|frame| package(&frame.file) == Some(program))
 }
 
+/// Whether a frame is the script that an installer wrote beside a package, and that calls it.
+fn is_console_script(frames: &[Where], at: usize) -> bool {
+    let file = &frames[at].file;
+    let script = file.rsplit_once("/bin/").map(|(root, _)| root);
+    let called = at.checked_sub(1).and_then(|at| frames.get(at));
+    let package = called.filter(|frame| package(&frame.file).is_some());
+    let package = package.and_then(|frame| Some(frame.file.split_once("/lib/")?.0));
+    let has_no_extension = !file.ends_with(".py");
+    has_no_extension && frames[at].function == "<module>" && script.is_some() && script == package
+}
+
 /// Name of the installed package that a file belongs to.
 fn package(file: &str) -> Option<&str> {
     let inner = ["/site-packages/", "/dist-packages/"]
@@ -92,8 +104,9 @@ fn package(file: &str) -> Option<&str> {
 /// Whether a file belongs neither to an installed package, nor to the standard library, nor to the
 /// capture.
 pub(crate) fn is_users(file: &str) -> bool {
+    let is_typed = file.starts_with("<ipython-input-") || file == "<stdin>";
     !(file.is_empty()
-        || file.starts_with('<')
+        || file.starts_with('<') && !is_typed
         || package(file).is_some()
         || file.contains("/torchinductor_")
         || file.contains("/ddp_doctor/")
@@ -126,7 +139,14 @@ mod tests {
 
     #[test]
     fn user_files_are_distinguished_from_libraries() {
-        for users in ["train.py", "/home/me/python3.11/train.py", "/job/queue.py"] {
+        for users in [
+            "train.py",
+            "/home/me/python3.11/train.py",
+            "/job/queue.py",
+            "<ipython-input-3-ab12>",
+            "/tmp/ipykernel_17/12.py",
+            "<stdin>",
+        ] {
             assert!(is_users(users), "{users}");
         }
         for library in [
@@ -168,5 +188,29 @@ mod tests {
         let frames = Frames::of(&thread);
         assert_eq!(frames.line, Some(&thread.python[2]));
         assert_eq!(frames.below.len(), 2);
+    }
+
+    #[test]
+    fn console_script_is_passed_over() {
+        let frame = |file: &str, function: &str| Where {
+            file: file.into(),
+            line: 1,
+            function: function.into(),
+            ..Where::default()
+        };
+        let called_from = |script: &str| ThreadStack {
+            python: vec![
+                frame("/v/lib/python3.11/socket.py", "recv"),
+                frame("/v/lib/python3.11/site-packages/trainer/main.py", "main"),
+                frame(script, "<module>"),
+            ],
+            ..ThreadStack::default()
+        };
+        let installed = called_from("/v/bin/train");
+        assert_eq!(Frames::of(&installed).line, Some(&installed.python[1]));
+        for own in ["/home/me/bin/train", "/v/bin/train.py"] {
+            let own = called_from(own);
+            assert_eq!(Frames::of(&own).line, Some(&own.python[2]));
+        }
     }
 }

@@ -14,7 +14,8 @@ function answer(job) {
   const verdict = make("p", { class: `verdict ${job.verdict}`, id: "verdict" },
     make("strong", {}, VERDICTS[job.verdict] ?? job.verdict),
     finding && make("span", {}, ` ${finding.code} ${finding.name}`),
-    finding && badge(finding.confidence));
+    finding && badge(finding.confidence),
+    finding && attempt(finding));
   const head = [make("p", { class: "about" }, make("b", {}, `job ${job.id}`), ` · ${job.about}`), verdict];
   if (!finding) {
     const text = job.verdict === "healthy" ? "No problems found." : "The evidence does not allow a judgement.";
@@ -34,6 +35,10 @@ function answer(job) {
 
 function badge(confidence) {
   return make("span", { class: `badge ${confidence}` }, confidence);
+}
+
+function attempt(finding) {
+  return finding.attempt !== "" && make("span", { class: "severity" }, finding.attempt);
 }
 
 function paragraphs(texts) {
@@ -114,7 +119,7 @@ function findingArticle(finding, index) {
   const rest = finding.sides.length - 24;
   return make("article", { id: index === null ? null : `finding-${index}`, class: `is-${finding.severity}` },
     make("h3", {}, make("span", { class: "code" }, finding.code), ` ${finding.name}`, badge(finding.confidence),
-      make("span", { class: "severity" }, finding.severity)),
+      make("span", { class: "severity" }, finding.severity), attempt(finding)),
     make("p", { class: "summary" }, sentence(finding.summary)),
     make("p", { class: "note" }, finding.context),
     table, rest > 0 && make("p", { class: "note" }, `and ${count(rest, "more row")}`),

@@ -71,6 +71,8 @@ struct Entry {
     caused_by: Vec<usize>,
     summary: String,
     context: String,
+    /// "attempt 1", if the ranks were restarted; otherwise empty.
+    attempt: String,
     cause: Option<String>,
     root: Vec<u32>,
     root_text: String,
@@ -248,6 +250,7 @@ fn entry(finding: &Finding, report: &Report, clock: Clock, sources: &mut Sources
         caused_by: finding.caused_by.clone(),
         summary: finding.summary.clone(),
         context: text::context(finding, true),
+        attempt: text::attempt(finding, report).unwrap_or_default(),
         cause,
         root: finding.ranks.root.clone(),
         root_text: rank_list(&finding.ranks.root),

@@ -460,6 +460,8 @@ impl Encoder {
                     numel: Some(said.total),
                     text: said.lines.to_string(),
                     step: said.step as u32,
+                    dtype: i32::from(said.dtype.number()),
+                    dims: said.values.clone(),
                     ..record(RecordKind::Parameters, *at)
                 };
                 process.record(record, said.place.as_ref())

@@ -664,6 +664,34 @@ impl<'a> Writer<'a> {
                         lines: lines.into(),
                         place,
                         step: self.steps.get(&rank).copied().unwrap_or(0),
+                        ..Parameters::default()
+                    },
+                    at: moment,
+                }
+            }
+            "values" => {
+                let listed = args.get(2..).unwrap_or_default().iter();
+                let listed = listed.filter(|arg| !arg.starts_with('@'));
+                let bits: Result<Vec<u32>, String> = listed
+                    .map(|arg| {
+                        arg.parse()
+                            .map(f32::to_bits)
+                            .map_err(|e| format!("{arg}: {e}"))
+                    })
+                    .collect();
+                Event::Parameters {
+                    process,
+                    group: self.group(rank, "0")?,
+                    said: Parameters {
+                        fact: ParameterFact::Values,
+                        model: 1,
+                        first: u32::try_from(number(1)?).map_err(|e| e.to_string())?,
+                        total: u64::try_from(number(0)?).map_err(|e| e.to_string())?,
+                        place,
+                        step: self.steps.get(&rank).copied().unwrap_or(0),
+                        dtype: DType::Float32,
+                        values: bits?,
+                        ..Parameters::default()
                     },
                     at: moment,
                 }

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ddp_doctor_proto::blackbox::{Record, flags, group, header, memory};
-use ddp_doctor_proto::{ExceptionKind, NoteKind, ParameterFact, RecordKind, Spending};
+use ddp_doctor_proto::blackbox::{MAX_DIMS, Record, flags, group, header, memory};
+use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, ParameterFact, RecordKind, Spending};
 
 use super::Writer;
 use crate::sys;
@@ -42,6 +42,11 @@ pub struct Parameters<'a> {
     pub lines: &'a [u8],
     /// Source location; 0: unknown.
     pub site: u32,
+    /// Element type of `values`.
+    pub dtype: DType,
+    /// Bits of elements of the parameter with index `first`, of 64-bit elements the upper half; at most
+    /// [`MAX_DIMS`].
+    pub values: &'a [u32],
 }
 
 impl Writer {
@@ -186,12 +191,19 @@ impl Writer {
             ParameterFact::Layout if is_full => &[],
             _ => said.lines,
         };
+        let mut dims = [0; MAX_DIMS];
+        let count = said.values.len().min(MAX_DIMS);
+        dims[..count].copy_from_slice(&said.values[..count]);
+        let has_values = if count > 0 { flags::SHAPE } else { 0 };
         self.record(
             None,
             Record {
                 mono_ns: sys::monotonic_ns(),
                 kind: RecordKind::Parameters,
-                flags: flags::NUMEL,
+                dtype: said.dtype,
+                flags: flags::NUMEL | has_values,
+                ndim: count as u8,
+                dims,
                 group: self.group_words(said.group).map_or(0, |_| said.group),
                 seq: u64::from(said.model),
                 site: self.site_words(said.site).map_or(0, |_| said.site),

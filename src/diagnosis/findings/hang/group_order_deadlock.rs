@@ -3,10 +3,10 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
-use crate::findings::draft::Draft;
+use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::hang::cycle;
-use crate::situation::Situation;
 use crate::situation::creations;
+use crate::situation::{Omission, Situation};
 use crate::waits::Blocked;
 use crate::waits::streams;
 use crate::words::Ranks;
@@ -62,11 +62,13 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         return None;
     }
     let mut draft = cycle::draft(situation, index, waits, &catalogue::DD111)?;
+    let mut omissions = situation.omissions.iter();
+    let omission = omissions.find(|it| it.cycle == index);
     let in_their_calls = cycle::are_in_their_calls(waits);
     draft.summary = format!(
         "{} wait for each other in {groups} process groups{}",
         Ranks(&draft.root),
-        if in_their_calls {
+        if in_their_calls && omission.is_none() {
             ", which they use in different orders"
         } else {
             ": each is in a call that the other one has not made"
@@ -83,6 +85,10 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         .into(),
     ];
     draft.why.extend(cycle::further_on(situation, waits));
+    if let Some(omission) = omission {
+        follow(&mut draft, omission);
+        return Some(draft);
+    }
     let otherwise = if in_their_calls {
         "or issue the calls with async_op=True and wait for them after all are issued"
     } else {
@@ -92,4 +98,17 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         "Use the groups in the same order on every rank, {otherwise}."
     )];
     Some(draft)
+}
+
+/// Makes the cycle a consequence of the call that explains it.
+fn follow(draft: &mut Draft, omission: &Omission) {
+    let code = match omission.left_out {
+        Some(_) => &catalogue::DD101,
+        None => &catalogue::DD117,
+    };
+    draft.follows = Some(Key {
+        code: code.code,
+        place: KeyPlace::Join(omission.group, omission.seq),
+    });
+    draft.cause = None;
 }

@@ -23,7 +23,14 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
             }
             _ => None,
         })
+        .filter(|draft| !is_omitted(situation, draft))
         .collect()
+}
+
+/// Whether the stall follows from a call that was left out, which is reported as such.
+fn is_omitted(situation: &Situation<'_>, draft: &Draft) -> bool {
+    let mut omissions = situation.omissions.iter();
+    omissions.any(|it| draft.place == Some((it.group, it.seq)))
 }
 
 fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {

@@ -9,6 +9,7 @@ pub(crate) mod long_phase;
 pub(crate) mod lower_layer;
 pub(crate) mod message;
 pub(crate) mod missing_rank;
+pub(crate) mod omitted_call;
 pub(crate) mod p2p_deadlock;
 pub(crate) mod p2p_unmatched;
 pub(crate) mod rank_conditional_call;

@@ -102,7 +102,7 @@ pub struct Slip {
     pub shifted: BTreeMap<u32, By>,
     /// Ranks that had silent turns, with the latest such turn.
     pub skipped: BTreeMap<u32, u64>,
-    /// The first shifted call of each rank that had its silent turn after the slip was established.
+    /// The first shifted call of each rank that had its silent turn after the slip began.
     pub later: BTreeMap<u32, Arc<Call>>,
     /// When the shift had lasted long enough.
     pub at: Timestamp,
@@ -287,6 +287,17 @@ impl History {
                 skipped.extend(self.ranks_of(of, it.class).into_iter().map(|it| (it, turn)));
             }
         }
+        let early = found.iter().filter_map(|it| {
+            let (here, there) = (&reference.position, &it.joined.position);
+            let early = self.classes[it.class].known_steps(here, there)?.early()?;
+            let skipped = early.skipped.iter();
+            let ranks = skipped.flat_map(|&(of, turn)| {
+                let ranks = self.ranks_of(of, it.class).into_iter();
+                ranks.map(move |rank| (rank, turn))
+            });
+            Some((early.began.clone(), ranks.collect()))
+        });
+        let early: Vec<(Began, BTreeMap<u32, u64>)> = early.collect();
         let shifted = changed.iter().flat_map(|&(class, by)| {
             let ranks = self.ranks_of(Of::Ranks, class);
             ranks.into_iter().map(move |rank| (rank, by))
@@ -296,14 +307,27 @@ impl History {
             Some(slip) => slip.extend(&began.calls, shifted, skipped),
             None => {
                 let last = join.calls.values().map(|joined| joined.call.at).max();
-                self.slip = Some(Slip {
+                // Lines alone do not tell which rank left something out.
+                let early = early.into_iter().filter(|_| !skipped.is_empty());
+                let mut silent: Vec<(Began, BTreeMap<u32, u64>)> = early.collect();
+                silent.sort_by_key(|(began, _)| began.seq);
+                silent.push((began, skipped));
+                let mut silent = silent.into_iter();
+                let Some((began, skipped)) = silent.next() else {
+                    return;
+                };
+                let mut slip = Slip {
                     seq: began.seq,
                     calls: began.calls,
                     shifted,
                     skipped,
                     later: BTreeMap::new(),
                     at: last.unwrap_or_default(),
-                });
+                };
+                for (began, skipped) in silent {
+                    slip.extend(&began.calls, BTreeMap::new(), skipped);
+                }
+                self.slip = Some(slip);
             }
         }
     }
@@ -364,7 +388,7 @@ impl Began {
 }
 
 impl Slip {
-    /// Adds ranks that had a silent turn after the slip was established.
+    /// Adds ranks that had a silent turn after the slip began.
     fn extend(
         &mut self,
         calls: &[(u32, Arc<Call>)],

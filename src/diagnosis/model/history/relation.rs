@@ -39,6 +39,7 @@ pub(super) struct Steps {
     held: u32,
     last: (Spot, Spot),
     candidate: Option<Candidate>,
+    early: Option<Early>,
 }
 
 /// Progress of a rank at the latest meeting.
@@ -66,13 +67,17 @@ pub(super) struct Candidate {
     pub(super) skipped: BTreeMap<Of, u64>,
 }
 
+/// Silent turns before the relation had held long enough. They are no slip by themselves: a rank may
+/// begin with a turn of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Early {
+    pub(super) began: Began,
+    pub(super) skipped: Vec<(Of, u64)>,
+}
+
 impl Relation {
     pub(super) fn steps(&mut self, here: &Position, there: &Position) -> &mut Steps {
-        let known = self
-            .turns
-            .iter()
-            .position(|((a, b), _)| *a == here.path && *b == there.path);
-        let at = known.unwrap_or_else(|| {
+        let at = self.position(here, there).unwrap_or_else(|| {
             if self.turns.len() >= KEPT {
                 self.turns.clear();
             }
@@ -81,12 +86,22 @@ impl Relation {
                 held: 0,
                 last: (Spot::of(here), Spot::of(there)),
                 candidate: None,
+                early: None,
             };
             self.turns
                 .push(((here.path.clone(), there.path.clone()), steps));
             self.turns.len() - 1
         });
         &mut self.turns[at].1
+    }
+
+    pub(super) fn known_steps(&self, here: &Position, there: &Position) -> Option<&Steps> {
+        Some(&self.turns[self.position(here, there)?].1)
+    }
+
+    fn position(&self, here: &Position, there: &Position) -> Option<usize> {
+        let mut turns = self.turns.iter();
+        turns.position(|((a, b), _)| *a == here.path && *b == there.path)
     }
 }
 
@@ -146,7 +161,12 @@ impl Steps {
             return silent;
         }
         if self.held < HELD {
+            let early = (self.held > 0).then(|| Early {
+                began: Began::at(seq, join),
+                skipped: silent.clone(),
+            });
             self.rebase(now);
+            self.early = early;
             return silent;
         }
         self.candidate = Some(Candidate {
@@ -162,6 +182,12 @@ impl Steps {
         self.offset = offset;
         self.held = 0;
         self.candidate = None;
+        self.early = None;
+    }
+
+    /// Silent turns before the relation had held long enough, if the relation since then has.
+    pub(super) fn early(&self) -> Option<&Early> {
+        self.early.as_ref().filter(|_| self.held >= HELD)
     }
 
     /// The difference of turns that has held for long enough.

@@ -15,6 +15,9 @@ use super::{
     Doing, KEPT_PLACES, KEPT_QUEUED, KEPT_STANDING, KEPT_UNDER_WAY, Process, Target, Thread,
 };
 
+/// Number of collectives whose lines are kept.
+const KEPT_LINES: usize = 64;
+
 /// Calls of one place that were never waited for.
 #[derive(Clone, Debug)]
 pub struct Unawaited {
@@ -88,6 +91,12 @@ impl Process {
         self.queue(call);
         if let Some(place) = &call.place {
             self.places.issued(place);
+            if let Some(Target::Join(group, 1..)) = target {
+                if self.recent_lines.len() >= KEPT_LINES {
+                    self.recent_lines.pop_front();
+                }
+                self.recent_lines.push_back((group, Arc::clone(place)));
+            }
         }
         if let Some(target) = target {
             // Waits for DDP's own calls are never recorded.

@@ -97,6 +97,8 @@ pub struct Process {
     pub phase_lengths: BTreeMap<Arc<str>, Duration>,
     /// The latest call it issued.
     pub last_call: Option<Arc<Call>>,
+    /// Lines of its latest collectives, oldest first, with their groups.
+    pub recent_lines: VecDeque<(GroupId, Arc<Where>)>,
     /// Latest calls enqueued on streams of devices that are not known to be complete, oldest first.
     pub queued: VecDeque<Arc<Call>>,
     /// Those of them whose completion will be reported.
@@ -228,6 +230,7 @@ impl Process {
             last_phase: None,
             phase_lengths: BTreeMap::new(),
             last_call: None,
+            recent_lines: VecDeque::new(),
             queued: VecDeque::new(),
             followed: BTreeSet::new(),
             queue_cut: false,

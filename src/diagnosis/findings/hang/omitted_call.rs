@@ -1,0 +1,81 @@
+//! DD101 missing-rank, for a rank that left out a call and waits in the next one.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::view::rank_calls;
+use crate::situation::{LeftOut, Omission, Origin, Situation, Stall};
+use crate::source::cause;
+use crate::words::{self, Ranks, number};
+
+/// DD101: ranks that left out a call, and now wait for those that wait in it.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let omissions = situation.omissions.iter();
+    omissions
+        .filter_map(|it| draft(situation, it, it.left_out.as_ref()?))
+        .collect()
+}
+
+fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> Option<Draft> {
+    let rank = left_out.rank;
+    let here = |stall: &&Stall| (stall.group, stall.seq) == (omission.group, omission.seq);
+    let stall = situation.stalls.iter().find(here)?;
+    let join = situation.join(omission.group, omission.seq)?;
+    let call = &join.calls.values().next()?.call;
+    let next = situation.join(left_out.waits_in.0, left_out.waits_in.1)?;
+    let next = &next.calls.get(&rank)?.call;
+    let behind = situation
+        .stalls
+        .iter()
+        .filter(|stall| here(stall) || stall.origin == Origin::Cycle(omission.cycle));
+    let behind: Vec<&Stall> = behind.collect();
+    let mut draft = Draft::new(
+        &catalogue::DD101,
+        KeyPlace::Join(omission.group, omission.seq),
+        omission.closed,
+    );
+    draft.place = Some((omission.group, omission.seq));
+    draft.op = Some(call.op);
+    draft.root = vec![rank];
+    draft.root_confidence = Confidence::Supported;
+    draft.victims = Stall::victims(&behind);
+    draft.victims.retain(|other| *other != rank);
+    draft.per_rank = rank_calls(situation, omission.group, omission.seq);
+    draft.blocked_at = Some(stall.since);
+    let named = |group| words::group(&situation.model.group(group).info);
+    draft.summary = format!(
+        "rank {rank} has left out {} of {}{} and waits in {}{}; {} {} for it",
+        words::call(call),
+        named(omission.group),
+        words::at(Some(&left_out.line)),
+        words::call(next),
+        words::at(Some(&left_out.next)),
+        Ranks(&stall.waiting),
+        number(&stall.waiting, "waits", "wait"),
+    );
+    draft.why = vec![
+        format!(
+            "In each of the earlier rounds that are on record, rank {rank} made its call at {} before \
+             the one at {}, as {} did. In this round, only rank {rank} reached the second line \
+             without the first.",
+            words::line(&left_out.line),
+            words::line(&left_out.next),
+            Ranks(&stall.waiting),
+        ),
+        format!(
+            "{} of {} cannot complete without the ranks that wait for rank {rank}, so both wait for \
+             each other.",
+            words::call(next),
+            named(left_out.waits_in.0),
+        ),
+    ];
+    draft.next = vec![format!(
+        "Let rank {rank} make the call at {} in every round in which the other ranks make it.",
+        words::line(&left_out.line)
+    )];
+    let place = draft.place;
+    let reading = cause::read(situation, place, &[rank], &draft.victims, situation.now);
+    draft.explain(reading);
+    Some(draft)
+}

@@ -1,0 +1,100 @@
+//! Certificates of replicas that differ.
+
+use ddp_doctor_proto::DType;
+use ddp_doctor_proto::report::{CertificateKind, Fact, Timestamp};
+
+use super::{Rejection, member};
+use crate::model::{ReplicaValues, is_apart};
+
+/// Two ranks that hold different values of a parameter at the same point of the program.
+pub(super) fn check(facts: &[Fact]) -> Result<(), Rejection> {
+    let [
+        Fact::Holds {
+            rank: a,
+            group,
+            seq,
+            model,
+            rounds,
+            index,
+            dtype,
+            values,
+        },
+        Fact::Holds {
+            rank: b,
+            group: other_group,
+            seq: other_seq,
+            model: other_model,
+            rounds: other_rounds,
+            index: other_index,
+            dtype: other_dtype,
+            values: other_values,
+        },
+    ] = facts
+    else {
+        let two = "the values of two ranks";
+        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, two));
+    };
+    member(group, *a)?;
+    member(group, *b)?;
+    let point = (group, seq, model, rounds, index, dtype);
+    let other = (
+        other_group,
+        other_seq,
+        other_model,
+        other_rounds,
+        other_index,
+        other_dtype,
+    );
+    if point != other || a == b {
+        return Err(Rejection::NotOneJoin);
+    }
+    // Before the first averaged gradients, replicas need not be equal.
+    let both = read(dtype, values).zip(read(dtype, other_values));
+    match both {
+        Some((one, other)) if *rounds > 0 && is_apart(&one, &other) => Ok(()),
+        _ => Err(Rejection::CallsMatch),
+    }
+}
+
+fn read(dtype: &str, values: &[String]) -> Option<ReplicaValues> {
+    let elements: Option<Vec<f64>> = values.iter().map(|it| it.parse().ok()).collect();
+    Some(ReplicaValues {
+        dtype: DType::from_name(dtype)?,
+        elements: elements?,
+        place: None,
+        step: 0,
+        at: Timestamp(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::testing::{checked, group};
+
+    #[test]
+    fn values_must_differ_at_one_point() {
+        let kind = CertificateKind::Contradiction;
+        let holds = |rank, seq, rounds, value: &str| Fact::Holds {
+            rank,
+            group: group(&[0, 1]),
+            seq,
+            model: 1,
+            rounds,
+            index: 3,
+            dtype: "float32".into(),
+            values: vec!["1".into(), value.into()],
+        };
+        let facts = |other| checked(kind, vec![holds(0, 9, 2, "0.5"), other]);
+        assert_eq!(facts(holds(1, 9, 2, "0.25")), Ok(()));
+        assert_eq!(facts(holds(1, 9, 2, "NaN")), Ok(()));
+        assert_eq!(facts(holds(1, 9, 2, "0.50001")), Err(Rejection::CallsMatch));
+        assert_eq!(facts(holds(1, 9, 2, "x")), Err(Rejection::CallsMatch));
+        assert_eq!(facts(holds(1, 8, 2, "0.25")), Err(Rejection::NotOneJoin));
+        assert_eq!(facts(holds(1, 9, 3, "0.25")), Err(Rejection::NotOneJoin));
+        assert_eq!(facts(holds(0, 9, 2, "0.25")), Err(Rejection::NotOneJoin));
+        assert_eq!(facts(holds(2, 9, 2, "0.25")), Err(Rejection::NotAMember(2)));
+        let at_start = vec![holds(0, 9, 0, "0.5"), holds(1, 9, 0, "0.25")];
+        assert_eq!(checked(kind, at_start), Err(Rejection::CallsMatch));
+    }
+}

@@ -1,0 +1,154 @@
+//! Cycles of waits that one call explains: a call that one rank left out, or made alone.
+//!
+//! In a cycle of two ranks and two groups, each rank is in a call that the other has not made. The
+//! waits alone do not show whether the ranks use the groups in different orders, or whether one of
+//! them left out a call. Two things do: a condition on the rank that guards exactly one of the two
+//! lines, and the order in which both ranks have passed these lines before.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use crate::model::GroupId;
+use crate::situation::Situation;
+use crate::situation::origin::Origin;
+use crate::situation::stall::Stall;
+use crate::waits::Blocked;
+
+/// Number of rounds in which both ranks must have passed the lines in the same order.
+const ROUNDS: usize = 3;
+
+/// The call that explains a cycle.
+#[derive(Clone, Debug)]
+pub struct Omission {
+    /// Index of the cycle in [`crate::waits::Waits::cycles`].
+    pub cycle: usize,
+    /// The group in which a rank waits for the other one, and the sequence number of the call.
+    pub group: GroupId,
+    /// See `group`.
+    pub seq: u64,
+    /// When the cycle was closed.
+    pub closed: Timestamp,
+    /// The call that was left out; `None`: the source shows a condition on the rank.
+    pub left_out: Option<LeftOut>,
+}
+
+/// A call that a rank made in every earlier round and left out in the latest.
+#[derive(Clone, Debug)]
+pub struct LeftOut {
+    /// The rank.
+    pub rank: u32,
+    /// The line of that call.
+    pub line: Arc<Where>,
+    /// The line of the call that follows it, in which the rank waits now.
+    pub next: Arc<Where>,
+    /// The group of that next call, and its sequence number.
+    pub waits_in: (GroupId, u64),
+}
+
+/// The omissions of a situation. The stalls that they cause get them as their origin.
+pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omission> {
+    let mut found = Vec::new();
+    for (index, cycle) in situation.waits.cycles.iter().enumerate() {
+        let [one, other] = &cycle[..] else { continue };
+        if !is_across_two_groups(situation, one, other) {
+            continue;
+        }
+        let at = |wait: &Blocked| {
+            let origin = Origin::Cycle(index);
+            stalls.iter().position(|it| {
+                (it.group, it.seq) == (wait.group, wait.seq)
+                    && it.message.is_none()
+                    && it.origin == origin
+            })
+        };
+        let (Some(first), Some(second)) = (at(one), at(other)) else {
+            continue;
+        };
+        let parted = |at: usize| situation.parting_at(&stalls[at]).is_some();
+        let explained = match (parted(first), parted(second)) {
+            (true, false) => Some((first, None)),
+            (false, true) => Some((second, None)),
+            (true, true) => None,
+            (false, false) => left_out(situation, one, other)
+                .map(|it| (first, Some(it)))
+                .or_else(|| left_out(situation, other, one).map(|it| (second, Some(it)))),
+        };
+        let Some((at, left_out)) = explained else {
+            continue;
+        };
+        let stall = &mut stalls[at];
+        let missing = stall.missing.iter().map(|absent| absent.rank).collect();
+        stall.origin = Origin::Elsewhere(missing);
+        found.push(Omission {
+            cycle: index,
+            group: stall.group,
+            seq: stall.seq,
+            closed: one.since.max(other.since),
+            left_out,
+        });
+    }
+    found
+}
+
+/// Whether two ranks wait for each other in collectives of two groups that both belong to.
+fn is_across_two_groups(situation: &Situation<'_>, one: &Blocked, other: &Blocked) -> bool {
+    let is_collective = |it: &Blocked| it.message.is_none() && !it.came_back && it.seq > 0;
+    let has = |it: &Blocked, rank: u32| {
+        let group = situation.model.group(it.group);
+        group.info.key.members.contains(&rank)
+    };
+    one.group != other.group
+        && is_collective(one)
+        && is_collective(other)
+        && has(one, other.rank)
+        && has(other, one.rank)
+}
+
+/// The call of `waiting` that the other rank left out: both have made it before the one that
+/// `absent` waits in, in every round before the latest.
+fn left_out(situation: &Situation<'_>, waiting: &Blocked, absent: &Blocked) -> Option<LeftOut> {
+    let line = waiting.call.place.as_ref()?;
+    let next = absent.call.place.as_ref()?;
+    if line == next {
+        return None;
+    }
+    let rounds = |of: &Blocked| {
+        let process = situation.model.member(of.group, of.rank)?;
+        let known = process.lost == 0 && process.threads.len() == 1;
+        known.then(|| {
+            let (first, second) = ((waiting.group, line), (absent.group, next));
+            passed(&process.recent_lines, first, second)
+        })
+    };
+    let regular = [true, false].repeat(ROUNDS);
+    let ends_with =
+        |mut turns: Vec<bool>, last: bool| turns.pop() == Some(last) && turns.ends_with(&regular);
+    (ends_with(rounds(waiting)?, true) && ends_with(rounds(absent)?, false)).then(|| LeftOut {
+        rank: absent.rank,
+        line: Arc::clone(line),
+        next: Arc::clone(next),
+        waits_in: (absent.group, absent.seq),
+    })
+}
+
+/// Which of two lines a process passed, oldest first; true: the first line. Consecutive calls at the
+/// first line count once: a backward pass sends several buckets.
+fn passed(
+    lines: &VecDeque<(GroupId, Arc<Where>)>,
+    first: (GroupId, &Arc<Where>),
+    second: (GroupId, &Arc<Where>),
+) -> Vec<bool> {
+    let mut turns: Vec<bool> = Vec::new();
+    for (group, line) in lines {
+        if (*group, line) == first {
+            if turns.last() != Some(&true) {
+                turns.push(true);
+            }
+        } else if (*group, line) == second {
+            turns.push(false);
+        }
+    }
+    turns
+}
