@@ -292,7 +292,8 @@ mod tests {
         assert_eq!(offset_of!(COptions, attempt_plus_1), 68);
         assert_eq!(
             (size_of::<CParameters>(), offset_of!(CParameters, lines)),
-            (56, 32)
+            (96, 32)
         );
+        assert_eq!(offset_of!(CParameters, values), 56);
     }
 }

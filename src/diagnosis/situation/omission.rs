@@ -66,14 +66,21 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
         let (Some(first), Some(second)) = (at(one), at(other)) else {
             continue;
         };
+        // If several ranks are elsewhere, the call of one of them would release nobody.
+        let misses_one = |at: usize| stalls[at].missing.len() == 1;
         let parted = |at: usize| situation.parting_at(&stalls[at]).is_some();
         let explained = match (parted(first), parted(second)) {
             (true, false) => Some((first, None)),
             (false, true) => Some((second, None)),
             (true, true) => None,
             (false, false) => left_out(situation, one, other)
+                .filter(|_| misses_one(first))
                 .map(|it| (first, Some(it)))
-                .or_else(|| left_out(situation, other, one).map(|it| (second, Some(it)))),
+                .or_else(|| {
+                    let left_out = left_out(situation, other, one);
+                    let left_out = left_out.filter(|_| misses_one(second));
+                    left_out.map(|it| (second, Some(it)))
+                }),
         };
         let Some((at, left_out)) = explained else {
             continue;
