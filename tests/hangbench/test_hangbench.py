@@ -143,6 +143,21 @@ class PyTorch(unittest.TestCase):
         found = self.read({0: traceback(10, message % (0, 2)), 1: traceback(10, message % (1, 2))})
         self.assertEqual(found.ranks, {2})
 
+    def test_models_of_other_sizes_name_both_ranks(self):
+        message = "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 4 params, while rank 1 has inconsistent 6 params."
+        found = self.read({0: traceback(10, message)})
+        self.assertEqual((found.fault, found.ranks), ("model", {0, 1}))
+
+    def test_gradients_that_a_rank_lacks(self):
+        message = "RuntimeError: Expected to have finished reduction in the prior iteration.\nParameter indices which did not receive grad for rank 1: 2 3"
+        found = self.read({0: traceback(10, CLOSED), 1: traceback(11, message)})
+        self.assertEqual((found.fault, found.ranks), ("model", {1}))
+
+    def test_size_that_gloo_refuses(self):
+        text = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at pair.cc:455] op.preamble.length <= op.nbytes. 1024 vs 16\n"
+        found = self.read({0: text, 1: traceback(10, CLOSED)}, first=(0, -6))
+        self.assertEqual((found.fault, found.ranks), ("mismatch", frozenset()))
+
     def test_monitored_barrier_names_ranks(self):
         found = self.read({0: traceback(10, "RuntimeError: [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 10000 ms")})
         self.assertEqual((found.fault, found.ranks), ("missing", {1, 2}))
