@@ -8,7 +8,7 @@ import statistics
 import sys
 
 import runs
-from programs import ROOT
+from programs import ROOT, cases
 from score import Score, kind, score, wilson
 
 sys.path.append(str(ROOT / "benches"))
@@ -45,9 +45,9 @@ class ToolResults:
         return [it for it in self.results if not it.case.is_faulty]
 
 
-def collect(cases, tool, results):
-    """The answers of a tool for all cases that have run."""
-    have = [case for case in cases if results.has(tool.kind, case)]
+def collect(selected, tool, results):
+    """The answers of a tool for the selected cases that have run."""
+    have = [case for case in selected if results.has(tool.kind, case)]
     tool.prepare([results.folder_of(tool.kind, case) for case in have])
     found, unusable = [], collections.Counter()
     for case in have:
@@ -129,24 +129,22 @@ def markdown(rows):
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
-def missing_runs(cases, all_results):
-    """How many of the programs each tool has run."""
-    rows = [["tool", "faulty programs run", "healthy programs run", "n/a"]]
+def rows_of_runs(all_results):
+    """How many programs of the benchmark each tool has answered."""
+    total = collections.Counter(case.is_faulty for case in cases())
+    rows = [["tool", "faulty programs", "healthy programs", "n/a"]]
     for it in all_results:
-        total = {True: 0, False: 0}
-        for case in cases:
-            total[case.is_faulty] += 1
         have = collections.Counter(result.case.is_faulty for result in it.results)
-        reasons = "; ".join(f"{count}: {why}" for why, count in it.unusable.most_common()) or "0"
+        reasons = "; ".join(f"{count}: {why}" for why, count in it.unusable.most_common()) or "–"
         rows.append([it.tool.title, f"{have[True]} of {total[True]}", f"{have[False]} of {total[False]}", reasons])
     return rows
 
 
-def compose(cases, all_results, versions, timeout):
+def compose(all_results, versions, timeout):
     parts = [
         f"{datetime.date.today()}; {versions}; {machine()}. Process-group timeout without ddp-doctor: {timeout:g} s.",
-        "Answers that can be scored, of the selected programs:",
-        markdown(missing_runs(cases, all_results)),
+        "**Answers that can be scored**, of all programs of the benchmark",
+        markdown(rows_of_runs(all_results)),
     ]
     for name, title in KINDS:
         rows = rows_of(all_results, name)
@@ -176,11 +174,11 @@ def print_details(all_results):
                   f"ranks {sorted(answer.ranks)}, lines {sorted(answer.lines)}")
 
 
-def report(cases, wanted, results, versions, options):
-    all_results = [collect(cases, tool, results) for tool in wanted]
+def report(selected, wanted, results, versions, options):
+    all_results = [collect(selected, tool, results) for tool in wanted]
     if options.details:
         print_details(all_results)
-    text = compose(cases, all_results, versions, options.timeout)
+    text = compose(all_results, versions, options.timeout)
     print(text)
     if options.write:
         page = options.write.read_text()
