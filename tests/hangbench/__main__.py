@@ -118,8 +118,13 @@ def run_all(cases, wanted, results, options):
     for alone, workers in ((False, options.parallel), (True, 1)):
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             turns = [pool.submit(one, *it) for it in todo if it[1].truth.get("alone", False) == alone]
-            for turn in turns:
-                turn.result()
+            try:
+                for turn in turns:
+                    turn.result()
+            except BaseException:
+                # Programs that run come to their end; the others wait for the next time.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
 
 def main():

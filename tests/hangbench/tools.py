@@ -1,14 +1,13 @@
 """The tools of the benchmark: how a program runs under each, and who reads what it printed."""
 
 import dataclasses
-import json
 import subprocess
-import sys
 from collections.abc import Callable
 
 import doctor
 import flight_recorder
 import pytorch
+from programs import ROOT
 from runs import doctor_command, plain_command
 
 
@@ -51,11 +50,9 @@ def tools(binary, timeout):
 
 
 def version(binary):
-    """Versions of the tools, in one line."""
+    """The version of ddp-doctor, and the commit of the checkout."""
     if not binary.exists():
         return "no ddp-doctor"
     ours = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    script = "import json, platform, torch; print(json.dumps([platform.python_version(), torch.__version__]))"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    python, torch = json.loads(found)
-    return f"{ours}, PyTorch {torch}, Python {python}"
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return f"{ours}, checkout at {commit.stdout.strip()}" if commit.returncode == 0 else ours
