@@ -92,7 +92,7 @@ class Results:
 def limit(case, timeout, tool):
     """Seconds after which the benchmark ends a job."""
     extra = case.truth.get("seconds", 0)
-    return 120 + extra if tool.kind == "ddp-doctor" else timeout + 80 + extra
+    return 120 + extra if tool.kind == "ddp-doctor" else 4 * timeout + 80 + extra
 
 
 def run_all(cases, wanted, results, options):

@@ -36,7 +36,7 @@ def analyze(folders):
 
 def answers(run):
     if not list((run.folder / "dumps").glob("rank_*")):
-        return Answer(False, unusable="no dump: no rank lived a second in a process group")
+        return Answer(False, unusable="no rank lived long enough to write a dump")
     return read((run.folder / "torchfrtrace").read_text(), run.case.file)
 
 

@@ -72,6 +72,8 @@ def first_end(run):
 
 
 def answers(run):
+    if run.status is None and not run.ranks() and not run.output():
+        return Answer(False, unusable="the program did not start within the time limit")
     if run.status is None or run.status == 0:
         return Answer(False)
     failures = [ns for _, status, ns in run.ends() if status != 0]

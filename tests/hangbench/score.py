@@ -138,6 +138,9 @@ def score(case, answer, decisive_ns=None):
     root, lines = culprits(case), expected_lines(case)
     stated = case.truth.get("ranks")
     innocent = answer.ranks - frozenset(stated["root"]) if stated else frozenset()
+    if "DD117" in codes and answer.fault == "missing":
+        # Some ranks make a call that others do not: that the others are missing from it is a fact.
+        innocent -= frozenset(stated.get("victims", ()))
     latency = (answer.at_ns - decisive_ns) / 1e6 if answer.at_ns and decisive_ns else None
     return Score(
         detected=True,

@@ -153,10 +153,10 @@ def compose(all_results, versions, timeout):
     healthy = rows_of_healthy(all_results)
     if len(healthy) > 1:
         parts += ["**Healthy programs**", markdown(healthy)]
-    parts += [
-        "**By family**: detected · class · exact ranks · line, of the faulty programs; false alarms, of the healthy ones",
-        markdown(rows_by_family(all_results)),
-    ]
+    families = rows_by_family(all_results)
+    if len(families) > 1:
+        title = "**By family**: detected · class · exact ranks · line, of the faulty programs; false alarms, of the healthy ones"
+        parts += [title, markdown(families)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -82,6 +82,10 @@ class Scores(unittest.TestCase):
             found = score(FAULTY, Answer(True, "stuck", frozenset({0, 1}), confident=confident))
             self.assertEqual((found.fault, found.ranks, found.wrong_and_confident), (False, False, confident))
 
+    def test_ranks_that_do_not_make_a_conditional_call_are_missing(self):
+        found = score(FAULTY, Answer(True, "missing", frozenset({0, 2}), confident=True))
+        self.assertEqual((found.fault, found.ranks, found.wrong_and_confident), (True, False, False))
+
     def test_some_of_the_culprits_are_not_exact_but_not_wrong(self):
         text = TEXT.replace("root = [1], victims = [0, 2]", "root = [0, 1]")
         case = next(programs.cases_of("missing", "program", text))

@@ -35,7 +35,8 @@ def tools(binary, timeout):
     here = str(pytorch.HERE / "rank")
     plain = {"PYTHONPATH": here, "HANGBENCH_TIMEOUT": str(timeout), "LAUNCH_OUTPUT": "{folder}"}
     detail = {**plain, "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
-    recorder = {**plain, "HANGBENCH_DUMPS": "{folder}/dumps"}
+    # The first dump loads much of PyTorch into every rank, which takes longer than the timeout.
+    recorder = {**plain, "HANGBENCH_DUMPS": "{folder}/dumps", "HANGBENCH_TIMEOUT": str(4 * timeout)}
 
     def doctor_run(case, folder, variants):
         return doctor_command(case, folder, variants, binary)
