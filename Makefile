@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test test-all test-versions recordings soak fuzz lint bench build oracle loom nccl gpu
+.PHONY: demo test test-all test-versions recordings soak fuzz lint bench hangbench build oracle loom nccl gpu
 
 # Expanded only where needed, since creating the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -42,8 +42,9 @@ part "build" $(CARGO) build --workspace --all-targets --all-features; \
 part "Rust tests" $(CARGO) test --workspace --all-features --no-fail-fast $(FLAGS); \
 export DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so"; \
 modules() { (cd agent/python/tests && printf '%s\n' test_*.py); }; \
-python() { cd agent/python/tests && xargs -P "$$(nproc)" -n 3 "$$venv/bin/python" -m unittest; }; \
-part "Python tests" python < <(modules)
+python() (cd agent/python/tests && xargs -P "$$(nproc)" -n 3 "$$venv/bin/python" -m unittest); \
+part "Python tests" python < <(modules); \
+part "tests of the hang benchmark" "$$venv/bin/python" -m unittest discover -s tests/hangbench
 endef
 
 # Live jobs with other versions of PyTorch: make test-versions VERSIONS="2.4.1 2.8.0". Each needs 5 GB of disk.
@@ -74,6 +75,12 @@ lint:
 bench: build
 	$(CARGO) bench --bench record --no-run
 	venv=$(VENV) && "$$venv/bin/python" benches/run.py $(BENCHES)
+
+# Compares ddp-doctor with what PyTorch offers without it on the programs of tests/jobs (docs/benchmark.md):
+# make hangbench BENCH="--family missing groups --tool ddp-doctor pytorch". An interrupted run continues.
+hangbench:
+	$(CARGO) build --workspace --all-features
+	venv=$(VENV) && "$$venv/bin/python" tests/hangbench $(BENCH)
 
 # Mutates evidence of every kind: FUZZ_SECONDS for each, one kind after the other.
 FUZZ_SECONDS ?= 1200

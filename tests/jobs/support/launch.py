@@ -4,6 +4,10 @@ The parent imports PyTorch and forks one process per rank with torchrun's enviro
 store of the rendezvous, as torchrun's agent does. When a rank fails, the others get SIGTERM, and SIGKILL after
 ten seconds; the exit status is then 1. It suits programs whose ranks need no command line of their own:
 `/proc/PID/environ` shows the launcher's environment, because the ranks never call exec.
+
+With LAUNCH_OUTPUT=FOLDER, the output of each rank goes to FOLDER/rank.N, and FOLDER/ends gets a line for each rank
+that ends: rank, exit status, Unix time in ns. The SIGTERM then follows a second after the first failure, so that
+the other ranks can print their own errors.
 """
 
 import os
@@ -17,10 +21,15 @@ from datetime import timedelta
 import torch.distributed as dist
 
 GRACE_SECONDS = 10
+OUTPUT = os.environ.get("LAUNCH_OUTPUT")
 
 
 def run(code, program, arguments, rank, world_size, port):
     """Turns this process into a rank; returns when the program does."""
+    if OUTPUT:
+        file = os.open(f"{OUTPUT}/rank.{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(
         RANK=str(rank),
@@ -49,22 +58,28 @@ def run(code, program, arguments, rank, world_size, port):
 
 
 def supervise(ranks):
-    """Waits for the ranks; returns the launcher's exit status."""
-    failed, deadline = False, None
+    """Waits for the ranks, whose numbers are given by process; returns the launcher's exit status."""
+    terminate_at, kill_at = None, None
     while ranks:
-        pid, status = os.waitpid(-1, 0 if deadline is None else os.WNOHANG)
+        pid, status = os.waitpid(-1, 0 if kill_at is None else os.WNOHANG)
         if pid == 0:
-            if time.monotonic() > deadline:
+            if terminate_at and time.monotonic() >= terminate_at:
+                terminate_at = None
+                for rank in ranks:
+                    os.kill(rank, signal.SIGTERM)
+            if time.monotonic() > kill_at:
                 for rank in ranks:
                     os.kill(rank, signal.SIGKILL)
             time.sleep(0.02)
             continue
-        ranks.discard(pid)
-        if os.waitstatus_to_exitcode(status) != 0 and not failed:
-            failed, deadline = True, time.monotonic() + GRACE_SECONDS
-            for rank in ranks:
-                os.kill(rank, signal.SIGTERM)
-    return int(failed)
+        rank, status = ranks.pop(pid, None), os.waitstatus_to_exitcode(status)
+        if OUTPUT:
+            with open(f"{OUTPUT}/ends", "a") as ends:
+                ends.write(f"{rank} {status} {time.time_ns()}\n")
+        if status != 0 and kill_at is None:
+            terminate_at = time.monotonic() + (1 if OUTPUT else 0)
+            kill_at = terminate_at + GRACE_SECONDS
+    return int(kill_at is not None)
 
 
 def main():
@@ -78,13 +93,13 @@ def main():
     # Ranks may connect before the store serves: the socket listens already.
     listening = socket.create_server(("localhost", 0), backlog=128)
     port = listening.getsockname()[1]
-    ranks = set()
+    ranks = {}
     for rank in range(world_size):
         pid = os.fork()
         if pid == 0:
             listening.close()
             return run(code, program, arguments, rank, world_size, port)
-        ranks.add(pid)
+        ranks[pid] = rank
 
     def forward(number, _):
         for rank in ranks:
