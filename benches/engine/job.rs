@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_diagnosis::event::{
-    Call, CallId, Event, GroupInfo, ProcessId, SchedulingSample, ThreadId,
+    Call, CallId, Event, GroupInfo, MemorySample, ProcessId, SchedulingSample, ThreadId,
 };
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{DType, Op, ReduceOp, Spending};
@@ -195,7 +195,10 @@ impl Rank {
         let process = self.process();
         if now / SECOND > self.sampled {
             self.sampled = now / SECOND;
-            events.push(scheduled(process, Timestamp(self.sampled * SECOND)));
+            let at = Timestamp(self.sampled * SECOND);
+            let noise = mixed(layout.seed, u64::from(self.rank), self.sampled);
+            events.push(scheduled(process, noise, at));
+            events.push(measured(process, noise, at));
         }
         while self.returned(now, events) && !self.is_blocked {
             let (step, in_step) = (self.calls / CALLS, self.calls % CALLS);
@@ -331,9 +334,9 @@ const fn returned(process: ProcessId, thread: ThreadId, call: CallId, at: u64) -
 }
 
 /// A sample of a rank that is never kept from running.
-fn scheduled(process: ProcessId, at: Timestamp) -> Event {
+fn scheduled(process: ProcessId, noise: u64, at: Timestamp) -> Event {
     let sample = SchedulingSample {
-        ran_permille: Some(900),
+        ran_permille: Some(900 + (noise % 64) as u32),
         queued_permille: Some(0),
         throttled_permille: Some(0),
         major_faults: Some(0),
@@ -347,6 +350,37 @@ fn scheduled(process: ProcessId, at: Timestamp) -> Event {
     Event::Scheduled {
         process,
         sample,
+        at,
+    }
+}
+
+/// A sample of the memory of a rank, which varies and does not grow.
+fn measured(process: ProcessId, noise: u64, at: Timestamp) -> Event {
+    const GIB: u64 = 1 << 30;
+    let noise = noise % (1 << 20);
+    let sample = MemorySample {
+        rss: Some(4 * GIB + noise),
+        rss_shared: Some(GIB + noise),
+        host_available: Some(900 * GIB - noise),
+        host_total: Some(1_024 * GIB),
+        cpu_permille: Some(1_000),
+        cgroup_used: Some(40 * GIB + noise),
+        cgroup_limit: Some(1_000 * GIB),
+        cgroup_held: Some(0),
+        cgroup_slowed: Some(0),
+        shm_used: Some(GIB + noise),
+        shm_total: Some(64 * GIB),
+        device: Some(0),
+        gpu_used: Some(70 * GIB),
+        gpu_total: Some(80 * GIB),
+        gpu_allocated: Some(60 * GIB + noise),
+        gpu_reserved: Some(68 * GIB),
+        gpu_retries: Some(0),
+        ..MemorySample::default()
+    };
+    Event::Memory {
+        process,
+        sample: Box::new(sample),
         at,
     }
 }

@@ -17,6 +17,7 @@
     reason = "a benchmark prints its results and needs no error handling"
 )]
 
+mod heap;
 mod job;
 
 use std::time::{Duration, Instant};
@@ -55,9 +56,9 @@ fn main() {
         fault: value("--fault").map(|it| Fault::named(&it).unwrap()),
     };
     println!(
-        "| ranks | job | events | one event | evaluation, mean | worst | of real time | memory a rank |"
+        "| ranks | job | events | one event | evaluation, mean | worst | of real time | heap a rank | resident a rank |"
     );
-    println!("|--:|--:|--:|--:|--:|--:|--:|--:|");
+    println!("|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     match number("--ranks") {
         Some(ranks) => {
             let layout = layout(
@@ -75,7 +76,7 @@ fn main() {
 /// Simulates a job and prints its row.
 fn run(layout: Layout, seconds: u64) {
     let mut job = Job::start(layout, seconds);
-    let before = resident();
+    let before = (heap::allocated(), resident());
     let mut engine = Engine::new(Config::default());
     for event in job.joined() {
         engine.handle(event, Timestamp(0));
@@ -116,15 +117,17 @@ fn run(layout: Layout, seconds: u64) {
         None => assert!(report.findings.is_empty(), "{:#?}", report.findings),
     }
     let evaluated: Duration = evaluations.iter().sum();
+    let a_rank = |bytes: u64| bytes as f64 / 1024.0 / f64::from(layout.ranks);
     let worst = evaluations.iter().max().copied().unwrap_or_default();
     println!(
-        "| {} | {seconds} s | {events} | {:.2} µs | {:.2} ms | {:.1} ms | {:.3} | {:.0} KiB |",
+        "| {} | {seconds} s | {events} | {:.2} µs | {:.2} ms | {:.1} ms | {:.3} | {:.1} KiB | {:.1} KiB |",
         layout.ranks,
         applied.as_secs_f64() * 1e6 / events as f64,
         evaluated.as_secs_f64() * 1e3 / evaluations.len() as f64,
         worst.as_secs_f64() * 1e3,
         (applied + evaluated).as_secs_f64() / seconds as f64,
-        resident().saturating_sub(before) as f64 / 1024.0 / f64::from(layout.ranks),
+        a_rank(heap::allocated().saturating_sub(before.0)),
+        a_rank(resident().saturating_sub(before.1)),
     );
 }
 

@@ -15,8 +15,9 @@ use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
+use super::limits::Limits;
 pub use super::memory::Memory;
-use super::process::{Limits, Process};
+use super::process::Process;
 use super::stacks;
 use crate::diagnosis::event::{Event, OomKills, ProcessId, SchedulingSample, StartedRank};
 use crate::diagnosis::model::MAX_WORLD;

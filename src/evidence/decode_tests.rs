@@ -675,6 +675,7 @@ fn decoders_of_one_job_share_their_memory() {
             process: 1,
             id,
             file: "x".repeat(4000),
+            line: id,
             ..Default::default()
         })
     };
@@ -689,4 +690,51 @@ fn decoders_of_one_job_share_their_memory() {
     assert!(rejected(&mut Decoder::within(1, Arc::clone(&memory))) > 4);
     drop(first);
     assert_eq!(rejected(&mut Decoder::within(2, memory)), 0);
+}
+
+#[test]
+fn processes_of_a_node_share_groups_and_places() {
+    let mut decoder = known();
+    let of_process = |process: u64| {
+        let joined = v1::ProcessJoined {
+            process,
+            pid: process as u32,
+            rank: Some(1),
+            layer: "c10d".into(),
+            ..Default::default()
+        };
+        let group = v1::GroupDefined {
+            process,
+            id: 1,
+            name: "0".into(),
+            members: vec![3, 1],
+            ..Default::default()
+        };
+        let call = v1::Record {
+            process,
+            site: 1,
+            ..record(0, RecordKind::Issued, 1)
+        };
+        let site = v1::SiteDefined {
+            process,
+            ..site(1, 9, 0)
+        };
+        vec![
+            Kind::ProcessJoined(joined),
+            Kind::GroupDefined(group),
+            Kind::SiteDefined(site),
+            Kind::Record(call),
+        ]
+    };
+    let mut call = |process| {
+        let events = decode(&mut decoder, of_process(process));
+        let calls = events.into_iter().filter_map(|event| match event {
+            Event::Issued { call, .. } => call.group.clone().zip(call.place.clone()),
+            _ => None,
+        });
+        calls.last().unwrap()
+    };
+    let ((group, place), (same_group, same_place)) = (call(2), call(3));
+    assert!(Arc::ptr_eq(&group, &same_group));
+    assert!(Arc::ptr_eq(&place, &same_place));
 }

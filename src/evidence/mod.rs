@@ -6,6 +6,7 @@
 pub mod blackbox;
 pub mod decode;
 pub mod journal;
+mod limits;
 mod memory;
 mod process;
 pub mod settings;

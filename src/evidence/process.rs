@@ -1,6 +1,6 @@
 //! State of the decoder for one process, and the conversion of its records into events.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use ddp_doctor_proto::{
 };
 
 use super::decode::{cut, name, text};
-use super::memory::Memory;
+use super::limits::Limits;
 use crate::diagnosis::event::{
     Beneath, Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, Parameters,
     ProcessId, Seat, Standing, ThreadId, Transfer, WaitsFor,
@@ -37,39 +37,6 @@ const MAX_CREATIONS: usize = 65_536;
 const MAX_MEMBERS: u32 = 1 << 17;
 /// Maximum number of split sizes kept per `all_to_all`, in each direction.
 const MAX_SPLITS: usize = 65_536;
-/// Limits shared by all processes of a node.
-#[derive(Debug)]
-pub(super) struct Limits {
-    /// Memory for their tables.
-    memory: Memory,
-    /// Lists of parameters, which the ranks of a job share.
-    lines: HashSet<Arc<str>>,
-}
-
-impl Limits {
-    pub(super) fn new(memory: Memory) -> Self {
-        Self {
-            memory,
-            lines: HashSet::new(),
-        }
-    }
-
-    /// Takes memory for a table; `None`: there is not enough.
-    pub(super) fn take(&self, bytes: usize) -> Option<()> {
-        self.memory.take(bytes).then_some(())
-    }
-
-    /// A list of parameters, stored once for all processes.
-    fn lines(&mut self, lines: &str) -> Option<Arc<str>> {
-        if let Some(known) = self.lines.get(lines) {
-            return Some(Arc::clone(known));
-        }
-        let new = text(lines);
-        self.take(new.len() + 64)?;
-        self.lines.insert(Arc::clone(&new));
-        Some(new)
-    }
-}
 
 /// A call site.
 #[derive(Debug)]
@@ -235,8 +202,8 @@ impl Process {
         } else {
             frame
         };
-        limits.take(place_bytes(&place) + text.len())?;
-        let place = Arc::new(place);
+        limits.take(text.len() + 64)?;
+        let place = limits.place(place)?;
         let known = Site {
             place: place.clone(),
             text,
@@ -326,10 +293,7 @@ impl Process {
             backend: name(&group.backend),
             seat,
         };
-        limits.take(
-            info.key.members.len() * 4 + info.key.name.len() + info.description.len() + 256,
-        )?;
-        let info = Arc::new(info);
+        let info = limits.group(info)?;
         self.groups.insert(group.id, info.clone());
         out.push(Event::GroupJoined {
             process,
@@ -733,8 +697,7 @@ impl Process {
             return None;
         }
         self.creations += 1;
-        limits.take(group.members.len() * 4 + group.name.len() + group.description.len() + 256)?;
-        Some(Arc::new(GroupInfo {
+        limits.group(GroupInfo {
             key: GroupRef {
                 layer: self.layer_of(seat).into(),
                 epoch: group.epoch,
@@ -745,7 +708,7 @@ impl Process {
             description: name(&group.description),
             backend: name(&group.backend),
             seat,
-        }))
+        })
     }
 
     /// Adds split sizes to their call; `None`: invalid. Valid parts follow their call in order.
@@ -814,12 +777,6 @@ fn users_line(place: Arc<Where>) -> Arc<Where> {
     let mut line = Arc::unwrap_or_clone(place);
     line.via.clear();
     Arc::new(line)
-}
-
-/// Memory that a place takes, in bytes.
-fn place_bytes(place: &Where) -> usize {
-    let via: usize = place.via.iter().map(place_bytes).sum();
-    place.file.len() + place.function.len() + 64 + via
 }
 
 fn guard(guard: &v1::Guard) -> Guard {

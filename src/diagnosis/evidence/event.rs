@@ -497,7 +497,7 @@ pub struct Forward {
 }
 
 /// A process group as known to one of its members.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupInfo {
     /// Identity of the group, equal on all members.
     pub key: GroupRef,
@@ -535,7 +535,7 @@ impl GroupInfo {
 }
 
 /// Position of a process in a group whose members it does not know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Seat {
     /// Rank within the group.
     pub rank: u32,
@@ -697,6 +697,49 @@ impl Call {
     pub fn bytes(&self) -> Option<u64> {
         let numel = self.numel.filter(|_| self.tensors <= 1)?;
         numel.checked_mul(self.dtype.size()?)
+    }
+
+    /// Whether the call differs from another one in its time, number, thread and step only.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let Self {
+            id: _,
+            at: _,
+            thread: _,
+            seq: _,
+            step: _,
+            group,
+            op,
+            dtype,
+            reduce_op,
+            root,
+            peer,
+            tag,
+            numel,
+            shape,
+            tensors,
+            takes_all,
+            is_async,
+            on_stream,
+            beneath,
+            hidden,
+            splits,
+            phase,
+            place,
+        } = self;
+        // Most likely different first.
+        *place == other.place
+            && *numel == other.numel
+            && *op == other.op
+            && *group == other.group
+            && *shape == other.shape
+            && *splits == other.splits
+            && (*root, *peer, *tag) == (other.root, other.peer, other.tag)
+            && (*dtype, *reduce_op, *tensors) == (other.dtype, other.reduce_op, other.tensors)
+            && (*takes_all, *is_async, *hidden) == (other.takes_all, other.is_async, other.hidden)
+            && *on_stream == other.on_stream
+            && *beneath == other.beneath
+            && *phase == other.phase
     }
 
     /// The reduction operator from the layer that reported it. Layers may name one reduction

@@ -78,6 +78,8 @@ struct Communicator {
     given_up: bool,
     /// Processes that joined it while its members were unknown, with its description.
     unheard: Vec<(ProcessId, Arc<GroupInfo>)>,
+    /// The latest description with members, which processes share.
+    described: Option<Arc<GroupInfo>>,
 }
 
 impl Roster {
@@ -355,7 +357,7 @@ impl Roster {
             parent.clone_into(&mut key.name);
             key.ordinal = 0;
         }
-        let communicator = self.communicators.get(&key).ok_or(Unknown::Yet)?;
+        let communicator = self.communicators.get_mut(&key).ok_or(Unknown::Yet)?;
         let Some(members) = &communicator.members else {
             return Err(if communicator.given_up {
                 Unknown::GivenUp
@@ -363,14 +365,17 @@ impl Roster {
                 Unknown::Yet
             });
         };
-        let is = Arc::new(GroupInfo {
+        let is = GroupInfo {
             key: GroupRef {
                 members: members.to_vec(),
                 ..group.key.clone()
             },
             seat: None,
             ..GroupInfo::clone(group)
-        });
+        };
+        let shared = communicator.described.take().filter(|it| **it == is);
+        let is = shared.unwrap_or_else(|| Arc::new(is));
+        communicator.described = Some(Arc::clone(&is));
         let known = KnownGroup {
             told: Arc::clone(group),
             is: Arc::clone(&is),

@@ -370,7 +370,7 @@ impl Model {
                 if let Some(process) = self.processes.get_mut(&process) {
                     let covered = self.timing.scheduling_interval.as_nanos() as u64;
                     let from = Timestamp(at.0.saturating_sub(covered));
-                    process.pace.scheduled(sample, from);
+                    process.pace.scheduled(&sample, from);
                 }
             }
             Event::Frontier {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// Values per block. Blocks without values take no memory.
 const BLOCK: usize = 16;
 
-type Block<V> = [Option<V>; BLOCK];
+type Block<V> = [Option<V>];
 
 /// Values by rank, ascending. A lookup takes the same time in groups of any size.
 ///
@@ -32,6 +32,14 @@ impl<V> ByRank<V> {
             blocks: Vec::new(),
             len: 0,
         }
+    }
+
+    /// The ranks with values.
+    pub(super) fn listed(&self) -> Arc<[u32]> {
+        if self.len == self.ranks.len() {
+            return Arc::clone(&self.ranks);
+        }
+        self.keys().copied().collect()
     }
 
     /// Number of values.
@@ -74,7 +82,9 @@ impl<V> ByRank<V> {
         if self.blocks.len() <= place / BLOCK {
             self.blocks.resize_with(place / BLOCK + 1, || None);
         }
-        let block = self.blocks[place / BLOCK].get_or_insert_with(|| Box::new([const { None }; _]));
+        let places = BLOCK.min(self.ranks.len() - place / BLOCK * BLOCK);
+        let block = self.blocks[place / BLOCK]
+            .get_or_insert_with(|| std::iter::repeat_with(|| None).take(places).collect());
         let known = block[place % BLOCK].replace(value);
         self.len += usize::from(known.is_none());
         known
@@ -94,8 +104,7 @@ impl<V> ByRank<V> {
         let blocks = blocks.filter_map(|(number, block)| Some((number, block.as_ref()?)));
         blocks.flat_map(|(number, block)| {
             let ranks = &self.ranks[number * BLOCK..];
-            let values = block[..ranks.len().min(BLOCK)].iter();
-            let values = ranks.iter().take(BLOCK).zip(values);
+            let values = ranks.iter().zip(block.iter());
             values.filter_map(|(rank, value)| Some((rank, value.as_ref()?)))
         })
     }
@@ -128,7 +137,8 @@ impl<V> ByRank<V> {
     }
 
     fn at(&self, place: usize) -> Option<&V> {
-        self.blocks.get(place / BLOCK)?.as_ref()?[place % BLOCK].as_ref()
+        let block = self.blocks.get(place / BLOCK)?.as_ref()?;
+        block.get(place % BLOCK)?.as_ref()
     }
 
     /// Makes a place for another rank. Groups whose members are known never need that.
@@ -139,7 +149,7 @@ impl<V> ByRank<V> {
         let known = std::mem::replace(self, Self::new(ranks.into()));
         let values = known.blocks.into_iter().enumerate();
         for (number, block) in values.filter_map(|(number, block)| Some((number, block?))) {
-            let values = (number * BLOCK..).zip(*block);
+            let values = (number * BLOCK..).zip(block);
             for (old, value) in values.filter_map(|(old, value)| Some((old, value?))) {
                 self.insert(known.ranks[old], value);
             }

@@ -166,7 +166,7 @@ pub struct JoinedCall {
     /// … and has done so.
     pub complete: bool,
     /// Set on the last of the DDP buckets that this rank waited for together.
-    pub averaged: Option<Averaged>,
+    pub averaged: Option<Box<Averaged>>,
 }
 
 /// The wait for a call.
@@ -416,6 +416,7 @@ impl Group {
         if join.mismatch.is_some() {
             return;
         }
+        self.leave_if_over(seq, &join);
         self.entered.insert(seq, join);
         self.leave_if_done(seq);
         let (least, most) = KEPT_ENTERED;
@@ -455,7 +456,7 @@ impl Group {
     pub(super) fn set_averaged(&mut self, rank: u32, seq: u64, averaged: Averaged) {
         let join = self.joins.get_mut(&seq);
         if let Some(joined) = join.and_then(|join| join.calls.get_mut(&rank)) {
-            joined.averaged = Some(averaged);
+            joined.averaged = Some(Box::new(averaged));
         }
     }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::evidence::event::{Beneath, Call};
-use crate::model::group::{Group, JoinedCall};
+use crate::model::group::{Group, Join, JoinedCall, Wait};
 
 impl Group {
     /// Adds the contents of a member's call. Returns the call with them; `None` if the call is not
@@ -68,6 +68,25 @@ impl Group {
         });
         if done {
             self.entered.remove(&seq);
+        }
+    }
+
+    /// Removes the collective before this one if every rank has returned from it and gone on: a thread
+    /// that waits separately for a synchronous call does so before its next call.
+    pub(super) fn leave_if_over(&mut self, seq: u64, next: &Join) {
+        let Some((&before, join)) = self.entered.range(..seq).next_back() else {
+            return;
+        };
+        let told = self.is_told_beneath();
+        let is_over = |(rank, it): (&u32, &JoinedCall)| {
+            let next = next.calls.get(rank);
+            let went_on = next.is_some_and(|next| next.call.thread == it.call.thread);
+            let returned = it.returned.is_some() && it.wait == Wait::NotSeen && !it.call.is_async;
+            let held = self.holds_threads(it.call.op);
+            !it.is_expected(told) || held && returned && went_on && !it.is_under_way()
+        };
+        if join.calls.iter().all(is_over) {
+            self.entered.remove(&before);
         }
     }
 

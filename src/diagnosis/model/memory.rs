@@ -68,7 +68,7 @@ pub struct Memory {
     /// Recent processor time, in thousandths of one processor.
     pub cpu_permille: Option<Gauge>,
     /// Devices by their number in the process.
-    pub devices: BTreeMap<u32, Device>,
+    pub devices: BTreeMap<u32, Box<Device>>,
 }
 
 /// The memory of one device, as seen by a process; in bytes.
@@ -174,6 +174,14 @@ impl Count {
     fn take(&mut self, count: Option<u64>, at: Timestamp) {
         let Some(count) = count else { return };
         self.0.insert(at, count);
+        // A value holds until the next one: between equal values none is needed.
+        let mut latest = self.0.iter().rev();
+        if let (Some(last), Some((&at, middle)), Some(first)) =
+            (latest.next(), latest.next(), latest.next())
+            && (last.1, middle) == (middle, first.1)
+        {
+            self.0.remove(&at);
+        }
         if self.0.len() > Self::KEPT {
             self.0.pop_first();
         }

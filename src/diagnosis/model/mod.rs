@@ -33,7 +33,7 @@ mod transport;
 mod worlds;
 
 pub use accumulation::Accumulation;
-pub use arrivals::{Arrivals, Averaged, Buckets, Came, Encounter};
+pub use arrivals::{Arrivals, Averaged, Buckets, Came, Encounter, PackedArrivals};
 pub use attempts::{Attempt, Attempts};
 pub use by_rank::ByRank;
 pub use channel::{Clash, Lone, Post, Side, Traffic};
@@ -42,7 +42,7 @@ pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
 pub use init::{Init, Place};
 pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
-pub use pace::{Pace, Spent};
+pub use pace::{Pace, Quantity, Spent};
 pub use parameters::{Parameter, ReducerReport, Replica, parse};
 pub use process::{
     Announced, Doing, End, Ending, Exception, Phase, Places, Process, Site, Target, Thread,
@@ -345,5 +345,7 @@ impl Model {
     }
 }
 
+#[cfg(test)]
+mod bounds_tests;
 #[cfg(test)]
 mod tests;

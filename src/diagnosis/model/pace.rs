@@ -33,8 +33,69 @@ pub struct Pace {
     pub stops: VecDeque<(Timestamp, Option<Timestamp>)>,
     /// Start and end of marked phases that are over.
     pub phases: VecDeque<(Timestamp, Timestamp)>,
-    /// Samples of scheduling, each with the start of the interval it covers.
-    pub scheduled: VecDeque<(Timestamp, SchedulingSample)>,
+    /// Samples of scheduling.
+    scheduled: VecDeque<Scheduled>,
+    /// Processors of the latest sample that it may run on ("0-3,8"); empty: unknown.
+    processors: Arc<str>,
+}
+
+/// What a sample of scheduling measures, in the units of [`SchedulingSample`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// Running time of the main thread.
+    Ran,
+    /// Time in which the main thread had no processor.
+    Queued,
+    /// Time in which a quota kept the main thread from running.
+    Throttled,
+    /// Pages read from disk.
+    MajorFaults,
+    /// Time in which threads had no processor, over all threads.
+    ThreadsQueued,
+    /// Processor time that a hypervisor gave to others.
+    Stolen,
+    /// Pressure for processors.
+    CpuPressure,
+    /// Pressure for memory.
+    MemoryPressure,
+}
+
+/// A sample of scheduling.
+#[derive(Clone, Copy, Debug)]
+struct Scheduled {
+    /// Start of the interval it covers.
+    from: Timestamp,
+    /// Values by [`Quantity`].
+    values: [u32; 8],
+}
+
+/// A value that was not measured.
+const UNKNOWN: u32 = u32::MAX;
+
+impl Scheduled {
+    fn of(sample: &SchedulingSample, from: Timestamp) -> Self {
+        // In the order of `Quantity`.
+        let values = [
+            sample.ran_permille,
+            sample.queued_permille,
+            sample.throttled_permille,
+            sample.major_faults,
+            sample.threads_queued_permille,
+            sample.stolen_permille,
+            sample.cpu_pressure,
+            sample.memory_pressure,
+        ];
+        let value = |it: Option<u32>| it.map_or(UNKNOWN, |it| it.min(UNKNOWN - 1));
+        Self {
+            from,
+            values: values.map(value),
+        }
+    }
+
+    fn value(&self, quantity: Quantity) -> Option<u32> {
+        let value = self.values[quantity as usize];
+        (value != UNKNOWN).then_some(value)
+    }
 }
 
 /// Time spent on something.
@@ -102,40 +163,32 @@ impl Pace {
         keep(&mut self.phases, (from, to), KEPT);
     }
 
-    pub(super) fn scheduled(&mut self, mut sample: SchedulingSample, from: Timestamp) {
-        if let Some((last, known)) = self.scheduled.back() {
-            // A node repeats samples after a lost connection.
-            if *last >= from {
-                return;
-            }
-            if known.processors == sample.processors {
-                sample.processors = Arc::clone(&known.processors);
-            }
+    pub(super) fn scheduled(&mut self, sample: &SchedulingSample, from: Timestamp) {
+        // A node repeats samples after a lost connection.
+        if self.scheduled.back().is_some_and(|last| last.from >= from) {
+            return;
         }
-        keep(&mut self.scheduled, (from, sample), KEPT_SAMPLES);
+        if self.processors != sample.processors {
+            self.processors = Arc::clone(&sample.processors);
+        }
+        let scheduled = Scheduled::of(sample, from);
+        keep(&mut self.scheduled, scheduled, KEPT_SAMPLES);
     }
 
     /// Mean of a sampled value from `from` to `to`, as a share of 1; `None`: not known for at least
     /// half of that time.
     #[must_use]
-    pub fn share(
-        &self,
-        of: impl Fn(&SchedulingSample) -> Option<u32>,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Option<f64> {
+    pub fn share(&self, of: Quantity, from: Timestamp, to: Timestamp) -> Option<f64> {
         let (mut seen, mut sum) = (Duration::ZERO, 0.0);
         // Earlier samples end before.
-        let first = self
-            .scheduled
-            .partition_point(|(begins, _)| *begins <= from);
+        let first = self.scheduled.partition_point(|sample| sample.from <= from);
         let samples = self.scheduled.iter().enumerate();
         let samples = samples.skip(first.saturating_sub(1));
-        for (i, (begins, sample)) in samples.take_while(|(_, (begins, _))| *begins < to) {
+        for (i, sample) in samples.take_while(|(_, sample)| sample.from < to) {
             let next = self.scheduled.get(i + 1);
-            let ends = next.map_or(to, |(next, _)| *next).min(to);
-            let part = ends.since((*begins).max(from));
-            if let Some(value) = of(sample) {
+            let ends = next.map_or(to, |next| next.from).min(to);
+            let part = ends.since(sample.from.max(from));
+            if let Some(value) = sample.value(of) {
                 seen += part;
                 sum += part.as_secs_f64() * f64::from(value) / 1000.0;
             }
@@ -147,8 +200,7 @@ impl Pace {
     /// Processors that it may run on, if known.
     #[must_use]
     pub fn processors(&self) -> Option<&str> {
-        let (_, latest) = self.scheduled.back()?;
-        Some(&*latest.processors).filter(|it| !it.is_empty())
+        Some(&*self.processors).filter(|it| !it.is_empty())
     }
 }
 
@@ -175,19 +227,19 @@ mod tests {
     #[test]
     fn sample_holds_until_the_next_one() {
         let mut pace = Pace::default();
-        pace.scheduled(queued(0), Timestamp(9 * SECOND));
-        pace.scheduled(queued(600), Timestamp(14 * SECOND));
-        pace.scheduled(queued(600), Timestamp(14 * SECOND));
-        let of = |sample: &SchedulingSample| sample.queued_permille;
-        let share =
-            |from: u64, to: u64| pace.share(of, Timestamp(from * SECOND), Timestamp(to * SECOND));
+        pace.scheduled(&queued(0), Timestamp(9 * SECOND));
+        pace.scheduled(&queued(600), Timestamp(14 * SECOND));
+        pace.scheduled(&queued(600), Timestamp(14 * SECOND));
+        let share_of = |of: Quantity, from: u64, to: u64| {
+            pace.share(of, Timestamp(from * SECOND), Timestamp(to * SECOND))
+        };
+        let share = |from: u64, to: u64| share_of(Quantity::Queued, from, to);
         let close = |a: Option<f64>, b: f64| a.is_some_and(|a| (a - b).abs() < 1e-6);
         assert!(close(share(14, 20), 0.6));
         assert!(close(share(9, 14), 0.0));
         assert!(close(share(12, 16), 0.3), "{:?}", share(12, 16));
         assert_eq!(share(1, 5), None, "no samples");
-        let ran = |sample: &SchedulingSample| sample.ran_permille;
-        assert_eq!(pace.share(ran, Timestamp(0), Timestamp(20 * SECOND)), None);
+        assert_eq!(share_of(Quantity::Ran, 0, 20), None);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use ddp_doctor_proto::report::Timestamp;
 /// Number of steps kept for memory that processes share. It has to fill for a minute before it
 /// counts ([`crate::trends::growth`]), and may be measured twice a second.
 pub const KEPT_OF_SHARED: usize = 160;
+/// Number of steps by which the room for values grows.
+const GROWTH: usize = 32;
 
 /// A value at the latest steps that have one: the last value of each. Only noticeable changes are
 /// reported, so a value holds until the next one.
@@ -34,13 +36,23 @@ impl<const KEPT: usize> Series<KEPT> {
         };
         let sample = Sample { at, step, value };
         let place = self.samples.partition_point(|it| it.step < step);
-        match self.samples.get_mut(place).filter(|it| it.step == step) {
-            Some(known) if known.at < at => *known = sample,
-            Some(_) => {}
-            None => self.samples.insert(place, sample),
-        }
-        if self.samples.len() > KEPT {
-            let oldest = self.samples.remove(0);
+        if let Some(known) = self.samples.get_mut(place).filter(|it| it.step == step) {
+            if known.at < at {
+                *known = sample;
+            }
+        } else if self.samples.len() < KEPT {
+            if self.samples.len() == self.samples.capacity() {
+                // Most values change rarely, and each process has many series.
+                self.samples.reserve_exact(GROWTH);
+            }
+            self.samples.insert(place, sample);
+        } else {
+            // The sample takes the place of the oldest one, or is itself the oldest.
+            let oldest = if place > 0 { self.samples[0] } else { sample };
+            if let Some(before) = place.checked_sub(1) {
+                self.samples.copy_within(1..place, 0);
+                self.samples[before] = sample;
+            }
             self.earlier_peak = self.earlier_peak.max(oldest.value);
         }
     }

@@ -9,6 +9,8 @@ use crate::evidence::event::CallId;
 use crate::model::processes::ByNumber;
 
 use super::{KEPT_PLACES, Target};
+use crate::model::channel::Post;
+use crate::model::group::GroupId;
 
 /// Maximum number of calls kept whose waits can still be assigned …
 const KEPT_CALLS: usize = 4096;
@@ -22,33 +24,53 @@ pub(super) struct RecentCalls(VecDeque<Recent>);
 #[derive(Debug)]
 struct Recent {
     call: CallId,
-    target: Target,
+    place: Place,
+    group: GroupId,
     is_over: bool,
+}
+
+/// The place of a call in its group. Most calls are collectives.
+#[derive(Debug)]
+enum Place {
+    Join(u64),
+    Message(Box<Post>),
 }
 
 impl RecentCalls {
     /// The target of a call.
     pub(super) fn get(&self, call: CallId) -> Option<Target> {
-        Some(self.0[self.position(call).ok()?].target)
+        let recent = &self.0[self.position(call).ok()?];
+        Some(match &recent.place {
+            Place::Join(seq) => Target::Join(recent.group, *seq),
+            Place::Message(post) => Target::Message(recent.group, **post),
+        })
     }
 
     /// Adds a call. `is_over`: no wait for it is expected.
     pub(super) fn insert(&mut self, call: CallId, target: Target, is_over: bool) {
         let recent = Recent {
             call,
-            target,
+            place: match target {
+                Target::Join(_, seq) => Place::Join(seq),
+                Target::Message(_, post) => Place::Message(Box::new(post)),
+            },
+            group: target.group(),
             is_over,
         };
+        // Room is made first, so that the capacity does not exceed the limit.
+        let is_full = |calls: &VecDeque<Recent>| {
+            calls.len() >= KEPT_CALLS
+                || calls.len() >= KEPT_OVER && calls.front().is_some_and(|it| it.is_over)
+        };
+        while is_full(&self.0) {
+            self.0.pop_front();
+        }
         match self.position(call) {
             Ok(known) => self.0[known] = recent,
             Err(place) => self.0.insert(place, recent),
         }
-        let is_dropped = |calls: &VecDeque<Recent>| {
-            calls.len() > KEPT_CALLS
-                || calls.len() > KEPT_OVER && calls.front().is_some_and(|it| it.is_over)
-        };
-        while is_dropped(&self.0) {
-            self.0.pop_front();
+        if self.0.capacity() > KEPT_OVER && self.0.len() <= KEPT_OVER {
+            self.0.shrink_to(KEPT_OVER);
         }
     }
 
@@ -142,7 +164,6 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::GroupId;
 
     const fn target(seq: u64) -> Target {
         Target::Join(GroupId(0), seq)
@@ -165,6 +186,8 @@ mod tests {
         }
         calls.insert(CallId(first + 1000), target(1), false);
         assert_eq!(calls.0.len(), KEPT_OVER);
+        assert_eq!(calls.0.capacity(), KEPT_OVER);
+        assert!(size_of::<Recent>() <= 32);
         for id in first + 1001..first + 10_000 {
             calls.insert(CallId(id), target(id), false);
         }

@@ -92,9 +92,9 @@ fn collective_time(
     }
     let last = encounter.last()?;
     let (mut sum, mut least, mut end) = (Duration::ZERO, Duration::MAX, last.at);
-    for came in &encounter.came {
+    for came in encounter.came.iter() {
         let begins = match came.is_async {
-            _ if came.hidden => came.waits.filter(|_| encounter.buckets.is_some())?,
+            _ if came.hidden => came.waits.filter(|_| encounter.buckets().is_some())?,
             true => came.waits?,
             false => came.at,
         };

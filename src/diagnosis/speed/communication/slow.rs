@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{Call, SchedulingSample};
-use crate::model::{Came, GroupId, Model, Process};
+use crate::evidence::event::Call;
+use crate::model::{Came, GroupId, Model, Process, Quantity};
 use crate::speed::communication::quantile;
 use crate::speed::communication::times::{Kind, Timed, Times};
 use crate::speed::lateness;
@@ -191,9 +191,9 @@ fn between(model: &Model, ranks: &[u32], stretch: &Stretch<'_>) -> Vec<f64> {
     let (from, to) = (stretch.from, stretch.to);
     let mut inside: Vec<Vec<(Timestamp, Timestamp)>> = vec![Vec::new(); ranks.len()];
     for encounter in model.arrivals.latest() {
-        for came in &encounter.came {
+        for came in encounter.came.iter() {
             if let Ok(place) = ranks.binary_search(&came.rank) {
-                inside[place].extend(is_inside(came).filter(|it| it.0 < to && from < it.1));
+                inside[place].extend(is_inside(&came).filter(|it| it.0 < to && from < it.1));
             }
         }
     }
@@ -228,14 +228,14 @@ fn kept(model: &Model, ranks: &[u32], window: (Timestamp, Timestamp)) -> Option<
 }
 
 fn kept_from_running(process: &Process, (from, to): (Timestamp, Timestamp)) -> Option<f64> {
-    let share = |of: fn(&SchedulingSample) -> Option<u32>| process.pace.share(of, from, to);
+    let share = |of: Quantity| process.pace.share(of, from, to);
     // The waits of all its threads are the best measure; without them, those of anything on the
     // host.
-    let queued = share(|it| it.threads_queued_permille).or_else(|| share(|it| it.cpu_pressure))?;
-    let stolen = share(|it| it.stolen_permille)?;
-    let throttled = share(|it| it.throttled_permille).unwrap_or(0.0);
-    let memory = share(|it| it.memory_pressure).unwrap_or(0.0);
-    let paging = share(|it| it.major_faults).unwrap_or(0.0);
+    let queued = share(Quantity::ThreadsQueued).or_else(|| share(Quantity::CpuPressure))?;
+    let stolen = share(Quantity::Stolen)?;
+    let throttled = share(Quantity::Throttled).unwrap_or(0.0);
+    let memory = share(Quantity::MemoryPressure).unwrap_or(0.0);
+    let paging = share(Quantity::MajorFaults).unwrap_or(0.0);
     let paging = if paging >= PAGING { 1.0 } else { 0.0 };
     Some(queued + stolen + throttled + memory + paging)
 }

@@ -106,7 +106,7 @@ impl One {
         Self {
             time: timed.took,
             bytes: call.bytes().unwrap_or(0),
-            step: call.step,
+            step: timed.step,
             is_async: call.is_async,
             place: call.place.clone(),
         }
@@ -120,8 +120,8 @@ fn take_much<'a>(calls: impl Iterator<Item = &'a Timed>, shortest: Duration) -> 
     let mut calls = calls.filter(is_small).peekable();
     // The last round may not be over.
     let mut end = Timestamp::default();
-    let last = calls.peek().map(|timed| timed.call.step);
-    while let Some(next) = calls.next_if(|timed| Some(timed.call.step) == last) {
+    let last = calls.peek().map(|timed| timed.step);
+    while let Some(next) = calls.next_if(|timed| Some(timed.step) == last) {
         end = next.took.first;
     }
     let mut rounds = 0;
@@ -130,7 +130,7 @@ fn take_much<'a>(calls: impl Iterator<Item = &'a Timed>, shortest: Duration) -> 
         sum += timed.took.mean;
         // The first round may be incomplete.
         let Some(before) = calls.peek() else { break };
-        if before.call.step == timed.call.step {
+        if before.step == timed.step {
             continue;
         }
         rounds += 1;

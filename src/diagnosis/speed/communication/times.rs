@@ -24,7 +24,7 @@ pub struct Times {
     /// Durations by number of the encounter; `None`: not recorded.
     all: VecDeque<Option<Timed>>,
     /// Collectives outside of marked phases, by their last arrivals.
-    by_kind: BTreeMap<Kind, Ordered>,
+    by_kind: BTreeMap<Arc<Kind>, Ordered>,
     /// Those of them that can be combined with others, by their first arrivals.
     reductions: BTreeMap<(GroupId, Op), Reductions>,
 }
@@ -33,10 +33,13 @@ pub struct Times {
 #[derive(Clone, Debug)]
 pub(super) struct Timed {
     pub(super) took: CollectiveTime,
+    /// The call, or an earlier one like it.
     pub(super) call: Arc<Call>,
-    kind: Kind,
-    /// Its reduction in `reductions`.
-    reduction: Option<(GroupId, Op)>,
+    /// Training step in which it was issued; 0: before the first.
+    pub(super) step: u64,
+    kind: Arc<Kind>,
+    /// It is in `reductions`.
+    is_reduction: bool,
 }
 
 /// Identifies recurrences of one call, or of the same buckets of DDP.
@@ -95,18 +98,24 @@ impl Times {
         if call.phase.is_some() {
             return;
         }
+        let kind = Kind::of(encounter);
+        let kind = match self.by_kind.get_key_value(&kind) {
+            Some((known, _)) => Arc::clone(known),
+            None => Arc::new(kind),
+        };
+        let by_kind = self.by_kind.entry(Arc::clone(&kind)).or_default();
+        by_kind.insert(took.last, number);
         let timed = Timed {
             took,
             call: Arc::clone(call),
-            kind: Kind::of(encounter),
-            reduction: may_be_bucketed(encounter).then_some((encounter.group, call.op)),
+            step: encounter.step,
+            kind,
+            is_reduction: may_be_bucketed(encounter),
         };
-        let by_kind = self.by_kind.entry(timed.kind).or_default();
-        by_kind.insert(took.last, number);
-        if let Some(reduction) = timed.reduction {
-            let reductions = self.reductions.entry(reduction).or_default();
+        if timed.is_reduction {
+            let reductions = self.reductions.entry(timed.kind.reduction()).or_default();
             reductions.ordered.insert(took.first, number);
-            reductions.without_step += usize::from(call.step == 0);
+            reductions.without_step += usize::from(timed.step == 0);
         }
         self.all[place] = Some(timed);
     }
@@ -118,11 +127,12 @@ impl Times {
                 self.by_kind.remove(&timed.kind);
             }
         }
-        if let Some(reduction) = timed.reduction
+        let reduction = timed.kind.reduction();
+        if timed.is_reduction
             && let Some(reductions) = self.reductions.get_mut(&reduction)
         {
             reductions.ordered.remove(timed.took.first, number);
-            reductions.without_step -= usize::from(timed.call.step == 0);
+            reductions.without_step -= usize::from(timed.step == 0);
             if reductions.ordered.0.is_empty() {
                 self.reductions.remove(&reduction);
             }
@@ -135,7 +145,7 @@ impl Times {
         begin: Timestamp,
     ) -> impl Iterator<Item = (Kind, impl DoubleEndedIterator<Item = &Timed> + Clone)> {
         let kinds = self.by_kind.iter();
-        kinds.map(move |(&kind, calls)| (kind, self.calls(calls, begin)))
+        kinds.map(move |(kind, calls)| (**kind, self.calls(calls, begin)))
     }
 
     /// Reductions, each with whether all of them belong to steps, and those that began at `begin` or
@@ -174,7 +184,7 @@ impl Times {
 /// Whether the call is a reduction of known size that can be combined with others.
 fn may_be_bucketed(encounter: &Encounter) -> bool {
     let call = &encounter.call;
-    encounter.buckets.is_none()
+    encounter.buckets().is_none()
         && matches!(call.op, Op::AllReduce | Op::ReduceScatter)
         && call.bytes().is_some()
 }
@@ -184,12 +194,17 @@ impl Kind {
         Self {
             group: encounter.group,
             op: encounter.call.op,
-            bytes: match encounter.buckets {
+            bytes: match encounter.buckets() {
                 Some(buckets) => Some(buckets.bytes),
                 None => encounter.call.bytes(),
             },
-            buckets: encounter.buckets,
+            buckets: encounter.buckets(),
         }
+    }
+
+    /// Calls with which reductions of this kind can be combined.
+    const fn reduction(&self) -> (GroupId, Op) {
+        (self.group, self.op)
     }
 }
 

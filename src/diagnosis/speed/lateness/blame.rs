@@ -124,14 +124,14 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
         let holds = model
             .group(encounter.group)
             .holds_threads(encounter.call.op);
-        for came in &encounter.came {
+        for came in encounter.came.iter() {
             let Some(on) = encounter.waits_for(came.rank) else {
                 continue;
             };
             let active = active.get(&came.rank).map_or(&[][..], Vec::as_slice);
             let seen = averaged.get(&came.rank).map_or(&[][..], Vec::as_slice);
-            let seen = seen_begin(encounter, came, seen, active);
-            let Some(from) = seen.or_else(|| begin(encounter, came, &on, holds, active)) else {
+            let seen = seen_begin(encounter, &came, seen, active);
+            let Some(from) = seen.or_else(|| begin(encounter, &came, &on, holds, active)) else {
                 continue;
             };
             let apart = apart(model, came.rank, on.rank).as_nanos() as u64;
@@ -161,8 +161,8 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
 /// When each rank began to wait for DDP's buckets, by time, if recorded.
 fn averaged(encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Timestamp>> {
     let mut averaged: BTreeMap<u32, Vec<Timestamp>> = BTreeMap::new();
-    let last = encounters.iter().filter(|it| it.buckets.is_some());
-    for came in last.flat_map(|encounter| &encounter.came) {
+    let last = encounters.iter().filter(|it| it.buckets().is_some());
+    for came in last.flat_map(|encounter| encounter.came.iter()) {
         if let Some(from) = came.waits {
             averaged.entry(came.rank).or_default().push(from);
         }
@@ -233,10 +233,10 @@ struct Active {
 fn activity(model: &Model, encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Active>> {
     let mut active: BTreeMap<u32, Vec<Active>> = BTreeMap::new();
     for encounter in encounters {
-        for came in &encounter.came {
+        for came in encounter.came.iter() {
             active.entry(came.rank).or_default().push(Active {
                 at: came.at,
-                is_bucket: is_bucket(encounter, came),
+                is_bucket: is_bucket(encounter, &came),
             });
         }
     }

@@ -301,7 +301,7 @@ impl Losses {
                 .last()
                 .is_some_and(|last| last.at.plus(timing.straggler) >= from)
         });
-        let ranks = recent.flat_map(|encounter| encounter.came.iter().map(|came| came.rank));
+        let ranks = recent.flat_map(|encounter| encounter.came.ranks().iter().copied());
         let ranks = ranks.collect();
         let mut blames = blame(model, from);
         blames.retain(|blame| blame.from < to && !is_in_phase(model, blame));

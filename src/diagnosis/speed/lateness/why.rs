@@ -8,7 +8,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Spending;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::{Model, Process};
+use crate::model::{Model, Process, Quantity};
 
 /// Minimum share of the loss that a cause must account for.
 const EXPLAINS: f64 = 0.5;
@@ -99,14 +99,14 @@ pub(super) fn why(
     if let Some((own, _)) = excess(&stopped, STOPPED_EXPLAINS) {
         return Some(Why::Host(Host::Stopped(own)));
     }
-    if let Some((own, _)) = more(&|process| rate(process, window, |it| it.throttled_permille)) {
+    if let Some((own, _)) = more(&|process| rate(process, window, Quantity::Throttled)) {
         return Some(Why::Host(Host::Throttled(own)));
     }
-    if let Some((own, _)) = more(&|process| rate(process, window, |it| it.stolen_permille)) {
+    if let Some((own, _)) = more(&|process| rate(process, window, Quantity::Stolen)) {
         return Some(Why::Host(Host::Stolen(own)));
     }
-    let queued = |process: &Process| rate(process, window, |it| it.queued_permille);
-    let ran = |process: &Process| rate(process, window, |it| it.ran_permille);
+    let queued = |process: &Process| rate(process, window, Quantity::Queued);
+    let ran = |process: &Process| rate(process, window, Quantity::Ran);
     // Factor by which everything is slowed down.
     let slowed = |queued: f64, ran: f64| (queued + ran) / ran.max(0.001);
     if let Some((own, theirs)) = more(&queued) {
@@ -121,7 +121,7 @@ pub(super) fn why(
                 others: theirs,
                 processors: confined,
                 pressure: of(&late, &|process| {
-                    rate(process, window, |it| it.cpu_pressure)
+                    rate(process, window, Quantity::CpuPressure)
                 }),
             }));
         }
@@ -134,14 +134,14 @@ pub(super) fn why(
         return Some(Why::Host(Host::Garbage(own)));
     }
     let faults =
-        |process: &Process| rate(process, window, |it| it.major_faults).map(|rate| rate * 1000.0);
+        |process: &Process| rate(process, window, Quantity::MajorFaults).map(|rate| rate * 1000.0);
     let paging = of(&late, &faults).unwrap_or(0.0);
     if paging >= PAGING && paging >= 4.0 * of(&others, &faults).unwrap_or(0.0) {
         return Some(Why::Host(Host::Paging(paging)));
     }
     // Memory pressure mostly concerns a whole host or container: it is a cause only if the others
     // are outside.
-    if let Some((own, _)) = more(&|process| rate(process, window, |it| it.memory_pressure)) {
+    if let Some((own, _)) = more(&|process| rate(process, window, Quantity::MemoryPressure)) {
         return Some(Why::Host(Host::Memory(own)));
     }
     if let Some((own, others)) = more(&spent(Spending::Input)) {
@@ -176,11 +176,7 @@ fn confined(late: &[&Process], others: &[&Process]) -> Option<String> {
         .then(|| processors.to_owned())
 }
 
-fn rate(
-    process: &Process,
-    (from, to): (Timestamp, Timestamp),
-    of: impl Fn(&crate::evidence::event::SchedulingSample) -> Option<u32>,
-) -> Option<f64> {
+fn rate(process: &Process, (from, to): (Timestamp, Timestamp), of: Quantity) -> Option<f64> {
     process.pace.share(of, from, to)
 }
 

@@ -5,6 +5,7 @@
 //! [`crate::speed::lateness`].
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +13,16 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::{Call, CallId};
-use crate::model::by_rank;
 use crate::model::channel::{Met, Post};
 use crate::model::group::{GroupId, Join, Wait};
 use crate::model::process::Target;
+use crate::model::processes::{ByNumber, NumberHasher};
+
+mod packed;
+
+pub use packed::PackedArrivals;
+
+use packed::Ranks;
 
 /// Maximum number of arrivals kept, over all encounters …
 const KEPT: usize = 262_144;
@@ -23,6 +30,8 @@ const KEPT: usize = 262_144;
 const LEAST: usize = 8;
 /// Maximum number of waits kept that began before their message met its partner.
 const KEPT_BEGUN: usize = 4096;
+/// Maximum number of different calls kept to share one between encounters.
+const KEPT_CALLS: usize = 4096;
 
 /// The latest encounters, oldest first.
 #[derive(Debug, Default)]
@@ -36,6 +45,10 @@ pub struct Arrivals {
     collectives: Vec<BySeq>,
     /// Numbers of messages by their calls.
     messages: BTreeMap<Message, u64>,
+    /// Number of messages in `encounters`.
+    kept_messages: usize,
+    /// The latest calls that differ, by a hash of what usually distinguishes them.
+    calls: ByNumber<u64, Arc<Call>>,
     /// Since when ranks have been waiting for messages without a partner.
     begun: BTreeMap<Message, Timestamp>,
     /// Numbers of the encounters that are new or have changed since they were last taken.
@@ -55,20 +68,18 @@ pub struct Encounter {
     pub seq: u64,
     /// Determines which ranks wait for which.
     pub direction: Direction,
-    /// The call of the first arrival in `came`.
+    /// The call of the first arrival in `came`, or an earlier one like it.
     pub call: Arc<Call>,
+    /// Training step in which that call was issued; 0: before the first.
+    pub step: u64,
     /// Arrivals by rank; for a message, the sender first.
-    pub came: Vec<Came>,
-    /// Set if it is the last of DDP's buckets that ranks waited for together: those buckets,
-    /// according to the first wait that was recorded. Waits for other buckets are not assigned to
-    /// it.
-    pub buckets: Option<Buckets>,
+    pub came: PackedArrivals,
+    /// See [`Self::buckets`].
+    buckets: Option<Box<Buckets>>,
     /// Place in `came` of the last arrival.
-    last: usize,
-    /// Time of the first arrival.
-    first_at: Timestamp,
-    /// Sum of the times from each arrival to the last.
-    waited: Duration,
+    last: u32,
+    /// Sum of the times from each arrival to the last, in nanoseconds.
+    waited: u64,
     /// Its number is in the list of changed encounters.
     is_changed: bool,
 }
@@ -122,22 +133,23 @@ impl Encounter {
         seq: u64,
         direction: Direction,
         call: &Arc<Call>,
+        ranks: Ranks,
         came: Vec<Came>,
     ) -> Self {
-        let arrivals = came.iter().enumerate();
+        let arrivals = (0..).zip(&came);
         let last = arrivals.max_by_key(|(_, came)| came.at);
         let (last, last_at) = last.map_or((0, Timestamp::default()), |(i, came)| (i, came.at));
-        let first_at = came.iter().map(|came| came.at).min();
-        let waits = came.iter().map(|came| last_at.since(came.at));
+        let first_at = came.iter().map(|came| came.at).min().unwrap_or_default();
+        let waits = came.iter().map(|came| last_at.0 - came.at.0);
         Self {
             group,
             seq,
             direction,
             call: Arc::clone(call),
+            step: call.step,
             last,
-            first_at: first_at.unwrap_or_default(),
-            waited: waits.sum(),
-            came,
+            waited: waits.fold(0, u64::saturating_add),
+            came: PackedArrivals::new(ranks, first_at, came),
             buckets: None,
             is_changed: false,
         }
@@ -159,10 +171,11 @@ impl Encounter {
             }
         });
         let direction = first.call.op.direction();
-        let mut encounter = Self::new(group, seq, direction, &first.call, came.collect());
+        let ranks = Ranks::Members(join.calls.listed());
+        let mut encounter = Self::new(group, seq, direction, &first.call, ranks, came.collect());
         for (&rank, joined) in &join.calls {
-            if let Some(averaged) = joined.averaged {
-                encounter.averaged(rank, averaged);
+            if let Some(averaged) = joined.averaged.as_deref() {
+                encounter.averaged(rank, *averaged);
             }
         }
         Some(encounter)
@@ -170,50 +183,54 @@ impl Encounter {
 
     /// Sets the wait of a rank for buckets, of which this is the last.
     fn averaged(&mut self, rank: u32, averaged: Averaged) {
-        let buckets = *self.buckets.get_or_insert(averaged.buckets);
-        let came = self.position(rank).map(|at| &mut self.came[at]);
-        if let Some(came) = came.filter(|_| buckets == averaged.buckets) {
-            (came.waits, came.until) = (Some(averaged.from), Some(averaged.to));
+        let known = self
+            .buckets
+            .get_or_insert_with(|| Box::new(averaged.buckets));
+        let buckets = **known;
+        if let Some(place) = self.came.place_of(rank)
+            && buckets == averaged.buckets
+        {
+            self.came.change(place, |came| {
+                (came.waits, came.until) = (Some(averaged.from), Some(averaged.to));
+            });
         }
+    }
+
+    /// If it is the last of DDP's buckets that ranks waited for together: those buckets, according to
+    /// the first wait that was recorded. Waits for other buckets are not assigned to it.
+    #[must_use]
+    pub fn buckets(&self) -> Option<Buckets> {
+        self.buckets.as_deref().copied()
     }
 
     /// The last arrival.
     #[must_use]
     pub fn last(&self) -> Option<Came> {
-        self.came.get(self.last).copied()
+        self.came.get(self.last as usize)
     }
 
     /// Time of the first arrival.
     #[must_use]
     pub fn first_at(&self) -> Option<Timestamp> {
-        (!self.came.is_empty()).then_some(self.first_at)
+        (!self.came.is_empty()).then_some(self.came.base())
     }
 
     /// Sum of the times from each arrival to the last.
     #[must_use]
     pub const fn waited(&self) -> Duration {
-        self.waited
-    }
-
-    /// Place of a rank in `came`.
-    fn position(&self, rank: u32) -> Option<usize> {
-        if self.direction == Direction::PointToPoint {
-            return self.came.iter().position(|came| came.rank == rank);
-        }
-        let (first, last) = (self.came.first()?.rank, self.came.last()?.rank);
-        by_rank::position(rank, (first, last), self.came.len(), |i| self.came[i].rank)
+        Duration::from_nanos(self.waited)
     }
 
     /// The arrival that this rank has to wait for; `None` if there is none but its own, or it is
     /// unknown.
     #[must_use]
     pub fn waits_for(&self, rank: u32) -> Option<Came> {
-        let of = |rank: u32| self.position(rank).map(|at| self.came[at]);
+        let of = |rank: u32| self.came.get(self.came.place_of(rank)?);
         let on = match self.direction {
             Direction::Symmetric => self.last(),
             Direction::FromRoot => of(self.call.root?),
             Direction::ToRoot if self.call.root == Some(rank) => self.last(),
-            Direction::PointToPoint => self.came.iter().copied().find(|came| came.rank != rank),
+            Direction::PointToPoint => self.came.iter().find(|came| came.rank != rank),
             Direction::ToRoot | Direction::Unknown => None,
         };
         on.filter(|on| on.rank != rank)
@@ -283,22 +300,53 @@ impl Arrivals {
             ..Came::new(met.rank, &met.call)
         });
         let direction = Direction::PointToPoint;
-        let number = self.push(Encounter::new(group, 0, direction, &send.call, came.into()));
+        let ranks = Ranks::Pair([send.rank, receive.rank]);
+        let encounter = Encounter::new(group, 0, direction, &send.call, ranks, came.into());
+        let number = self.push(encounter);
         self.messages.extend(messages.map(|it| (it, number)));
+        self.kept_messages += 1;
         self.limit();
     }
 
     /// Adds an encounter; returns its number.
-    fn push(&mut self, encounter: Encounter) -> u64 {
+    fn push(&mut self, mut encounter: Encounter) -> u64 {
+        encounter.call = self.call_like(encounter.group, encounter.call);
         let number = self.first + self.encounters.len() as u64;
         self.kept += encounter.came.len();
         if let Some(last) = encounter.last() {
             self.end = self.end.max(last.at);
             self.began = Some(self.began.map_or(last.at, |began| began.min(last.at)));
         }
+        // Doubling would leave up to half of the room unused.
+        if self.encounters.len() == self.encounters.capacity() {
+            self.encounters
+                .reserve_exact(self.encounters.len() / 8 + LEAST);
+        }
         self.encounters.push_back(encounter);
         self.note_change(number);
         number
+    }
+
+    /// An earlier call that differs in its time and number only; otherwise this one. A program makes
+    /// the same few calls over and over.
+    fn call_like(&mut self, group: GroupId, call: Arc<Call>) -> Arc<Call> {
+        let mut key = NumberHasher::default();
+        key.write_u64(u64::from(group.0));
+        key.write_u64(call.op as u64);
+        key.write_u64(call.numel.unwrap_or_default());
+        let peer = call.peer.or(call.root).map_or(u64::MAX, u64::from);
+        key.write_u64(peer);
+        key.write_u64(u64::from(call.tag.unwrap_or_default().cast_unsigned()));
+        key.write_usize(call.place.as_ref().map_or(0, |it| Arc::as_ptr(it).addr()));
+        if self.calls.len() >= KEPT_CALLS {
+            self.calls.clear();
+        }
+        let known = self.calls.entry(key.finish());
+        let known = known.or_insert_with(|| Arc::clone(&call));
+        if !known.is_like(&call) {
+            *known = call;
+        }
+        Arc::clone(known)
     }
 
     /// Drops the oldest encounters that exceed the limit.
@@ -310,6 +358,7 @@ impl Arrivals {
             let number = self.first;
             self.first += 1;
             self.kept -= oldest.came.len();
+            self.kept_messages -= usize::from(oldest.direction == Direction::PointToPoint);
             if let Some(by_seq) = self.collectives.get_mut(oldest.group.0 as usize)
                 && let Ok(place) = position(by_seq, oldest.seq)
                 && by_seq[place].1 == number
@@ -317,7 +366,8 @@ impl Arrivals {
                 by_seq.remove(place);
             }
         }
-        if self.messages.len() > 4 * self.encounters.len() + KEPT_BEGUN {
+        // A message has two calls.
+        if self.messages.len() > 4 * self.kept_messages + KEPT_BEGUN {
             let first = self.first;
             self.messages.retain(|_, number| *number >= first);
         }
@@ -418,9 +468,9 @@ impl Arrivals {
     fn change(&mut self, number: u64, rank: u32, change: impl FnOnce(&mut Came)) {
         let encounter = self.encounters.get_mut((number - self.first) as usize);
         if let Some(encounter) = encounter
-            && let Some(place) = encounter.position(rank)
+            && let Some(place) = encounter.came.place_of(rank)
         {
-            change(&mut encounter.came[place]);
+            encounter.came.change(place, change);
             self.note_change(number);
         }
     }
@@ -451,7 +501,9 @@ mod tests {
             ..Came::new(rank, &call)
         });
         let direction = Direction::Symmetric;
-        Encounter::new(GroupId(0), seq, direction, &call, came.collect())
+        let ranks = (0..ats.len() as u32).collect();
+        let ranks = Ranks::Members(ranks);
+        Encounter::new(GroupId(0), seq, direction, &call, ranks, came.collect())
     }
 
     #[test]
@@ -486,8 +538,9 @@ mod tests {
         }
         assert_eq!(arrivals.take_changed(), [999]);
         let latest = arrivals.latest().next().unwrap();
-        assert_eq!(latest.came[1000].until, Some(Timestamp(77)));
-        assert_eq!(latest.came[999].until, None);
+        let until = |place| latest.came.get(place).unwrap().until;
+        assert_eq!(until(1000), Some(Timestamp(77)));
+        assert_eq!(until(999), None);
     }
 
     #[test]
@@ -497,7 +550,7 @@ mod tests {
         let target = Target::Join(GroupId(0), 1);
         arrivals.set_returned(0, target, Timestamp(6));
         arrivals.set_wait(0, target, Wait::Since(Timestamp(7)));
-        let came = |arrivals: &Arrivals| arrivals.latest().next().unwrap().came[0];
+        let came = |arrivals: &Arrivals| arrivals.latest().next().unwrap().came.get(0).unwrap();
         assert_eq!(came(&arrivals).until, None);
         arrivals.set_wait(0, target, Wait::Over(Timestamp(12)));
         assert_eq!(came(&arrivals).until, Some(Timestamp(12)));
@@ -526,7 +579,7 @@ mod tests {
         arrivals.averaged(2, GroupId(0), 1, averaged(others));
         arrivals.averaged(2, GroupId(0), 7, averaged(buckets));
         let encounter = arrivals.latest().next().unwrap();
-        assert_eq!(encounter.buckets, Some(buckets));
+        assert_eq!(encounter.buckets(), Some(buckets));
         let until: Vec<_> = encounter.came.iter().map(|came| came.until).collect();
         let over = Some(Timestamp(20));
         assert_eq!(until, [over, over, None], "rank 2 waited for other buckets");
