@@ -42,7 +42,7 @@ part "build" $(CARGO) build --workspace --all-targets --all-features; \
 part "Rust tests" $(CARGO) test --workspace --all-features --no-fail-fast $(FLAGS); \
 export DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so"; \
 modules() { (cd agent/python/tests && printf '%s\n' test_*.py); }; \
-python() (cd agent/python/tests && xargs -P "$$(nproc)" -n 3 "$$venv/bin/python" -m unittest); \
+python() (cd agent/python/tests && xargs -P "$$(nproc)" -n 1 "$$venv/bin/python" -m unittest); \
 part "Python tests" python < <(modules); \
 part "tests of the hang benchmark" "$$venv/bin/python" -m unittest discover -s tests/hangbench
 endef
