@@ -14,7 +14,7 @@ const HIDDEN: u32 = 1 << 31;
 /// A time of [`Short`] that is not known.
 const NONE: u32 = u32::MAX;
 
-/// Arrivals in the order of [`Ranks`].
+/// Arrivals in the order of `Ranks`.
 #[derive(Clone, Debug)]
 pub struct PackedArrivals {
     ranks: Ranks,
