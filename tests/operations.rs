@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ddp_doctor_proto::report::{Confidence, Report, Verdict};
+use ddp_doctor_proto::report::{Report, Verdict};
 
 use crate::support::hosts::{Hosts, Process, report_in};
 use crate::support::jobs::{jobs, variant, venv};
 use crate::support::process::{PROGRAM, eventually};
 use crate::support::programs::library;
-use crate::support::report::leading;
+use crate::support::report::assert_hang;
 
 const TOKEN: &str = "the-token-of-these-tests";
 
@@ -136,20 +136,6 @@ impl Slurm {
         let reports: Vec<Report> = reports.collect();
         reports.try_into().unwrap_or_else(|_| panic!("{output}"))
     }
-}
-
-#[track_caller]
-fn assert_hang(report: &Report) {
-    let finding = leading(report);
-    assert_eq!(
-        (finding.code.as_str(), finding.confidence),
-        ("DD103", Confidence::Proved),
-        "{report:#?}"
-    );
-    assert_eq!((report.verdict, report.job.nodes), (Verdict::Hang, 2));
-    assert!(finding.per_rank.iter().all(|it| it.place.is_some()));
-    let hosts: Vec<&str> = report.ranks.iter().map(|it| it.host.as_str()).collect();
-    assert_eq!(hosts, ["host-0", "host-1"]);
 }
 
 #[test]

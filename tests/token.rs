@@ -62,7 +62,7 @@ fn prompt_for_the_token_does_not_show_it() {
 }
 
 #[test]
-fn token_is_read_from_variable_and_file_and_never_asked_for_without_a_terminal() {
+fn without_a_terminal_the_token_is_not_asked_for() {
     let coordinator = Coordinator::start_remote(TOKEN);
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("token"), TOKEN).unwrap();

@@ -4,12 +4,12 @@
 use std::fs;
 use std::process::Command;
 
-use ddp_doctor_proto::report::{Confidence, Report, Verdict};
+use ddp_doctor_proto::report::Report;
 
 use crate::support::hosts::{Hosts, Process, report_in};
 use crate::support::process::eventually;
 use crate::support::programs::{clock, sum};
-use crate::support::report::leading;
+use crate::support::report::{assert_hang, hosts_of};
 
 mod failures;
 mod launch;
@@ -126,27 +126,8 @@ fn assert_killed(statuses: [Option<i32>; 2], runs: &[Process]) {
     assert!(!statuses.contains(&Some(0)), "{statuses:?}: {}", text());
 }
 
-/// Panics unless the report is of the hang of both hosts.
-#[track_caller]
-fn assert_hang(report: &Report) {
-    let finding = leading(report);
-    assert_eq!(
-        (finding.code.as_str(), finding.confidence),
-        ("DD103", Confidence::Proved),
-        "{report:#?}"
-    );
-    assert_eq!((report.verdict, report.job.nodes), (Verdict::Hang, 2));
-    assert_eq!(finding.per_rank.len(), 2);
-    assert!(finding.per_rank.iter().all(|it| it.place.is_some()));
-    assert_eq!(hosts_of(report), ["host-0", "host-1"]);
-}
-
 fn codes(report: &Report) -> Vec<&str> {
     report.findings.iter().map(|it| it.code.as_str()).collect()
-}
-
-fn hosts_of(report: &Report) -> Vec<&str> {
-    report.ranks.iter().map(|rank| rank.host.as_str()).collect()
 }
 
 /// Lines of standard error that are `ddp-doctor`'s own, without the diagnosis.

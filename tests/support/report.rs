@@ -1,6 +1,6 @@
 //! Checks on reports.
 
-use ddp_doctor_proto::report::{Finding, Report, Role, Verdict};
+use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Verdict};
 
 /// The only initiating finding. Panics unless there is exactly one.
 #[track_caller]
@@ -29,4 +29,24 @@ pub(crate) fn is_healthy(report: &Report, ranks: usize) {
     assert_eq!(report.findings, [], "{report:#?}");
     assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
     assert_eq!(report.ranks.len(), ranks, "{report:#?}");
+}
+
+/// Host of each rank.
+pub(crate) fn hosts_of(report: &Report) -> Vec<&str> {
+    report.ranks.iter().map(|rank| rank.host.as_str()).collect()
+}
+
+/// Panics unless the report is of the proved DD103 of a rank on each of two hosts.
+#[track_caller]
+pub(crate) fn assert_hang(report: &Report) {
+    let finding = leading(report);
+    assert_eq!(
+        (finding.code.as_str(), finding.confidence),
+        ("DD103", Confidence::Proved),
+        "{report:#?}"
+    );
+    assert_eq!((report.verdict, report.job.nodes), (Verdict::Hang, 2));
+    assert_eq!(finding.per_rank.len(), 2);
+    assert!(finding.per_rank.iter().all(|it| it.place.is_some()));
+    assert_eq!(hosts_of(report), ["host-0", "host-1"]);
 }

@@ -164,8 +164,8 @@ fn shown(sides: &BTreeMap<String, Vec<String>>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level::{self, Critical, Info, Pass, Warning};
-    use super::super::testing::{survey, worst};
+    use super::super::Level::{Critical, Info, Pass, Warning};
+    use super::super::testing::{assert_rule, set};
     use super::*;
 
     fn version(it: &mut Survey, name: &str, version: &str) {
@@ -175,28 +175,10 @@ mod tests {
             .insert(name.into(), version.into());
     }
 
-    fn set(it: &mut Survey, node: usize, name: &str, value: &str) {
-        it.nodes[node]
-            .facts
-            .variables
-            .insert(name.into(), value.into());
-    }
-
-    type Change = fn(&mut Survey);
-
-    fn assert_rule(check: &str, cases: &[(Change, Level, &str)]) {
-        for (change, level, reason) in cases {
-            let mut survey = survey(2);
-            change(&mut survey);
-            let found = worst(&lines(&survey), check);
-            assert_eq!(found.0, *level, "{}", found.1);
-            assert!(found.1.contains(reason), "{}: {reason}", found.1);
-        }
-    }
-
     #[test]
     fn versions_must_agree() {
         assert_rule(
+            lines,
             VERSIONS,
             &[
                 (|_| (), Pass, "PyTorch 2.9, ddp-doctor 1"),
@@ -251,6 +233,7 @@ mod tests {
     #[test]
     fn settings_must_agree_in_their_effect() {
         assert_rule(
+            lines,
             SETTINGS,
             &[
                 (|_| (), Pass, "equal"),
@@ -282,6 +265,7 @@ mod tests {
     #[test]
     fn gpus_must_agree() {
         assert_rule(
+            lines,
             "gpu",
             &[(
                 |it| {

@@ -336,22 +336,10 @@ fn clocks(survey: &Survey, launch: &Launch) -> Vec<Line> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level::{self, Critical, Pass, Unknown, Warning};
-    use super::super::testing::{survey, worst};
+    use super::super::Level::{Critical, Pass, Unknown, Warning};
+    use super::super::testing::assert_rule;
     use super::*;
     use crate::check::survey::{Failure, Offset};
-
-    type Change = fn(&mut Survey);
-
-    fn assert_rule(check: &str, cases: &[(Change, Level, &str)]) {
-        for (change, level, reason) in cases {
-            let mut survey = survey(2);
-            change(&mut survey);
-            let found = worst(&lines(&survey), check);
-            assert_eq!(found.0, *level, "{}", found.1);
-            assert!(found.1.contains(reason), "{}: {reason}", found.1);
-        }
-    }
 
     fn fails(survey: &mut Survey, port: Port, outcome: Outcome) {
         survey.failures.push(Failure {
@@ -366,6 +354,7 @@ mod tests {
     #[test]
     fn node_that_does_not_come_is_named() {
         assert_rule(
+            lines,
             NODES,
             &[
                 (|_| (), Pass, "2 nodes came: host-0, host-1"),
@@ -407,6 +396,7 @@ mod tests {
     #[test]
     fn failed_connection_names_direction_and_port() {
         assert_rule(
+            lines,
             REACHABILITY,
             &[
                 (|_| (), Pass, "reach each other"),
@@ -458,6 +448,7 @@ mod tests {
             });
         }
         assert_rule(
+            lines,
             CLOCK,
             &[
                 (|it| ahead(it, 0, 0), Pass, "at most 1 ms"),
@@ -489,6 +480,7 @@ mod tests {
             ]));
         }
         assert_rule(
+            lines,
             NODES,
             &[
                 (
@@ -515,6 +507,7 @@ mod tests {
             ],
         );
         assert_rule(
+            lines,
             REACHABILITY,
             &[
                 (

@@ -126,16 +126,9 @@ fn described(facts: &Facts) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::Level::{self, Critical, Info, Pass, Warning};
-    use super::super::testing::{survey, worst};
+    use super::super::testing::{set, survey, worst};
     use super::*;
     use crate::check::facts;
-
-    fn set(it: &mut Survey, name: &str, value: &str) {
-        it.nodes[1]
-            .facts
-            .variables
-            .insert(name.into(), value.into());
-    }
 
     fn with_gpu(it: &mut Survey) {
         it.nodes[1].facts.has_unified_memory = Some(true);
@@ -157,36 +150,36 @@ mod tests {
         let cases: &[(Change, Level, &str)] = &[
             (|_| (), Pass, "Gloo uses eth0 (by the name of the host)"),
             (
-                |it| set(it, "GLOO_SOCKET_IFNAME", "eth0"),
+                |it| set(it, 1, "GLOO_SOCKET_IFNAME", "eth0"),
                 Pass,
                 "by the name of the host",
             ),
             (
-                |it| set(it, "GLOO_SOCKET_IFNAME", "nope0"),
+                |it| set(it, 1, "GLOO_SOCKET_IFNAME", "nope0"),
                 Critical,
                 "no interface of this node",
             ),
             (
-                |it| set(it, "GLOO_SOCKET_IFNAME", "lo"),
+                |it| set(it, 1, "GLOO_SOCKET_IFNAME", "lo"),
                 Critical,
                 "does not reach",
             ),
             (
                 |it| {
-                    set(it, "GLOO_SOCKET_IFNAME", "eth0");
+                    set(it, 1, "GLOO_SOCKET_IFNAME", "eth0");
                     it.nodes[1].facts.interfaces[1].is_up = false;
                 },
                 Critical,
                 "down",
             ),
             (
-                |it| set(it, "NCCL_SOCKET_IFNAME", "ib"),
+                |it| set(it, 1, "NCCL_SOCKET_IFNAME", "ib"),
                 Warning,
                 "NCCL cannot connect",
             ),
             (
                 |it| {
-                    set(it, "NCCL_SOCKET_IFNAME", "ib");
+                    set(it, 1, "NCCL_SOCKET_IFNAME", "ib");
                     with_gpu(it);
                 },
                 Critical,

@@ -312,7 +312,7 @@ fn numbers(value: &str) -> Option<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::super::Level::{self, Critical, Info, Pass, Unknown, Warning};
-    use super::super::testing::{GIB, MIB, facts, survey, worst};
+    use super::super::testing::{GIB, MIB, assert_worst, facts, survey};
     use super::*;
     use crate::check::facts::{Limit, MemoryLimit};
 
@@ -322,9 +322,7 @@ mod tests {
         for (change, level, reason) in cases {
             let mut survey = survey(1);
             change(&mut survey.nodes[0].facts);
-            let found = worst(&lines(&survey), check);
-            assert_eq!(found.0, *level, "{}", found.1);
-            assert!(found.1.contains(reason), "{}: {reason}", found.1);
+            assert_worst(&lines(&survey), check, *level, reason);
         }
     }
 

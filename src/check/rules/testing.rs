@@ -93,6 +93,37 @@ pub(super) fn worst(lines: &[Line], check: &str) -> (Level, String) {
     (worst.level, worst.reason.clone())
 }
 
+/// Sets a variable of a node.
+pub(super) fn set(survey: &mut Survey, node: usize, name: &str, value: &str) {
+    let variables = &mut survey.nodes[node].facts.variables;
+    variables.insert(name.into(), value.into());
+}
+
+/// A change of a healthy launch of two nodes.
+type Change = fn(&mut Survey);
+
+/// Panics unless each change leads to its level, and to a reason with this part.
+#[track_caller]
+pub(super) fn assert_rule(
+    lines: fn(&Survey) -> Vec<Line>,
+    check: &str,
+    cases: &[(Change, Level, &str)],
+) {
+    for (change, level, reason) in cases {
+        let mut survey = survey(2);
+        change(&mut survey);
+        assert_worst(&lines(&survey), check, *level, reason);
+    }
+}
+
+/// Panics unless this is the gravest level of a check, with this part of its reason.
+#[track_caller]
+pub(super) fn assert_worst(lines: &[Line], check: &str, level: Level, reason: &str) {
+    let found = worst(lines, check);
+    assert_eq!(found.0, level, "{}", found.1);
+    assert!(found.1.contains(reason), "{}: {reason}", found.1);
+}
+
 #[test]
 fn healthy_nodes_have_nothing_above_info() {
     for count in [1, 2, 5] {

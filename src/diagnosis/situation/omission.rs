@@ -66,7 +66,7 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
         let (Some(first), Some(second)) = (at(one), at(other)) else {
             continue;
         };
-        // If several ranks are elsewhere, the call of one of them would release nobody.
+        // If the call lacks several ranks, it stays incomplete when one of them makes it.
         let misses_one = |at: usize| stalls[at].missing.len() == 1;
         let parted = |at: usize| situation.parting_at(&stalls[at]).is_some();
         let explained = match (parted(first), parted(second)) {
