@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use ddp_doctor::diagnosis::event::Event;
 use ddp_doctor::evidence::decode::Decoder;
 use ddp_doctor::evidence::journal::Reader as Journal;
+use ddp_doctor::node::follow::boxes::boxes_in;
+use ddp_doctor_agent::blackbox::Reader;
 use ddp_doctor_proto::report::{RankState, Report, Verdict};
 use tempfile::TempDir;
 
@@ -600,12 +602,28 @@ fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
 }
 
 #[test]
+fn ring_of_a_busy_rank_outlasts_a_stop_of_run() {
+    let mut job = HealthyJob::start_program(&[], &[flood(), "3000", "7500"]);
+    job.start_ranks();
+    let boxes = boxes_in(Path::new(&job.variable("DDP_DOCTOR_BOX_DIR"))).unwrap();
+    let size = || Reader::open(&boxes[0]).unwrap().used_bytes();
+    let first = size();
+    job.flood(1);
+    eventually("the ring is extended", || size() > first);
+    job.signal("-STOP");
+    job.flood(2);
+    job.signal("-CONT");
+    let report = job.assert_same_result();
+    assert_eq!(report.evidence.records_lost, 0, "{report:#?}");
+    assert_eq!(report.verdict, Verdict::Healthy);
+}
+
+#[test]
 fn records_lost_while_run_is_stopped_are_reported() {
     let mut job = HealthyJob::start_program(&[], &[flood(), "200000"]);
     job.start_ranks();
     job.signal("-STOP");
-    job.create("flood");
-    eventually("the records are written", || job.file("flooded").exists());
+    job.flood(1);
     job.signal("-CONT");
     let report = job.assert_same_result();
     assert!(report.evidence.records_lost > 0, "{report:#?}");
@@ -709,7 +727,7 @@ fn reporter_ends_on_sigterm() {
         assert!(status.unwrap().success());
     }
     eventually("it is gone", || reporters(bare.scratch.path()).is_empty());
-    for name in ["flood", "stop"] {
+    for name in ["flood1", "stop"] {
         fs::write(bare.scratch.path().join(name), "").unwrap();
     }
     bare.assert_same_result(&command);

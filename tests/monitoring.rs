@@ -489,9 +489,9 @@ fn metrics_of_a_busy_session_add_up() {
     let options = ["--coordinator", coordinator.address(), "--job", "busy"];
     let mut job = HealthyJob::start_program(&options, &[flood(), "40000"]);
     job.create("go");
-    job.create("flood");
+    job.create("flood1");
     let (mut seen, mut pages) = (0, 0);
-    while !job.file("flooded").exists() || pages < 2 {
+    while !job.file("flooded1").exists() || pages < 2 {
         let text = page(&address);
         let records = value_of(&text, "ddp_doctor_job_records_total").unwrap_or(0);
         assert!(records >= seen, "{seen} and then {text}");

@@ -285,6 +285,7 @@ fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<PathBuf> {
             world_size: Some(2),
             capacities: Capacities {
                 records: 64,
+                max_records: 64,
                 strings: 64,
                 heap_words: 512,
                 sites: 16,

@@ -759,7 +759,7 @@ fn ranks_that_outlive_run_end_as_without_it() {
     let job = HealthyJob::start_program(&[], &command);
     job.start_ranks();
     job.signal("-KILL");
-    job.create("flood");
+    job.create("flood1");
     job.create("stop");
     let printed = || fs::read_to_string(job.file("printed")).unwrap();
     eventually("the job ends", || printed().contains("status"));

@@ -394,7 +394,7 @@ fn truncation_of_a_box_in_use_is_reported() {
             fs::File::create(path).unwrap();
         }
     }
-    job.create("flood");
+    job.create("flood1");
     let is_reported = |finding: &Finding| finding.summary.contains("was truncated");
     eventually("it is reported", || {
         job.report()

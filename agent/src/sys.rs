@@ -1,13 +1,13 @@
 //! Safe wrappers of system calls.
 #![expect(unsafe_code, reason = "every function here is a call into libc")]
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Nanoseconds on the monotonic clock, which all records use. Read through the vDSO, without a
 /// system call.
@@ -55,12 +55,11 @@ pub(crate) fn thread_name() -> ([u8; 16], usize) {
     (name, length)
 }
 
-/// Bytes available to unprivileged users in the file system of this directory.
-pub(crate) fn free_bytes(directory: &Path) -> io::Result<u64> {
-    let path = CString::new(directory.as_os_str().as_bytes())?;
+/// Bytes available to unprivileged users in the file system of this file or directory.
+pub(crate) fn free_bytes(file: &File) -> io::Result<u64> {
     let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: `path` is NUL-terminated and outlives the call; `answer` is valid for the write.
-    let status = unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) };
+    // SAFETY: the descriptor is open; `answer` is valid for the write.
+    let status = unsafe { libc::fstatvfs(file.as_raw_fd(), answer.as_mut_ptr()) };
     if status != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -86,6 +85,15 @@ pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
         }
     }
     Err(io::ErrorKind::Interrupted.into())
+}
+
+/// Sets the length of a file; what it gains takes no space before it is used.
+pub(crate) fn set_length(file: &File, bytes: u64) -> io::Result<()> {
+    // As in `reserve`.
+    if bytes > file_size_limit() {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    file.set_len(bytes)
 }
 
 /// Locks a file exclusively or shared until it is closed. Returns whether it got the lock; does not

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use ddp_doctor_agent::blackbox::{
     Call, Frontier, Item, Options, Place, ReadRecord, Reader, Writer,
@@ -15,6 +16,7 @@ use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp,
 fn small() -> Capacities {
     Capacities {
         records: 64,
+        max_records: 3 * 64,
         strings: 64,
         heap_words: 512,
         sites: 16,
@@ -220,7 +222,11 @@ fn written_records_are_read_back() {
 fn every_record_is_delivered_or_counted_as_lost() {
     // In a small ring, slots are often overwritten while they are read.
     for records in [1, 2, 64] {
-        write_and_read_at_once(Capacities { records, ..small() });
+        write_and_read_at_once(Capacities {
+            records,
+            max_records: records,
+            ..small()
+        });
     }
 }
 
@@ -373,6 +379,66 @@ fn delayed_writer_does_not_block_other_records() {
     assert_eq!(records(&items).len() as u64 + lost(&items), 80);
     assert!(records(&items).iter().all(|it| it.ticket != 74));
     assert_eq!(records(&items).last().unwrap().ticket, 95);
+}
+
+#[test]
+fn ring_is_extended_to_the_rate_of_records() {
+    let (directory, writer, mut reader) = pair(small());
+    let began = Instant::now();
+    reader.extend_ring(began).unwrap();
+    issue(&writer, 50);
+    assert_eq!(records(&poll(&mut reader)).len(), 50);
+    // 50 records in 100 s: 64 are enough for 15 s.
+    reader
+        .extend_ring(began + Duration::from_secs(100))
+        .unwrap();
+    issue(&writer, 70);
+    assert_eq!(lost(&poll(&mut reader)), 6);
+    // 70 records in 10 s: 105 fill two steps.
+    reader
+        .extend_ring(began + Duration::from_secs(110))
+        .unwrap();
+    issue(&writer, 125);
+    let items = poll(&mut reader);
+    assert_eq!((records(&items).len(), lost(&items)), (125, 0));
+    let tickets: Vec<u64> = records(&items).iter().map(|it| it.ticket).collect();
+    assert!(tickets.is_sorted_by(|a, b| a + 1 == *b), "{tickets:?}");
+    // 125 in 1 s are more than all of it can hold for 15 s.
+    reader
+        .extend_ring(began + Duration::from_secs(111))
+        .unwrap();
+    issue(&writer, 190);
+    assert_eq!(lost(&poll(&mut reader)), 0);
+
+    // A copy may end with the records, and holds the same.
+    let bytes = std::fs::read(writer.path()).unwrap();
+    let copy = directory.path().join("copy.box");
+    std::fs::write(&copy, &bytes[..reader.used_bytes() as usize]).unwrap();
+    let mut items = Vec::new();
+    Reader::open(&copy)
+        .unwrap()
+        .finish(&mut |it| items.push(it));
+    assert_eq!(records(&items).last().unwrap().ticket, 434);
+    assert!(records(&items).len() >= 190);
+}
+
+/// Records written before the ring was extended are read by a reader that comes later.
+#[test]
+fn records_of_a_smaller_ring_are_found() {
+    let (_directory, writer, mut reader) = pair(small());
+    reader.extend_ring(Instant::now()).unwrap();
+    issue(&writer, 100);
+    poll(&mut reader);
+    reader
+        .extend_ring(Instant::now() + Duration::from_secs(1))
+        .unwrap();
+    issue(&writer, 10);
+    let mut items = Vec::new();
+    let mut later = Reader::open(writer.path()).unwrap();
+    later.finish(&mut |it| items.push(it));
+    assert_eq!(records(&items).len() as u64 + lost(&items), 110);
+    // The ten went to unused slots: all that the smaller ring held is still there.
+    assert_eq!(records(&items).len(), 74);
 }
 
 #[test]
@@ -590,6 +656,7 @@ fn identity_can_be_set_later() {
 fn definitions_come_before_records_that_use_them() {
     let capacities = Capacities {
         records: 256,
+        max_records: 256,
         strings: 8192,
         heap_words: 32 * 1024,
         sites: 4096,

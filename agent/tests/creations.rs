@@ -12,6 +12,7 @@ fn pair() -> (tempfile::TempDir, Writer, Reader) {
         job: "job".into(),
         capacities: Capacities {
             records: 256,
+            max_records: 256,
             strings: 32,
             heap_words: 512,
             sites: 8,

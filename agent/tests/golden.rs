@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_agent::blackbox::{Call, Options, Place, Reader, Writer};
-use ddp_doctor_proto::blackbox::{Capacities, WORD, flags, header};
+use ddp_doctor_proto::blackbox::{Capacities, LAYOUT_VERSION, WORD, flags, header};
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ReduceOp};
 
 fn golden(name: &str) -> PathBuf {
@@ -27,9 +27,12 @@ fn describe(path: &Path) -> String {
 }
 
 #[test]
-fn box_of_layout_1_is_read_unchanged() {
-    let expected = fs::read_to_string(golden("blackbox-v1.txt")).unwrap();
-    assert_eq!(describe(&golden("blackbox-v1.box")), expected);
+fn boxes_of_all_layouts_are_read_unchanged() {
+    for layout in 1..=LAYOUT_VERSION {
+        let file = |extension| golden(&format!("blackbox-v{layout}.{extension}"));
+        let expected = fs::read_to_string(file("txt")).unwrap();
+        assert_eq!(describe(&file("box")), expected, "layout {layout}");
+    }
 }
 
 /// Writes the box of a new layout; boxes of older layouts must not change. Run it with
@@ -48,6 +51,7 @@ fn make_the_box_of_a_new_layout() {
         local_rank: Some(0),
         capacities: Capacities {
             records: 16,
+            max_records: 48,
             strings: 24,
             heap_words: 64,
             sites: 4,
@@ -76,10 +80,10 @@ fn make_the_box_of_a_new_layout() {
         set(at, 0);
     }
     set(header::HOST.start, u64::from_le_bytes(*b"node-007"));
-    let path = golden("blackbox-v1.box");
+    let path = golden("blackbox-v2.box");
     assert!(!path.exists(), "{} is for ever", path.display());
     fs::write(&path, bytes).unwrap();
-    fs::write(golden("blackbox-v1.txt"), describe(&path)).unwrap();
+    fs::write(golden("blackbox-v2.txt"), describe(&path)).unwrap();
 }
 
 fn write_a_bit_of_everything(writer: &Writer) {

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 const CAPACITIES: Capacities = Capacities {
     records: 16,
+    max_records: 16,
     strings: 16,
     heap_words: 64,
     sites: 8,
@@ -221,10 +222,10 @@ fn invalid_file_error_states_the_reason() {
     newer[2 * WORD..].fill(0xee);
     fs::write(&path, &newer).unwrap();
     let error = read(&path).unwrap_err();
-    assert!(matches!(error, OpenError::NewerLayout { found: 2, .. }));
+    assert!(matches!(error, OpenError::NewerLayout { found: 3, .. }));
     let message = error.to_string();
     assert!(
-        message.contains("a.box has layout 2") && message.contains("or a later one"),
+        message.contains("a.box has layout 3") && message.contains("or a later one"),
         "{message}"
     );
     fs::write(&path, &newer[..2 * WORD]).unwrap();

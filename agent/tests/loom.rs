@@ -51,20 +51,30 @@ fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
 struct Ring {
     head: AtomicU64,
     dropped: AtomicU64,
+    step: usize,
+    size: AtomicU64,
     slots: Vec<[AtomicU64; SLOT]>,
 }
 
 impl Ring {
     fn new(capacity: usize) -> Arc<Self> {
+        Self::extensible(capacity, capacity)
+    }
+
+    fn extensible(step: usize, capacity: usize) -> Arc<Self> {
+        let size = word();
+        size.store(step as u64, Ordering::Relaxed);
         Arc::new(Self {
             head: word(),
             dropped: word(),
+            step,
+            size,
             slots: (0..capacity).map(|_| [word(), word(), word()]).collect(),
         })
     }
 
     fn slot(&self, ticket: u64) -> &[AtomicU64; SLOT] {
-        &self.slots[ticket as usize % self.slots.len()]
+        &self.slots[(ticket % self.size.load(Ordering::Relaxed)) as usize]
     }
 
     /// Like `Writer::append`; counts dropped records.
@@ -78,12 +88,18 @@ impl Ring {
     /// Like `Reader::copy`; returns the values that were read.
     fn copy(&self, cursor: &mut Cursor, dead: bool) -> Vec<u64> {
         let mut batch = Vec::new();
+        let size = self.size.load(Ordering::Relaxed);
+        let read = |ticket| {
+            ring::find(ticket, self.step, size as usize, |slot| {
+                ring::read::<SLOT, 2>(&self.slots[slot], ticket)
+            })
+        };
         cursor.copy(
             &mut batch,
             8,
-            self.slots.len() as u64,
+            size,
             || self.head.load(Ordering::Acquire),
-            |ticket| ring::read::<SLOT, 2>(self.slot(ticket), ticket),
+            read,
             |_, _| dead,
         );
         let mut values = Vec::new();
@@ -155,6 +171,29 @@ fn earlier_ticket_does_not_overwrite_a_later_record() {
         assert!(ring::write(ring.slot(1), 1, &[1, !1]));
         assert!(!ring::write(ring.slot(0), 0, &[0, !0]), "it was asleep");
         assert_eq!(ring.copy(&mut Cursor::default(), true), [1]);
+    });
+}
+
+/// A reader extends the ring while a writer, which may see the new size late, appends to it.
+#[test]
+fn ring_is_extended_while_records_are_written() {
+    model(3, || {
+        let ring = Ring::extensible(2, 4);
+        ring.append(0);
+        ring.append(1);
+        let mut cursor = Cursor::default();
+        assert_eq!(ring.copy(&mut cursor, false), [0, 1]);
+        let writes = Arc::clone(&ring);
+        let writer = thread::spawn(move || (2..4).for_each(|value| writes.append(value)));
+        let reader = thread::spawn(move || {
+            ring.size.store(4, Ordering::Relaxed);
+            let values = ring.copy(&mut cursor, false);
+            (ring, cursor, values)
+        });
+        writer.join().unwrap();
+        let (ring, mut cursor, mut values) = reader.join().unwrap();
+        values.extend(ring.copy(&mut cursor, true));
+        assert_eq!((values, cursor.lost), (vec![2, 3], 0));
     });
 }
 

@@ -76,6 +76,7 @@ impl Child {
 /// Capacities of a box of 12 KiB.
 const TINY: Capacities = Capacities {
     records: 16,
+    max_records: 16,
     strings: 64,
     heap_words: 512,
     sites: 16,

@@ -11,7 +11,7 @@
 //! sites    4 words each: call sites, with counters
 //! groups   16 words each: process groups, with frontiers that survive the ring
 //! threads  8 words each: "inside call X since t", a sequence lock each
-//! ring     16 words per record, overwriting, a sequence lock per slot
+//! ring     16 words per record, overwriting, a sequence lock per slot; last, and often a hole at its end
 //! ```
 //!
 //! # Numbers of definitions
@@ -25,7 +25,7 @@
 //!
 //! # The ring's protocol
 //!
-//! A writer takes ticket `t` from the head (fetch-add), and slot `t % capacity`. It claims the slot
+//! A writer takes ticket `t` from the head (fetch-add), and slot `t % size`. It claims the slot
 //! by a compare-exchange of its lock from the even value that it read to [`writing`]`(t)`. If the
 //! lock is odd or the exchange fails, another writer has been suspended in the slot for a whole
 //! lap; if the lock belongs to a later ticket, this writer has been. In both cases the record is
@@ -36,6 +36,12 @@
 //! copy (Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012). A
 //! lock of a later ticket means that the record was overwritten. A lock of an earlier ticket or
 //! `writing(t)` means that the record is not committed yet, or never will be.
+//!
+//! The size is [`header::RING_STEP`] at first. The reader that follows the box may raise it by
+//! multiples of the step, up to [`header::RING_CAPACITY`], after it has reserved the memory; the
+//! writer only loads it. As writers may see a new size late, and earlier records lie where the
+//! earlier size put them, a reader looks for `t` in the slots `t % s` of all sizes `s`: the lock says
+//! which one has it.
 
 use crate::vocabulary::{DType, Op, RecordKind, ReduceOp};
 
@@ -43,7 +49,7 @@ use crate::vocabulary::{DType, Op, RecordKind, ReduceOp};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DDPDBOX\n");
 
 /// Version of this layout. A reader rejects a later version with an error that names it.
-pub const LAYOUT_VERSION: u64 = 1;
+pub const LAYOUT_VERSION: u64 = 2;
 
 /// Bytes per word.
 pub const WORD: usize = 8;
@@ -88,8 +94,12 @@ pub mod header {
 
     /// First word of the ring.
     pub const RING_AT: usize = 20;
-    /// Records in the ring, a power of two.
+    /// Maximum number of records in the ring, a multiple of its step.
     pub const RING_CAPACITY: usize = 21;
+    /// Records in the ring at first. 0 (layout 1): its capacity.
+    pub const RING_STEP: usize = 22;
+    /// Records in the ring, a multiple of its step.
+    pub const RING_SIZE: usize = 23;
     /// First word of the string index.
     pub const STRINGS_AT: usize = 24;
     /// Entries in the string index.
@@ -181,8 +191,11 @@ pub const fn committed(ticket: u64) -> u64 {
 /// Capacities of the tables of a new box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacities {
-    /// Records in the ring, a power of two.
+    /// Records in the ring at first.
     pub records: usize,
+    /// Maximum number of records in the ring, a multiple of `records`. Room beyond `records` takes
+    /// no memory before it is used.
+    pub max_records: usize,
     /// Strings.
     pub strings: usize,
     /// Words for their bytes.
@@ -196,11 +209,12 @@ pub struct Capacities {
 }
 
 impl Default for Capacities {
-    /// About 1.6 MiB: room for minutes of calls of an ordinary job, and well below the 4 MiB per
-    /// rank that all of ddp-doctor may use.
+    /// About 1.6 MiB: room for minutes of calls of an ordinary job. At most 3.6 MiB in a job that
+    /// makes many calls, below the 4 MiB per rank that all of ddp-doctor may use.
     fn default() -> Self {
         Self {
             records: 8192,
+            max_records: 3 * 8192,
             strings: 8192,
             heap_words: 32 * 1024,
             sites: 4096,
@@ -228,7 +242,8 @@ impl Capacities {
             groups_at,
             threads_at,
             ring_at,
-            words: ring_at + self.records * RECORD_WORDS,
+            reserved_words: ring_at + self.records * RECORD_WORDS,
+            words: ring_at + self.max_records * RECORD_WORDS,
         }
     }
 }
@@ -243,6 +258,8 @@ pub struct Layout {
     pub groups_at: usize,
     pub threads_at: usize,
     pub ring_at: usize,
+    /// Words up to the end of the ring's initial size.
+    pub reserved_words: usize,
     pub words: usize,
 }
 

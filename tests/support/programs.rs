@@ -74,8 +74,8 @@ pub(crate) fn training() -> &'static str {
     TRAINING_PROGRAM.get_or_init(|| compile(TRAINING)).path()
 }
 
-/// A rank that makes the number of calls given by its argument once the file `flood` exists, and exits
-/// once `stop` exists.
+/// A rank that makes the numbers of calls given by its arguments, each once the file `flood1` or `flood2` exists, and
+/// exits once `stop` exists.
 pub(crate) fn flood() -> &'static str {
     static FLOOD: OnceLock<Compiled> = OnceLock::new();
     FLOOD

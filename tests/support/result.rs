@@ -14,7 +14,7 @@ use super::process::{eventually, program, without_own_variables};
 use super::programs::training;
 
 /// Files that jobs wait for.
-const GATE_FILES: [&str; 3] = ["go", "flood", "stop"];
+const GATE_FILES: [&str; 4] = ["go", "flood1", "flood2", "stop"];
 
 /// Writes its environment to the file `env`, waits for the file `go`, and starts a program.
 const GATE: &str =
@@ -123,6 +123,13 @@ impl HealthyJob {
     /// Creates a file in the job's directory.
     pub(crate) fn create(&self, name: &str) {
         fs::write(self.file(name), "").unwrap();
+    }
+
+    /// Lets a rank that waits for `flood1` or `flood2` make its calls.
+    pub(crate) fn flood(&self, number: u32) {
+        self.create(&format!("flood{number}"));
+        let flooded = self.file(&format!("flooded{number}"));
+        eventually("the calls are made", || flooded.exists());
     }
 
     /// A variable of the job's environment, once the job has started.

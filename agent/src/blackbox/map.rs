@@ -12,12 +12,15 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ddp_doctor_proto::blackbox::WORD;
 
 use super::faults::Protected;
 use crate::sys;
+
+/// Words of the smallest page.
+const WORDS_PER_PAGE: usize = 4096 / WORD;
 
 /// The first words of a file, or anonymous memory that begins as zeros.
 ///
@@ -37,14 +40,22 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Sets the length of the file and maps it for writing. Disk space is reserved first, so that a
-    /// full file system is an error here and not a SIGBUS later.
-    pub(super) fn create(file: &File, words: usize) -> io::Result<Self> {
-        let bytes = words.checked_mul(WORD).ok_or(io::ErrorKind::InvalidInput)?;
-        sys::reserve(file, bytes as u64)?;
-        // Pages are populated to avoid page faults on the hot path.
-        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        Self::new(Some(file), words, libc::PROT_READ | libc::PROT_WRITE, flags)
+    /// Sets the length of the file and maps it for writing. Disk space for the first `reserved` words
+    /// is reserved first, so that a full file system is an error here and not a SIGBUS later.
+    pub(super) fn create(file: &File, words: usize, reserved: usize) -> io::Result<Self> {
+        let bytes = |words: usize| {
+            let bytes = words.checked_mul(WORD).ok_or(io::ErrorKind::InvalidInput)?;
+            Ok::<_, io::Error>(bytes as u64)
+        };
+        sys::reserve(file, bytes(reserved)?)?;
+        sys::set_length(file, bytes(words)?)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let map = Self::new(Some(file), words, protection, libc::MAP_SHARED)?;
+        // The pages are populated to avoid page faults on the hot path.
+        for word in map.words().iter().take(reserved).step_by(WORDS_PER_PAGE) {
+            word.fetch_or(0, Ordering::Relaxed);
+        }
+        Ok(map)
     }
 
     /// Maps a file for reading. A shorter file is an error here; it would be a SIGBUS later.
@@ -117,19 +128,19 @@ impl Drop for Map {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering;
 
     #[test]
     fn oversized_file_is_an_error() {
         let file = tempfile::tempfile().unwrap();
-        assert!(Map::create(&file, 1 << 50).is_err());
-        assert!(Map::create(&file, usize::MAX).is_err());
+        assert!(Map::create(&file, 1 << 50, 1 << 50).is_err());
+        assert!(Map::create(&file, 1 << 50, 512).is_err());
+        assert!(Map::create(&file, usize::MAX, 512).is_err());
     }
 
     #[test]
     fn map_survives_truncation_of_its_file() {
         let file = tempfile::tempfile().unwrap();
-        let writer = Map::create(&file, 2048).unwrap();
+        let writer = Map::create(&file, 2048, 2048).unwrap();
         let reader = Map::read_only(&file, 2048).unwrap();
         writer.words()[2000].store(7, Ordering::Relaxed);
         assert_eq!(reader.words()[2000].load(Ordering::Relaxed), 7);

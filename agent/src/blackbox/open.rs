@@ -11,6 +11,7 @@ use ddp_doctor_proto::blackbox::{
     thread,
 };
 
+use super::protocol::ring;
 use super::{MAX_ENTRIES, MAX_STRINGS, MAX_WORDS};
 use crate::sys;
 
@@ -85,10 +86,18 @@ pub(super) struct Table {
     pub(super) capacity: usize,
 }
 
+/// Position and sizes of the ring, in words and records. The capacity is what the file has room for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingTable {
+    pub(super) at: usize,
+    pub(super) step: usize,
+    pub(super) capacity: usize,
+}
+
 /// The tables of a box.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tables {
-    pub(super) ring: Table,
+    pub(super) ring: RingTable,
     pub(super) strings: Table,
     pub(super) heap: Table,
     pub(super) sites: Table,
@@ -145,7 +154,7 @@ pub(super) fn file(path: &Path, trust: Trust) -> Result<File, OpenError> {
         })
 }
 
-/// Reads the header: the positions of the tables, and the number of words of the box.
+/// Reads the header: the positions of the tables, and the number of words to map.
 pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenError> {
     let io = |source| OpenError::Io {
         path: path.to_owned(),
@@ -192,9 +201,30 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenErr
         .ok()
         .filter(|words| (header::WORDS..=MAX_WORDS).contains(words))
         .ok_or_else(|| damaged("its length is impossible"))?;
-    if found < (words * WORD) as u64 {
-        return Err(truncated(words * WORD));
+    let ring = {
+        let number = |at: usize| usize::try_from(word(at)).ok();
+        let find = || {
+            let (at, capacity) = (number(header::RING_AT)?, number(header::RING_CAPACITY)?);
+            let step = Some(number(header::RING_STEP)?).filter(|&it| it != 0);
+            let step = step.unwrap_or(capacity);
+            let end = capacity.checked_mul(RECORD_WORDS)?.checked_add(at)?;
+            let fits = end == words || step == capacity && end <= words;
+            let is_valid = at >= header::WORDS && fits && ring::are_sizes(step, capacity);
+            is_valid.then_some(RingTable { at, step, capacity })
+        };
+        find().ok_or_else(|| damaged("its ring is impossible"))?
+    };
+    // A copy may end where the used part of the ring does.
+    let needed = words - (ring.capacity - ring.step) * RECORD_WORDS;
+    if found < (needed * WORD) as u64 {
+        return Err(truncated(needed * WORD));
     }
+    let words = usize::try_from(found).map_or(words, |it| words.min(it / WORD));
+    let room = (words - ring.at) / RECORD_WORDS;
+    let ring = RingTable {
+        capacity: ring.capacity.min(room - room % ring.step),
+        ..ring
+    };
 
     let table = |at: usize, capacity: usize, entry_words: usize| {
         let find = || {
@@ -206,16 +236,13 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenErr
         find().ok_or_else(|| damaged("a table lies outside of it"))
     };
     let tables = Tables {
-        ring: table(header::RING_AT, header::RING_CAPACITY, RECORD_WORDS)?,
+        ring,
         strings: table(header::STRINGS_AT, header::STRINGS_CAPACITY, 1)?,
         heap: table(header::HEAP_AT, header::HEAP_CAPACITY, 1)?,
         sites: table(header::SITES_AT, header::SITES_CAPACITY, SITE_WORDS)?,
         groups: table(header::GROUPS_AT, header::GROUPS_CAPACITY, GROUP_WORDS)?,
         threads: table(header::THREADS_AT, header::THREADS_CAPACITY, THREAD_WORDS)?,
     };
-    if !tables.ring.capacity.is_power_of_two() {
-        return Err(damaged("the length of its ring is no power of two"));
-    }
     // A sparse file may be arbitrarily long; the memory of the reader is bounded.
     if tables.threads.capacity > thread::MAX_THREADS
         || tables.strings.capacity > MAX_STRINGS

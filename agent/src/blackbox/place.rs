@@ -130,6 +130,14 @@ impl Place {
     }
 }
 
+/// Fails if a box would take more than its share of the free space with these further bytes.
+pub(super) fn ensure_room(file: &File, bytes: u64) -> io::Result<()> {
+    if sys::free_bytes(file)? / SHARE < bytes {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    Ok(())
+}
+
 impl Candidate {
     fn plain(directory: PathBuf) -> Self {
         Self {
@@ -145,9 +153,7 @@ impl Candidate {
         make: &mut impl FnMut(&File) -> io::Result<T>,
     ) -> io::Result<(PathBuf, T)> {
         self.prepare()?;
-        if sys::free_bytes(&self.directory)? / SHARE < bytes {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
+        ensure_room(&File::open(&self.directory)?, bytes)?;
         for attempt in 1..=MOST_PER_PROCESS {
             let name = name.file_name(attempt);
             let path = self.directory.join(&name);

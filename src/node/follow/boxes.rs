@@ -4,12 +4,12 @@
 //! may enter it. It is removed after the job, and its boxes move to the run directory.
 
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following};
+use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following, Reader};
 
 use crate::files;
 use crate::node::sample::proc;
@@ -414,7 +414,9 @@ fn copy(file: &Path, to: &Path) -> io::Result<()> {
         .mode(0o600)
         .open(&temporary)
         .and_then(|mut kept| {
-            io::copy(&mut from, &mut kept)?;
+            // The unused end of the ring is a hole, which would be copied as zeros.
+            let used = Reader::open(file).map_or(u64::MAX, |reader| reader.used_bytes());
+            io::copy(&mut (&mut from).take(used), &mut kept)?;
             kept.sync_data()
         })
         .and_then(|()| fs::rename(&temporary, to.join(name)));

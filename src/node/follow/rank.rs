@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use ddp_doctor_agent::blackbox::{Identity, Item, OpenError, Reader};
 use ddp_doctor_proto::report::{Exit, Timestamp};
@@ -194,7 +195,10 @@ impl Rank {
         let Self {
             reader, reported, ..
         } = self;
-        reader.poll(BUDGET, &mut |item| reported.report(item, out))
+        let read = reader.poll(BUDGET, &mut |item| reported.report(item, out));
+        // Without memory for it the ring stays as it is; losses are counted.
+        drop(reader.extend_ring(Instant::now()));
+        read
     }
 
     /// Whether the box was truncated, in which case it is read no further.

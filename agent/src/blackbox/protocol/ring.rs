@@ -32,6 +32,35 @@ pub(crate) fn write<const N: usize>(slot: &[AtomicU64; N], ticket: u64, payload:
     true
 }
 
+/// Maximum number of sizes that a ring may have.
+const MAX_SIZES: usize = 8;
+
+/// Whether a ring may have the multiples of `step` up to `capacity` as sizes.
+pub(crate) const fn are_sizes(step: usize, capacity: usize) -> bool {
+    step != 0 && capacity.is_multiple_of(step) && capacity != 0 && capacity / step <= MAX_SIZES
+}
+
+/// Reads the record with a ticket from a ring with this size and this step, which may have been
+/// smaller when it was written. `read` reads one slot.
+#[inline]
+pub(crate) fn find<P>(
+    ticket: u64,
+    step: usize,
+    size: usize,
+    read: impl Fn(usize) -> Slot<P>,
+) -> Slot<P> {
+    let read = |size: usize| read((ticket % size as u64) as usize);
+    let latest = read(size);
+    if matches!(latest, Slot::Record(_)) {
+        return latest;
+    }
+    let smaller = (1..size / step).map(|steps| read(steps * step));
+    smaller
+        .rev()
+        .find(|slot| matches!(slot, Slot::Record(_)))
+        .unwrap_or(latest)
+}
+
 /// State of a slot with respect to a ticket.
 #[derive(Debug)]
 pub(crate) enum Slot<P> {

@@ -39,6 +39,8 @@ pub struct Reader {
     cursor: Cursor,
     /// A head with the time it was read: a record missing below it long afterwards will not come.
     seen: Option<(u64, Instant)>,
+    /// A head with the time it was read, for the rate of records.
+    rate: Option<(u64, Instant)>,
     strings: Progress,
     sites: Progress,
     groups: Progress,
@@ -77,6 +79,7 @@ impl Reader {
             tables,
             cursor: Cursor::default(),
             seen: None,
+            rate: None,
             strings: Progress::default(),
             sites: Progress::default(),
             groups: Progress::default(),

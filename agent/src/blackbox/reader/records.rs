@@ -1,22 +1,32 @@
 //! Reads records from the ring while the writer may be overwriting them.
 
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::RecordKind;
 use ddp_doctor_proto::blackbox::{
-    RECORD_WORDS, Record, creation, header, members, memory, splits, string,
+    RECORD_WORDS, Record, WORD, creation, header, members, memory, splits, string,
 };
 
 use super::definitions::MOST_MEMBERS;
 use super::{GroupCreation, Item, ReadRecord, Reader, entry};
+use crate::blackbox::open::{RingTable, Table};
+use crate::blackbox::place::ensure_room;
 use crate::blackbox::protocol::ring::{self, Cursor, Slot};
 use crate::blackbox::{MAX_MEMBERS, Seat};
 use crate::sync::{AtomicU64, Ordering};
+use crate::sys;
 
 /// How long a record may be incomplete after later ones were written. Then it counts as lost.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Number of records that are copied before the definitions they need are read.
 pub(super) const BATCH: usize = 256;
+/// Time during which a reader may be stopped without loss, as far as the capacity of the ring allows.
+/// Stops of some seconds happen on machines that swap or are suspended.
+const SPAN: Duration = Duration::from_secs(15);
+/// Interval over which the rate of records is measured.
+const RATE_INTERVAL: Duration = Duration::from_secs(1);
 /// Bound on tickets, so that a forged head does not overflow. No writer reaches it.
 const LAST_TICKET: u64 = 1 << 62;
 
@@ -25,14 +35,66 @@ impl Reader {
         head(self.map.words())
     }
 
+    /// Number of records that the ring has room for now.
+    pub(super) fn ring_size(&self) -> usize {
+        let RingTable { step, capacity, .. } = self.tables.ring;
+        let size = usize::try_from(self.header(header::RING_SIZE)).unwrap_or(capacity);
+        (size - size % step).clamp(step, capacity)
+    }
+
+    /// Extends the ring, within its capacity, until it holds the records of [`SPAN`] at the current
+    /// rate: the longer this reader may be stopped before records are lost. Called after each poll by
+    /// the only reader that follows the box; it measures the rate itself.
+    ///
+    /// Memory is reserved here, since the writer must not wait for it.
+    ///
+    /// # Errors
+    ///
+    /// If there is not enough memory. The ring keeps its size, and later calls try again.
+    pub fn extend_ring(&mut self, now: Instant) -> io::Result<()> {
+        let head = self.head();
+        let Some((before, at)) = self.rate else {
+            self.rate = Some((head, now));
+            return Ok(());
+        };
+        let elapsed = now.saturating_duration_since(at);
+        if elapsed < RATE_INTERVAL {
+            return Ok(());
+        }
+        self.rate = Some((head, now));
+        let RingTable { at, step, capacity } = self.tables.ring;
+        let rate = head.saturating_sub(before) as f64 / elapsed.as_secs_f64();
+        let wanted = (rate * SPAN.as_secs_f64()) as usize;
+        let (size, wanted) = (
+            self.ring_size(),
+            wanted.min(capacity).next_multiple_of(step),
+        );
+        if wanted <= size {
+            return Ok(());
+        }
+        let bytes = |records: usize| (records * RECORD_WORDS * WORD) as u64;
+        ensure_room(&self.file, bytes(wanted - size))?;
+        sys::reserve(&self.file, (at * WORD) as u64 + bytes(wanted))?;
+        let value = (wanted as u64).to_le_bytes();
+        self.file
+            .write_all_at(&value, (header::RING_SIZE * WORD) as u64)
+    }
+
+    /// Bytes of the file up to the end of the ring. A copy of the box needs no more.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        ((self.tables.ring.at + self.ring_size() * RECORD_WORDS) * WORD) as u64
+    }
+
     /// The oldest ticket that may still be in the ring.
     pub(super) fn oldest(&self) -> u64 {
-        self.head().saturating_sub(self.tables.ring.capacity as u64)
+        self.head().saturating_sub(self.ring_size() as u64)
     }
 
     /// Copies up to `limit` records into the batch, with the numbers of records lost between them.
     /// Returns the number of records. `dead`: missing records will never be written.
     pub(super) fn copy(&mut self, limit: usize, dead: bool) -> usize {
+        let size = self.ring_size();
         let Self {
             map,
             tables,
@@ -41,22 +103,20 @@ impl Reader {
             seen,
             ..
         } = self;
-        let (words, table) = (map.words(), tables.ring);
+        let (words, ring) = (map.words(), tables.ring);
+        let slots = Table {
+            at: ring.at,
+            capacity: size,
+        };
         batch.clear();
         let read = |ticket: u64| {
-            let index = ticket as usize & (table.capacity - 1);
-            entry::<RECORD_WORDS>(words, table, index)
-                .map_or(Slot::Missing, |slot| ring::read(slot, ticket))
+            ring::find(ticket, ring.step, size, |index| {
+                entry::<RECORD_WORDS>(words, slots, index)
+                    .map_or(Slot::Missing, |slot| ring::read(slot, ticket))
+            })
         };
         let is_gone = |cursor: &Cursor, head| dead || is_overdue(seen, cursor.next, head);
-        cursor.copy(
-            batch,
-            limit,
-            table.capacity as u64,
-            || head(words),
-            read,
-            is_gone,
-        )
+        cursor.copy(batch, limit, size as u64, || head(words), read, is_gone)
     }
 
     /// Delivers new definitions and then the batch. Definitions are published before the records

@@ -14,6 +14,7 @@ use super::definitions::REMEMBERED_TEXTS;
 use super::events::Phases;
 use crate::blackbox::map::Map;
 use crate::blackbox::place::{BoxName, NoBox, Place};
+use crate::blackbox::protocol::ring;
 use crate::blackbox::recent::RecentCalls;
 use crate::blackbox::sites::Sites;
 use crate::blackbox::{BOX_DIR, MAX_ENTRIES, MAX_STRINGS, MAX_WORDS, text};
@@ -53,7 +54,7 @@ impl Writer {
         let process = facts::Process::this();
         let name = BoxName::new(process.pid, process.start_ticks, &options.layer);
         let make = |file: &File| {
-            let map = Map::create(file, layout.words)?;
+            let map = Map::create(file, layout.words, layout.reserved_words)?;
             fill_header(&map, &layout, options, &process);
             Ok(map)
         };
@@ -61,7 +62,7 @@ impl Writer {
             pid: process.pid,
             rank: options.rank,
         };
-        let bytes = (layout.words * WORD) as u64;
+        let bytes = (layout.reserved_words * WORD) as u64;
         let (path, map) =
             place
                 .create(&name, bytes, make)
@@ -99,7 +100,8 @@ pub enum CreateError {
     },
     /// No fork handler could be registered, without which a child might write to its parent's box.
     NoForkHandler(io::Error),
-    /// Invalid capacities: the number of records is not a power of two, or a table is too long.
+    /// Invalid capacities: the number of records is 0 or no part of the maximum, or a table is too
+    /// long.
     BadCapacities,
 }
 
@@ -115,8 +117,8 @@ impl std::fmt::Display for CreateError {
             }
             Self::NoForkHandler(error) => write!(f, "cannot watch for forks: {error}"),
             Self::BadCapacities => f.write_str(
-                "a black box needs a power of two of records, no more than 65535 sites, groups and \
-                 threads, and no more than 256 MiB",
+                "a black box needs records and a small multiple of them at most, no more than 65535 \
+                 sites, groups and threads, and no more than 256 MiB",
             ),
         }
     }
@@ -127,19 +129,20 @@ impl std::error::Error for CreateError {}
 fn check(capacities: &Capacities) -> Result<(), CreateError> {
     let Capacities {
         records,
+        max_records,
         strings,
         heap_words,
         sites,
         groups,
         threads,
     } = *capacities;
-    let bounded = records <= MAX_WORDS
+    let bounded = max_records <= MAX_WORDS
         && heap_words <= MAX_WORDS
         && strings <= MAX_STRINGS
         && sites <= MAX_ENTRIES
         && groups <= MAX_ENTRIES;
     if bounded
-        && records.is_power_of_two()
+        && ring::are_sizes(records, max_records)
         && threads <= thread::MAX_THREADS
         && capacities.layout().words <= MAX_WORDS
     {
@@ -191,7 +194,7 @@ fn fill_header(map: &Map, layout: &Layout, options: &Options, process: &facts::P
             header::RING_AT,
             layout.ring_at,
             header::RING_CAPACITY,
-            capacities.records,
+            capacities.max_records,
         ),
         (
             header::STRINGS_AT,
@@ -227,6 +230,8 @@ fn fill_header(map: &Map, layout: &Layout, options: &Options, process: &facts::P
         set(at, count(start));
         set(capacity, count(entries));
     }
+    set(header::RING_STEP, count(capacities.records));
+    set(header::RING_SIZE, count(capacities.records));
     set_text(header::JOB, &options.job);
     set_text(header::HOST, &process.host);
     set_text(header::LAYER, &options.layer);

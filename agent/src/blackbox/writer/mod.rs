@@ -147,8 +147,11 @@ impl Writer {
     fn append(&self, payload: &[u64; RECORD_WORDS - 1]) {
         let header = self.header();
         let ticket = header[header::RING_HEAD].fetch_add(1, Ordering::Relaxed);
-        let index = ticket as usize & (self.capacities.records - 1);
-        let Some(slot) = self.entry::<RECORD_WORDS>(self.layout.ring_at, index) else {
+        // In another process's hand, so it is bounded.
+        let size = header[header::RING_SIZE].load(Ordering::Relaxed);
+        let size = size.clamp(1, self.capacities.max_records as u64);
+        let slot = (ticket % size) as usize;
+        let Some(slot) = self.entry::<RECORD_WORDS>(self.layout.ring_at, slot) else {
             return;
         };
         if !ring::write(slot, ticket, payload) {
