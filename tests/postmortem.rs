@@ -780,3 +780,23 @@ fn explain_accepts_codes_and_names() {
     );
     assert!(stdout(&explain(&[])).lines().count() > 50);
 }
+
+#[test]
+fn full_standard_output_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["explain"][..],
+        &["explain", "DD101"],
+        &["check", "--format", "json"],
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = program(dir.path())
+            .args(arguments)
+            .stdout(full)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
+        let expected = "ddp-doctor: cannot write to standard output: No space left on device";
+        assert!(stderr(&output).contains(expected), "{output:?}");
+    }
+}

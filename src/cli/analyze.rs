@@ -9,6 +9,7 @@ use anyhow::bail;
 use clap::{Args, ValueEnum};
 
 use super::fail_on::FailOn;
+use super::output::output;
 use super::{FOUND, Global};
 use crate::postmortem::{self, Analysis, Progress};
 use crate::report::text::{self, Style};
@@ -153,7 +154,7 @@ impl Analyze {
     fn print(&self, analysis: &Analysis, style: Style, global: &Global) -> anyhow::Result<()> {
         let reports = &analysis.reports;
         let jobs: Vec<_> = reports.iter().zip(&analysis.timelines).collect();
-        let out = &mut io::stdout().lock();
+        let out = &mut output();
         match self.format {
             Format::Text if global.quiet >= 2 => {}
             Format::Text => {

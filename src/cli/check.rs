@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::fail_on::FailOn;
+use super::output::output;
 use super::run::seconds;
 use super::{FOUND, Global, INSUFFICIENT};
 use crate::check::rules::{Level, Line};
@@ -78,7 +79,7 @@ impl Check {
                 ..global.credentials()
             },
         })?;
-        let out = &mut io::stdout().lock();
+        let out = &mut output();
         let style = global.style(io::stdout().is_terminal());
         match (self.format, global.quiet) {
             (Format::Json, _) => output::json(out, &checked)?,

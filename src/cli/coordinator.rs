@@ -16,6 +16,7 @@ use ddp_doctor_proto::v1;
 use tokio::sync::{mpsc, oneshot};
 
 use super::monitoring::{Monitoring, address};
+use super::output::output;
 use super::{Global, stderr_is_terminal};
 use crate::coordinator::{Begun, Hub, Listeners, serve};
 use crate::monitoring::Options;
@@ -122,8 +123,8 @@ impl Coordinator {
         sys::block_interrupts();
         let (socket, listeners, address) = listen(self.listen, keys)
             .with_context(|| format!("cannot listen on {}", self.listen))?;
-        writeln!(io::stdout(), "{address}")?;
-        io::stdout().flush()?;
+        writeln!(output(), "{address}")?;
+        output().flush()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;

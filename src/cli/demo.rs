@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::Global;
+use super::output::output;
 use crate::demo::{self, DEMOS, Demo};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
@@ -40,7 +41,7 @@ pub(super) struct DemoRank {
 impl ShowDemo {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let Some(name) = self.name else {
-            let mut out = io::stdout().lock();
+            let mut out = output();
             for demo in &DEMOS {
                 writeln!(out, "{:<12} {}", demo.name, demo.about)?;
             }
@@ -55,7 +56,7 @@ impl ShowDemo {
         }
         let program = std::env::current_exe().context("cannot determine the path of ddp-doctor")?;
         let command: Vec<OsString> = vec![program.into(), "demo-rank".into(), name.into()];
-        writeln!(io::stdout(), "{} ranks: {}", demo::RANKS, demo.about)?;
+        writeln!(output(), "{} ranks: {}", demo::RANKS, demo.about)?;
         let outcome = job::run(Options {
             credentials: Credentials::default(),
             command,

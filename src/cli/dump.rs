@@ -9,6 +9,7 @@ use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::v1;
 use v1::viewer_service_client::ViewerServiceClient;
 
+use super::output::output;
 use super::target::{Live, Orphans};
 use super::{Global, INSUFFICIENT};
 use crate::coordinator::MAX_MESSAGE;
@@ -89,7 +90,7 @@ impl ShowStacks {
         };
         // For a single process all threads are shown: there is nothing to compare it with.
         let all_threads = self.all_threads || self.pid.is_some();
-        let out = &mut io::stdout().lock();
+        let out = &mut output();
         match self.format {
             Format::Text => {
                 let style = global.style(io::stdout().is_terminal());

@@ -6,6 +6,7 @@ use anyhow::bail;
 use clap::Args;
 
 use super::Global;
+use super::output::output;
 use crate::report::explain;
 
 /// Explain a finding: meaning, example, causes and fixes.
@@ -20,7 +21,7 @@ pub(super) struct Explain {
 impl Explain {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let style = global.style(io::stdout().is_terminal());
-        let mut out = io::stdout().lock();
+        let mut out = output();
         let Some(asked) = self.code else {
             explain::list(&mut out, style)?;
             return Ok(0);

@@ -21,6 +21,7 @@ mod dump;
 mod explain;
 mod fail_on;
 mod monitoring;
+mod output;
 mod reporter;
 mod run;
 mod status;

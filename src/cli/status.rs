@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::{Job, Report};
 
 use super::Global;
 use super::fail_on::FailOn;
+use super::output::output;
 use super::target::Orphans;
 use super::viewing;
 use crate::report::json::{self, Assembler};
@@ -67,7 +68,7 @@ impl ShowStatus {
         let mut assembler = Assembler::new(Job::default());
         assembler.apply(update);
         let report: Report = assembler.report();
-        let out = &mut io::stdout().lock();
+        let out = &mut output();
         match self.format {
             Format::Text => {
                 let style = global.style(io::stdout().is_terminal());

@@ -8,6 +8,7 @@ use ddp_doctor_dashboard::sources::Sources;
 use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme, terminal};
 use ddp_doctor_proto::report::Timestamp;
 
+use super::output::output;
 use super::target::Target;
 use super::{Global, viewing};
 use crate::report::text;
@@ -101,7 +102,7 @@ fn once(mut app: App, target: &Target) -> anyhow::Result<u8> {
     } else {
         page
     };
-    let out = &mut io::stdout().lock();
+    let out = &mut output();
     for line in app.once(width.max(40), height.max(20)) {
         writeln!(out, "{line}")?;
     }

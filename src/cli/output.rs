@@ -1,0 +1,31 @@
+//! Standard output, with errors that name it.
+
+use std::io::{self, StdoutLock, Write};
+
+/// Standard output of this process, locked.
+#[derive(Debug)]
+pub(super) struct Output(StdoutLock<'static>);
+
+/// Locks standard output.
+pub(super) fn output() -> Output {
+    Output(io::stdout().lock())
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(named)
+    }
+}
+
+/// Keeps the kind, by which a closed pipe is recognized. An interrupted write must stay as it is, since
+/// callers try it again.
+fn named(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::Interrupted => error,
+        kind => io::Error::new(kind, format!("cannot write to standard output: {error}")),
+    }
+}
