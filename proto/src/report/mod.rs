@@ -1,0 +1,291 @@
+//! Findings and the report, as data that serializes to the JSON on which users and scripts rely.
+//!
+//! Field names and enum values are stable: new ones are added, existing ones are never renamed.
+
+mod certificate;
+mod timestamp;
+mod words;
+
+use serde::{Deserialize, Serialize};
+
+pub use certificate::{CallSignature, Certificate, Fact, GroupRef};
+pub use timestamp::Timestamp;
+pub use words::{
+    CallState, CauseKind, CertificateKind, Confidence, Effect, RankState, Role, Severity, Verdict,
+};
+
+/// Value of [`Report::schema`].
+pub const SCHEMA: &str = "ddp-doctor/report";
+/// Value of [`Report::schema_version`].
+pub const SCHEMA_VERSION: &str = "1.0";
+
+/// The JSON report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: String,
+    /// The program that wrote the report.
+    pub tool: Tool,
+    /// The diagnosed job.
+    pub job: Job,
+    /// Overall state of the job.
+    pub verdict: Verdict,
+    /// The evidence for the diagnosis.
+    pub evidence: Evidence,
+    /// Initiating first, then by severity.
+    pub findings: Vec<Finding>,
+    /// All ranks that were seen.
+    pub ranks: Vec<Rank>,
+}
+
+/// Name and version of this program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tool {
+    /// "ddp-doctor".
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+impl Tool {
+    /// Name and version of this build.
+    #[must_use]
+    pub fn this() -> Self {
+        Self {
+            name: "ddp-doctor".into(),
+            version: crate::VERSION.into(),
+        }
+    }
+}
+
+/// A job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Identifies the job.
+    pub id: String,
+    /// Index of this start of the job, from 0.
+    pub attempt: u32,
+    /// Number of ranks, once known.
+    pub world_size: Option<u32>,
+    /// Nodes that reported.
+    pub nodes: u32,
+    /// Communication backends in use.
+    pub backends: Vec<String>,
+    /// Start time of the job.
+    pub started_at: Option<Timestamp>,
+    /// End time of the job; `None` while it is running.
+    pub ended_at: Option<Timestamp>,
+}
+
+/// Evidence for the diagnosis.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Number of ranks that should exist, once known.
+    pub ranks_expected: Option<u32>,
+    /// Number of ranks that were seen.
+    pub ranks_reporting: u32,
+    /// Ranks that were never seen.
+    pub missing_ranks: Vec<u32>,
+    /// Layers that captured calls: "c10d", "nccl", …
+    pub layers: Vec<String>,
+    /// Records read.
+    pub records: u64,
+    /// Records overwritten or torn before they were read.
+    pub records_lost: u64,
+    /// Uncertainty of the clock offsets between nodes, in milliseconds.
+    pub clock_uncertainty_ms: f64,
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// "DD102".
+    pub code: String,
+    /// "early-exit".
+    pub name: String,
+    /// Severity of the finding.
+    pub severity: Severity,
+    /// Effect of the finding on the job.
+    pub effect: Effect,
+    /// Confidence in the finding.
+    pub confidence: Confidence,
+    /// Position in the causal chain.
+    pub role: Role,
+    /// Attempt that it belongs to: number of earlier starts of the ranks by the launcher.
+    #[serde(default)]
+    pub attempt: u32,
+    /// Indexes into the report's findings.
+    pub caused_by: Vec<usize>,
+    /// One sentence that a user can act on.
+    pub summary: String,
+    /// Hypothesis of the cause, for findings with several possible causes.
+    pub cause: Option<Cause>,
+    /// Root cause ranks and victims.
+    pub ranks: Blame,
+    /// The process group concerned.
+    pub group: Option<Group>,
+    /// Sequence number in the group.
+    pub seq: Option<u64>,
+    /// The op of the collective or message concerned.
+    pub op: Option<String>,
+    /// Calls of the ranks concerned.
+    pub per_rank: Vec<RankCall>,
+    /// Model parameters concerned.
+    pub parameters: Vec<Parameter>,
+    /// The proof; present exactly when `confidence` is `proved`.
+    pub certificate: Option<Certificate>,
+    /// The reasoning, one sentence each.
+    pub why: Vec<String>,
+    /// Recommended actions.
+    pub next: Vec<String>,
+    /// Time at which ranks began to wait because of the finding.
+    pub blocked_at: Option<Timestamp>,
+    /// Time the finding was made.
+    pub detected_at: Timestamp,
+    /// Time from the event that completed the evidence to `detected_at`, in milliseconds.
+    pub latency_ms: u64,
+}
+
+/// Hypothesis of the cause of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// The hypothesis.
+    pub kind: CauseKind,
+    /// Confidence in the hypothesis; never `proved`.
+    pub confidence: Confidence,
+}
+
+/// Root cause ranks and victims, as global ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blame {
+    /// Root cause ranks, or all ranks that disagree.
+    pub root: Vec<u32>,
+    /// Confidence in `root`.
+    pub root_confidence: Confidence,
+    /// Ranks affected by the finding.
+    pub victims: Vec<u32>,
+}
+
+/// A process group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Its name in the framework.
+    pub name: String,
+    /// Its description in the framework.
+    pub description: String,
+    /// The layer that captured it.
+    pub layer: String,
+    /// Global ranks in group order.
+    pub ranks: Vec<u32>,
+}
+
+/// Call of one rank at the place of a finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankCall {
+    /// Global rank.
+    pub rank: u32,
+    /// State of the call on this rank.
+    pub state: CallState,
+    /// Time that the rank has been waiting in it, in milliseconds.
+    pub waited_ms: Option<u64>,
+    /// Op of the rank's call, or of its last call.
+    pub op: Option<String>,
+    /// Sequence number of the call.
+    pub seq: Option<u64>,
+    /// Element type.
+    pub dtype: Option<String>,
+    /// Input shapes.
+    pub shapes: Option<Vec<Vec<u64>>>,
+    /// Number of elements.
+    pub numel: Option<u64>,
+    /// Reduction operator.
+    pub reduce_op: Option<String>,
+    /// Global rank of the root.
+    pub root: Option<u32>,
+    /// Global rank of the peer.
+    pub peer: Option<u32>,
+    /// Tag of a point-to-point call.
+    pub tag: Option<i32>,
+    /// Training step.
+    pub step: Option<u64>,
+    /// The line of the user's program: `where` and `via` in JSON.
+    #[serde(flatten, with = "crate::place")]
+    pub place: Option<Where>,
+}
+
+/// A line of the user's program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Where {
+    /// File name as recorded by Python or the compiler.
+    pub file: String,
+    /// Line number, from 1.
+    pub line: u32,
+    /// Name of the function.
+    pub function: String,
+    /// Whether the line is in an installed package, because no frame is in the user's program.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub library: bool,
+    /// The frames of installed packages between the line and the call, outermost first.
+    #[serde(skip)]
+    pub via: Vec<Self>,
+}
+
+/// A parameter of the model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parameter {
+    /// Name of the parameter in the module.
+    pub name: String,
+    /// Shape.
+    pub shape: Vec<u64>,
+    /// Ranks on which it got no gradient.
+    pub missing_on: Vec<u32>,
+}
+
+/// State of a rank, as reported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rank {
+    /// Global rank.
+    pub rank: u32,
+    /// Host name.
+    pub host: String,
+    /// Process id.
+    pub pid: u32,
+    /// Attempt that the process belongs to: number of earlier starts of the ranks by the launcher.
+    #[serde(default)]
+    pub attempt: u32,
+    /// State of the rank's process.
+    pub state: RankState,
+    /// Exit status, if the process has ended.
+    pub exit: Exit,
+    /// Training step.
+    pub step: u64,
+    /// Call site of the rank's last call: `where` and `via` in JSON.
+    #[serde(flatten, with = "crate::place")]
+    pub place: Option<Where>,
+    /// The call in which it waits.
+    pub waiting_in: Option<WaitingIn>,
+}
+
+/// How a process ended: both `None` while it is alive, or if its end was not observed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// Exit status.
+    pub code: Option<i32>,
+    /// Signal that ended it.
+    pub signal: Option<i32>,
+}
+
+/// A wait of noticeable duration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingIn {
+    /// Name of the group.
+    pub group: String,
+    /// Sequence number, if the call has one.
+    pub seq: Option<u64>,
+    /// Op of the call.
+    pub op: String,
+    /// Duration of the wait so far, in milliseconds.
+    pub waited_ms: u64,
+}

@@ -1,0 +1,127 @@
+//! Process groups of a process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::GroupRef;
+use ddp_doctor_proto::v1;
+
+use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Seat};
+use crate::evidence::decode::name;
+use crate::evidence::limits::Limits;
+
+/// Maximum number of process groups per process.
+const MAX_GROUPS: usize = 8192;
+/// Maximum number of group creations per process.
+const MAX_CREATIONS: usize = 65_536;
+/// Maximum size of a group whose members are unknown.
+const MAX_MEMBERS: u32 = 1 << 17;
+
+/// The groups of a process, by number.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    groups: HashMap<u32, Arc<GroupInfo>>,
+    /// Number of group creations so far.
+    creations: usize,
+}
+
+impl Groups {
+    pub(super) fn get(&self, id: u32) -> Option<&Arc<GroupInfo>> {
+        self.groups.get(&id)
+    }
+
+    /// Adds a group; `None`: it is invalid, or over a limit.
+    pub(super) fn define(
+        &mut self,
+        process: ProcessId,
+        layer: &str,
+        group: v1::GroupDefined,
+        limits: &mut Limits,
+        out: &mut Vec<Event>,
+    ) -> Option<()> {
+        if self.groups.contains_key(&group.id) {
+            return Some(());
+        }
+        let seat = seat(group.seat)?;
+        let nobody = group.members.is_empty() && seat.is_none();
+        if group.id == 0 || self.groups.len() >= MAX_GROUPS || nobody {
+            return None;
+        }
+        let info = GroupInfo {
+            key: GroupRef {
+                layer: layer_of(layer, seat).into(),
+                epoch: group.epoch,
+                name: name(&group.name).as_ref().into(),
+                ordinal: group.ordinal,
+                members: group.members,
+            },
+            description: name(&group.description),
+            backend: name(&group.backend),
+            seat,
+        };
+        let info = limits.group(info)?;
+        self.groups.insert(group.id, info.clone());
+        out.push(Event::GroupJoined {
+            process,
+            group: info,
+        });
+        Some(())
+    }
+
+    /// The group that a call is about to create; `None`: not recorded, invalid, or over a limit.
+    pub(super) fn created(
+        &mut self,
+        layer: &str,
+        group: Option<v1::GroupCreation>,
+        limits: &mut Limits,
+    ) -> Option<Arc<GroupInfo>> {
+        let group = group.filter(|group| !group.name.is_empty())?;
+        let seat = seat(group.seat)?;
+        if group.members.is_empty() && seat.is_none() {
+            return None;
+        }
+        if self.creations >= MAX_CREATIONS {
+            return None;
+        }
+        self.creations += 1;
+        limits.group(GroupInfo {
+            key: GroupRef {
+                layer: layer_of(layer, seat).into(),
+                epoch: group.epoch,
+                name: name(&group.name).as_ref().into(),
+                ordinal: 0,
+                members: group.members,
+            },
+            description: name(&group.description),
+            backend: name(&group.backend),
+            seat,
+        })
+    }
+}
+
+/// Layer of a group of a process whose box was made by `layer`. c10d records the members of its groups: a
+/// group without them in its box is an NCCL communicator.
+fn layer_of(layer: &str, seat: Option<Seat>) -> &str {
+    match (layer, seat) {
+        ("c10d", Some(_)) => "nccl",
+        (layer, _) => layer,
+    }
+}
+
+/// Converts a group rank to a global rank; stays a group rank if the members are unknown.
+pub(super) fn global(group: Option<&GroupInfo>, rank: i32) -> Option<u32> {
+    let group = group?;
+    if let Some(seat) = group.seat {
+        return u32::try_from(rank).ok().filter(|&rank| rank < seat.size);
+    }
+    let members = &group.key.members;
+    members.get(usize::try_from(rank).ok()?).copied()
+}
+
+/// Validates the rank in a group; outer `None`: invalid, inner `None`: absent.
+fn seat(seat: Option<v1::Seat>) -> Option<Option<Seat>> {
+    let Some(v1::Seat { rank, size }) = seat else {
+        return Some(None);
+    };
+    (rank < size && size <= MAX_MEMBERS).then_some(Some(Seat { rank, size }))
+}
