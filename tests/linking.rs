@@ -5,23 +5,21 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ddp_doctor::diagnosis::event::Event;
 use ddp_doctor::evidence::decode::Decoder;
 use ddp_doctor::evidence::journal::Reader as Journal;
-use ddp_doctor::node::follow::boxes::boxes_in;
-use ddp_doctor_agent::blackbox::Reader;
 use ddp_doctor_proto::report::{RankState, Report, Verdict};
-use tempfile::TempDir;
 
 use crate::support::artifact;
+use crate::support::bare::{Bare, reporters};
 use crate::support::coordinator::Coordinator;
-use crate::support::process::{PROGRAM, eventually, program, run_to_end};
+use crate::support::process::{eventually, program, run_to_end};
 use crate::support::programs::{TRAINING, compile, flood, training};
 use crate::support::report::{initiating, is_healthy};
-use crate::support::result::{HealthyJob, assert_same_result};
+use crate::support::result::HealthyJob;
 
 /// Time limit for an expected event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -165,123 +163,8 @@ fn healthy_rust_job_has_no_findings() {
     is_healthy(&job.assert_same_result(), 3);
 }
 
-// --- With a standing coordinator -----------------------------------------------------------------
-
-/// A job started without `run`, with its own directory for black boxes. Its ranks are killed when
-/// the test ends.
-struct Bare {
-    child: Child,
-    scratch: TempDir,
-}
-
-impl Bare {
-    fn start(job: &str, coordinator: &str, command: &[&str]) -> Self {
-        Self::start_with(job, coordinator, command, &[])
-    }
-
-    fn start_with(
-        job: &str,
-        coordinator: &str,
-        command: &[&str],
-        environment: &[(&str, &str)],
-    ) -> Self {
-        use std::os::unix::process::CommandExt;
-        let scratch = tempfile::tempdir().unwrap();
-        let bare = program(scratch.path());
-        let clean = bare.get_envs().map(|(name, _)| name.to_owned());
-        let clean: Vec<_> = clean.collect();
-        let mut bare = Command::new(command[0]);
-        for name in clean {
-            bare.env_remove(name);
-        }
-        let child = bare
-            .args(&command[1..])
-            .current_dir(scratch.path())
-            .env("DDP_DOCTOR_JOB", job)
-            .env("DDP_DOCTOR_COORDINATOR", coordinator)
-            .env("DDP_DOCTOR_PROGRAM", env!("CARGO_BIN_EXE_ddp-doctor"))
-            .env("DDP_DOCTOR_BOX_DIR", scratch.path().join("boxes"))
-            .envs(environment.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(fs::File::create(scratch.path().join("printed")).unwrap())
-            .stderr(fs::File::create(scratch.path().join("stderr")).unwrap())
-            .process_group(0)
-            .spawn()
-            .unwrap();
-        Self { child, scratch }
-    }
-
-    /// Paths of the existing black boxes.
-    fn boxes(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(self.scratch.path().join("boxes")) else {
-            return Vec::new();
-        };
-        entries
-            .map(|entry| entry.unwrap().path())
-            .filter(|path| path.extension().is_some_and(|it| it == "box"))
-            .collect()
-    }
-
-    /// Pids of the ranks, from the names of their boxes.
-    fn ranks(&self) -> Vec<u32> {
-        let name = |path: &PathBuf| path.file_name()?.to_str()?.split('.').next()?.parse().ok();
-        self.boxes().iter().filter_map(name).collect()
-    }
-
-    fn stderr(&self) -> String {
-        fs::read_to_string(self.scratch.path().join("stderr")).unwrap()
-    }
-
-    /// The reporter's log.
-    fn log(&self) -> String {
-        fs::read_to_string(self.scratch.path().join("boxes/reporter.log")).unwrap_or_default()
-    }
-
-    fn wait(&mut self) -> Option<i32> {
-        eventually("the job ends", || self.child.try_wait().unwrap().is_some());
-        self.child.wait().unwrap().code()
-    }
-
-    /// Waits for the exit. Panics unless the result is that of the command without ddp-doctor.
-    #[track_caller]
-    fn assert_same_result(&mut self, command: &[&str]) {
-        let status = self.wait();
-        let printed = fs::read(self.scratch.path().join("printed")).unwrap();
-        assert_same_result(command, status, printed);
-    }
-
-    fn signal(&self, signal: &str) {
-        let group = format!("-{}", self.child.id());
-        Command::new("kill")
-            .args([signal, "--", &group])
-            .stderr(Stdio::null())
-            .status()
-            .unwrap();
-    }
-}
-
-impl Drop for Bare {
-    fn drop(&mut self) {
-        self.signal("-KILL");
-        self.child.wait().ok();
-    }
-}
-
 fn has_ended(report: &Report) -> bool {
     report.job.ended_at.is_some()
-}
-
-/// Running reporters that follow boxes below a folder.
-fn reporters(folder: &Path) -> Vec<u32> {
-    let processes = fs::read_dir("/proc").unwrap();
-    processes
-        .filter_map(|it| it.unwrap().file_name().to_str()?.parse().ok())
-        .filter(|pid: &u32| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line);
-            line.contains("\0reporter\0") && line.contains(folder.to_str().unwrap())
-        })
-        .collect()
 }
 
 #[test]
@@ -527,190 +410,6 @@ fn ranks_with_boxes_in_two_directories_have_one_reporter() {
         fs::read_dir(run_dir("two").join("boxes")).unwrap().count(),
         4
     );
-}
-
-/// Runs a script under a new mount namespace in a folder.
-fn in_namespace(folder: &Path, script: &str) -> Output {
-    let mut command = Command::new("unshare");
-    for (name, _) in program(folder).get_envs() {
-        command.env_remove(name);
-    }
-    command
-        .args(["--map-current-user", "--keep-caps", "--mount", "sh", "-c"])
-        .arg(script)
-        .current_dir(folder)
-        .output()
-        .unwrap()
-}
-
-#[test]
-fn run_follows_boxes_in_two_directories() {
-    for (bug, status) in [("early-exit", 75), ("", 0)] {
-        let dir = tempfile::tempdir().unwrap();
-        // /dev/shm is full after some of the boxes. The ranks also inherit the address of a coordinator.
-        let script = format!(
-            "mount -t tmpfs -o size=64m,nr_inodes=8 none /dev/shm
-            {PROGRAM} coordinator --listen 127.0.0.1:0 >address & coordinator=$!
-            until [ -s address ]; do sleep 0.05; done
-            DDP_DOCTOR_COORDINATOR=$(cat address) DDP_DOCTOR_PROGRAM={PROGRAM} \
-                {PROGRAM} run --run-dir run --on-hang kill --kill-after 1 -- {} 4 {bug}
-            status=$?; kill $coordinator; exit $status",
-            training()
-        );
-        let output = in_namespace(dir.path(), &script);
-        assert_eq!(output.status.code(), Some(status), "{output:?}");
-        let report = fs::read(dir.path().join("run/report.json")).unwrap();
-        let report: Report = serde_json::from_slice(&report).unwrap();
-        if bug.is_empty() {
-            is_healthy(&report, 4);
-            assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
-            continue;
-        }
-        assert_eq!(initiating(&report), ("DD102", &[1][..]));
-        let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
-        assert_eq!(codes, ["DD102"]);
-        assert_eq!(report.ranks.len(), 4);
-        let boxes = fs::read_dir(dir.path().join("run/boxes")).unwrap();
-        assert_eq!(boxes.count(), 4);
-    }
-}
-
-#[test]
-fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
-    let dir = tempfile::tempdir().unwrap();
-    // Its own /dev/shm, since the next run of this user would move the boxes.
-    let script = format!(
-        "mount -t tmpfs none /dev/shm
-        mkdir full && mount -t tmpfs -o size=8k none full
-        {PROGRAM} run --run-dir full/run -- {} 4
-        status=$?; find /dev/shm -name '*.box' >left; exit $status",
-        training()
-    );
-    let output = in_namespace(dir.path(), &script);
-    assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    let (_, at) = stderr.split_once("black boxes remain in ").unwrap();
-    let (at, _) = at.split_once(": ").unwrap();
-    let left = fs::read_to_string(dir.path().join("left")).unwrap();
-    assert_eq!(left.lines().count(), 4, "{left}{stderr}");
-    assert!(left.lines().all(|it| it.starts_with(at)), "{left}{stderr}");
-    let last = stderr.lines().last().unwrap();
-    assert!(
-        last.contains("the last report could not be written"),
-        "{stderr}"
-    );
-}
-
-#[test]
-fn ring_of_a_busy_rank_outlasts_a_stop_of_run() {
-    let mut job = HealthyJob::start_program(&[], &[flood(), "3000", "7500"]);
-    job.start_ranks();
-    let boxes = boxes_in(Path::new(&job.variable("DDP_DOCTOR_BOX_DIR"))).unwrap();
-    let size = || Reader::open(&boxes[0]).unwrap().used_bytes();
-    let first = size();
-    job.flood(1);
-    eventually("the ring is extended", || size() > first);
-    job.signal("-STOP");
-    job.flood(2);
-    job.signal("-CONT");
-    let report = job.assert_same_result();
-    assert_eq!(report.evidence.records_lost, 0, "{report:#?}");
-    assert_eq!(report.verdict, Verdict::Healthy);
-}
-
-#[test]
-fn records_lost_while_run_is_stopped_are_reported() {
-    let mut job = HealthyJob::start_program(&[], &[flood(), "200000"]);
-    job.start_ranks();
-    job.signal("-STOP");
-    job.flood(1);
-    job.signal("-CONT");
-    let report = job.assert_same_result();
-    assert!(report.evidence.records_lost > 0, "{report:#?}");
-    assert_eq!(report.verdict, Verdict::Insufficient);
-    let stderr = job.stderr();
-    assert!(
-        stderr.contains("note[DD902]") && stderr.contains("insufficient"),
-        "{stderr}"
-    );
-}
-
-#[test]
-fn job_in_a_time_namespace_is_diagnosed() {
-    let training = training();
-    for (bug, verdict) in [("", Verdict::Healthy), ("early-exit", Verdict::Hang)] {
-        let dir = tempfile::tempdir().unwrap();
-        let mut run = program(dir.path());
-        run.args([
-            "run",
-            "--report",
-            "r.json",
-            "--on-hang",
-            "kill",
-            "--kill-after",
-            "1",
-        ]);
-        run.args([
-            "--",
-            "unshare",
-            "--map-current-user",
-            "--keep-caps",
-            "--time",
-        ]);
-        run.args([
-            "--boottime",
-            "100000",
-            "--monotonic",
-            "100000",
-            training,
-            "4",
-            bug,
-        ]);
-        let output = run.output().unwrap();
-        let report = fs::read(dir.path().join("r.json")).unwrap();
-        let report: Report = serde_json::from_slice(&report).unwrap();
-        assert_eq!(report.verdict, verdict, "{output:?}");
-        assert_eq!(report.ranks.len(), 4);
-        if verdict == Verdict::Healthy {
-            assert_same_result(&[training, "4"], output.status.code(), &output.stdout);
-        }
-    }
-}
-
-#[test]
-fn directory_on_a_stuck_mount_blocks_no_command() {
-    if fs::File::open("/dev/fuse").is_err() {
-        eprintln!("skipped: /dev/fuse cannot be opened");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    // A mount whose server never answers, and on it the directory of a dead run.
-    let server = "
-import ctypes, os, sys, time
-device = os.open('/dev/fuse', os.O_RDWR)
-options = 'fd=%d,rootmode=40000,user_id=%d,group_id=%d' % (device, os.getuid(), os.getgid())
-mounted = ctypes.CDLL(None).mount(b'stuck', b'stuck', b'fuse', 0, options.encode())
-open('mounted', 'w').write(str(mounted))
-time.sleep(600)
-";
-    fs::write(dir.path().join("server.py"), server).unwrap();
-    let job = format!("{} 4; exit 7", training());
-    let script = format!(
-        "mount -t tmpfs none /dev/shm && mkdir stuck
-        python3 server.py & server=$!
-        until [ -s mounted ]; do sleep 0.05; done
-        [ $(cat mounted) = 0 ] || exit 99
-        mkdir -m 700 /dev/shm/ddp-doctor-$(id -u) /dev/shm/ddp-doctor-$(id -u)/dead
-        printf '4194304 1 gone\\n%s/stuck/run\\n' $PWD >/dev/shm/ddp-doctor-$(id -u)/dead/owner
-        timeout -k 1 20 {PROGRAM} run -- sh -c '{job}' >printed; ran=$?
-        timeout -k 1 20 {PROGRAM} status; asked=$?
-        kill $server; echo $ran $asked"
-    );
-    let output = in_namespace(dir.path(), &script);
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.trim_end().ends_with("7 0"), "{output:?}");
-    let printed = fs::read(dir.path().join("printed")).unwrap();
-    assert_same_result(&["sh", "-c", &job], Some(7), printed);
 }
 
 #[test]

@@ -317,8 +317,10 @@ fn files_below(folder: &str, extension: &str) -> Vec<PathBuf> {
 fn test_source(name: &str) -> String {
     let (module, function) = name.rsplit_once("::").unwrap();
     let file = module.replace("::", "/");
-    let path = root().join("tests").join(file).with_extension("rs");
-    let text = fs::read_to_string(path).unwrap();
+    let file = root().join("tests").join(file);
+    let text = fs::read_to_string(file.with_extension("rs"))
+        .or_else(|_| fs::read_to_string(file.join("mod.rs")))
+        .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let start = text.find(&format!("\n#[test]\nfn {function}() {{"));
     let source = &text[start.unwrap_or_else(|| panic!("no test {name}"))..];
     source[..source.find("\n}\n").unwrap()].to_owned()

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use ddp_doctor_proto::report::{Report, Verdict};
 
-use crate::support::process::{PROGRAM, eventually, program, state_of};
+use crate::support::process::{PROGRAM, eventually, in_namespace, program, state_of};
 use crate::support::programs::{clock, flood, training};
 use crate::support::report::is_healthy;
 use crate::support::result::{HealthyJob, assert_same_result};
@@ -14,17 +14,9 @@ use crate::support::result::{HealthyJob, assert_same_result};
 /// Runs a script in a mount namespace and directory of its own; `$run` is `ddp-doctor run` up to the
 /// command of the job.
 fn script(dir: &Path, text: &str) -> Output {
-    let mut command = Command::new("unshare");
-    for (name, _) in program(dir).get_envs() {
-        command.env_remove(name);
-    }
     let report = dir.join("report.json").display().to_string();
-    command
-        .args(["--map-current-user", "--keep-caps", "--mount", "sh", "-c"])
-        .arg(format!("run='{PROGRAM} run --report {report} --'\n{text}"))
-        .current_dir(dir)
-        .output()
-        .unwrap()
+    let script = format!("run='{PROGRAM} run --report {report} --'\n{text}");
+    in_namespace(dir, &script)
 }
 
 /// Runs a script in which `$run "$@"` runs a healthy job of four ranks under `run`. Panics unless its
@@ -159,4 +151,82 @@ fn run_that_is_stopped_from_the_terminal_and_continued() {
     eventually("it is stopped", || state_of(job.pid()) == 'T');
     job.signal("-CONT");
     is_healthy(&job.assert_same_result(), 1);
+}
+
+#[test]
+fn job_in_a_time_namespace_is_diagnosed() {
+    let training = training();
+    for (bug, verdict) in [("", Verdict::Healthy), ("early-exit", Verdict::Hang)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut run = program(dir.path());
+        run.args([
+            "run",
+            "--report",
+            "r.json",
+            "--on-hang",
+            "kill",
+            "--kill-after",
+            "1",
+        ]);
+        run.args([
+            "--",
+            "unshare",
+            "--map-current-user",
+            "--keep-caps",
+            "--time",
+        ]);
+        run.args([
+            "--boottime",
+            "100000",
+            "--monotonic",
+            "100000",
+            training,
+            "4",
+            bug,
+        ]);
+        let output = run.output().unwrap();
+        let report = fs::read(dir.path().join("r.json")).unwrap();
+        let report: Report = serde_json::from_slice(&report).unwrap();
+        assert_eq!(report.verdict, verdict, "{output:?}");
+        assert_eq!(report.ranks.len(), 4);
+        if verdict == Verdict::Healthy {
+            assert_same_result(&[training, "4"], output.status.code(), &output.stdout);
+        }
+    }
+}
+
+#[test]
+fn directory_on_a_stuck_mount_blocks_no_command() {
+    if fs::File::open("/dev/fuse").is_err() {
+        eprintln!("skipped: /dev/fuse cannot be opened");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // A mount whose server never answers, and on it the directory of a dead run.
+    let server = "
+import ctypes, os, sys, time
+device = os.open('/dev/fuse', os.O_RDWR)
+options = 'fd=%d,rootmode=40000,user_id=%d,group_id=%d' % (device, os.getuid(), os.getgid())
+mounted = ctypes.CDLL(None).mount(b'stuck', b'stuck', b'fuse', 0, options.encode())
+open('mounted', 'w').write(str(mounted))
+time.sleep(600)
+";
+    fs::write(dir.path().join("server.py"), server).unwrap();
+    let job = format!("{} 4; exit 7", training());
+    let script = format!(
+        "mount -t tmpfs none /dev/shm && mkdir stuck
+        python3 server.py & server=$!
+        until [ -s mounted ]; do sleep 0.05; done
+        [ $(cat mounted) = 0 ] || exit 99
+        mkdir -m 700 /dev/shm/ddp-doctor-$(id -u) /dev/shm/ddp-doctor-$(id -u)/dead
+        printf '4194304 1 gone\\n%s/stuck/run\\n' $PWD >/dev/shm/ddp-doctor-$(id -u)/dead/owner
+        timeout -k 1 20 {PROGRAM} run -- sh -c '{job}' >printed; ran=$?
+        timeout -k 1 20 {PROGRAM} status; asked=$?
+        kill $server; echo $ran $asked"
+    );
+    let output = in_namespace(dir.path(), &script);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.trim_end().ends_with("7 0"), "{output:?}");
+    let printed = fs::read(dir.path().join("printed")).unwrap();
+    assert_same_result(&["sh", "-c", &job], Some(7), printed);
 }

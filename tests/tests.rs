@@ -43,6 +43,7 @@
     reason = "a test that cannot continue has failed and may print why"
 )]
 
+mod boxes;
 mod check;
 mod copied;
 #[path = "doubles/harness.rs"]

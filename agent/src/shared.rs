@@ -114,7 +114,7 @@ pub struct Services {
     pub current: extern "C" fn() -> usize,
     /// [`INSIDE_NOTHING`], [`INSIDE_OTHER`] or the id of a call.
     pub inside: extern "C" fn() -> u64,
-    pub beneath: extern "C" fn(arguments: &CallArguments, ranks: u32),
+    pub lower_call: extern "C" fn(arguments: &CallArguments, ranks: u32),
     pub within: extern "C" fn(function: Bytes),
     pub follow: extern "C" fn(call: u64) -> bool,
     pub part_done: extern "C" fn(call: u64),

@@ -323,7 +323,7 @@ words! {
         /// The call was never waited for and can no longer be.
         Unawaited = 30, "unawaited";
         /// What a call requests of the layer below: the NCCL call of a c10d call.
-        Beneath = 31, "beneath";
+        LowerCall = 31, "lower_call";
         /// The thread entered a function of the layer below, or returned from it.
         Within = 32, "within";
         /// A network transfer of a call makes no progress, or makes progress again.

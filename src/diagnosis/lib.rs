@@ -220,7 +220,11 @@ impl Engine {
             .collect();
         // Calls of NCCL may be recorded in the black box of another layer.
         layers.extend(model.groups().map(|group| group.info.key.layer.clone()));
-        if model.processes.values().any(|process| process.has_beneath) {
+        if model
+            .processes
+            .values()
+            .any(|process| process.has_lower_calls)
+        {
             layers.push("nccl".into());
         }
         layers.sort_unstable();

@@ -136,22 +136,24 @@ fn communicator_in_a_c10d_box_has_layer_nccl() {
 #[test]
 fn nccl_call_of_a_c10d_call_uses_ranks_of_its_group() {
     let mut decoder = known();
-    let mut beneath = record(1, RecordKind::Beneath, 1);
-    beneath.reduce_op = i32::from(ReduceOp::Max.number());
-    beneath.on_stream = Some(v1::OnStream {
+    let mut lower_call = record(1, RecordKind::LowerCall, 1);
+    lower_call.reduce_op = i32::from(ReduceOp::Max.number());
+    lower_call.on_stream = Some(v1::OnStream {
         stream: 6,
         launch: 2,
     });
-    let mut captured = beneath.clone();
+    let mut captured = lower_call.clone();
     (captured.ticket, captured.root) = (2, Some(0));
     captured.flags = u32::from(flags::CAPTURED);
     let issued = record(0, RecordKind::Issued, 1);
-    let kinds = [issued, beneath, captured].map(Kind::Record);
+    let kinds = [issued, lower_call, captured].map(Kind::Record);
     let events = decode(&mut decoder, kinds.into());
     let told: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
-            Event::Beneath { call, beneath, .. } => Some((call, beneath)),
+            Event::LowerCall {
+                call, lower_call, ..
+            } => Some((call, lower_call)),
             _ => None,
         })
         .collect();

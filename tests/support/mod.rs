@@ -1,5 +1,6 @@
 //! Helpers shared by the integration tests.
 
+pub(crate) mod bare;
 pub(crate) mod coordinator;
 pub(crate) mod dumps;
 pub(crate) mod hosts;

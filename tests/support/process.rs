@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -124,4 +124,18 @@ pub(crate) fn memory_mib(pid: u32, field: &str) -> u64 {
     let line = status.lines().find_map(|it| it.strip_prefix(field));
     let kib = line.and_then(|it| it.trim().strip_suffix(" kB"));
     kib.unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// Runs a script under a new mount namespace in a folder.
+pub(crate) fn in_namespace(folder: &Path, script: &str) -> Output {
+    let mut command = Command::new("unshare");
+    for (name, _) in program(folder).get_envs() {
+        command.env_remove(name);
+    }
+    command
+        .args(["--map-current-user", "--keep-caps", "--mount", "sh", "-c"])
+        .arg(script)
+        .current_dir(folder)
+        .output()
+        .unwrap()
 }

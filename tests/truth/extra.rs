@@ -101,6 +101,6 @@ fn nccl_calls_belong_to_c10d_calls(case: &Case) {
         let number = i32::from(kind.number());
         records.iter().filter(|it| it.kind == number).count()
     };
-    assert_eq!(count(RecordKind::Beneath), 7 * 3);
+    assert_eq!(count(RecordKind::LowerCall), 7 * 3);
     assert_eq!(count(RecordKind::Within), 2 * 3);
 }

@@ -22,7 +22,7 @@ static SERVICES: Services = Services {
     version: VERSION,
     current: open_box,
     inside,
-    beneath,
+    lower_call,
     within,
     follow,
     part_done,
@@ -66,8 +66,8 @@ extern "C" fn inside() -> u64 {
     })
 }
 
-extern "C" fn beneath(arguments: &CallArguments, ranks: u32) {
-    on_box(|writer| writer.beneath(&arguments.on(writer), ranks));
+extern "C" fn lower_call(arguments: &CallArguments, ranks: u32) {
+    on_box(|writer| writer.lower_call(&arguments.on(writer), ranks));
 }
 
 extern "C" fn within(function: Bytes) {

@@ -87,13 +87,13 @@ pub(crate) fn issued(
 
 /// Records the NCCL call inside the framework's call of this thread.
 #[inline]
-pub(crate) fn beneath(sink: Sink, communicator: &Communicator, work: &Work, launch: u32) {
+pub(crate) fn lower_call(sink: Sink, communicator: &Communicator, work: &Work, launch: u32) {
     let asked = CallArguments {
         // The framework's call already has a source line.
         returns_to: 0,
         ..work.asked(launch)
     };
-    sink.beneath(&asked, communicator.size);
+    sink.lower_call(&asked, communicator.size);
 }
 
 /// Records that a call other than a collective or a message is about to be made. Returns its id.

@@ -230,9 +230,9 @@ impl Sink {
 
     /// Records the NCCL call inside this thread's call, on a communicator with `ranks` ranks.
     #[inline]
-    pub(crate) fn beneath(self, asked: &CallArguments, ranks: u32) {
+    pub(crate) fn lower_call(self, asked: &CallArguments, ranks: u32) {
         if let Self::Shared(services) = self {
-            (services.beneath)(asked, ranks);
+            (services.lower_call)(asked, ranks);
         }
     }
 

@@ -303,7 +303,7 @@ impl Thread {
         work: &Work,
         real: &mut dyn FnMut() -> Status,
     ) -> Status {
-        guarded(|| records::beneath(sink, communicator, work, 0));
+        guarded(|| records::lower_call(sink, communicator, work, 0));
         let status = real();
         guarded(|| {
             let grouped = self.depth.get() > 0;

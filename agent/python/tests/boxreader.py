@@ -13,7 +13,7 @@ KINDS = (
     "unspecified issued returned wait-begin wait-end completed step phase-begin phase-end group-destroyed "
     "exception exit splits note input-ended group-timeout - memory setting"
 ).split()
-LATER_KINDS = {30: "unawaited", 31: "beneath", 32: "within", 33: "transfer", 40: "parameters", 50: "spent"}
+LATER_KINDS = {30: "unawaited", 31: "lower_call", 32: "within", 33: "transfer", 40: "parameters", 50: "spent"}
 # Kinds whose records have a different layout.
 OTHERWISE = ("splits", "memory")
 ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT, FORWARD, REPEATED, UNSYNCHRONISED = (

@@ -263,7 +263,7 @@ pub enum RecordKind {
     /// What a call requests of the layer below. With c10d on NCCL: the first NCCL call made inside it
     /// on a communicator as large as the call's group. `call`, `group` and `seq` are those of the
     /// outer call; op, element type, operator, root, elements and stream are those of the inner one.
-    Beneath = 31,
+    LowerCall = 31,
     /// The thread entered a function of the layer below that may block; `text` is the function's name,
     /// `call` the call on whose behalf it runs, if any. An empty text: the thread returned from it.
     Within = 32,
@@ -308,7 +308,7 @@ impl RecordKind {
             Self::Memory => "RECORD_KIND_MEMORY",
             Self::Setting => "RECORD_KIND_SETTING",
             Self::Unawaited => "RECORD_KIND_UNAWAITED",
-            Self::Beneath => "RECORD_KIND_BENEATH",
+            Self::LowerCall => "RECORD_KIND_LOWER_CALL",
             Self::Within => "RECORD_KIND_WITHIN",
             Self::Transfer => "RECORD_KIND_TRANSFER",
             Self::Parameters => "RECORD_KIND_PARAMETERS",
@@ -337,7 +337,7 @@ impl RecordKind {
             "RECORD_KIND_MEMORY" => Some(Self::Memory),
             "RECORD_KIND_SETTING" => Some(Self::Setting),
             "RECORD_KIND_UNAWAITED" => Some(Self::Unawaited),
-            "RECORD_KIND_BENEATH" => Some(Self::Beneath),
+            "RECORD_KIND_LOWER_CALL" => Some(Self::LowerCall),
             "RECORD_KIND_WITHIN" => Some(Self::Within),
             "RECORD_KIND_TRANSFER" => Some(Self::Transfer),
             "RECORD_KIND_PARAMETERS" => Some(Self::Parameters),

@@ -33,7 +33,7 @@ pub struct Signature {
     dtype: DType,
     reduce_op: ReduceOp,
     /// As reported by the layer below.
-    reduce_op_beneath: Option<ReduceOp>,
+    lower_reduce_op: Option<ReduceOp>,
     root: Option<u32>,
 }
 
@@ -46,7 +46,7 @@ impl Signature {
             size: size(call),
             dtype: call.dtype,
             reduce_op: call.reduce_op,
-            reduce_op_beneath: call.reduce_op_beneath(),
+            lower_reduce_op: call.lower_reduce_op(),
             root: call.root,
         }
     }
@@ -88,10 +88,10 @@ impl Signature {
 
     /// Compares operators reported by one layer: layers may name the same reduction differently.
     fn reduces_otherwise(&self, other: &Self) -> bool {
-        let beneath = |it: &Self| it.reduce_op_beneath.and_then(ReduceOp::name);
+        let lower_call = |it: &Self| it.lower_reduce_op.and_then(ReduceOp::name);
         match (self.reduce_op.name(), other.reduce_op.name()) {
             (Some(a), Some(b)) => a != b,
-            _ => differ(beneath(self), beneath(other)),
+            _ => differ(lower_call(self), lower_call(other)),
         }
     }
 }

@@ -478,7 +478,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::WaitBegin { process, .. }
         | Event::WaitEnd { process, .. }
         | Event::Completed { process, .. }
-        | Event::Beneath { process, .. }
+        | Event::LowerCall { process, .. }
         | Event::Within { process, .. }
         | Event::Transfer { process, .. }
         | Event::Unawaited { process, .. }

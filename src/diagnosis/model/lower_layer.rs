@@ -6,17 +6,17 @@
 
 use std::sync::Arc;
 
-use crate::evidence::event::{Beneath, Call};
+use crate::evidence::event::{Call, LowerCall};
 use crate::model::group::{Group, Join, JoinedCall, Wait};
 
 impl Group {
     /// Adds the contents of a member's call. Returns the call with them; `None` if the call is not
     /// kept.
-    pub(super) fn told_beneath(
+    pub(super) fn set_lower_call(
         &mut self,
         rank: u32,
         seq: u64,
-        beneath: &Arc<Beneath>,
+        lower_call: &Arc<LowerCall>,
     ) -> Option<Arc<Call>> {
         let entered = self.entered.contains_key(&seq);
         let join = if entered {
@@ -25,7 +25,7 @@ impl Group {
             self.joins.get_mut(&seq)?
         };
         let joined = join.calls.get_mut(&rank)?;
-        let call = Arc::new(joined.call.made_of(beneath));
+        let call = Arc::new(joined.call.made_of(lower_call));
         joined.call = Arc::clone(&call);
         join.meet(&call);
         if join.mismatch.is_some() {
@@ -60,12 +60,9 @@ impl Group {
 
     /// Removes an entered collective once no further event is expected for it.
     pub(super) fn leave_if_done(&mut self, seq: u64) {
-        let told = self.is_told_beneath();
-        let done = self.entered.get_mut(&seq).is_some_and(|join| {
-            let expected = |it: &JoinedCall| it.is_expected(told);
-            join.pending = join.calls.first_from(join.pending.unwrap_or(0), expected);
-            join.pending.is_none()
-        });
+        let told = self.has_lower_calls();
+        let join = self.entered.get_mut(&seq);
+        let done = join.is_some_and(|join| !join.is_pending(|it| it.is_expected(told)));
         if done {
             self.entered.remove(&seq);
         }
@@ -77,7 +74,7 @@ impl Group {
         let Some((&before, join)) = self.entered.range(..seq).next_back() else {
             return;
         };
-        let told = self.is_told_beneath();
+        let told = self.has_lower_calls();
         let is_over = |(rank, it): (&u32, &JoinedCall)| {
             let next = next.calls.get(rank);
             let went_on = next.is_some_and(|next| next.call.thread == it.call.thread);
@@ -91,7 +88,7 @@ impl Group {
     }
 
     /// Whether a layer below may report on calls of the group.
-    pub(super) fn is_told_beneath(&self) -> bool {
+    pub(super) fn has_lower_calls(&self) -> bool {
         &*self.info.key.layer == "c10d"
             && !matches!(&*self.info.backend, "gloo" | "mpi" | "cpu:gloo")
     }
@@ -101,7 +98,7 @@ impl JoinedCall {
     /// Whether further events are expected: the end of a wait, the completion, or the contents, if
     /// those are reported at all (`told`).
     pub(super) fn is_expected(&self, told: bool) -> bool {
-        let undescribed = told && self.call.beneath.is_none() && self.returned.is_none();
+        let undescribed = told && self.call.lower_call.is_none() && self.returned.is_none();
         // Waits for DDP's own calls are never recorded.
         let unheard = !self.call.hidden && !self.is_done();
         undescribed || unheard || self.is_under_way()
@@ -110,7 +107,7 @@ impl JoinedCall {
     /// Whether its device has completed it. NCCL's own calls are waited for by streams only.
     #[must_use]
     pub fn is_complete_on_device(&self) -> bool {
-        match self.call.beneath {
+        match self.call.lower_call {
             Some(_) => self.complete,
             None => self.call.on_stream.is_some(),
         }

@@ -125,7 +125,7 @@ pub fn settled_at(model: &Model, group: &Group) -> Option<(u64, Timestamp)> {
         joined.call.on_stream.is_some()
             && !joined.call.is_async
             // The waits of c10d are more informative.
-            && joined.call.beneath.is_none()
+            && joined.call.lower_call.is_none()
             && last.is_some_and(|last| last.id == joined.call.id)
     };
     join.all().all(is_last).then(|| (seq, join.last_at()))

@@ -12,8 +12,8 @@ use ddp_doctor_proto::{
 use super::groups::global;
 use super::{Process, number};
 use crate::diagnosis::event::{
-    Beneath, Call, CallId, Event, Forward, MemorySample, OnStream, Parameters, ProcessId, Standing,
-    ThreadId, Transfer, WaitsFor,
+    Call, CallId, Event, Forward, LowerCall, MemorySample, OnStream, Parameters, ProcessId,
+    Standing, ThreadId, Transfer, WaitsFor,
 };
 use crate::evidence::decode::{name, text};
 use crate::evidence::limits::Limits;
@@ -77,7 +77,7 @@ impl Process {
             | RecordKind::Completed
             | RecordKind::Within
             | RecordKind::Unawaited => self.progress(kind, common, &record)?,
-            RecordKind::Beneath | RecordKind::Transfer => {
+            RecordKind::LowerCall | RecordKind::Transfer => {
                 self.lower_layer(kind, common, &record)?
             }
             RecordKind::Step
@@ -159,10 +159,10 @@ impl Process {
         } = common;
         let call = common.call?;
         Some(match kind {
-            RecordKind::Beneath => Event::Beneath {
+            RecordKind::LowerCall => Event::LowerCall {
                 process,
                 call,
-                beneath: Arc::new(self.beneath(record)),
+                lower_call: Arc::new(self.lower_call(record)),
                 at,
             },
             RecordKind::Transfer => Event::Transfer {
@@ -402,14 +402,14 @@ impl Process {
     }
 
     /// What a call requests of the layer below.
-    fn beneath(&self, record: &v1::Record) -> Beneath {
+    fn lower_call(&self, record: &v1::Record) -> LowerCall {
         let op = number(record.op, Op::from_number);
         let group = self.groups.get(record.group).map(|group| &**group);
         let root = record.root.filter(|_| op.is_rooted());
         // A captured call runs later, at an unknown time.
         let runs = record.flags & u32::from(flags::CAPTURED) == 0;
         let on_stream = record.on_stream.as_ref().filter(|_| runs);
-        Beneath {
+        LowerCall {
             op,
             reduce_op: number(record.reduce_op, ReduceOp::from_number),
             root: root.and_then(|rank| global(group, rank)),

@@ -3,11 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
-use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use ddp_doctor_agent::blackbox::{BoxName, Reader};
@@ -32,11 +30,14 @@ use crate::node::sys;
 use crate::node::timing::Timing;
 
 pub mod boxes;
+mod commands;
 pub mod names;
 pub mod orphans;
 pub mod places;
 pub mod rank;
 pub mod started_ranks;
+
+pub use commands::{Command, Commander, Commands, Secured};
 
 /// Polling interval of the boxes; each poll costs a wake-up. A record is read 25 ms late on
 /// average, a small part of the 250 ms in which a provable finding has to appear. The end of a
@@ -61,103 +62,6 @@ const EXIT_GRACE: Duration = Duration::from_millis(300);
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of entries of a box directory that are followed.
 const MAX_BOXES: usize = 4096;
-
-/// A command for the follower.
-#[derive(Debug)]
-pub enum Command {
-    /// A coordinator is connected: send everything to it.
-    Attached(mpsc::Sender<v1::Report>),
-    /// The coordinator requests records again.
-    Repeat {
-        /// The box.
-        process: u64,
-        /// The first record.
-        ticket: u64,
-    },
-    /// The coordinator measures the clock of this node.
-    Ping {
-        /// Time of the request, coordinator clock.
-        sent_unix_ns: u64,
-        /// Time of its arrival, clock of this node.
-        received: Timestamp,
-    },
-    /// The coordinator requests stacks.
-    TakeStacks {
-        /// The boxes; empty for all.
-        processes: Vec<u64>,
-        /// Whether a user requested them.
-        on_request: bool,
-    },
-    /// The follower's process was continued after a stop.
-    Continued,
-    /// The whole job was asked to end, with this signal.
-    Interrupted(i32),
-    /// Write all evidence to the disk, and answer.
-    Secure(Sender<Secured>),
-    /// The command is about to be ended: later events are a consequence and no evidence.
-    Close {
-        /// Exit status to report.
-        status: i32,
-        /// Notified when the job is closed.
-        done: Sender<()>,
-    },
-    /// The command has ended, with this exit status as a shell reports it.
-    CommandEnded(i32),
-    /// End the follower.
-    Stop,
-}
-
-/// Answer to [`Command::Secure`].
-#[derive(Debug)]
-pub struct Secured {
-    /// Whether the evidence is on the disk.
-    pub on_disk: bool,
-    /// Living processes that were seen below the command at any time, with their start times.
-    pub descendants: Vec<(u32, u64)>,
-}
-
-/// Sends commands to the follower, from any thread.
-#[derive(Clone, Debug)]
-pub struct Commander {
-    channel: Sender<Command>,
-    /// `None` if there is no pipe; commands are then found at the next poll.
-    wake: Option<Arc<PipeWriter>>,
-}
-
-/// The receiving end of a [`Commander`].
-#[derive(Debug)]
-pub struct Commands {
-    channel: Receiver<Command>,
-    wake: Option<PipeReader>,
-}
-
-impl Commander {
-    /// Creates both ends.
-    #[must_use]
-    pub fn new() -> (Self, Commands) {
-        let (reader, writer) = std::io::pipe().ok().unzip();
-        let (sender, receiver) = channel();
-        let commander = Self {
-            channel: sender,
-            wake: writer.map(Arc::new),
-        };
-        let commands = Commands {
-            channel: receiver,
-            wake: reader,
-        };
-        (commander, commands)
-    }
-
-    /// Sends a command; returns whether the follower is still running.
-    pub fn send(&self, command: Command) -> bool {
-        let is_there = self.channel.send(command).is_ok();
-        if is_there && let Some(wake) = &self.wake {
-            // If this fails, the next poll finds the command.
-            drop((&**wake).write(&[0]));
-        }
-        is_there
-    }
-}
 
 /// The node follower.
 #[derive(Debug)]
@@ -332,7 +236,7 @@ impl Follower {
                 indexes.push(index);
             }
         }
-        fds.extend(self.commands.wake.as_ref().map(AsFd::as_fd));
+        fds.extend(self.commands.fd());
         if !self.job_ended {
             fds.extend(self.started.fds());
         }
@@ -343,9 +247,8 @@ impl Follower {
         for (index, _) in indexes.into_iter().zip(&ready).filter(|(_, ready)| **ready) {
             self.ranks[index].notice_end();
         }
-        if let Some(wake) = self.commands.wake.as_mut().filter(|_| has_command) {
-            // The pipe has one byte per command; the commands are in the channel.
-            drop(wake.read(&mut [0; 64]));
+        if has_command {
+            self.commands.clear();
         }
     }
 
@@ -353,7 +256,7 @@ impl Follower {
     fn handle_commands(&mut self) -> bool {
         loop {
             use std::sync::mpsc::TryRecvError;
-            match self.commands.channel.try_recv() {
+            match self.commands.next() {
                 Ok(Command::Attached(coordinator)) => self.repeat(coordinator),
                 Ok(Command::Repeat { process, ticket }) => {
                     self.ranks

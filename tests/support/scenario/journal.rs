@@ -262,21 +262,21 @@ impl Encoder {
                 };
                 self.process(*process).record(record, None)
             }
-            Event::Beneath {
+            Event::LowerCall {
                 process,
                 call,
-                beneath,
+                lower_call,
                 at,
             } => {
                 let record = v1::Record {
                     call: call.0,
-                    op: i32::from(beneath.op.number()),
-                    reduce_op: i32::from(beneath.reduce_op.number()),
-                    on_stream: beneath.on_stream.map(|on| v1::OnStream {
+                    op: i32::from(lower_call.op.number()),
+                    reduce_op: i32::from(lower_call.reduce_op.number()),
+                    on_stream: lower_call.on_stream.map(|on| v1::OnStream {
                         stream: on.stream,
                         launch: on.launch,
                     }),
-                    ..record(RecordKind::Beneath, *at)
+                    ..record(RecordKind::LowerCall, *at)
                 };
                 self.process(*process).record(record, None)
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
-    Beneath, Call, CallId, Event, Forward, GroupInfo, Guard, OnStream, OomKills, Parameters,
+    Call, CallId, Event, Forward, GroupInfo, Guard, LowerCall, OnStream, OomKills, Parameters,
     ProcessId, SchedulingSample, Stacks, Standing, StartedRank, ThreadId, ThreadStack, Transfer,
     WaitsFor,
 };
@@ -820,7 +820,7 @@ impl<'a> Writer<'a> {
         };
         let on_device = self.scenario.layer == "nccl" && grouped;
         let (mut returned, mut followed, mut label) = (true, false, None);
-        let mut beneath: Option<Beneath> = None;
+        let mut lower_call: Option<LowerCall> = None;
         call.on_stream = on_device.then_some(OnStream {
             stream: 1,
             launch: 0,
@@ -849,7 +849,7 @@ impl<'a> Writer<'a> {
             } else if let Some(asked) = arg.strip_prefix("nccl:") {
                 let (name, stream) = asked.split_once('@').unwrap_or((asked, "1"));
                 let stream = stream.parse().ok().ok_or(format!("no stream: {stream}"))?;
-                beneath = Some(Beneath {
+                lower_call = Some(LowerCall {
                     op,
                     reduce_op: ReduceOp::from_name(name).unwrap_or_default(),
                     root: None,
@@ -898,11 +898,11 @@ impl<'a> Writer<'a> {
                 call: Arc::new(call),
             },
         );
-        if let Some(beneath) = beneath {
-            let told = Event::Beneath {
+        if let Some(lower_call) = lower_call {
+            let told = Event::LowerCall {
                 process,
                 call: id,
-                beneath: Arc::new(beneath),
+                lower_call: Arc::new(lower_call),
                 at: moment,
             };
             self.push(rank, at, told);

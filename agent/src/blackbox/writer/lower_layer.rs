@@ -47,7 +47,7 @@ impl Writer {
     /// Records the NCCL call with which the current collective of this thread is implemented. Only
     /// the first one is recorded, and only if its communicator has as many ranks as the group:
     /// others do not show what the ranks of the group agree on.
-    pub fn beneath(&self, asked: &Call, ranks: u32) {
+    pub fn lower_call(&self, asked: &Call, ranks: u32) {
         let Some(frame) = self.frame() else { return };
         if !frame.is_work() || frame.op.is_point_to_point() {
             return;
@@ -63,7 +63,7 @@ impl Writer {
             None,
             Record {
                 mono_ns: sys::monotonic_ns(),
-                kind: RecordKind::Beneath,
+                kind: RecordKind::LowerCall,
                 op: asked.op,
                 dtype: asked.dtype,
                 reduce_op: asked.reduce_op,

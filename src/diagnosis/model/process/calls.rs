@@ -123,10 +123,10 @@ impl Process {
     }
 
     /// Replaces a call by the same call with the contents that the layer below reported.
-    pub(in crate::model) fn told_beneath(&mut self, call: &Arc<Call>, at: Timestamp) {
+    pub(in crate::model) fn set_lower_call(&mut self, call: &Arc<Call>, at: Timestamp) {
         self.records += 1;
         self.last_at = at;
-        self.has_beneath = true;
+        self.has_lower_calls = true;
         let replace = |known: &mut Arc<Call>| {
             if known.id == call.id {
                 *known = Arc::clone(call);
@@ -153,7 +153,7 @@ impl Process {
     ) {
         self.records += 1;
         self.last_at = at;
-        self.has_beneath = true;
+        self.has_lower_calls = true;
         self.thread(thread, at).within = function.map(|function| (function, at));
     }
 

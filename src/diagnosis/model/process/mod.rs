@@ -110,7 +110,7 @@ pub struct Process {
     /// Time of the latest reported completion of a call.
     pub completed_at: Option<Timestamp>,
     /// The layer below has reported on its calls.
-    pub has_beneath: bool,
+    pub has_lower_calls: bool,
     /// Time of its latest record.
     pub last_at: Timestamp,
     /// When its input was last exhausted, and where.
@@ -236,7 +236,7 @@ impl Process {
             queue_cut: false,
             standing: BTreeMap::new(),
             completed_at: None,
-            has_beneath: false,
+            has_lower_calls: false,
             last_at: Timestamp::default(),
             input_ended: None,
             input_ended_in_step: None,

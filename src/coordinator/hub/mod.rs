@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ddp_doctor_proto::VERSION;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
-use prost::Message;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_stream::{Stream, StreamExt};
 
-use super::meeting::Meeting;
+mod jobs;
+
+use self::jobs::{Inputs, Job, Jobs, Node};
 use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
 use crate::evidence::decode::Memory;
@@ -94,80 +94,6 @@ pub struct Begun {
     pub started: Timestamp,
     /// Updates of its diagnosis.
     pub updates: Updates,
-}
-
-#[derive(Debug)]
-struct Jobs {
-    /// Jobs by the number of their session, in the order in which they began.
-    by_number: BTreeMap<u64, Job>,
-    /// Number before that of the first session. It differs between coordinators, so that a node does
-    /// not mistake a session of an earlier coordinator for its own.
-    first: u64,
-    count: u64,
-    attached: u64,
-}
-
-#[derive(Debug)]
-struct Job {
-    id: String,
-    /// The nodes' name of this launch; empty: unknown.
-    launch: String,
-    nodes: Vec<Node>,
-    /// Input queue of the session; `None`: no further node can join.
-    inputs: Option<Inputs>,
-    published: watch::Receiver<Arc<Published>>,
-    /// Number of viewers that need every change of ranks, not only findings.
-    live_viewers: Arc<AtomicUsize>,
-    /// When the end of the job was first noticed.
-    ended: Option<Instant>,
-}
-
-/// The input queue of a session, bounded in number and in memory.
-#[derive(Clone, Debug)]
-struct Inputs {
-    queue: mpsc::Sender<Input>,
-    /// Room in this queue, in KiB.
-    room: Arc<Semaphore>,
-    /// Room in the queues of all jobs, in KiB.
-    all_room: Arc<Semaphore>,
-}
-
-impl Inputs {
-    /// Queues a report once there is room; `None`: the session is over.
-    async fn report(&self, attachment: u64, report: v1::Report) -> Option<()> {
-        let bytes = report.encoded_len() + report.events.len() * size_of::<v1::Event>();
-        let kib = (bytes >> 10).clamp(1, INPUT_KIB.0) as u32;
-        // In this order, so that a job that waits for its own room holds none of the others'.
-        let own = Arc::clone(&self.room).acquire_many_owned(kib).await.ok()?;
-        let of_all = Arc::clone(&self.all_room)
-            .acquire_many_owned(kib)
-            .await
-            .ok()?;
-        let report = Input::Report {
-            attachment,
-            report,
-            at: Timestamp::now(),
-            _room: [own, of_all],
-        };
-        self.queue.send(report).await.ok()
-    }
-
-    fn is_closed(&self) -> bool {
-        self.queue.is_closed()
-    }
-}
-
-/// A node as identified by its Hello.
-#[derive(Debug)]
-struct Node {
-    host: String,
-    boot_id: String,
-    started_unix_ns: u64,
-    meeting: Meeting,
-    /// Number of its open streams.
-    attached: usize,
-    /// Whether it reported the end of the job.
-    ended: bool,
 }
 
 impl Default for Hub {
@@ -461,82 +387,6 @@ impl Drop for Attached {
     }
 }
 
-impl Job {
-    /// Whether the node can be part of this launch.
-    fn accepts(&self, hello: &v1::Hello) -> bool {
-        self.id == hello.job
-            && (self.launch.is_empty() || hello.launch.is_empty() || self.launch == hello.launch)
-            && !self.is_restart(hello)
-            && !self.contradicts(&Meeting::of(hello))
-    }
-
-    fn contradicts(&self, meeting: &Meeting) -> bool {
-        self.nodes
-            .iter()
-            .any(|node| node.meeting.contradicts(meeting))
-    }
-
-    /// How well the node fits to this launch, the best first: it was attached before, it meets the
-    /// others at the same place, or nothing is known.
-    fn fit(&self, hello: &v1::Hello) -> u8 {
-        let meeting = Meeting::of(hello);
-        if self.nodes.iter().any(|node| node.is(hello)) {
-            0
-        } else if self.nodes.iter().any(|node| node.meeting.is_at(&meeting)) {
-            1
-        } else {
-            2
-        }
-    }
-
-    /// Whether the node starts the job again: its earlier stream was lost without an end of the
-    /// job. The earlier launch was killed, and its records must not mix with those of the new one.
-    fn is_restart(&self, hello: &v1::Hello) -> bool {
-        let mut same_host = self
-            .nodes
-            .iter()
-            .filter(|node| node.host == hello.host && node.boot_id == hello.boot_id);
-        let is_lost = |node: &Node| {
-            node.started_unix_ns < hello.started_unix_ns && node.attached == 0 && !node.ended
-        };
-        self.nodes.iter().all(|node| !node.is(hello)) && same_host.any(is_lost)
-    }
-
-    fn attach(&mut self, hello: &v1::Hello) {
-        if self.launch.is_empty() {
-            self.launch.clone_from(&hello.launch);
-        }
-        if let Some(node) = self.node(hello) {
-            node.attached += 1;
-        } else if self.nodes.len() < MAX_NODES {
-            self.nodes.push(Node {
-                host: hello.host.clone(),
-                boot_id: hello.boot_id.clone(),
-                started_unix_ns: hello.started_unix_ns,
-                meeting: Meeting::of(hello),
-                attached: 1,
-                ended: false,
-            });
-        }
-    }
-
-    fn node(&mut self, hello: &v1::Hello) -> Option<&mut Node> {
-        self.nodes.iter_mut().find(|node| node.is(hello))
-    }
-
-    fn has_ended(&self) -> bool {
-        self.inputs.as_ref().is_none_or(Inputs::is_closed)
-    }
-}
-
-impl Node {
-    fn is(&self, hello: &v1::Hello) -> bool {
-        self.host == hello.host
-            && self.boot_id == hello.boot_id
-            && self.started_unix_ns == hello.started_unix_ns
-    }
-}
-
 /// A slot of a bounded counter, released on drop.
 struct Counted(Arc<AtomicUsize>);
 
@@ -551,67 +401,5 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Jobs {
-    /// The newest job with this id; the newest of all if the id is empty.
-    fn named(&self, id: &str) -> Option<&Job> {
-        let mut newest = self.by_number.values().rev();
-        newest.find(|job| id.is_empty() || job.id == id)
-    }
-
-    /// Number and input queue of the launch that the node fits best to, and of those the newest.
-    fn join(&mut self, hello: &v1::Hello) -> Option<(u64, Inputs)> {
-        let all = self.by_number.iter_mut().rev();
-        let mut named: Vec<(u64, &mut Job)> = all
-            .filter(|(_, job)| !job.has_ended() && job.id == hello.job)
-            .map(|(&number, job)| (number, job))
-            .collect();
-        named.sort_by_key(|(_, job)| job.fit(hello));
-        for (number, job) in named {
-            if job.is_restart(hello) {
-                // The launch ends when its remaining streams end.
-                job.inputs = None;
-            } else if job.accepts(hello) {
-                job.attach(hello);
-                return Some((number, job.inputs.clone()?));
-            }
-        }
-        None
-    }
-
-    fn welcome(&self, number: u64) -> v1::Welcome {
-        let id = self.by_number.get(&number).map(|job| &job.id);
-        let running = self.by_number.values().filter(|job| !job.has_ended());
-        let named = running.filter(|job| Some(&job.id) == id).count();
-        v1::Welcome {
-            coordinator_version: VERSION.into(),
-            session: number,
-            namesakes: named.saturating_sub(1) as u32,
-        }
-    }
-
-    /// Removes jobs that ended long ago.
-    fn remove_expired(&mut self) {
-        self.by_number.retain(|_, job| {
-            if !job.has_ended() {
-                return true;
-            }
-            job.ended.get_or_insert_with(Instant::now).elapsed() < KEPT_AFTER_END
-        });
-    }
-
-    /// Removes the oldest ended job if the limit is reached.
-    fn evict_ended(&mut self) -> Result<(), AttachError> {
-        self.remove_expired();
-        if self.by_number.len() < MAX_JOBS {
-            return Ok(());
-        }
-        let mut jobs = self.by_number.iter();
-        let oldest = jobs.find(|(_, job)| job.has_ended());
-        let oldest = *oldest.ok_or(AttachError::TooManyJobs)?.0;
-        self.by_number.remove(&oldest);
-        Ok(())
     }
 }

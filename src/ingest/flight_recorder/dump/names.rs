@@ -1,286 +1,34 @@
-//! The contents of one dump, of any version from 2.1 on and in either dialect.
+//! Reads entries, and keeps texts, kinds of entries and stacks that repeat once.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{DType, Op};
 
-use super::document::{Invalid, Node};
-use super::fields::{Fields, Keys, Texts};
-use super::names::Name;
-use super::place;
+use super::{Entry, Kind, MAX_COUNT, MAX_DIMS, MAX_KINDS, MAX_NAME, MAX_WORDS, NamedGroup, State};
 use crate::diagnosis::model::MAX_WORLD;
 use crate::ingest::dtypes;
-
-/// Maximum number of entries of a dump.
-const MAX_ENTRIES: usize = 1 << 20;
-/// Maximum number of members of all groups of a dump.
-const MAX_MEMBERS: usize = 1 << 22;
-/// Maximum length of a name, in bytes.
-const MAX_NAME: usize = 256;
-/// Maximum number of words that determine a kind of calls.
-const MAX_WORDS: usize = 256;
-/// Maximum number of kinds of calls that are remembered.
-const MAX_KINDS: usize = 4096;
-/// Room that a kind of calls takes, in entries.
-pub(super) const KIND: usize = 6;
-/// Maximum number of dimensions of a shape.
-const MAX_DIMS: usize = 64;
-/// Limit of counters and of times in nanoseconds, far beyond any real one.
-const MAX_COUNT: u64 = 1 << 62;
-
-/// What one process recorded.
-#[derive(Debug, Default)]
-pub(super) struct Dump {
-    /// Version of the format, as written.
-    pub(super) version: String,
-    /// Process groups by name. Two groups of one name overwrite each other within a process.
-    pub(super) groups: BTreeMap<Arc<str>, Config>,
-    /// Progress by `pg_id`, a number local to the process.
-    pub(super) status: BTreeMap<i64, Status>,
-    /// Calls, oldest first; later without those that concern nothing.
-    pub(super) entries: Vec<Entry>,
-    /// Number of calls that were read.
-    pub(super) count: usize,
-    /// Times of the first and of the latest call, in nanoseconds since the Unix epoch; 0: unknown.
-    pub(super) period: (u64, u64),
-    /// The ring was not full: the entries are all calls since the start of the process.
-    pub(super) is_whole: bool,
-    /// No calls are left out between those that are recorded.
-    pub(super) is_contiguous: bool,
-    /// Names of the threads that made calls.
-    pub(super) threads: Vec<Arc<str>>,
-    /// Number of kinds of calls.
-    pub(super) kinds: u32,
-    /// Number of entries that were skipped because their fields are missing.
-    pub(super) skipped: usize,
-    /// Why the file ends too early, if it does.
-    pub(super) cut: Option<String>,
-}
-
-/// Members of a process group.
-#[derive(Debug)]
-pub(super) struct Config {
-    pub(super) description: Arc<str>,
-    /// Global ranks in the order of their ranks within the group.
-    pub(super) members: Arc<[u32]>,
-}
-
-/// Progress of a process in a group; `None`: not recorded.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Status {
-    pub(super) enqueued: Option<u64>,
-    pub(super) completed: Option<u64>,
-}
-
-/// State of a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum State {
-    #[default]
-    Scheduled,
-    Started,
-    Completed,
-}
-
-/// The group of a call, as the call names it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct NamedGroup {
-    pub(super) name: Arc<str>,
-    pub(super) description: Arc<str>,
-    pub(super) backend: Arc<str>,
-}
-
-/// One recorded call.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    /// What it has in common with calls of the same line.
-    pub(super) kind: Arc<Kind>,
-    pub(super) record: i64,
-    /// Sequence number among the collectives of the group, or among its messages.
-    pub(super) seq: u64,
-    pub(super) seq_of_messages: u64,
-    /// Nanoseconds since the Unix epoch; 0: not recorded.
-    pub(super) created: u64,
-    pub(super) state: State,
-    /// The watchdog no longer waits for it.
-    pub(super) retired: bool,
-}
-
-impl std::ops::Deref for Entry {
-    type Target = Kind;
-
-    fn deref(&self) -> &Kind {
-        &self.kind
-    }
-}
-
-/// What many calls of a process have in common.
-#[derive(Clone, Debug)]
-pub(super) struct Kind {
-    /// Number of the kind in its dump, beginning with 0.
-    pub(super) index: u32,
-    pub(super) pg: i64,
-    pub(super) group: Arc<NamedGroup>,
-    /// Index of its thread in [`Dump::threads`].
-    pub(super) thread: u32,
-    pub(super) op: Op,
-    /// Whether this version knows the operation.
-    pub(super) is_known: bool,
-    /// It closes a coalesced group and has no tensors.
-    pub(super) ends_group: bool,
-    /// Own rank and peer within the group, for messages.
-    pub(super) ends: Option<(u32, Option<u32>)>,
-    pub(super) is_message: bool,
-    pub(super) timeout_ms: Option<u64>,
-    pub(super) dtype: DType,
-    pub(super) numel: Option<u64>,
-    pub(super) shape: Option<Arc<[u32]>>,
-    pub(super) tensors: u32,
-    /// Elements of the whole and of a rank's piece, for operations that gather or scatter pieces
-    /// of equal size.
-    pub(super) pieces: Option<(u64, u64)>,
-    pub(super) place: Option<Arc<Where>>,
-    /// It is a message of `batch_isend_irecv`.
-    pub(super) is_batched: bool,
-    /// Hash of what the calls of all ranks have to agree on.
-    pub(super) signature: u64,
-}
-
-impl Dump {
-    /// Reads a dump from the data of a file; `room` is for the entries of all dumps.
-    pub(super) fn of(root: Node<'_>, cut: Option<String>, room: &Room) -> Result<Self, Invalid> {
-        let keys = ["entries", "pg_config", "pg_status", "version"];
-        if !root.is_dict() || (cut.is_none() && !keys.iter().any(|key| root.get(key).is_some())) {
-            return Err(Invalid(
-                "it is no Flight Recorder dump: expected a dictionary with `version`, `pg_config` \
-                 and `entries`"
-                    .into(),
-            ));
-        }
-        let mut names = Names::new();
-        let mut dump = Self {
-            version: text(root, "version").unwrap_or_default().to_owned(),
-            cut,
-            ..Self::default()
-        };
-        let mut members = 0;
-        for (name, config) in root.get("pg_config").into_iter().flat_map(Node::pairs) {
-            let Some(name) = name.text() else { continue };
-            let config = Config {
-                description: names.text(text(config, "desc").unwrap_or_default()),
-                members: config.get("ranks").map(ranks).unwrap_or_default().into(),
-            };
-            members += config.members.len();
-            if members > MAX_MEMBERS {
-                let text = format!("its process groups have more than {MAX_MEMBERS} members");
-                return Err(Invalid(text));
-            }
-            dump.groups.insert(names.text(name), config);
-        }
-        for (id, status) in root.get("pg_status").into_iter().flat_map(Node::pairs) {
-            let Some(id) = id.int() else { continue };
-            let count = |key| counted(status.get(key)?.int()?);
-            let status = Status {
-                enqueued: count("last_enqueued_collective"),
-                completed: count("last_completed_collective"),
-            };
-            dump.status.insert(id, status);
-        }
-        let entries = root.get("entries");
-        let count = entries.map_or(0, |it| it.items().len());
-        let accepted = room.take(count.min(MAX_ENTRIES));
-        if accepted < count {
-            let text = format!("its {count} entries are too many");
-            dump.cut.get_or_insert(text);
-        }
-        let entries = entries.into_iter().flat_map(Node::items).take(accepted);
-        dump.entries.reserve_exact(accepted);
-        let mut kinds = 0;
-        // Entries that may still be read.
-        let mut left = accepted;
-        for entry in entries.filter(|entry| !entry.is_cut()) {
-            if left == 0 {
-                let text =
-                    "its calls are too different from each other: the later ones are left out";
-                dump.cut.get_or_insert(text.into());
-                break;
-            }
-            left -= 1;
-            match names.entry(entry) {
-                Some(entry) => dump.entries.push(entry),
-                None => dump.skipped += 1,
-            }
-            if names.kind_count > kinds {
-                // Without further room, a kind takes that of entries.
-                left = left.saturating_sub(KIND - room.take(KIND));
-            }
-            kinds = names.kind_count;
-        }
-        dump.kinds = names.kind_count;
-        dump.threads = names.threads;
-        dump.count = dump.entries.len();
-        let times = dump.entries.iter().map(|entry| entry.created);
-        let first = times.clone().filter(|&at| at > 0).min();
-        dump.period = (first.unwrap_or(0), times.max().unwrap_or(0));
-        let follow = |pair: &[Entry]| pair[1].record == pair[0].record.wrapping_add(1);
-        dump.is_contiguous = dump.skipped == 0 && dump.entries.windows(2).all(follow);
-        let begins = dump.entries.first().is_some_and(|entry| entry.record == 0);
-        // A dump of incomplete calls alone leaves others out before its first one.
-        dump.is_contiguous &= begins || dump.entries.iter().any(Entry::is_complete);
-        dump.is_whole = dump.is_contiguous && dump.cut.is_none() && begins;
-        Ok(dump)
-    }
-
-    /// Whether the recorder was not in use: another one may have recorded the calls.
-    pub(super) fn is_unused(&self) -> bool {
-        self.entries.is_empty() && self.status.is_empty() && self.groups.is_empty()
-    }
-}
-
-impl Entry {
-    /// Whether its device completed it.
-    pub(super) fn is_complete(&self) -> bool {
-        self.state == State::Completed
-    }
-}
-
-/// Room for the entries of all dumps.
-#[derive(Debug)]
-pub(super) struct Room(AtomicUsize);
-
-impl Room {
-    /// Room for this many entries.
-    pub(super) const fn new(entries: usize) -> Self {
-        Self(AtomicUsize::new(entries))
-    }
-
-    /// Takes room for `wanted` entries, or what is left.
-    fn take(&self, wanted: usize) -> usize {
-        let rest = |left: usize| Some(left.saturating_sub(wanted));
-        let left = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
-        wanted.min(left.unwrap_or(0))
-    }
-}
+use crate::ingest::flight_recorder::document::Node;
+use crate::ingest::flight_recorder::fields::{Fields, Keys, Texts};
+use crate::ingest::flight_recorder::names::Name;
+use crate::ingest::flight_recorder::place;
 
 /// Texts, shapes, lines and kinds of calls of a dump, each stored once.
-struct Names {
+pub(super) struct Names {
     keys: Keys,
     numbers: Texts,
     /// Kinds by what determines them.
     kinds: HashMap<Box<[u64]>, Arc<Kind>>,
     /// Number of kinds.
-    kind_count: u32,
+    pub(super) kind_count: u32,
     /// What determines the kind of the current entry.
     words: Vec<u64>,
     texts: HashMap<String, Arc<str>>,
     groups: HashSet<Arc<NamedGroup>>,
     shapes: HashSet<Arc<[u32]>>,
-    threads: Vec<Arc<str>>,
+    pub(super) threads: Vec<Arc<str>>,
     thread_at: HashMap<Arc<str>, u32>,
     places: HashMap<(String, u32, String), Arc<Where>>,
     /// Lines by list of frames: a dump contains equal lists once.
@@ -289,13 +37,13 @@ struct Names {
 
 /// What the frames of an entry show.
 #[derive(Clone, Debug, Default)]
-struct Frames {
+pub(super) struct Frames {
     place: Option<Arc<Where>>,
     is_batched: bool,
 }
 
 impl Names {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             keys: Keys::new(),
             numbers: Texts::new(),
@@ -312,7 +60,7 @@ impl Names {
         }
     }
 
-    fn text(&mut self, text: &str) -> Arc<str> {
+    pub(super) fn text(&mut self, text: &str) -> Arc<str> {
         let text = cut(text);
         if let Some(known) = self.texts.get(text) {
             return Arc::clone(known);
@@ -322,7 +70,12 @@ impl Names {
         new
     }
 
-    fn group(&mut self, name: &str, description: &str, backend: &str) -> Arc<NamedGroup> {
+    pub(super) fn group(
+        &mut self,
+        name: &str,
+        description: &str,
+        backend: &str,
+    ) -> Arc<NamedGroup> {
         let group = NamedGroup {
             name: self.text(name),
             description: self.text(description),
@@ -336,7 +89,7 @@ impl Names {
         new
     }
 
-    fn thread(&mut self, name: &str) -> u32 {
+    pub(super) fn thread(&mut self, name: &str) -> u32 {
         let name = self.text(name);
         let new = self.threads.len() as u32;
         let at = *self.thread_at.entry(Arc::clone(&name)).or_insert(new);
@@ -346,7 +99,7 @@ impl Names {
         at
     }
 
-    fn shape(&mut self, dims: Vec<u32>) -> Arc<[u32]> {
+    pub(super) fn shape(&mut self, dims: Vec<u32>) -> Arc<[u32]> {
         if let Some(known) = self.shapes.get(&dims[..]) {
             return Arc::clone(known);
         }
@@ -389,7 +142,7 @@ impl Names {
     }
 
     /// `None`: it lacks its name or its group.
-    fn entry(&mut self, entry: Node<'_>) -> Option<Entry> {
+    pub(super) fn entry(&mut self, entry: Node<'_>) -> Option<Entry> {
         let fields = Fields::of(entry, &mut self.keys);
         let count = |node: Option<Node<'_>>| node.and_then(Node::int).and_then(counted);
         let mut words = std::mem::take(&mut self.words);
@@ -577,7 +330,7 @@ impl Names {
 }
 
 /// Sizes and type of the inputs or outputs of a call.
-struct Tensors {
+pub(super) struct Tensors {
     sizes: Sizes,
     /// Type of the first one.
     dtype: DType,
@@ -585,7 +338,7 @@ struct Tensors {
 
 /// Sizes of tensors.
 #[derive(Clone, Default)]
-struct Sizes {
+pub(super) struct Sizes {
     /// Shape of the first one.
     first: Option<Arc<[u32]>>,
     tensors: u32,
@@ -603,7 +356,7 @@ impl Sizes {
 }
 
 /// A counter or a time; `None`: there is none yet, or it is impossible.
-fn counted(number: i64) -> Option<u64> {
+pub(super) fn counted(number: i64) -> Option<u64> {
     u64::try_from(number).ok().filter(|&it| it < MAX_COUNT)
 }
 
@@ -624,12 +377,12 @@ fn compared<'a>(op: Op, inputs: &'a Sizes, outputs: &'a Sizes) -> Option<&'a Siz
     }
 }
 
-fn text<'a>(node: Node<'a>, key: &str) -> Option<&'a str> {
+pub(super) fn text<'a>(node: Node<'a>, key: &str) -> Option<&'a str> {
     node.get(key)?.text()
 }
 
 /// A list of ranks, usually written as text: "[0, 1]".
-fn ranks(node: Node<'_>) -> Vec<u32> {
+pub(super) fn ranks(node: Node<'_>) -> Vec<u32> {
     let accepted = |rank: u32| (rank < MAX_WORLD).then_some(rank);
     if node.is_list() {
         let ranks = node.items().take(MAX_WORLD as usize);

@@ -1,0 +1,219 @@
+use super::*;
+use crate::list::Sort;
+use crate::state::RankView;
+use crate::state::testing::{finding, rank, update};
+use ratatui::crossterm::event::KeyModifiers;
+
+fn app() -> App {
+    let mut app = App::new(Theme::BARE, Sources::none());
+    let mut ranks: Vec<_> = (0..16).map(|it| rank(it, "running", 5)).collect();
+    ranks[9].state = "dead".into();
+    ranks[3].state = "waiting".into();
+    app.feed(Input::Update(Box::new(update(1, ranks))), Timestamp(1));
+    app.draw(
+        Rect::new(0, 0, 80, 24),
+        &mut Buffer::empty(Rect::new(0, 0, 80, 24)),
+    );
+    app
+}
+
+fn press(app: &mut App, keys: &str) {
+    for letter in keys.chars() {
+        let code = match letter {
+            '\n' => KeyCode::Enter,
+            '\x1b' => KeyCode::Esc,
+            letter => KeyCode::Char(letter),
+        };
+        app.key(KeyEvent::new(code, KeyModifiers::NONE));
+    }
+    app.ranks.update(&app.state);
+}
+
+fn listed(app: &App) -> Vec<u32> {
+    let ranks = (0..app.ranks.len()).filter_map(|it| app.ranks.nth(it, &app.state));
+    ranks.map(RankView::rank).collect()
+}
+
+#[test]
+fn worst_rank_is_first_and_filter_keeps_unusual_ranks() {
+    let mut app = app();
+    assert_eq!(listed(&app)[..3], [9, 3, 0]);
+    press(&mut app, "2o");
+    assert_eq!(listed(&app), [9, 3]);
+}
+
+#[test]
+fn selection_follows_its_rank_when_the_order_changes() {
+    let mut app = app();
+    press(&mut app, "2jj");
+    assert_eq!(app.ranks.selected, Some(0));
+    press(&mut app, "s");
+    assert_eq!((app.ranks.sort, app.ranks.position), (Sort::Rank, 0));
+    press(&mut app, "r");
+    assert_eq!((app.ranks.selected, app.ranks.position), (Some(0), 15));
+}
+
+#[test]
+fn search_matches_hosts_states_and_numbers() {
+    let mut app = app();
+    press(&mut app, "2/node1\n");
+    assert_eq!(listed(&app).len(), 8);
+    press(&mut app, "/q");
+    assert!(app.ranks.typing, "letters are part of the search");
+    press(&mut app, "\x1b/dead\n");
+    assert_eq!(listed(&app), [9]);
+    press(&mut app, "\x1b/12\n");
+    assert_eq!(listed(&app), [12]);
+    press(&mut app, "\x1b");
+    assert_eq!(listed(&app).len(), 16);
+}
+
+#[test]
+fn enter_on_a_rank_opens_its_finding() {
+    let mut app = app();
+    let mut new = update(2, vec![]);
+    new.findings_changed = true;
+    new.findings = vec![finding("DD101", "a", &[1]), finding("DD201", "b", &[9])];
+    app.feed(Input::Update(Box::new(new)), Timestamp(2));
+    press(&mut app, "2s");
+    for _ in 0..9 {
+        press(&mut app, "j");
+    }
+    press(&mut app, "\n");
+    assert_eq!((app.screen, app.finding), (Screen::Finding, 1));
+    press(&mut app, "\x1b");
+    assert_eq!(app.screen, Screen::Overview);
+}
+
+/// An update with terminal control characters in every text.
+fn hostile() -> ddp_doctor_proto::v1::Update {
+    use ddp_doctor_proto::v1;
+    let evil = "\x1b[2J\x07\u{9b}31m\u{202e}\r\nDD999";
+    let text = || evil.to_owned();
+    let place = v1::Where {
+        file: text(),
+        line: 1,
+        function: text(),
+        ..v1::Where::default()
+    };
+    let mut new = update(5, vec![rank(0, "waiting", 1), rank(1, evil, 1)]);
+    for status in &mut new.ranks {
+        status.host = text();
+        status.r#where = Some(place.clone());
+        status.waiting_in = Some(v1::WaitingIn {
+            group: text(),
+            op: text(),
+            ..Default::default()
+        });
+    }
+    let detail = |rank, waits_for: &[u32]| v1::RankDetail {
+        rank,
+        phase: text(),
+        waits_for: waits_for.to_vec(),
+        stack: vec![place.clone()],
+        wait_channel: text(),
+        gauges: vec![v1::Gauge {
+            name: text(),
+            unit: text(),
+            value: 1,
+            growth: Some(v1::Growth {
+                per_step: f64::NAN,
+                to_step: u64::MAX,
+                end: Some(v1::GrowthEnd {
+                    value: u64::MAX,
+                    of: text(),
+                    steps: u64::MAX,
+                    least: u64::MAX,
+                    most: Some(0),
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    new.details = vec![detail(0, &[1]), detail(1, &[])];
+    let call = v1::RankCall {
+        rank: 0,
+        state: text(),
+        op: Some(text()),
+        dtype: Some(text()),
+        reduce_op: Some(text()),
+        r#where: Some(place.clone()),
+        ..Default::default()
+    };
+    let mut group = crate::state::testing::group(0, &[0, 1], &[2, 1]);
+    (group.name, group.description, group.backend) = (text(), text(), text());
+    group.calls = vec![v1::CallsAt {
+        seq: 2,
+        calls: vec![call.clone()],
+        ..Default::default()
+    }];
+    new.groups = vec![group];
+    let mut wrong = finding(evil, evil, &[0]);
+    (wrong.severity, wrong.summary) = ("error".into(), text());
+    (wrong.why, wrong.next) = (vec![text()], vec![text()]);
+    wrong.per_rank = vec![call];
+    wrong.parameters = vec![v1::Parameter {
+        name: text(),
+        ..Default::default()
+    }];
+    wrong.certificate_json = Some(format!(
+        r#"{{"kind":"observation","facts":[{{"fact":"missing","rank":0,"pid":1,"what":{evil:?}}}]}}"#
+    ));
+    new.findings_changed = true;
+    new.findings = vec![wrong];
+    new.verdict = text();
+    new.job = Some(v1::Job {
+        id: text(),
+        backends: vec![text()],
+        ..Default::default()
+    });
+    new.evidence = Some(v1::Evidence {
+        layers: vec![text()],
+        ..Default::default()
+    });
+    new
+}
+
+#[test]
+fn control_characters_are_removed_and_unknown_codes_shown() {
+    let theme = Theme {
+        depth: crate::Depth::True,
+        unicode: true,
+    };
+    let mut app = App::new(theme, Sources::none());
+    app.feed(Input::Update(Box::new(hostile())), Timestamp(5));
+    let why = "\x1b]0;x\x07".to_owned();
+    app.feed(Input::Link(Link::Lost { why }), Timestamp(6));
+    let area = Rect::new(0, 0, 120, 60);
+    for screen in Screen::ALL {
+        for grid in [false, true] {
+            app.screen = screen;
+            app.ranks.grid = grid;
+            let mut buffer = Buffer::empty(area);
+            app.draw(area, &mut buffer);
+            let turns = |c: char| ('\u{202a}'..='\u{202e}').contains(&c);
+            for cell in &buffer.content {
+                let bad = cell.symbol().chars().any(|c| c.is_control() || turns(c));
+                assert!(!bad, "{screen:?}: {:?}", cell.symbol());
+            }
+            let shown = view::lines_of(&buffer).join("\n");
+            assert!(shown.contains("DD999"), "{screen:?}\n{shown}");
+        }
+    }
+}
+
+#[test]
+fn selections_stay_valid_when_their_targets_vanish() {
+    let mut app = app();
+    press(&mut app, "3G2G4G");
+    app.feed(Input::Link(Link::Live), Timestamp(3));
+    app.feed(Input::Update(Box::new(update(3, vec![]))), Timestamp(3));
+    for screen in Screen::ALL {
+        app.screen = screen;
+        let area = Rect::new(0, 0, 80, 24);
+        app.draw(area, &mut Buffer::empty(area));
+    }
+    assert_eq!(app.ranks.len(), 0);
+}

@@ -1,0 +1,306 @@
+//! The input of the engine. Events are self-contained: they refer neither to tables of a black box
+//! nor to numbers that another message defines.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{Exit, Timestamp, Where};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ProcessState, Spending};
+
+mod call;
+mod program;
+mod samples;
+
+pub use call::{Call, GroupInfo, LowerCall, OnStream, Seat, Standing, Transfer, WaitsFor};
+pub use program::{Forward, Guard, Parameters};
+pub use samples::{MemorySample, OomKills, SchedulingSample, Stacks, StartedRank, ThreadStack};
+
+/// Identifies a process within a job, across nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub u64);
+
+impl ProcessId {
+    /// Id of a process from the number of its node within the job and its number on that node.
+    #[must_use]
+    pub const fn of(node: u32, process: u32) -> Self {
+        Self((node as u64) << 32 | process as u64)
+    }
+
+    /// Number of the node.
+    #[must_use]
+    pub const fn node(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Identifies a thread within its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadId(pub u32);
+
+/// Identifies a call within its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
+/// One event of the job, or of one process if it has a `process`.
+///
+/// Events of one process are in the order in which they happened. The order between processes is
+/// arbitrary; the end of a process follows everything that it recorded.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(
+    missing_docs,
+    reason = "the fields are those of `ddpdoctor/v1/agent.proto`"
+)]
+pub enum Event {
+    /// A node started the job, or its part of it.
+    JobStarted {
+        job: String,
+        attempt: u32,
+        host: Arc<str>,
+        at: Timestamp,
+    },
+    /// A process joined a process group, or its rank became known.
+    ProcessJoined {
+        process: ProcessId,
+        rank: Option<u32>,
+        world_size: Option<u32>,
+        host: Arc<str>,
+        pid: u32,
+        layer: Arc<str>,
+        world: Arc<str>,
+        /// Number of earlier starts of its rank, as counted by the launcher.
+        restarts: u32,
+        at: Timestamp,
+    },
+    /// A process that is to become a rank has started, and has not joined a process group so far.
+    /// Sent again when more is known about it.
+    RankStarted(Box<StartedRank>),
+    /// A process became a member of a group.
+    GroupJoined {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+    },
+    /// A process left a group.
+    GroupDestroyed {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+        at: Timestamp,
+    },
+    /// Calls that the process makes in the group from now on time out after this long.
+    GroupTimeout {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+        timeout: Duration,
+        at: Timestamp,
+    },
+    /// How the program reaches a place. Sent at the first visit, and again after the source was
+    /// read.
+    Site {
+        process: ProcessId,
+        place: Arc<Where>,
+        caller: Option<Arc<Where>>,
+        guards: Arc<[Guard]>,
+        /// The source is still being read; the event will be sent again.
+        reading: bool,
+    },
+    /// A call is about to be issued.
+    Issued { process: ProcessId, call: Arc<Call> },
+    /// A call returned to its caller. `followed`: its completion will be reported.
+    Returned {
+        process: ProcessId,
+        thread: ThreadId,
+        call: CallId,
+        followed: bool,
+        at: Timestamp,
+    },
+    /// A thread is about to wait for an earlier call; `None`: the call is unknown.
+    WaitBegin {
+        process: ProcessId,
+        thread: ThreadId,
+        call: Option<CallId>,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// The wait ended.
+    WaitEnd {
+        process: ProcessId,
+        thread: ThreadId,
+        call: Option<CallId>,
+        at: Timestamp,
+    },
+    /// A call has completed.
+    Completed {
+        process: ProcessId,
+        call: CallId,
+        at: Timestamp,
+    },
+    /// The layer below reported the contents of a call: NCCL, for a call of c10d.
+    LowerCall {
+        process: ProcessId,
+        call: CallId,
+        lower_call: Arc<LowerCall>,
+        at: Timestamp,
+    },
+    /// A thread entered a function of the layer below that may block; `None`: it returned.
+    Within {
+        process: ProcessId,
+        thread: ThreadId,
+        function: Option<Arc<str>>,
+        at: Timestamp,
+    },
+    /// A network transfer of a call has not moved since `at`; `standing` is `None` if it moves
+    /// again or has ended.
+    Transfer {
+        process: ProcessId,
+        call: CallId,
+        transfer: Transfer,
+        standing: Option<Standing>,
+        at: Timestamp,
+    },
+    /// A call can no longer be waited for, and no wait for it was seen. `place` is where it was
+    /// issued.
+    Unawaited {
+        process: ProcessId,
+        call: CallId,
+        op: Op,
+        group: Option<Arc<GroupInfo>>,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// A training step begins.
+    Step {
+        process: ProcessId,
+        step: u64,
+        /// Training forward that starts the step; `None`: the program marked the step.
+        forward: Option<Forward>,
+        at: Timestamp,
+    },
+    /// A named phase begins.
+    PhaseBegin {
+        process: ProcessId,
+        name: Arc<str>,
+        at: Timestamp,
+    },
+    /// A named phase ends.
+    PhaseEnd {
+        process: ProcessId,
+        name: Arc<str>,
+        at: Timestamp,
+    },
+    /// An exception was observed.
+    Exception {
+        process: ProcessId,
+        kind: ExceptionKind,
+        text: Arc<str>,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// The process announced that it is about to exit.
+    ExitAnnounced {
+        process: ProcessId,
+        thread: ThreadId,
+        code: i32,
+        how: Arc<str>,
+        at: Timestamp,
+    },
+    /// An iterator over the input of the program is exhausted.
+    InputEnded {
+        process: ProcessId,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// A thread spent time on something other than its own work, ending at `at`.
+    Spent {
+        process: ProcessId,
+        thread: ThreadId,
+        on: Spending,
+        took: Duration,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// How the host scheduled the process during the preceding second.
+    Scheduled {
+        process: ProcessId,
+        sample: SchedulingSample,
+        at: Timestamp,
+    },
+    /// A fact about the parameters of a model whose gradients a group averages.
+    Parameters {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+        said: Parameters,
+        at: Timestamp,
+    },
+    /// A version or setting that ranks may have to agree on.
+    Setting {
+        process: ProcessId,
+        name: Arc<str>,
+        value: Arc<str>,
+        at: Timestamp,
+    },
+    /// The memory of a process was measured.
+    Memory {
+        process: ProcessId,
+        sample: Box<MemorySample>,
+        at: Timestamp,
+    },
+    /// Progress of a process in a group, from counters that survive lost records.
+    Frontier {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+        issued: u64,
+        p2p_issued: u64,
+    },
+    /// The state of a process in the operating system changed. `Dead` is the last event of a
+    /// process.
+    ProcessChanged {
+        process: ProcessId,
+        state: ProcessState,
+        exit: Exit,
+        oom_kills: OomKills,
+        at: Timestamp,
+    },
+    /// The stacks of a process were captured.
+    Stacks {
+        process: ProcessId,
+        stacks: Arc<Stacks>,
+    },
+    /// The process was not observed from `since` on, and had not ended then as far as is known.
+    /// `read_whole`: all of its records are known nevertheless.
+    Unwatched {
+        process: ProcessId,
+        since: Timestamp,
+        read_whole: bool,
+    },
+    /// The evidence ends here; the end of the job was not observed.
+    EvidenceEnded { at: Timestamp },
+    /// Records of a process were lost.
+    RecordsLost { process: ProcessId, count: u64 },
+    /// The evidence is incomplete in a known way.
+    Note {
+        process: Option<ProcessId>,
+        kind: NoteKind,
+        rank: Option<u32>,
+        pid: Option<u32>,
+        text: Arc<str>,
+        at: Timestamp,
+    },
+    /// Offset of the clock of a host to the coordinator's, in nanoseconds; positive: it is ahead.
+    /// The times in events of that host are already corrected.
+    Clock {
+        host: Arc<str>,
+        ahead_ns: i64,
+        uncertainty_ns: u64,
+        at: Timestamp,
+    },
+    /// A node stopped reporting at `since`; `None`: it reports again. Its processes are those with
+    /// this node number in their ids.
+    Silent {
+        node: u32,
+        since: Option<Timestamp>,
+        at: Timestamp,
+    },
+    /// The whole job was asked to end.
+    Interrupted { signal: i32, at: Timestamp },
+    /// The command of a node ended, and all of its black boxes were read to the end.
+    JobEnded { status: i32, at: Timestamp },
+}

@@ -1,0 +1,55 @@
+//! What a program does around its calls.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::{DType, GuardForm, GuardSubject, ParameterFact};
+
+/// A test in the source of the program that decides whether it reaches a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// Line of the test.
+    pub line: u32,
+    /// Source text of the test.
+    pub test: Arc<str>,
+    /// What it tests.
+    pub subject: GuardSubject,
+    /// How the line depends on it.
+    pub form: GuardForm,
+}
+
+/// A fact about the parameters of a model, as a process reported it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// Kind of fact.
+    pub fact: ParameterFact,
+    /// 1-based index of the model within the group in this process; 0: unknown.
+    pub model: u32,
+    /// Index in the model of the first of the `lines`, for facts that number them.
+    pub first: u32,
+    /// Number of parameters concerned; `lines` may have fewer.
+    pub total: u64,
+    /// One line per parameter: element type, sizes separated by commas ("-": none), name.
+    pub lines: Arc<str>,
+    /// Line in the user's program.
+    pub place: Option<Arc<Where>>,
+    /// Training step; 0: before the first.
+    pub step: u64,
+    /// Element type of `values`.
+    pub dtype: DType,
+    /// Bits of some elements of the parameter with index `first`, of 64-bit elements the upper half.
+    pub values: Vec<u32>,
+}
+
+/// A training forward that begins a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forward {
+    /// The user's line and its callers; equal for forwards at the same place.
+    pub path: Option<Arc<str>>,
+    /// Batches drawn when the last one before it was drawn; `None`: no input was seen.
+    pub batches: Option<u64>,
+    /// Its input is that of the preceding forward.
+    pub repeated: bool,
+    /// Its gradients are not synchronised (`no_sync`).
+    pub unsynchronised: bool,
+}

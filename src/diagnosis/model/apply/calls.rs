@@ -1,0 +1,290 @@
+//! Events about calls and waits.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use super::NCCL;
+use crate::evidence::event::{Call, CallId, Event, LowerCall, ProcessId, ThreadId};
+use crate::model::Model;
+use crate::model::group::{GroupId, Wait};
+use crate::model::process::{Doing, Target, Thread};
+
+impl Model {
+    pub(super) fn apply_calls(&mut self, event: Event) {
+        match event {
+            Event::Issued { process, call } => self.issued(process, &call),
+            Event::Returned {
+                process,
+                thread,
+                call,
+                followed,
+                at,
+            } => self.returned(process, thread, call, followed, at),
+            Event::WaitBegin {
+                process,
+                thread,
+                call,
+                place,
+                at,
+            } => self.wait_began(process, thread, call, place, at),
+            Event::WaitEnd {
+                process,
+                thread,
+                call,
+                at,
+            } => self.wait_ended(process, thread, call, at),
+            Event::Completed { process, call, at } => self.call_completed(process, call, at),
+            Event::LowerCall {
+                process,
+                call,
+                lower_call,
+                at,
+            } => self.lower_call(process, call, &lower_call, at),
+            Event::Within {
+                process,
+                thread,
+                function,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.within(thread, function, at);
+                }
+            }
+            Event::Transfer {
+                process,
+                call,
+                transfer,
+                standing,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.transfer(call, transfer, standing, at);
+                }
+            }
+            Event::Unawaited {
+                process,
+                call: _,
+                op,
+                group,
+                place,
+                at,
+            } => self.touch(process, at, |process| {
+                if let (Some(group), Some(place)) = (group, place) {
+                    process.unawaited(op, group, place, at);
+                }
+            }),
+            _ => {}
+        }
+    }
+
+    /// A call returned to the program.
+    fn returned(
+        &mut self,
+        process: ProcessId,
+        thread: ThreadId,
+        call: CallId,
+        followed: bool,
+        at: Timestamp,
+    ) {
+        let Some(process) = self.processes.get_mut(&process) else {
+            return;
+        };
+        if let Some(Thread {
+            doing: Doing::Call(inside),
+            ..
+        }) = process.threads.get(&thread)
+            && inside.id == call
+            && (inside.op == Op::InitProcessGroup
+                || process.init.as_ref().is_some_and(|it| it.call.id == call))
+        {
+            self.world_joined.get_or_insert(at);
+        }
+        process.returned(thread, call, at);
+        if followed {
+            process.follow(call);
+        }
+        let target = process.target(call);
+        let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
+            return;
+        };
+        self.arrivals.set_returned(rank, Target::Join(id, seq), at);
+        let group = &mut self.groups[id.0 as usize];
+        if followed && group.has_lower_calls() {
+            group.set_followed(rank, seq);
+        }
+        if seq == 0 {
+            group.made(rank, at);
+        } else if let Some(call) = group.set_returned(rank, seq, at) {
+            self.waited(id, rank, &call, at);
+        }
+    }
+
+    /// A thread begins to wait for a call, or for a device.
+    fn wait_began(
+        &mut self,
+        process: ProcessId,
+        thread: ThreadId,
+        call: Option<CallId>,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    ) {
+        let Some(process) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let target = process.wait_begin(thread, call, place, at);
+        let rank = process.rank;
+        self.set_wait(rank, target, Wait::Since(at), false);
+    }
+
+    fn wait_ended(
+        &mut self,
+        process: ProcessId,
+        thread: ThreadId,
+        call: Option<CallId>,
+        at: Timestamp,
+    ) {
+        let Some(process) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let target = process.wait_end(thread, call, at);
+        let failed = process.threads.get(&thread).and_then(|it| it.failed);
+        let failed = failed.is_some_and(|(it, _, over)| Some(it) == target && over == at);
+        let rank = process.rank;
+        self.completed(rank, target);
+        let over = Wait::Over(at);
+        if let Some((group, rank, call)) = self.set_wait(rank, target, over, failed) {
+            self.waited(group, rank, &call, at);
+        }
+    }
+
+    /// A call completed on its device or in the background.
+    fn call_completed(&mut self, process: ProcessId, call: CallId, at: Timestamp) {
+        let Some(process) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let complete = process.completed(call, at);
+        let complete = complete.into_iter();
+        let targets: Vec<_> = complete.filter_map(|it| process.target(it)).collect();
+        let rank = process.rank;
+        for target in targets.into_iter().map(Some) {
+            self.completed(rank, target);
+            if let (Some(rank), Some(Target::Join(id, seq))) = (rank, target) {
+                self.groups[id.0 as usize].set_complete(rank, seq);
+            }
+            // Waits on a device are not recorded: completion ends them.
+            let on_device =
+                target.is_some_and(|target| &*self.group(target.group()).info.key.layer == NCCL);
+            if on_device
+                && let Some((group, rank, call)) =
+                    self.set_wait(rank, target, Wait::Over(at), false)
+            {
+                self.waited(group, rank, &call, at);
+            }
+        }
+    }
+
+    /// The layer below reported the contents of a call.
+    fn lower_call(
+        &mut self,
+        process: ProcessId,
+        call: CallId,
+        lower_call: &Arc<LowerCall>,
+        at: Timestamp,
+    ) {
+        let Some(process) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let target = process.target(call);
+        let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
+            return;
+        };
+        let group = &mut self.groups[id.0 as usize];
+        if let Some(call) = group.set_lower_call(rank, seq, lower_call) {
+            process.set_lower_call(&call, at);
+        }
+    }
+
+    fn issued(&mut self, id: ProcessId, call: &Arc<Call>) {
+        if call.op.creates_group() {
+            self.creates(id, call);
+            return;
+        }
+        let member = call
+            .group
+            .as_ref()
+            .and_then(|group| self.membership(id, group));
+        let mut target = None;
+        if let Some((group_id, rank)) = member {
+            let group = &mut self.groups[group_id.0 as usize];
+            if call.op.is_collective() && call.seq > 0 {
+                let process = self.processes.get(&id);
+                let position = process.map(|it| it.turns.position());
+                let position = position.unwrap_or_default();
+                target = Some(Target::Join(group_id, call.seq));
+                let waited = group.issue(rank, call, position);
+                for encounter in group.met.drain(..) {
+                    self.arrivals.met(encounter);
+                }
+                for (rank, call, last) in waited {
+                    self.waited(group_id, rank, &call, last);
+                }
+            } else if call.op.is_point_to_point()
+                && let Some((post, met)) = group.traffic.issue(rank, call)
+            {
+                target = Some(Target::Message(group_id, post));
+                if let Some(met) = &met {
+                    self.arrivals.messaged(group_id, met);
+                }
+                for met in met.into_iter().flatten() {
+                    self.waited(group_id, met.rank, &met.call, met.other);
+                }
+            }
+        }
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.issued(call, target);
+        }
+    }
+
+    /// The wait of a member for its peers lasted at least until `last`.
+    pub(super) fn waited(&mut self, group: GroupId, rank: u32, call: &Call, last: Timestamp) {
+        let member = self.groups[group.0 as usize].members.get(&rank);
+        let process = member.and_then(|member| self.processes.get_mut(&member.process));
+        if let (Some(process), Some(place)) = (process, call.place.clone()) {
+            let waited = last.since(call.at).as_nanos() as u64;
+            process.places.waited(&place, waited);
+        }
+    }
+
+    /// Updates the wait of a rank. Returns the call if its whole wait is known now.
+    fn set_wait(
+        &mut self,
+        rank: Option<u32>,
+        target: Option<Target>,
+        wait: Wait,
+        failed: bool,
+    ) -> Option<(GroupId, u32, Arc<Call>)> {
+        self.arrivals.set_wait(rank?, target?, wait);
+        match target? {
+            Target::Join(id, seq) => {
+                let group = &mut self.groups[id.0 as usize];
+                let call = group.set_wait(rank?, seq, wait, failed)?;
+                Some((id, rank?, call))
+            }
+            Target::Message(group, post) => {
+                self.groups[group.0 as usize].traffic.set_wait(&post, wait);
+                None
+            }
+        }
+    }
+
+    fn completed(&mut self, rank: Option<u32>, target: Option<Target>) {
+        let (Some(rank), Some(Target::Join(group, seq))) = (rank, target) else {
+            return;
+        };
+        if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
+            member.completed = member.completed.max(seq);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Events about the job and its nodes.
+
+use crate::evidence::event::Event;
+use crate::model::{Clock, Model, Note};
+
+/// Maximum number of processes kept that have not joined a process group.
+const KEPT_STARTED: usize = 65_536;
+/// Maximum number of gaps in the evidence that are kept.
+const KEPT_NOTES: usize = 1024;
+
+impl Model {
+    pub(super) fn apply_job(&mut self, event: Event) {
+        match event {
+            Event::JobStarted {
+                job,
+                attempt,
+                host,
+                at,
+            } => {
+                self.job = job;
+                self.attempt = attempt;
+                self.hosts.insert(host);
+                self.started = Some(self.started.map_or(at, |known| known.min(at)));
+            }
+            Event::RankStarted(started) => {
+                let key = (started.node, started.pid, started.start_ticks);
+                let known = self.started_ranks.contains_key(&key);
+                if known || self.started_ranks.len() < KEPT_STARTED {
+                    self.started_ranks.insert(key, *started);
+                }
+            }
+            Event::Note {
+                process,
+                kind,
+                rank,
+                pid,
+                text,
+                at,
+            } => {
+                let process = process.and_then(|id| self.processes.get(&id));
+                self.note(Note {
+                    kind,
+                    rank: rank.or_else(|| process.and_then(|process| process.rank)),
+                    pid: pid.or_else(|| process.map(|process| process.pid)),
+                    text,
+                    at,
+                });
+            }
+            Event::Clock {
+                host,
+                ahead_ns,
+                uncertainty_ns,
+                at,
+            } => {
+                let clock = Clock {
+                    ahead_ns,
+                    uncertainty_ns,
+                    at,
+                };
+                self.clocks.insert(host, clock);
+            }
+            Event::Silent { node, since, at: _ } => match since {
+                Some(since) => {
+                    self.silent.insert(node, since);
+                }
+                None => {
+                    self.silent.remove(&node);
+                }
+            },
+            Event::Interrupted { signal: _, at } => {
+                self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));
+            }
+            Event::EvidenceEnded { at } => self.evidence_ended = Some(at),
+            Event::JobEnded { status, at } => {
+                self.nodes_ended += 1;
+                self.has_failed |= status != 0;
+                if self.nodes_ended >= self.hosts.len() {
+                    self.ended = Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps a note, once.
+    fn note(&mut self, note: Note) {
+        // Notes about no particular process are distinguished by their text.
+        let is_about_process = note.pid.is_some() || note.rank.is_some();
+        let is_same = |other: &Note| {
+            (other.kind, other.pid, other.rank) == (note.kind, note.pid, note.rank)
+                && (is_about_process || other.text == note.text)
+        };
+        if !self.notes.iter().any(is_same) && self.notes.len() < KEPT_NOTES {
+            self.notes.push(note);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The calls of the members of a group that belong together.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::Direction;
+
+use crate::evidence::align::{self, Mismatch, OddOnes, Signature};
+use crate::evidence::event::Call;
+use crate::evidence::splits::{self, Misfit};
+use crate::model::arrivals::Averaged;
+use crate::model::by_rank::ByRank;
+use crate::model::history::Position;
+
+/// Calls that met at one sequence number.
+#[derive(Debug, Default)]
+pub struct Join {
+    /// Calls by global rank.
+    pub calls: ByRank<JoinedCall>,
+    /// The first disagreement, in the order of [`Mismatch`], and the earliest time at which calls met
+    /// here that disagree.
+    pub mismatch: Option<(Mismatch, Timestamp)>,
+    /// Time and rank of the last arrival.
+    pub last: (Timestamp, u32),
+    /// Different signatures of the calls, each with the time of its first call.
+    signatures: Vec<(Signature, Timestamp)>,
+    /// Once every member has entered it: place of a rank whose call is still expected to change.
+    pub(super) pending: Option<usize>,
+}
+
+/// One rank's call in a join.
+#[derive(Clone, Debug)]
+pub struct JoinedCall {
+    /// The issued call.
+    pub call: Arc<Call>,
+    /// The wait for it.
+    pub wait: Wait,
+    /// Turn of the rank in which it was issued.
+    pub position: Position,
+    /// An exception ended that wait.
+    pub failed: bool,
+    /// When it returned to its caller.
+    pub returned: Option<Timestamp>,
+    /// A layer below will report when its device has completed it …
+    pub followed: bool,
+    /// … and has done so.
+    pub complete: bool,
+    /// Set on the last of the DDP buckets that this rank waited for together.
+    pub averaged: Option<Box<Averaged>>,
+}
+
+/// The wait for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// None was recorded.
+    NotSeen,
+    /// In progress since this time.
+    Since(Timestamp),
+    /// Ended at this time, successfully or not.
+    Over(Timestamp),
+}
+
+/// Adds a signature of a call at this time.
+fn note(signatures: &mut Vec<(Signature, Timestamp)>, signature: Signature, at: Timestamp) {
+    match signatures.iter_mut().find(|(known, _)| *known == signature) {
+        Some((_, first_at)) => *first_at = at.min(*first_at),
+        None => signatures.push((signature, at)),
+    }
+}
+
+impl Join {
+    /// A join without calls of a group of these ranks.
+    pub(super) fn new(ranks: &Arc<[u32]>) -> Self {
+        Self {
+            calls: ByRank::new(Arc::clone(ranks)),
+            ..Self::default()
+        }
+    }
+
+    /// Adds the call of a rank, or replaces it.
+    pub(super) fn add(&mut self, rank: u32, joined: JoinedCall) {
+        let call = Arc::clone(&joined.call);
+        if self.calls.insert(rank, joined).is_some() {
+            self.signatures.clear();
+            for (_, other) in self.calls.iter().filter(|(other, _)| **other != rank) {
+                let signature = Signature::of(&other.call);
+                note(&mut self.signatures, signature, other.call.at);
+            }
+        }
+        self.meet(&call);
+        if call.op == Op::AllToAll {
+            self.fit(rank, &call);
+        }
+        self.last = self.last.max((call.at, rank));
+    }
+
+    /// Compares a call with the other calls. Only different signatures are compared: most
+    /// collectives have one.
+    pub(in crate::model) fn meet(&mut self, call: &Call) {
+        let signature = Signature::of(call);
+        for (other, first_at) in &self.signatures {
+            if let Some(mismatch) = signature.compare(other) {
+                let met = call.at.max(*first_at);
+                let (first, at) = self.mismatch.unwrap_or((mismatch, met));
+                self.mismatch = Some((first.min(mismatch), at.min(met)));
+            }
+        }
+        note(&mut self.signatures, signature, call.at);
+    }
+
+    /// Whether further events are expected for a call of it. A call for which none is expected once is
+    /// not asked about again.
+    pub(in crate::model) fn is_pending(
+        &mut self,
+        is_expected: impl Fn(&JoinedCall) -> bool,
+    ) -> bool {
+        self.pending = self
+            .calls
+            .first_from(self.pending.unwrap_or(0), is_expected);
+        self.pending.is_some()
+    }
+
+    /// Compares the splits of an `all_to_all` with those of the other calls.
+    fn fit(&mut self, rank: u32, call: &Call) {
+        let disagrees = |other: u32, joined: &JoinedCall| {
+            let mut misfits = splits::misfits((rank, call), (other, &joined.call));
+            misfits.next().is_some()
+        };
+        let others = self.calls.iter();
+        let others = others.filter(|&(&other, joined)| other != rank && disagrees(other, joined));
+        let Some(met) = others.map(|(_, other)| other.call.at.max(call.at)).min() else {
+            return;
+        };
+        let (first, at) = self.mismatch.unwrap_or((Mismatch::Splits, met));
+        self.mismatch = Some((first.min(Mismatch::Splits), at.min(met)));
+    }
+
+    /// All disagreements between the splits of an `all_to_all`.
+    #[must_use]
+    pub fn misfits(&self) -> Vec<Misfit> {
+        let mut found = Vec::new();
+        let mut calls = self.calls.iter();
+        while let Some((&a, first)) = calls.next() {
+            for (&b, second) in calls.clone() {
+                found.extend(splits::misfits((a, &first.call), (b, &second.call)));
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// The ranks in the minority.
+    #[must_use]
+    pub fn odd_ones(&self) -> OddOnes {
+        match self.mismatch {
+            Some((Mismatch::Splits, _)) => splits::odd_ones(&self.misfits(), self.calls.len()),
+            _ => align::odd_ones(&self.classes()),
+        }
+    }
+
+    /// Time of the last arrival.
+    #[must_use]
+    pub const fn last_at(&self) -> Timestamp {
+        self.last.0
+    }
+
+    /// Calls by rank.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &JoinedCall)> {
+        self.calls.iter().map(|(&rank, joined)| (rank, joined))
+    }
+
+    /// Ranks grouped by agreeing calls, largest class first. If only splits disagree, each odd rank
+    /// is a class of its own.
+    #[must_use]
+    pub fn classes(&self) -> Vec<Vec<u32>> {
+        if let Some((Mismatch::Splits, _)) = self.mismatch
+            && let OddOnes::Outnumbered(odd) | OddOnes::Tie(odd) = self.odd_ones()
+        {
+            let fitting = self.calls.keys().copied().filter(|it| !odd.contains(it));
+            let mut classes = vec![fitting.collect::<Vec<u32>>()];
+            classes.retain(|class| !class.is_empty());
+            classes.extend(odd.into_iter().map(|rank| vec![rank]));
+            return classes;
+        }
+        align::classes(
+            self.calls
+                .iter()
+                .map(|(&rank, joined)| (rank, &*joined.call)),
+        )
+    }
+}
+
+impl JoinedCall {
+    /// A call without a recorded wait.
+    pub(crate) fn new(call: &Arc<Call>) -> Self {
+        Self {
+            call: Arc::clone(call),
+            wait: Wait::NotSeen,
+            position: Position::default(),
+            failed: false,
+            returned: None,
+            followed: false,
+            complete: false,
+            averaged: None,
+        }
+    }
+
+    /// Whether a wait for it ended successfully.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self.wait, Wait::Over(_)) && !self.failed
+    }
+
+    /// Whether the program waits for this call: it is synchronous, a wait was recorded, or DDP
+    /// issued it and waits before its backward or forward pass continues.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
+    }
+
+    /// Whether this call has to wait for all missing members, whichever they are.
+    #[must_use]
+    pub fn needs_all(&self) -> bool {
+        !self.call.op.creates_group() && self.call.op.direction() == Direction::Symmetric
+    }
+
+    /// The missing members that this call has to wait for.
+    #[must_use]
+    pub fn needs(&self, rank: u32, missing: &[u32]) -> Vec<u32> {
+        if self.call.op.creates_group() {
+            // A creation that returned did not need them, unless it can return early only by
+            // failing.
+            let over = matches!(self.wait, Wait::Over(_));
+            return if over && !self.call.takes_all {
+                Vec::new()
+            } else {
+                missing.to_vec()
+            };
+        }
+        // Any missing member may be the root, or lie between the root and this rank.
+        let root_is_unknown = self.call.root.is_none() && self.call.on_stream.is_some();
+        match self.call.op.direction() {
+            Direction::Symmetric => missing.to_vec(),
+            Direction::FromRoot | Direction::ToRoot if root_is_unknown => missing.to_vec(),
+            Direction::FromRoot => missing
+                .iter()
+                .copied()
+                .filter(|&m| Some(m) == self.call.root)
+                .collect(),
+            Direction::ToRoot if self.call.root == Some(rank) => missing.to_vec(),
+            Direction::ToRoot | Direction::PointToPoint | Direction::Unknown => Vec::new(),
+        }
+    }
+}

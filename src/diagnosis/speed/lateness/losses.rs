@@ -1,0 +1,394 @@
+//! The time that ranks lost by waiting for one another, and who kept them waiting.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::{FEWEST_SLICES, LostTime, SHARE_OF_SLICE, Straggler, Why, before, blame, episode, why};
+use crate::model::Model;
+use crate::timing::Timing;
+
+/// Minimum number of rounds after a calm time …
+const AFTER_CALM: f64 = 3.0;
+/// … from the beginning of the job …
+const FROM_THE_BEGINNING: f64 = 6.0;
+/// … and otherwise.
+const OTHERWISE: f64 = 20.0;
+/// Tolerance: an effective number of rounds is a little less than their number.
+const ROUNDING: f64 = 0.75;
+/// Minimum share of their time that the others lose by waiting for a straggler …
+const SHARE: f64 = 0.15;
+/// … and where fewer rounds suffice.
+const LARGE_SHARE: f64 = 0.25;
+/// Minimum share of the loss that is due to the straggler …
+const DOMINANCE: f64 = 0.8;
+/// … and in a single slice.
+const DOMINANCE_OF_SLICE: f64 = 0.7;
+/// Minimum number of waits to detect two ranks that take turns …
+const ROUNDS_IN_TURN: usize = 40;
+/// … minimum number of changes between them, and maximum number of changes per wait …
+const FEWEST_TURNS: usize = 4;
+const TURNS: f64 = 0.4;
+/// … minimum share of the loss that is due to both …
+const DOMINANCE_IN_TURN: f64 = 0.95;
+/// … and to each.
+const DOMINANCE_OF_EACH: f64 = 0.25;
+/// Waits shorter than this part of the usual wait do not count as rounds.
+const SHORT_WAIT: f64 = 0.25;
+/// Maximum share of the time lost while ranks arrive together.
+const CALM: f64 = 0.08;
+
+/// The time that ranks lost by waiting for one another.
+pub(super) struct Losses {
+    timing: Timing,
+    /// Start and end of the time examined.
+    from: Timestamp,
+    to: Timestamp,
+    /// Ranks that arrived anywhere.
+    ranks: BTreeSet<u32>,
+    blames: Vec<LostTime>,
+}
+
+impl Losses {
+    pub(super) fn of(model: &Model, from: Timestamp, to: Timestamp) -> Self {
+        let timing = model.timing;
+        let recent = model.arrivals.latest().take_while(|encounter| {
+            // Encounters are in the order of completion, which is nearly that of time.
+            encounter
+                .last()
+                .is_some_and(|last| last.at.plus(timing.straggler) >= from)
+        });
+        let ranks = recent.flat_map(|encounter| encounter.came.ranks().iter().copied());
+        let ranks = ranks.collect();
+        let mut blames = blame(model, from);
+        blames.retain(|blame| blame.from < to && !is_in_phase(model, blame));
+        Self {
+            timing,
+            from,
+            to,
+            ranks,
+            blames,
+        }
+    }
+
+    /// The straggler, examined in slices of this length.
+    pub(super) fn straggler(&self, model: &Model, slice: Duration) -> Option<Straggler> {
+        let lately = (
+            before(self.to, self.timing.straggler.max(slice * FEWEST_SLICES)),
+            self.to,
+        );
+        let lost = self.by_rank(lately);
+        let (&most, _) = lost.iter().max_by_key(|(_, lost)| **lost)?;
+        let host = self.of_host(model, most);
+        let mut candidates = [Some(vec![most]), host].into_iter().flatten();
+        candidates.find_map(|late| self.describe(model, late, slice))
+    }
+
+    /// The two ranks that keep the others waiting in turn.
+    pub(super) fn in_turn(&self, model: &Model, slice: Duration) -> Option<Straggler> {
+        let mut lost: Vec<(u32, Duration)> =
+            self.by_rank((self.from, self.to)).into_iter().collect();
+        lost.sort_by_key(|&(rank, lost)| (std::cmp::Reverse(lost), rank));
+        let mut pair: Vec<u32> = lost.iter().take(2).map(|(rank, _)| *rank).collect();
+        pair.sort_unstable();
+        let others = self.ranks.iter().copied().filter(|it| !pair.contains(it));
+        let others: Vec<u32> = others.collect();
+        if pair.len() < 2 || others.is_empty() {
+            return None;
+        }
+        let since = self.since(&pair, slice)?;
+        let window = (since, self.to);
+        let share = |late: &[u32]| {
+            let lost = self.by_rank(window);
+            let lost = late.iter().filter_map(|rank| lost.get(rank)).sum();
+            // One of the two waits as well.
+            self.share(lost, 1, window)
+        };
+        let each = pair
+            .iter()
+            .all(|&rank| self.dominates(&[rank], window, 0.0, DOMINANCE_OF_EACH));
+        if !each
+            || self.to.since(since) < self.timing.straggler
+            || share(&pair) < SHARE
+            || !self.dominates(&pair, window, SHARE, DOMINANCE_IN_TURN)
+            || !others
+                .iter()
+                .any(|&rank| self.take_turns(&pair, rank, window))
+        {
+            return None;
+        }
+        // Both must be late for the same kind of reason.
+        let why = |late: &[u32], lost| why::why(model, late, &others, window, lost);
+        let [one, other] = [pair[0], pair[1]].map(|rank| why(&[rank], share(&[rank])));
+        let is_alike = std::mem::discriminant(&one?) == std::mem::discriminant(&other?);
+        let why = why(&pair, share(&pair) / 2.0).filter(|_| is_alike)?;
+        self.tell(model, pair, window, why, true)
+    }
+
+    /// Whether a rank waits alternately for these two, for several rounds each.
+    fn take_turns(&self, pair: &[u32], waiting: u32, (from, to): (Timestamp, Timestamp)) -> bool {
+        let blames = self.blames.iter().filter(|blame| {
+            blame.waiting == waiting
+                && from < blame.to
+                && blame.to <= to
+                && pair.contains(&blame.late)
+        });
+        let mut waits: Vec<(Timestamp, u32, Duration)> = blames
+            .map(|blame| (blame.to, blame.late, blame.to.since(blame.from)))
+            .collect();
+        waits.sort_unstable();
+        let lengths: Vec<f64> = waits
+            .iter()
+            .map(|(_, _, wait)| wait.as_secs_f64())
+            .collect();
+        let usual = lengths.iter().sum::<f64>() / effective(&lengths).max(1.0);
+        waits.retain(|(_, _, wait)| wait.as_secs_f64() >= SHORT_WAIT * usual);
+        let turns = waits.windows(2).filter(|two| two[0].1 != two[1].1).count();
+        waits.len() >= ROUNDS_IN_TURN
+            && turns >= FEWEST_TURNS
+            && turns as f64 <= TURNS * waits.len() as f64
+    }
+
+    /// Since when these ranks have kept the others waiting in nearly every slice; `None`: they have
+    /// not.
+    fn since(&self, late: &[u32], slice: Duration) -> Option<Timestamp> {
+        episode(self.from, self.to, slice, |window| {
+            self.dominates(late, window, SHARE_OF_SLICE, DOMINANCE_OF_SLICE)
+        })
+    }
+
+    /// Whether an episode has lasted for long enough.
+    fn is_established(&self, late: &[u32], since: Timestamp, slice: Duration) -> bool {
+        let window = (since, self.to);
+        if self.to.since(since) < self.timing.straggler.max(slice * FEWEST_SLICES) {
+            return false;
+        }
+        let calm_from = before(since, self.timing.straggler_free.max(slice * 4));
+        let was_calm = calm_from >= self.from && self.is_calm((calm_from, since));
+        // The warm-up had just ended.
+        let is_first = since.since(self.from) < slice * 2;
+        let (rounds, share) = if was_calm {
+            (AFTER_CALM, LARGE_SHARE)
+        } else if is_first {
+            (FROM_THE_BEGINNING, LARGE_SHARE)
+        } else {
+            (OTHERWISE, SHARE)
+        };
+        let seen = self.rounds(late, window) / ROUNDING;
+        let by = |rounds, share| seen >= rounds && self.dominates(late, window, share, DOMINANCE);
+        by(rounds, share) || by(OTHERWISE, SHARE)
+    }
+
+    /// Time lost by waiting for each rank, in waits that ended within the window.
+    fn by_rank(&self, (from, to): (Timestamp, Timestamp)) -> BTreeMap<u32, Duration> {
+        let mut lost: BTreeMap<u32, Duration> = BTreeMap::new();
+        for blame in &self.blames {
+            // Count the whole wait: a long one belongs to a single slice.
+            if from < blame.to && blame.to <= to {
+                *lost.entry(blame.late).or_default() += blame.to.since(blame.from);
+            }
+        }
+        lost
+    }
+
+    /// Lost time as a share of the time of the ranks that may wait for `late` others.
+    fn share(&self, lost: Duration, late: usize, (from, to): (Timestamp, Timestamp)) -> f64 {
+        let waiting = self.ranks.len().saturating_sub(late).max(1) as f64;
+        lost.as_secs_f64() / waiting / to.since(from).as_secs_f64().max(1e-9)
+    }
+
+    /// Effective number of waits for these ranks within the window, so that many short waits beside
+    /// a few long ones count little.
+    fn rounds(&self, late: &[u32], window: (Timestamp, Timestamp)) -> f64 {
+        let episodes = self.episodes(late, window);
+        let rounds = episodes.values().map(|waits| effective(waits));
+        rounds.fold(0.0, f64::max)
+    }
+
+    /// Durations of the waits for these ranks, by waiting rank. Adjacent pieces count as one wait.
+    fn episodes(
+        &self,
+        late: &[u32],
+        (from, to): (Timestamp, Timestamp),
+    ) -> BTreeMap<u32, Vec<f64>> {
+        /// Maximum gap between two pieces of one wait.
+        const GAP: Duration = Duration::from_micros(500);
+        let mut pieces: BTreeMap<u32, Vec<(Timestamp, Timestamp)>> = BTreeMap::new();
+        for blame in self.blames.iter().filter(|it| late.contains(&it.late)) {
+            let piece = (blame.from.max(from), blame.to.min(to));
+            if piece.0 < piece.1 {
+                pieces.entry(blame.waiting).or_default().push(piece);
+            }
+        }
+        let merged = |mut pieces: Vec<(Timestamp, Timestamp)>| {
+            pieces.sort_unstable();
+            let mut waits: Vec<(Timestamp, Timestamp)> = Vec::new();
+            for piece in pieces {
+                match waits.last_mut() {
+                    Some(last) if piece.0 <= last.1.plus(GAP) => last.1 = last.1.max(piece.1),
+                    _ => waits.push(piece),
+                }
+            }
+            let lengths = waits.iter().map(|(from, to)| to.since(*from).as_secs_f64());
+            lengths.collect()
+        };
+        pieces
+            .into_iter()
+            .map(|(rank, pieces)| (rank, merged(pieces)))
+            .collect()
+    }
+
+    /// Whether ranks arrived together throughout the window.
+    fn is_calm(&self, window: (Timestamp, Timestamp)) -> bool {
+        slices(window, 4).all(|slice| {
+            let lost: Duration = self.by_rank(slice).into_values().sum();
+            self.share(lost, 1, slice) <= CALM
+        })
+    }
+
+    /// The ranks on the host of this rank, if there are several and at most half of all ranks.
+    fn of_host(&self, model: &Model, rank: u32) -> Option<Vec<u32>> {
+        let host = |rank: u32| model.process_of(rank).map(|process| &process.host);
+        let of = host(rank)?;
+        let ranks = self.ranks.iter().copied();
+        let ranks: Vec<u32> = ranks.filter(|&rank| host(rank) == Some(of)).collect();
+        (ranks.len() > 1 && ranks.len() * 2 <= self.ranks.len()).then_some(ranks)
+    }
+
+    fn dominates(
+        &self,
+        late: &[u32],
+        window: (Timestamp, Timestamp),
+        share: f64,
+        dominance: f64,
+    ) -> bool {
+        let lost = self.by_rank(window);
+        let all: Duration = lost.values().sum();
+        let by_them: Duration = late.iter().filter_map(|rank| lost.get(rank)).sum();
+        self.share(by_them, late.len(), window) >= share
+            && by_them.as_secs_f64() >= dominance * all.as_secs_f64()
+    }
+
+    fn describe(&self, model: &Model, ranks: Vec<u32>, slice: Duration) -> Option<Straggler> {
+        let since = self.since(&ranks, slice)?;
+        if !self.is_established(&ranks, since, slice) {
+            return None;
+        }
+        // Describe the present: the cause may have changed in a long episode.
+        let recent = before(
+            self.to,
+            (self.timing.straggler * 2).max(slice * FEWEST_SLICES * 2),
+        );
+        let window = (recent.max(since), self.to);
+        let lost = self.by_rank(window);
+        let by_them: Duration = ranks.iter().filter_map(|rank| lost.get(rank)).sum();
+        let share = self.share(by_them, ranks.len(), window);
+        let others = self.ranks.iter().copied().filter(|it| !ranks.contains(it));
+        let waiting: Vec<u32> = others.collect();
+        let why = why::why(model, &ranks, &waiting, window, share)?;
+        let told = self.tell(model, ranks, window, why, false)?;
+        Some(Straggler {
+            before: self.before(&told.ranks, since, slice),
+            known_at: since
+                .plus(self.timing.straggler.max(slice * FEWEST_SLICES))
+                .min(self.to),
+            since,
+            ..told
+        })
+    }
+
+    /// The description of these ranks as stragglers, with the cause.
+    fn tell(
+        &self,
+        model: &Model,
+        ranks: Vec<u32>,
+        window: (Timestamp, Timestamp),
+        why: Why,
+        in_turn: bool,
+    ) -> Option<Straggler> {
+        let lost = self.by_rank(window);
+        let by_them: Duration = ranks.iter().filter_map(|rank| lost.get(rank)).sum();
+        let others = self.ranks.iter().copied().filter(|it| !ranks.contains(it));
+        let episodes = self.episodes(&ranks, window);
+        let longest = episodes
+            .values()
+            .max_by(|a, b| effective(a).total_cmp(&effective(b)))?;
+        let typical = longest.iter().sum::<f64>() / effective(longest).max(1.0);
+        let place = self.place(&ranks, window)?;
+        Some(Straggler {
+            waiting: others.collect(),
+            share: self.share(by_them, if in_turn { 1 } else { ranks.len() }, window),
+            typical: Duration::from_secs_f64(typical),
+            since: window.0,
+            before: None,
+            in_turn,
+            group: place.group,
+            call: Arc::clone(&place.call),
+            known_at: window.0.plus(self.timing.straggler).min(window.1),
+            is_guessed: !model.group(place.group).holds_threads(place.call.op),
+            ranks,
+            why,
+        })
+    }
+
+    /// A wait at the place where most is lost by waiting for these ranks.
+    fn place(&self, late: &[u32], (from, to): (Timestamp, Timestamp)) -> Option<&LostTime> {
+        let mut lost: BTreeMap<_, (Duration, &LostTime)> = BTreeMap::new();
+        for blame in self.blames.iter().filter(|it| late.contains(&it.late)) {
+            let place = (blame.group, blame.call.op, blame.call.place.as_deref());
+            let known = lost.entry(place).or_insert((Duration::ZERO, blame));
+            known.0 += blame.to.min(to).since(blame.from.max(from));
+        }
+        let most = lost.into_values().max_by_key(|(lost, _)| *lost)?;
+        Some(most.1)
+    }
+
+    /// The rank that kept the others waiting before, if it was another one.
+    fn before(&self, late: &[u32], since: Timestamp, slice: Duration) -> Option<u32> {
+        let length = (self.timing.straggler / 2).max(slice * FEWEST_SLICES);
+        let window = (before(since, length), since);
+        if window.0 < self.from {
+            return None;
+        }
+        let lost = self.by_rank(window);
+        let (&most, _) = lost.iter().max_by_key(|(_, lost)| **lost)?;
+        let dominates = self.dominates(&[most], window, SHARE, DOMINANCE_OF_SLICE);
+        (dominates && !late.contains(&most)).then_some(most)
+    }
+}
+
+/// Effective number of waits: the number of equal waits with the same sum and the same sum of
+/// squares.
+fn effective(waits: &[f64]) -> f64 {
+    let (sum, squares) = waits.iter().fold((0.0, 0.0), |(sum, squares), wait| {
+        (sum + wait, squares + wait * wait)
+    });
+    if squares > 0.0 {
+        sum * sum / squares
+    } else {
+        0.0
+    }
+}
+
+/// Divides a window into equal parts, in order.
+fn slices(
+    (from, to): (Timestamp, Timestamp),
+    number: usize,
+) -> impl Iterator<Item = (Timestamp, Timestamp)> {
+    let length = to.since(from).as_nanos() as u64;
+    let at = move |i: usize| Timestamp(from.0 + length * i as u64 / number as u64);
+    (0..number).map(move |i| (at(i), at(i + 1)))
+}
+
+/// Whether the late rank was in a phase that the program marked. Such phases may be long.
+fn is_in_phase(model: &Model, blame: &LostTime) -> bool {
+    let Some(process) = model.process_of(blame.late) else {
+        return false;
+    };
+    let middle = Timestamp(blame.from.0 / 2 + blame.to.0 / 2);
+    let over = process.pace.phases.iter();
+    let mut over = over.filter(|(from, to)| *from <= middle && middle <= *to);
+    over.next().is_some() || process.phases.iter().any(|phase| phase.since <= middle)
+}
