@@ -107,14 +107,22 @@ def main():
 
     signal.signal(signal.SIGTERM, forward)
     signal.signal(signal.SIGINT, forward)
-    store = dist.TCPStore(
-        "localhost",
-        port,
+    options = dict(
+        host_name="localhost",
+        port=port,
         is_master=True,
         wait_for_workers=False,
         timeout=timedelta(seconds=300),
         master_listen_fd=listening.detach(),
     )
+    try:
+        store = dist.TCPStore(**options)
+    except NotImplementedError:
+        # Older versions accept a listening socket with their other implementation only.
+        store = dist.TCPStore(use_libuv=False, **options)
+    except BaseException:
+        forward(signal.SIGKILL, None)
+        raise
     status = supervise(ranks)
     del store
     os._exit(status)
