@@ -151,7 +151,7 @@ def warm(torch, dist):
     """
     import timeit
 
-    from ddp_doctor import _calls, _groups, _hooks
+    from ddp_doctor._c10d import _calls, _groups, _hooks
 
     group = dist.group.WORLD
     before, after = _hooks.make(_groups._groups[_groups.name_of(group)])

@@ -80,7 +80,7 @@ class Switch:
     """Switches everything that capture runs in a step off and on."""
 
     def __init__(self, torch, dist):
-        from ddp_doctor import _calls, _groups, _hooks
+        from ddp_doctor._c10d import _calls, _groups, _hooks
 
         self.hooks = _hooks
         self.group = dist.group.WORLD

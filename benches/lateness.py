@@ -75,7 +75,9 @@ def main():
     ddp_doctor.enable()
     import torch
     import torch.distributed as dist
-    from ddp_doctor import _box, _buckets, _data, _garbage, _words
+    from ddp_doctor import _box, _words
+    from ddp_doctor._c10d import _garbage
+    from ddp_doctor._ddp import _buckets, _data
 
     dist.init_process_group("gloo", init_method="file://" + scratch.name + "/store", rank=0, world_size=1)
 

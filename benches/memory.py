@@ -58,7 +58,7 @@ def main():
     ddp_doctor.enable()
     import torch
     import torch.distributed as dist
-    from ddp_doctor import _memory
+    from ddp_doctor._process import _memory
 
     print(machine())
     dist.init_process_group("gloo", init_method="file://" + scratch.name + "/store", rank=0, world_size=1)

@@ -47,7 +47,7 @@ def main():
     ddp_doctor.enable()
     import torch
     import torch.distributed as dist
-    from ddp_doctor import _parameters, _replicas
+    from ddp_doctor._ddp import _parameters, _replicas
     from torch.nn.parallel import DistributedDataParallel
 
     print(machine())

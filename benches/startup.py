@@ -112,7 +112,8 @@ def sources(scratch, repeat):
     ddp_doctor.enable()
     import torch
     import torch.distributed as dist
-    from ddp_doctor import _init, _uses
+    from ddp_doctor._c10d import _init
+    from ddp_doctor._ddp import _uses
 
     dist.init_process_group("gloo", init_method="file://" + scratch + "/store", rank=0, world_size=1)
 

@@ -29,9 +29,9 @@ def enable():
 def step():
     """Marks the start of a training step. From the first call on, DDP's forwards do not count as steps."""
     try:
-        from . import _ddp
+        from ._ddp import _patch
 
-        _ddp.explicit_step()
+        _patch.explicit_step()
     except Exception:
         pass
 

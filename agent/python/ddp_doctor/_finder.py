@@ -10,10 +10,10 @@ import sys
 
 # Module to patch → module of this package whose `patch(module, late)` patches it.
 _TARGETS = {
-    "torch.distributed.distributed_c10d": "_c10d",
-    "torch.nn.parallel.distributed": "_ddp",
-    "torch.autograd": "_backward",
-    "torch.utils.data.dataloader": "_data",
+    "torch.distributed.distributed_c10d": "_c10d._patch",
+    "torch.nn.parallel.distributed": "_ddp._patch",
+    "torch.autograd": "_ddp._backward",
+    "torch.utils.data.dataloader": "_ddp._data",
 }
 
 _installed = None
@@ -89,7 +89,7 @@ def _watch_for_early_end():
     def ended(value, at_exit):
         try:
             if isinstance(value, Exception) and os.getpid() == process:
-                from . import _early
+                from ._process import _early
 
                 _early.ended(value, at_exit)
         except Exception:
@@ -106,7 +106,7 @@ def _watch_for_early_end():
 
 def _at_last():
     """Runs after the `atexit` handlers of the program, so that their collectives are recorded."""
-    module = sys.modules.get("ddp_doctor._groups")
+    module = sys.modules.get("ddp_doctor._c10d._groups")
     if module is not None:
         try:
             module.unhook_all()

@@ -14,7 +14,7 @@ HEAD = """
 import gc, os, sys, threading, weakref
 from datetime import timedelta
 import torch, torch.distributed as dist
-from ddp_doctor import _extension
+from ddp_doctor._c10d import _extension
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 # Exceptions are known by their addresses, which would otherwise be reused.
@@ -239,7 +239,7 @@ class Extension(unittest.TestCase):
 
     def test_common_calls_are_recorded_natively(self):
         code = """
-from ddp_doctor import _hooks
+from ddp_doctor._c10d import _hooks
 left = []
 issue = _hooks.issue.__code__
 def profile(frame, event, arg):
@@ -266,7 +266,8 @@ assert not left, len(left)
 
     def test_calls_through_packages_are_recorded_natively(self):
         code = """
-from ddp_doctor import _hooks, _sites
+from ddp_doctor import _sites
+from ddp_doctor._c10d import _hooks
 left = []
 python = _hooks.issue.__code__, _sites.locate.__code__
 def profile(frame, event, arg):
@@ -353,7 +354,7 @@ dist.all_reduce(torch.ones(1))
     def test_keyboard_interrupt_in_a_callback_is_raised(self):
         code = """
 import signal
-from ddp_doctor import _buckets
+from ddp_doctor._ddp import _buckets
 def expect_interrupt(call):
     try:
         call()
@@ -409,7 +410,7 @@ assert len(seen) == 1 and dist.Work.wait is wait
         outcome = job(
             """
 import torch, torch.distributed as dist
-from ddp_doctor import _calls, _extension, _methods
+from ddp_doctor._c10d import _calls, _extension, _methods
 before = dist.Work.wait, dist.ProcessGroup.allreduce, _calls.begin
 def fail(extension):
     raise MemoryError("no memory")

@@ -242,7 +242,7 @@ except RuntimeError as error:
             """
 dist.all_reduce(torch.ones(1))
 assert seen == ["allreduce"], seen
-from ddp_doctor import _extension
+from ddp_doctor._c10d import _extension
 assert _extension.loaded is not None
 """,
             head="""

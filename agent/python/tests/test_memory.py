@@ -11,7 +11,7 @@ class Memory(CaptureTest):
         o = self.run_job(
             """
 import ddp_doctor
-from ddp_doctor import _memory
+from ddp_doctor._process import _memory
 # No CUDA here: PyTorch's words for it, as a process that uses it would have them.
 class Properties:
     total_memory = 80 << 30
@@ -104,7 +104,7 @@ ddp_doctor.step()
     def test_gpu_is_recorded_only_if_the_program_names_a_device(self):
         o = self.run_job(
             """
-from ddp_doctor import _init
+from ddp_doctor._c10d import _init
 class Properties:
     uuid = "of-1"
 torch.cuda.is_initialized = lambda: True
@@ -126,7 +126,8 @@ _init.record_gpu(torch.device("cuda"))
     def test_out_of_memory_records_limited_samples(self):
         o = self.run_job(
             """
-from ddp_doctor import _exceptions, _memory, _words
+from ddp_doctor import _words
+from ddp_doctor._process import _exceptions, _memory
 class Properties:
     total_memory = 80 << 30
 current = lambda count: {"all": {"current": count}}

@@ -265,7 +265,7 @@ for step in range(3):
         self.run_job(
             """
 import struct
-from ddp_doctor import _replicas
+from ddp_doctor._ddp import _replicas
 _replicas._prepare()
 P = torch.nn.Parameter
 def read(parameter, rounds=0):
@@ -293,7 +293,7 @@ for other in (None, torch.ones(3), freed, transposed, sparse, empty, meta, whole
         self.run_job(
             """
 import gc, weakref
-from ddp_doctor import _parameters
+from ddp_doctor._ddp import _parameters
 for _ in range(3):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
     model(torch.ones(1, 3)).sum().backward()

@@ -8,7 +8,10 @@ import ctypes
 import os
 import sys
 
-from . import _box, _buckets, _builtins, _calls, _exceptions, _init, _native, _sites, _words
+from .. import _box, _builtins, _native, _sites, _words
+from .._ddp import _buckets
+from .._process import _exceptions
+from . import _calls, _init
 
 _NAME = "ddp_doctor_python"
 _SWITCH = "DDP_DOCTOR_NATIVE_HOOKS"

@@ -3,7 +3,7 @@
 import gc
 from time import perf_counter_ns
 
-from . import _box, _words
+from .. import _box, _words
 
 # Minimum duration of a collection that is recorded, in nanoseconds.
 _NOTICEABLE = 1_000_000

@@ -14,8 +14,9 @@ import re
 import sys
 import threading
 
-from . import _box, _exceptions, _words
-from ._native import text
+from .. import _box, _words
+from .._native import text
+from . import _exceptions
 
 _hooked = False
 # Stored because the interpreter clears it before `ends` is called.
@@ -53,7 +54,7 @@ def _names_system_exit():
 
 def _discard_pending_works():
     try:
-        from . import _calls
+        from .._c10d import _calls
 
         _calls.flush_unawaited()
     except Exception:

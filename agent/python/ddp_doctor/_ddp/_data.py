@@ -3,8 +3,8 @@
 import sys
 from time import perf_counter_ns
 
-from . import _box, _sites, _words
-from ._tracebacks import conceal
+from .. import _box, _sites, _words
+from .._tracebacks import conceal
 
 _MOST_PLACES = 1024
 # Minimum duration of drawing a batch that is recorded, in nanoseconds.

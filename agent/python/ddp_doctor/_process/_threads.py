@@ -8,8 +8,8 @@ import functools
 import sys
 import threading
 
-from . import _box, _sites
-from ._tracebacks import conceal
+from .. import _box, _sites
+from .._tracebacks import conceal
 
 
 def _patch():

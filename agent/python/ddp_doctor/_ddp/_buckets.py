@@ -10,8 +10,9 @@ import functools
 from _thread import get_ident
 from time import perf_counter_ns
 
-from . import _box, _parameters, _words
-from ._tracebacks import conceal
+from .. import _box, _words
+from .._tracebacks import conceal
+from . import _parameters
 
 # State of a thread's backward; any other value is the time at which the wait began, in nanoseconds.
 _NOTHING_SENT, _UNDER_WAY = 0, 1

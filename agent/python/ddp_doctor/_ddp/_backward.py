@@ -3,8 +3,10 @@
 import functools
 import sys
 
-from . import _buckets, _exceptions, _parameters, _words
-from ._tracebacks import conceal
+from .. import _words
+from .._process import _exceptions
+from .._tracebacks import conceal
+from . import _buckets, _parameters
 
 
 def patch(autograd, late):

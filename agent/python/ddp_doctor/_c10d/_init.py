@@ -11,8 +11,8 @@ import re
 import sys
 from urllib.parse import urlsplit
 
-from . import _box
-from ._native import text
+from .. import _box
+from .._native import text
 
 _LONGEST = 256
 _MOST_VARIABLES = 128
@@ -170,7 +170,7 @@ def _record_versions():
 
 
 def _record_settings():
-    from . import __version__
+    from .. import __version__
 
     _record_setting("ddp-doctor", __version__)
     for name, find in (("nccl", _nccl_version), ("nvidia-driver", _driver_version)):

@@ -8,8 +8,9 @@ import ctypes
 import os
 from _thread import get_ident
 
-from . import _box, _groups, _words
-from ._native import Creation, text
+from .. import _box, _words
+from .._native import Creation, text
+from . import _groups
 
 # Thread → [op, site, (global ranks, backend) of the parent group, call] of its current creation.
 _making = {}

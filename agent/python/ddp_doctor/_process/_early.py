@@ -12,7 +12,9 @@ import sys
 import threading
 
 # _init records the versions when a black box was opened.
-from . import _box, _exceptions, _exit, _init, _words  # noqa: F401
+from .. import _box, _words  # noqa: F401
+from .._c10d import _init  # noqa: F401
+from . import _exceptions, _exit  # noqa: F401
 
 # Exceptions of a launcher report failed ranks; they are not failures of a rank.
 _LAUNCHERS = (

@@ -14,9 +14,11 @@ import sys
 import time
 import weakref
 
-from . import _box, _groups, _init, _replicas, _sites, _uses, _words
-from ._native import ParameterList, text
-from ._tracebacks import conceal
+from .. import _box, _sites, _words
+from .._c10d import _groups, _init
+from .._native import ParameterList, text
+from .._tracebacks import conceal
+from . import _replicas, _uses
 
 # Maximum number of models per process that are monitored.
 _MOST_MODELS = 64

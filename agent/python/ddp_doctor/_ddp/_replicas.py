@@ -10,8 +10,8 @@ import os
 import struct
 import sys
 
-from . import _box, _sites, _words
-from ._native import ParameterList
+from .. import _box, _sites, _words
+from .._native import ParameterList
 
 # Parameters per forward, and elements per parameter.
 _PARAMETERS = 2

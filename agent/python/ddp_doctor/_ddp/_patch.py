@@ -9,8 +9,11 @@ import functools
 import sys
 import weakref
 
-from . import _box, _buckets, _data, _exceptions, _kernels, _memory, _parameters, _sites, _words
-from ._tracebacks import conceal
+from .. import _box, _sites, _words
+from .._c10d import _kernels
+from .._process import _exceptions, _memory
+from .._tracebacks import conceal
+from . import _buckets, _data, _parameters
 
 _automatic = True
 # The DDP module whose training forwards are counted. With several modules, only the first one counts.

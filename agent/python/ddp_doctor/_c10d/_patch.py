@@ -5,9 +5,11 @@ import os
 import sys
 
 # _exit, _garbage and _threads install their hooks when they are imported.
-from . import _box, _calls, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _kernels, _methods, _sites, _threads, _words  # noqa: F401
-from ._native import CallRecord
-from ._tracebacks import conceal
+from .. import _box, _sites, _words  # noqa: F401
+from .._native import CallRecord
+from .._process import _exceptions, _exit, _threads  # noqa: F401
+from .._tracebacks import conceal
+from . import _calls, _creations, _garbage, _groups, _hooks, _init, _kernels, _methods  # noqa: F401
 
 # "interception": calls are intercepted even if PyTorch has hooks.
 _CAPTURE = "DDP_DOCTOR_CAPTURE"

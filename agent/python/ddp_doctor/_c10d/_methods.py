@@ -8,8 +8,8 @@ thread and would be affected by the guard, so their calls are forwarded without 
 import functools
 import sys
 
+from .._tracebacks import conceal
 from . import _calls, _groups, _hooks
-from ._tracebacks import conceal
 
 _getframe = sys._getframe
 

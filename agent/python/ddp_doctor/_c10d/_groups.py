@@ -9,8 +9,9 @@ import ctypes
 import sys
 import weakref
 
-from . import _box, _hooks, _kernels, _words
-from ._native import text
+from .. import _box, _words
+from .._native import text
+from . import _hooks, _kernels
 
 # Number of the current initialisation of the world, and of the next one.
 epoch = 0

@@ -12,8 +12,8 @@ operator, and the program may need it.
 
 import sys
 
+from .._tracebacks import conceal
 from . import _calls, _groups, _hooks
-from ._tracebacks import conceal
 
 _getframe = sys._getframe
 

@@ -4,7 +4,7 @@ A branch that was not taken leaves no trace at run time, but the forward around 
 names the part without gradients. It is searched for only once such a part is known.
 """
 
-from . import _sites
+from .. import _sites
 
 # Maximum number of parts per model.
 _MOST_PARTS = 8

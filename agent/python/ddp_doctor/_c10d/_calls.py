@@ -11,9 +11,10 @@ import functools
 import sys
 from _thread import get_ident
 
-from . import _box, _exceptions, _sites, _words
-from ._native import NO_CALL
-from ._tracebacks import conceal
+from .. import _box, _sites, _words
+from .._native import NO_CALL
+from .._process import _exceptions
+from .._tracebacks import conceal
 
 _MOST_WORKS = 4096
 _SELF_CHECKS = 4

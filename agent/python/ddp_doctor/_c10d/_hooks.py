@@ -18,8 +18,11 @@ import math
 import sys
 from _thread import get_ident
 
-from . import _box, _buckets, _calls, _exceptions, _extension, _init, _sites, _words
-from ._native import CallRecord
+from .. import _box, _sites, _words
+from .._ddp import _buckets
+from .._native import CallRecord
+from .._process import _exceptions
+from . import _calls, _extension, _init
 
 HOOK_ID = 0x44445044  # "DDPD"
 

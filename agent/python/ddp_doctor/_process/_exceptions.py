@@ -8,8 +8,9 @@ address and type.
 import sys
 import threading
 
-from . import _box, _memory, _sites, _words
-from ._native import text
+from .. import _box, _sites, _words
+from .._native import text
+from . import _memory
 
 _NO_ERRORS = (StopIteration, StopAsyncIteration, GeneratorExit)
 _MOST_BYTES = 1000

@@ -7,8 +7,8 @@ import ctypes
 import sys
 import time
 
-from . import _box
-from ._native import MemorySample, UNKNOWN
+from .. import _box
+from .._native import MemorySample, UNKNOWN
 
 # Minimum interval of samples in seconds; minimum change that is recorded: the larger of 4 MiB and 1/200.
 _EVERY = 1.0

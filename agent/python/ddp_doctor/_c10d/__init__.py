@@ -1,0 +1,1 @@
+"""Records the calls of torch.distributed."""

@@ -1,0 +1,1 @@
+"""Records what DistributedDataParallel and the training loop do."""

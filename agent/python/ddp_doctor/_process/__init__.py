@@ -1,0 +1,1 @@
+"""Records how the process ends, what it raises and its memory."""
