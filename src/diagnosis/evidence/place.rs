@@ -41,8 +41,13 @@ pub fn is_users(file: &str) -> bool {
     ];
     !(file.starts_with("<frozen ")
         || is_of_python(file)
-        || file.contains("/ddp_doctor/_")
+        || is_of_capture(file)
         || TORCH.iter().any(|folder| file.contains(folder)))
+}
+
+/// Whether it is a file of the Python package. A user's folder may have the same name.
+pub(crate) fn is_of_capture(file: &str) -> bool {
+    file.contains("/ddp_doctor/_") || file.contains("/ddp_doctor/activate/")
 }
 
 /// Whether it is a file such as `…/lib/python3.11/queue.py`, but not
@@ -82,6 +87,7 @@ mod tests {
         assert_eq!(users_frame(&[]), None);
         for users in [
             "/home/torch/train.py",
+            "/home/me/ddp_doctor/train.py",
             "/venv/lib/python3.11/site-packages/numpy/x.py",
         ] {
             assert!(is_users(users), "{users}");

@@ -3,6 +3,7 @@
 use ddp_doctor_proto::report::Where;
 
 use crate::evidence::event::ThreadStack;
+use crate::evidence::place::is_of_capture;
 
 /// Modules of the standard library that wait for their callers. The position within them is
 /// irrelevant: they poll.
@@ -109,7 +110,7 @@ pub(crate) fn is_users(file: &str) -> bool {
         || file.starts_with('<') && !is_typed
         || package(file).is_some()
         || file.contains("/torchinductor_")
-        || file.contains("/ddp_doctor/")
+        || is_of_capture(file)
         || in_stdlib(file).is_some())
 }
 
@@ -142,6 +143,7 @@ mod tests {
         for users in [
             "train.py",
             "/home/me/python3.11/train.py",
+            "/home/me/ddp_doctor/train.py",
             "/job/queue.py",
             "<ipython-input-3-ab12>",
             "/tmp/ipykernel_17/12.py",
