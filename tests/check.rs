@@ -80,16 +80,6 @@ fn assert_says(check: &Process, part: &str) {
     );
 }
 
-/// Whether nftables works on these hosts; if not, that is printed.
-fn filters(hosts: &Hosts, host: u32, rules: &str) -> bool {
-    let output = hosts.command(host, "nft").arg(rules).output().unwrap();
-    if !output.status.success() {
-        let error = String::from_utf8_lossy(&output.stderr);
-        println!("skipped: no nftables here: {error}");
-    }
-    output.status.success()
-}
-
 #[test]
 fn healthy_hosts_pass() {
     let Some(hosts) = Hosts::new(3) else { return };
@@ -115,7 +105,7 @@ fn healthy_hosts_pass() {
 #[test]
 fn firewall_that_admits_the_master_port_only_is_critical() {
     let Some(hosts) = Hosts::new(2) else { return };
-    if !filters(&hosts, 0, MASTER_PORT_ONLY) {
+    if !hosts.filters(0, MASTER_PORT_ONLY) {
         return;
     }
     let mut checks = run(&hosts, 2, |_, _| ());
@@ -141,7 +131,7 @@ fn firewall_that_admits_the_master_port_only_is_critical() {
 #[test]
 fn firewall_between_guests_names_the_direction() {
     let Some(hosts) = Hosts::new(3) else { return };
-    if !filters(&hosts, 2, MASTER_PORT_ONLY) {
+    if !hosts.filters(2, MASTER_PORT_ONLY) {
         return;
     }
     let mut checks = run(&hosts, 3, |_, _| ());
@@ -157,7 +147,7 @@ fn firewall_between_guests_names_the_direction() {
 #[test]
 fn master_that_cannot_be_reached_is_critical() {
     let Some(hosts) = Hosts::new(2) else { return };
-    if !filters(&hosts, 0, NOTHING) {
+    if !hosts.filters(0, NOTHING) {
         return;
     }
     let mut checks = run(&hosts, 2, |_, command| {

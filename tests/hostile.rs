@@ -1,4 +1,4 @@
-//! Peers that have the token and send too much, or read nothing.
+//! Peers that have the token and send too much, send what is not true, or read nothing.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ddp_doctor::transport::{Keys, Token};
@@ -175,6 +175,85 @@ fn definitions_of_one_node_take_bounded_memory() {
         report.findings.iter().any(|it| it.code == "DD901")
     });
     assert!(report.findings.iter().any(|it| it.code == "DD201"));
+}
+
+#[test]
+fn false_and_giant_fields_stay_within_their_job() {
+    const GIANT: usize = 7_000_000;
+    let runtime = Runtime::new().unwrap();
+    let coordinator = Coordinator::start_remote(TOKEN);
+    assert_diagnosed(&runtime, &coordinator, "usual");
+    let joined = |process: u64, rank: u32| {
+        event(Kind::ProcessJoined(v1::ProcessJoined {
+            process,
+            rank: Some(rank),
+            world_size: Some(u32::MAX),
+            layer: "c10d".into(),
+            anchor_unix_ns: 1,
+            ..v1::ProcessJoined::default()
+        }))
+    };
+    let group = |members: Vec<u32>| {
+        event(Kind::GroupDefined(v1::GroupDefined {
+            process: 1,
+            id: 1,
+            name: "g".into(),
+            members,
+            ..v1::GroupDefined::default()
+        }))
+    };
+    let record = |group: u32| {
+        event(Kind::Record(v1::Record {
+            process: 1,
+            group,
+            seq: u64::MAX,
+            numel: Some(u64::MAX),
+            dims: vec![u32::MAX; 100_000],
+            shape_known: true,
+            ..v1::Record::default()
+        }))
+    };
+    let lies: [Vec<v1::Event>; 6] = [
+        vec![joined(1, u32::MAX), joined(1, 0), joined(u64::MAX, 0)],
+        vec![joined(1, 0), group((0..1_000_000).collect())],
+        vec![joined(1, 0), group(vec![7; 1_000_000])],
+        vec![joined(1, 0), record(1), record(u32::MAX)],
+        vec![event(Kind::ProcessJoined(v1::ProcessJoined {
+            process: 1,
+            layer: "l".repeat(GIANT),
+            world: "w".repeat(GIANT / 8),
+            ..v1::ProcessJoined::default()
+        }))],
+        vec![event(Kind::JobEnded(v1::JobEnded::default())), joined(1, 0)],
+    ];
+    let _peers: Vec<Peer> = runtime.block_on(async {
+        let mut peers = Vec::new();
+        for (number, events) in lies.into_iter().enumerate() {
+            let mut peer = Peer::begin(&coordinator, ATTACH).await;
+            let hello = event(hello(&format!("false-{number}"), "liar"));
+            let events = [vec![hello], events].concat();
+            let report = v1::Report {
+                sent_unix_ns: 3,
+                events,
+                pong: None,
+            };
+            peer.send(whole(&report)).await;
+            peers.push(peer);
+        }
+        // A name of another job, with text that a terminal would obey.
+        let mut peer = Peer::begin(&coordinator, ATTACH).await;
+        let name = format!("usual\x1b[2J{}", "x".repeat(GIANT));
+        peer.send(whole(&killed(&name, "liar"))).await;
+        peers.push(peer);
+        peers
+    });
+    assert_diagnosed(&runtime, &coordinator, "later");
+    let report = coordinator.reports("usual").pop().unwrap();
+    let hosts: Vec<&str> = report.ranks.iter().map(|it| it.host.as_str()).collect();
+    assert_eq!((report.job.nodes, hosts), (1, vec!["usual"]), "{report:#?}");
+    let peak = coordinator.peak_mib();
+    assert!(peak < 448, "{peak} MiB");
+    assert!(!coordinator.stderr().contains("\x1b[2J"));
 }
 
 #[test]

@@ -31,6 +31,12 @@ fn has(programs: &[&str], package: &str) -> bool {
     }
 }
 
+fn assert_and_print_hang(report: &Report) {
+    assert_hang(report);
+    let finding = &report.findings[0];
+    println!("[{}] {} ms: {}", finding.code, finding.latency_ms, finding.summary);
+}
+
 /// `PATH` with the program under test and the programs of a Python environment.
 fn path(venv: &Path) -> String {
     let inherited = std::env::var("PATH").unwrap_or_default();
@@ -145,7 +151,7 @@ fn hang_of_torchrun_under_slurm_is_diagnosed() {
     let program = jobs().join("../../agent/python/examples/uneven_batches.py");
     let words = [program.to_str().unwrap()];
     let reports = slurm.submit(venv, "torchrun.sbatch", &words);
-    reports.iter().for_each(assert_hang);
+    reports.iter().for_each(assert_and_print_hang);
 }
 
 #[test]
@@ -155,7 +161,7 @@ fn hang_of_tasks_of_slurm_is_diagnosed() {
     let program = jobs().join("../../agent/python/examples/uneven_batches.py");
     let words = ["python", program.to_str().unwrap()];
     let reports = slurm.submit(venv, "tasks.sbatch", &words);
-    reports.iter().for_each(assert_hang);
+    reports.iter().for_each(assert_and_print_hang);
 }
 
 #[test]
@@ -257,7 +263,7 @@ fn ray(options: &[&str], is_expected: impl Fn(&Report) -> bool) -> Option<Report
 #[test]
 fn hang_of_workers_of_ray_is_diagnosed() {
     let report = ray(&["--hang"], |it| it.verdict == Verdict::Hang);
-    report.iter().for_each(assert_hang);
+    report.iter().for_each(assert_and_print_hang);
 }
 
 #[test]

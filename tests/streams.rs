@@ -1,4 +1,4 @@
-//! Foreign streams at the coordinator and foreign black boxes, beside a healthy job.
+//! Foreign streams at the coordinator, a node of a newer version, and foreign black boxes, beside a healthy job.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,11 +29,19 @@ struct Stream {
 
 /// Sends events to a coordinator like a node.
 async fn attach(channel: Channel, events: Vec<Kind>) -> Result<Stream, Status> {
+    attach_with(channel, events.into_iter().map(Some)).await
+}
+
+/// The same; `None` is an event that this version does not know.
+async fn attach_with(
+    channel: Channel,
+    events: impl IntoIterator<Item = Option<Kind>>,
+) -> Result<Stream, Status> {
     let (reports, stream) = mpsc::channel(1);
     let events = events.into_iter();
     let report = v1::Report {
         sent_unix_ns: 1,
-        events: events.map(|it| v1::Event { kind: Some(it) }).collect(),
+        events: events.map(|kind| v1::Event { kind }).collect(),
         pong: None,
     };
     reports.send(report).await.unwrap();
@@ -119,6 +127,47 @@ fn forged_end_of_a_rank_does_not_disturb_a_job() {
     assert!(
         report.findings.iter().all(|it| it.code != "DD201"),
         "{report:#?}"
+    );
+}
+
+#[test]
+fn newer_node_is_named_and_disturbs_no_job() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let coordinator = Coordinator::start();
+    let address = coordinator.address();
+    let options = ["--job", "mixed", "--coordinator", address];
+    let mut job = HealthyJob::start_program(&options, &[flood(), "1000"]);
+    job.start_ranks();
+    let (hello, _) = announced(&job);
+    let newer = v1::Hello {
+        host: "newer".into(),
+        boot_id: "newer".into(),
+        tool_version: "99.0.0".into(),
+        ..hello
+    };
+    let events = [Some(Kind::Hello(newer)), None, None];
+    let mut stream = runtime.block_on(async {
+        let channel = connect(&coordinator.parsed_address()).await.unwrap();
+        attach_with(channel, events).await.unwrap()
+    });
+    // It is told the version of the coordinator.
+    let first = runtime.block_on(stream.requests.message()).unwrap();
+    let welcome = first.and_then(|it| it.kind);
+    assert!(
+        matches!(&welcome, Some(v1::request::Kind::Welcome(it)) if !it.coordinator_version.is_empty()),
+        "{welcome:?}"
+    );
+    let line = "host newer runs ddp-doctor 99.0.0";
+    let is_named = |finding: &Finding| finding.summary.contains(line);
+    coordinator.until("mixed", |report| report.findings.iter().any(is_named));
+    let report = job.assert_same_result();
+    let named: Vec<&Finding> = report.findings.iter().filter(|it| is_named(it)).collect();
+    assert_eq!(named.len(), 1, "{report:#?}");
+    assert_eq!(report.findings.len(), 1, "{report:#?}");
+    assert!(
+        coordinator.stderr().contains("99.0.0"),
+        "{}",
+        coordinator.stderr()
     );
 }
 

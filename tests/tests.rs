@@ -4,7 +4,7 @@
 //! * `copied`: the program without its Python package and libraries.
 //! * `dumps`: `analyze` on Flight Recorder dumps.
 //! * `framework`: a scenario with a wrong expectation fails with the difference.
-//! * `hostile`: peers with the token that send too much or read nothing.
+//! * `hostile`: peers with the token that send too much or what is not true, or read nothing.
 //! * `fuzz`: mutated evidence of every kind.
 //! * `hosts`: jobs on several hosts, which are network namespaces.
 //! * `launchers`: ways to start a job, and failures between `run` and the job.
@@ -27,7 +27,7 @@
 //! * `security`: attacks by other users of the machine and hostile files.
 //! * `simulated`: `analyze` on dumps of simulated jobs with a known faulty rank.
 //! * `stacks`: stacks of real ranks, captured by `run` and by `dump`.
-//! * `streams`: foreign streams at the coordinator and foreign black boxes.
+//! * `streams`: foreign streams at the coordinator, nodes of other versions, and foreign black boxes.
 //! * `structure`: allowed dependencies and other invariants of the architecture.
 //! * `surroundings`: healthy jobs with few resources, odd paths, other clocks, in namespaces.
 //! * `timing`: `DDP_DOCTOR_TIME_SCALE`.

@@ -84,6 +84,9 @@ scalable! {
         /// may only pass through.
         pub function_wait: seconds(1),
 
+        /// Time in which a launcher may restart ranks that were all ended by SIGTERM. Torchrun waits
+        /// 30 s for further nodes.
+        pub restart: seconds(60),
         /// Time after which an unfinished creation of a group counts as failed. It takes moments
         /// once every creator has arrived.
         pub group_creation: seconds(3),

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Exit, Timestamp};
-use ddp_doctor_proto::{NoteKind, ProcessState, v1};
+use ddp_doctor_proto::{NoteKind, ProcessState, VERSION, v1};
 use v1::event::Kind;
 
 use super::limits::Limits;
@@ -64,6 +64,10 @@ pub struct Decoder {
     host: Arc<str>,
     processes: HashMap<u32, Process>,
     rejected: u64,
+    /// Version of ddp-doctor on the node.
+    version: Arc<str>,
+    /// Whether an event of another version was noted.
+    noted_version: bool,
     limits: Limits,
     /// Whether an impossible world size was noted.
     noted_world_size: bool,
@@ -93,6 +97,8 @@ impl Decoder {
             host: "".into(),
             processes: HashMap::new(),
             rejected: 0,
+            version: VERSION.into(),
+            noted_version: false,
             limits: Limits::new(memory),
             noted_world_size: false,
             holding: false,
@@ -129,7 +135,13 @@ impl Decoder {
     pub fn decode(&mut self, report: v1::Report, out: &mut Vec<Event>) {
         let before = self.rejected;
         for event in report.events {
-            let taken = event.kind.and_then(|kind| self.event(kind, out));
+            let taken = match event.kind {
+                None if !self.version.is_empty() && &*self.version != VERSION => {
+                    self.note_version(self.time(report.sent_unix_ns), out);
+                    continue;
+                }
+                kind => kind.and_then(|kind| self.event(kind, out)),
+            };
             if taken.is_none() {
                 self.rejected += 1;
             }
@@ -144,6 +156,26 @@ impl Decoder {
                 at: self.time(report.sent_unix_ns),
             });
         }
+    }
+
+    /// Notes once that a node of another version sent an event that this version does not know.
+    fn note_version(&mut self, at: Timestamp, out: &mut Vec<Event>) {
+        if std::mem::replace(&mut self.noted_version, true) {
+            return;
+        }
+        let text = format!(
+            "host {} runs ddp-doctor {}, and its coordinator {VERSION} leaves out what only the other version knows: \
+             install one version on all nodes",
+            self.host, self.version
+        );
+        out.push(Event::Note {
+            process: None,
+            kind: NoteKind::Unreadable,
+            rank: None,
+            pid: None,
+            text: text.into(),
+            at,
+        });
     }
 
     /// All processes, by number.
@@ -191,6 +223,7 @@ impl Decoder {
             Kind::Hello(hello) => {
                 self.host = name(&hello.host);
                 self.attempt = hello.attempt;
+                self.version = name(&hello.tool_version);
                 out.push(Event::JobStarted {
                     job: name(&hello.job).as_ref().into(),
                     attempt: hello.attempt,

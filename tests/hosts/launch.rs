@@ -1,6 +1,7 @@
 //! `run` on each host: nothing is configured but the token.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -15,7 +16,13 @@ use crate::support::process::eventually;
 use crate::support::report::leading;
 
 /// A program under torchrun and `run` on one of two hosts.
-fn torchrun_command(hosts: &Hosts, venv: &Path, host: u32, program: &Path) -> Command {
+pub(super) fn torchrun_command(
+    hosts: &Hosts,
+    venv: &Path,
+    host: u32,
+    nodes: &str,
+    program: &Path,
+) -> Command {
     let mut command = hosts.program(host);
     let path = std::env::var("PATH").unwrap_or_default();
     command
@@ -24,7 +31,7 @@ fn torchrun_command(hosts: &Hosts, venv: &Path, host: u32, program: &Path) -> Co
         .env("DDP_DOCTOR_TOKEN", TOKEN)
         .args(["run", "--report", "report.json"])
         .args(KILL)
-        .args(["--", "torchrun", "--nnodes", "2", "--nproc-per-node", "1"])
+        .args(["--", "torchrun", "--nnodes", nodes, "--nproc-per-node", "1"])
         .args(["--master-addr", "host-0", "--node-rank", &host.to_string()])
         .arg(program);
     command
@@ -33,7 +40,7 @@ fn torchrun_command(hosts: &Hosts, venv: &Path, host: u32, program: &Path) -> Co
 /// Starts a program with torchrun on two hosts; returns the `run` of each.
 fn torchrun(hosts: &Hosts, venv: &Path, program: &Path) -> [Process; 2] {
     [0, 1].map(|host| {
-        let command = torchrun_command(hosts, venv, host, program);
+        let command = torchrun_command(hosts, venv, host, "2", program);
         hosts.start(host, "run", command)
     })
 }
@@ -106,7 +113,7 @@ fn restarts_on_two_hosts_are_attempts_of_one_job() {
     };
     let program = jobs().join("restarts/job.py");
     let mut runs = [0, 1].map(|host| {
-        let mut command = torchrun_command(&hosts, venv, host, &program);
+        let mut command = torchrun_command(&hosts, venv, host, "2", &program);
         command
             .args(["hangs_after_a_restart", "faulty"])
             .env("PET_RDZV_BACKEND", "c10d")
@@ -201,6 +208,23 @@ fn node_with_another_token_is_watched_alone() {
         let report = job.report(host).unwrap();
         assert_eq!(hosts_of(&report), [format!("host-{host}")], "{report:#?}");
     }
+}
+
+#[test]
+fn token_file_that_others_can_read_is_not_used() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let job = Job::healthy(hosts, 300);
+    let file = job.hosts.dir(1).join("token");
+    fs::write(&file, TOKEN).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let options = ["--token-file", "token"];
+    let mut runs = [job.run(0, Some(TOKEN), &[]), job.run(1, None, &options)];
+    job.assert_same_result(&mut runs);
+    let text = runs[1].stderr();
+    assert!(text.contains("chmod 600"), "{text}");
+    assert!(!text.contains(TOKEN), "{text}");
+    let report = job.report(1).unwrap();
+    assert_eq!(hosts_of(&report), ["host-1"], "{report:#?}");
 }
 
 #[test]

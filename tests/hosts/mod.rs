@@ -2,16 +2,19 @@
 //! configured but the token.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
-use ddp_doctor_proto::report::Report;
+use ddp_doctor_proto::report::{Effect, Finding, Report, Role};
 
 use crate::support::hosts::{Hosts, Process, report_in};
 use crate::support::process::eventually;
 use crate::support::programs::{clock, sum};
 use crate::support::report::{assert_hang, hosts_of};
 
+mod elastic;
 mod failures;
+mod firewall;
 mod launch;
 mod network;
 
@@ -31,6 +34,8 @@ struct Job {
     arguments: Vec<String>,
     /// A host whose clock is ahead by this many seconds.
     ahead: Option<(u32, i64)>,
+    /// Whether the ranks make further calls until [`Job::let_go`].
+    is_held: bool,
 }
 
 impl Job {
@@ -41,7 +46,24 @@ impl Job {
             master: "host-0",
             arguments: vec![steps.to_string()],
             ahead: None,
+            is_held: false,
         }
+    }
+
+    /// Sums for this many steps, the second half after [`Job::let_go`].
+    fn held(hosts: Hosts, steps: u32) -> Self {
+        let mut job = Self::healthy(hosts, steps);
+        job.is_held = true;
+        job
+    }
+
+    fn let_go(&self) {
+        fs::write(self.gate(), "").unwrap();
+    }
+
+    /// The file that the ranks of a held job wait for.
+    fn gate(&self) -> PathBuf {
+        self.hosts.dir(0).join("go")
     }
 
     /// Hangs at a step.
@@ -56,7 +78,14 @@ impl Job {
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", "2")
             .env("MASTER_ADDR", self.master)
-            .env("MASTER_PORT", MASTER.to_string());
+            .env("MASTER_PORT", MASTER.to_string())
+            // Nothing listens there: variables for proxies have no effect.
+            .env("http_proxy", "http://127.0.0.1:9")
+            .env("https_proxy", "http://127.0.0.1:9")
+            .env("ALL_PROXY", "http://127.0.0.1:9");
+        if self.is_held {
+            command.env("SUM_HOLD", self.gate());
+        }
     }
 
     /// Starts a rank under `run` on the host of the same number.
@@ -126,6 +155,14 @@ fn assert_killed(statuses: [Option<i32>; 2], runs: &[Process]) {
     assert!(!statuses.contains(&Some(0)), "{statuses:?}: {}", text());
 }
 
+/// Panics if a finding names a cause that affects the job.
+#[track_caller]
+fn assert_blames_no_rank(report: &Report) {
+    let blames = |it: &&Finding| it.role == Role::Initiating && it.effect != Effect::None;
+    let blaming: Vec<&Finding> = report.findings.iter().filter(blames).collect();
+    assert!(blaming.is_empty(), "{blaming:#?}");
+}
+
 fn codes(report: &Report) -> Vec<&str> {
     report.findings.iter().map(|it| it.code.as_str()).collect()
 }
@@ -157,10 +194,6 @@ fn linked(job: &Job, rank: u32, coordinator: &str, token: &str) -> Process {
     command
         .env("DDP_DOCTOR_COORDINATOR", coordinator)
         .env("DDP_DOCTOR_JOB", "linked")
-        // Nothing listens there: variables for proxies have no effect.
-        .env("http_proxy", "http://127.0.0.1:9")
-        .env("https_proxy", "http://127.0.0.1:9")
-        .env("ALL_PROXY", "http://127.0.0.1:9")
         .env("DDP_DOCTOR_TOKEN", token)
         .args(&job.arguments);
     job.hosts.start(rank, "rank", command)

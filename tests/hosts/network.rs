@@ -130,6 +130,34 @@ fn coordinator_whose_name_does_not_resolve_is_named() {
 }
 
 #[test]
+fn address_that_no_host_has_is_named() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let address = "10.77.0.99:7077";
+    let mut listen = hosts.program(0);
+    listen
+        .env("DDP_DOCTOR_TOKEN", TOKEN)
+        .args(["coordinator", "--listen", address]);
+    let mut coordinator = hosts.start(0, "coordinator", listen);
+    assert_eq!(coordinator.end(), Some(3));
+    let text = coordinator.stderr();
+    assert!(text.contains("cannot listen on 10.77.0.99:7077"), "{text}");
+
+    let job = Job::healthy(hosts, 300);
+    let options = ["--coordinator", address];
+    let mut runs = [
+        job.run(0, Some(TOKEN), &[]),
+        job.run(1, Some(TOKEN), &options),
+    ];
+    job.assert_same_result(&mut runs);
+    let notices = notices(&runs[1]);
+    let failed = "no coordinator answers at 10.77.0.99:7077";
+    let lines = notices.iter().filter(|it| it.contains(failed));
+    assert_eq!(lines.count(), 1, "{notices:?}");
+    let report = job.report(1).unwrap();
+    assert_eq!(hosts_of(&report), ["host-1"], "{report:#?}");
+}
+
+#[test]
 fn run_directories_of_all_hosts_give_the_whole() {
     let Some(hosts) = Hosts::new(2) else { return };
     let job = Job::hanging(hosts, 20);
@@ -169,14 +197,15 @@ fn python_rank(hosts: &Hosts, venv: &Path, host: u32, program: &Path) -> Command
     command
 }
 
-/// Runs a rank of a healthy program on each of two hosts, which use this interface. Returns the exit
-/// statuses and the first node's report.
-fn with_interface(name: &str) -> Option<([Option<i32>; 2], Report)> {
+/// Runs a rank of a healthy program on each of two hosts, which use these interfaces. The hosts have eth0, and
+/// eth1, which is down. Returns the exit statuses and the first node's report.
+fn with_interfaces(names: [&str; 2]) -> Option<([Option<i32>; 2], Report)> {
     let (venv, hosts) = (venv()?, Hosts::new(2)?);
     let program = variant("healthy/op_mismatch.py");
     let mut runs = [0, 1].map(|host| {
+        hosts.add_interface(host, "eth1");
         let mut command = python_rank(&hosts, venv, host, &program);
-        command.env("GLOO_SOCKET_IFNAME", name);
+        command.env("GLOO_SOCKET_IFNAME", names[host as usize]);
         hosts.start(host, "run", command)
     });
     let statuses = runs.each_mut().map(Process::end);
@@ -185,7 +214,7 @@ fn with_interface(name: &str) -> Option<([Option<i32>; 2], Report)> {
 
 #[test]
 fn interface_that_leads_to_its_own_host_is_reported() {
-    let Some((statuses, report)) = with_interface("lo") else {
+    let Some((statuses, report)) = with_interfaces(["lo", "lo"]) else {
         return;
     };
     assert!(!statuses.contains(&Some(0)), "{statuses:?}");
@@ -200,8 +229,26 @@ fn interface_that_leads_to_its_own_host_is_reported() {
 }
 
 #[test]
+fn second_interface_that_is_down_is_reported() {
+    let Some((statuses, report)) = with_interfaces(["eth0", "eth1"]) else {
+        return;
+    };
+    assert!(!statuses.contains(&Some(0)), "{statuses:?}");
+    let finding = leading(&report);
+    assert_eq!(
+        (finding.code.as_str(), &finding.ranks.root[..]),
+        ("DD308", &[1][..]),
+        "{report:#?}"
+    );
+    assert_eq!(finding.confidence, Confidence::Proved);
+    let summary = &finding.summary;
+    assert!(summary.contains("eth1"), "{summary}");
+    assert!(summary.contains("down on host-1"), "{summary}");
+}
+
+#[test]
 fn interface_that_reaches_the_other_host_is_no_finding() {
-    let Some((statuses, report)) = with_interface("eth0") else {
+    let Some((statuses, report)) = with_interfaces(["eth0", "eth0"]) else {
         return;
     };
     assert_eq!(statuses, [Some(0), Some(0)], "{report:#?}");

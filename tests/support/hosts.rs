@@ -129,6 +129,26 @@ impl Hosts {
         .unwrap();
     }
 
+    /// Adds an interface to a host, which is down.
+    pub(crate) fn add_interface(&self, host: u32, name: &str) {
+        let namespace = self.namespace(host);
+        ip(&format!(
+            "-n {namespace} link add {name} type veth peer name {name}-peer"
+        ))
+        .unwrap();
+    }
+
+    /// Replaces the rules of a host's firewall (nftables); false if that does not work here, which is printed.
+    pub(crate) fn filters(&self, host: u32, rules: &str) -> bool {
+        let rules = format!("flush ruleset; {rules}");
+        let output = self.command(host, "nft").arg(rules).output().unwrap();
+        if !output.status.success() {
+            let error = String::from_utf8_lossy(&output.stderr);
+            println!("skipped: no nftables here: {error}");
+        }
+        output.status.success()
+    }
+
     /// Kills all processes of a host.
     pub(crate) fn kill_all(&self, host: u32) {
         kill_all(&self.namespace(host));

@@ -3,7 +3,8 @@
  *     sum STEPS [FAULT]
  *
  * RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are as for torch.distributed; a step takes SUM_PAUSE_MS, 5 by default. Rank 0 receives the number of each
- * rank and returns the sum. From step FAULT on, the last rank is in a barrier of its own, and the job hangs. */
+ * rank and returns the sum. From step FAULT on, the last rank is in a barrier of its own, and the job hangs. If SUM_HOLD names a file, the ranks make
+ * further calls after half of the steps until rank 0 sees it, which do not change the result. */
 
 #define _GNU_SOURCE
 #include <netdb.h>
@@ -99,9 +100,21 @@ static uint64_t sum(int rank, int size, uint64_t value)
     return value;
 }
 
-int main(int argc, char **argv)
+/* A sum of the value, as a recorded call. */
+static uint64_t step(ddp_doctor_call *call, int rank, int size, uint64_t value)
 {
     const char *pause = getenv("SUM_PAUSE_MS");
+    uint64_t id;
+    pause_ms(pause ? atoi(pause) : 5);
+    id = ddp_doctor_issued(call);
+    value = sum(rank, size, value);
+    ddp_doctor_returned(id);
+    return value;
+}
+
+int main(int argc, char **argv)
+{
+    const char *hold = getenv("SUM_HOLD");
     int steps = argc > 1 ? atoi(argv[1]) : 100, fault = argc > 2 ? atoi(argv[2]) : -1;
     int rank = number("RANK"), size = number("WORLD_SIZE");
     ddp_doctor_identity identity = {rank, size, 0};
@@ -118,21 +131,20 @@ int main(int argc, char **argv)
     call.op = DDP_DOCTOR_OP_ALL_REDUCE;
     call.group = world;
     meet(rank, size);
-    for (int step = 0; step < steps; ++step) {
-        uint64_t id;
+    for (int i = 0; i < steps; ++i) {
+        uint64_t holds = hold != NULL && i == steps / 2;
         ddp_doctor_step();
-        if (step == fault && rank == size - 1) {
+        if (i == fault && rank == size - 1) {
             uint64_t never;
             call.op = DDP_DOCTOR_OP_BARRIER;
             call.site = DDP_DOCTOR_HERE;
-            id = ddp_doctor_issued(&call);
+            ddp_doctor_issued(&call);
             receive(peers[0], &never);
         }
-        pause_ms(pause ? atoi(pause) : 5);
         call.site = DDP_DOCTOR_HERE;
-        id = ddp_doctor_issued(&call);
-        value = sum(rank, size, value % 1000);
-        ddp_doctor_returned(id);
+        while (holds)
+            holds = step(&call, rank, size, rank == 0 && access(hold, F_OK) != 0);
+        value = step(&call, rank, size, value % 1000);
     }
     printf("rank %d: %llu\n", rank, (unsigned long long)value);
     ddp_doctor_exit(0, ddp_doctor_text_of("main returned"));

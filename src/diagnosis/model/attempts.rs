@@ -1,16 +1,17 @@
 //! Restarts of the ranks by their launcher: the attempt that each process belongs to.
 //!
 //! `torchrun` counts the restarts per node: a node that restarts its ranks because those of another
-//! node failed does not count that. Attempts are therefore numbered by the worlds that follow each
-//! other within one launch, and the largest count in a world is a lower bound. Without a count above
-//! zero, worlds that follow each other are programs that follow each other.
+//! node failed does not count that, and no node counts a restart for a node that joins. Attempts are
+//! therefore numbered by the worlds that follow each other within one launch, and the largest count in a
+//! world is a lower bound. A count of zero after a world whose ranks did not all end by SIGTERM is that of
+//! another program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::{Model, Process, World};
+use crate::model::{Model, Process, World, libc_signal};
 
 /// A world by the layer that captured it: each layer numbers the generations by itself.
 type LayerWorld<'a> = (&'a Arc<str>, &'a World);
@@ -24,6 +25,8 @@ pub struct Attempts {
     begun: Vec<(Timestamp, Attempt)>,
     /// Index of the last attempt of each program that the job has run.
     last: Vec<u32>,
+    /// Worlds all of whose ranks were ended by SIGTERM, by layer.
+    requested: BTreeSet<(Arc<str>, World)>,
 }
 
 /// One start of the ranks by their launcher.
@@ -43,18 +46,20 @@ struct Start {
     until: Timestamp,
     /// Largest number of restarts that the launcher counts for one of them.
     counted: u32,
+    /// Whether all ranks were ended by SIGTERM.
+    is_requested: bool,
 }
 
 impl Attempts {
     /// The attempts of all processes that joined.
     #[must_use]
     pub(super) fn of(model: &Model) -> Self {
-        let mut attempts = Self::default();
-        if model
-            .processes
-            .values()
-            .all(|process| process.restarts == 0)
-        {
+        let mut attempts = Self {
+            requested: requested(model),
+            ..Self::default()
+        };
+        let is_first = |process: &Process| process.restarts == 0;
+        if attempts.requested.is_empty() && model.processes.values().all(is_first) {
             return attempts;
         }
         let mut launches: BTreeMap<&str, BTreeMap<LayerWorld<'_>, Start>> = BTreeMap::new();
@@ -66,6 +71,7 @@ impl Attempts {
                 at: process.joined_at,
                 until: end,
                 counted: 0,
+                is_requested: attempts.is_requested(process),
             });
             start.at = start.at.min(process.joined_at);
             start.until = start.until.max(end);
@@ -84,6 +90,8 @@ impl Attempts {
         worlds.sort_by_key(|(_, start)| start.at);
         let mut attempt: Option<Attempt> = None;
         let mut until = Timestamp::default();
+        // Whether all worlds of the attempt were ended by SIGTERM.
+        let mut was_requested = true;
         let mut current: BTreeSet<(&Arc<str>, &Arc<str>)> = BTreeSet::new();
         for ((layer, world), start) in worlds {
             // Ranks that use different ports form several worlds of one attempt.
@@ -94,7 +102,7 @@ impl Attempts {
                     index: counted.max(it.index),
                     ..it
                 },
-                Some(it) if counted > 0 => Attempt {
+                Some(it) if counted > 0 || was_requested => Attempt {
                     index: counted.max(it.index + 1),
                     ..it
                 },
@@ -109,7 +117,9 @@ impl Attempts {
             if is_next || attempt.is_none() {
                 current.clear();
                 until = Timestamp::default();
+                was_requested = true;
             }
+            was_requested &= start.is_requested;
             current.insert((layer, &world.name));
             until = until.max(start.until);
             attempt = Some(number);
@@ -128,6 +138,13 @@ impl Attempts {
         }
         let world = (Arc::clone(&process.layer), process.world.clone());
         self.by_world.get(&world).copied().unwrap_or_default()
+    }
+
+    /// Whether the process was ended by SIGTERM, and all other ranks of its world as well.
+    #[must_use]
+    pub fn is_requested(&self, process: &Process) -> bool {
+        let world = (Arc::clone(&process.layer), process.world.clone());
+        self.requested.contains(&world)
     }
 
     /// The attempt that was in progress at a time.
@@ -150,6 +167,29 @@ impl Attempts {
     pub fn is_over(&self, attempt: Attempt) -> bool {
         attempt.index < self.last(attempt)
     }
+}
+
+/// Worlds all of whose ranks were ended by SIGTERM, by layer.
+fn requested(model: &Model) -> BTreeSet<(Arc<str>, World)> {
+    let is_requested = |process: &Process| {
+        let signal = process.end.and_then(|end| end.exit.signal);
+        signal == Some(libc_signal::TERM)
+    };
+    let mut worlds: BTreeMap<LayerWorld<'_>, (BTreeSet<u32>, u32)> = BTreeMap::new();
+    for process in model.processes.values().filter(|it| is_requested(it)) {
+        let world = worlds.entry((&process.layer, &process.world));
+        let (ranks, size) = world.or_default();
+        ranks.extend(process.rank);
+        *size = process.world_size.unwrap_or(0).max(*size);
+    }
+    worlds.retain(|_, (ranks, size)| *size > 0 && ranks.len() as u32 == *size);
+    for process in model.processes.values().filter(|it| !is_requested(it)) {
+        worlds.remove(&(&process.layer, &process.world));
+    }
+    let worlds = worlds.into_keys();
+    worlds
+        .map(|(layer, world)| (Arc::clone(layer), world.clone()))
+        .collect()
 }
 
 /// The launcher's id of the launch in the name of a world, which may contain a port before it.

@@ -30,7 +30,7 @@
 //! | `group NAME MEMBERS` | joins a further group |
 //! | `makes NAME MEMBERS [lazy] [@FILE:LINE]`, `made NAME` | begins to create a group, and returns from it; `lazy`: creation does not wait for other ranks |
 //! | `destroys [GROUP]` | leaves it |
-//! | `restarts` | a new process replaces the rank's and joins the default group; a restart by the launcher if the old one has ended |
+//! | `restarts` | a new process replaces the rank's and joins the default group; a restart by the launcher if the old one has ended, which `uncounted` says that it does not count |
 //! | `inits SIZE ADDRESS[:PORT] [BACKEND] [launcher=PID] [env-size=N] [@FILE:LINE]`, `inited` | with `starting = true`: begins to join a world, and returns from it. `begins SIZE`: its process is captured without joining yet |
 //! | `started`, `stands STACK`, `ended STATUS` | a process that will become the rank, before it joins: it is seen, its stacks are captured (as `stack`), it exits (negative: by a signal) |
 //! | `sets NAME=VALUE` | a version or a setting of the process |

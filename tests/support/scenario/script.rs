@@ -450,7 +450,7 @@ impl<'a> Writer<'a> {
             }
             "restarts" => {
                 *self.restarts.entry(rank).or_default() += 1;
-                if self.ended.remove(&rank) {
+                if self.ended.remove(&rank) && args.is_empty() {
                     *self.counted.entry(rank).or_default() += 1;
                 }
                 self.seqs.retain(|(other, ..), _| *other != rank);

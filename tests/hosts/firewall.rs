@@ -1,0 +1,101 @@
+//! Firewalls that drop packets while a job runs: connections become silent, and nothing is refused.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{Confidence, Verdict};
+
+use super::{Job, TOKEN, assert_blames_no_rank, codes, coordinator, hosts_of};
+use crate::support::hosts::Hosts;
+use crate::support::process::eventually;
+use crate::support::report::{is_healthy, leading};
+
+/// Drops what a node exchanges with the coordinator of its launch.
+const NO_COORDINATOR: &str = "add table inet f; \
+    add chain inet f in { type filter hook input priority 0; }; add rule inet f in tcp sport 19500 drop; \
+    add chain inet f out { type filter hook output priority 0; }; add rule inet f out tcp dport 19500 drop";
+/// Drops what a host exchanges with host 0.
+const NO_HOST_0: &str = "add table inet f; \
+    add chain inet f in { type filter hook input priority 0; }; add rule inet f in ip saddr 10.77.0.1 drop; \
+    add chain inet f out { type filter hook output priority 0; }; add rule inet f out ip daddr 10.77.0.1 drop";
+
+#[test]
+fn firewall_before_the_coordinator_disturbs_no_job() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    if !hosts.filters(1, "") {
+        return;
+    }
+    let job = Job::held(hosts, 600);
+    let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &[]));
+    job.until(0, |report| report.ranks.len() == 2);
+
+    assert!(job.hosts.filters(1, NO_COORDINATOR));
+    let report = job.until(0, |report| codes(report).contains(&"DD904"));
+    let silent = report.findings.iter().find(|it| it.code == "DD904");
+    let summary = &silent.unwrap().summary;
+    assert!(summary.contains("rank 1 on host host-1"), "{summary}");
+    assert_blames_no_rank(&report);
+    let continues = "the diagnosis continues on this node";
+    eventually("the other node continues alone", || {
+        runs[1].stderr().contains(continues)
+    });
+    let alone = job.until(1, |report| report.job.nodes == 1);
+    assert_blames_no_rank(&alone);
+
+    assert!(job.hosts.filters(1, ""));
+    job.until(0, |report| !codes(report).contains(&"DD904"));
+    job.let_go();
+    job.assert_same_result(&mut runs);
+    for host in [0, 1] {
+        let report = job.report(host).unwrap();
+        is_healthy(&report, 2);
+        assert_eq!((report.job.nodes, hosts_of(&report).len()), (2, 2));
+        assert_eq!(report.evidence.records_lost, 0);
+    }
+    let text = runs[1].stderr();
+    assert_eq!(text.matches(continues).count(), 1, "{text}");
+}
+
+/// Both nodes reach the coordinator, and every rank has made the same calls: the connection between
+/// the ranks is the fault.
+#[test]
+fn partition_between_ranks_blames_no_rank() {
+    let Some(hosts) = Hosts::new(3) else { return };
+    if !hosts.filters(1, "") {
+        return;
+    }
+    let _coordinator = coordinator(&hosts, 2);
+    let job = Job::held(hosts, 600);
+    let options = ["--coordinator", "host-2:7077", "--stall-after", "3"];
+    let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &options));
+    let report = job.until(0, |report| report.ranks.len() == 2);
+    assert!(report.findings.is_empty(), "{report:#?}");
+    // Longer than the stall limit, without the firewall.
+    std::thread::sleep(Duration::from_secs(6));
+    let report = job.report(0).unwrap();
+    assert!(report.findings.is_empty(), "{report:#?}");
+
+    assert!(job.hosts.filters(1, NO_HOST_0));
+    let report = job.until(0, |report| report.verdict == Verdict::Hang);
+    let finding = leading(&report);
+    assert_eq!(finding.code, "DD116", "{report:#?}");
+    assert_eq!(finding.confidence, Confidence::Supported);
+    assert_eq!(finding.ranks.root, [0; 0], "{report:#?}");
+    assert_eq!(finding.ranks.victims, [0, 1], "{report:#?}");
+    let next = finding.next.concat();
+    assert!(next.contains("host-0, host-1"), "{next}");
+    assert_eq!(report.job.nodes, 2);
+    assert!(!codes(&report).contains(&"DD904"), "{report:#?}");
+    for host in ["host-0", "host-1"] {
+        eventually("the terminal names the hosts", || {
+            runs[0].stderr().contains(host)
+        });
+    }
+
+    assert!(job.hosts.filters(1, ""));
+    job.until(0, |report| report.findings.is_empty());
+    job.let_go();
+    job.assert_same_result(&mut runs);
+    for host in [0, 1] {
+        is_healthy(&job.report(host).unwrap(), 2);
+    }
+}
