@@ -34,7 +34,10 @@ fn has(programs: &[&str], package: &str) -> bool {
 fn assert_and_print_hang(report: &Report) {
     assert_hang(report);
     let finding = &report.findings[0];
-    println!("[{}] {} ms: {}", finding.code, finding.latency_ms, finding.summary);
+    println!(
+        "[{}] {} ms: {}",
+        finding.code, finding.latency_ms, finding.summary
+    );
 }
 
 /// `PATH` with the program under test and the programs of a Python environment.

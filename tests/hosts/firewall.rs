@@ -43,6 +43,9 @@ fn firewall_before_the_coordinator_disturbs_no_job() {
 
     assert!(job.hosts.filters(1, ""));
     job.until(0, |report| !codes(report).contains(&"DD904"));
+    eventually("the other node is attached again", || {
+        runs[1].stderr().contains("continues the diagnosis\n")
+    });
     job.let_go();
     job.assert_same_result(&mut runs);
     for host in [0, 1] {
@@ -65,7 +68,14 @@ fn partition_between_ranks_blames_no_rank() {
     }
     let _coordinator = coordinator(&hosts, 2);
     let job = Job::held(hosts, 600);
-    let options = ["--coordinator", "host-2:7077", "--stall-after", "3"];
+    let options = [
+        "--coordinator",
+        "host-2:7077",
+        "--job",
+        "partition",
+        "--stall-after",
+        "3",
+    ];
     let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &options));
     let report = job.until(0, |report| report.ranks.len() == 2);
     assert!(report.findings.is_empty(), "{report:#?}");

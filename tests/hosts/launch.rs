@@ -231,9 +231,11 @@ fn token_file_that_others_can_read_is_not_used() {
 fn other_program_on_the_port_of_the_coordinator_is_named() {
     let Some(hosts) = Hosts::new(2) else { return };
     let mut server = hosts.command(0, "python3");
-    server.args(["-m", "http.server", &COORDINATOR.to_string()]);
-    let _server = hosts.start(0, "server", server);
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    server.args(["-u", "-m", "http.server", &COORDINATOR.to_string()]);
+    let server = hosts.start(0, "server", server);
+    eventually("the server listens", || {
+        server.stdout().contains("Serving HTTP")
+    });
     let job = Job::healthy(hosts, 300);
     let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &[]));
     job.assert_same_result(&mut runs);
