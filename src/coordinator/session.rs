@@ -15,15 +15,13 @@ use super::clock::Clock;
 use super::dump::Dump;
 use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Engine, Event};
-use crate::evidence::decode::{self, Decoder, Memory};
+use crate::evidence::decode::{self, Decoder, MAX_HOLD, Memory};
 use crate::evidence::settings;
 use crate::monitoring::summary::Summary;
 use crate::report::viewer::Detail;
 
 /// Maximum number of reports processed before the engine draws conclusions: bounds their delay.
 const REPORTS_AT_ONCE: usize = 64;
-/// Maximum delay of an event that waits for further messages (an `all_to_all` for its splits).
-const MAX_HOLD: Duration = Duration::from_millis(30);
 /// Interval of updates of ranks for live viewers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of checks, one per [`CHECK_INTERVAL`], without a report after which a node is silent. A live
@@ -302,7 +300,8 @@ impl Session {
 
     fn advance_time(&mut self) {
         for index in 0..self.nodes.len() {
-            self.nodes[index].decoder.release(&mut self.events);
+            let decoder = &mut self.nodes[index].decoder;
+            decoder.release_overdue(Instant::now().into_std(), &mut self.events);
             self.process_events(index);
         }
         let now = Timestamp::now();
@@ -320,7 +319,7 @@ impl Session {
             after = after.min(at.since(now).max(Duration::from_millis(1)));
         }
         if self.nodes.iter().any(|node| node.decoder.holds()) {
-            after = after.min(MAX_HOLD);
+            after = after.min(MAX_HOLD / 3);
         }
         let dumps = self.dumps.iter().map(|dump| dump.until);
         dumps.min().map_or_else(

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, VERSION, v1};
@@ -22,6 +23,9 @@ use super::stacks;
 use crate::diagnosis::event::{Event, OomKills, ProcessId, SchedulingSample, StartedRank};
 use crate::diagnosis::model::MAX_WORLD;
 
+/// Time after which an event no longer waits for further messages (an `all_to_all` for its splits): a node
+/// reads its black boxes every 50 ms, and may find a call before its splits.
+pub const MAX_HOLD: Duration = Duration::from_millis(150);
 /// Maximum number of processes per node over the lifetime of a job.
 const MAX_PROCESSES: usize = 65_536;
 /// Maximum memory of the tables of all processes of a node, in bytes.
@@ -199,7 +203,7 @@ impl Decoder {
         known.into_iter()
     }
 
-    /// Whether an event waits for further messages about it: [`Decoder::release`] is due soon.
+    /// Whether an event waits for further messages about it: [`Decoder::release_overdue`] is due soon.
     #[must_use]
     pub const fn holds(&self) -> bool {
         self.holding
@@ -207,12 +211,30 @@ impl Decoder {
 
     /// Releases the events that wait. A reader of a journal calls this at the end.
     pub fn release(&mut self, out: &mut Vec<Event>) {
+        self.release_if(out, Process::release);
+    }
+
+    /// Releases the events that have waited for [`MAX_HOLD`].
+    pub fn release_overdue(&mut self, now: Instant, out: &mut Vec<Event>) {
+        if let Some(since) = now.checked_sub(MAX_HOLD).filter(|_| self.holding) {
+            self.release_if(out, |process, id, out| {
+                process.release_held_since(since, id, out);
+            });
+        }
+    }
+
+    fn release_if(
+        &mut self,
+        out: &mut Vec<Event>,
+        release: impl Fn(&mut Process, ProcessId, &mut Vec<Event>),
+    ) {
         self.holding = false;
         let mut numbers: Vec<u32> = self.processes.keys().copied().collect();
         numbers.sort_unstable();
         for number in numbers {
             if let Some(process) = self.processes.get_mut(&number) {
-                process.release(ProcessId::of(self.node, number), out);
+                release(process, ProcessId::of(self.node, number), out);
+                self.holding |= process.holds();
             }
         }
     }

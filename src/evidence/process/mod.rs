@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{RecordKind, v1};
@@ -16,6 +17,13 @@ use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
 mod groups;
 mod records;
 mod sites;
+
+/// A call whose split sizes may still follow.
+#[derive(Debug)]
+struct Held {
+    call: Box<Call>,
+    since: Instant,
+}
 
 /// A process and its black box, as known from messages.
 #[derive(Debug)]
@@ -30,7 +38,7 @@ pub(super) struct Process {
     /// Number of lost records that were announced and not yet passed.
     announced: u64,
     /// An `all_to_all` whose split sizes may still follow.
-    held_call: Option<Box<Call>>,
+    held_call: Option<Held>,
     /// Time of the latest record.
     latest: Timestamp,
     /// Exit status that the process announced, and when.
@@ -156,11 +164,27 @@ impl Process {
 
     /// Releases the event that waits.
     pub(super) fn release(&mut self, process: ProcessId, out: &mut Vec<Event>) {
-        if let Some(call) = self.held_call.take() {
+        if let Some(held) = self.held_call.take() {
             out.push(Event::Issued {
                 process,
-                call: Arc::from(call),
+                call: Arc::from(held.call),
             });
+        }
+    }
+
+    /// Releases the event that waits if it has waited since then.
+    pub(super) fn release_held_since(
+        &mut self,
+        since: Instant,
+        process: ProcessId,
+        out: &mut Vec<Event>,
+    ) {
+        if self
+            .held_call
+            .as_ref()
+            .is_some_and(|held| held.since <= since)
+        {
+            self.release(process, out);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Conversion of the records of a process into events.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::blackbox::{MAX_DIMS, flags, transfer};
 use ddp_doctor_proto::report::{Timestamp, Where};
@@ -10,7 +10,7 @@ use ddp_doctor_proto::{
 };
 
 use super::groups::global;
-use super::{Process, number};
+use super::{Held, Process, number};
 use crate::diagnosis::event::{
     Call, CallId, Event, Forward, LowerCall, MemorySample, OnStream, Parameters, ProcessId,
     Standing, ThreadId, Transfer, WaitsFor,
@@ -47,7 +47,7 @@ impl Process {
         let kind = number(record.kind, RecordKind::from_number);
         self.latest_kind = kind;
         if kind == RecordKind::Splits {
-            return self.splits(&record);
+            return self.splits(process, &record, out);
         }
         self.release(process, out);
         let at = self.time(record.mono_ns);
@@ -65,7 +65,10 @@ impl Process {
             RecordKind::Issued => {
                 let call = self.call(record, limits)?;
                 if call.op == Op::AllToAll {
-                    self.held_call = Some(Box::new(call));
+                    self.held_call = Some(Held {
+                        call: Box::new(call),
+                        since: Instant::now(),
+                    });
                     return Some(());
                 }
                 let call = Arc::new(call);
@@ -431,18 +434,30 @@ impl Process {
         })
     }
 
-    /// Adds split sizes to their call; `None`: invalid. Valid parts follow their call in order.
-    fn splits(&mut self, record: &v1::Record) -> Option<()> {
-        let call = self
-            .held_call
-            .as_mut()
-            .filter(|call| call.id.0 == record.call)?;
+    /// Adds split sizes to their call; `None`: invalid. Valid parts follow their call in order. Those of a
+    /// call that was released are left out.
+    fn splits(
+        &mut self,
+        process: ProcessId,
+        record: &v1::Record,
+        out: &mut Vec<Event>,
+    ) -> Option<()> {
+        let held = self.held_call.as_mut();
+        let Some(held) = held.filter(|held| held.call.id.0 == record.call) else {
+            return Some(());
+        };
         let output = record.flags & u32::from(flags::OUTPUT) != 0;
-        let sizes = &mut call.splits[usize::from(output)];
+        let sizes = &mut held.call.splits[usize::from(output)];
         if record.seq != sizes.len() as u64 || sizes.len() + record.splits.len() > MAX_SPLITS {
             return None;
         }
         sizes.extend(&record.splits);
+        // One size stands for equal parts.
+        let members = held.call.group.as_ref().map(|it| it.key.members.len());
+        let is_complete = |sizes: &Vec<u32>| sizes.len() == 1 || Some(sizes.len()) == members;
+        if held.call.splits.iter().all(is_complete) {
+            self.release(process, out);
+        }
         Some(())
     }
 
