@@ -42,7 +42,7 @@ impl Reader {
         (size - size % step).clamp(step, capacity)
     }
 
-    /// Extends the ring, within its capacity, until it holds the records of [`SPAN`] at the current
+    /// Extends the ring, within its capacity, until it holds the records of 15 s at the current
     /// rate: the longer this reader may be stopped before records are lost. Called after each poll by
     /// the only reader that follows the box; it measures the rate itself.
     ///
