@@ -177,7 +177,7 @@ pub mod splits {
 /// Layout of `dims` in a record of kind [`RecordKind::Issued`] whose op creates a group. `text` is
 /// the name of the group; `group` is 0, since the group does not exist yet.
 pub mod creation {
-    /// String id of the members, encoded as [`super::members`]; 0: the table was full.
+    /// String id of the members, encoded as [`crate::blackbox::members`]; 0: the table was full.
     pub const MEMBERS: usize = 0;
     /// Number of members.
     pub const SIZE: usize = 1;
