@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use ddp_doctor::diagnosis::event::Event;
 use ddp_doctor::evidence::decode::Decoder;
 use ddp_doctor::evidence::journal::Reader as Journal;
+use ddp_doctor::node::follow::boxes::boxes_in;
 use ddp_doctor_proto::report::{RankState, Report, Verdict};
 
 use crate::support::artifact;
@@ -162,6 +163,8 @@ fn healthy_rust_job_has_no_findings() {
     let mut job = HealthyJob::start_program(&[], &[ring]);
     is_healthy(&job.assert_same_result(), 3);
 }
+
+// --- With a standing coordinator -----------------------------------------------------------------
 
 fn has_ended(report: &Report) -> bool {
     report.job.ended_at.is_some()
@@ -406,13 +409,10 @@ fn ranks_with_boxes_in_two_directories_have_one_reporter() {
     eventually("the reporter is gone", || {
         reporters(bare.scratch.path()).is_empty()
     });
-    // In a directory below if the reporter took boxes that were there before it for those of another run.
-    let find = Command::new("find")
-        .arg(run_dir("two"))
-        .args(["-name", "*.box"])
-        .output();
-    let kept = String::from_utf8(find.unwrap().stdout).unwrap();
-    assert_eq!(kept.lines().count(), 4, "{kept}");
+    for job in ["healthy", "two"] {
+        let kept = boxes_in(&run_dir(job).join("boxes")).unwrap();
+        assert_eq!(kept.len(), 4, "{job}: {kept:?}");
+    }
 }
 
 #[test]

@@ -9,8 +9,6 @@ use tempfile::TempDir;
 use crate::support::process::{eventually, program};
 use crate::support::result::assert_same_result;
 
-// --- With a standing coordinator -----------------------------------------------------------------
-
 /// A job started without `run`, with its own directory for black boxes. Its ranks are killed when
 /// the test ends.
 pub(crate) struct Bare {

@@ -348,7 +348,8 @@ fn owner_is_alive(line: &str) -> Option<bool> {
 }
 
 /// Whether the process that wrote a box (`<pid>.<start ticks>.<layer>.box`) is alive.
-fn writer_is_alive(file: &Path) -> bool {
+#[must_use]
+pub fn writer_is_alive(file: &Path) -> bool {
     let name = file
         .file_name()
         .and_then(|name| name.to_str())
@@ -359,12 +360,6 @@ fn writer_is_alive(file: &Path) -> bool {
         (Some(pid), Some(start)) => u32::try_from(pid).is_ok_and(|pid| proc::is_alive(pid, start)),
         _ => false,
     }
-}
-
-/// Whether all processes that wrote the boxes of a directory are alive.
-#[must_use]
-pub fn are_in_use(dir: &Path) -> bool {
-    boxes_in(dir).is_ok_and(|boxes| boxes.iter().all(|file| writer_is_alive(file)))
 }
 
 /// All black boxes in a directory.

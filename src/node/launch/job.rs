@@ -137,7 +137,13 @@ pub fn run(options: Options) -> Outcome {
     let meeting = Meeting::of_command(&options.command, rendezvous.as_ref(), &variable, started);
     let requested_run_dir = options.run_dir.clone();
     let shared_memory = Path::new(boxes::SHARED_MEMORY);
-    let run_dir = RunDir::make(shared_memory, options.run_dir, &job, started);
+    let run_dir = RunDir::make(
+        shared_memory,
+        options.run_dir,
+        &job,
+        started,
+        boxes::writer_is_alive,
+    );
     let mut files: Vec<PathBuf> = options.report.into_iter().collect();
     files.extend(
         run_dir

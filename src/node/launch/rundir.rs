@@ -35,7 +35,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Creates the requested directory, or one below the working directory if none was requested.
+    /// Creates the requested directory, or one below the working directory if none was requested. Ranks
+    /// may have created boxes in it already: `is_own` decides whether one belongs to this run.
     ///
     /// # Errors
     ///
@@ -45,6 +46,7 @@ impl RunDir {
         requested: Option<PathBuf>,
         job: &str,
         started: Timestamp,
+        is_own: impl FnMut(&Path) -> bool,
     ) -> io::Result<Self> {
         // Boxes of a killed run move to its run directory before that directory is reused.
         BoxDir::sweep(shared_memory);
@@ -52,7 +54,7 @@ impl RunDir {
         let dir = requested.unwrap_or_else(|| Path::new(names::RUNS).join(&own));
         boxes::private_dir(&dir)?;
         let dir = dir.canonicalize()?;
-        match Previous::of(&dir)? {
+        match Previous::of(&dir, is_own)? {
             None => Ok(Self {
                 path: dir,
                 notice: None,
@@ -108,7 +110,7 @@ pub struct Description {
 }
 
 impl Previous {
-    fn of(dir: &Path) -> io::Result<Option<Self>> {
+    fn of(dir: &Path, mut is_own: impl FnMut(&Path) -> bool) -> io::Result<Option<Self>> {
         let mut files = FILES
             .iter()
             .filter(|name| has_content(&dir.join(name)))
@@ -116,8 +118,12 @@ impl Previous {
         if files.peek().is_none() {
             return Ok(None);
         }
-        // Ranks of this run may already have created their boxes here.
-        if files.all(|name| *name == FILES[0]) && boxes::are_in_use(&dir.join(FILES[0])) {
+        let has_only_boxes = files.all(|name| *name == FILES[0]);
+        if has_only_boxes
+            && boxes::boxes_in(&dir.join(FILES[0]))?
+                .iter()
+                .all(|it| is_own(it))
+        {
             return Ok(None);
         }
         Ok(Some(match Description::of(dir)? {
@@ -222,8 +228,13 @@ mod tests {
         fs::write(dir.join(names::DESCRIPTION), it.to_string()).unwrap();
     }
 
+    fn make_with(dir: &Path, is_own: impl FnMut(&Path) -> bool) -> RunDir {
+        let requested = Some(dir.to_owned());
+        RunDir::make(&dir.join("shm"), requested, "new", Timestamp(0), is_own).unwrap()
+    }
+
     fn make(dir: &Path) -> RunDir {
-        RunDir::make(&dir.join("shm"), Some(dir.to_owned()), "new", Timestamp(0)).unwrap()
+        make_with(dir, |_| false)
     }
 
     #[test]
@@ -271,6 +282,13 @@ mod tests {
         assert_ne!(make(&path).path, path);
         living.remove().unwrap();
         assert_eq!(make(&path).path, path);
+        // Boxes alone: of this run, or of another one.
+        fs::create_dir(path.join("boxes")).unwrap();
+        fs::write(path.join("boxes/1.2.c10d.box"), "").unwrap();
+        let own = |file: &Path| file.ends_with("boxes/1.2.c10d.box");
+        assert_eq!(make_with(&path, own).path, path);
+        assert_ne!(make(&path).path, path);
+        fs::remove_dir_all(path.join("boxes")).unwrap();
         // Evidence without a description.
         create_files(&path, "old", u32::MAX, &sys::host_name());
         fs::remove_file(path.join(names::DESCRIPTION)).unwrap();

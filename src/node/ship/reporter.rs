@@ -180,9 +180,19 @@ fn follow(
     log: &UserLog,
 ) {
     let started = Timestamp::now();
+    let (over, ended) = channel();
+    let timing = Timing::default().scaled(options.time_scale);
+    let mut launch = Launch::of(identity, over, &timing, options.includes_dead);
     let shared_memory = Path::new(boxes::SHARED_MEMORY);
     let run_dir = options.run_dir.clone().and_then(|requested| {
-        let made = RunDir::make(shared_memory, Some(requested), &identity.job, started);
+        let is_own = |file: &Path| Reader::open_own(file).is_ok_and(|it| launch.takes(&it));
+        let made = RunDir::make(
+            shared_memory,
+            Some(requested),
+            &identity.job,
+            started,
+            is_own,
+        );
         made.map_err(|error| log.print(&format!("no evidence is kept: {error}")))
             .ok()
     });
@@ -201,9 +211,6 @@ fn follow(
         Err(error) => return log.print(&format!("nothing is reported: {error}")),
     };
     let (follower, commands) = Commander::new();
-    let (over, ended) = channel();
-    let timing = Timing::default().scaled(options.time_scale);
-    let launch = Launch::of(identity, over, &timing, options.includes_dead);
     let out = Outbox::new(journal);
     let stacks = Taker::new(options.stacks);
     let it = Follower::of_launch(hello.clone(), boxes, out, commands, launch, stacks);
