@@ -492,7 +492,8 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
         .filter(|&at| at > situation.now);
     let inside = situation.inside.iter().map(|inside| inside.overdue_at);
     let inside = inside.filter(|&at| at > situation.now);
-    overdue.chain(inside).chain(again).min()
+    let fault = situation.next_fault();
+    overdue.chain(inside).chain(again).chain(fault).min()
 }
 
 /// Whether the findings are equal except for elapsed times.

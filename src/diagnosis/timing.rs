@@ -84,6 +84,10 @@ scalable! {
         /// may only pass through.
         pub function_wait: seconds(1),
 
+        /// Time in which a launcher ends all ranks by SIGTERM: those of each node when that node
+        /// notices that another one joins.
+        pub termination: seconds(1),
+
         /// Time in which a launcher may restart ranks that were all ended by SIGTERM. Torchrun waits
         /// 30 s for further nodes.
         pub restart: seconds(60),

@@ -25,8 +25,9 @@ pub struct Attempts {
     begun: Vec<(Timestamp, Attempt)>,
     /// Index of the last attempt of each program that the job has run.
     last: Vec<u32>,
-    /// Worlds all of whose ranks were ended by SIGTERM, by layer.
-    requested: BTreeSet<(Arc<str>, World)>,
+    /// Worlds in which some ranks were ended by SIGTERM and no rank failed, by layer, and whether those
+    /// are all ranks.
+    requested: BTreeMap<(Arc<str>, World), bool>,
 }
 
 /// One start of the ranks by their launcher.
@@ -143,8 +144,18 @@ impl Attempts {
     /// Whether the process was ended by SIGTERM, and all other ranks of its world as well.
     #[must_use]
     pub fn is_requested(&self, process: &Process) -> bool {
+        self.all_requested(process) == Some(true)
+    }
+
+    /// Whether the process was ended by SIGTERM, and all other ranks of its world as well; `None`: it was
+    /// not, or another rank failed.
+    #[must_use]
+    pub fn all_requested(&self, process: &Process) -> Option<bool> {
+        if !is_terminated(process) {
+            return None;
+        }
         let world = (Arc::clone(&process.layer), process.world.clone());
-        self.requested.contains(&world)
+        self.requested.get(&world).copied()
     }
 
     /// The attempt that was in progress at a time.
@@ -169,27 +180,38 @@ impl Attempts {
     }
 }
 
-/// Worlds all of whose ranks were ended by SIGTERM, by layer.
-fn requested(model: &Model) -> BTreeSet<(Arc<str>, World)> {
-    let is_requested = |process: &Process| {
-        let signal = process.end.and_then(|end| end.exit.signal);
-        signal == Some(libc_signal::TERM)
-    };
+/// Whether SIGTERM ended the process.
+fn is_terminated(process: &Process) -> bool {
+    let signal = process.end.and_then(|end| end.exit.signal);
+    signal == Some(libc_signal::TERM)
+}
+
+/// See [`Attempts::requested`].
+fn requested(model: &Model) -> BTreeMap<(Arc<str>, World), bool> {
     let mut worlds: BTreeMap<LayerWorld<'_>, (BTreeSet<u32>, u32)> = BTreeMap::new();
-    for process in model.processes.values().filter(|it| is_requested(it)) {
+    for process in model.processes.values().filter(|it| is_terminated(it)) {
         let world = worlds.entry((&process.layer, &process.world));
         let (ranks, size) = world.or_default();
         ranks.extend(process.rank);
         *size = process.world_size.unwrap_or(0).max(*size);
     }
-    worlds.retain(|_, (ranks, size)| *size > 0 && ranks.len() as u32 == *size);
-    for process in model.processes.values().filter(|it| !is_requested(it)) {
-        worlds.remove(&(&process.layer, &process.world));
+    if worlds.is_empty() {
+        return BTreeMap::new();
     }
-    let worlds = worlds.into_keys();
-    worlds
-        .map(|(layer, world)| (Arc::clone(layer), world.clone()))
-        .collect()
+    let mut running = BTreeSet::new();
+    for process in model.processes.values().filter(|it| !is_terminated(it)) {
+        let world = (&process.layer, &process.world);
+        if process.end.is_some() || !process.exceptions.is_empty() {
+            worlds.remove(&world);
+        } else {
+            running.insert(world);
+        }
+    }
+    let all = |((layer, world), (ranks, size)): (LayerWorld<'_>, (BTreeSet<u32>, u32))| {
+        let is_whole = size > 0 && ranks.len() as u32 == size && !running.contains(&(layer, world));
+        ((Arc::clone(layer), world.clone()), is_whole)
+    };
+    worlds.into_iter().map(all).collect()
 }
 
 /// The launcher's id of the launch in the name of a world, which may contain a port before it.

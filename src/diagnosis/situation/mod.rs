@@ -27,6 +27,7 @@ mod origin;
 mod overdue;
 mod stall;
 pub mod startup;
+mod termination;
 
 pub use absence::{Absence, Absent};
 pub use contract::Breach;

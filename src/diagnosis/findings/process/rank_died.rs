@@ -1,7 +1,7 @@
 //! DD201 rank-died: a rank was killed by a signal, aborted, or exited with an error status.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::hang::message;
@@ -12,34 +12,18 @@ use crate::words::{self, Ranks, number};
 
 /// DD201: abnormal ends of processes without an exception.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let processes = situation.model.processes.values();
     let mut drafts = Vec::new();
-    for process in processes {
-        let Some(due) = due(situation, process) else {
+    for process in situation.model.processes.values() {
+        let fault_at = situation.end_is_fault_at(process);
+        let Some(fault_at) = fault_at.filter(|&at| at <= situation.now) else {
             continue;
         };
         drafts.extend(draft(situation, process).map(|draft| Draft {
-            evidence_at: draft.evidence_at.max(due),
+            evidence_at: draft.evidence_at.max(fault_at),
             ..draft
         }));
     }
     drafts
-}
-
-/// When the end of a process shows that something went wrong; `None`: not yet, or it does not.
-///
-/// A launcher ends all ranks by SIGTERM when a node joins, and starts them again.
-fn due(situation: &Situation<'_>, process: &Process) -> Option<Timestamp> {
-    let attempts = &situation.attempts;
-    if !attempts.is_requested(process) {
-        return Some(Timestamp::default());
-    }
-    if attempts.is_over(attempts.of_process(process)) {
-        return None;
-    }
-    let limit = process.end?.at.plus(situation.model.timing.restart);
-    let due = situation.model.over().map_or(limit, |end| end.min(limit));
-    (due <= situation.now).then_some(due)
 }
 
 /// Whether a process that aborted during interpreter exit, after its work, made the launcher kill
