@@ -232,22 +232,44 @@ def _wrap_destroy(original):
     return destroy_process_group
 
 
-def _wrap_set_timeout(original):
-    @functools.wraps(original)
-    def set_timeout(timeout, group=None):
-        try:
-            result = original(timeout, group)
-        except BaseException as error:
-            conceal(error)
-            raise
-        try:
-            if _box.is_open:
-                _groups.record_timeout(group if group is not None else _default_group())
-        except Exception:
-            pass
-        return result
+def _noted(note):
+    """Wraps a function. Once it has returned, `note` gets its result and its arguments."""
 
-    return set_timeout
+    def wrap(original):
+        @functools.wraps(original)
+        def call(*args, **kwargs):
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                conceal(error)
+                raise
+            try:
+                note(result, args, kwargs)
+            except Exception:
+                pass
+            return result
+
+        return call
+
+    return wrap
+
+
+def _note_timeout(_, args, kwargs):
+    if _box.is_open:
+        group = _argument(args, kwargs, 1, "group")
+        _groups.record_timeout(group if group is not None else _default_group())
+
+
+def _note_name(name, args, kwargs):
+    """`_process_group_name` returns the name by which the members of a split find each other."""
+    _creations.split_begins(name, _argument(args, kwargs, 0, "ranks"))
+
+
+def _note_group(_, args, kwargs):
+    """`_register_pg_in_world` registers groups that the helper did not create."""
+    mapping = _argument(args, kwargs, 5, "rank_mapping")
+    if mapping and _box.is_open:
+        _groups.register(_c10d, _argument(args, kwargs, 0, "pg"), sorted(mapping, key=mapping.get))
 
 
 def _wrap_helper(original):
@@ -290,46 +312,6 @@ def _wrap_helper(original):
         return result
 
     return _new_process_group_helper
-
-
-def _wrap_name(original):
-    """`_process_group_name` returns the name by which the members of a split find each other."""
-
-    @functools.wraps(original)
-    def _process_group_name(ranks, *args, **kwargs):
-        try:
-            name = original(ranks, *args, **kwargs)
-        except BaseException as error:
-            conceal(error)
-            raise
-        try:
-            _creations.split_begins(name, ranks)
-        except Exception:
-            pass
-        return name
-
-    return _process_group_name
-
-
-def _wrap_register(original):
-    """`_register_pg_in_world` registers groups that the helper did not create."""
-
-    @functools.wraps(original)
-    def _register_pg_in_world(pg, *args, **kwargs):
-        try:
-            result = original(pg, *args, **kwargs)
-        except BaseException as error:
-            conceal(error)
-            raise
-        try:
-            mapping = _argument(args, kwargs, 4, "rank_mapping")
-            if mapping and _box.is_open:
-                _groups.register(_c10d, pg, sorted(mapping, key=mapping.get))
-        except Exception:
-            pass
-        return result
-
-    return _register_pg_in_world
 
 
 def _wrap_message(original):
@@ -383,12 +365,12 @@ def patch(c10d, late):
             ("_abort_process_group", _wrap_destroy),
             ("_new_group_with_tag", _making(_words.NEW_GROUP)),
             ("split_group", _making(_words.SPLIT_GROUP)),
-            ("_process_group_name", _wrap_name),
+            ("_process_group_name", _noted(_note_name)),
             ("monitored_barrier", _recorded(_words.MONITORED_BARRIER, _group_argument)),
             # Older versions have only `_set_pg_timeout`; in newer ones it calls `set_timeout`.
-            ("set_timeout" if hasattr(c10d, "set_timeout") else "_set_pg_timeout", _wrap_set_timeout),
+            ("set_timeout" if hasattr(c10d, "set_timeout") else "_set_pg_timeout", _noted(_note_timeout)),
             ("_new_process_group_helper", _wrap_helper),
-            ("_register_pg_in_world", _wrap_register),
+            ("_register_pg_in_world", _noted(_note_group)),
         ],
         late,
     )
