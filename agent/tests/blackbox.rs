@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{HashMap, HashSet};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -385,6 +385,9 @@ fn delayed_writer_does_not_block_other_records() {
 fn ring_is_extended_to_the_rate_of_records() {
     let (directory, writer, mut reader) = pair(small());
     let began = Instant::now();
+    let reserved = || std::fs::metadata(writer.path()).unwrap().blocks() * 512;
+    let all = (small().layout().words * WORD) as u64;
+    assert!(reserved() < all, "the rest of the ring takes no space");
     reader.extend_ring(began).unwrap();
     issue(&writer, 50);
     assert_eq!(records(&poll(&mut reader)).len(), 50);
@@ -407,6 +410,8 @@ fn ring_is_extended_to_the_rate_of_records() {
     reader
         .extend_ring(began + Duration::from_secs(111))
         .unwrap();
+    assert_eq!(reader.used_bytes(), all);
+    assert!(reserved() >= all, "space is reserved before it is used");
     issue(&writer, 190);
     assert_eq!(lost(&poll(&mut reader)), 0);
 

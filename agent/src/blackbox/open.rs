@@ -201,19 +201,7 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenErr
         .ok()
         .filter(|words| (header::WORDS..=MAX_WORDS).contains(words))
         .ok_or_else(|| damaged("its length is impossible"))?;
-    let ring = {
-        let number = |at: usize| usize::try_from(word(at)).ok();
-        let find = || {
-            let (at, capacity) = (number(header::RING_AT)?, number(header::RING_CAPACITY)?);
-            let step = Some(number(header::RING_STEP)?).filter(|&it| it != 0);
-            let step = step.unwrap_or(capacity);
-            let end = capacity.checked_mul(RECORD_WORDS)?.checked_add(at)?;
-            let fits = end == words || step == capacity && end <= words;
-            let is_valid = at >= header::WORDS && fits && ring::are_sizes(step, capacity);
-            is_valid.then_some(RingTable { at, step, capacity })
-        };
-        find().ok_or_else(|| damaged("its ring is impossible"))?
-    };
+    let ring = ring(word, words).ok_or_else(|| damaged("its ring is impossible"))?;
     // A copy may end where the used part of the ring does.
     let needed = words - (ring.capacity - ring.step) * RECORD_WORDS;
     if found < (needed * WORD) as u64 {
@@ -252,4 +240,18 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenErr
         return Err(damaged("a table is longer than any was ever made"));
     }
     Ok((tables, words))
+}
+
+/// The ring of a box of this many words, by the words of its header; `None`: impossible.
+fn ring(word: impl Fn(usize) -> u64, words: usize) -> Option<RingTable> {
+    let number = |at: usize| usize::try_from(word(at)).ok();
+    let (at, capacity) = (number(header::RING_AT)?, number(header::RING_CAPACITY)?);
+    // Layout 1 has no step.
+    let step = Some(number(header::RING_STEP)?).filter(|&it| it != 0);
+    let step = step.unwrap_or(capacity);
+    let end = capacity.checked_mul(RECORD_WORDS)?.checked_add(at)?;
+    // Only the last table can end later than the file.
+    let fits = end == words || step == capacity && end <= words;
+    let is_valid = at >= header::WORDS && fits && ring::are_sizes(step, capacity);
+    is_valid.then_some(RingTable { at, step, capacity })
 }

@@ -153,7 +153,12 @@ impl Candidate {
         make: &mut impl FnMut(&File) -> io::Result<T>,
     ) -> io::Result<(PathBuf, T)> {
         self.prepare()?;
-        ensure_room(&File::open(&self.directory)?, bytes)?;
+        // O_PATH, since the directory need not be readable.
+        let directory = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH | libc::O_CLOEXEC)
+            .open(&self.directory)?;
+        ensure_room(&directory, bytes)?;
         for attempt in 1..=MOST_PER_PROCESS {
             let name = name.file_name(attempt);
             let path = self.directory.join(&name);

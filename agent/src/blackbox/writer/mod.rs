@@ -147,7 +147,7 @@ impl Writer {
     fn append(&self, payload: &[u64; RECORD_WORDS - 1]) {
         let header = self.header();
         let ticket = header[header::RING_HEAD].fetch_add(1, Ordering::Relaxed);
-        // In another process's hand, so it is bounded.
+        // Bounded, since another process sets it.
         let size = header[header::RING_SIZE].load(Ordering::Relaxed);
         let size = size.clamp(1, self.capacities.max_records as u64);
         let slot = (ticket % size) as usize;
