@@ -16,14 +16,13 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::{Capacities, WORD, header};
 use ddp_doctor_proto::report::{Effect, RankState, Report, Role};
 use ddp_doctor_proto::v1::event::Kind;
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::scenario::Scenario;
 
 /// Runs `analyze` in `dir`.
 #[track_caller]
-fn analyze(dir: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn analyze(dir: &Path, arguments: &[&str]) -> Output {
     program(dir)
         .arg("analyze")
         .args(arguments)
@@ -31,11 +30,11 @@ fn analyze(dir: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -146,7 +145,7 @@ fn from_another_boot(journal: Option<&Path>, boxes: &Path, to: &Path) {
     }
 }
 
-fn replace_boot_id(path: &Path) {
+pub(crate) fn replace_boot_id(path: &Path) {
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(&[7; 16], (header::BOOT_ID * WORD) as u64)
         .unwrap();
@@ -275,7 +274,7 @@ fn running_job_is_analyzed_without_interference() {
 
 /// Writes black boxes of two ranks, which issued `calls` barriers and are waiting in the last one
 /// where `inside` is set.
-fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<PathBuf> {
+pub(crate) fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<PathBuf> {
     let place = Place::within(dir);
     let write = |rank: u32| {
         let options = Options {
@@ -400,7 +399,7 @@ events = """
 code = "DD103"
 "#;
 
-fn journal(dir: &Path) -> PathBuf {
+pub(crate) fn journal(dir: &Path) -> PathBuf {
     let scenario = Scenario::parse(MISMATCH).unwrap();
     scenario.journals(dir, 1).unwrap().remove(0)
 }
@@ -635,168 +634,4 @@ fn readable_files_are_analyzed_beside_unreadable_ones() {
     );
     let one = report(&analyze(dir.path(), &["copy", "--format", "json"]));
     assert_eq!(report(&output).evidence, one.evidence);
-}
-
-// --- Output formats and options ------------------------------------------------------------------
-
-#[test]
-fn several_jobs_yield_one_report_each() {
-    let dir = tempfile::tempdir().unwrap();
-    journal(dir.path());
-    boxes_of(&dir.path().join("boxes"), [1, 1], [false, false]);
-    let output = analyze(dir.path(), &["node-0.ddpj", "boxes", "--format", "json"]);
-    let reports: Vec<Report> = serde_json::Deserializer::from_slice(&output.stdout)
-        .into_iter()
-        .collect::<Result<_, _>>()
-        .unwrap();
-    let mut jobs: Vec<_> = reports.iter().map(|it| it.job.id.as_str()).collect();
-    jobs.sort_unstable();
-    assert_eq!(jobs, ["job", "scenario"]);
-    assert_eq!(output.status.code(), Some(1), "status of the worst report");
-    let sarif = analyze(dir.path(), &["node-0.ddpj", "boxes", "--format", "sarif"]);
-    let sarif: Value = serde_json::from_slice(&sarif.stdout).unwrap();
-    assert_eq!(sarif["runs"].as_array().map(Vec::len), Some(2));
-}
-
-#[test]
-fn every_format_prints_the_finding_to_stdout() {
-    let dir = tempfile::tempdir().unwrap();
-    journal(dir.path());
-    for (format, mark) in [
-        ("text", "error[DD103] op-mismatch: "),
-        ("json", "\"code\": \"DD103\""),
-        ("markdown", "## DD103 op-mismatch: "),
-        ("sarif", "\"ruleId\": \"DD103\""),
-        ("html", "\"code\":\"DD103\""),
-        ("perfetto", "\"name\":\"DD103 op-mismatch\""),
-        ("csv", ",DD103,op-mismatch,"),
-    ] {
-        let output = analyze(dir.path(), &["node-0.ddpj", "--format", format]);
-        assert!(
-            stdout(&output).contains(mark),
-            "{format}: {}",
-            stdout(&output)
-        );
-        assert_eq!(stderr(&output), "");
-        let by_variable = program(dir.path())
-            .args(["analyze", "node-0.ddpj"])
-            .env("DDP_DOCTOR_FORMAT", format)
-            .output();
-        assert_eq!(by_variable.unwrap().stdout, output.stdout);
-    }
-}
-
-#[test]
-fn fail_on_sets_the_exit_status() {
-    let dir = tempfile::tempdir().unwrap();
-    journal(dir.path());
-    for (fail_on, status) in [
-        ("never", 0),
-        ("note", 1),
-        ("warning", 1),
-        ("error", 1),
-        ("critical", 0),
-    ] {
-        let output = analyze(dir.path(), &["node-0.ddpj", "--fail-on", fail_on]);
-        assert_eq!(output.status.code(), Some(status), "{fail_on}");
-        let by_variable = program(dir.path())
-            .args(["analyze", "node-0.ddpj"])
-            .env("DDP_DOCTOR_FAIL_ON", fail_on)
-            .output();
-        assert_eq!(by_variable.unwrap().status.code(), Some(status));
-    }
-    let insufficient = tempfile::tempdir().unwrap();
-    for path in boxes_of(insufficient.path(), [1, 1], [true, true]) {
-        replace_boot_id(&path);
-    }
-    for fail_on in ["never", "note", "critical"] {
-        let output = analyze(insufficient.path(), &[".", "--fail-on", fail_on]);
-        assert_eq!(output.status.code(), Some(4), "{fail_on}");
-    }
-}
-
-#[test]
-fn color_and_quiet_options_are_honoured() {
-    let dir = tempfile::tempdir().unwrap();
-    journal(dir.path());
-    let colored = |arguments: &[&str], no_color: &str| {
-        let mut command = program(dir.path());
-        command.args(["analyze", "node-0.ddpj"]).args(arguments);
-        let output = command.env("NO_COLOR", no_color).output().unwrap();
-        stdout(&output).contains('\x1b')
-    };
-    assert!(!colored(&[], ""), "no terminal");
-    assert!(colored(&["--color", "always"], ""));
-    assert!(colored(&["--color", "always"], "1"), "the option wins");
-    assert!(!colored(&["--color", "never"], ""));
-
-    let whole = stdout(&analyze(dir.path(), &["node-0.ddpj"]));
-    assert!(
-        whole.starts_with("hang: job scenario, 2 ranks on 1 node"),
-        "{whole}"
-    );
-    let quiet = stdout(&analyze(dir.path(), &["node-0.ddpj", "-q"]));
-    assert!(
-        !quiet.contains("job scenario") && quiet.contains("[DD103]"),
-        "{quiet}"
-    );
-    let silent = analyze(dir.path(), &["node-0.ddpj", "never", "-qq"]);
-    assert_eq!(
-        (stdout(&silent), stderr(&silent)),
-        (String::new(), String::new())
-    );
-    assert_eq!(silent.status.code(), Some(1));
-    let by_variable = program(dir.path())
-        .args(["analyze", "node-0.ddpj", "never"])
-        .env("DDP_DOCTOR_QUIET", "2")
-        .output()
-        .unwrap();
-    assert_eq!(
-        (stdout(&by_variable), stderr(&by_variable)),
-        (String::new(), String::new())
-    );
-}
-
-#[test]
-fn explain_accepts_codes_and_names() {
-    let dir = tempfile::tempdir().unwrap();
-    let explain = |arguments: &[&str]| {
-        program(dir.path())
-            .arg("explain")
-            .args(arguments)
-            .output()
-            .unwrap()
-    };
-    let by_code = explain(&["dd102"]);
-    assert_eq!(by_code.status.code(), Some(0));
-    assert!(stdout(&by_code).starts_with("DD102 early-exit: "));
-    assert_eq!(explain(&["Early-Exit"]).stdout, by_code.stdout);
-    let unknown = explain(&["early-exot"]);
-    assert_eq!(unknown.status.code(), Some(3));
-    assert!(
-        stderr(&unknown).contains("DD102 early-exit"),
-        "{}",
-        stderr(&unknown)
-    );
-    assert!(stdout(&explain(&[])).lines().count() > 50);
-}
-
-#[test]
-fn full_standard_output_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    for arguments in [
-        &["explain"][..],
-        &["explain", "DD101"],
-        &["check", "--format", "json"],
-    ] {
-        let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = program(dir.path())
-            .args(arguments)
-            .stdout(full)
-            .output()
-            .unwrap();
-        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
-        let expected = "ddp-doctor: cannot write to standard output: No space left on device";
-        assert!(stderr(&output).contains(expected), "{output:?}");
-    }
 }

@@ -49,6 +49,7 @@ mod copied;
 #[path = "doubles/harness.rs"]
 mod doubles;
 mod dumps;
+mod formats;
 mod framework;
 mod fuzz;
 mod hostile;

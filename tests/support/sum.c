@@ -3,8 +3,9 @@
  *     sum STEPS [FAULT]
  *
  * RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are as for torch.distributed; a step takes SUM_PAUSE_MS, 5 by default. Rank 0 receives the number of each
- * rank and returns the sum. From step FAULT on, the last rank is in a barrier of its own, and the job hangs. If SUM_HOLD names a file, the ranks make
- * further calls after half of the steps until rank 0 sees it, which do not change the result. */
+ * rank and returns the sum. From step FAULT on, the last rank is in a barrier of its own, and the job hangs. If
+ * SUM_HOLD names a file, the ranks make further calls after half of the steps until rank 0 sees it, which do not
+ * change the result. */
 
 #define _GNU_SOURCE
 #include <netdb.h>

@@ -67,8 +67,10 @@ use serde::Deserialize;
 
 mod example;
 mod journal;
+mod loops;
 mod memory;
 mod script;
+mod values;
 
 /// Start of every scenario, in Unix nanoseconds.
 const START: u64 = 1_800_000_000_000_000_000;
@@ -518,7 +520,7 @@ impl Script {
     pub(crate) fn of(scenario: &Scenario) -> Result<Self, String> {
         let mut writer = script::Writer::new(scenario);
         let mut before = 0.0;
-        for (i, line) in script::unrolled(&scenario.events)? {
+        for (i, line) in loops::unrolled(&scenario.events)? {
             let at = writer
                 .line(&line)
                 .map_err(|e| format!("event line {i}: {e}: {line}"))?;

@@ -1,0 +1,194 @@
+//! Values in the lines of a timeline: ranks, places, stacks, samples and tensors.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor::diagnosis::event::{Forward, SchedulingSample, Stacks, ThreadStack};
+use ddp_doctor_proto::DType;
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+/// Splits a line into words; a quoted text is one word.
+pub(super) fn words(line: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    for (i, part) in line.split('"').enumerate() {
+        if i % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    if line.matches('"').count() % 2 == 1 {
+        Err("a quote is open".into())
+    } else {
+        Ok(words)
+    }
+}
+
+/// Parses ranks: `*`, `0`, `0,2`, `0-3`.
+pub(super) fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
+    if text == "*" {
+        return Ok((0..world).collect());
+    }
+    let number = |text: &str| text.parse::<u32>().ok().ok_or(format!("no rank: {text:?}"));
+    let mut ranks = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            Some((first, last)) => ranks.extend(number(first)?..=number(last)?),
+            None => ranks.push(number(part)?),
+        }
+    }
+    match ranks.iter().find(|&&rank| rank >= world) {
+        Some(rank) => Err(format!("rank {rank} is not in a world of {world}")),
+        None => Ok(ranks),
+    }
+}
+
+/// Stacks of a process: threads separated by `|`, the main thread first.
+pub(super) fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
+    let threads = args.split(|word| word == "|").enumerate();
+    let threads: Result<Vec<ThreadStack>, String> = threads
+        .map(|(i, words)| thread_stack(i as u32 + 1, words))
+        .collect();
+    Ok(Stacks {
+        at,
+        threads: threads?,
+        trouble: "".into(),
+    })
+}
+
+/// Parses a thread: `S futex_wait cpu=1.5 gil @innermost.py:3:get @train.py:9:main`.
+fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
+    let mut thread = ThreadStack {
+        tid,
+        name: "python".into(),
+        holds_gil: Some(false),
+        ..ThreadStack::default()
+    };
+    for word in words {
+        if let Some(place) = word.strip_prefix('@') {
+            let (place, function) = place
+                .rsplit_once(':')
+                .ok_or(format!("no function: {word:?}"))?;
+            let (file, line) = place.rsplit_once(':').ok_or(format!("no line: {word:?}"))?;
+            thread.python.push(Where {
+                file: file.into(),
+                line: line.parse().ok().ok_or(format!("no line: {word:?}"))?,
+                function: function.into(),
+                ..Where::default()
+            });
+        } else if let Some((file, function)) = word.split_once('!') {
+            thread.native.push(Where {
+                file: file.into(),
+                line: 0,
+                function: function.into(),
+                ..Where::default()
+            });
+        } else if let Some(cpu) = word.strip_prefix("cpu=") {
+            let cpu = cpu.parse().ok().ok_or(format!("no seconds: {word:?}"))?;
+            thread.cpu_time = Some(Duration::from_secs_f64(cpu));
+        } else if word == "gil" {
+            thread.holds_gil = Some(true);
+        } else if let [state] = word.as_bytes() {
+            thread.state = Some(char::from(*state));
+        } else {
+            thread.wait_channel = Some(word.as_str().into());
+        }
+    }
+    Ok(thread)
+}
+
+/// Parses `@FILE:LINE @FILE:LINE`; other words are ignored.
+pub(super) fn two_places(args: &[String]) -> Result<[Arc<Where>; 2], String> {
+    let places = args
+        .iter()
+        .filter_map(|arg| arg.strip_prefix('@'))
+        .map(place);
+    let places: Vec<Arc<Where>> = places.collect::<Result<_, _>>()?;
+    places.try_into().ok().ok_or("not two lines".into())
+}
+
+/// Parses `FILE:LINE`, or `FILE:LINE>FILE:LINE:FUNCTION>…` with frames of installed packages.
+pub(super) fn place(text: &str) -> Result<Arc<Where>, String> {
+    let mut frames = text.split('>');
+    let users = frames.next().unwrap_or_default();
+    let mut place = frame(users, "train")?;
+    for inner in frames {
+        let (line, function) = inner
+            .rsplit_once(':')
+            .ok_or(format!("no function: {inner:?}"))?;
+        place.via.push(frame(line, function)?);
+    }
+    Ok(Arc::new(place))
+}
+
+pub(super) fn frame(text: &str, function: &str) -> Result<Where, String> {
+    let (file, line) = text.rsplit_once(':').ok_or(format!("no line: {text:?}"))?;
+    Ok(Where {
+        file: file.into(),
+        line: line.parse().ok().ok_or(format!("no line: {text:?}"))?,
+        function: function.into(),
+        ..Where::default()
+    })
+}
+
+/// Parses `ran=300 queued=600 throttled=0 faults=0 on=0-3`.
+pub(super) fn scheduling(args: &[String]) -> Result<SchedulingSample, String> {
+    let mut sample = SchedulingSample::default();
+    for arg in args {
+        let (name, value) = arg.split_once('=').ok_or(format!("unknown word {arg:?}"))?;
+        let number = || value.parse().ok().ok_or(format!("no number: {arg}"));
+        match name {
+            "ran" => sample.ran_permille = Some(number()?),
+            "queued" => sample.queued_permille = Some(number()?),
+            "throttled" => sample.throttled_permille = Some(number()?),
+            "faults" => sample.major_faults = Some(number()?),
+            "threads" => sample.threads_queued_permille = Some(number()?),
+            "stolen" => sample.stolen_permille = Some(number()?),
+            "cpu" => sample.cpu_pressure = Some(number()?),
+            "memory" => sample.memory_pressure = Some(number()?),
+            "io" => sample.io_pressure = Some(number()?),
+            "on" => sample.processors = value.into(),
+            _ => return Err(format!("unknown value of a host: {arg:?}")),
+        }
+    }
+    Ok(sample)
+}
+
+/// Parses `[@PATH] [batch=N] [repeated] [no-sync]`.
+pub(super) fn forward(args: &[String]) -> Result<Forward, String> {
+    let mut forward = Forward::default();
+    for arg in args {
+        match (arg.strip_prefix('@'), arg.strip_prefix("batch=")) {
+            (Some(path), _) => forward.path = Some(path.into()),
+            (_, Some(batch)) => {
+                let batch = batch.parse().ok();
+                forward.batches = Some(batch.ok_or(format!("no number: {arg}"))?);
+            }
+            _ if arg == "repeated" => forward.repeated = true,
+            _ if arg == "no-sync" => forward.unsynchronised = true,
+            _ => return Err(format!("unknown word of a forward: {arg:?}")),
+        }
+    }
+    Ok(forward)
+}
+
+/// Parses a data type and a shape: `f32[2,3]`.
+pub(super) fn tensor(text: &str) -> Option<(DType, Vec<u32>)> {
+    let (dtype, dims) = text.strip_suffix(']')?.split_once('[')?;
+    let dtype = match dtype {
+        "f16" => DType::Float16,
+        "bf16" => DType::BFloat16,
+        "f32" => DType::Float32,
+        "f64" => DType::Float64,
+        "i32" => DType::Int32,
+        "i64" => DType::Int64,
+        "u8" => DType::UInt8,
+        _ => return None,
+    };
+    let dims: Option<Vec<u32>> = dims
+        .split(',')
+        .filter(|dim| !dim.is_empty())
+        .map(|dim| dim.parse().ok())
+        .collect();
+    Some((dtype, dims?))
+}
