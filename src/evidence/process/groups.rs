@@ -43,8 +43,8 @@ impl Groups {
             return Some(());
         }
         let seat = seat(group.seat)?;
-        let nobody = group.members.is_empty() && seat.is_none();
-        if group.id == 0 || self.groups.len() >= MAX_GROUPS || nobody {
+        let is_empty = group.members.is_empty() && seat.is_none();
+        if group.id == 0 || self.groups.len() >= MAX_GROUPS || is_empty {
             return None;
         }
         let info = GroupInfo {
