@@ -25,9 +25,8 @@ pub struct Attempts {
     begun: Vec<(Timestamp, Attempt)>,
     /// Index of the last attempt of each program that the job has run.
     last: Vec<u32>,
-    /// Worlds in which some ranks were ended by SIGTERM and no rank failed, by layer, and whether those
-    /// are all ranks.
-    requested: BTreeMap<(Arc<str>, World), bool>,
+    /// Worlds of which no rank ended but by SIGTERM, by layer.
+    terminated: BTreeMap<(Arc<str>, World), Terminated>,
 }
 
 /// One start of the ranks by their launcher.
@@ -37,6 +36,15 @@ pub struct Attempt {
     program: u32,
     /// Number of earlier starts of the ranks of this program.
     pub index: u32,
+}
+
+/// A world of which no rank ended but by SIGTERM.
+#[derive(Clone, Copy, Debug)]
+struct Terminated {
+    /// Whether all ranks have ended.
+    is_whole: bool,
+    /// Whether a rank raised an exception.
+    has_raised: bool,
 }
 
 /// The processes of a world.
@@ -56,11 +64,11 @@ impl Attempts {
     #[must_use]
     pub(super) fn of(model: &Model) -> Self {
         let mut attempts = Self {
-            requested: requested(model),
+            terminated: terminated(model),
             ..Self::default()
         };
         let is_first = |process: &Process| process.restarts == 0;
-        if attempts.requested.is_empty() && model.processes.values().all(is_first) {
+        if attempts.terminated.is_empty() && model.processes.values().all(is_first) {
             return attempts;
         }
         let mut launches: BTreeMap<&str, BTreeMap<LayerWorld<'_>, Start>> = BTreeMap::new();
@@ -141,21 +149,26 @@ impl Attempts {
         self.by_world.get(&world).copied().unwrap_or_default()
     }
 
-    /// Whether the process was ended by SIGTERM, and all other ranks of its world as well.
+    /// Whether SIGTERM ended the process and all other ranks of its world.
     #[must_use]
     pub fn is_requested(&self, process: &Process) -> bool {
-        self.all_requested(process) == Some(true)
+        self.terminated(process).is_some_and(|it| it.is_whole)
     }
 
-    /// Whether the process was ended by SIGTERM, and all other ranks of its world as well; `None`: it was
-    /// not, or another rank failed.
+    /// Whether SIGTERM ended the process and all other ranks of its world; `None`: it did not end the
+    /// process, or another rank failed.
     #[must_use]
     pub fn all_requested(&self, process: &Process) -> Option<bool> {
+        let world = self.terminated(process)?;
+        (!world.has_raised).then_some(world.is_whole)
+    }
+
+    fn terminated(&self, process: &Process) -> Option<Terminated> {
         if !is_terminated(process) {
             return None;
         }
         let world = (Arc::clone(&process.layer), process.world.clone());
-        self.requested.get(&world).copied()
+        self.terminated.get(&world).copied()
     }
 
     /// The attempt that was in progress at a time.
@@ -186,8 +199,8 @@ fn is_terminated(process: &Process) -> bool {
     signal == Some(libc_signal::TERM)
 }
 
-/// See [`Attempts::requested`].
-fn requested(model: &Model) -> BTreeMap<(Arc<str>, World), bool> {
+/// See [`Attempts::terminated`].
+fn terminated(model: &Model) -> BTreeMap<(Arc<str>, World), Terminated> {
     let mut worlds: BTreeMap<LayerWorld<'_>, (BTreeSet<u32>, u32)> = BTreeMap::new();
     for process in model.processes.values().filter(|it| is_terminated(it)) {
         let world = worlds.entry((&process.layer, &process.world));
@@ -198,20 +211,27 @@ fn requested(model: &Model) -> BTreeMap<(Arc<str>, World), bool> {
     if worlds.is_empty() {
         return BTreeMap::new();
     }
-    let mut running = BTreeSet::new();
-    for process in model.processes.values().filter(|it| !is_terminated(it)) {
+    let (mut running, mut raised) = (BTreeSet::new(), BTreeSet::new());
+    for process in model.processes.values() {
         let world = (&process.layer, &process.world);
-        if process.end.is_some() || !process.exceptions.is_empty() {
-            worlds.remove(&world);
-        } else {
+        if process.end.is_none() {
             running.insert(world);
+        } else if !is_terminated(process) {
+            worlds.remove(&world);
+        }
+        if !process.exceptions.is_empty() {
+            raised.insert(world);
         }
     }
-    let all = |((layer, world), (ranks, size)): (LayerWorld<'_>, (BTreeSet<u32>, u32))| {
-        let is_whole = size > 0 && ranks.len() as u32 == size && !running.contains(&(layer, world));
-        ((Arc::clone(layer), world.clone()), is_whole)
+    let of = |(world, (ranks, size)): (LayerWorld<'_>, (BTreeSet<u32>, u32))| {
+        let is_complete = size > 0 && ranks.len() as u32 == size;
+        let terminated = Terminated {
+            is_whole: is_complete && !running.contains(&world),
+            has_raised: raised.contains(&world),
+        };
+        ((Arc::clone(world.0), world.1.clone()), terminated)
     };
-    worlds.into_iter().map(all).collect()
+    worlds.into_iter().map(of).collect()
 }
 
 /// The launcher's id of the launch in the name of a world, which may contain a port before it.
