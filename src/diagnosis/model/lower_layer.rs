@@ -99,8 +99,11 @@ impl JoinedCall {
     /// those are reported at all (`told`).
     pub(super) fn is_expected(&self, told: bool) -> bool {
         let undescribed = told && self.call.lower_call.is_none() && self.returned.is_none();
-        // Waits for DDP's own calls are never recorded.
-        let unheard = !self.call.hidden && !self.is_done();
+        // Of DDP's own waits, only the end of the one for all buckets is recorded.
+        let unheard = match self.call.hidden {
+            true => self.in_backward,
+            false => !self.is_done(),
+        };
         undescribed || unheard || self.is_under_way()
     }
 

@@ -1,9 +1,11 @@
 //! Collectives that every member has entered.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
+use crate::evidence::event::Call;
 use crate::model::{Group, GroupId, Join, JoinedCall, Wait, is_inside};
 use crate::situation::Situation;
 use crate::waits::device::{self, Progress};
@@ -46,7 +48,7 @@ fn is_left(join: &Join) -> bool {
     let is_over = |it: &JoinedCall| match it.wait {
         Wait::Over(_) => !it.failed,
         Wait::Since(_) => false,
-        Wait::NotSeen => it.returned.is_some(),
+        Wait::NotSeen => it.returned.is_some() && !it.in_backward,
     };
     !on_device && join.calls.values().all(is_over)
 }
@@ -91,6 +93,17 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
             },
             Wait::Since(at) if lives => at,
             Wait::NotSeen if lives && is_inside(process, &joined.call) => joined.call.at,
+            Wait::NotSeen if lives && joined.in_backward => {
+                let thread = process.threads.get(&joined.call.thread)?;
+                let is_last = |last: &Arc<Call>| last.id == joined.call.id;
+                let raised = process.exceptions.iter();
+                let has_raised = raised.map(|it| it.at).any(|at| at >= joined.call.at);
+                if has_raised || !thread.last_call.as_ref().is_some_and(is_last) {
+                    continue;
+                }
+                limit = limit.max(thread.buckets.longest() * 3);
+                joined.call.at
+            }
             Wait::Over(_) if joined.failed => {
                 let Some(at) = given_up() else { continue };
                 timed_out.push(at);

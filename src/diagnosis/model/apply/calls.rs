@@ -222,8 +222,9 @@ impl Model {
                 let process = self.processes.get(&id);
                 let position = process.map(|it| it.turns.position());
                 let position = position.unwrap_or_default();
+                let in_backward = process.is_some_and(|it| it.is_last_bucket(call));
                 target = Some(Target::Join(group_id, call.seq));
-                let waited = group.issue(rank, call, position);
+                let waited = group.issue(rank, call, position, in_backward);
                 for encounter in group.met.drain(..) {
                     self.arrivals.met(encounter);
                 }

@@ -46,6 +46,8 @@ pub struct JoinedCall {
     pub followed: bool,
     /// … and has done so.
     pub complete: bool,
+    /// DDP waits for its buckets, of which this one is the last.
+    pub in_backward: bool,
     /// Set on the last of the DDP buckets that this rank waited for together.
     pub averaged: Option<Box<Averaged>>,
 }
@@ -202,6 +204,7 @@ impl JoinedCall {
             returned: None,
             followed: false,
             complete: false,
+            in_backward: false,
             averaged: None,
         }
     }

@@ -266,6 +266,7 @@ impl Group {
         rank: u32,
         call: &Arc<Call>,
         position: Position,
+        in_backward: bool,
     ) -> Vec<(u32, Arc<Call>, Timestamp)> {
         let Some(member) = self.members.get_mut(&rank) else {
             return Vec::new();
@@ -278,6 +279,7 @@ impl Group {
         let join = self.join_at(seq);
         let joined = JoinedCall {
             position,
+            in_backward,
             ..JoinedCall::new(call)
         };
         join.add(rank, joined);
@@ -404,9 +406,12 @@ impl Group {
     /// A member has waited for DDP's buckets, of which this call is the last. Complete collectives
     /// are updated in [`crate::model::Arrivals`].
     pub(super) fn set_averaged(&mut self, rank: u32, seq: u64, averaged: Averaged) {
-        let join = self.joins.get_mut(&seq);
+        let joins = &mut self.joins;
+        let join = self.entered.get_mut(&seq).or_else(|| joins.get_mut(&seq));
         if let Some(joined) = join.and_then(|join| join.calls.get_mut(&rank)) {
             joined.averaged = Some(Box::new(averaged));
+            joined.in_backward = false;
+            self.leave_if_done(seq);
         }
     }
 

@@ -7,8 +7,9 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op};
 
 use crate::evidence::event::{Call, CallId, GroupInfo, Guard, Standing, ThreadId, Transfer};
-use crate::model::arrivals::{Averaged, Buckets};
+use crate::model::arrivals::Averaged;
 use crate::model::init::Init;
+use crate::model::process::buckets::BucketWaits;
 use crate::timing::Timing;
 
 use super::{
@@ -73,9 +74,7 @@ impl Process {
         thread.last_call = Some(Arc::clone(call));
         thread.of_the_program |= !call.hidden;
         if call.is_bucket() {
-            thread.sent.calls += 1;
-            thread.sent.bytes += call.bytes().unwrap_or(0);
-            thread.last_sent = Some((call.id, call.at));
+            thread.buckets.issued(call);
         }
         if !call.is_async {
             thread.doing = Doing::Call(Arc::clone(call));
@@ -300,10 +299,14 @@ impl Process {
         to: Timestamp,
     ) -> Option<(Target, Averaged)> {
         let thread = self.threads.get_mut(&thread)?;
-        let buckets = std::mem::take(&mut thread.sent);
-        let (last, _) = thread.last_sent.take().filter(|(_, at)| *at <= from)?;
-        let averaged = Averaged { buckets, from, to };
+        let (last, averaged) = thread.buckets.averaged(from, to)?;
         Some((self.target(last)?, averaged))
+    }
+
+    /// Whether DDP waits for its buckets after this call, as in earlier backward passes.
+    pub(in crate::model) fn is_last_bucket(&self, call: &Call) -> bool {
+        let thread = self.threads.get(&call.thread);
+        call.is_bucket() && thread.is_some_and(|it| it.buckets.is_next_the_last())
     }
 
     /// The place of a recent call.
@@ -345,8 +348,7 @@ impl Process {
             of_the_program: false,
             failed: None,
             within: None,
-            sent: Buckets::default(),
-            last_sent: None,
+            buckets: BucketWaits::default(),
         });
         thread.last_at = at;
         thread

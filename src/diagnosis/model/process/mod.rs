@@ -19,6 +19,7 @@ use crate::model::memory::Memory;
 use crate::model::pace::Pace;
 use crate::model::parameters::Models;
 
+mod buckets;
 mod calls;
 mod ending;
 mod recent;

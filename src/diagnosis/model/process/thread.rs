@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use crate::evidence::event::{Call, CallId};
-use crate::model::arrivals::Buckets;
+use crate::evidence::event::Call;
 use crate::model::channel::Post;
 use crate::model::group::GroupId;
+use crate::model::process::buckets::BucketWaits;
 use crate::timing::Timing;
 
 /// A thread that issued calls.
@@ -30,9 +30,8 @@ pub struct Thread {
     pub failed: Option<(Target, Timestamp, Timestamp)>,
     /// Function of the layer below that it is inside, and since when.
     pub within: Option<(Arc<str>, Timestamp)>,
-    /// DDP's buckets issued since it last waited for buckets.
-    pub(super) sent: Buckets,
-    pub(super) last_sent: Option<(CallId, Timestamp)>,
+    /// Its waits for DDP's buckets.
+    pub buckets: BucketWaits,
 }
 
 impl Thread {
