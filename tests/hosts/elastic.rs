@@ -5,10 +5,9 @@ use std::process::Command;
 use ddp_doctor_proto::report::{Report, Severity, Verdict};
 
 use super::launch::torchrun_command;
-use super::{assert_hang, assert_killed, hosts_of};
+use super::{assert_hang, assert_killed, hosts_of, until_it_computes};
 use crate::support::hosts::{Hosts, Process, report_in};
 use crate::support::jobs::{jobs, venv};
-use crate::support::process::eventually;
 use crate::support::report::leading;
 
 /// A program of one rank per node, under `run` and an elastic torchrun.
@@ -58,11 +57,6 @@ impl Elastic {
         until_it_computes(&first);
         [first, self.start(1)]
     }
-}
-
-/// Waits until the rank of a node has made some steps.
-fn until_it_computes(run: &Process) {
-    eventually("the rank computes", || run.stdout().contains("computes"));
 }
 
 #[test]

@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Confidence, Verdict};
 
-use super::{Job, TOKEN, assert_blames_no_rank, codes, coordinator, hosts_of};
-use crate::support::hosts::Hosts;
+use super::launch::torchrun_command;
+use super::{
+    Job, TOKEN, assert_blames_no_rank, assert_killed, codes, coordinator, hosts_of, until_it_computes,
+};
+use crate::support::hosts::{Hosts, Process, report_in};
+use crate::support::jobs::{jobs, venv};
 use crate::support::process::eventually;
 use crate::support::report::{is_healthy, leading};
 
@@ -17,6 +21,12 @@ const NO_COORDINATOR: &str = "add table inet f; \
 const NO_HOST_0: &str = "add table inet f; \
     add chain inet f in { type filter hook input priority 0; }; add rule inet f in ip saddr 10.77.0.1 drop; \
     add chain inet f out { type filter hook output priority 0; }; add rule inet f out ip daddr 10.77.0.1 drop";
+/// Drops what the ranks exchange with host 0, not what the launch does.
+const NO_RANK_0: &str = "add table inet f; \
+    add chain inet f in { type filter hook input priority 0; }; \
+    add rule inet f in ip saddr 10.77.0.1 tcp sport != { 19500, 29500 } tcp dport != { 19500, 29500 } drop; \
+    add chain inet f out { type filter hook output priority 0; }; \
+    add rule inet f out ip daddr 10.77.0.1 tcp sport != { 19500, 29500 } tcp dport != { 19500, 29500 } drop";
 
 #[test]
 fn firewall_before_the_coordinator_disturbs_no_job() {
@@ -108,4 +118,39 @@ fn partition_between_ranks_blames_no_rank() {
     for host in [0, 1] {
         is_healthy(&job.report(host).unwrap(), 2);
     }
+}
+
+/// Both ranks wait in DDP's backward, which no hook sees.
+#[test]
+#[ignore = "live: part of make test-all"]
+fn partition_during_a_backward_blames_no_rank() {
+    let (Some(venv), Some(hosts)) = (venv(), Hosts::new(2)) else {
+        return;
+    };
+    if !hosts.filters(1, "") {
+        return;
+    }
+    let program = jobs().join("../support/averages.py");
+    let mut runs = [0, 1].map(|host| {
+        let mut command = torchrun_command(&hosts, venv, host, "2", &program);
+        command.env("DDP_DOCTOR_STALL_AFTER", "3");
+        hosts.start(host, "run", command)
+    });
+    runs.iter().for_each(until_it_computes);
+    // Longer than the stall limit, without the firewall.
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(!runs[0].stderr().contains("[DD"), "{}", runs[0].stderr());
+
+    assert!(hosts.filters(1, NO_RANK_0));
+    let statuses = runs.each_mut().map(Process::end);
+    assert_killed(statuses, &runs);
+    let report = report_in(&hosts.dir(0).join("report.json")).unwrap();
+    assert_eq!(report.verdict, Verdict::Hang);
+    let finding = leading(&report);
+    assert_eq!(finding.code, "DD116", "{report:#?}");
+    assert_eq!(finding.confidence, Confidence::Supported);
+    assert_eq!(finding.ranks.root, [0; 0], "{report:#?}");
+    assert_eq!(finding.ranks.victims, [0, 1], "{report:#?}");
+    assert!(finding.next.concat().contains("host-0, host-1"));
+    assert!(report.findings.iter().all(|it| it.ranks.root.is_empty()));
 }

@@ -155,6 +155,11 @@ fn assert_killed(statuses: [Option<i32>; 2], runs: &[Process]) {
     assert!(!statuses.contains(&Some(0)), "{statuses:?}: {}", text());
 }
 
+/// Waits until the rank of a node has made some steps.
+fn until_it_computes(run: &Process) {
+    eventually("the rank computes", || run.stdout().contains("computes"));
+}
+
 /// Panics if a finding names a cause that affects the job.
 #[track_caller]
 fn assert_blames_no_rank(report: &Report) {

@@ -39,7 +39,7 @@ impl Chosen {
     ) -> Self {
         if let Some(address) = requested {
             return match Address::parse(address, credentials) {
-                Ok(address) => Self::there(address, None),
+                Ok(address) => Self::there(address, rendezvous),
                 Err(error) => Self::alone(format!("{error}; this process diagnoses the job")),
             };
         }
@@ -242,5 +242,9 @@ mod tests {
         assert_eq!(chosen.address.as_deref(), Some("192.0.2.1:19500"));
         assert_eq!(chosen.job.as_deref(), Some("job-29500"));
         assert!(chosen.listening.is_none());
+        // At a given coordinator as well, the nodes of a launch are one job.
+        let given = Chosen::new(Some("192.0.2.7:7077"), Some(&meeting), &credentials(dir.path()));
+        assert_eq!(given.address.as_deref(), Some("192.0.2.7:7077"));
+        assert_eq!(given.job, chosen.job);
     }
 }

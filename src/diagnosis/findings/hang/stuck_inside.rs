@@ -282,10 +282,10 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
     let mut hosts: Vec<&str> = members.iter().map(|process| &*process.host).collect();
     hosts.sort_unstable();
     hosts.dedup();
-    let interface = if backend.contains("nccl") {
-        "NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
-    } else {
-        "GLOO_SOCKET_IFNAME"
+    let interface = match backend {
+        _ if backend.contains("nccl") => " (NCCL_SOCKET_IFNAME, NCCL_IB_HCA)",
+        _ if backend.contains("gloo") => " (GLOO_SOCKET_IFNAME)",
+        _ => "",
     };
     // Evidence that other programs recorded may contain neither process ids nor hosts.
     let pid = members.first().map_or(0, |process| process.pid);
@@ -301,7 +301,7 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
         names => format!(" ({names})"),
     };
     let mut next = vec![format!(
-        "{connections}Check that the interface that is used ({interface}) reaches every host{hosts}.",
+        "{connections}Check that the interface that is used{interface} reaches every host{hosts}.",
     )];
     if backend.contains("nccl") {
         next.push(
