@@ -6,7 +6,8 @@ use ddp_doctor_proto::report::{Confidence, Verdict};
 
 use super::launch::torchrun_command;
 use super::{
-    Job, TOKEN, assert_blames_no_rank, assert_killed, codes, coordinator, hosts_of, until_it_computes,
+    Job, KILL, TOKEN, assert_blames_no_rank, assert_killed, codes, coordinator, hosts_of,
+    until_it_computes,
 };
 use crate::support::hosts::{Hosts, Process, report_in};
 use crate::support::jobs::{jobs, venv};
@@ -27,6 +28,9 @@ const NO_RANK_0: &str = "add table inet f; \
     add rule inet f in ip saddr 10.77.0.1 tcp sport != { 19500, 29500 } tcp dport != { 19500, 29500 } drop; \
     add chain inet f out { type filter hook output priority 0; }; \
     add rule inet f out ip daddr 10.77.0.1 tcp sport != { 19500, 29500 } tcp dport != { 19500, 29500 } drop";
+/// Loses every tenth packet that arrives, at random.
+const LOSSY: &str = "add table inet f; add chain inet f in { type filter hook input priority 0; }; \
+    add rule inet f in ip saddr 10.77.0.0/16 numgen random mod 10 0 drop";
 
 #[test]
 fn firewall_before_the_coordinator_disturbs_no_job() {
@@ -153,4 +157,25 @@ fn partition_during_a_backward_blames_no_rank() {
     assert_eq!(finding.ranks.victims, [0, 1], "{report:#?}");
     assert!(finding.next.concat().contains("host-0, host-1"));
     assert!(report.findings.iter().all(|it| it.ranks.root.is_empty()));
+}
+
+#[test]
+fn hang_of_four_hosts_that_lose_packets_is_proved() {
+    let Some(hosts) = Hosts::new(4) else { return };
+    if !(0..4).all(|host| hosts.filters(host, LOSSY)) {
+        return;
+    }
+    let mut job = Job::hanging(hosts, 40);
+    job.size = 4;
+    let mut runs = [0, 1, 2, 3].map(|rank| job.run(rank, Some(TOKEN), &KILL));
+    let statuses = runs.each_mut().map(Process::end);
+    assert!(statuses.contains(&Some(75)), "{statuses:?}");
+    let report = job.report(0).unwrap();
+    let finding = leading(&report);
+    assert_eq!(finding.confidence, Confidence::Proved, "{report:#?}");
+    assert_eq!(finding.ranks.root, [3], "{report:#?}");
+    assert_eq!(finding.ranks.victims, [0, 1, 2], "{report:#?}");
+    assert_eq!((report.job.nodes, report.evidence.records_lost), (4, 0));
+    assert_eq!(hosts_of(&report), ["host-0", "host-1", "host-2", "host-3"]);
+    assert_eq!(finding.per_rank.len(), 4);
 }

@@ -29,6 +29,8 @@ const OTHER_MASTER: u16 = 29501;
 /// A program of two hosts, one rank each.
 struct Job {
     hosts: Hosts,
+    /// Number of ranks, one on each host.
+    size: u32,
     /// Address of rank 0.
     master: &'static str,
     arguments: Vec<String>,
@@ -43,6 +45,7 @@ impl Job {
     fn healthy(hosts: Hosts, steps: u32) -> Self {
         Self {
             hosts,
+            size: 2,
             master: "host-0",
             arguments: vec![steps.to_string()],
             ahead: None,
@@ -76,7 +79,7 @@ impl Job {
     fn rank(&self, command: &mut Command, rank: u32) {
         command
             .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", "2")
+            .env("WORLD_SIZE", self.size.to_string())
             .env("MASTER_ADDR", self.master)
             .env("MASTER_PORT", MASTER.to_string())
             // Nothing listens there: variables for proxies have no effect.

@@ -243,7 +243,11 @@ mod tests {
         assert_eq!(chosen.job.as_deref(), Some("job-29500"));
         assert!(chosen.listening.is_none());
         // At a given coordinator as well, the nodes of a launch are one job.
-        let given = Chosen::new(Some("192.0.2.7:7077"), Some(&meeting), &credentials(dir.path()));
+        let given = Chosen::new(
+            Some("192.0.2.7:7077"),
+            Some(&meeting),
+            &credentials(dir.path()),
+        );
         assert_eq!(given.address.as_deref(), Some("192.0.2.7:7077"));
         assert_eq!(given.job, chosen.job);
     }
