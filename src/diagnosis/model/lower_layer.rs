@@ -100,9 +100,10 @@ impl JoinedCall {
     pub(super) fn is_expected(&self, told: bool) -> bool {
         let undescribed = told && self.call.lower_call.is_none() && self.returned.is_none();
         // Of DDP's own waits, only the end of the one for all buckets is recorded.
-        let unheard = match self.call.hidden {
-            true => self.in_backward,
-            false => !self.is_done(),
+        let unheard = if self.call.hidden {
+            self.in_backward
+        } else {
+            !self.is_done()
         };
         undescribed || unheard || self.is_under_way()
     }
