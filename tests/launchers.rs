@@ -309,6 +309,7 @@ fn rank_in_isolated_mode_is_reported_as_not_captured() {
 }
 
 #[test]
+#[ignore = "live: part of make test-all"]
 fn rank_with_a_reset_environment_is_reported_as_not_captured() {
     let keep =
         "RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT PATH TORCHELASTIC_USE_AGENT_STORE";
