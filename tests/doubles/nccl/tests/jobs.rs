@@ -111,7 +111,7 @@ fn faulty_programs_hang_and_their_twins_do_not() {
     let programs: Vec<PathBuf> = entries.filter(|it| it.is_file() && has_truth(it)).collect();
     assert!(programs.len() > 15, "{programs:?}");
     // In parallel, since most of the time is spent waiting.
-    for some in programs.chunks(7) {
+    for some in programs.chunks(12) {
         thread::scope(|scope| {
             for program in some {
                 scope.spawn(|| is_as_it_says(doubles, program));
