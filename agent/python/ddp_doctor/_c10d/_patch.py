@@ -232,12 +232,17 @@ def _wrap_destroy(original):
     return destroy_process_group
 
 
-def _noted(note):
-    """Wraps a function. Once it has returned, `note` gets its result and its arguments."""
+def _noted(note, begins=None):
+    """Wraps a function. Once it has returned, `note` gets its result and its arguments; before, `begins` gets these."""
 
     def wrap(original):
         @functools.wraps(original)
         def call(*args, **kwargs):
+            if begins is not None:
+                try:
+                    begins(args, kwargs)
+                except Exception:
+                    pass
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
@@ -272,46 +277,28 @@ def _note_group(_, args, kwargs):
         _groups.register(_c10d, _argument(args, kwargs, 0, "pg"), sorted(mapping, key=mapping.get))
 
 
-def _wrap_helper(original):
+def _making_begins(args, kwargs):
     """`_new_process_group_helper` gets name and ranks of a group before `_world` has them."""
+    ranks = _argument(args, kwargs, 2, "global_ranks_in_group")
+    tag = _argument(args, kwargs, 8, "pg_tag")
+    # The world has its own record; a tag may refer to an existing group.
+    if _box.is_open and ranks and not (tag and _c10d._find_pg_by_ranks_and_tag(tag, ranks)):
+        backend = _argument(args, kwargs, 3, "backend")
+        reconfigures = _argument(args, kwargs, 11, "enable_reconfigure")
+        _creations.begins(
+            _argument(args, kwargs, 5, "group_name"),
+            ranks,
+            backend,
+            _argument(args, kwargs, 10, "group_desc"),
+            not reconfigures and _creations.takes_all(backend),
+        )
 
-    def begins(args, kwargs):
-        ranks = _argument(args, kwargs, 2, "global_ranks_in_group")
-        tag = _argument(args, kwargs, 8, "pg_tag")
-        # The world has its own record; a tag may refer to an existing group.
-        if ranks and not (tag and _c10d._find_pg_by_ranks_and_tag(tag, ranks)):
-            backend = _argument(args, kwargs, 3, "backend")
-            reconfigures = _argument(args, kwargs, 11, "enable_reconfigure")
-            _creations.begins(
-                _argument(args, kwargs, 5, "group_name"),
-                ranks,
-                backend,
-                _argument(args, kwargs, 10, "group_desc"),
-                not reconfigures and _creations.takes_all(backend),
-            )
 
-    @functools.wraps(original)
-    def _new_process_group_helper(*args, **kwargs):
-        if _box.is_open:
-            try:
-                begins(args, kwargs)
-            except Exception:
-                pass
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            conceal(error)
-            raise
-        try:
-            pg = result[0]
-            if _box.is_open and isinstance(pg, _c10d.ProcessGroup):
-                ranks = _argument(args, kwargs, 2, "global_ranks_in_group") or range(pg.size())
-                _groups.register(_c10d, pg, ranks, _argument(args, kwargs, 5, "group_name"))
-        except Exception:
-            pass
-        return result
-
-    return _new_process_group_helper
+def _note_made(result, args, kwargs):
+    pg = result[0]
+    if _box.is_open and isinstance(pg, _c10d.ProcessGroup):
+        ranks = _argument(args, kwargs, 2, "global_ranks_in_group") or range(pg.size())
+        _groups.register(_c10d, pg, ranks, _argument(args, kwargs, 5, "group_name"))
 
 
 def _wrap_message(original):
@@ -369,7 +356,7 @@ def patch(c10d, late):
             ("monitored_barrier", _recorded(_words.MONITORED_BARRIER, _group_argument)),
             # Older versions have only `_set_pg_timeout`; in newer ones it calls `set_timeout`.
             ("set_timeout" if hasattr(c10d, "set_timeout") else "_set_pg_timeout", _noted(_note_timeout)),
-            ("_new_process_group_helper", _wrap_helper),
+            ("_new_process_group_helper", _noted(_note_made, _making_begins)),
             ("_register_pg_in_world", _noted(_note_group)),
         ],
         late,

@@ -133,6 +133,21 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         }
         .into(),
     ];
+    let in_backward = |it: &u32| {
+        let joined = group
+            .entered
+            .get(&inside.seq)
+            .and_then(|join| join.calls.get(it));
+        joined.is_some_and(|joined| joined.in_backward)
+    };
+    let averaging: Vec<u32> = inside.waiting.iter().copied().filter(in_backward).collect();
+    if !averaging.is_empty() {
+        draft.why.push(format!(
+            "{} {} in the backward pass: DDP waits for this call, the last one that averages gradients there.",
+            Capital(Ranks(&averaging)),
+            number(&averaging, "is", "are"),
+        ));
+    }
     draft.why.extend(standing);
     if !busy.is_empty() {
         draft.why.push(format!(
