@@ -32,19 +32,21 @@ test-all: FLAGS = -- --include-ignored --skip million_programs --skip record_cur
 test-all:
 	@$(TESTS)
 
-# More threads than processors, since many tests mostly wait. All parts use the same set of features, because
-# another set would compile the workspace again.
+# More threads than processors, since many tests mostly wait; for the same reason, the Python tests run beside the
+# Rust tests, in one process, whose tests share an interpreter with PyTorch. All parts use the same set of features,
+# because another set would compile the workspace again.
 define TESTS
-set -e; part() { local began=$$SECONDS; "$${@:2}"; echo "-- $$1: $$((SECONDS - began)) s"; }; \
+set -e; part() { local began=$$SECONDS status=0; "$${@:2}" || status=$$?; echo "-- $$1: $$((SECONDS - began)) s"; return $$status; }; \
 venv=$(VENV); \
 export DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" RUST_TEST_THREADS=$$((4 * $$(nproc))); \
+python() { DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so" "$$venv/bin/python" -m unittest discover -s "$$1"; }; \
 part "build" $(CARGO) build --workspace --all-targets --all-features; \
-part "Rust tests" $(CARGO) test --workspace --all-features --no-fail-fast $(FLAGS); \
-export DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so"; \
-modules() { (cd agent/python/tests && printf '%s\n' test_*.py); }; \
-python() (cd agent/python/tests && xargs -P "$$(nproc)" -n 1 "$$venv/bin/python" -m unittest); \
-part "Python tests" python < <(modules); \
-part "tests of the hang benchmark" "$$venv/bin/python" -m unittest discover -s tests/hangbench
+said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
+part "Python tests" python agent/python/tests > "$$said" 2>&1 & \
+status=0; part "Rust tests" $(CARGO) test --workspace --all-features --no-fail-fast $(FLAGS) || status=$$?; \
+wait $$! || status=$$?; cat "$$said"; \
+part "tests of the hang benchmark" python tests/hangbench || status=$$?; \
+exit $$status
 endef
 
 # Live jobs with other versions of PyTorch: make test-versions VERSIONS="2.4.1 2.8.0". Each needs 5 GB of disk.

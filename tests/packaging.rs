@@ -46,8 +46,7 @@ impl Installed {
         let python = pytorch.join("bin/python");
         let venv = ["-m", "venv", "--without-pip"];
         run(Command::new(&python).args(venv).arg(&fresh));
-        let where_from =
-            "import torch, os; print(os.path.dirname(os.path.dirname(torch.__file__)))";
+        let where_from = "from importlib.util import find_spec; print(find_spec('torch').submodule_search_locations[0] + '/..')";
         let lender = run(Command::new(&python).args(["-c", where_from]));
         let where_to = "import sysconfig; print(sysconfig.get_path('purelib'))";
         let borrower = run(Command::new(fresh.join("bin/python")).args(["-c", where_to]));

@@ -38,7 +38,7 @@ const FRAME: &str = "ddpdoctor.v1.Report";
 /// Header of a recording.
 #[derive(Debug, Serialize, Deserialize)]
 struct Meta {
-    /// CRC-32 of the program and of the modules of `tests/jobs/support` that it names.
+    /// The [`fingerprint`] of the program.
     program: u32,
     /// Exit status of `ddp-doctor run`; `None` if a signal ended it.
     status: Option<i32>,
@@ -60,11 +60,18 @@ fn path(case: &Case) -> PathBuf {
     root().join(&case.program.family).join(words.join("."))
 }
 
-/// CRC-32 of the program and of the modules of `tests/jobs/support` that it names.
+/// CRC-32 of the program, without the line that selects its live runs, and of the modules of
+/// `tests/jobs/support` that it names.
 fn fingerprint(case: &Case) -> u32 {
     let text = &case.program.text;
     let mut hasher = crc32fast::Hasher::new();
-    hasher.update(text.as_bytes());
+    let selects = |line: &&str| {
+        line.trim_start_matches(['#', '*', ' '])
+            .starts_with("quick = ")
+    };
+    for line in text.split_inclusive('\n').filter(|line| !selects(line)) {
+        hasher.update(line.as_bytes());
+    }
     for entry in fs::read_dir(jobs().join("support")).unwrap() {
         let path = entry.unwrap().path();
         let module = path.file_stem().unwrap().to_str().unwrap();

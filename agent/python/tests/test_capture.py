@@ -152,7 +152,6 @@ with dist._coalescing_manager():
 dist.barrier()
 """,
             2,
-            PYTHONWARNINGS="ignore",
         )
         for box in o.boxes:
             calls = [(r.op, r.shape, r.reduce_op, r.tensors) for r in self.issued(box) if r.op < 32]
@@ -333,7 +332,6 @@ except Mine as e:
 gc.collect()
 assert alive() is None
 """,
-            PYTHONWARNINGS="ignore",
         )
 
     def test_group_timeouts_are_recorded_at_creation_and_change(self):

@@ -431,20 +431,20 @@ dist.all_reduce(torch.ones(1))
         self.addCleanup(shutil.rmtree, folder)
         alone = shutil.copy(library(), folder)
         beside = os.path.join(folder, EXTENSION)
-        for place in (
-            lambda: None,
-            lambda: open(beside, "w").close(),
-            lambda: os.chmod(shutil.copy(os.path.join(os.path.dirname(library()), EXTENSION), beside), 0o777),
+        for ranks, place in (
+            (2, lambda: None),
+            (1, lambda: open(beside, "w").close()),
+            (1, lambda: os.chmod(shutil.copy(os.path.join(os.path.dirname(library()), EXTENSION), beside), 0o777)),
         ):
             place()
             outcome = job(
                 "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
                 "dist.all_reduce(torch.ones(1))\nchild = dist.new_group([0])\n",
-                2,
+                ranks,
                 DDP_DOCTOR_LIBRARY=alone,
             )
             os.unlink(outcome.file)
-            self.assertEqual(outcome.statuses, [0, 0], outcome.outputs)
+            self.assertEqual(outcome.statuses, [0] * ranks, outcome.outputs)
             self.assertEqual([r.op for r in outcome.boxes[0].of("issued")][:3], [32, 5, 1])
             lines = [line for output in outcome.outputs for line in output.splitlines() if "ddp-doctor" in line]
             self.assertEqual(len(lines), 1, outcome.outputs)

@@ -93,7 +93,7 @@ main()
                 {},
             ),
         ):
-            outcome = job(code, forked=False, **changes)
+            outcome = job(code, forked=False, destroys=False, **changes)
             self.addCleanup(os.unlink, outcome.file)
             self.assertEqual(outcome.statuses, [status], (code, outcome.outputs))
             self.assertEqual(outcome.boxes, [], code)

@@ -1,6 +1,6 @@
 # /// truth
 # nproc = 2
-# quick = ["faulty", "healthy"]
+# quick = ["faulty"]
 # [faulty]
 # code = "DD402"
 # ranks = { root = [1] }

@@ -1,6 +1,6 @@
 # /// truth
 # nproc = 2
-# quick = ["faulty"]
+# quick = []
 # [faulty]
 # code = "DD406"
 # verdict = "hang"

@@ -1,7 +1,7 @@
 # /// truth
 # nproc = 2
 # decisive = "stamp"
-# quick = ["faulty", "healthy"]
+# quick = []
 # [faulty]
 # code = "DD111"
 # verdict = "hang"

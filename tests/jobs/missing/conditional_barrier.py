@@ -1,6 +1,6 @@
 # /// truth
 # nproc = 3
-# quick = ["faulty"]
+# quick = []
 # [faulty]
 # code = "DD117"
 # verdict = "hang"

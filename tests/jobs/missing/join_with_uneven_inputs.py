@@ -1,6 +1,6 @@
 # /// truth
 # nproc = 3
-# quick = ["healthy"]
+# quick = []
 # [healthy]
 # ///
 """Rank 1 has fewer batches, inside Join: it shadows the collectives of the others."""

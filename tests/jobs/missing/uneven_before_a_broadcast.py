@@ -1,7 +1,7 @@
 # /// truth
 # [scenario.two]
 # nproc = 2
-# quick = ["faulty"]
+# quick = []
 # faulty = { code = "DD102", verdict = "hang", cause = "uneven-inputs", ranks = { root = [1], victims = [0] } }
 # healthy = {}
 # [scenario.three]

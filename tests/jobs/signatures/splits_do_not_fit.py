@@ -2,7 +2,7 @@
 # nproc = 3
 #
 # [scenario.single]
-# quick = ["faulty", "healthy"]
+# quick = ["faulty"]
 # faulty = { code = "DD108", verdict = "crash", confidence = "proved", root_confidence = "suspected", ranks = { root = [0, 1] }, says = "rank 1 sends 9 elements to rank 0" }
 # healthy = {}
 # [scenario.even]

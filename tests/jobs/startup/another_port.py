@@ -2,7 +2,7 @@
 # nproc = 3
 # launcher = "torchrun"
 # decisive = "stamp"
-# quick = ["faulty"]
+# quick = []
 # [faulty]
 # code = "DD303"
 # verdict = "hang"
