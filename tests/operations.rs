@@ -7,11 +7,11 @@ use std::process::Command;
 
 use ddp_doctor_proto::report::{Report, Verdict};
 
-use crate::support::hosts::{Hosts, Process, report_in};
+use crate::support::hosts::{Hosts, Process};
 use crate::support::jobs::{jobs, variant, venv};
 use crate::support::process::{PROGRAM, eventually};
 use crate::support::programs::library;
-use crate::support::report::assert_hang;
+use crate::support::report::{assert_hang, report_in, reports_in};
 
 const TOKEN: &str = "the-token-of-these-tests";
 
@@ -252,13 +252,10 @@ fn ray(options: &[&str], is_expected: impl Fn(&Report) -> bool) -> Option<Report
         .arg("host-0:7077")
         .args(options);
     let script = hosts.start(0, "script", script);
-    let newest = || {
-        let mut files = fs::read_dir(hosts.dir(0).join("reports")).ok()?;
-        report_in(&files.next()?.ok()?.path())
-    };
+    let reports = hosts.dir(0).join("reports");
     let mut report = None;
     eventually("the report is as expected", || {
-        report = newest().filter(&is_expected);
+        report = reports_in(&reports).into_iter().find(&is_expected);
         report.is_some()
     });
     drop(script);

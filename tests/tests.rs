@@ -23,6 +23,7 @@
 //! * `recorded`: recorded memory curves of real processes, and their recorder.
 //! * `run`: the command `run` from the outside, on real processes.
 //! * `scenarios`: the engine on handwritten evidence, one file per scenario.
+//! * `schemas`: the formats SARIF and Perfetto against their schemas.
 //! * `screens`: the dashboard's screens on terminals of three sizes.
 //! * `security`: attacks by other users of the machine and hostile files.
 //! * `simulated`: `analyze` on dumps of simulated jobs with a known faulty rank.
@@ -71,6 +72,7 @@ mod postmortem;
 mod recorded;
 mod run;
 mod scenarios;
+mod schemas;
 mod screens;
 mod security;
 mod simulated;

@@ -6,9 +6,9 @@ use ddp_doctor_proto::report::{Report, Severity, Verdict};
 
 use super::launch::torchrun_command;
 use super::{assert_hang, assert_killed, hosts_of, until_it_computes};
-use crate::support::hosts::{Hosts, Process, report_in};
+use crate::support::hosts::{Hosts, Process};
 use crate::support::jobs::{jobs, venv};
-use crate::support::report::leading;
+use crate::support::report::{leading, report_in};
 
 /// A program of one rank per node, under `run` and an elastic torchrun.
 struct Elastic {

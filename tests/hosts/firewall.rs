@@ -9,10 +9,10 @@ use super::{
     Job, KILL, TOKEN, assert_blames_no_rank, assert_killed, codes, coordinator, hosts_of,
     until_it_computes,
 };
-use crate::support::hosts::{Hosts, Process, report_in};
+use crate::support::hosts::{Hosts, Process};
 use crate::support::jobs::{jobs, venv};
 use crate::support::process::eventually;
-use crate::support::report::{is_healthy, leading};
+use crate::support::report::{is_healthy, leading, report_in};
 
 /// Drops what a node exchanges with the coordinator of its launch.
 const NO_COORDINATOR: &str = "add table inet f; \

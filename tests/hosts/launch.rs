@@ -10,10 +10,10 @@ use ddp_doctor_proto::report::{Finding, Verdict};
 use super::{
     COORDINATOR, Job, KILL, OTHER_TOKEN, TOKEN, assert_hang, assert_killed, hosts_of, notices,
 };
-use crate::support::hosts::{Hosts, Process, report_in};
+use crate::support::hosts::{Hosts, Process};
 use crate::support::jobs::{jobs, variant, venv};
 use crate::support::process::eventually;
-use crate::support::report::leading;
+use crate::support::report::{leading, report_in};
 
 /// A program under torchrun and `run` on one of two hosts.
 pub(super) fn torchrun_command(

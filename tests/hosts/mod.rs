@@ -7,10 +7,10 @@ use std::process::Command;
 
 use ddp_doctor_proto::report::{Effect, Finding, Report, Role};
 
-use crate::support::hosts::{Hosts, Process, report_in};
+use crate::support::hosts::{Hosts, Process};
 use crate::support::process::eventually;
 use crate::support::programs::{clock, sum};
-use crate::support::report::{assert_hang, hosts_of};
+use crate::support::report::{assert_hang, hosts_of, report_in, reports_in};
 
 mod elastic;
 mod failures;
@@ -209,7 +209,5 @@ fn linked(job: &Job, rank: u32, coordinator: &str, token: &str) -> Process {
 
 /// The reports of a coordinator of its own.
 fn reports_on(hosts: &Hosts, host: u32) -> Vec<Report> {
-    let files = fs::read_dir(hosts.dir(host).join("reports"));
-    let files = files.into_iter().flatten().flatten();
-    files.filter_map(|file| report_in(&file.path())).collect()
+    reports_in(&hosts.dir(host).join("reports"))
 }

@@ -9,10 +9,10 @@ use super::{
     Job, KILL, MASTER, TOKEN, assert_hang, assert_killed, codes, coordinator, hosts_of, linked,
     notices, reports_on,
 };
-use crate::support::hosts::{Hosts, Process, report_in};
+use crate::support::hosts::{Hosts, Process};
 use crate::support::jobs::{variant, venv};
 use crate::support::process::{eventually, program};
-use crate::support::report::leading;
+use crate::support::report::{leading, report_in};
 
 /// Forwards a port to another and delays what it forwards by 0.15 s in each direction. Every tenth
 /// piece takes 1 s, as after a lost packet.

@@ -15,7 +15,7 @@ use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 use super::{Running, dir, hanging_job, report, run_dir, send, stderr};
 use crate::support::process::{PROGRAM, eventually, program};
 use crate::support::programs::flood;
-use crate::support::report::is_healthy;
+use crate::support::report::{is_healthy, reports_in};
 use crate::support::result::{HealthyJob, assert_same_result};
 
 #[test]
@@ -234,18 +234,7 @@ fn ranks_that_outlive_run_can_be_inspected() {
     let (code, is_said, text, said) = ask("status");
     assert_eq!((code, is_said), (Some(0), true), "{text}{said}");
     assert!(text.contains("finding DD102"), "{text}");
-    let reports = || {
-        let files = fs::read_dir(dir.path().join("reports"))
-            .into_iter()
-            .flatten();
-        let files = files.map(|it| it.unwrap().path());
-        let named =
-            files.filter(|it| !it.file_name().unwrap().as_encoded_bytes().starts_with(b"."));
-        let bytes = named.filter_map(|it| fs::read(it).ok());
-        bytes
-            .filter_map(|it| serde_json::from_slice::<Report>(&it).ok())
-            .collect::<Vec<_>>()
-    };
+    let reports = || reports_in(&dir.path().join("reports"));
     // A coordinator takes over, then another one: the diagnosis continues until the ranks
     // have ended.
     let attach = || {

@@ -11,6 +11,7 @@ use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
 use super::process::{eventually, memory_mib, program};
+use super::report::reports_in;
 
 /// Time limit for an expected event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -128,16 +129,8 @@ impl Coordinator {
 
     /// The reports about jobs with this name, oldest first.
     pub(crate) fn reports(&self, job: &str) -> Vec<Report> {
-        let Ok(files) = fs::read_dir(self.scratch.path().join("reports")) else {
-            return Vec::new();
-        };
-        let mut reports: Vec<Report> = files
-            .map(|file| file.unwrap())
-            // A report that is being written has a temporary name; one without a report yet is empty.
-            .filter(|file| !file.file_name().as_encoded_bytes().starts_with(b"."))
-            .filter_map(|file| serde_json::from_slice(&fs::read(file.path()).ok()?).ok())
-            .filter(|report: &Report| report.job.id == job)
-            .collect();
+        let mut reports = reports_in(&self.scratch.path().join("reports"));
+        reports.retain(|report| report.job.id == job);
         reports.sort_by_key(|report| report.job.started_at);
         reports
     }

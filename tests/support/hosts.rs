@@ -2,11 +2,10 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
 use super::process::{eventually, memory_mib, program, without_own_variables};
@@ -239,9 +238,4 @@ impl Drop for Process {
         self.child.kill().ok();
         self.child.wait().ok();
     }
-}
-
-/// The report in a file; `None`: there is none yet.
-pub(crate) fn report_in(file: &Path) -> Option<Report> {
-    serde_json::from_slice(&fs::read(file).ok()?).ok()
 }

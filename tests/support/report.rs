@@ -1,6 +1,26 @@
-//! Checks on reports.
+//! Reports and checks on them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Verdict};
+
+/// The report in a file; `None`: there is none yet.
+pub(crate) fn report_in(file: &Path) -> Option<Report> {
+    serde_json::from_slice(&fs::read(file).ok()?).ok()
+}
+
+/// The reports in the folder of a coordinator, in any order.
+pub(crate) fn reports_in(folder: &Path) -> Vec<Report> {
+    let files = fs::read_dir(folder).into_iter().flatten();
+    let paths = files.map(|file| file.unwrap().path());
+    // While a report is written, its file has a hidden name.
+    let is_report = |path: &PathBuf| path.extension().is_some_and(|it| it == "json");
+    paths
+        .filter(is_report)
+        .filter_map(|path| report_in(&path))
+        .collect()
+}
 
 /// The only initiating finding. Panics unless there is exactly one.
 #[track_caller]
