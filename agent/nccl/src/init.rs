@@ -14,7 +14,6 @@ use std::mem;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use ddp_doctor_agent::blackbox::{Place, Seat, Writer};
 use ddp_doctor_agent::{current, identity, is_disabled, open, options_from_env};
@@ -28,12 +27,10 @@ use crate::real::{self, Function};
 use crate::records;
 use crate::sink::{self, Outer, Sink};
 use crate::watch::guarded;
-use crate::{comm_memory, done, driver, memory};
+use crate::{comm_memory, done, driver, memory, pending};
 
 /// Maximum number of unique ids that are remembered, to distinguish communicators with the same id.
 const MOST_IDS: usize = 1024;
-/// Maximum number of communicators without a handle.
-const MOST_PENDING: usize = 256;
 
 /// Environment variables of launchers: rank, world size, and the optional local rank. A launcher
 /// counts only if it sets rank and world size.
@@ -92,13 +89,14 @@ impl Recorded {
     }
 }
 
+/// A communicator that was created, without its handle.
 #[derive(Debug)]
-struct Made {
+pub(crate) struct Made {
     name: Name,
     description: Vec<u8>,
     non_blocking: bool,
     /// Rank and size, if known before the creation.
-    seat: Option<Seat>,
+    pub(crate) seat: Option<Seat>,
 }
 
 /// A hooked function was called to create a communicator.
@@ -355,7 +353,7 @@ impl Making {
             let comm = unsafe { handle.as_ref() }.copied();
             match comm.filter(|it| !it.is_null()) {
                 Some(comm) => made.known_as(sink, comm, of_framework, parent),
-                None if status == IN_PROGRESS => pend(sink, made, of_framework),
+                None if status == IN_PROGRESS => pending::add(sink, made, of_framework),
                 None => {}
             }
         }
@@ -373,7 +371,8 @@ impl Making {
 }
 
 impl Made {
-    fn known_as(self, sink: Sink, comm: Comm, of_framework: bool, parent: Before) {
+    /// Registers the communicator under its handle.
+    pub(crate) fn known_as(self, sink: Sink, comm: Comm, of_framework: bool, parent: Before) {
         driver::look();
         let seat = self.seat.or_else(|| seat_of(comm));
         let Some(seat) = seat else { return };
@@ -541,11 +540,12 @@ fn query(function: &Function, comm: Comm) -> Option<c_int> {
     (status == 0).then_some(answer)
 }
 
-fn seat_of(comm: Comm) -> Option<Seat> {
+/// Rank and size according to NCCL.
+pub(crate) fn seat_of(comm: Comm) -> Option<Seat> {
     seat(query(&USER_RANK, comm)?, query(&COUNT, comm)?)
 }
 
-// --- Earlier communicators ----------------------------------------------------------------------
+// --- Communicators of one id ---------------------------------------------------------------------
 
 /// A unique id that was used.
 struct Used {
@@ -577,58 +577,6 @@ pub(crate) fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
         times: 0,
     });
     Some(0)
-}
-
-/// Communicators that NCCL creates in the background, whose handles are unknown.
-static PENDING: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
-
-struct Pending {
-    /// The box in which to register it, see [`Sink::name`].
-    sink: usize,
-    of_framework: bool,
-    made: Made,
-}
-
-fn pend(sink: Sink, made: Made, of_framework: bool) {
-    if let Ok(mut pending) = PENDING.try_lock()
-        && pending.len() < MOST_PENDING
-    {
-        pending.push(Pending {
-            sink: sink.name(),
-            of_framework,
-            made,
-        });
-    }
-}
-
-/// Binds an unknown handle to the oldest pending communicator in which this process has the
-/// handle's rank and size.
-#[cold]
-pub(crate) fn bind(comm: Comm) -> Option<&'static Communicator> {
-    let sink = sink::current()?;
-    if comm.is_null() {
-        return None;
-    }
-    // Other threads hold the lock only briefly. In a child forked meanwhile it is never released.
-    let mut pending = (0..1000).find_map(|_| {
-        let pending = PENDING.try_lock().ok();
-        if pending.is_none() {
-            thread::yield_now();
-        }
-        pending
-    })?;
-    if pending.is_empty() {
-        return None;
-    }
-    let seat = seat_of(comm);
-    let fits = |made: &Made| made.seat.is_none() || made.seat == seat;
-    let name = sink.name();
-    let mut open = pending.iter();
-    let at = open.position(|it| it.sink == name && fits(&it.made))?;
-    let it = pending.remove(at);
-    drop(pending);
-    it.made.known_as(sink, comm, it.of_framework, None);
-    comms::find(comm)
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ mod driver;
 pub mod hooks;
 mod init;
 mod memory;
+mod pending;
 mod profiler;
 mod real;
 mod records;

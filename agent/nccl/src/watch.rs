@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::{Comm, SUCCESS, Status, is_taken};
 use crate::comms::{self, Communicator};
-use crate::init::{self, Making};
+use crate::init::Making;
 use crate::records::{self, Work};
 use crate::sink::{self, Outer, Sink};
-use crate::{comm_memory, done};
+use crate::{comm_memory, done, pending};
 
 /// Maximum number of calls of a group that are sorted together; larger groups are recorded in
 /// pieces.
@@ -115,7 +115,7 @@ pub(crate) fn work(
     real: impl FnOnce() -> Status,
 ) -> Status {
     // A communicator created in the background is registered at its first call.
-    let known = comms::find(comm).or_else(|| guarded(|| init::bind(comm)));
+    let known = comms::find(comm).or_else(|| guarded(|| pending::bind(comm)));
     let Some((sink, communicator)) = records::of(known) else {
         return unseen(real);
     };

@@ -16,6 +16,7 @@ use v1::event::Kind;
 
 use crate::evidence::settings;
 use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::pause::Pause;
 use crate::node::follow::rank::Rank;
 use crate::node::follow::started_ranks::StartedRanks;
 use crate::node::launch::Launch;
@@ -33,6 +34,7 @@ pub mod boxes;
 mod commands;
 pub mod names;
 pub mod orphans;
+mod pause;
 pub mod places;
 pub mod rank;
 pub mod started_ranks;
@@ -58,8 +60,6 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_CREATION: Duration = Duration::from_secs(2);
 /// Time that ranks have to exit after the command did.
 const EXIT_GRACE: Duration = Duration::from_millis(300);
-/// Minimum gap between two polls that shows that the follower itself was stopped.
-const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of entries of a box directory that are followed.
 const MAX_BOXES: usize = 4096;
 
@@ -92,8 +92,7 @@ pub struct Follower {
     last_scheduling: Instant,
     /// Time when a process was last seen stopped.
     last_stopped: Option<Instant>,
-    last_poll: (Instant, Timestamp),
-    pause: Option<(Timestamp, Instant)>,
+    pause: Pause,
     job_ended: bool,
 }
 
@@ -168,8 +167,7 @@ impl Follower {
             events: Vec::new(),
             last_scheduling: Instant::now(),
             last_stopped: None,
-            last_poll: (Instant::now(), Timestamp::now()),
-            pause: None,
+            pause: Pause::new(),
             job_ended: false,
         }
     }
@@ -187,7 +185,7 @@ impl Follower {
         let mut next_memory = Instant::now();
         let mut next_scheduling = Instant::now();
         loop {
-            self.detect_pause();
+            self.pause.detect();
             if self.handle_commands() {
                 break;
             }
@@ -583,24 +581,11 @@ impl Follower {
         self.job_ended = true;
     }
 
-    /// Detects a gap between two polls, which may mean that this process was stopped with the job.
-    fn detect_pause(&mut self) {
-        let (then, at) = self.last_poll;
-        let now = Instant::now();
-        if now.duration_since(then) >= MIN_PAUSE {
-            self.pause = Some((at, now));
-        }
-        self.last_poll = (now, Timestamp::now());
-    }
-
     /// Reports afterwards that the ranks were stopped, together with this process.
     fn was_continued(&mut self) {
-        let Some((at, until)) = self.pause.take() else {
+        let Some(at) = self.pause.take() else {
             return;
         };
-        if until.elapsed() > MIN_PAUSE {
-            return;
-        }
         for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
             rank.change(ProcessState::Stopped, Exit::default(), at, &mut self.out);
             rank.change(
