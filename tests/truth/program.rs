@@ -265,15 +265,16 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Numbers of the lines marked `HERE rank 0 2`, by rank.
-pub(crate) fn marked_lines(text: &str) -> BTreeMap<u32, u32> {
-    let mut marked = BTreeMap::new();
+/// Numbers of the lines marked `HERE rank 0 2`, by rank. A rank marked at several lines may wait at
+/// any of them.
+pub(crate) fn marked_lines(text: &str) -> BTreeMap<u32, Vec<u32>> {
+    let mut marked: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()) {
         let Some((_, ranks)) = line.split_once("HERE rank ") else {
             continue;
         };
         let ranks = ranks.split_whitespace().map_while(|it| it.parse().ok());
-        marked.extend(ranks.map(|rank: u32| (rank, number)));
+        ranks.for_each(|rank| marked.entry(rank).or_default().push(number));
     }
     marked
 }

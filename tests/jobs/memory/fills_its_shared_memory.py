@@ -2,6 +2,7 @@
 # nproc = 2
 # shared_memory = "600m"
 # seconds = 10
+# alone = true
 # environment = { DDP_DOCTOR_TIME_SCALE = "0.1" }
 #
 # [faulty]

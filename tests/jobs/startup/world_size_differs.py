@@ -12,7 +12,7 @@
 # ranks = { root = [2], victims = [0, 1] }
 # [healthy]
 # ///
-"""One rank believes that the world is larger than the launcher has made it.
+"""One rank believes that the world is larger than the launcher has made it; the others may join without it.
 
 Healthy: One rank says how large the world is, and the others leave it to the launcher.
 """
@@ -34,5 +34,5 @@ dist.init_process_group("gloo")  # HERE rank 0 1
 else:
     dist.init_process_group("gloo")
 # end
-dist.barrier()
+dist.barrier()  # HERE rank 0 1
 dist.destroy_process_group()

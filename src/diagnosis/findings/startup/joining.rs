@@ -1,9 +1,12 @@
 //! Shared by the findings about worlds that are being formed.
 
+use std::sync::Arc;
+
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Confidence, RankCall};
 
 use crate::evidence::align::{OddOnes, odd_ones};
+use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::view::describe;
 use crate::situation::Situation;
@@ -26,18 +29,40 @@ pub(crate) fn describe_joiners(
         .collect();
     draft.per_rank.sort_by_key(|call| call.rank);
     draft.victims = forming.waiting();
+    let went_on = forming.joiners.iter();
+    let went_on = went_on.filter(|joiner| held_up_in(situation, joiner).is_some());
+    draft.victims.extend(went_on.map(|joiner| joiner.rank));
     draft.victims.retain(|rank| !draft.root.contains(rank));
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
 }
 
-/// The row of a joiner: its call of `init_process_group`.
+/// The row of a joiner: its call of `init_process_group`, or the call that it waits in since.
 pub(crate) fn joining_call(situation: &Situation<'_>, joiner: &Joiner<'_>) -> RankCall {
-    let call = &joiner.init.call;
     let until = joiner.process.end.map_or(situation.now, |end| end.at);
-    let waited = until.since(call.at).as_millis() as u64;
-    match joiner.init.over {
-        None => describe(joiner.rank, CallState::Waiting, Some(waited), call),
-        Some(_) => describe(joiner.rank, CallState::Returned, None, call),
+    let waiting = |call: &Call| {
+        let waited = until.since(call.at).as_millis() as u64;
+        describe(joiner.rank, CallState::Waiting, Some(waited), call)
+    };
+    match (joiner.init.over, held_up_in(situation, joiner)) {
+        (None, _) => waiting(&joiner.init.call),
+        (Some(_), Some(call)) => waiting(call),
+        (Some(_), None) => describe(joiner.rank, CallState::Returned, None, &joiner.init.call),
     }
+}
+
+/// The call in which a rank that has returned from joining waits, or waited at its end, for ranks
+/// that have not: backends that connect on demand let ranks go on before all have joined.
+fn held_up_in<'a>(situation: &Situation<'_>, joiner: &Joiner<'a>) -> Option<&'a Arc<Call>> {
+    joiner.init.over?;
+    let threads = joiner.process.threads.values();
+    let mut open = threads.filter(|it| it.is_under_way() || it.failed.is_some());
+    open.find_map(|thread| {
+        let call = thread.last_call.as_ref()?;
+        let group = joiner.process.target(call.id)?.group();
+        let is_complete = situation.model.group(group).is_fully_seen();
+        (!is_complete).then_some(call)
+    })
 }
 
 /// Makes the classes outnumbered by another one the root cause, or all of them.
