@@ -9,8 +9,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor::postmortem;
+use ddp_doctor_dashboard::screen::Screen;
 use ddp_doctor_dashboard::sources::{Read, Sources};
-use ddp_doctor_dashboard::view::{Screen, lines_of};
+use ddp_doctor_dashboard::view::lines_of;
 use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme};
 use ddp_doctor_proto::report::Timestamp;
 use ratatui::buffer::Buffer;

@@ -10,7 +10,7 @@ use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, Spending};
 
 use crate::blackbox::{CreateError, Options, Place, Writer};
 use crate::call::{CallBuilder, CallId, WaitGuard};
-use crate::current::{self, Opened, current};
+use crate::current::{self, Opened, current, is_current};
 use crate::{facts, sys};
 
 /// Records what this process does. A process has one black box, which all agents write. The agent
@@ -355,9 +355,4 @@ impl Drop for PhaseGuard {
             writer.phase_end(name);
         }
     }
-}
-
-/// Whether the box may still be written: it is open and belongs to this process.
-pub(crate) fn is_current(writer: &'static Writer) -> bool {
-    current().is_some_and(|current| std::ptr::eq(current, writer))
 }

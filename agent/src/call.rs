@@ -5,9 +5,8 @@ use std::panic::Location;
 use ddp_doctor_proto::blackbox::{MAX_DIMS, flags};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
-use crate::agent::is_current;
 use crate::blackbox::{Call, Writer};
-use crate::current::current;
+use crate::current::{current, is_current};
 
 /// Describes a call that is about to be made.
 #[derive(Clone, Copy, Debug)]

@@ -23,6 +23,11 @@ pub fn current() -> Option<&'static Writer> {
     lend(&OPEN)
 }
 
+/// Whether the box may still be written: it is open and belongs to this process.
+pub(crate) fn is_current(writer: &'static Writer) -> bool {
+    current().is_some_and(|current| ptr::eq(current, writer))
+}
+
 #[inline]
 fn lend(from: &AtomicPtr<Writer>) -> Option<&'static Writer> {
     let writer = from.load(Ordering::Acquire);
@@ -80,7 +85,7 @@ fn open_own(place: &Place, options: &Options) -> Result<Opened, CreateError> {
     OPEN.store(OWN.load(Ordering::Acquire), Ordering::Release);
     #[cfg(feature = "cuda")]
     if let Some(writer) = current() {
-        crate::gpu::start(writer);
+        crate::gpu::start(writer, is_current);
     }
     Ok(Opened::Now)
 }

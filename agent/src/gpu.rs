@@ -16,7 +16,7 @@ use cudarc::driver::sys as cuda;
 use ddp_doctor_proto::blackbox::memory::Sample;
 
 use crate::blackbox::Writer;
-use crate::{agent, sys};
+use crate::sys;
 
 /// Enables sampling if set to "1".
 const SWITCH: &str = "DDP_DOCTOR_GPU_MEMORY";
@@ -167,8 +167,11 @@ fn check(result: cuda::CUresult) -> Result<(), GpuError> {
     }
 }
 
-/// Starts the sampling thread for this box if `DDP_DOCTOR_GPU_MEMORY=1` is set.
-pub(crate) fn start(writer: &'static Writer) {
+/// Whether a box may still be written.
+type IsOpen = fn(&'static Writer) -> bool;
+
+/// Starts the sampling thread for this box if `DDP_DOCTOR_GPU_MEMORY=1` is set. It ends with the box.
+pub(crate) fn start(writer: &'static Writer, is_open: IsOpen) {
     if env::var_os(SWITCH).is_none_or(|value| value != "1") {
         return;
     }
@@ -183,7 +186,7 @@ pub(crate) fn start(writer: &'static Writer) {
     // If the thread cannot be started, there are no samples.
     let started = sys::without_signals(|| {
         thread.spawn(move || {
-            sample(writer);
+            sample(writer, is_open);
             SAMPLED.store(0, Ordering::Release);
         })
     });
@@ -197,11 +200,11 @@ pub(crate) fn end() {
     ENDING.store(true, Ordering::Relaxed);
 }
 
-fn sample(writer: &'static Writer) {
+fn sample(writer: &'static Writer, is_open: IsOpen) {
     let mut told: Vec<Sample> = Vec::new();
     loop {
         thread::sleep(EVERY);
-        if ENDING.load(Ordering::Relaxed) || !agent::is_current(writer) {
+        if ENDING.load(Ordering::Relaxed) || !is_open(writer) {
             return;
         }
         match gpu_memory() {

@@ -10,8 +10,8 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use ddp_doctor_dashboard::screen::Screen;
 use ddp_doctor_dashboard::sources::Sources;
-use ddp_doctor_dashboard::view::Screen;
 use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;

@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::view::Screen;
+use crate::screen::Screen;
 
 /// Action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,12 @@
 //! I/O. Findings, layers and gauges with unknown names are shown like any other.
 
 pub mod app;
+mod contents;
 pub mod feed;
 pub mod keys;
 pub mod list;
 pub mod replay;
+pub mod screen;
 pub mod sources;
 pub mod state;
 pub mod terminal;

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 
 use ddp_doctor_proto::words;
 
-use crate::app::moved;
 use crate::state::{Health, RankView, State};
 
 /// Sort order of ranks.
@@ -165,4 +164,9 @@ fn matches_search(view: &RankView, search: &str) -> bool {
         || status.place.as_ref().is_some_and(|it| has(&it.file))
         || has(&view.detail.phase)
         || has(&words::ended(status.exit)) && view.state >= Health::Dead
+}
+
+/// Moves an index by `by`, within `of` entries.
+pub(crate) fn moved(index: usize, by: isize, of: usize) -> usize {
+    index.saturating_add_signed(by).min(of.saturating_sub(1))
 }

@@ -267,6 +267,18 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
+/// Formats a duration in at most seven columns, below 1000 hours: "180 ms", "16.9 s", "12m03s",
+/// "3h12m".
+#[must_use]
+pub fn brief(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..60 => duration(ms),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
 /// Ascending ranks as text, without the word "rank": "1", "0, 2", "0–5, 7".
 #[must_use]
 pub fn rank_list(ranks: &[u32]) -> String {
@@ -375,6 +387,15 @@ mod tests {
             plain("a\x1b[2J\u{9b}b\u{202e}c\n"),
             "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}"
         );
+    }
+
+    #[test]
+    fn brief_times_fit_their_column() {
+        for (ms, text) in [(180, "180 ms"), (16_900, "16.9 s"), (723_000, "12m03s")] {
+            assert_eq!(brief(ms), text);
+        }
+        assert_eq!(brief(u64::from(u32::MAX)), "1193h02m");
+        assert!(brief(999 * 3_600_000).len() <= 7);
     }
 
     #[test]

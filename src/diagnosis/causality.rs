@@ -4,6 +4,7 @@
 //! from times and ranks are found by [`crate::judge`].
 
 use ddp_doctor_proto::catalogue::{self, Code};
+use ddp_doctor_proto::report::{Effect, Severity};
 
 use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Standing};
 use crate::findings::memory::out_of_memory;
@@ -92,6 +93,29 @@ pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
         }
     }
     out_of_memory::lead(situation, found);
+    pass_on_effects(found);
+}
+
+/// A finding without an effect takes that of a finding that follows from it: settings that differ
+/// are harmless until ranks cannot join or connect.
+fn pass_on_effects(found: &mut [Candidate]) {
+    let effects = found.iter().map(|it| &it.draft);
+    let effects = effects.filter(|draft| draft.effect != Effect::None && draft.follows.is_some());
+    let effects: Vec<Draft> = effects.cloned().collect();
+    for effect in effects {
+        let mut causes = found.iter_mut().map(|it| &mut it.draft);
+        let cause = causes.find(|it| Some(&it.key) == effect.follows.as_ref());
+        let Some(cause) = cause.filter(|it| it.effect == Effect::None) else {
+            continue;
+        };
+        cause.effect = effect.effect;
+        cause.severity = cause.severity.max(Severity::Error);
+        cause.blocked_at = effect.blocked_at;
+        cause.victims = [effect.root, effect.victims].concat();
+        cause.victims.retain(|rank| !cause.root.contains(rank));
+        cause.victims.sort_unstable();
+        cause.victims.dedup();
+    }
 }
 
 /// The slip of the group that began before this call. Point-to-point calls are not part of the

@@ -20,6 +20,7 @@ use super::limits::Limits;
 pub use super::memory::Memory;
 use super::process::Process;
 use super::stacks;
+use super::values::{name, text};
 use crate::diagnosis::event::{Event, OomKills, ProcessId, SchedulingSample, StartedRank};
 use crate::diagnosis::model::MAX_WORLD;
 
@@ -32,10 +33,6 @@ const MAX_PROCESSES: usize = 65_536;
 const TABLE_BYTES: usize = 256 << 20;
 /// Memory of a process without its tables, in bytes, here and in the model of the engine.
 const PROCESS_BYTES: usize = 4 << 10;
-/// Maximum length of a text from a node, in bytes.
-const MAX_TEXT: usize = 8192;
-/// Maximum length of a name (job, host, layer) from a node, in bytes.
-const MAX_NAME: usize = 256;
 
 /// A decoder's knowledge of a process.
 #[derive(Clone, Copy, Debug)]
@@ -492,25 +489,6 @@ fn impossible_size(joined: &v1::ProcessJoined, size: u32) -> String {
 #[must_use]
 pub const fn node_and_process(id: ProcessId) -> (u32, u64) {
     (id.node(), id.0 & 0xffff_ffff)
-}
-
-/// A name, cut to the maximum length.
-pub(super) fn name(text: &str) -> Arc<str> {
-    cut(text, MAX_NAME).into()
-}
-
-/// A text, cut to the maximum length.
-pub(super) fn text(text: &str) -> Arc<str> {
-    cut(text, MAX_TEXT).into()
-}
-
-/// A text, cut to at most this many bytes.
-pub(crate) fn cut(text: &str, bytes: usize) -> &str {
-    let mut end = text.len().min(bytes);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Where;
 
-use super::decode::text;
 use super::memory::Memory;
+use super::values::text;
 use crate::diagnosis::event::GroupInfo;
 
 /// Limits shared by all processes of a node.

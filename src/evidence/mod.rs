@@ -11,3 +11,4 @@ mod memory;
 mod process;
 pub mod settings;
 pub mod stacks;
+pub(crate) mod values;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::v1;
 
-use super::decode::{name, text};
+use super::values::{name, text};
 use crate::diagnosis::event::{Stacks, ThreadStack};
 
 /// Maximum number of threads kept per process: OpenMP and autograd create dozens.

@@ -106,7 +106,7 @@ def _watch_for_early_end():
 
 def _at_last():
     """Runs after the `atexit` handlers of the program, so that their collectives are recorded."""
-    module = sys.modules.get("ddp_doctor._c10d._groups")
+    module = sys.modules.get("ddp_doctor._c10d._capture")
     if module is not None:
         try:
             module.unhook_all()

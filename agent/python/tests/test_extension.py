@@ -355,6 +355,7 @@ dist.all_reduce(torch.ones(1))
         code = """
 import signal
 from ddp_doctor._ddp import _buckets
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 def expect_interrupt(call):
     try:
         call()

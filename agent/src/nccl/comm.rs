@@ -11,8 +11,8 @@ use ddp_doctor_proto::blackbox::{flags, on_stream};
 
 use super::group::Group;
 use super::{CallArguments, NcclError, is_available, told};
-use crate::agent::is_current;
 use crate::blackbox::{Call, Creation, Seat, Writer};
+use crate::current::is_current;
 use crate::{current, identity};
 
 /// Wraps [`cudarc::nccl::Comm`] and records its calls if there is a black box. Like the original,

@@ -16,8 +16,8 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::on_stream;
 
 use super::{CallArguments, Comm, NcclError};
-use crate::agent::is_current;
 use crate::blackbox::{Call, Writer};
+use crate::current::is_current;
 
 /// Number of the next launch.
 static LAUNCHES: AtomicU32 = AtomicU32::new(1);

@@ -6,22 +6,17 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Finding, Timestamp, Where};
 use ddp_doctor_proto::words;
-use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind};
-use ratatui::layout::Rect;
 
-mod cache;
-
-pub(crate) use cache::{Cache, Sides};
-
+use crate::contents::{Cache, Sides};
 use crate::feed::{Input, Link};
 use crate::keys::{self, Action};
-use crate::list::RankList;
+use crate::list::{RankList, moved};
 use crate::replay::Replay;
+use crate::screen::Screen;
 use crate::sources::Sources;
 use crate::state::State;
 use crate::theme::Theme;
-use crate::view::{self, Screen};
 
 /// Maximum length of a search text, in characters.
 const MAX_SEARCH_CHARS: usize = 64;
@@ -86,7 +81,7 @@ pub struct App {
     /// Time of the last request for stacks.
     pub stacks_requested: Option<Timestamp>,
     /// Lines per page, as of the last frame.
-    page: usize,
+    pub(crate) page: usize,
     /// Results reused between frames.
     pub(crate) cache: Cache,
 }
@@ -333,38 +328,6 @@ impl App {
         self.cache.sides.insert(index, (version, Rc::clone(&sides)));
         sides
     }
-
-    /// Draws the screen. Its cost grows with the number of ranks only if they have changed.
-    pub fn draw(&mut self, area: Rect, buffer: &mut Buffer) {
-        self.page = usize::from(area.height.saturating_sub(6)).max(1);
-        self.ranks.update(&self.state);
-        self.group = self.group.min(self.state.groups.len().saturating_sub(1));
-        self.finding = self
-            .finding
-            .min(self.state.findings.len().saturating_sub(1));
-        view::draw(self, area, buffer);
-        self.theme.finish(buffer);
-    }
-
-    /// The first screen as lines of text, with the given width and maximum height.
-    #[must_use]
-    pub fn once(&mut self, width: u16, height: u16) -> Vec<String> {
-        let area = Rect::new(0, 0, width, height);
-        let mut buffer = Buffer::empty(area);
-        self.ranks.update(&self.state);
-        view::draw_once(self, area, &mut buffer);
-        self.theme.finish(&mut buffer);
-        let mut lines = view::lines_of(&buffer);
-        while lines.last().is_some_and(String::is_empty) {
-            lines.pop();
-        }
-        lines
-    }
-}
-
-/// Moves an index by `by`, within `of` entries.
-pub(crate) fn moved(index: usize, by: isize, of: usize) -> usize {
-    index.saturating_add_signed(by).min(of.saturating_sub(1))
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@ use super::*;
 use crate::list::Sort;
 use crate::state::RankView;
 use crate::state::testing::{finding, rank, update};
+use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::KeyModifiers;
+use ratatui::layout::Rect;
 
 fn app() -> App {
     let mut app = App::new(Theme::BARE, Sources::none());
@@ -198,7 +200,7 @@ fn control_characters_are_removed_and_unknown_codes_shown() {
                 let bad = cell.symbol().chars().any(|c| c.is_control() || turns(c));
                 assert!(!bad, "{screen:?}: {:?}", cell.symbol());
             }
-            let shown = view::lines_of(&buffer).join("\n");
+            let shown = crate::view::lines_of(&buffer).join("\n");
             assert!(shown.contains("DD999"), "{screen:?}\n{shown}");
         }
     }

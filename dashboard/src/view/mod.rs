@@ -1,7 +1,7 @@
 //! The screens, one per file, and their common frame.
 
 use ddp_doctor_proto::report::{Timestamp, Verdict};
-use ddp_doctor_proto::words::{duration, plain};
+use ddp_doctor_proto::words::{brief, duration, plain};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -9,6 +9,7 @@ use ratatui::text::{Line, Span};
 use crate::app::App;
 use crate::feed::Link;
 use crate::keys;
+use crate::screen::Screen;
 use crate::theme::{Theme, Tone};
 
 mod finding;
@@ -22,55 +23,34 @@ mod text;
 mod timeline;
 mod waits;
 
-pub(crate) use stacks::Stacks;
-pub(crate) use waits::Waits;
-
 use text::Put;
 
-/// A screen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Screen {
-    /// Health of the job: culprit ranks and reasons.
-    #[default]
-    Overview,
-    /// List of ranks.
-    Ranks,
-    /// Progress of each member of each group.
-    Groups,
-    /// All details of a finding.
-    Finding,
-    /// Which rank waits for which.
-    Waits,
-    /// Memory of the ranks.
-    Memory,
-    /// States of the ranks over time.
-    Timeline,
-    /// Latest stacks of the ranks.
-    Stacks,
-}
-
-impl Screen {
-    /// All screens, in order.
-    pub const ALL: [Self; 8] = [
-        Self::Overview,
-        Self::Ranks,
-        Self::Groups,
-        Self::Finding,
-        Self::Waits,
-        Self::Memory,
-        Self::Timeline,
-        Self::Stacks,
-    ];
-
-    /// Whether the screen has the list of ranks, which can be sorted, filtered and searched.
-    #[must_use]
-    pub const fn lists_ranks(self) -> bool {
-        matches!(self, Self::Ranks | Self::Timeline)
+impl App {
+    /// Draws the screen. Its cost grows with the number of ranks only if they have changed.
+    pub fn draw(&mut self, area: Rect, buffer: &mut Buffer) {
+        self.page = usize::from(area.height.saturating_sub(6)).max(1);
+        self.ranks.update(&self.state);
+        self.group = self.group.min(self.state.groups.len().saturating_sub(1));
+        self.finding = self
+            .finding
+            .min(self.state.findings.len().saturating_sub(1));
+        draw(self, area, buffer);
+        self.theme.finish(buffer);
     }
 
-    pub(crate) fn next(self) -> Self {
-        let at = Self::ALL.iter().position(|&it| it == self);
-        Self::ALL[(at.unwrap_or_default() + 1) % Self::ALL.len()]
+    /// The first screen as lines of text, with the given width and maximum height.
+    #[must_use]
+    pub fn once(&mut self, width: u16, height: u16) -> Vec<String> {
+        let area = Rect::new(0, 0, width, height);
+        let mut buffer = Buffer::empty(area);
+        self.ranks.update(&self.state);
+        draw_once(self, area, &mut buffer);
+        self.theme.finish(&mut buffer);
+        let mut lines = lines_of(&buffer);
+        while lines.last().is_some_and(String::is_empty) {
+            lines.pop();
+        }
+        lines
     }
 }
 
@@ -299,17 +279,6 @@ fn late(us: u64) -> String {
     }
 }
 
-/// Formats a duration in at most seven columns, below 1000 hours: "180 ms", "16.9 s", "12m03s",
-/// "3h12m".
-fn brief(ms: u64) -> String {
-    let seconds = ms / 1000;
-    match seconds {
-        0..60 => duration(ms),
-        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
 /// Formats a number of bytes: "1.4 GiB".
 fn bytes(value: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -387,15 +356,6 @@ mod tests {
             assert_eq!(bytes(value), text);
         }
         assert!((0..64).all(|shift| bytes(1 << shift).len() <= 9));
-    }
-
-    #[test]
-    fn brief_times_fit_their_column() {
-        for (ms, text) in [(180, "180 ms"), (16_900, "16.9 s"), (723_000, "12m03s")] {
-            assert_eq!(brief(ms), text);
-        }
-        assert_eq!(brief(u64::from(u32::MAX)), "1193h02m");
-        assert!(brief(999 * 3_600_000).len() <= 7);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The ranks screen: state, current call, waiting time and ranks waited for, per rank.
 
-use ddp_doctor_proto::words::{self, plain};
+use ddp_doctor_proto::words::{self, brief, plain};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::text::Put;
-use super::{brief, curve, late, measured, strip, window};
+use super::{curve, late, measured, strip, window};
 use crate::app::App;
 use crate::state::{Health, RankView};
 use crate::theme::{Theme, Tone};

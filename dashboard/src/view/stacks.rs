@@ -1,9 +1,6 @@
 //! Latest stacks of the ranks: equal stacks grouped, the smallest group first.
 
-use std::collections::BTreeMap;
-
-use ddp_doctor_proto::report::{Timestamp, Where};
-use ddp_doctor_proto::words::{self, plain};
+use ddp_doctor_proto::words::plain;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -11,79 +8,17 @@ use ratatui::text::{Line, Span};
 use super::clock;
 use super::text::{Put, aligned};
 use crate::app::App;
+use crate::contents::Stacks;
 use crate::feed::Link;
 use crate::sources::in_library;
 use crate::theme::Tone;
 
-/// Maximum number of different stacks shown.
-const MAX_SHOWN: usize = 32;
-/// Maximum length of a list of ranks, in characters.
-const MAX_RANKS_CHARS: usize = 160;
-
-/// Ranks grouped by their stacks.
-#[derive(Debug)]
-pub(crate) struct Stacks {
-    groups: Vec<Group>,
-    /// Ranks without a known stack, as text.
-    unknown: String,
-    /// Time of the latest capture.
-    at: Timestamp,
-}
-
-/// Ranks with the same stack.
-#[derive(Debug)]
-struct Group {
-    ranks: Vec<u32>,
-    /// The ranks as text.
-    who: String,
-    frames: Vec<Where>,
-    channel: String,
-}
-
-impl Stacks {
-    fn of(app: &App) -> Self {
-        let mut by_stack: BTreeMap<Vec<Where>, Group> = BTreeMap::new();
-        let mut unknown = Vec::new();
-        let mut at = 0;
-        for view in app.state.ranks.iter() {
-            let detail = &view.detail;
-            if detail.stack.is_empty() {
-                unknown.push(view.rank());
-                continue;
-            }
-            at = at.max(detail.stack_unix_ns);
-            let frames: Vec<Where> = detail.stack.iter().cloned().map(Where::from).collect();
-            let group = by_stack.entry(frames).or_insert_with_key(|frames| Group {
-                ranks: Vec::new(),
-                who: String::new(),
-                frames: frames.clone(),
-                channel: plain(&detail.wait_channel),
-            });
-            group.ranks.push(view.rank());
-        }
-        let mut groups: Vec<Group> = by_stack.into_values().collect();
-        groups.sort_by_key(|group| (group.ranks.len(), group.ranks[0]));
-        groups.truncate(MAX_SHOWN);
-        let text = |ranks: &[u32]| {
-            words::rank_list(ranks)
-                .chars()
-                .take(MAX_RANKS_CHARS)
-                .collect()
-        };
-        for group in &mut groups {
-            group.who = text(&group.ranks);
-        }
-        Self {
-            groups,
-            unknown: text(&unknown),
-            at: Timestamp(at),
-        }
-    }
-}
-
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let version = app.state.version;
-    let stacks = app.cache.stacks.get(version, |_| true, || Stacks::of(app));
+    let stacks = app
+        .cache
+        .stacks
+        .get(version, |_| true, || Stacks::of(&app.state));
     let theme = app.theme;
     let mut head = match stacks.at.0 {
         0 => "no stacks of blocked ranks".to_owned(),

@@ -15,7 +15,8 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::{Call, CallId};
-use crate::model::group::{JoinedCall, Wait};
+use crate::model::ids::{Post, Side};
+use crate::model::join::{JoinedCall, Wait};
 use crate::model::transport::{Matching, Transport};
 
 /// Maximum number of channels per group.
@@ -82,28 +83,6 @@ struct Open {
 struct Count {
     seen: u64,
     told: u64,
-}
-
-/// A side of a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Side {
-    /// The sender's.
-    Send,
-    /// The receiver's.
-    Receive,
-}
-
-/// The place of a point-to-point call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Post {
-    /// Its side.
-    pub side: Side,
-    /// The rank that issued it.
-    pub rank: u32,
-    /// Its peer; `None`: any rank.
-    pub peer: Option<u32>,
-    lane: Option<i32>,
-    pub(super) call: CallId,
 }
 
 /// A call without a partner, as far as known.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::evidence::event::{Call, GroupInfo, ProcessId};
-use crate::model::process::World;
+use crate::model::ids::World;
 
 /// Maximum number of incomplete meetings kept.
 const KEPT: usize = 1024;

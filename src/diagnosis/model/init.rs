@@ -7,8 +7,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::Call;
-use crate::model::MAX_WORLD;
-use crate::model::apply::NCCL;
+use crate::model::{MAX_WORLD, NCCL};
 
 /// One initialisation of the world by one process, as recorded before it began.
 #[derive(Clone, Debug)]

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use crate::evidence::event::{Call, LowerCall};
-use crate::model::group::{Group, Join, JoinedCall, Wait};
+use crate::model::group::Group;
+use crate::model::join::{Join, JoinedCall, Wait};
 
 impl Group {
     /// Adds the contents of a member's call. Returns the call with them; `None` if the call is not

@@ -14,12 +14,16 @@ mod accumulation;
 mod apply;
 mod arrivals;
 mod attempts;
+mod by_number;
 mod by_rank;
 mod channel;
 mod creation;
+mod crossings;
 mod group;
 pub mod history;
+mod ids;
 mod init;
+mod join;
 mod lower_layer;
 mod memory;
 mod pace;
@@ -28,34 +32,38 @@ mod process;
 mod processes;
 mod replicas;
 mod series;
-mod threads;
 mod transport;
+mod turns;
 mod worlds;
 
 pub use accumulation::Accumulation;
-pub use arrivals::{Arrivals, Averaged, Buckets, Came, Encounter, PackedArrivals};
+pub use arrivals::{Arrivals, Came, Encounter, PackedArrivals};
 pub use attempts::{Attempt, Attempts};
 pub use by_rank::ByRank;
-pub use channel::{Clash, Lone, Post, Side, Traffic};
+pub use channel::{Clash, Lone, Traffic};
 pub use creation::{CreationRequest, Creations, Meeting, MeetingPoint, Request};
-pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
+pub use crossings::{Crossing, Crossings};
+pub use group::{Group, KEPT_AFTER, Member};
 pub use history::{By, History, Slip};
+pub use ids::{GroupId, Post, Side, Target, World};
 pub use init::{Init, Place};
+pub use join::{Averaged, Buckets, Join, JoinedCall, Wait};
 pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
 pub use pace::{Pace, Quantity, Spent};
 pub use parameters::{Parameter, ReducerReport, Replica, parse};
 pub use process::{
-    Announced, Doing, End, Ending, Exception, Phase, Places, Process, Site, Target, Thread,
-    Unawaited, World, is_inside, libc_signal,
+    Announced, Doing, End, Ending, Exception, Phase, Places, Process, Site, Thread, Unawaited,
+    is_inside, libc_signal,
 };
 pub use processes::Processes;
 pub use replicas::{Comparison, Diverged, ReplicaValues, Replicas, is_apart};
 pub use series::{KEPT_OF_SHARED, Sample, Series};
-pub use threads::{Crossing, Crossings};
 pub use transport::{Matching, Transport};
 
 /// Largest accepted world size. The members of a larger group would not fit into a black box.
 pub const MAX_WORLD: u32 = 1 << 17;
+/// Layer of the calls that a program makes to NCCL directly.
+const NCCL: &str = "nccl";
 /// Layer of processes that are known from logs alone.
 pub const TEXT_LAYER: &str = "log";
 /// Maximum time by which ranks may be asked to end before that request is reported.

@@ -8,7 +8,7 @@ use ddp_doctor_proto::ParameterFact;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::Parameters;
-use crate::model::group::GroupId;
+use crate::model::ids::GroupId;
 
 /// Maximum number of models kept per process.
 const KEPT_MODELS: usize = 64;

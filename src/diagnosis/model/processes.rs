@@ -1,14 +1,11 @@
 //! The processes of a job by their id.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 use std::ops::Index;
 
 use crate::evidence::event::ProcessId;
+use crate::model::by_number::ByNumber;
 use crate::model::process::Process;
-
-/// A hash map whose keys are numbers or addresses.
-pub(super) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// Processes by id, ascending. A lookup takes the same time in jobs of any size.
 #[derive(Debug, Default)]
@@ -66,31 +63,5 @@ impl Index<&ProcessId> for Processes {
 
     fn index(&self, id: &ProcessId) -> &Process {
         &self.all[self.places[id] as usize]
-    }
-}
-
-/// Hashes one number by a multiplication.
-#[derive(Debug, Default)]
-pub(super) struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // A hash map uses the highest and the lowest bits.
-        self.0 = mixed ^ (mixed >> 32);
-    }
-
-    fn write_usize(&mut self, number: usize) {
-        self.write_u64(number as u64);
     }
 }

@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::{Parameters, ProcessId};
 use crate::model::Model;
-use crate::model::group::GroupId;
+use crate::model::ids::GroupId;
 
 /// Maximum number of models per group whose replicas are compared.
 const MOST_MODELS: u32 = 64;

@@ -7,8 +7,8 @@ use ddp_doctor_proto::report::GroupRef;
 use ddp_doctor_proto::v1;
 
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Seat};
-use crate::evidence::decode::name;
 use crate::evidence::limits::Limits;
+use crate::evidence::values::name;
 
 /// Maximum number of process groups per process.
 const MAX_GROUPS: usize = 8192;

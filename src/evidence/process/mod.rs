@@ -237,8 +237,3 @@ impl Process {
         Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
 }
-
-/// Converts a number that may be out of range.
-fn number<T: Default>(number: i32, from_number: impl Fn(u8) -> T) -> T {
-    u8::try_from(number).map_or_else(|_| T::default(), from_number)
-}

@@ -10,13 +10,13 @@ use ddp_doctor_proto::{
 };
 
 use super::groups::global;
-use super::{Held, Process, number};
+use super::{Held, Process};
 use crate::diagnosis::event::{
     Call, CallId, Event, Forward, LowerCall, MemorySample, OnStream, Parameters, ProcessId,
     Standing, ThreadId, Transfer, WaitsFor,
 };
-use crate::evidence::decode::{name, text};
 use crate::evidence::limits::Limits;
+use crate::evidence::values::{name, number, text};
 
 /// Maximum number of split sizes kept per `all_to_all`, in each direction.
 const MAX_SPLITS: usize = 65_536;

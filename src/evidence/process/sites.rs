@@ -7,10 +7,9 @@ use ddp_doctor_proto::blackbox::site::ADDRESS;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{GuardForm, GuardSubject, v1};
 
-use super::number;
 use crate::diagnosis::event::{Event, Guard, ProcessId};
-use crate::evidence::decode::{cut, text};
 use crate::evidence::limits::Limits;
+use crate::evidence::values::{cut, number, text};
 
 /// Maximum number of call sites per process.
 const MAX_SITES: usize = 65_536;

@@ -1,7 +1,7 @@
 //! Small scanners of text.
 
 use crate::diagnosis::model::MAX_WORLD;
-pub(super) use crate::evidence::decode::cut;
+pub(super) use crate::evidence::values::cut;
 
 /// What follows `key` in `text`.
 pub(super) fn after<'a>(text: &'a str, key: &str) -> Option<&'a str> {

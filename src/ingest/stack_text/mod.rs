@@ -272,5 +272,5 @@ pub fn users_line(frames: Vec<Where>) -> Option<Where> {
 }
 
 fn cut(text: &str) -> &str {
-    crate::evidence::decode::cut(text, MAX_NAME)
+    crate::evidence::values::cut(text, MAX_NAME)
 }

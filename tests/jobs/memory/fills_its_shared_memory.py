@@ -40,13 +40,14 @@ for step in range(340):
     optimizer.zero_grad()
     model(torch.randn(32, 64)).sum().backward()
     optimizer.step()
-    if rank == 1:
-        with open("/dev/shm/batch-%d" % step, "wb") as file:
-            file.write(batch)
-        # if HEALTHY
-        if step % 100 == 99:
-            for before in range(step - 99, step + 1):
-                os.remove("/dev/shm/batch-%d" % before)
-        # end
+    with open("/dev/shm/batch-%d-%d" % (rank, step), "wb") as file:
+        file.write(batch)
+    if rank == 0:
+        os.remove(file.name)
+    # if HEALTHY
+    elif step % 100 == 99:
+        for before in range(step - 99, step + 1):
+            os.remove("/dev/shm/batch-1-%d" % before)
+    # end
     time.sleep(max(0, start + 0.02 * (step + 1) - time.monotonic()))
 dist.destroy_process_group()

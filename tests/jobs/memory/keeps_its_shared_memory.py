@@ -2,6 +2,7 @@
 # nproc = 2
 # shared_memory = "600m"
 # seconds = 10
+# alone = true
 # environment = { DDP_DOCTOR_TIME_SCALE = "0.1" }
 #
 # [faulty]
@@ -42,8 +43,9 @@ for step in range(340):
     optimizer.zero_grad()
     model(torch.randn(32, 64)).sum().backward()
     optimizer.step()
+    batch = torch.ones(5 << 18, dtype=torch.uint8).share_memory_()
     if rank == 1:
-        kept.append(torch.ones(5 << 18, dtype=torch.uint8).share_memory_())
+        kept.append(batch)
         # if HEALTHY
         if step % 100 == 99:
             kept.clear()

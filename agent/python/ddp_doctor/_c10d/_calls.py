@@ -13,7 +13,7 @@ from _thread import get_ident
 
 from .. import _box, _sites, _words
 from .._native import NO_CALL
-from .._process import _exceptions
+from .._process import _exceptions, _exit
 from .._tracebacks import conceal
 
 _MOST_WORKS = 4096
@@ -320,3 +320,6 @@ def wrap_wait(original):
     wait.__name__ = "wait"
     wait.__qualname__ = "Work.wait"
     return wait
+
+
+_exit.on_exit.append(flush_unawaited)

@@ -11,7 +11,7 @@ import sys
 from .. import _box, _builtins, _native, _sites, _words
 from .._ddp import _buckets
 from .._process import _exceptions
-from . import _calls, _init
+from . import _calls, _groups, _hooks, _init, _methods
 
 _NAME = "ddp_doctor_python"
 _SWITCH = "DDP_DOCTOR_NATIVE_HOOKS"
@@ -22,14 +22,19 @@ loaded = None
 _tried = False
 
 
-def bind(passed):
-    """Called when a black box was opened. `passed`: what the extension needs of `_hooks`, by name."""
+def hooks_of(group):
+    """The native pre-hook and post-hook of a group; `None`: the extension is not used."""
+    return None if loaded is None else loaded.hooks_of(group.number, group.generation)
+
+
+def _bind():
+    """Called when a black box was opened."""
     global loaded, _tried
     if not _tried:
         _tried = True
         if os.environ.get(_SWITCH) != "0" and _is_supported():
             try:
-                loaded = _load(passed)
+                loaded = _load()
             except Exception as error:
                 _log(error)
     if loaded is not None:
@@ -52,18 +57,16 @@ def _is_supported():
     return sys.implementation.name == "cpython" and "t" not in sys.abiflags and not hasattr(sys, "getobjects")
 
 
-def _load(passed):
+def _load():
     library = os.path.realpath(_native.path())
     file = os.path.join(os.path.dirname(library), "lib%s.so" % _NAME)
     _check(file, library)
 
     from importlib.machinery import ExtensionFileLoader, ModuleSpec
 
-    from . import _methods
-
     loader = ExtensionFileLoader(_NAME, file)
     extension = loader.create_module(ModuleSpec(_NAME, loader, origin=file))
-    extension.prepare(dict(passed, **_needed()), *_addresses())
+    extension.prepare(_needed(), *_addresses())
     # Everything that can fail comes first, since a part of the replacements would not work without the others.
     wait, methods = _calls.native_wait(extension), _methods.native_methods(extension)
     _calls.use(extension, wait)
@@ -92,9 +95,8 @@ def _addresses():
 def _needed():
     import torch
 
-    from . import _groups, _methods
-
     return {
+        **_hooks.needed(),
         **_methods.needed(),
         "groups": _groups.by_id,
         "codes": _sites.codes,
@@ -120,4 +122,5 @@ def _reset():
         loaded.bind(0)
 
 
+_box.on_open.append(_bind)
 _box.on_reset.append(_reset)

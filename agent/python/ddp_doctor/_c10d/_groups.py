@@ -1,8 +1,6 @@
-"""The process groups of this process, and the hooks on them.
+"""The process groups of this process.
 
-Groups are referenced weakly, so that dropping a group frees its communicators. Hooks are removed when
-a group is destroyed and before the interpreter exits, since PyTorch crashes if it destroys a hook
-after the interpreter.
+Groups are referenced weakly, so that dropping a group frees its communicators.
 """
 
 import ctypes
@@ -11,7 +9,6 @@ import weakref
 
 from .. import _box, _words
 from .._native import text
-from . import _hooks, _kernels
 
 # Number of the current initialisation of the world, and of the next one.
 epoch = 0
@@ -22,10 +19,6 @@ _groups = {}
 by_id = {}
 # PyTorch has no hooks, so its functions are replaced to record calls.
 intercepts = False
-# The note that calls are not captured was recorded.
-_noted = False
-# Groups whose hooks are installed, including groups being destroyed.
-_hooked = []
 
 
 class Group:
@@ -96,14 +89,12 @@ def record_timeout(pg):
         _box.lib.group_timeout(number, int(milliseconds))
 
 
-def register(c10d, pg, ranks, name=None):
-    """Registers a new group; `ranks` are its global ranks in group order."""
-    if not _box.is_open:
-        return
+def add(c10d, pg, ranks, name=None):
+    """Registers a new group; `ranks` are its global ranks in group order. `None`: it was registered before."""
     name = name_of(pg) or str(name)
     known = _groups.get(name)
     if known is not None and known.reference() is pg and known.generation == _box.generation:
-        return
+        return None
     try:
         description = str(pg.group_desc)
     except Exception:
@@ -118,35 +109,7 @@ def register(c10d, pg, ranks, name=None):
         record_timeout(pg)
     except Exception:
         pass
-    try:
-        _capture(pg, group)
-    except Exception as error:
-        _note_uncaptured(error)
-
-
-def _capture(pg, group):
-    """Starts recording the calls of a group."""
-    if intercepts:
-        by_id[id(pg)] = group
-        _kernels.see()
-        return
-    before, after = _hooks.make(group)
-    pg.register_pre_hook(_hooks.HOOK_ID, before)
-    pg.register_post_hook(_hooks.HOOK_ID, after)
-    _hooked[:] = [other for other in _hooked if other.reference() is not None]
-    _hooked.append(group)
-
-
-def _note_uncaptured(error):
-    """Records once that calls are not captured, and why."""
-    global _noted
-    if not _noted:
-        _noted = True
-        import torch
-
-        what = "calls from C++" if intercepts else "calls"
-        why = "%s: %s" % (type(error).__name__, error)
-        _box.note(_words.NO_HOOKS, "with PyTorch %s %s are not captured (%s)" % (torch.__version__, what, why))
+    return group
 
 
 def find(pg):
@@ -155,13 +118,6 @@ def find(pg):
     if group is not None and group.generation == _box.generation and group.reference() is pg:
         return group
     return None
-
-
-def register_missing(c10d):
-    """Registers groups that were created in ways that are not intercepted."""
-    for pg, ranks in list(c10d._world.pg_group_ranks.items()):
-        if pg in c10d._world.pg_map and isinstance(pg, c10d.ProcessGroup):
-            register(c10d, pg, sorted(ranks, key=ranks.get))
 
 
 def number_of(pg):
@@ -173,7 +129,7 @@ def number_of(pg):
 
 
 def leave(pg):
-    """Records that this process leaves a group, or all groups (None). Returns them, for `unhook`."""
+    """Records that this process leaves a group, or all groups (None). Returns them, for `_capture.unhook`."""
     if pg is None:
         left = list(_groups.values())
         _groups.clear()
@@ -188,32 +144,6 @@ def leave(pg):
     return [(group, group.reference()) for group in left]
 
 
-def unhook(left):
-    for group, pg in left:
-        if group in _hooked:
-            _hooked.remove(group)
-            _unhook(group, pg)
-
-
-def _unhook(group, pg):
-    # A forked child must not use its parent's groups: a thread of the parent may have held their locks.
-    if pg is None or group.generation != _box.generation:
-        return
-    try:
-        pg.unregister_pre_hook(_hooks.HOOK_ID)
-        pg.unregister_post_hook(_hooks.HOOK_ID)
-    except Exception:
-        pass
-
-
-def unhook_all():
-    for group in list(_hooked):
-        _unhook(group, group.reference())
-    _hooked.clear()
-    by_id.clear()
-    _kernels.forget()
-
-
 def world_begins():
     global epoch
     epoch = _next_epoch
@@ -225,12 +155,10 @@ def world_began():
 
 
 def _reset():
-    global epoch, _next_epoch, _noted
+    global epoch, _next_epoch
     epoch = _next_epoch = 0
-    _noted = False
     _groups.clear()
     by_id.clear()
-    _hooked.clear()
 
 
 _box.on_reset.append(_reset)

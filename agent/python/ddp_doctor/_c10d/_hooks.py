@@ -22,7 +22,7 @@ from .. import _box, _sites, _words
 from .._ddp import _buckets
 from .._native import CallRecord
 from .._process import _exceptions
-from . import _calls, _extension, _init
+from . import _calls, _init
 
 HOOK_ID = 0x44445044  # "DDPD"
 
@@ -283,9 +283,6 @@ def _signature(what, args, frame, values, flags):
 
 def make(group):
     """The pre-hook and post-hook of a group. `group` has the attributes `number` and `generation`."""
-    if _extension.loaded is not None:
-        return _extension.loaded.hooks_of(group.number, group.generation)
-
     generation = group.generation
     number = group.number
 
@@ -383,10 +380,6 @@ def issue(args, number, frame):
         _splits(call, values, args)
 
 
-def _extend():
-    """Called when a black box was opened."""
-    passed = {"ops": _ops, "dtypes": _dtypes, "reduce_ops": _reduce_ops, "issue": issue}
-    _extension.bind(passed)
-
-
-_box.on_open.append(_extend)
+def needed():
+    """What the extension needs, by name."""
+    return {"ops": _ops, "dtypes": _dtypes, "reduce_ops": _reduce_ops, "issue": issue}

@@ -4,12 +4,12 @@ import functools
 import os
 import sys
 
-# _exit, _garbage and _threads install their hooks when they are imported.
+# _exit, _garbage, _threads and _uncaught install their hooks when they are imported.
 from .. import _box, _sites, _words  # noqa: F401
 from .._native import CallRecord
-from .._process import _exceptions, _exit, _threads  # noqa: F401
+from .._process import _exceptions, _exit, _threads, _uncaught  # noqa: F401
 from .._tracebacks import conceal
-from . import _calls, _creations, _garbage, _groups, _hooks, _init, _kernels, _methods  # noqa: F401
+from . import _calls, _capture, _creations, _garbage, _groups, _hooks, _init, _kernels, _methods  # noqa: F401
 
 # "interception": calls are intercepted even if PyTorch has hooks.
 _CAPTURE = "DDP_DOCTOR_CAPTURE"
@@ -101,7 +101,7 @@ def _making(op):
                     _creations.leave()
             try:
                 if entered:
-                    _groups.register_missing(_c10d)
+                    _capture.register_missing(_c10d)
             except Exception:
                 pass
             return result
@@ -158,7 +158,7 @@ def _begin_init(args, kwargs, frame):
 def _end_init():
     if _box.is_open:
         _box.set_identity(_c10d.get_rank(), _c10d.get_world_size())
-        _groups.register_missing(_c10d)
+        _capture.register_missing(_c10d)
         _groups.world_began()
 
 
@@ -224,7 +224,7 @@ def _wrap_destroy(original):
             try:
                 if issued is not None:
                     _return(issued)
-                _groups.unhook(left)
+                _capture.unhook(left)
             except Exception:
                 pass
             left = ()
@@ -274,7 +274,7 @@ def _note_group(_, args, kwargs):
     """`_register_pg_in_world` registers groups that the helper did not create."""
     mapping = _argument(args, kwargs, 5, "rank_mapping")
     if mapping and _box.is_open:
-        _groups.register(_c10d, _argument(args, kwargs, 0, "pg"), sorted(mapping, key=mapping.get))
+        _capture.register(_c10d, _argument(args, kwargs, 0, "pg"), sorted(mapping, key=mapping.get))
 
 
 def _making_begins(args, kwargs):
@@ -298,7 +298,7 @@ def _note_made(result, args, kwargs):
     pg = result[0]
     if _box.is_open and isinstance(pg, _c10d.ProcessGroup):
         ranks = _argument(args, kwargs, 2, "global_ranks_in_group") or range(pg.size())
-        _groups.register(_c10d, pg, ranks, _argument(args, kwargs, 5, "group_name"))
+        _capture.register(_c10d, pg, ranks, _argument(args, kwargs, 5, "group_name"))
 
 
 def _wrap_message(original):
@@ -369,5 +369,5 @@ def patch(c10d, late):
         _replace(logger, [("_get_msg_dict", _wrap_message)], False)
     if late and c10d.is_initialized():
         if _box.join(c10d.get_rank(), c10d.get_world_size()):
-            _groups.register_missing(c10d)
+            _capture.register_missing(c10d)
             _groups.world_began()

@@ -14,7 +14,7 @@ import threading
 # _init records the versions when a black box was opened.
 from .. import _box, _words  # noqa: F401
 from .._c10d import _init  # noqa: F401
-from . import _exceptions, _exit  # noqa: F401
+from . import _exceptions, _exit, _uncaught
 
 # Exceptions of a launcher report failed ranks; they are not failures of a rank.
 _LAUNCHERS = (
@@ -94,7 +94,7 @@ def _ends_rank(traceback):
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         return False
-    if _exceptions._is_caught(traceback, _hook_caller()):
+    if _uncaught.is_caught(traceback, _hook_caller()):
         return False
     return not _is_of_launcher(traceback) and not _is_helper()
 

@@ -1,4 +1,4 @@
-"""Exceptions: uncaught ones, those raised out of a forward, a backward or a collective, and those that
+"""Records exceptions: uncaught ones, those raised out of a forward, a backward or a collective, and those that
 are being handled while the next collective is issued.
 
 No exception is kept, since its frames would keep tensors alive. Recorded exceptions are identified by
@@ -6,7 +6,6 @@ address and type.
 """
 
 import sys
-import threading
 
 from .. import _box, _sites, _words
 from .._native import text
@@ -18,7 +17,6 @@ _MOST_SEEN = 64
 
 # (kind, address, type) of recorded exceptions, oldest first.
 _seen = {}
-_hooked = False
 
 
 def _describe(exception):
@@ -61,46 +59,4 @@ def in_flight(exception):
         record(_words.IN_FLIGHT, exception)
 
 
-def _is_caught(traceback, frame):
-    """Whether the exception was caught, and is only reported by code that continues.
-
-    It was caught if the outermost function of its traceback is still running.
-    """
-    catcher = traceback.tb_frame if traceback is not None else None
-    while frame is not None and frame is not catcher:
-        frame = frame.f_back
-    return frame is not None
-
-
-def _hook_interpreter():
-    """Records uncaught exceptions before the previous hooks run. Installed once, when a box is opened."""
-    global _hooked
-    if _hooked:
-        return
-    _hooked = True
-    previous = sys.excepthook
-    previous_in_thread = threading.excepthook
-
-    def excepthook(kind, value, traceback):
-        from . import _exit
-
-        try:
-            caught = _is_caught(traceback, sys._getframe(1))
-        except Exception:  # called by the interpreter itself, so there is no outer frame
-            caught = False
-        if not caught:
-            record(_words.UNCAUGHT, value, traceback)
-            _exit.uncaught(kind)
-        previous(kind, value, traceback)
-
-    def thread_excepthook(args, /):
-        if args.exc_type is not SystemExit:
-            record(_words.UNCAUGHT_IN_THREAD, args.exc_value, args.exc_traceback)
-        previous_in_thread(args)
-
-    sys.excepthook = excepthook
-    threading.excepthook = thread_excepthook
-
-
-_box.on_open.append(_hook_interpreter)
 _box.on_reset.append(_seen.clear)

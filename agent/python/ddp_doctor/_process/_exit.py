@@ -18,6 +18,8 @@ from .. import _box, _words
 from .._native import text
 from . import _exceptions
 
+# Called before the end is recorded.
+on_exit = []
 _hooked = False
 # Stored because the interpreter clears it before `ends` is called.
 _main_file = None
@@ -52,15 +54,6 @@ def _names_system_exit():
     return re.search(rb"SystemExit|(?<![\w.])(?:exit|quit)\s*\(", body) is not None
 
 
-def _discard_pending_works():
-    try:
-        from .._c10d import _calls
-
-        _calls.flush_unawaited()
-    except Exception:
-        pass
-
-
 def ends():
     """Called when the interpreter begins to exit. Records how, once."""
     global _recorded
@@ -68,7 +61,11 @@ def ends():
         if _recorded or not _box.is_open:
             return
         _recorded = True
-        _discard_pending_works()
+        for prepare in on_exit:
+            try:
+                prepare()
+            except Exception:
+                pass
         kind = _uncaught
         if kind is None:
             # sys.excepthook was replaced by one that does not call ours.

@@ -15,7 +15,7 @@ use crate::evidence::align::{self, OddOnes};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::hang::cycle;
-use crate::findings::hang::stuck_outside::where_it_is;
+use crate::findings::hang::idle::where_it_is;
 use crate::findings::view::{blocked_call, describe, rank_calls, with_place};
 use crate::model::{Group, GroupId, Request, Wait, World, is_inside};
 use crate::situation::creations::{self, Mismatch};

@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCal
 
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::{cycle, early_exit, message, stuck_outside};
+use crate::findings::hang::{cycle, idle, message, termination};
 use crate::findings::view::{made_call, waiting_call};
 use crate::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
 use crate::situation::{Origin, Situation, Stall};
@@ -174,7 +174,7 @@ fn other_tag(
         tag(&receive.joined.call),
     )];
     let proof = if gone {
-        early_exit::never_comes(situation, stall, (to, &receive.joined.call), from)
+        termination::never_comes(situation, stall, (to, &receive.joined.call), from)
     } else {
         tags_proof(situation, group_id, send, receive)
             .or_else(|| circle(situation, to).and_then(|waits| cycle::proof(situation, waits)))
@@ -315,10 +315,8 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         );
         let still = stacks::of(process, &situation.model.timing).filter(|outside| !outside.moves);
         let told = still.and_then(|outside| {
-            draft
-                .next
-                .extend(stuck_outside::advice(outside.what, process));
-            stuck_outside::where_it_is(process, &outside)
+            draft.next.extend(idle::advice(outside.what, process));
+            idle::where_it_is(process, &outside)
         });
         draft
             .why

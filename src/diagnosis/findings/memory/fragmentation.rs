@@ -5,6 +5,7 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use crate::evidence::allocation;
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::memory::FRAGMENTATION_REMEDY;
 use crate::findings::view::last_call;
 use crate::model::{Device, Process};
 use crate::situation::Situation;
@@ -14,10 +15,6 @@ use crate::words::{self, Ranks, number};
 const RETRIES: u64 = 2;
 /// Divisor of the device's memory: the minimum of reserved memory that cannot be used.
 const SHARE: u64 = 20;
-/// Advice against fragmentation.
-pub(crate) const REMEDY: &str =
-    "Set PYTORCH_ALLOC_CONF=expandable_segments:True (older PyTorch: PYTORCH_CUDA_ALLOC_CONF).";
-
 /// DD504: an allocator that retries although it has free memory.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let processes = situation.model.processes.values();
@@ -128,7 +125,7 @@ fn draft(found: &[Fragmented<'_>]) -> Option<Draft> {
             .into(),
     ];
     draft.next = vec![
-        REMEDY.into(),
+        FRAGMENTATION_REMEDY.into(),
         "Round the sizes of batches up to a few values (padding, buckets), and run the largest first."
             .into(),
     ];

@@ -10,8 +10,8 @@ use ddp_doctor_proto::report::{
 };
 
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
-use crate::findings::memory::oom_forecast;
-use crate::findings::process::rank_died;
+use crate::findings::memory::growers;
+use crate::findings::process::death;
 use crate::model::{Ending, Process, RoomKind, libc_signal};
 use crate::situation::Situation;
 use crate::trends::growth::{self, Grower, GrowsIn};
@@ -83,7 +83,7 @@ fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
     };
     draft.summary = format!(
         "{what} runs out of memory in about {}: it fills by {} with every step",
-        oom_forecast::steps(&end),
+        growers::steps(&end),
         words::bytes(growth.trend.slope as u64)
     );
     draft.why = vec![format!(
@@ -95,7 +95,7 @@ fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
         words::bytes(room.limit)
     )];
     if room.kind == RoomKind::Cgroup {
-        draft.why.extend(oom_forecast::held(&process.memory));
+        draft.why.extend(growers::held(&process.memory));
     }
     let of_host = of_host(process).into_iter();
     let mapping: Vec<&Grower<'_>> = of_host.filter(|it| it.place == GrowsIn::Shm).collect();
@@ -117,11 +117,11 @@ fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
             draft.root_confidence = Confidence::Supported;
             draft.victims.retain(|rank| !draft.root.contains(rank));
             for grower in mapping {
-                draft.why.push(oom_forecast::went(grower));
+                draft.why.push(growers::went(grower));
             }
             draft
                 .why
-                .extend(mapping.first().and_then(|it| oom_forecast::shared(it)));
+                .extend(mapping.first().and_then(|it| growers::shared(it)));
             draft.next.push(format!(
                 "Find what {} {} mapped from step to step: tensors in shared memory \
                  (`share_memory_`, what came through a queue of `torch.multiprocessing`), files of \
@@ -192,7 +192,7 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     let kill = kill(situation, process)?;
     let rank = process.rank?;
     let end = process.end?;
-    let died = rank_died::draft(situation, process)?;
+    let died = death::draft(situation, process)?;
     let mut draft = Draft {
         per_rank: died.per_rank,
         place: died.place,
@@ -222,7 +222,7 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         (false, false) => Confidence::Suspected,
     };
     let last = process.last_call.as_ref().map_or_else(
-        || rank_died::before_its_first_call(process).to_owned(),
+        || death::before_its_first_call(process).to_owned(),
         |call| {
             let at = words::at(call.place.as_deref());
             format!(" after {}{at}", words::call(call))
@@ -264,7 +264,7 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         ));
     }
     if kill.in_cgroup {
-        draft.why.extend(oom_forecast::held(memory));
+        draft.why.extend(growers::held(memory));
     }
     let limit = if kill.in_cgroup && memory.cgroup_limit.is_some() {
         "Raise the limit of the control group, or have"

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 
 use crate::findings::draft::Draft;
-use crate::findings::memory::oom_forecast::{about_growers, find_what_grows, of, shared, went};
+use crate::findings::memory::growers::{about_growers, find_what_grows, of, shared, went};
 use crate::situation::Situation;
 use crate::trends::growth::{self, Grower};
 use crate::words::{self, Ranks, number};

@@ -1,15 +1,14 @@
 //! DD502 oom-forecast: the memory of a rank grows and reaches its limit in a known number of steps.
 
-use std::time::Duration;
+use ddp_doctor_proto::catalogue;
 
-use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Confidence, Timestamp};
-
-use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::view::last_call;
-use crate::model::{Memory, RoomKind};
+use crate::findings::draft::Draft;
+use crate::findings::memory::growers::{
+    about_growers, find_what_grows, held, of, shared, steps, went,
+};
+use crate::model::RoomKind;
 use crate::situation::Situation;
-use crate::trends::growth::{Exhausted, Grower, GrowsIn};
+use crate::trends::growth::{Exhausted, Grower};
 use crate::words::{self, Ranks, number};
 
 /// Maximum steps left of further ranks that are named, relative to the first.
@@ -24,25 +23,6 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         .collect();
     ends.sort_by(|(_, a), (_, b)| a.steps.total_cmp(&b.steps));
     draft(&ends).into_iter().collect()
-}
-
-/// A draft about the ranks of these growers, without sentences. Leaves one grower per rank.
-pub(crate) fn about_growers(
-    code: &'static Code,
-    growers: &mut Vec<&Grower<'_>>,
-    evidence_at: Timestamp,
-) -> Draft {
-    growers.sort_by_key(|grower| (grower.rank, grower.device));
-    growers.dedup_by_key(|grower| grower.rank);
-    let mut draft = Draft::new(code, KeyPlace::Job, evidence_at);
-    draft.confidence = Confidence::Supported;
-    draft.root = growers.iter().map(|grower| grower.rank).collect();
-    draft.root_confidence = Confidence::Supported;
-    draft.per_rank = growers
-        .iter()
-        .map(|grower| last_call(grower.rank, grower.process))
-        .collect();
-    draft
 }
 
 fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
@@ -88,116 +68,4 @@ fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
     }
     draft.next = vec![find_what_grows(&draft.root)];
     Some(draft)
-}
-
-/// A sentence on the growth of a rank's memory.
-pub(crate) fn went(grower: &Grower<'_>) -> String {
-    let growth = &grower.growth;
-    let bytes = |it: f64| words::bytes(it as u64);
-    format!(
-        "From step {} to step {} {} went from {} to {}: by {} a step, between {} and {}.",
-        growth.steps.0,
-        growth.steps.1,
-        match grower.device {
-            Some(device) => format!("tensors of rank {} on GPU {device}", grower.rank),
-            None => format!("rank {}", grower.rank),
-        },
-        words::bytes(growth.bytes.0),
-        words::bytes(growth.bytes.1),
-        bytes(growth.trend.slope),
-        bytes(growth.trend.low),
-        bytes(growth.trend.high),
-    )
-}
-
-/// A sentence if nearly all growth of a rank is shared memory.
-pub(crate) fn shared(grower: &Grower<'_>) -> Option<String> {
-    matches!(grower.place, GrowsIn::Shared | GrowsIn::Shm).then(|| {
-        "Nearly all of that is shared memory: mapped files of /dev/shm, or the like.".into()
-    })
-}
-
-/// A sentence on how often the control group of a process has reached its limits recently.
-pub(crate) fn held(memory: &Memory) -> Option<String> {
-    let counts = [
-        (&memory.cgroup_held, "held at its limit"),
-        (
-            &memory.cgroup_slowed,
-            "slowed down at its lower limit (memory.high)",
-        ),
-    ];
-    let risen = counts.into_iter().filter_map(|(count, what)| {
-        let (times, lately) = count.risen()?;
-        let plural = if times == 1 { "" } else { "s" };
-        Some((format!("{what} {times} time{plural}"), lately))
-    });
-    let (times, lately): (Vec<String>, Vec<Duration>) = risen.unzip();
-    let lately = words::seconds(lately.into_iter().max()?);
-    Some(format!(
-        "In the last {lately} it was {}: the kernel had to reclaim memory first, mostly pages of files.",
-        times.join(", and ")
-    ))
-}
-
-/// Advice on growing memory.
-pub(crate) fn find_what_grows(ranks: &[u32]) -> String {
-    format!(
-        "Find what {} {} from step to step: a loss or an output with its graph, a list of tensors, \
-         a cache without a limit.",
-        Ranks(ranks),
-        number(ranks, "keeps", "keep")
-    )
-}
-
-/// "GPU memory" or "memory".
-pub(crate) const fn of(grower: &Grower<'_>) -> &'static str {
-    match grower.device {
-        Some(_) => "GPU memory",
-        None => "memory",
-    }
-}
-
-/// "92 steps (between 80 and 110)".
-pub(crate) fn steps(end: &Exhausted) -> String {
-    format!("{} steps {}", about(end.steps), between(end.between))
-}
-
-/// A number of steps, rounded to the two digits that are known.
-fn about(steps: f64) -> u64 {
-    rounded(steps, f64::round)
-}
-
-/// "(between 80 and 110)", "(80 at least)": rounded outwards.
-fn between((least, most): (f64, f64)) -> String {
-    let least = rounded(least, f64::floor);
-    if most.is_finite() {
-        format!("(between {least} and {})", rounded(most, f64::ceil))
-    } else {
-        format!("({least} at least)")
-    }
-}
-
-fn rounded(steps: f64, round: fn(f64) -> f64) -> u64 {
-    let scale = 10f64.powf(steps.max(1.0).log10().floor() - 1.0).max(1.0);
-    (round(steps / scale) * scale) as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn steps_are_rounded_to_two_digits() {
-        for (steps, rounded) in [
-            (0.4, 0),
-            (7.4, 7),
-            (92.0, 92),
-            (128.0, 130),
-            (12_345.0, 12_000),
-        ] {
-            assert_eq!(about(steps), rounded);
-        }
-        assert_eq!(between((81.3, f64::INFINITY)), "(81 at least)");
-        assert_eq!(between((128.0, 171.0)), "(between 120 and 180)");
-    }
 }

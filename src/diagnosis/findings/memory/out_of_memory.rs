@@ -9,8 +9,8 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect,
 
 use crate::evidence::allocation::{self, Failed};
 use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
-use crate::findings::memory::fragmentation;
-use crate::findings::process::{rank_died, rank_exception};
+use crate::findings::memory::FRAGMENTATION_REMEDY;
+use crate::findings::process::{death, exception};
 use crate::findings::view::{last_call, with_place};
 use crate::model::{Device, Ending, Exception, Process, libc_signal};
 use crate::situation::Situation;
@@ -23,10 +23,10 @@ const LATELY: Duration = Duration::from_secs(10);
 
 /// DD501: failed allocations that ended a rank or made it leave the path of the others.
 pub(crate) fn ended(situation: &Situation<'_>) -> Vec<Draft> {
-    let ended = rank_exception::ended(situation).into_iter();
+    let ended = exception::ended(situation).into_iter();
     let drafts = ended.filter_map(|it| {
         let failed = allocation::failed(&it.exception.text)?;
-        let draft = rank_exception::draft(&catalogue::DD501, situation, &it);
+        let draft = exception::draft(&catalogue::DD501, situation, &it);
         Some(of_ended(draft, it.process, it.exception, failed))
     });
     drafts.collect()
@@ -88,7 +88,7 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         rise,
         nccl,
     } = full(situation, process)?;
-    let died = rank_died::draft(situation, process)?;
+    let died = death::draft(situation, process)?;
     let rank = process.rank?;
     let mut draft = Draft::new(
         &catalogue::DD501,
@@ -403,10 +403,7 @@ fn beyond(device: &Device) -> Option<u64> {
 }
 
 fn lay_out() -> String {
-    format!(
-        "The memory of its GPU is fragmented. {}",
-        fragmentation::REMEDY
-    )
+    format!("The memory of its GPU is fragmented. {FRAGMENTATION_REMEDY}")
 }
 
 /// Sentences on the memory in use, from the exception or from the last sample.

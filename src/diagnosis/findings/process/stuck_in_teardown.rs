@@ -12,10 +12,10 @@ use ddp_doctor_proto::report::{CertificateKind, Confidence};
 use crate::evidence::align::Mismatch;
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, Key, KeyPlace};
-use crate::findings::hang::early_exit::never_comes;
 use crate::findings::hang::message;
+use crate::findings::hang::termination::never_comes;
 use crate::findings::mismatch::divergence;
-use crate::findings::process::rank_exception;
+use crate::findings::process::exception::key;
 use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Doing, Ending, GroupId, Process};
 use crate::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
@@ -50,7 +50,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn exception(situation: &Situation<'_>, group: GroupId, rank: u32, call: &Call) -> Option<Key> {
     let process = situation.model.member(group, rank)?;
     let exception = process.raised_before(call)?;
-    Some(rank_exception::key(rank, process.pid, exception))
+    Some(key(rank, process.pid, exception))
 }
 
 /// A clean-up call meets a different call of the peers.

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Effect};
+use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::settings::{self, Peers};
-use crate::findings::startup::{nccl_refusal, skew};
+use crate::findings::startup::skew;
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::words::{Capital, Ranks, number};
@@ -79,12 +79,6 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
          it has GPUs."
             .into(),
     ];
-    let mut processes = peers.ranks.values();
-    if processes.any(|it| nccl_refusal::refused(it, &catalogue::DD307)) {
-        draft.effect = Effect::Crashes;
-        draft.victims = peers.ranks.keys().copied().collect();
-        draft.victims.retain(|rank| !draft.root.contains(rank));
-    }
     Some(draft.proved_by(skew::proof(&settings::shared(one, other))))
 }
 
@@ -148,18 +142,4 @@ fn hosts(sharers: &[(u32, &Process)]) -> String {
     let hosts: BTreeSet<&str> = sharers.iter().map(|(_, process)| &*process.host).collect();
     let hosts: Vec<&str> = hosts.into_iter().collect();
     hosts.join(", ")
-}
-
-/// Identifies the finding about the GPU that a process shares.
-pub(crate) fn place(situation: &Situation<'_>, process: &Process) -> Option<KeyPlace> {
-    let worlds = settings::worlds_that_share(situation.model);
-    worlds.iter().find_map(|peers| {
-        let mut ranks = peers.ranks.iter();
-        let (rank, _) = ranks.find(|(_, other)| other.id == process.id)?;
-        // NCCL's message names only two ranks; the key needs all sharers.
-        let mut sharers = peers.sharers().into_iter().map(|(_, ranks)| ranks);
-        sharers
-            .find(|ranks| ranks.contains(rank))
-            .map(KeyPlace::Ranks)
-    })
 }

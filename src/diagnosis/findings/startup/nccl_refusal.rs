@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue::{self, Code};
 
 use crate::findings::draft::{Key, KeyPlace};
-use crate::findings::startup::{device_shared, skew};
+use crate::findings::startup::{settings, skew};
 use crate::model::{Exception, Process};
 use crate::situation::Situation;
 
@@ -24,7 +24,7 @@ static REFUSALS: &[Refusal] = &[
             "Multiple Ranks are using the same GPU",
         ],
         code: &catalogue::DD307,
-        place: device_shared::place,
+        place: of_shared_gpu,
     },
     Refusal {
         // Since 2.23.4.
@@ -55,8 +55,16 @@ pub(crate) fn cause(
     })
 }
 
-/// Whether NCCL refused to connect a process for the reason that the code is about.
-pub(crate) fn refused(process: &Process, code: &Code) -> bool {
-    let mut refusals = REFUSALS.iter().filter(|it| it.code == code);
-    refusals.any(|it| process.exceptions.iter().any(|error| it.is_in(error)))
+/// Identifies the finding about the GPU that a process shares.
+fn of_shared_gpu(situation: &Situation<'_>, process: &Process) -> Option<KeyPlace> {
+    let worlds = settings::worlds_that_share(situation.model);
+    worlds.iter().find_map(|peers| {
+        let mut ranks = peers.ranks.iter();
+        let (rank, _) = ranks.find(|(_, other)| other.id == process.id)?;
+        // NCCL's message names only two ranks; the key needs all sharers.
+        let mut sharers = peers.sharers().into_iter().map(|(_, ranks)| ranks);
+        sharers
+            .find(|ranks| ranks.contains(rank))
+            .map(KeyPlace::Ranks)
+    })
 }

@@ -8,8 +8,8 @@ use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
 
 use crate::evidence::event::StartedRank;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::startup::environment_skew;
 use crate::findings::startup::joining::{describe_joiners, who};
+use crate::findings::startup::skew;
 use crate::findings::view::no_call;
 use crate::model::{Process, libc_signal};
 use crate::situation::Situation;
@@ -28,11 +28,6 @@ const SHOWN: usize = 4;
 
 /// DD301: waits for ranks that do not join the world.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    drafts(situation)
-}
-
-/// The findings about all worlds that are incomplete.
-pub(crate) fn drafts(situation: &Situation<'_>) -> Vec<Draft> {
     let forming = by_place(situation.model);
     let drafts = forming.iter().filter_map(|it| draft(situation, it));
     drafts.collect()
@@ -239,9 +234,8 @@ fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, d
         return;
     }
     let waits = forming.joiners.iter().find(|it| it.process.is_joining());
-    draft.follows = waits.and_then(|joiner| {
-        environment_skew::keeps_from_joining(situation, &draft.root, joiner.process)
-    });
+    draft.follows =
+        waits.and_then(|joiner| skew::keeps_from_joining(situation, &draft.root, joiner.process));
     if draft.follows.is_some() {
         draft.why.push(
             "They wait there for ranks with other settings, which continue without them.".into(),

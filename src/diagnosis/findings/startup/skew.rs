@@ -1,16 +1,18 @@
 //! Shared by the findings about versions, settings and devices.
 
-use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Fact, RankCall};
 
-use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::startup::joining::blame;
-use crate::findings::startup::settings::{Peers, Side, Skew};
+use crate::findings::startup::settings::{self, Peers, Side, Skew};
 use crate::findings::view::{describe, no_call};
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::words::{Ranks, number};
 
+/// Variables that make a rank wait for all others inside `init_process_group`.
+const WAIT_IN_INIT: [&str; 2] = ["TORCH_DISTRIBUTED_DEBUG", "TORCH_DIST_INIT_BARRIER"];
 /// Maximum number of differences that a sentence names per side.
 const NAMED: usize = 4;
 
@@ -36,6 +38,40 @@ pub(crate) fn place(situation: &Situation<'_>, process: &Process) -> Option<KeyP
     let peers = processes.filter(|other| other.world == process.world && other.rank.is_some());
     let first = peers.min_by_key(|other| other.rank)?;
     Some(KeyPlace::Process(first.rank?, first.pid))
+}
+
+/// Key of the finding that explains ranks which do not return from `init_process_group`: all of
+/// them have set a variable of [`WAIT_IN_INIT`], and other ranks have not.
+pub(crate) fn keeps_from_joining(
+    situation: &Situation<'_>,
+    waiting: &[u32],
+    one_of_them: &Process,
+) -> Option<Key> {
+    let worlds = settings::worlds(situation.model);
+    let peers = worlds.iter().find(|peers| {
+        let mut ranks = peers.ranks.values();
+        ranks.any(|other| other.id == one_of_them.id)
+    })?;
+    let variables = peers.variables()?;
+    let explains = |name: &&str| {
+        let with = have(&variables, name);
+        !with.is_empty() && waiting.iter().all(|rank| with.contains(rank))
+    };
+    WAIT_IN_INIT.iter().find(|name| explains(name))?;
+    Some(Key {
+        code: catalogue::DD306.code,
+        place: place(situation, one_of_them)?,
+    })
+}
+
+/// Ranks whose value of the variable has an effect.
+fn have(variables: &Skew<'_>, name: &str) -> Vec<u32> {
+    let sides = variables.sides.iter();
+    let with = sides.filter(|side| {
+        let value = side.has.iter().find(|(it, _)| *it == name);
+        value.is_some_and(|(_, value)| settings::means_something(name, *value))
+    });
+    with.flat_map(|side| side.ranks.iter().copied()).collect()
 }
 
 /// Rows of these ranks: their calls of `init_process_group`.

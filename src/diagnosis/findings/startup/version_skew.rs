@@ -2,11 +2,11 @@
 //! ranks.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Effect};
+use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
 use crate::findings::startup::settings::{self, Peers};
-use crate::findings::startup::{nccl_refusal, skew};
+use crate::findings::startup::skew;
 use crate::situation::Situation;
 use crate::words::Ranks;
 
@@ -45,9 +45,5 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
             _ => Ranks(&draft.root).to_string(),
         }
     )];
-    let mut processes = peers.ranks.values();
-    if processes.any(|it| nccl_refusal::refused(it, &catalogue::DD305)) {
-        draft.effect = Effect::Crashes;
-    }
     Some(draft)
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::NCCL;
 use crate::evidence::event::{Call, CallId, Event, LowerCall, ProcessId, ThreadId};
-use crate::model::Model;
-use crate::model::group::{GroupId, Wait};
-use crate::model::process::{Doing, Target, Thread};
+use crate::model::ids::{GroupId, Target};
+use crate::model::join::Wait;
+use crate::model::process::{Doing, Thread};
+use crate::model::{Model, NCCL};
 
 impl Model {
     pub(super) fn apply_calls(&mut self, event: Event) {

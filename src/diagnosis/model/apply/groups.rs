@@ -9,8 +9,8 @@ use ddp_doctor_proto::report::GroupRef;
 use crate::evidence::event::{Call, Event, GroupInfo, ProcessId};
 use crate::model::Model;
 use crate::model::creation::{CreationRequest, MeetingPoint};
-use crate::model::group::{Group, GroupId};
-use crate::model::process::{Target, World};
+use crate::model::group::Group;
+use crate::model::ids::{GroupId, Target, World};
 
 impl Model {
     pub(super) fn apply_groups(&mut self, event: Event) {

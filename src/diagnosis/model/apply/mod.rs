@@ -12,9 +12,6 @@ mod job;
 mod processes;
 mod training;
 
-/// Layer of the calls that a program makes to NCCL directly.
-pub(super) const NCCL: &str = "nccl";
-
 impl Model {
     /// Applies one event.
     pub fn apply(&mut self, event: Event) {

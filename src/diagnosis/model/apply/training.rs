@@ -5,8 +5,8 @@ use ddp_doctor_proto::{ParameterFact, Spending};
 
 use crate::evidence::event::Event;
 use crate::model::Model;
-use crate::model::arrivals::Averaged;
-use crate::model::process::Target;
+use crate::model::ids::Target;
+use crate::model::join::Averaged;
 
 impl Model {
     pub(super) fn apply_training(&mut self, event: Event) {

@@ -13,10 +13,10 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::{Call, CallId};
-use crate::model::channel::{Met, Post};
-use crate::model::group::{GroupId, Join, Wait};
-use crate::model::process::Target;
-use crate::model::processes::{ByNumber, NumberHasher};
+use crate::model::by_number::{ByNumber, NumberHasher};
+use crate::model::channel::Met;
+use crate::model::ids::{GroupId, Post, Target};
+use crate::model::join::{Averaged, Buckets, Join, Wait};
 
 mod packed;
 
@@ -82,26 +82,6 @@ pub struct Encounter {
     waited: u64,
     /// Its number is in the list of changed encounters.
     is_changed: bool,
-}
-
-/// The buckets that DDP averages in one backward pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Buckets {
-    /// Number of calls.
-    pub calls: u32,
-    /// Bytes that each rank contributes to all of them.
-    pub bytes: u64,
-}
-
-/// The wait of a rank for the buckets of one backward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Averaged {
-    /// The buckets waited for.
-    pub buckets: Buckets,
-    /// Start of the wait …
-    pub from: Timestamp,
-    /// … and its end.
-    pub to: Timestamp,
 }
 
 /// The arrival of one rank.

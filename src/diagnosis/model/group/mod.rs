@@ -10,17 +10,15 @@ use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::backends;
 use crate::evidence::event::{Call, GroupInfo, ProcessId};
-use crate::model::arrivals::{Averaged, Encounter};
+use crate::model::arrivals::Encounter;
 use crate::model::by_rank::ByRank;
 use crate::model::channel::Traffic;
-use crate::model::history::{History, Position};
-use crate::model::process::World;
+use crate::model::crossings::Crossings;
+use crate::model::history::History;
+use crate::model::ids::{GroupId, World};
+use crate::model::join::{Averaged, Join, JoinedCall, Wait};
 use crate::model::replicas::Replicas;
-use crate::model::threads::Crossings;
-
-mod join;
-
-pub use join::{Join, JoinedCall, Wait};
+use crate::model::turns::Position;
 
 /// Number of calls in entered collectives that a group keeps, over all members …
 const KEPT_CALLS: usize = 4096;
@@ -36,10 +34,6 @@ pub const KEPT_AFTER: u64 = 8;
 /// Complete mismatches after the first divergence that a group keeps: a rank may be blocked at one
 /// of them.
 const KEPT_DIVERGENCES: usize = 16;
-
-/// Identifies a group within the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId(pub u32);
 
 /// A process group with all its members.
 #[derive(Debug)]

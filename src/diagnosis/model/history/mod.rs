@@ -27,14 +27,12 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::Call;
-use crate::model::group::{Join, JoinedCall};
+use crate::model::join::{Join, JoinedCall};
 
 mod lines;
 mod relation;
-mod turns;
 
 use relation::{Of, Relation, difference};
-pub use turns::{Position, Turns};
 
 /// Number of turns after the first shifted one for which the new relation must hold.
 const PERSISTS: u32 = 2;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::group::Join;
+use crate::model::join::Join;
+use crate::model::turns::Position;
 
 use super::lines::Lines;
-use super::turns::Position;
 use super::{Began, KEPT, PERSISTS};
 
 /// Number of turns for which a relation must hold before a change of it counts.

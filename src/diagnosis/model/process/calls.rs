@@ -7,14 +7,13 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op};
 
 use crate::evidence::event::{Call, CallId, GroupInfo, Guard, Standing, ThreadId, Transfer};
-use crate::model::arrivals::Averaged;
+use crate::model::ids::Target;
 use crate::model::init::Init;
+use crate::model::join::Averaged;
 use crate::model::process::buckets::BucketWaits;
 use crate::timing::Timing;
 
-use super::{
-    Doing, KEPT_PLACES, KEPT_QUEUED, KEPT_STANDING, KEPT_UNDER_WAY, Process, Target, Thread,
-};
+use super::{Doing, KEPT_PLACES, KEPT_QUEUED, KEPT_STANDING, KEPT_UNDER_WAY, Process, Thread};
 
 /// Number of collectives whose lines are kept.
 const KEPT_LINES: usize = 64;

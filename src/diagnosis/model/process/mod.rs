@@ -12,12 +12,12 @@ use crate::evidence::event::{
 };
 use crate::evidence::settings;
 use crate::model::accumulation::Accumulation;
-use crate::model::group::GroupId;
-use crate::model::history::Turns;
+use crate::model::ids::{GroupId, World};
 use crate::model::init::Init;
 use crate::model::memory::Memory;
 use crate::model::pace::Pace;
 use crate::model::parameters::Models;
+use crate::model::turns::Turns;
 
 mod buckets;
 mod calls;
@@ -28,7 +28,7 @@ mod thread;
 pub use calls::Unawaited;
 pub use ending::{Announced, End, Ending, Exception};
 pub use recent::Places;
-pub use thread::{Doing, Target, Thread};
+pub use thread::{Doing, Thread};
 
 use recent::RecentCalls;
 
@@ -173,15 +173,6 @@ pub struct Site {
     pub guards: Option<Arc<[Guard]>>,
     /// The source is still being read.
     pub reading: bool,
-}
-
-/// A set of processes that can meet in groups.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct World {
-    /// Distinguishes it from other worlds of the job; may be empty.
-    pub name: Arc<str>,
-    /// Number of earlier worlds of that name, that is, of restarts.
-    pub generation: u32,
 }
 
 /// A phase marked by the program.

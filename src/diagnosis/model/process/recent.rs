@@ -6,11 +6,10 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Where;
 
 use crate::evidence::event::CallId;
-use crate::model::processes::ByNumber;
+use crate::model::by_number::ByNumber;
 
-use super::{KEPT_PLACES, Target};
-use crate::model::channel::Post;
-use crate::model::group::GroupId;
+use super::KEPT_PLACES;
+use crate::model::ids::{GroupId, Post, Target};
 
 /// Maximum number of calls kept whose waits can still be assigned …
 const KEPT_CALLS: usize = 4096;

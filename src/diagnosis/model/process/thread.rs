@@ -6,8 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::Call;
-use crate::model::channel::Post;
-use crate::model::group::GroupId;
+use crate::model::ids::Target;
 use crate::model::process::buckets::BucketWaits;
 use crate::timing::Timing;
 
@@ -62,25 +61,6 @@ impl Thread {
             Doing::Call(call) => Some(call),
             Doing::Nothing => self.held_in(now, timing),
             Doing::Wait(..) => None,
-        }
-    }
-}
-
-/// The place of a call that a thread may wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// The calls of a group with one sequence number.
-    Join(GroupId, u64),
-    /// A call in the point-to-point traffic of a group.
-    Message(GroupId, Post),
-}
-
-impl Target {
-    /// The group of the call.
-    #[must_use]
-    pub const fn group(self) -> GroupId {
-        match self {
-            Self::Join(group, _) | Self::Message(group, _) => group,
         }
     }
 }

@@ -401,5 +401,5 @@ pub(super) fn ranks(node: Node<'_>) -> Vec<u32> {
 }
 
 fn cut(text: &str) -> &str {
-    crate::evidence::decode::cut(text, MAX_NAME)
+    crate::evidence::values::cut(text, MAX_NAME)
 }

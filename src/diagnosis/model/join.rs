@@ -9,9 +9,8 @@ use ddp_doctor_proto::vocabulary::Direction;
 use crate::evidence::align::{self, Mismatch, OddOnes, Signature};
 use crate::evidence::event::Call;
 use crate::evidence::splits::{self, Misfit};
-use crate::model::arrivals::Averaged;
 use crate::model::by_rank::ByRank;
-use crate::model::history::Position;
+use crate::model::turns::Position;
 
 /// Calls that met at one sequence number.
 #[derive(Debug, Default)]
@@ -50,6 +49,26 @@ pub struct JoinedCall {
     pub in_backward: bool,
     /// Set on the last of the DDP buckets that this rank waited for together.
     pub averaged: Option<Box<Averaged>>,
+}
+
+/// The buckets that DDP averages in one backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Buckets {
+    /// Number of calls.
+    pub calls: u32,
+    /// Bytes that each rank contributes to all of them.
+    pub bytes: u64,
+}
+
+/// The wait of a rank for the buckets of one backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Averaged {
+    /// The buckets waited for.
+    pub buckets: Buckets,
+    /// Start of the wait …
+    pub from: Timestamp,
+    /// … and its end.
+    pub to: Timestamp,
 }
 
 /// The wait for a call.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::ThreadId;
-use crate::model::group::Join;
+use crate::model::join::Join;
 
 /// Number of crossings kept.
 const KEPT: usize = 16;

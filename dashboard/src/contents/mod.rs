@@ -1,4 +1,4 @@
-//! What screens keep between two frames.
+//! What screens show, computed once per version of the state and kept between frames.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -6,16 +6,20 @@ use std::rc::Rc;
 
 use ddp_doctor_proto::report::Where;
 
-use crate::view;
+mod stacks;
+mod waits;
+
+pub(crate) use stacks::Stacks;
+pub(crate) use waits::Waits;
 
 /// Expensive rows, kept until the state changes.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
-    pub(super) sides: HashMap<usize, (u64, Rc<Sides>)>,
+    pub(crate) sides: HashMap<usize, (u64, Rc<Sides>)>,
     calls_by_rank: RefCell<Option<CallRows>>,
     /// Contents of whole screens.
-    pub(crate) waits: Versioned<view::Waits>,
-    pub(crate) stacks: Versioned<view::Stacks>,
+    pub(crate) waits: Versioned<Waits>,
+    pub(crate) stacks: Versioned<Stacks>,
     pub(crate) memory: Versioned<(usize, Vec<u32>)>,
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::evidence::event::Forward;
 
-use super::KEPT;
-
+/// Maximum number of lines whose forwards are counted, per rank.
+const KEPT: usize = 128;
 /// Number of forwards on new input after which a forward on the same input counts as a repetition.
 const FRESH: u64 = 3;
 
@@ -41,7 +41,7 @@ struct Count {
 
 impl Turns {
     /// A step begins, marked by the program or with a training forward.
-    pub(in crate::model) fn begin(&mut self, forward: Option<&Forward>) {
+    pub(super) fn begin(&mut self, forward: Option<&Forward>) {
         let path = forward.and_then(|forward| forward.path.clone());
         if !self.counts.contains_key(&path) && self.counts.len() >= KEPT {
             return;
@@ -75,7 +75,7 @@ impl Turns {
     }
 
     /// The forward that began the turn raised an exception; the next one may be a retry.
-    pub(in crate::model) fn failed(&mut self) {
+    pub(super) fn failed(&mut self) {
         // Batch counts identify a retry. Without them, one is assumed.
         if self.now.path.is_some()
             && self.now.batches.is_none()
@@ -87,11 +87,11 @@ impl Turns {
         }
     }
 
-    pub(in crate::model) const fn lost(&mut self) {
+    pub(super) const fn lost(&mut self) {
         self.now.lossy = true;
     }
 
-    pub(in crate::model) fn position(&self) -> Position {
+    pub(super) fn position(&self) -> Position {
         self.now.clone()
     }
 

@@ -1,0 +1,140 @@
+//! Words about ranks that stand still outside of calls.
+
+use crate::findings::hang::absent::last_call_of;
+use crate::model::Process;
+use crate::stacks::{Activity, What};
+use crate::words;
+
+/// A sentence on a rank's line and the state of its thread.
+pub(crate) fn where_it_is(process: &Process, outside: &Activity<'_>) -> Option<String> {
+    let mut text = format!("Rank {}", process.rank?);
+    match outside.line {
+        Some(line) => text.push_str(&format!(
+            " is in {} at {}",
+            words::function(line),
+            words::line(line)
+        )),
+        None => text.push_str(" is in library code"),
+    }
+    if let Some(inner) = outside.inner {
+        text.push_str(&format!(
+            ", there in {} ({})",
+            words::function(inner),
+            words::line(inner)
+        ));
+    }
+    let system = [
+        outside.thread.state.map(|state| match state {
+            'S' => "asleep".into(),
+            'D' => "waiting for a device".into(),
+            'R' => "running".into(),
+            other => format!("state {other}"),
+        }),
+        outside
+            .thread
+            .wait_channel
+            .as_ref()
+            .map(|channel| format!("in the kernel in {channel}")),
+        (outside.thread.holds_gil == Some(true)).then(|| "holds the interpreter's lock".into()),
+    ];
+    let system: Vec<String> = system.into_iter().flatten().collect();
+    if !system.is_empty() {
+        text.push_str(&format!("; {}", system.join(", ")));
+    }
+    text.push_str(&format!("; {}.", last_call_of(process)));
+    if let [first, others @ ..] = &outside.others[..] {
+        let others: Vec<String> = others.iter().map(|other| words::line(other)).collect();
+        let lines = [vec![words::line(first)], others].concat().join(" and ");
+        text.push_str(&format!(" Further threads of it are at {lines}."));
+    }
+    Some(text)
+}
+
+/// What the rank does, as a predicate of "it".
+pub(crate) const fn waits_for(what: What) -> &'static str {
+    match what {
+        What::DataLoader => "waits for a data-loader worker",
+        What::Gil => "is in a C function that keeps the interpreter's lock",
+        What::Debugger => "waits for input at a debugger's prompt",
+        What::BuildLock => "waits for the lock file of another build",
+        What::FileLock => "waits for a file that is locked",
+        What::Lock => "waits for a lock or for another thread",
+        What::Child => "waits for a child process",
+        What::Network => "waits for the network",
+        What::File => "waits for a file",
+        What::Gpu => "waits for the GPU",
+        What::Sleep => "sleeps",
+        What::Compilation => "waits for a compiler",
+        What::Checkpoint => "makes no progress in a checkpoint",
+        What::Preparation => "makes no progress in preparing its data",
+        What::Import => "makes no progress in an import",
+        What::Unknown => "stands still",
+    }
+}
+
+/// Advice by what the rank waits for.
+pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
+    let pid = process.pid;
+    let host = &process.host;
+    let text = |text: &str| text.to_owned();
+    match what {
+        What::DataLoader => vec![
+            format!(
+                "Find out what the workers do (the child processes of {pid} on {host}): `__getitem__` or `collate_fn` does not return, or a worker was forked while another thread held a lock."
+            ),
+            text(
+                "Give the DataLoader timeout=60, so that it raises instead of waiting without end. Where a lock was inherited, start workers with multiprocessing_context=\"forkserver\" or \"spawn\".",
+            ),
+        ],
+        What::Gil => vec![text(
+            "Let the C function release the interpreter's lock while it waits: ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS, pybind11's call_guard<gil_scoped_release>. Until it does, no thread of the rank runs.",
+        )],
+        What::Debugger => vec![text(
+            "Take the breakpoint out, or set it on every rank; the others run into their timeout meanwhile.",
+        )],
+        What::BuildLock => vec![text(
+            "A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).",
+        )],
+        What::FileLock => vec![text(
+            "Find the process that holds the lock (lslocks, fuser) and check whether it still runs; take file locks with a timeout. A process that was killed may leave a lock file behind, and locks on network file systems outlive their holders.",
+        )],
+        What::Lock => vec![
+            text(
+                "Find out what should release it: another thread that has ended or is waiting itself, a queue that is never filled.",
+            ),
+            text(
+                "A lock that some thread held at the moment of a fork is never released in the child: start processes by \"spawn\" or \"forkserver\". Take locks with a timeout.",
+            ),
+        ],
+        What::Child => vec![format!(
+            "Find out what its child processes do (ps --ppid {pid} on {host}). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
+        )],
+        What::Network => vec![text(
+            "Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.",
+        )],
+        What::File => vec![format!(
+            "Check the file system on {host} (mount, df, dmesg): a network file system whose server does not respond blocks every process that uses it."
+        )],
+        What::Gpu => vec![text(
+            "Check the GPU (nvidia-smi, dmesg for Xid): work that was queued before this line does not end.",
+        )],
+        What::Sleep => vec![text(
+            "If the program waits for something by sleeping (a file, a flag, a service), find out why it is absent, and give up after a while.",
+        )],
+        What::Compilation => vec![text(
+            "If it is only slow: compile before the ranks meet, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, check its compiler processes.",
+        )],
+        What::Checkpoint => vec![format!(
+            "If it is only slow: make no other rank wait for it, or give their group a longer timeout. If it stays here, check the file system on {host} (mount, df, dmesg)."
+        )],
+        What::Preparation => vec![text(
+            "Prepare the data before the job, or give the group a longer timeout while it is prepared. If it stays here, check the network and its worker processes.",
+        )],
+        What::Import => vec![format!(
+            "Check the file system of the packages from {host}; an import may also wait for a lock that another importing thread holds."
+        )],
+        What::Unknown => vec![text(
+            "Find out what this line waits for, and give it a timeout.",
+        )],
+    }
+}
