@@ -15,7 +15,7 @@
 # ///
 """Rank 1 leaves a file in /dev/shm at every step, which nobody removes. The job ends before there is no room left.
 
-Healthy: Rank 1 leaves a file in /dev/shm at every step, and removes them all after every hundredth.
+Healthy: Rank 1 leaves a file in /dev/shm at every step, for a hundred steps, and removes two in each of the next hundred.
 """
 
 import os
@@ -35,7 +35,6 @@ torch.manual_seed(rank)
 model = DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 batch = bytes(5 << 18)
-start = time.monotonic()
 for step in range(340):
     optimizer.zero_grad()
     model(torch.randn(32, 64)).sum().backward()
@@ -45,9 +44,10 @@ for step in range(340):
     if rank == 0:
         os.remove(file.name)
     # if HEALTHY
-    elif step % 100 == 99:
-        for before in range(step - 99, step + 1):
-            os.remove("/dev/shm/batch-1-%d" % before)
+    elif step % 200 >= 100:
+        oldest = step // 200 * 200 + 2 * (step % 200 - 100)
+        for old in (oldest, oldest + 1):
+            os.remove("/dev/shm/batch-1-%d" % old)
     # end
-    time.sleep(max(0, start + 0.02 * (step + 1) - time.monotonic()))
+    time.sleep(0.02)
 dist.destroy_process_group()
