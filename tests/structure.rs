@@ -10,6 +10,8 @@ use ddp_doctor::diagnosis::findings;
 use ddp_doctor::report::explain::{self, Page};
 use ddp_doctor_proto::catalogue;
 
+mod imports;
+
 /// Names of the crates that a package needs to be built, without those for tests only.
 fn crates_of(package: &str, features: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))

@@ -1,0 +1,184 @@
+//! Which module uses which: the dependencies within a crate go in one direction.
+//!
+//! A folder's `mod.rs` is the folder itself. What a folder and the files in it use of each other does
+//! not count: a folder hands out what its files define.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use ddp_doctor::diagnosis::findings;
+
+use super::{files_below, root};
+
+/// Number of modules that may use each other.
+const MOST_IN_A_CIRCLE: usize = 3;
+
+/// A module's path within its crate: `["model", "join"]`.
+type Module = Vec<String>;
+
+/// The modules of a crate, each with those that it uses.
+fn modules(folder: &str) -> BTreeMap<Module, BTreeSet<Module>> {
+    let files: BTreeMap<Module, String> = files_below(folder, "rs")
+        .into_iter()
+        .map(|file| {
+            let path = file.strip_prefix(root().join(folder)).unwrap();
+            let path = path.with_extension("");
+            let mut module: Module = path
+                .iter()
+                .map(|part| part.to_str().unwrap().to_owned())
+                .collect();
+            module.retain(|part| !["mod", "lib", "main"].contains(&part.as_str()));
+            (module, code(&fs::read_to_string(&file).unwrap()))
+        })
+        .filter(|(module, _)| {
+            !module
+                .iter()
+                .any(|part| part.ends_with("test") || part.ends_with("tests"))
+        })
+        .collect();
+    let uses = files.iter().map(|(module, text)| {
+        let used = paths(text, module);
+        let used = used.filter_map(|mut path| {
+            while !files.contains_key(&path) {
+                path.pop()?;
+            }
+            Some(path)
+        });
+        let is_own = |other: &Module| other.starts_with(module) || module.starts_with(other);
+        (
+            module.clone(),
+            used.filter(|other| !is_own(other)).collect(),
+        )
+    });
+    uses.collect()
+}
+
+/// The source without comments and tests.
+fn code(text: &str) -> String {
+    let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let lines = text[..end].lines();
+    let lines = lines.filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The paths in a module's source that begin at the crate or a folder above, as paths from the crate.
+fn paths<'a>(text: &'a str, module: &'a Module) -> impl Iterator<Item = Module> + 'a {
+    let at_crate = text
+        .match_indices("crate::")
+        .map(|(at, word)| (at + word.len(), 0));
+    let above = text
+        .match_indices("super::")
+        .map(|(at, word)| (at + word.len(), module.len().saturating_sub(1)));
+    at_crate.chain(above).flat_map(move |(at, kept)| {
+        let mut found = Vec::new();
+        tree(&text[at..], &module[..kept], &mut found);
+        found
+    })
+}
+
+/// Adds the paths of a tree of imports, such as `a::{b, c::D}`. Returns the text after it.
+fn tree<'a>(text: &'a str, before: &[String], found: &mut Vec<Module>) -> &'a str {
+    let end = text
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    let mut path = before.to_vec();
+    if !name.is_empty() && name != "self" && name != "super" {
+        path.push(name.to_owned());
+    }
+    if let Some(rest) = rest.strip_prefix("::") {
+        return tree(rest, &path, found);
+    }
+    let Some(mut rest) = rest.strip_prefix('{') else {
+        found.push(path);
+        return rest;
+    };
+    loop {
+        rest = tree(rest.trim_start(), &path, found).trim_start();
+        // An import may be renamed.
+        let end = rest.find([',', '}']).unwrap_or(rest.len());
+        let (separator, after) = rest[end..].split_at(1.min(rest.len() - end));
+        rest = after;
+        if separator != "," || rest.trim_start().starts_with('}') {
+            return rest;
+        }
+    }
+}
+
+/// The modules that can be reached from one.
+fn reached_from<'a>(
+    uses: &'a BTreeMap<Module, BTreeSet<Module>>,
+    from: &'a Module,
+) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(module) = open.pop() {
+        open.extend(uses[module].iter().filter(|used| reached.insert(*used)));
+    }
+    reached
+}
+
+#[test]
+fn modules_do_not_use_each_other() {
+    for folder in [
+        "src",
+        "src/diagnosis",
+        "agent/src",
+        "agent/nccl/src",
+        "dashboard/src",
+        "proto/src",
+    ] {
+        let mut uses = modules(folder);
+        if folder == "src" {
+            // A crate of its own.
+            uses.retain(|module, _| module.first().is_none_or(|first| first != "diagnosis"));
+            for used in uses.values_mut() {
+                used.retain(|module| module.first().is_none_or(|first| first != "diagnosis"));
+            }
+        }
+        let reached: BTreeMap<&Module, _> = uses
+            .keys()
+            .map(|it| (it, reached_from(&uses, it)))
+            .collect();
+        assert!(
+            reached.values().any(|it| !it.is_empty()),
+            "{folder}: no imports found"
+        );
+        for (module, others) in &reached {
+            let circle: Vec<String> = others
+                .iter()
+                .filter(|other| reached[**other].contains(*module))
+                .map(|other| other.join("::"))
+                .collect();
+            assert!(
+                circle.len() <= MOST_IN_A_CIRCLE,
+                "{folder}: {}",
+                circle.join(", ")
+            );
+        }
+    }
+}
+
+#[test]
+fn no_finding_uses_another() {
+    let table = fs::read_to_string(root().join("src/diagnosis/findings/mod.rs")).unwrap();
+    let rows = table
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("row(&catalogue::"));
+    let detectors: BTreeSet<Module> = rows
+        .map(|row| {
+            let rule = row.rsplit(", ").next().unwrap().trim_end_matches("),");
+            let mut path: Module = rule.split("::").map(str::to_owned).collect();
+            path.pop();
+            path
+        })
+        .collect();
+    assert!(detectors.len() > findings::ALL.len() / 2, "{detectors:?}");
+    let uses = modules("src/diagnosis");
+    let in_crate = |detector: &Module| [vec!["findings".to_owned()], detector.clone()].concat();
+    let detectors: BTreeSet<Module> = detectors.iter().map(in_crate).collect();
+    for detector in &detectors {
+        let others: Vec<&Module> = uses[detector].intersection(&detectors).collect();
+        assert!(others.is_empty(), "{} uses {others:?}", detector.join("::"));
+    }
+}
