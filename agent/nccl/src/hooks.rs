@@ -22,6 +22,7 @@ use crate::abi::{
 use crate::caller::{export, returns_to};
 use crate::comms::Communicator;
 use crate::driver;
+use crate::guarded::guarded;
 use crate::init;
 use crate::real::Function;
 use crate::records::Work;
@@ -257,7 +258,7 @@ hook!(ncclCommInitRankScalable, c"pncclCommInitRankScalable", (
 hook!(ncclCommInitAll, c"pncclCommInitAll", (
     comms: *mut Comm, count: c_int, devices: *const c_int,
 ), |_name, real| watch::unseen(|| {
-    watch::guarded(init::of_one_process);
+    guarded(init::of_one_process);
     real()
 }));
 

@@ -8,43 +8,23 @@
     reason = "reads handles from where a program has them put"
 )]
 
-use std::env;
-use std::ffi::{CStr, CString, c_int, c_void};
-use std::mem;
-use std::ptr;
-use std::sync::Mutex;
+use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ddp_doctor_agent::blackbox::{Place, Seat, Writer};
-use ddp_doctor_agent::{current, identity, is_disabled, open, options_from_env};
+use ddp_doctor_agent::blackbox::Seat;
+use ddp_doctor_agent::{current, identity};
 use ddp_doctor_proto::{NoteKind, Op};
 
 use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
 use crate::caller::returns_to;
 use crate::comm_memory::Before;
 use crate::comms::{self, Communicator, Name};
-use crate::real::{self, Function};
+use crate::ids::occurrence_of;
+use crate::own_box::open_box;
+use crate::queries::{device_of, seat, seat_of};
 use crate::records;
 use crate::sink::{self, Outer, Sink};
-use crate::watch::guarded;
 use crate::{comm_memory, done, driver, memory, pending};
-
-/// Maximum number of unique ids that are remembered, to distinguish communicators with the same id.
-const MOST_IDS: usize = 1024;
-
-/// Environment variables of launchers: rank, world size, and the optional local rank. A launcher
-/// counts only if it sets rank and world size.
-const LAUNCHERS: [[&str; 3]; 5] = [
-    ["RANK", "WORLD_SIZE", "LOCAL_RANK"],
-    [
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-    ],
-    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"],
-    ["PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"],
-    ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"],
-];
 
 /// A communicator that a call is about to create.
 #[derive(Debug)]
@@ -380,7 +360,7 @@ impl Made {
         communicator.rank = seat.rank;
         communicator.size = seat.size;
         communicator.non_blocking = self.non_blocking;
-        let device = query(&CU_DEVICE, comm).unwrap_or(-1);
+        let device = device_of(comm).unwrap_or(-1);
         communicator.device = device;
         if of_framework {
             communicator.is_made_by_framework();
@@ -395,208 +375,6 @@ impl Made {
         // A framework's own box already has samples of its allocator.
         if let Sink::Own(writer) = sink {
             memory::watch(writer, device);
-        }
-    }
-}
-
-/// Rank and size in a communicator; `None`: invalid.
-pub(crate) fn seat(rank: c_int, size: c_int) -> Option<Seat> {
-    let (rank, size) = (u32::try_from(rank).ok()?, u32::try_from(size).ok()?);
-    (rank < size).then_some(Seat { rank, size })
-}
-
-// --- Identity of this process -------------------------------------------------------------------
-
-/// The open box of this process; opens this library's box if there is none. `None`: nothing is
-/// recorded.
-pub(crate) fn open_box(seat: Option<Seat>) -> Option<Sink> {
-    sink::look();
-    match sink::current() {
-        Some(sink) => {
-            if sink.is_shared() {
-                say_which_libraries(sink);
-            }
-            Some(sink)
-        }
-        None => own_box(seat).map(Sink::Own),
-    }
-}
-
-/// The box of this library, which is created with the process's first communicator. `seat` is the
-/// process's place in that communicator. `None`: nothing is recorded, or another library has the
-/// box.
-pub(crate) fn own_box(seat: Option<Seat>) -> Option<&'static Writer> {
-    if let Some(writer) = current() {
-        return Some(writer);
-    }
-    sink::look();
-    if is_disabled() || sink::current().is_some_and(Sink::is_shared) {
-        return None;
-    }
-    let mut options = options_from_env("nccl");
-    let size = seat.map_or(1, |seat| seat.size);
-    let told = LAUNCHERS.iter().find_map(|names| told_by(names, size));
-    let own = || seat.map(|seat| (seat.rank, seat.size, None));
-    if let Some((rank, world_size, local_rank)) = told.or_else(own) {
-        options.rank = Some(rank);
-        options.world_size = Some(world_size);
-        options.local_rank = local_rank;
-    }
-    let place = Place::from_env(&options.job, &options.world);
-    open(&place, &options).ok()?;
-    let writer = current()?;
-    if let Some(version) = version() {
-        writer.setting(b"nccl", version.as_bytes());
-    }
-    say_which_libraries(Sink::Own(writer));
-    announce_the_end();
-    Some(writer)
-}
-
-/// Registers a handler that records the exit status. A parent may reap the process before it is
-/// seen from outside.
-fn announce_the_end() {
-    /// Registered once; a forked child inherits the handler, which does nothing without a box.
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
-    unsafe extern "C" {
-        /// From the C library, like `atexit` with the exit status.
-        fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
-    }
-    extern "C" fn ends(status: c_int, _: *mut c_void) {
-        guarded(|| {
-            if let Some(writer) = current() {
-                writer.exit(status & 0xff, b"exit");
-            }
-        });
-    }
-    if !REGISTERED.swap(true, Ordering::AcqRel) {
-        // SAFETY: the function is part of this library, which is not unloaded before the process
-        // exits.
-        unsafe { on_exit(ends, ptr::null_mut()) };
-    }
-}
-
-/// Rank, world size and local rank from a launcher's variables; `None`: they are not set, or not
-/// for this program, since the communicator is larger than the world.
-fn told_by(names: &[&str; 3], size: u32) -> Option<(u32, u32, Option<u32>)> {
-    let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
-    let [rank, world_size, local_rank] = names;
-    let (rank, world_size) = (number(rank)?, number(world_size)?);
-    (rank < world_size && size <= world_size).then(|| (rank, world_size, number(local_rank)))
-}
-
-/// Records the loaded NCCL libraries once, if there are several.
-fn say_which_libraries(sink: Sink) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if SAID.swap(true, Ordering::AcqRel) {
-        return;
-    }
-    let loaded = real::loaded();
-    if loaded.len() > 1 {
-        let told = |path: &CString| {
-            let version = real::version_of(path).and_then(written);
-            let version = version.unwrap_or_else(|| "?".into());
-            [version.as_bytes(), b" ", path.to_bytes()].concat()
-        };
-        let libraries: Vec<Vec<u8>> = loaded.iter().map(told).collect();
-        sink.setting(b"nccl libraries", &libraries.join(&b", "[..]));
-    }
-}
-
-// --- Queries to NCCL -----------------------------------------------------------------------------
-
-static VERSION: Function = Function::new(c"pncclGetVersion");
-static COUNT: Function = Function::new(c"pncclCommCount");
-static USER_RANK: Function = Function::new(c"pncclCommUserRank");
-static CU_DEVICE: Function = Function::new(c"pncclCommCuDevice");
-
-/// Version of the NCCL that is called, such as "2.27.5".
-fn version() -> Option<String> {
-    written(real::query_version(VERSION.address())?)
-}
-
-/// Formats a version code of NCCL, such as "2.27.5".
-fn written(code: c_int) -> Option<String> {
-    let code = u32::try_from(code).ok()?;
-    let of = |major: u32| (code / major, code % major / 100, code % 100);
-    // NCCL 2.9 changed the encoding.
-    let (major, minor, patch) = of(if code < 10_000 { 1000 } else { 10_000 });
-    Some(format!("{major}.{minor}.{patch}"))
-}
-
-/// Queries an integer property of a communicator.
-fn query(function: &Function, comm: Comm) -> Option<c_int> {
-    let function = function.address();
-    if function.is_null() {
-        return None;
-    }
-    let mut answer: c_int = 0;
-    // SAFETY: all three functions have this type, and NCCL returned the handle.
-    let status = unsafe {
-        let function: unsafe extern "C" fn(*mut c_void, *mut c_int) -> Status =
-            mem::transmute(function);
-        function(comm, &mut answer)
-    };
-    (status == 0).then_some(answer)
-}
-
-/// Rank and size according to NCCL.
-pub(crate) fn seat_of(comm: Comm) -> Option<Seat> {
-    seat(query(&USER_RANK, comm)?, query(&COUNT, comm)?)
-}
-
-// --- Communicators of one id ---------------------------------------------------------------------
-
-/// A unique id that was used.
-struct Used {
-    hash: u64,
-    rank: u32,
-    times: u32,
-}
-
-static USED: Mutex<Vec<Used>> = Mutex::new(Vec::new());
-
-/// Index of a communicator among those with this hash, from 0 (with `NCCL_COMM_ID` all
-/// communicators have one id); `None`: this process is more than one rank of a communicator; only
-/// the first is recorded.
-pub(crate) fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
-    let mut used = USED.try_lock().ok()?;
-    if let Some(known) = used.iter_mut().find(|it| it.hash == hash) {
-        if known.rank != rank {
-            return None;
-        }
-        known.times += 1;
-        return Some(known.times);
-    }
-    if used.len() == MOST_IDS {
-        used.remove(0);
-    }
-    used.push(Used {
-        hash,
-        rank,
-        times: 0,
-    });
-    Some(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn communicators_of_one_id_are_numbered() {
-        assert_eq!(occurrence_of(77, 1), Some(0));
-        assert_eq!(occurrence_of(77, 1), Some(1));
-        assert_eq!(occurrence_of(78, 1), Some(0));
-        // Another rank of the same communicator in this process.
-        assert_eq!(occurrence_of(78, 2), None);
-    }
-
-    #[test]
-    fn rank_outside_the_communicator_is_invalid() {
-        assert_eq!(seat(1, 2), Some(Seat { rank: 1, size: 2 }));
-        for (rank, size) in [(2, 2), (-1, 2), (0, 0), (0, -1)] {
-            assert_eq!(seat(rank, size), None);
         }
     }
 }

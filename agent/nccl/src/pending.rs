@@ -6,7 +6,8 @@ use std::thread;
 
 use crate::abi::Comm;
 use crate::comms::{self, Communicator};
-use crate::init::{Made, seat_of};
+use crate::init::Made;
+use crate::queries::seat_of;
 use crate::sink::{self, Sink};
 
 /// Maximum number of communicators without a handle.

@@ -11,11 +11,11 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::{Comm, SUCCESS, Status, is_taken};
 use crate::comms::{self, Communicator};
+use crate::guarded::guarded;
 use crate::init::Making;
 use crate::records::{self, Work};
 use crate::sink::{self, Outer, Sink};
@@ -73,15 +73,6 @@ static LAUNCHES: AtomicU32 = AtomicU32::new(1);
 /// Returns a new launch number, never 0.
 pub(crate) fn next_launch() -> u32 {
     LAUNCHES.fetch_add(1, Ordering::Relaxed).max(1)
-}
-
-/// Runs code of this library. A panic does not reach the program.
-pub(crate) fn guarded<T: Default>(work: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
-        // Dropping the payload might panic again.
-        mem::forget(payload);
-        T::default()
-    })
 }
 
 /// Makes a call of the program through `watched`, which gets the thread's state. A call made by

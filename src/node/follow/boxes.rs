@@ -159,14 +159,14 @@ impl BoxDir {
 
     /// All directories that may contain boxes: a rank uses the second if the first has no space.
     #[must_use]
-    pub fn places(&self) -> Vec<PathBuf> {
-        let mut places = vec![self.path.clone()];
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let mut directories = vec![self.path.clone()];
         for other in self.others.iter().chain(&self.keep) {
-            if !places.contains(other) {
-                places.push(other.clone());
+            if !directories.contains(other) {
+                directories.push(other.clone());
             }
         }
-        places
+        directories
     }
 
     /// Moves a box to the directory for kept boxes. Its old mapping stays readable.
@@ -482,7 +482,7 @@ mod tests {
         let (_dir, shm, run) = dirs();
         let boxes = BoxDir::create(&shm.join("none"), "job", Some(&run)).unwrap();
         assert_eq!(boxes.path(), run.join("boxes"));
-        assert_eq!(boxes.places().len(), 1);
+        assert_eq!(boxes.directories().len(), 1);
         boxes.remove().unwrap();
         assert!(run.join("boxes").exists());
         assert!(BoxDir::create(&shm.join("none"), "job", None).is_err());

@@ -1,14 +1,12 @@
 //! The node follower: one thread that reads the black boxes of all ranks on a node from outside.
 
-use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
-use std::fs;
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use ddp_doctor_agent::blackbox::{BoxName, Reader};
+use ddp_doctor_agent::blackbox::Reader;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use tokio::sync::mpsc;
@@ -16,6 +14,7 @@ use v1::event::Kind;
 
 use crate::evidence::settings;
 use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::directories::{Directory, NO_BOX};
 use crate::node::follow::pause::Pause;
 use crate::node::follow::rank::Rank;
 use crate::node::follow::started_ranks::StartedRanks;
@@ -32,10 +31,11 @@ use crate::node::timing::Timing;
 
 pub mod boxes;
 mod commands;
+mod directories;
 pub mod names;
+pub mod native_lines;
 pub mod orphans;
 mod pause;
-pub mod places;
 pub mod rank;
 pub mod started_ranks;
 
@@ -46,7 +46,7 @@ pub use commands::{Command, Commander, Commands, Secured};
 /// process wakes the follower at once.
 const TICK: Duration = Duration::from_millis(50);
 /// Interval of scans for new boxes.
-const PLACES_INTERVAL: Duration = Duration::from_millis(100);
+const DIRECTORIES_INTERVAL: Duration = Duration::from_millis(100);
 /// Polling interval of process states.
 const STATES_INTERVAL: Duration = Duration::from_millis(250);
 /// Time after a stop of a process during which states are polled as often as boxes, to measure each
@@ -60,8 +60,6 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_CREATION: Duration = Duration::from_secs(2);
 /// Time that ranks have to exit after the command did.
 const EXIT_GRACE: Duration = Duration::from_millis(300);
-/// Maximum number of entries of a box directory that are followed.
-const MAX_BOXES: usize = 4096;
 
 /// The node follower.
 #[derive(Debug)]
@@ -78,11 +76,12 @@ pub struct Follower {
     stacks: Taker,
     sources: Sources,
     /// Lines of native programs.
-    known_places: Arc<places::LineCache>,
+    known_lines: Arc<native_lines::LineCache>,
     ranks: Vec<Rank>,
     /// Processes that will become ranks and have no box.
     started: StartedRanks,
-    places: Vec<Place>,
+    /// Where boxes are found.
+    directories: Vec<Directory>,
     memory: Memory,
     scheduling: Scheduling,
     /// Boxes that could not be opened, each with the time of the first attempt.
@@ -94,15 +93,6 @@ pub struct Follower {
     last_stopped: Option<Instant>,
     pause: Pause,
     job_ended: bool,
-}
-
-/// A directory of boxes.
-#[derive(Debug)]
-struct Place {
-    path: PathBuf,
-    /// Modification time at the last scan; `None` to scan it again.
-    modified: Option<SystemTime>,
-    seen: HashSet<OsString>,
 }
 
 impl Follower {
@@ -141,15 +131,14 @@ impl Follower {
         descendants: Option<Descendants>,
         launch: Option<Launch>,
     ) -> Self {
-        let place = |path| Place {
-            path,
-            modified: None,
-            seen: HashSet::new(),
-        };
         let timing = Timing::default().scaled(settings::time_scale(&hello));
         Self {
             timing,
-            places: boxes.places().into_iter().map(place).collect(),
+            directories: boxes
+                .directories()
+                .into_iter()
+                .map(Directory::new)
+                .collect(),
             hello,
             boxes,
             out,
@@ -158,7 +147,7 @@ impl Follower {
             launch,
             stacks,
             sources: Sources::new(),
-            known_places: Arc::default(),
+            known_lines: Arc::default(),
             ranks: Vec::new(),
             started: StartedRanks::new(&timing),
             memory: Memory::new(timing),
@@ -191,8 +180,8 @@ impl Follower {
             }
             let now = Instant::now();
             if !self.job_ended {
-                if is_due(&mut next_places, PLACES_INTERVAL, now) {
-                    self.scan_places(now);
+                if is_due(&mut next_places, DIRECTORIES_INTERVAL, now) {
+                    self.scan_directories(now);
                 }
                 self.poll();
                 self.poll_started(now);
@@ -379,45 +368,21 @@ impl Follower {
         }
     }
 
-    fn scan_places(&mut self, now: Instant) {
-        for index in 0..self.places.len() {
-            let place = &mut self.places[index];
-            let modified = fs::metadata(&place.path)
-                .and_then(|metadata| metadata.modified())
-                .ok();
-            if modified.is_some() && place.modified == modified {
-                continue;
-            }
-            place.modified = modified;
-            let Ok(entries) = fs::read_dir(&place.path) else {
-                continue;
-            };
-            let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
-            // In order of start, so that a rank comes before its helpers.
-            names.sort_by_cached_key(|name| {
-                let name = name.to_string_lossy().into_owned();
-                let known = BoxName::parse(&name).map(|it| (it.start_ticks, it.pid));
-                (known, name)
-            });
-            for name in names {
-                let place = &mut self.places[index];
+    fn scan_directories(&mut self, now: Instant) {
+        for index in 0..self.directories.len() {
+            for name in self.directories[index].unseen() {
                 let text = name.to_string_lossy().into_owned();
-                if place.seen.len() >= MAX_BOXES || place.seen.contains(&name) {
-                    continue;
-                }
-                let path = place.path.join(&name);
-                if text.starts_with("nobox.") {
-                    place.seen.insert(name);
+                let is_settled = if text.starts_with(NO_BOX) {
                     self.note_no_box(&text);
-                } else if text.ends_with(".box") {
+                    true
+                } else {
                     // A box that the follower has moved is known under another path.
-                    let is_known = self
-                        .ranks
-                        .iter()
-                        .any(|rank| rank.path().file_name() == Some(&name));
-                    if is_known || self.open(&path, now) {
-                        self.places[index].seen.insert(name);
-                    }
+                    let is_known = |rank: &Rank| rank.path().file_name() == Some(&name);
+                    let path = self.directories[index].path.join(&name);
+                    self.ranks.iter().any(is_known) || self.open(&path, now)
+                };
+                if is_settled {
+                    self.directories[index].settle(name);
                 }
             }
         }
@@ -431,7 +396,7 @@ impl Follower {
         {
             return true;
         }
-        match Rank::open(self.ranks.len() as u64 + 1, path, &self.known_places) {
+        match Rank::open(self.ranks.len() as u64 + 1, path, &self.known_lines) {
             Ok(None) => true,
             Ok(Some(rank)) => {
                 self.closed_boxes.remove(path);
@@ -444,9 +409,7 @@ impl Follower {
                 let since = *self.closed_boxes.entry(path.to_owned()).or_insert(now);
                 if now.duration_since(since) < MAX_CREATION {
                     // Scan again even if the directory does not change.
-                    self.places
-                        .iter_mut()
-                        .for_each(|place| place.modified = None);
+                    self.directories.iter_mut().for_each(Directory::scan_again);
                     return false;
                 }
                 self.note(NoteKind::Unreadable, None, 0, error.to_string());
@@ -552,7 +515,7 @@ impl Follower {
         }
         let deadline = Instant::now() + EXIT_GRACE;
         loop {
-            self.scan_places(Instant::now());
+            self.scan_directories(Instant::now());
             self.poll();
             self.poll_started(Instant::now());
             let all_ended = self.ranks.iter().all(Rank::has_ended);

@@ -11,7 +11,7 @@ use v1::event::Kind;
 
 use crate::diagnosis::event::OomKills;
 use crate::evidence::blackbox;
-use crate::node::follow::places::{LineCache, Places};
+use crate::node::follow::native_lines::{LineCache, ProcessLines};
 use crate::node::sample::proc::{self, Watched};
 use crate::node::ship::outbox::Outbox;
 use crate::node::source::Sources;
@@ -83,7 +83,7 @@ impl Rank {
             identity: identity.clone(),
             reported: Reported {
                 process,
-                places: Places::of(identity.pid, Arc::clone(known)),
+                lines: ProcessLines::of(identity.pid, Arc::clone(known)),
                 sites: Vec::new(),
                 journaled: 0,
                 announced: None,
@@ -349,7 +349,7 @@ fn damage(note: &v1::Note) -> [Kind; 2] {
 struct Reported {
     process: u64,
     /// Lines of its native code.
-    places: Places,
+    lines: ProcessLines,
     /// Sites since the last [`Rank::take_sites`].
     sites: Vec<v1::SiteDefined>,
     /// First record that is not in the journal.
@@ -370,7 +370,7 @@ impl Reported {
             return;
         };
         if let Kind::SiteDefined(site) = &mut kind {
-            if !self.places.resolve(site) {
+            if !self.lines.resolve(site) {
                 return;
             }
             self.sites.push(site.clone());

@@ -36,10 +36,13 @@ use self::layout::{Coll, Descriptor, kind, state};
 use self::next::Next;
 use crate::comms::{Communicator, Name};
 use crate::driver::{self, Capture};
-use crate::init;
+use crate::guarded::guarded;
+use crate::ids::occurrence_of;
+use crate::init::is_hooked;
+use crate::own_box::own_box;
+use crate::queries::seat;
 use crate::records::{self, Work};
 use crate::sink::Sink;
-use crate::watch::guarded;
 
 /// Events to request: calls by default; with "kernels" also their kernels and network transfers.
 const SWITCH: &str = "DDP_DOCTOR_NCCL_PROFILER";
@@ -196,12 +199,12 @@ unsafe fn begin(context: *mut *mut c_void, mask: *mut c_int, said: &Said) -> c_i
 /// Registers the communicator in the box; `None`: its calls are not recorded here, for example
 /// because the hooks record them.
 fn communicator(said: &Said) -> Option<&'static Communicator> {
-    if init::is_hooked() {
+    if is_hooked() {
         return None;
     }
-    let seat = init::seat(said.rank, said.ranks)?;
-    let sink = Sink::Own(init::own_box(Some(seat))?);
-    let occurrence = init::occurrence_of(said.hash, seat.rank)?;
+    let seat = seat(said.rank, said.ranks)?;
+    let sink = Sink::Own(own_box(Some(seat))?);
+    let occurrence = occurrence_of(said.hash, seat.rank)?;
     let description = if said.name.is_null() {
         &[][..]
     } else {

@@ -1,4 +1,4 @@
-//! Places in native programs: file and line of the machine code that called into the capture.
+//! Lines in native programs: file and line of the machine code that called into the capture.
 //!
 //! In a program in C, C++ or Rust, capture records only the return address and resolves nothing
 //! inside the training process. The box has the address in place of a file ([`ADDRESS`]). While the
@@ -55,14 +55,14 @@ struct Lines {
 
 /// The places of one process.
 #[derive(Debug)]
-pub struct Places {
+pub struct ProcessLines {
     pid: u32,
     cache: Arc<LineCache>,
     /// By address in the notation of the box; `None` for an address without a line.
     by_address: HashMap<String, Option<Where>>,
 }
 
-impl Places {
+impl ProcessLines {
     /// The places of this process.
     #[must_use]
     pub fn of(pid: u32, cache: Arc<LineCache>) -> Self {
@@ -200,18 +200,21 @@ mod tests {
             file: file.into(),
             ..v1::SiteDefined::default()
         };
-        let mut places = Places::of(pid, Arc::default());
-        places.resolve(&mut site).then_some(site)
+        let mut lines = ProcessLines::of(pid, Arc::default());
+        lines.resolve(&mut site).then_some(site)
     }
 
     #[test]
     fn address_resolves_to_a_line_of_the_program() {
         let own = u64::try_from((resolved as fn(u32, &str) -> _ as *const ()).addr()).unwrap();
         let site = resolved(std::process::id(), &format!("@{:x}", own + 1)).unwrap();
-        let line = include_str!("places.rs")
+        let line = include_str!("native_lines.rs")
             .lines()
             .position(|it| it.contains("fn resolved("));
-        assert!(site.file.ends_with("src/node/follow/places.rs"), "{site:?}");
+        assert!(
+            site.file.ends_with("src/node/follow/native_lines.rs"),
+            "{site:?}"
+        );
         assert_eq!(site.line as usize, line.unwrap() + 1);
     }
 

@@ -1,0 +1,74 @@
+//! Directories in which boxes appear.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use ddp_doctor_agent::blackbox::BoxName;
+
+/// Maximum number of entries of a box directory that are followed.
+const MAX_BOXES: usize = 4096;
+
+/// Beginning of the name of a file that a process leaves which found no room for its box.
+pub(super) const NO_BOX: &str = "nobox.";
+const EXTENSION: &str = ".box";
+
+/// A directory of boxes.
+#[derive(Debug)]
+pub(super) struct Directory {
+    pub(super) path: PathBuf,
+    /// Modification time at the last scan; `None` to scan it again.
+    modified: Option<SystemTime>,
+    /// Files that need no further attention.
+    settled: HashSet<OsString>,
+}
+
+impl Directory {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            modified: None,
+            settled: HashSet::new(),
+        }
+    }
+
+    /// Boxes, and files of processes without one, that are not settled, if the directory has changed
+    /// since the last call. In order of start, so that a rank comes before its helpers.
+    pub(super) fn unseen(&mut self) -> Vec<OsString> {
+        let modified = fs::metadata(&self.path).and_then(|metadata| metadata.modified());
+        let modified = modified.ok();
+        if modified.is_some() && self.modified == modified {
+            return Vec::new();
+        }
+        self.modified = modified;
+        let Ok(entries) = fs::read_dir(&self.path) else {
+            return Vec::new();
+        };
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let is_new = |name: &OsString| {
+            let text = name.to_string_lossy();
+            let is_about_box = text.starts_with(NO_BOX) || text.ends_with(EXTENSION);
+            is_about_box && !self.settled.contains(name)
+        };
+        let mut names: Vec<OsString> = names.filter(is_new).collect();
+        names.sort_by_cached_key(|name| {
+            let name = name.to_string_lossy().into_owned();
+            let known = BoxName::parse(&name).map(|it| (it.start_ticks, it.pid));
+            (known, name)
+        });
+        names.truncate(MAX_BOXES.saturating_sub(self.settled.len()));
+        names
+    }
+
+    /// Leaves a file out of further scans.
+    pub(super) fn settle(&mut self, name: OsString) {
+        self.settled.insert(name);
+    }
+
+    /// Scans the directory again, even if it does not change.
+    pub(super) fn scan_again(&mut self) {
+        self.modified = None;
+    }
+}
