@@ -68,7 +68,7 @@ fn host_that_is_gone_is_silent_and_not_dead() {
 #[test]
 fn partition_between_hosts_heals() {
     let Some(hosts) = Hosts::new(2) else { return };
-    let job = Job::healthy(hosts, 600);
+    let job = Job::held(hosts, 600);
     let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &[]));
     job.until(0, |report| report.ranks.len() == 2);
     job.hosts.connect(1, false);
@@ -79,6 +79,9 @@ fn partition_between_hosts_heals() {
             .contains("the diagnosis continues on this node")
     });
     job.hosts.connect(1, true);
+    // The other node tries every few seconds to reach the coordinator.
+    job.until(0, |report| !codes(report).contains(&"DD904"));
+    job.let_go();
     job.assert_same_result(&mut runs);
     let report = job.report(0).unwrap();
     assert_eq!((report.job.nodes, hosts_of(&report).len()), (2, 2));
