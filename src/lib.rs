@@ -17,6 +17,7 @@ pub mod ingest;
 pub mod monitoring;
 pub mod node;
 pub mod postmortem;
+pub mod private;
 pub mod report;
 pub mod transport;
 

@@ -9,8 +9,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ddp_doctor::evidence::journal::{Reader, Writer};
-use ddp_doctor::node::follow::boxes::{BoxDir, SHARED_MEMORY, boxes_in};
+use ddp_doctor::node::follow::boxes::{BoxDir, boxes_in};
 use ddp_doctor::postmortem;
+use ddp_doctor::private::SHARED_MEMORY;
 use ddp_doctor_agent::blackbox::{Call, Options, Place, Reader as BoxReader, Writer as BoxWriter};
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::{Capacities, WORD, header};

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use super::facts::{Container, Directory, Facts, Interface, Limit, MemoryLimit, Resolved};
 use super::packages;
-use crate::node::follow::boxes;
 use crate::node::follow::names;
 use crate::node::launch::rendezvous::Rendezvous;
 use crate::node::launch::shape::Shape;
 use crate::node::sample::cgroup::MemoryGroup;
 use crate::node::sample::{environment, proc};
 use crate::node::sys::{self, Resource};
+use crate::private;
 
 /// Time limit for a name or a file system that may not answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ pub(super) fn facts(command: &[OsString], shape: &Shape, meeting: Option<&Rendez
     let master = meeting.map(|it| it.host.clone());
     let resolved = [Some(host.clone()), master].into_iter().flatten();
     let resolved = resolved.map(|name| (name.clone(), resolve(&name)));
-    let shared_memory = Path::new(boxes::SHARED_MEMORY);
+    let shared_memory = Path::new(private::SHARED_MEMORY);
     Facts {
         names: resolved.collect(),
         machine: format!("{} {} {}", host, proc::boot_id(), network()),

@@ -25,6 +25,7 @@ use crate::node::UserLog;
 use crate::node::follow::{boxes, names, orphans};
 use crate::node::launch::job;
 use crate::node::sys;
+use crate::private;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::{self, Style};
 use crate::transport::Keys;
@@ -68,7 +69,7 @@ pub(super) struct Coordinator {
 /// Follows the ranks that outlive the `run` with this run directory.
 fn follow(run_dir: &Path, address: &str) -> anyhow::Result<orphans::Reporter> {
     let shown = run_dir.display();
-    let followed = orphans::follow(Path::new(boxes::SHARED_MEMORY), run_dir, address);
+    let followed = orphans::follow(Path::new(private::SHARED_MEMORY), run_dir, address);
     let followed = followed.with_context(|| format!("cannot follow the ranks of {shown}"))?;
     followed.with_context(|| {
         format!("no rank of {shown} is alive; ddp-doctor analyze {shown} shows its diagnosis")

@@ -9,12 +9,13 @@ use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::diagnosis::words::{Capital, Ranks, number};
-use crate::node::follow::boxes::{self, BoxDir};
+use crate::node::follow::boxes::BoxDir;
 use crate::node::follow::names;
 use crate::node::follow::orphans::{self, Orphan};
 use crate::node::launch::rundir::Description;
 use crate::node::sample::environment;
 use crate::node::sys;
+use crate::private;
 use crate::transport::{Address, Credentials};
 
 /// Time limit for the file system of a run directory.
@@ -35,7 +36,7 @@ impl Target {
     /// or not.
     pub(super) fn find(target: Option<&str>, credentials: &Credentials) -> anyhow::Result<Self> {
         let Some(target) = target else {
-            let dirs = run_dirs(Path::new(boxes::SHARED_MEMORY), Path::new(names::RUNS));
+            let dirs = run_dirs(Path::new(private::SHARED_MEMORY), Path::new(names::RUNS));
             if let Ok(coordinator) = std::env::var(environment::COORDINATOR)
                 && newest(&dirs).is_none()
             {
@@ -99,7 +100,7 @@ impl Orphans {
         let Ok(Target::Evidence(run_dir)) = Target::find(target, &without) else {
             return None;
         };
-        let ranks = orphans::of(Path::new(boxes::SHARED_MEMORY), &run_dir);
+        let ranks = orphans::of(Path::new(private::SHARED_MEMORY), &run_dir);
         (is_over(&run_dir) && !ranks.is_empty()).then_some(Self { run_dir, ranks })
     }
 }
@@ -143,7 +144,7 @@ impl Live {
     /// the environment.
     pub(super) fn find(target: Option<&str>, credentials: &Credentials) -> anyhow::Result<Self> {
         let Some(target) = target else {
-            let shared_memory = Path::new(boxes::SHARED_MEMORY);
+            let shared_memory = Path::new(private::SHARED_MEMORY);
             let found = newest(&run_dirs(shared_memory, Path::new(names::RUNS)));
             // Jobs that `run` did not start report to a standing coordinator.
             return match (found, std::env::var(environment::COORDINATOR)) {

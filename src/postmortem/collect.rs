@@ -16,8 +16,9 @@ use crate::ingest::{
     flight_recorder,
     logs::{self, Log},
 };
-use crate::node::follow::boxes::{BoxDir, SHARED_MEMORY};
+use crate::node::follow::boxes::BoxDir;
 use crate::node::launch::rundir::Description;
+use crate::private::SHARED_MEMORY;
 
 /// Maximum number of files examined per directory.
 const MAX_FILES: usize = 65_536;

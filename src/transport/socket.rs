@@ -7,10 +7,10 @@
 //! A loopback address (`127.0.0.1:7077`) is the name of such a socket: nothing listens on TCP
 //! (`docs/decisions/0001-unix-sockets.md`).
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,8 +18,9 @@ use std::time::Duration;
 use tokio::net::{TcpSocket, UnixStream};
 
 use super::AddressError;
-use crate::node::follow::{boxes, names};
+use crate::node::follow::names;
 use crate::node::sys;
+use crate::private::{self, ensure_private};
 
 /// Prefix of an address that is the path of a socket.
 pub(super) const SCHEME: &str = "unix:";
@@ -138,29 +139,6 @@ fn listen(folder: &Path, name: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Creates a directory that only this user may enter, or checks that an existing one is private.
-///
-/// # Errors
-///
-/// If it cannot be created, or is accessible to another user.
-pub fn ensure_private(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let found = fs::symlink_metadata(path)?;
-    if found.is_dir() && found.uid() == sys::user_id() && found.mode() & 0o077 == 0 {
-        return Ok(());
-    }
-    Err(io::Error::new(
-        io::ErrorKind::PermissionDenied,
-        format!(
-            "{} belongs to another user or is accessible to others",
-            path.display()
-        ),
-    ))
-}
-
 /// Removes sockets of this user that have no listener: their processes were killed.
 pub async fn sweep() {
     for folder in folders() {
@@ -183,7 +161,7 @@ pub async fn sweep() {
 fn folders() -> [PathBuf; 3] {
     let user = sys::user_id();
     [
-        boxes::user_dir(Path::new(boxes::SHARED_MEMORY)),
+        private::user_dir(Path::new(private::SHARED_MEMORY)),
         PathBuf::from(format!("/run/user/{user}/ddp-doctor")),
         PathBuf::from(format!("/tmp/ddp-doctor-{user}")),
     ]

@@ -14,10 +14,8 @@ use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following, Reader};
 use crate::files;
 use crate::node::sample::proc;
 use crate::node::sys;
-use crate::transport::socket;
+use crate::private::{self, user_dir};
 
-/// Mount point of shared memory.
-pub const SHARED_MEMORY: &str = "/dev/shm";
 /// Free bytes of shared memory below which it is not used, since the job needs it.
 const MIN_FREE: u64 = 32 << 20;
 /// File that identifies the owner of a directory.
@@ -249,27 +247,18 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates a new directory that only this user may enter.
-///
-/// # Errors
-///
-/// If it cannot be created, or exists.
-pub fn new_private_dir(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(path)
-}
-
 fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Result<PathBuf> {
     if sys::space(&File::open(base)?)?.free < MIN_FREE {
         return Err(io::ErrorKind::StorageFull.into());
     }
     let user = user_dir(base);
-    socket::ensure_private(&user)?;
+    private::ensure_private(&user)?;
     BoxDir::sweep(base);
     let pid = std::process::id();
     // Two runs of one job on one node, such as two tasks of a batch job, use separate directories.
     for name in [job.to_owned(), format!("{job}.{pid}")] {
         let path = user.join(name);
-        match new_private_dir(&path) {
+        match private::new_private_dir(&path) {
             Ok(()) => {
                 let keep = run_dir.map_or(Path::new(""), |dir| dir);
                 let start = proc::Stat::of(pid)?.start_ticks;
@@ -283,11 +272,6 @@ fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Resul
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
-}
-
-/// The directory of this user in shared memory.
-pub fn user_dir(shared_memory: &Path) -> PathBuf {
-    shared_memory.join(format!("ddp-doctor-{}", sys::user_id()))
 }
 
 /// Moves the boxes of runs that were killed to their run directories.

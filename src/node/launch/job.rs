@@ -45,6 +45,7 @@ use crate::node::ship::outbox::{Journal, Outbox};
 use crate::node::stacks::taker::{Taker, When};
 use crate::node::sys::{self, DescriptorLimit, PidFd, Reserve, Signals};
 use crate::node::timing::Timing;
+use crate::private;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
 use crate::transport::Credentials;
@@ -136,7 +137,7 @@ pub fn run(options: Options) -> Outcome {
     let started = Timestamp::now();
     let meeting = Meeting::of_command(&options.command, rendezvous.as_ref(), &variable, started);
     let requested_run_dir = options.run_dir.clone();
-    let shared_memory = Path::new(boxes::SHARED_MEMORY);
+    let shared_memory = Path::new(private::SHARED_MEMORY);
     let run_dir = RunDir::make(
         shared_memory,
         options.run_dir,

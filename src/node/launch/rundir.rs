@@ -16,6 +16,7 @@ use crate::node::follow::boxes::BoxDir;
 use crate::node::follow::{boxes, names};
 use crate::node::sample::proc;
 use crate::node::sys;
+use crate::private;
 
 /// Files of a run, in the order in which they are moved. While the description exists, the move is
 /// not complete.
@@ -202,7 +203,7 @@ fn create_new(parent: &Path, name: &str) -> io::Result<PathBuf> {
             1 => parent.join(name),
             _ => parent.join(format!("{name}-{number}")),
         };
-        match boxes::new_private_dir(&path) {
+        match private::new_private_dir(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             result => return result.map(|()| path),
         }

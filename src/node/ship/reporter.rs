@@ -32,6 +32,7 @@ use crate::node::ship::outbox::{Journal, Outbox};
 use crate::node::stacks::taker::{Taker, When};
 use crate::node::timing::Timing;
 use crate::node::{UserLog, sys};
+use crate::private;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
 use crate::transport::{Address, Credentials};
@@ -183,7 +184,7 @@ fn follow(
     let (over, ended) = channel();
     let timing = Timing::default().scaled(options.time_scale);
     let mut launch = Launch::of(identity, over, &timing, options.includes_dead);
-    let shared_memory = Path::new(boxes::SHARED_MEMORY);
+    let shared_memory = Path::new(private::SHARED_MEMORY);
     let run_dir = options.run_dir.clone().and_then(|requested| {
         let is_own = |file: &Path| Reader::open_own(file).is_ok_and(|it| launch.takes(&it));
         let made = RunDir::make(
