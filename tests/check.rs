@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::support::coordinator::Coordinator;
 use crate::support::hosts::{Hosts, Process};
-use crate::support::process::{PROGRAM, eventually, program, run_to_end, without_own_variables};
+use crate::support::process::{
+    PROGRAM, eventually, program, run_to_end, without_own_variables, write_script,
+};
 use crate::support::programs::clock;
 
 const TOKEN: &str = "the-token-of-these-tests";
@@ -298,8 +299,7 @@ fn versions_and_settings_that_differ_are_warnings() {
         .map(|host| {
             let python = hosts.dir(host).join("python");
             let answer = format!("#!/bin/sh\nprintf 'torch\\t2.{host}.0\\n'\n");
-            fs::write(&python, answer).unwrap();
-            fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+            write_script(&python, &answer);
             let mut command = hosts.program(host);
             command
                 .env("DDP_DOCTOR_TOKEN", TOKEN)

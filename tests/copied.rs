@@ -5,13 +5,13 @@ use std::process::Command;
 
 use ddp_doctor_proto::report::{Report, Verdict};
 
-use crate::support::process::run_to_end;
+use crate::support::process::{copy_program, run_to_end};
 
 #[test]
 fn copied_program_reports_that_python_is_not_captured() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("ddp-doctor");
-    fs::copy(env!("CARGO_BIN_EXE_ddp-doctor"), &copy).unwrap();
+    copy_program(&copy);
     let mut run = Command::new(copy);
     run.current_dir(dir.path())
         .args(["run", "--run-dir", "run", "--report", "report.json", "true"])

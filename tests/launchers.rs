@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::support::coordinator::Coordinator;
 use crate::support::jobs::{jobs, launch, variant, venv};
-use crate::support::process::{Finished, program, run_to_end};
+use crate::support::process::{Finished, program, run_to_end, write_script};
 use crate::support::report::{initiating, is_healthy};
 
 /// A job under `run`, in its own directory.
@@ -256,8 +255,7 @@ fn wrapper(folder: &Path, rank_1: &str, program: &str) -> String {
     let script = format!(
         "#!/bin/sh\nif [ \"$RANK\" = 1 ]; then exec {rank_1} {program}; fi\nexec python {program}\n"
     );
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&path, &script);
     path.display().to_string()
 }
 

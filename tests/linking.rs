@@ -17,7 +17,7 @@ use ddp_doctor_proto::report::{RankState, Report, Verdict};
 use crate::support::artifact;
 use crate::support::bare::{Bare, reporters};
 use crate::support::coordinator::Coordinator;
-use crate::support::process::{eventually, program, run_to_end};
+use crate::support::process::{eventually, program, run_to_end, write_script};
 use crate::support::programs::{TRAINING, compile, flood, training};
 use crate::support::report::{initiating, is_healthy};
 use crate::support::result::HealthyJob;
@@ -517,9 +517,7 @@ fn process_under_run_starts_no_reporter() {
     let mut run = program(scratch.path());
     let trace = scratch.path().join("started");
     let fake = scratch.path().join("fake");
-    fs::write(&fake, format!("#!/bin/sh\ntouch {}\n", trace.display())).unwrap();
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&fake, executable).unwrap();
+    write_script(&fake, &format!("#!/bin/sh\ntouch {}\n", trace.display()));
     run.env("DDP_DOCTOR_PROGRAM", &fake)
         .args(["run", "--", training(), "3"]);
     let finished = run_to_end(run);

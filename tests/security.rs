@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use v1::event::Kind;
 
 use crate::support::coordinator::Coordinator;
-use crate::support::process::program;
+use crate::support::process::{copy_program, program};
 use crate::support::programs::{flood, pytorch, training};
 use crate::support::report::is_healthy;
 use crate::support::result::{HealthyJob, assert_same_result};
@@ -37,7 +37,7 @@ impl OtherUser {
     fn new() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let copy = dir.path().join("ddp-doctor");
-        fs::copy(env!("CARGO_BIN_EXE_ddp-doctor"), copy).unwrap();
+        copy_program(&copy);
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let other = Self { dir };
         let possible = other.command("ddp-doctor").arg("--version").output();
@@ -418,7 +418,7 @@ fn python_path(shared: &Path) -> (String, Output) {
     let folder = shared.join("target/debug");
     fs::create_dir_all(&folder).unwrap();
     let copy = folder.join("ddp-doctor");
-    fs::copy(env!("CARGO_BIN_EXE_ddp-doctor"), &copy).unwrap();
+    copy_program(&copy);
     let dir = tempfile::tempdir().unwrap();
     let clean = program(dir.path());
     let mut command = Command::new(copy);

@@ -13,7 +13,7 @@ use ddp_doctor_proto::report::RankState;
 use ddp_doctor_proto::v1::{self, event::Kind};
 
 use crate::support::jobs::{launch, variant, venv};
-use crate::support::process::{Finished, run_to_end};
+use crate::support::process::{Finished, copy_program, run_to_end};
 
 /// The command that runs a job under `run`, with the run directory `scratch/run`.
 fn run(scratch: &Path, job: &str, ranks: u32, options: &[&str]) -> Option<Command> {
@@ -289,7 +289,7 @@ fn dump_explains_why_a_process_cannot_be_read() {
     // The user nobody needs a copy of the program in a directory that it can enter.
     let scratch = tempfile::tempdir().unwrap();
     let program = scratch.path().join("ddp-doctor");
-    std::fs::copy(env!("CARGO_BIN_EXE_ddp-doctor"), &program).unwrap();
+    copy_program(&program);
     let open = Command::new("chmod")
         .arg("755")
         .arg(scratch.path())

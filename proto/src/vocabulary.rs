@@ -460,6 +460,8 @@ words! {
         Handles = 6, "handles";
         /// An exception raised at the line is caught, and the program continues.
         Catches = 7, "catches";
+        /// The line is reached in any case, and the test decides on a value that it uses.
+        Chooses = 8, "chooses";
     }
 }
 

@@ -14,7 +14,9 @@ use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
-use crate::support::process::{PROGRAM, eventually, program, state_of, without_own_variables};
+use crate::support::process::{
+    PROGRAM, eventually, program, state_of, without_own_variables, write_script,
+};
 use crate::support::programs::training;
 use crate::support::result::assert_same_result;
 
@@ -458,12 +460,7 @@ fn short_form_runs_torchrun() {
     let bin = dir.path().join("bin");
     fs::create_dir(&bin).unwrap();
     let torchrun = bin.join("torchrun");
-    fs::write(&torchrun, "#!/bin/sh\necho \"$@\"\n").unwrap();
-    Command::new("chmod")
-        .arg("+x")
-        .arg(&torchrun)
-        .status()
-        .unwrap();
+    write_script(&torchrun, "#!/bin/sh\necho \"$@\"\n");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let output = program(dir.path())
         .args([

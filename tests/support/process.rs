@@ -25,6 +25,28 @@ pub(crate) fn program(dir: &Path) -> Command {
     command
 }
 
+/// Copies the program to `path`. A file that a process has open for writing cannot be executed, and a
+/// child that another test forks meanwhile inherits what this process has open: so another process
+/// writes it.
+pub(crate) fn copy_program(path: &Path) {
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_ddp-doctor"))
+        .arg(path)
+        .status();
+    assert!(copied.unwrap().success());
+}
+
+/// Writes an executable script, for the same reason in another process.
+pub(crate) fn write_script(path: &Path, text: &str) {
+    let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let written = Command::new("sh")
+        .args(["-c", write])
+        .arg(path)
+        .arg(text)
+        .status();
+    assert!(written.unwrap().success());
+}
+
 /// Removes every `DDP_DOCTOR*` variable from the command's environment.
 pub(crate) fn without_own_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {

@@ -655,6 +655,8 @@ pub enum GuardForm {
     Handles = 6,
     /// An exception raised at the line is caught, and the program continues.
     Catches = 7,
+    /// The line is reached in any case, and the test decides on a value that it uses.
+    Chooses = 8,
 }
 impl GuardForm {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -671,6 +673,7 @@ impl GuardForm {
             Self::Ends => "GUARD_FORM_ENDS",
             Self::Handles => "GUARD_FORM_HANDLES",
             Self::Catches => "GUARD_FORM_CATCHES",
+            Self::Chooses => "GUARD_FORM_CHOOSES",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -684,6 +687,7 @@ impl GuardForm {
             "GUARD_FORM_ENDS" => Some(Self::Ends),
             "GUARD_FORM_HANDLES" => Some(Self::Handles),
             "GUARD_FORM_CATCHES" => Some(Self::Catches),
+            "GUARD_FORM_CHOOSES" => Some(Self::Chooses),
             _ => None,
         }
     }

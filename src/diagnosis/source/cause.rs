@@ -66,6 +66,33 @@ pub fn read(
     found.unwrap_or_else(|| suspected(CauseKind::Unknown, None))
 }
 
+/// The same for ranks whose requests differ: if nothing else explains it, a test may have decided on
+/// a value that they used at one line.
+#[must_use]
+pub fn of_requests(
+    situation: &Situation<'_>,
+    odd: &[u32],
+    others: &[u32],
+    at: Timestamp,
+) -> Reading {
+    let reading = read(situation, None, odd, others, at);
+    if reading.cause.kind != CauseKind::Unknown {
+        return reading;
+    }
+    let line = |ranks| {
+        let process = processes(situation, ranks).into_iter().next()?;
+        Some((process, last_line(process)?))
+    };
+    let chosen = line(odd)
+        .zip(line(others))
+        .and_then(|((odd, here), (_, there))| {
+            let (kind, guard) = choice(odd, here).filter(|_| here == there)?;
+            let because = line_is_guarded(&(Arc::clone(here), guard));
+            Some(suspected(kind, Some(because)))
+        });
+    chosen.unwrap_or(reading)
+}
+
 struct Sides<'a> {
     situation: &'a Situation<'a>,
     place: Option<(GroupId, u64)>,
@@ -335,12 +362,19 @@ impl<'a> Sides<'a> {
                 CauseKind::LocalDecision
             }
         };
-        let because = format!(
+        let mut because = format!(
             "At the line {}, rank {a} calls {}, and rank {b} {}.",
             words::line(line),
             words::signature(odd),
             words::signature(other)
         );
+        let process = self.odd.first()?;
+        let chosen = choice(process, line);
+        if let Some((_, guard)) = chosen {
+            because.push(' ');
+            because.push_str(&line_is_guarded(&(Arc::clone(line), guard)));
+        }
+        let kind = chosen.map_or(kind, |(kind, _)| kind);
         Some(Reading {
             same_path: true,
             ..suspected(kind, Some(because))
@@ -363,13 +397,29 @@ impl<'a> Sides<'a> {
     }
 }
 
+/// The first test that decides on a value which a line uses and differs between ranks, and the kind
+/// of cause that it indicates. A test on the rank comes first.
+fn choice<'a>(process: &'a Process, line: &Arc<Where>) -> Option<(CauseKind, &'a Guard)> {
+    use GuardSubject::{Data, Finite, Rank, State};
+    let kind = |guard: &Guard| match guard.subject {
+        Rank => Some(CauseKind::RankConditional),
+        Data | Finite => Some(CauseKind::DataDependentPath),
+        State => Some(CauseKind::LocalDecision),
+        _ => None,
+    };
+    let of = |guard: &&Guard| guard.subject == Rank;
+    let guard = guards::choices(process, line).find(of);
+    let guard = guard.or_else(|| guards::choices(process, line).find(|it| kind(it).is_some()))?;
+    Some((kind(guard)?, guard))
+}
+
 /// The kind of cause that a condition indicates which only one side passed.
 pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
     use GuardForm::{Catches, Ends, Fails, Handles, Holds, Leaves, Skips};
     use GuardSubject::{Data, Finite, Rank, State};
     Some(match (guard.form, guard.subject) {
         (Handles, _) => CauseKind::SwallowedException,
-        (Catches | GuardForm::Unspecified, _) => return None,
+        (Catches | GuardForm::Chooses | GuardForm::Unspecified, _) => return None,
         (_, Rank) => CauseKind::RankConditional,
         // Each rank decides by itself when to leave the loop.
         (Ends, _) => CauseKind::LocalDecision,

@@ -17,6 +17,10 @@ const MAX_GUARDS: usize = 32;
 const MAX_LINES: usize = 200_000;
 /// Maximum nesting of a file, as in Python.
 const MAX_NESTING: usize = 100;
+/// Maximum number of variables of a line that are followed …
+const MAX_VARIABLES: usize = 16;
+/// … and of lines before it that are searched for assignments.
+const MAX_LINES_BEFORE: usize = 400;
 /// Width of a tab, in columns.
 const TAB: usize = 8;
 
@@ -114,8 +118,68 @@ impl Source {
             }
             inner = header;
         }
+        self.choices(at, &mut found);
         found.truncate(MAX_GUARDS);
         found
+    }
+
+    /// The tests that decide on values which the line uses: conditional expressions in it, in the
+    /// loops around it, and in assignments to its variables, and tests around such assignments.
+    fn choices(&self, at: usize, found: &mut Vec<Guard>) {
+        let around: Vec<usize> = self.headers(at).collect();
+        let loops = around.iter().filter(|&&it| self.head(it) == Head::For);
+        let mut chosen: Vec<Guard> = Vec::new();
+        for &i in [at].iter().chain(loops) {
+            self.conditions(i, &mut chosen);
+        }
+        let names = subject::variables(value_of(&self.lines[at].text));
+        for name in names.take(MAX_VARIABLES) {
+            let earlier = (0..at).rev().take(MAX_LINES_BEFORE);
+            for i in earlier.filter(|&i| changes(&self.lines[i].text, name)) {
+                self.conditions(i, &mut chosen);
+                let header = self.headers(i).next().filter(|it| !around.contains(it));
+                match header.map(|header| (header, self.head(header))) {
+                    Some((header, Head::If | Head::Elif)) => {
+                        let line = &self.lines[header];
+                        let test = header_test(&line.text).map(|(test, _)| test);
+                        chosen
+                            .extend(test.map(|it| self.guard(line.first, it, GuardForm::Chooses)));
+                    }
+                    Some((header, Head::Else)) => self.branches_before(header, &mut chosen),
+                    _ => {}
+                }
+            }
+        }
+        for guard in &mut chosen {
+            guard.form = GuardForm::Chooses;
+        }
+        let is_known = |guard: &Guard, found: &[Guard]| {
+            let mut known = found.iter();
+            known.any(|it| it.line == guard.line && it.test == guard.test)
+        };
+        for guard in chosen {
+            if guard.subject != GuardSubject::Other && !is_known(&guard, found) {
+                found.push(guard);
+            }
+        }
+    }
+
+    /// The tests of conditional expressions in a line.
+    fn conditions(&self, at: usize, found: &mut Vec<Guard>) {
+        let line = &self.lines[at];
+        let tests = conditional_tests(&line.text).into_iter();
+        found.extend(tests.map(|test| self.guard(line.first, test, GuardForm::Chooses)));
+    }
+
+    /// The headers around a line, innermost first, up to the function.
+    fn headers(&self, at: usize) -> impl Iterator<Item = usize> {
+        let outer = move |&inner: &usize| {
+            let indent = self.lines[inner].indent;
+            let lines = &self.lines[..inner];
+            let header = lines.iter().rposition(|it| it.indent < indent);
+            header.filter(|&header| self.head(header) != Head::Scope)
+        };
+        std::iter::successors(outer(&at), outer)
     }
 
     /// The tests in the line itself, before its call: `call() if test else …`, `test and call()`,
@@ -424,6 +488,55 @@ fn value_of(text: &str) -> &str {
         Some(at) if !value[..at].ends_with(['!', '<', '>', '=']) => value[at + 1..].trim(),
         _ => value,
     }
+}
+
+/// Whether a statement assigns to a variable, to a part of it, or calls a method of it.
+fn changes(text: &str, name: &str) -> bool {
+    let Some(rest) = text.strip_prefix(name) else {
+        return false;
+    };
+    let rest = rest.trim_start();
+    rest.starts_with(['[', '.', '=', '+']) && !rest.starts_with("==")
+}
+
+/// The tests of the conditional expressions `x if test else y` in a line, also within brackets.
+fn conditional_tests(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for (open, _) in std::iter::once((0, ' '))
+        .chain(text.char_indices())
+        .filter(|&(at, c)| at == 0 || "([{,=".contains(c))
+    {
+        let inner = text[open..].trim_start_matches(['(', '[', '{', ',', '=']);
+        let end = end_of_argument(inner);
+        if let Some((_, rest)) = split_word(&inner[..end], "if")
+            && let Some((test, _)) = split_word(rest, "else")
+            && !found.contains(&test)
+        {
+            found.push(test);
+        }
+    }
+    found
+}
+
+/// Length of the text up to a comma or a bracket that closes what surrounds it.
+fn end_of_argument(text: &str) -> usize {
+    let mut depth = 0_usize;
+    let mut quote: Option<char> = None;
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '(' | '[' | '{') => depth += 1,
+            (None, ')' | ']' | '}') => match depth.checked_sub(1) {
+                Some(less) => depth = less,
+                None => return at,
+            },
+            (None, ',') if depth == 0 => return at,
+            (None, _) => {}
+        }
+    }
+    text.len()
 }
 
 /// Splits a text at a word outside brackets and strings.

@@ -4,6 +4,7 @@
 #
 # [faulty]
 # code = "DD106"
+# cause = "rank-conditional"
 # verdict = "wrong"
 # root_confidence = "suspected"
 # ranks = { root = [0, 1], victims = [] }

@@ -4,6 +4,7 @@
 #
 # [faulty]
 # code = "DD104"
+# cause = "rank-conditional"
 # verdict = "crash"
 # root_confidence = "suspected"
 # ranks = { root = [0, 1], victims = [] }

@@ -72,7 +72,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
             drafts.push(draft);
         }
     }
-    drafts
+    let drafts = drafts.into_iter();
+    drafts.map(|draft| explain(situation, draft)).collect()
 }
 
 fn stalls_of<'a>(situation: &'a Situation<'_>, of: impl Fn(&Origin) -> bool) -> Vec<&'a Stall> {
@@ -146,7 +147,6 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     draft.victims.sort_unstable();
     draft.victims.dedup();
     draft.victims.retain(|rank| !draft.root.contains(rank));
-    draft.cause = Some(cause_of(situation, &draft));
 
     let part = |request: &&&Request| {
         let ranks: Vec<u32> = request.ranks.keys().copied().collect();
@@ -239,7 +239,6 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
         .retain(|call| elsewhere.iter().all(|other| other.rank != call.rank));
     draft.per_rank.extend(elsewhere);
     draft.per_rank.sort_by_key(|call| call.rank);
-    draft.cause = Some(cause_of(situation, &draft));
 
     let makers: Vec<u32> = group.members.keys().copied().collect();
     let absent = model.not_made_by(group);
@@ -293,7 +292,6 @@ fn of_stall(
     draft.victims.retain(|rank| !absent.contains(rank));
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
-    draft.cause = Some(cause_of(situation, &draft));
     let complete = absent.iter().all(|&rank| {
         model
             .member(stall.group, rank)
@@ -429,7 +427,6 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     draft.root = ranks.clone();
     draft.per_rank = rank_calls(situation, group.id, 0);
     draft.blocked_at = inside.iter().map(|(_, at)| *at).min();
-    draft.cause = Some(cause_of(situation, &draft));
     draft.summary = format!(
         "{} {} not returned from creating {}, although all its members create it",
         Ranks(&ranks),
@@ -465,8 +462,12 @@ fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
     };
 }
 
-fn cause_of(situation: &Situation<'_>, draft: &Draft) -> ddp_doctor_proto::report::Cause {
-    cause::of(situation, &draft.root, &draft.victims, draft.evidence_at)
+/// Adds why the ranks created groups differently.
+fn explain(situation: &Situation<'_>, mut draft: Draft) -> Draft {
+    let reading = cause::of_requests(situation, &draft.root, &draft.victims, draft.evidence_at);
+    draft.why.extend(reading.because);
+    draft.cause = Some(reading.cause);
+    draft
 }
 
 /// A sentence if absent members create a group of the same members under another name, because they

@@ -74,8 +74,17 @@ pub fn around<'a>(
         let site = process.sites.get(&line).filter(|_| is_users(&line.file));
         let guards = site.and_then(|it| it.guards.as_deref());
         let guards = guards.unwrap_or_default().iter();
-        guards.map(move |guard| (Arc::clone(&line), guard))
+        let decides = guards.filter(|guard| guard.form != GuardForm::Chooses);
+        decides.map(move |guard| (Arc::clone(&line), guard))
     })
+}
+
+/// The tests in the user's source that decide on values which a line uses.
+pub fn choices<'a>(process: &'a Process, place: &Arc<Where>) -> impl Iterator<Item = &'a Guard> {
+    let site = process.sites.get(place).filter(|_| is_users(&place.file));
+    let guards = site.and_then(|it| it.guards.as_deref());
+    let guards = guards.unwrap_or_default().iter();
+    guards.filter(|guard| guard.form == GuardForm::Chooses)
 }
 
 /// The test on the rank because of which `here` made the call at this line, while `elsewhere` did
@@ -136,6 +145,7 @@ pub fn sentence(guard: &Guard) -> String {
         GuardForm::Catches => {
             format!("stands in a `try` that goes on after an exception (line {line})")
         }
+        GuardForm::Chooses => format!("uses a value that `{test}` decides on (line {line})"),
         GuardForm::Unspecified => format!("depends on `{test}` (line {line})"),
     }
 }

@@ -259,6 +259,28 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty())
 }
 
+/// Names of variables in an expression: not of functions, attributes and keyword arguments.
+pub(super) fn variables(text: &str) -> impl Iterator<Item = &str> {
+    let mut before = ' ';
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        loop {
+            let start = rest.find(|c: char| c.is_alphabetic() || c == '_')?;
+            before = rest[..start].chars().next_back().unwrap_or(before);
+            let from = &rest[start..];
+            let end = from.find(|c: char| !c.is_alphanumeric() && c != '_');
+            let (word, after) = from.split_at(end.unwrap_or(from.len()));
+            rest = after;
+            let is_attribute = std::mem::replace(&mut before, 'x') == '.';
+            let is_function = after.starts_with('(');
+            let is_keyword = after.starts_with('=') && !after.starts_with("==");
+            if !is_attribute && !is_function && !is_keyword {
+                return Some(word);
+            }
+        }
+    })
+}
+
 /// Splits a text at commas outside brackets and strings.
 fn parts(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();

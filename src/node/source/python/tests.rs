@@ -146,9 +146,15 @@ fn test_on_the_line_itself_is_found() {
         guards("if rank == 0: dist.barrier()  # here\n"),
         ["holds rank 1 rank == 0"]
     );
-    // A conditional argument does not make the call conditional.
-    assert!(guards("dist.all_reduce(a if rank == 0 else b)  # here\n").is_empty());
-    assert!(guards("t = torch.ones(3)[0 if rank == 0 else 1]; f(t)  # here\n").is_empty());
+    // A conditional argument does not make the call conditional, but decides on a value.
+    assert_eq!(
+        guards("dist.all_reduce(a if rank == 0 else b)  # here\n"),
+        ["chooses rank 1 rank == 0"]
+    );
+    assert_eq!(
+        guards("t = torch.ones(3)[0 if rank == 0 else 1]; f(t)  # here\n"),
+        ["chooses rank 1 rank == 0"]
+    );
 }
 
 #[test]
@@ -258,5 +264,68 @@ fn malformed_files_are_parsed_without_panic() {
         for line in 0..3000 {
             assert!(source.guards(line).len() <= MAX_GUARDS);
         }
+    }
+}
+
+#[test]
+fn tests_that_decide_on_values_are_found() {
+    let cases = [
+        (
+            "dist.all_reduce(x, op=SUM if rank == 0 else MAX)  # here\n",
+            "chooses rank 1 rank == 0",
+        ),
+        (
+            "\
+size = 4
+x = torch.ones(256, dtype=float32 if rank == 0 else int32)
+dist.all_reduce(x)  # here
+",
+            "chooses rank 2 rank == 0",
+        ),
+        (
+            "\
+for ranks in reversed(groups) if rank == 1 else groups:
+    dist.new_group(ranks)  # here
+",
+            "chooses rank 1 rank == 1",
+        ),
+        (
+            "\
+if rank == 1:
+    layers.insert(2, Linear(32, 32))
+model = DistributedDataParallel(Sequential(*layers))  # here
+",
+            "chooses rank 1 rank == 1",
+        ),
+        (
+            "\
+if rank == 0:
+    batch = 30
+else:
+    batch = 31
+dist.all_reduce(torch.ones(batch))  # here
+",
+            "chooses rank 1 rank == 0",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(guards(text), [expected], "{text}");
+    }
+}
+
+#[test]
+fn tests_that_decide_on_nothing_the_line_uses_are_no_choices() {
+    for text in [
+        "if rank == 0:\n    log = open('log')\ndist.all_reduce(x)  # here\n",
+        "y = a if rank == 0 else b\ndist.all_reduce(x)  # here\n",
+        "dist.all_reduce([x for x in xs if rank == 0])  # here\n",
+        "dist.all_reduce(x, note='a if rank == 0 else b')  # here\n",
+        "x = ones(3)\nif rank == 0:\n    x.fill(2)\n    dist.all_reduce(x)  # here\n",
+    ] {
+        let found = guards(text);
+        assert!(
+            found.iter().all(|it| !it.starts_with("chooses")),
+            "{text}: {found:?}"
+        );
     }
 }
