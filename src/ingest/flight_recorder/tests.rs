@@ -277,6 +277,20 @@ fn entries_of_all_dumps_are_limited() {
 }
 
 #[test]
+fn dumps_share_equal_lists_of_members() {
+    let text = |ranks: &str| {
+        format!(r#"{{"pg_config":{{"0":{{"desc":"w","ranks":"{ranks}"}}}},"entries":[]}}"#)
+    };
+    let room = Room::new(1);
+    let members = ["[0, 1, 2]", "[0, 1, 2]", "[0, 1]"].map(|ranks| {
+        let dump = files::parse(text(ranks).into(), None, &room).unwrap();
+        Arc::clone(&dump.groups["0"].members)
+    });
+    assert!(Arc::ptr_eq(&members[0], &members[1]) && *members[0] == [0, 1, 2]);
+    assert_eq!(*members[2], [0, 1]);
+}
+
+#[test]
 fn equal_shapes_and_groups_are_stored_once() {
     let text = r#"{"profiling_name":"nccl:all_reduce","process_group":["0","w"],"collective_seq_id":1,"input_sizes":[[4,4]]}"#;
     let dump = parse(format!("{{\"entries\":[{text},{text}]}}").into(), None).unwrap();

@@ -1,8 +1,8 @@
 //! The contents of one dump, of any version from 2.1 on and in either dialect.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{DType, Op};
@@ -168,7 +168,7 @@ impl Dump {
             let Some(name) = name.text() else { continue };
             let config = Config {
                 description: names.text(text(config, "desc").unwrap_or_default()),
-                members: config.get("ranks").map(ranks).unwrap_or_default().into(),
+                members: room.share(&config.get("ranks").map(ranks).unwrap_or_default()),
             };
             members += config.members.len();
             if members > MAX_MEMBERS {
@@ -244,21 +244,40 @@ impl Entry {
     }
 }
 
-/// Room for the entries of all dumps.
+/// Room for the entries of all dumps, and what the dumps share.
 #[derive(Debug)]
-pub(super) struct Room(AtomicUsize);
+pub(super) struct Room {
+    entries: AtomicUsize,
+    /// Lists of members: every dump of a job has that of the group of all ranks.
+    members: Mutex<HashSet<Arc<[u32]>>>,
+}
 
 impl Room {
     /// Room for this many entries.
-    pub(super) const fn new(entries: usize) -> Self {
-        Self(AtomicUsize::new(entries))
+    pub(super) fn new(entries: usize) -> Self {
+        Self {
+            entries: AtomicUsize::new(entries),
+            members: Mutex::default(),
+        }
+    }
+
+    /// A list of members, stored once for all dumps.
+    fn share(&self, members: &[u32]) -> Arc<[u32]> {
+        let known = self.members.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get(members) {
+            return Arc::clone(known);
+        }
+        let members = Arc::from(members);
+        known.insert(Arc::clone(&members));
+        members
     }
 
     /// Takes room for `wanted` entries, or what is left.
     fn take(&self, wanted: usize) -> usize {
         let rest = |left: usize| Some(left.saturating_sub(wanted));
         let left = self
-            .0
+            .entries
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
         wanted.min(left.unwrap_or(0))
     }
