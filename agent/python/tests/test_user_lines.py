@@ -69,7 +69,9 @@ class Folder:
             command, env=env, cwd=self.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=300
         )
         assert done.returncode == 0, done.stdout
-        (box,) = boxes(os.path.join(self.path, "boxes"))
+        found = boxes(os.path.join(self.path, "boxes"))
+        assert len(found) == 1, (found, list(os.walk(self.path)), done.stdout)
+        (box,) = found
         return [r for r in box.of("issued") if r.op in (ALL_REDUCE, BARRIER)]
 
 
