@@ -8,7 +8,7 @@
 //! # Steps
 //!
 //! A rank's calls belong to its *turns*: training forwards that are to synchronise gradients,
-//! counted by the place that starts them, or steps that the program marks ([`Turns`]). Between two
+//! counted by the place that starts them, or steps that the program marks (`turns.rs`). Between two
 //! ranks the difference of turns is constant as long as both make the same calls in every turn. It
 //! shifts when a rank has a *silent* turn, one without calls, while the other makes its calls. No
 //! other shift counts: a rank that makes calls without a forward (`Join`, a dummy backward) begins
