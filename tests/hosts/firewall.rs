@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::{Confidence, Verdict};
 
 use super::launch::torchrun_command;
 use super::{
-    Job, KILL, TOKEN, assert_blames_no_rank, assert_killed, codes, coordinator, hosts_of,
+    Job, TOKEN, assert_blames_no_rank, assert_killed, codes, coordinator, hosts_of,
     until_it_computes,
 };
 use crate::support::hosts::{Hosts, Process};
@@ -166,7 +166,9 @@ fn hang_of_four_hosts_that_lose_packets_is_proved() {
     }
     let mut job = Job::hanging(hosts, 40);
     job.size = 4;
-    let mut runs = [0, 1, 2, 3].map(|rank| job.run(rank, Some(TOKEN), &KILL));
+    // A packet that is lost several times keeps a rank from its next call for seconds.
+    let patient = ["--on-hang", "kill", "--kill-after", "5"];
+    let mut runs = [0, 1, 2, 3].map(|rank| job.run(rank, Some(TOKEN), &patient));
     let statuses = runs.each_mut().map(Process::end);
     assert!(statuses.contains(&Some(75)), "{statuses:?}");
     let report = job.report(0).unwrap();
