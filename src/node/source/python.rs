@@ -21,6 +21,8 @@ const MAX_NESTING: usize = 100;
 const MAX_VARIABLES: usize = 16;
 /// … and of lines before it that are searched for assignments.
 const MAX_LINES_BEFORE: usize = 400;
+/// Maximum length of a statement that is searched for conditional expressions, in bytes.
+const MAX_STATEMENT: usize = 4096;
 /// Width of a tab, in columns.
 const TAB: usize = 8;
 
@@ -126,6 +128,7 @@ impl Source {
     /// The tests that decide on values which the line uses: conditional expressions in it, in the
     /// loops around it, and in assignments to its variables, and tests around such assignments.
     fn choices(&self, at: usize, found: &mut Vec<Guard>) {
+        let scope = self.scope(at);
         let around: Vec<usize> = self.headers(at).collect();
         let loops = around.iter().filter(|&&it| self.head(it) == Head::For);
         let mut chosen: Vec<Guard> = Vec::new();
@@ -135,7 +138,9 @@ impl Source {
         let names = subject::variables(value_of(&self.lines[at].text));
         for name in names.take(MAX_VARIABLES) {
             let earlier = (0..at).rev().take(MAX_LINES_BEFORE);
-            for i in earlier.filter(|&i| changes(&self.lines[i].text, name)) {
+            // A variable of another function is another one.
+            let is_same = |i: usize| [None, scope].contains(&self.scope(i));
+            for i in earlier.filter(|&i| changes(&self.lines[i].text, name) && is_same(i)) {
                 self.conditions(i, &mut chosen);
                 let header = self.headers(i).next().filter(|it| !around.contains(it));
                 match header.map(|header| (header, self.head(header))) {
@@ -167,17 +172,31 @@ impl Source {
     /// The tests of conditional expressions in a line.
     fn conditions(&self, at: usize, found: &mut Vec<Guard>) {
         let line = &self.lines[at];
+        if line.text.len() > MAX_STATEMENT {
+            return;
+        }
         let tests = conditional_tests(&line.text).into_iter();
         found.extend(tests.map(|test| self.guard(line.first, test, GuardForm::Chooses)));
     }
 
     /// The headers around a line, innermost first, up to the function.
     fn headers(&self, at: usize) -> impl Iterator<Item = usize> {
+        let all = self.all_headers(at);
+        all.take_while(|&header| self.head(header) != Head::Scope)
+    }
+
+    /// The header of the function or class around a line; `None`: the module.
+    fn scope(&self, at: usize) -> Option<usize> {
+        let mut all = self.all_headers(at);
+        all.find(|&header| self.head(header) == Head::Scope)
+    }
+
+    fn all_headers(&self, at: usize) -> impl Iterator<Item = usize> {
         let outer = move |&inner: &usize| {
             let indent = self.lines[inner].indent;
             let lines = &self.lines[..inner];
-            let header = lines.iter().rposition(|it| it.indent < indent);
-            header.filter(|&header| self.head(header) != Head::Scope)
+            let is_outer = |it: &Line| it.indent < indent;
+            (indent > 0).then(|| lines.iter().rposition(is_outer))?
         };
         std::iter::successors(outer(&at), outer)
     }

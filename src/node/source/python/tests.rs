@@ -319,6 +319,7 @@ fn tests_that_decide_on_nothing_the_line_uses_are_no_choices() {
         "if rank == 0:\n    log = open('log')\ndist.all_reduce(x)  # here\n",
         "y = a if rank == 0 else b\ndist.all_reduce(x)  # here\n",
         "dist.all_reduce([x for x in xs if rank == 0])  # here\n",
+        "def f():\n    x = a if rank == 0 else b\ndef g(x):\n    dist.all_reduce(x)  # here\n",
         "dist.all_reduce(x, note='a if rank == 0 else b')  # here\n",
         "x = ones(3)\nif rank == 0:\n    x.fill(2)\n    dist.all_reduce(x)  # here\n",
     ] {
