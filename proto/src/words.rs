@@ -336,7 +336,7 @@ pub fn signal_name(signal: i32) -> String {
 pub fn cause(cause: Cause) -> Option<&'static str> {
     Some(match cause.kind {
         CauseKind::UnevenInputs => "uneven inputs: one rank ran out of batches before the others",
-        CauseKind::RankConditional => "a call under a condition on the rank",
+        CauseKind::RankConditional => "a condition on the rank",
         CauseKind::SkippedIteration => "one rank left out an iteration",
         CauseKind::SwallowedException => {
             "an exception was caught on one rank, which went on out of step with the others"

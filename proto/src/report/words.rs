@@ -90,7 +90,7 @@ words! {
     CauseKind {
         /// Ranks had different numbers of batches.
         UnevenInputs = "uneven-inputs",
-        /// A call under a condition on the rank.
+        /// A condition on the rank.
         RankConditional = "rank-conditional",
         /// One rank left out an iteration.
         SkippedIteration = "skipped-iteration",

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, Timestamp, Where};
+use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, RankCall, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, GuardForm, GuardSubject};
 
 use crate::evidence::align::Mismatch;
@@ -66,11 +66,12 @@ pub fn read(
     found.unwrap_or_else(|| suspected(CauseKind::Unknown, None))
 }
 
-/// The same for ranks whose requests differ: if nothing else explains it, a test may have decided on
-/// a value that they used at one line.
+/// The same for ranks whose `requests` differ: if nothing else explains it, a test may have decided
+/// on a value that they used at one line.
 #[must_use]
 pub fn of_requests(
     situation: &Situation<'_>,
+    requests: &[RankCall],
     odd: &[u32],
     others: &[u32],
     at: Timestamp,
@@ -79,17 +80,18 @@ pub fn of_requests(
     if reading.cause.kind != CauseKind::Unknown {
         return reading;
     }
-    let line = |ranks| {
-        let process = processes(situation, ranks).into_iter().next()?;
-        Some((process, last_line(process)?))
+    let line = |ranks: &[u32]| {
+        let mut requests = requests.iter();
+        requests.find(|it| ranks.contains(&it.rank))?.place.clone()
     };
-    let chosen = line(odd)
-        .zip(line(others))
-        .and_then(|((odd, here), (_, there))| {
-            let (kind, guard) = choice(odd, here).filter(|_| here == there)?;
-            let because = line_is_guarded(&(Arc::clone(here), guard));
-            Some(suspected(kind, Some(because)))
-        });
+    let chosen = line(odd).filter(|it| line(others).as_ref() == Some(it));
+    let chosen = chosen.and_then(|line| {
+        let line = Arc::new(line);
+        let odd = processes(situation, odd).into_iter().next()?;
+        let (kind, guard) = choice(odd, &line)?;
+        let because = line_is_guarded(&(Arc::clone(&line), guard));
+        Some(suspected(kind, Some(because)))
+    });
     chosen.unwrap_or(reading)
 }
 

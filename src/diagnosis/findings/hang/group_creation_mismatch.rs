@@ -464,7 +464,13 @@ fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
 
 /// Adds why the ranks created groups differently.
 fn explain(situation: &Situation<'_>, mut draft: Draft) -> Draft {
-    let reading = cause::of_requests(situation, &draft.root, &draft.victims, draft.evidence_at);
+    let reading = cause::of_requests(
+        situation,
+        &draft.per_rank,
+        &draft.root,
+        &draft.victims,
+        draft.evidence_at,
+    );
     draft.why.extend(reading.because);
     draft.cause = Some(reading.cause);
     draft
