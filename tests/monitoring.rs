@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::coordinator::Coordinator;
-use crate::support::process::{eventually, program, run_to_end};
+use crate::support::process::{eventually, free_port, program, run_to_end};
 use crate::support::programs::{flood, sum};
 use crate::support::result::HealthyJob;
 
@@ -87,12 +87,6 @@ impl Drop for Killed {
             child.wait().ok();
         }
     }
-}
-
-/// A free port of this machine.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 /// Starts two linked ranks that report to a coordinator. With a fault, they hang at step 20.

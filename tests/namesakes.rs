@@ -1,7 +1,6 @@
 //! Jobs of one name at a coordinator, and a coordinator of another version.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -19,7 +18,7 @@ use v1::event::Kind;
 use v1::request;
 
 use crate::support::coordinator::Coordinator;
-use crate::support::process::{eventually, program};
+use crate::support::process::{eventually, free_port, program};
 use crate::support::programs::sum;
 use crate::support::report::is_healthy;
 use crate::support::result::HealthyJob;
@@ -34,9 +33,7 @@ struct Nodes {
 
 impl Nodes {
     fn start(coordinator: &Coordinator, arguments: &[&str]) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port().to_string();
-        drop(listener);
+        let port = free_port().to_string();
         let dirs = [0, 1].map(|_| tempfile::tempdir().unwrap());
         let start = |rank: usize, dir: &Path| {
             let mut run = program(dir);
@@ -78,6 +75,9 @@ impl Nodes {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the nodes' output:\n{}", self.stderr());
+        }
         for run in &mut self.runs {
             run.kill().ok();
             run.wait().ok();

@@ -37,11 +37,17 @@ impl Where {
         parts.all(|part| !part.starts_with(['_', '<']))
     }
 
+    /// Whether two places are one line of the user's program, whatever packages do below it.
+    #[must_use]
+    pub fn is_same_line(&self, other: &Self) -> bool {
+        (&self.file, self.line) == (&other.file, other.line)
+    }
+
     /// The first frame of an installed package at which the ways from this line and from `other`
     /// part, if both are the same line of the user's program.
     #[must_use]
     pub fn parting(&self, other: &Self) -> Option<&Self> {
-        let is_same = self.file == other.file && self.line == other.line;
+        let is_same = self.is_same_line(other);
         let mut pairs = self.via.iter().enumerate();
         pairs
             .find(|&(at, frame)| is_same && other.via.get(at) != Some(frame))

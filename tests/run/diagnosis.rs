@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 
 use super::{Running, dir, hanging_job, report, run_dir, send, stderr};
-use crate::support::process::{PROGRAM, eventually, program};
+use crate::support::process::{PROGRAM, eventually, free_port, program};
 use crate::support::programs::flood;
 use crate::support::report::{is_healthy, reports_in};
 use crate::support::result::{HealthyJob, assert_same_result};
@@ -56,11 +55,7 @@ fn standing_coordinator_diagnoses_a_reporting_job() {
 #[test]
 fn late_or_restarted_coordinator_receives_all_evidence() {
     let dir = dir();
-    let address = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let address = format!("127.0.0.1:{}", free_port());
     let coordinator =
         || Running::start(program(dir.path()).args(["coordinator", "--listen", &address]));
     let mut job = Running::start(

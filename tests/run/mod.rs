@@ -4,7 +4,6 @@ mod diagnosis;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -15,7 +14,7 @@ use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
 use crate::support::process::{
-    PROGRAM, eventually, program, state_of, without_own_variables, write_script,
+    PROGRAM, eventually, free_port, program, state_of, without_own_variables, write_script,
 };
 use crate::support::programs::training;
 use crate::support::result::assert_same_result;
@@ -358,11 +357,7 @@ fn exits_with_5() -> [&'static str; 4] {
 #[test]
 fn job_is_journaled_without_a_coordinator() {
     let dir = dir();
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let closed = format!("127.0.0.1:{}", free_port());
     let output = program(dir.path())
         .args(["run", "--coordinator", &closed, "--report", "r.json", "--"])
         .args(exits_with_5())

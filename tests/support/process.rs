@@ -3,9 +3,11 @@
 use std::fmt;
 use std::fs;
 use std::io::Read;
+use std::net::{Ipv6Addr, TcpListener};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -52,6 +54,20 @@ pub(crate) fn without_own_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("DDP_DOCTOR") {
             command.env_remove(name);
+        }
+    }
+}
+
+/// A port of this machine on which nobody listens, different at each call. It is below the range from
+/// which the kernel gives connections their ports, so that no connection has it later.
+pub(crate) fn free_port() -> u16 {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        let port =
+            20_000 + (std::process::id().wrapping_mul(101).wrapping_add(call) % 12_000) as u16;
+        if TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).is_ok() {
+            return port;
         }
     }
 }

@@ -48,22 +48,12 @@ pub fn read(
     let sides = Sides {
         situation,
         place,
+        requests: &[],
         odd: processes(situation, odd),
         others: processes(situation, others),
         at,
     };
-    let found = sides
-        .uneven_inputs()
-        .or_else(|| sides.swallowed_exception())
-        .or_else(|| sides.skipped_iteration())
-        .or_else(|| sides.rank_conditional())
-        .or_else(|| sides.tests())
-        .or_else(|| sides.left())
-        .or_else(|| sides.other_tests())
-        .or_else(|| sides.left_loop())
-        .or_else(|| sides.alone())
-        .or_else(|| sides.values());
-    found.unwrap_or_else(|| suspected(CauseKind::Unknown, None))
+    sides.read()
 }
 
 /// The same for ranks whose `requests` differ: if nothing else explains it, a test may have decided
@@ -76,34 +66,68 @@ pub fn of_requests(
     others: &[u32],
     at: Timestamp,
 ) -> Reading {
-    let reading = read(situation, None, odd, others, at);
-    if reading.cause.kind != CauseKind::Unknown {
-        return reading;
-    }
-    let line = |ranks: &[u32]| {
-        let mut requests = requests.iter();
-        requests.find(|it| ranks.contains(&it.rank))?.place.clone()
+    let sides = Sides {
+        situation,
+        place: None,
+        requests,
+        odd: processes(situation, odd),
+        others: processes(situation, others),
+        at,
     };
-    let chosen = line(odd).filter(|it| line(others).as_ref() == Some(it));
-    let chosen = chosen.and_then(|line| {
-        let line = Arc::new(line);
-        let odd = processes(situation, odd).into_iter().next()?;
-        let (kind, guard) = choice(odd, &line)?;
-        let because = line_is_guarded(&(Arc::clone(&line), guard));
-        Some(suspected(kind, Some(because)))
-    });
-    chosen.unwrap_or(reading)
+    let reading = sides.read();
+    let chosen = of_values(situation, requests);
+    chosen
+        .filter(|_| reading.cause.kind == CauseKind::Unknown)
+        .unwrap_or(reading)
+}
+
+/// The test that decides on a value which `calls` use, all of them at one line, so that their values
+/// may differ.
+#[must_use]
+pub fn of_values<'a>(
+    situation: &Situation<'_>,
+    calls: impl IntoIterator<Item = &'a RankCall>,
+) -> Option<Reading> {
+    let calls = calls.into_iter();
+    let mut places = calls.filter_map(|it| Some((it.rank, it.place.as_ref()?)));
+    let (rank, place) = places.next()?;
+    if !places.all(|(_, other)| place.is_same_line(other)) {
+        return None;
+    }
+    let line = Arc::new(place.clone());
+    let (kind, guard) = choice(situation.model.process_of(rank)?, &line)?;
+    let because = line_is_guarded(&(line, guard));
+    Some(Reading {
+        same_path: true,
+        ..suspected(kind, Some(because))
+    })
 }
 
 struct Sides<'a> {
     situation: &'a Situation<'a>,
     place: Option<(GroupId, u64)>,
+    /// Calls that differ, if they are not those at the place.
+    requests: &'a [RankCall],
     odd: Vec<&'a Process>,
     others: Vec<&'a Process>,
     at: Timestamp,
 }
 
 impl<'a> Sides<'a> {
+    fn read(&self) -> Reading {
+        self.uneven_inputs()
+            .or_else(|| self.swallowed_exception())
+            .or_else(|| self.skipped_iteration())
+            .or_else(|| self.rank_conditional())
+            .or_else(|| self.tests())
+            .or_else(|| self.left())
+            .or_else(|| self.other_tests())
+            .or_else(|| self.left_loop())
+            .or_else(|| self.alone())
+            .or_else(|| self.values())
+            .unwrap_or_else(|| suspected(CauseKind::Unknown, None))
+    }
+
     fn everybody(&self) -> impl Iterator<Item = &'a Process> {
         self.odd.iter().chain(&self.others).copied()
     }
@@ -351,11 +375,8 @@ impl<'a> Sides<'a> {
         };
         let (mismatch, _) = join.mismatch?;
         let ((a, odd), (b, other)) = (call_of(&self.odd)?, call_of(&self.others)?);
-        let line = odd
-            .place
-            .as_ref()
-            .filter(|it| other.place.as_ref() == Some(it))?;
-        if !is_users(&line.file) {
+        let (line, there) = (odd.place.as_ref()?, other.place.as_ref()?);
+        if !is_users(&line.file) || !line.is_same_line(there) {
             return None;
         }
         let kind = match mismatch {
@@ -372,6 +393,10 @@ impl<'a> Sides<'a> {
         );
         let process = self.odd.first()?;
         let chosen = choice(process, line);
+        // Different ways through a library are no difference of values.
+        if line != there && chosen.is_none() {
+            return None;
+        }
         if let Some((_, guard)) = chosen {
             because.push(' ');
             because.push_str(&line_is_guarded(&(Arc::clone(line), guard)));
@@ -383,19 +408,27 @@ impl<'a> Sides<'a> {
         })
     }
 
-    /// Conditions around the line of a process's call at the place, or of its last call.
+    /// Conditions around the line of a process's call that differs, or of its last call.
     fn guards(&self, process: &'a Process) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
+        self.line_of(process)
+            .into_iter()
+            .flat_map(|place| guards::around(process, &place))
+    }
+
+    fn line_of(&self, process: &Process) -> Option<Arc<Where>> {
+        let rank = process.rank;
+        let mut requests = self.requests.iter();
+        let request = requests.find(|it| Some(it.rank) == rank);
+        let requested = request.and_then(|it| it.place.clone()).map(Arc::new);
         let join = self
             .place
             .and_then(|(group, seq)| self.situation.join(group, seq));
-        let call = process
-            .rank
+        let call = rank
             .zip(join)
             .and_then(|(rank, join)| join.calls.get(&rank));
-        let line = call.and_then(|joined| joined.call.place.as_ref());
-        line.or_else(|| last_line(process))
-            .into_iter()
-            .flat_map(|place| guards::around(process, place))
+        requested
+            .or_else(|| call?.call.place.clone())
+            .or_else(|| last_line(process).cloned())
     }
 }
 

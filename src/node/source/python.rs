@@ -17,8 +17,8 @@ const MAX_GUARDS: usize = 32;
 const MAX_LINES: usize = 200_000;
 /// Maximum nesting of a file, as in Python.
 const MAX_NESTING: usize = 100;
-/// Maximum number of variables of a line that are followed …
-const MAX_VARIABLES: usize = 16;
+/// Maximum number of names in a line that are followed …
+const MAX_NAMES: usize = 16;
 /// … and of lines before it that are searched for assignments.
 const MAX_LINES_BEFORE: usize = 400;
 /// Maximum length of a statement that is searched for conditional expressions, in bytes.
@@ -126,22 +126,25 @@ impl Source {
     }
 
     /// The tests that decide on values which the line uses: conditional expressions in it, in the
-    /// loops around it, and in assignments to its variables, and tests around such assignments.
+    /// loops around it, and in assignments to its variables; comparisons in it and in these
+    /// assignments; tests around such assignments; and tests on the rank in the functions and
+    /// classes that are called there.
     fn choices(&self, at: usize, found: &mut Vec<Guard>) {
         let scope = self.scope(at);
         let around: Vec<usize> = self.headers(at).collect();
         let loops = around.iter().filter(|&&it| self.head(it) == Head::For);
         let mut chosen: Vec<Guard> = Vec::new();
-        for &i in [at].iter().chain(loops) {
+        self.value_tests(at, &mut chosen);
+        for &i in loops {
             self.conditions(i, &mut chosen);
         }
-        let names = subject::variables(value_of(&self.lines[at].text));
-        for name in names.take(MAX_VARIABLES) {
+        let names = subject::names(value_of(&self.lines[at].text));
+        for name in names.take(MAX_NAMES) {
             let earlier = (0..at).rev().take(MAX_LINES_BEFORE);
             // A variable of another function is another one.
             let is_same = |i: usize| [None, scope].contains(&self.scope(i));
             for i in earlier.filter(|&i| changes(&self.lines[i].text, name) && is_same(i)) {
-                self.conditions(i, &mut chosen);
+                self.value_tests(i, &mut chosen);
                 let header = self.headers(i).next().filter(|it| !around.contains(it));
                 match header.map(|header| (header, self.head(header))) {
                     Some((header, Head::If | Head::Elif)) => {
@@ -169,6 +172,24 @@ impl Source {
         }
     }
 
+    /// The tests that decide on the values of a statement: in it, and in what it calls.
+    fn value_tests(&self, at: usize, found: &mut Vec<Guard>) {
+        let line = &self.lines[at];
+        if line.text.len() > MAX_STATEMENT {
+            return;
+        }
+        self.conditions(at, found);
+        if self.head(at) != Head::Other {
+            return;
+        }
+        let value = value_of(&line.text);
+        let tests = self.decisions(value).into_iter();
+        found.extend(tests.map(|test| self.guard(line.first, test, GuardForm::Chooses)));
+        for name in subject::names(value).take(MAX_NAMES) {
+            self.tests_inside(name, found);
+        }
+    }
+
     /// The tests of conditional expressions in a line.
     fn conditions(&self, at: usize, found: &mut Vec<Guard>) {
         let line = &self.lines[at];
@@ -177,6 +198,48 @@ impl Source {
         }
         let tests = conditional_tests(&line.text).into_iter();
         found.extend(tests.map(|test| self.guard(line.first, test, GuardForm::Chooses)));
+    }
+
+    /// The comparisons, negations, and variables with the result of a test in a value, as a whole or
+    /// as its arguments, without those that are or contain the test of a conditional expression.
+    fn decisions<'a>(&self, value: &'a str) -> Vec<&'a str> {
+        let mut found = conditional_tests(value);
+        let conditional = found.len();
+        for part in parts(value) {
+            let part = value_of(part.trim());
+            let mut known = found.iter();
+            if (is_comparison(part) || self.names.is_result_of_test(part))
+                && !known.any(|it| part.contains(it) || it.contains(part))
+            {
+                found.push(part);
+            }
+        }
+        found.split_off(conditional)
+    }
+
+    /// The tests on the rank that decide on values in a function or class of the file.
+    fn tests_inside(&self, name: &str, found: &mut Vec<Guard>) {
+        let defines = |line: &Line| {
+            let mut words = line.text.split(|c: char| !c.is_alphanumeric() && c != '_');
+            matches!(words.next(), Some("def" | "class")) && words.next() == Some(name)
+        };
+        let Some(header) = self.lines.iter().position(defines) else {
+            return;
+        };
+        let mut tests = Vec::new();
+        for i in header + 1..self.suite_end(header) {
+            self.conditions(i, &mut tests);
+            if !matches!(self.head(i), Head::If | Head::Elif) {
+                continue;
+            }
+            let line = &self.lines[i];
+            let mut suite = self.lines[i + 1..self.suite_end(i)].iter();
+            let decides = suite.any(|it| value_of(&it.text).len() < it.text.len());
+            let test = header_test(&line.text).filter(|_| decides);
+            tests.extend(test.map(|(it, _)| self.guard(line.first, it, GuardForm::Chooses)));
+        }
+        tests.retain(|it| it.subject == GuardSubject::Rank);
+        found.extend(tests);
     }
 
     /// The headers around a line, innermost first, up to the function.
@@ -521,13 +584,8 @@ fn changes(text: &str, name: &str) -> bool {
 /// The tests of the conditional expressions `x if test else y` in a line, also within brackets.
 fn conditional_tests(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
-    for (open, _) in std::iter::once((0, ' '))
-        .chain(text.char_indices())
-        .filter(|&(at, c)| at == 0 || "([{,=".contains(c))
-    {
-        let inner = text[open..].trim_start_matches(['(', '[', '{', ',', '=']);
-        let end = end_of_argument(inner);
-        if let Some((_, rest)) = split_word(&inner[..end], "if")
+    for part in parts(text) {
+        if let Some((_, rest)) = split_word(part, "if")
             && let Some((test, _)) = split_word(rest, "else")
             && !found.contains(&test)
         {
@@ -535,6 +593,31 @@ fn conditional_tests(text: &str) -> Vec<&str> {
         }
     }
     found
+}
+
+/// Whether an expression is the result of a comparison or of a negation.
+fn is_comparison(text: &str) -> bool {
+    let compares = |rest: &str| {
+        let mut operators = ["==", "!=", "<=", ">=", "< ", "> ", " is ", " in "].iter();
+        operators.any(|it| rest.starts_with(it))
+    };
+    let mut words = ["for", "lambda", "if"].iter();
+    let is_other = words.any(|word| split_word(text, word).is_some());
+    // `test and call()` makes a call, or none.
+    let makes_call = split_word(text, "and").is_some_and(|(_, rest)| rest.contains('('));
+    !is_other
+        && !makes_call
+        && (text.starts_with("not ") || at_depth_zero(text, compares).is_some())
+}
+
+/// A text, and the parts of it that follow an opening bracket, a comma or an equals sign.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let openings = text.char_indices().filter(|&(_, c)| "([{,=".contains(c));
+    let starts = std::iter::once(0).chain(openings.map(|(at, _)| at + 1));
+    starts.map(|start| {
+        let inner = text[start..].trim_start();
+        &inner[..end_of_argument(inner)]
+    })
 }
 
 /// Length of the text up to a comma or a bracket that closes what surrounds it.

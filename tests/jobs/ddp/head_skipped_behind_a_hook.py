@@ -3,6 +3,7 @@
 #
 # [faulty]
 # code = "DD402"
+# cause = "rank-conditional"
 # verdict = "hang"
 # root_confidence = "supported"
 # says = "rank 1 has no gradient for head.weight, head.bias"

@@ -3,6 +3,7 @@
 #
 # [faulty]
 # code = "DD402"
+# cause = "rank-conditional"
 # verdict = "hang"
 # says = "rank 1 has no gradient for head.weight, head.bias"
 # why = "Rank 1 had all of them in 3 backwards before: what the forward uses there changes from step to step."

@@ -3,6 +3,7 @@
 #
 # [faulty]
 # code = "DD404"
+# cause = "rank-conditional"
 # verdict = "wrong"
 # root_confidence = "suspected"
 # says = "rank 1 has second.weight float32[16, 16]"

@@ -3,6 +3,7 @@
 #
 # [faulty]
 # code = "DD404"
+# cause = "rank-conditional"
 # verdict = "crash"
 # root_confidence = "supported"
 # says = "2.weight float32[5, 32]"

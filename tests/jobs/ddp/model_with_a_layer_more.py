@@ -3,6 +3,7 @@
 #
 # [faulty]
 # code = "DD404"
+# cause = "rank-conditional"
 # verdict = "crash"
 # root_confidence = "suspected"
 # says = "rank 1 has 6 parameters"

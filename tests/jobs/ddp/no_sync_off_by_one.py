@@ -3,6 +3,7 @@
 # quick = []
 # [faulty]
 # code = "DD406"
+# cause = "rank-conditional"
 # verdict = "hang"
 # root_confidence = "suspected"
 # says = "training forward 7"

@@ -4,6 +4,7 @@
 # quick = ["faulty"]
 # [faulty]
 # code = "DD103"
+# cause = "rank-conditional"
 # verdict = "hang"
 # root_confidence = "suspected"
 # hang = true

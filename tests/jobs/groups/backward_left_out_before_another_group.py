@@ -3,6 +3,7 @@
 #
 # [faulty]
 # code = "DD101"
+# cause = "data-dependent-path"
 # verdict = "hang"
 # confidence = "supported"
 # root_confidence = "supported"

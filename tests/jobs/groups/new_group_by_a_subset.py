@@ -4,6 +4,7 @@
 #
 # [faulty]
 # code = "DD114"
+# cause = "rank-conditional"
 # verdict = "hang"
 # root_confidence = "supported"
 # hang = true

@@ -4,6 +4,7 @@
 # [faulty]
 # nproc = 3
 # code = "DD114"
+# cause = "rank-conditional"
 # verdict = "hang"
 # root_confidence = "supported"
 # hang = true

@@ -4,6 +4,7 @@
 # quick = []
 # [faulty]
 # code = "DD111"
+# cause = "swapped-calls"
 # verdict = "hang"
 # root_confidence = "proved"
 # hang = true

@@ -3,10 +3,10 @@
 #
 # [scenario.single]
 # quick = ["faulty"]
-# faulty = { code = "DD108", verdict = "crash", confidence = "proved", root_confidence = "suspected", ranks = { root = [0, 1] }, says = "rank 1 sends 9 elements to rank 0" }
+# faulty = { code = "DD108", cause = "rank-conditional", verdict = "crash", confidence = "proved", root_confidence = "suspected", ranks = { root = [0, 1] }, says = "rank 1 sends 9 elements to rank 0" }
 # healthy = {}
 # [scenario.even]
-# faulty = { code = "DD108", verdict = "crash", confidence = "proved", root_confidence = "supported", ranks = { root = [1], victims = [0, 2] } }
+# faulty = { code = "DD108", cause = "rank-conditional", verdict = "crash", confidence = "proved", root_confidence = "supported", ranks = { root = [1], victims = [0, 2] } }
 # healthy = {}
 # ///
 """Rank 1 exchanges other sizes than its peers expect: splits_do_not_fit.py SCENARIO faulty|healthy

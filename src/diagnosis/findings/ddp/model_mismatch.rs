@@ -8,6 +8,7 @@ use crate::findings::ddp::breach::{self, Consequence};
 use crate::findings::draft::Draft;
 use crate::situation::Situation;
 use crate::situation::contract::{Breach, Difference, Kind, SideOfModel, What};
+use crate::source::cause;
 use crate::words::{self, Capital, Ranks, number};
 
 /// DD404: different models in one group.
@@ -75,6 +76,9 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
         .filter(|rank| !breach.root.contains(rank))
         .collect();
     draft.parameters = parameters(difference);
+    if let Some(reading) = cause::of_values(situation, &draft.per_rank) {
+        draft.explain(reading);
+    }
     let proof = certificate(situation, breach, difference);
     Some(draft.proved_by(proof))
 }

@@ -61,13 +61,16 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
          number of batches."
             .into(),
     ];
-    draft.explain(cause::Reading {
+    let calls = draft.per_rank.iter();
+    let backwards = calls.filter(|it| some.contains(&it.rank));
+    let chosen = cause::of_values(situation, backwards);
+    draft.explain(chosen.unwrap_or(cause::Reading {
         same_path: false,
         cause: Cause {
             kind: CauseKind::LocalDecision,
             confidence: Confidence::Suspected,
         },
         because: None,
-    });
+    }));
     Some(draft)
 }

@@ -83,14 +83,17 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
             CauseKind::RankConditional | CauseKind::LocalDecision | CauseKind::DataDependentPath
         )
     });
-    draft.explain(cause::Reading {
+    let calls = draft.per_rank.iter();
+    let lacking = calls.filter(|it| breach.root.contains(&it.rank));
+    let chosen = cause::of_values(situation, lacking).filter(|_| kind.is_none());
+    draft.explain(chosen.unwrap_or(cause::Reading {
         same_path: false,
         cause: Cause {
             kind: kind.unwrap_or(CauseKind::DataDependentPath),
             confidence: Confidence::Suspected,
         },
         because: None,
-    });
+    }));
     draft
 }
 

@@ -69,7 +69,7 @@ pub fn are_being_read(process: &Process, place: &Arc<Where>) -> bool {
 pub fn around<'a>(
     process: &'a Process,
     place: &Arc<Where>,
-) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
+) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
     way_to(process, place).into_iter().flat_map(|line| {
         let site = process.sites.get(&line).filter(|_| is_users(&line.file));
         let guards = site.and_then(|it| it.guards.as_deref());
@@ -81,9 +81,11 @@ pub fn around<'a>(
 
 /// The tests in the user's source that decide on values which a line uses.
 pub fn choices<'a>(process: &'a Process, place: &Arc<Where>) -> impl Iterator<Item = &'a Guard> {
-    let site = process.sites.get(place).filter(|_| is_users(&place.file));
-    let guards = site.and_then(|it| it.guards.as_deref());
-    let guards = guards.unwrap_or_default().iter();
+    // The source of a line that calls a library is read for the call itself, its caller.
+    let lines = way_to(process, place).into_iter();
+    let lines = lines.filter(|it| is_users(&it.file) && it.is_same_line(place));
+    let sites = lines.filter_map(|it| process.sites.get(&it));
+    let guards = sites.flat_map(|it| it.guards.as_deref().unwrap_or_default());
     guards.filter(|guard| guard.form == GuardForm::Chooses)
 }
 

@@ -1,6 +1,6 @@
 //! Determines the subject of a test by the names in it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ddp_doctor_proto::GuardSubject;
 
@@ -132,6 +132,8 @@ const STATE: [&str; 40] = [
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: HashMap<String, GuardSubject>,
+    /// Variables with the result of a test on such a subject.
+    results: HashSet<String>,
 }
 
 impl Names {
@@ -182,8 +184,16 @@ impl Names {
                 }
                 _ => continue,
             };
+            if super::is_comparison(value) {
+                self.results.insert(last.to_owned());
+            }
             self.known.insert(last.to_owned(), subject);
         }
+    }
+
+    /// Whether a variable holds the result of a test.
+    pub(super) fn is_result_of_test(&self, name: &str) -> bool {
+        self.results.contains(name)
     }
 
     /// Subject of a test. The rank takes precedence, since it distinguishes ranks by itself.
@@ -259,8 +269,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty())
 }
 
-/// Names of variables in an expression: not of functions, attributes and keyword arguments.
-pub(super) fn variables(text: &str) -> impl Iterator<Item = &str> {
+/// Names in an expression, of variables, functions and classes: not of attributes and keyword
+/// arguments.
+pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
     let mut before = ' ';
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -272,9 +283,8 @@ pub(super) fn variables(text: &str) -> impl Iterator<Item = &str> {
             let (word, after) = from.split_at(end.unwrap_or(from.len()));
             rest = after;
             let is_attribute = std::mem::replace(&mut before, 'x') == '.';
-            let is_function = after.starts_with('(');
             let is_keyword = after.starts_with('=') && !after.starts_with("==");
-            if !is_attribute && !is_function && !is_keyword {
+            if !is_attribute && !is_keyword {
                 return Some(word);
             }
         }

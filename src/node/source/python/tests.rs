@@ -307,6 +307,47 @@ dist.all_reduce(torch.ones(batch))  # here
 ",
             "chooses rank 1 rank == 0",
         ),
+        (
+            "\
+loss = model(batch, not (rank == 1 and step == 3)).sum()
+loss.backward()  # here
+",
+            "chooses rank 1 not (rank == 1 and step == 3)",
+        ),
+        (
+            "\
+trainer = Trainer(model, saves=rank == 0)
+trainer.fit(3)  # here
+",
+            "chooses rank 1 rank == 0",
+        ),
+        (
+            "\
+model.sync = (batch + 1 if rank == 0 else batch) % 3 == 0
+model(inputs)  # here
+",
+            "chooses rank 1 rank == 0",
+        ),
+        (
+            "\
+class Model(Module):
+    def __init__(self):
+        for name in (['b', 'a'] if dist.get_rank() == 1 else ['a', 'b']):
+            self.add_module(name, Linear(4, 4))
+model = DistributedDataParallel(Model())  # here
+",
+            "chooses rank 3 dist.get_rank() == 1",
+        ),
+        (
+            "\
+def batch_of(rank):
+    if rank == 1:
+        return ones(3)
+    return ones(4)
+dist.all_reduce(batch_of(rank))  # here
+",
+            "chooses rank 2 rank == 1",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(guards(text), [expected], "{text}");
@@ -322,6 +363,9 @@ fn tests_that_decide_on_nothing_the_line_uses_are_no_choices() {
         "def f():\n    x = a if rank == 0 else b\ndef g(x):\n    dist.all_reduce(x)  # here\n",
         "dist.all_reduce(x, note='a if rank == 0 else b')  # here\n",
         "x = ones(3)\nif rank == 0:\n    x.fill(2)\n    dist.all_reduce(x)  # here\n",
+        "for x in tqdm(xs, disable=rank != 0):\n    dist.all_reduce(x)  # here\n",
+        "def f(x):\n    if rank == 0:\n        print(x)\n    return x\ndist.all_reduce(f(x))  # here\n",
+        "x = f(note='rank == 0')\ndist.all_reduce(x)  # here\n",
     ] {
         let found = guards(text);
         assert!(
