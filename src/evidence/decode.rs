@@ -492,5 +492,4 @@ pub const fn node_and_process(id: ProcessId) -> (u32, u64) {
 }
 
 #[cfg(test)]
-#[path = "decode_tests.rs"]
 mod tests;

@@ -184,7 +184,7 @@ impl Names {
                 }
                 _ => continue,
             };
-            if super::is_comparison(value) {
+            if super::expression::is_comparison(value) {
                 self.results.insert(last.to_owned());
             }
             self.known.insert(last.to_owned(), subject);
@@ -295,9 +295,7 @@ pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
 fn parts(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;
-    while let Some(at) =
-        crate::node::source::python::at_depth_zero(rest, |rest| rest.starts_with(','))
-    {
+    while let Some(at) = super::expression::at_depth_zero(rest, |rest| rest.starts_with(',')) {
         parts.push(rest[..at].trim());
         rest = &rest[at + 1..];
     }

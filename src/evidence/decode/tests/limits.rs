@@ -1,0 +1,212 @@
+//! What a decoder rejects, bounds and shares.
+
+use super::*;
+
+#[test]
+fn invalid_messages_are_counted_and_ignored() {
+    let mut decoder = known();
+    let far = |process| v1::Record {
+        process,
+        ..record(0, RecordKind::Issued, 1)
+    };
+    let events = decode(
+        &mut decoder,
+        vec![
+            Kind::Record(far(0)),
+            Kind::Record(far(77)),
+            Kind::Record(far(u64::MAX)),
+            Kind::Record(v1::Record {
+                group: 99,
+                ..record(0, RecordKind::Issued, 1)
+            }),
+            Kind::Record(v1::Record {
+                kind: -5,
+                ..record(1, RecordKind::Issued, 1)
+            }),
+            Kind::Record(record(u64::MAX, RecordKind::Issued, 1)),
+            Kind::GroupDefined(v1::GroupDefined {
+                process: 1,
+                id: 4,
+                ..Default::default()
+            }),
+            Kind::ProcessChanged(v1::ProcessChanged {
+                process: 1,
+                state: 4000,
+                ..Default::default()
+            }),
+            Kind::Note(v1::Note {
+                process: 5,
+                ..Default::default()
+            }),
+        ],
+    );
+    assert!(
+        matches!(events.as_slice(), [Event::Note { .. }]),
+        "{events:?}"
+    );
+    assert_eq!(decoder.rejected(), 9);
+    let mut out = Vec::new();
+    decoder.decode(
+        v1::Report {
+            events: vec![v1::Event { kind: None }],
+            ..v1::Report::default()
+        },
+        &mut out,
+    );
+    assert_eq!(decoder.rejected(), 10);
+    let again = decode(&mut decoder, vec![Kind::Record(far(77))]);
+    assert!(again.is_empty(), "said once: {again:?}");
+}
+
+#[test]
+fn roots_outside_the_group_are_unknown_and_times_saturate() {
+    let mut decoder = known();
+    for (ticket, (root, mono_ns)) in [(-1, 0), (2, u64::MAX), (i32::MAX, 1)]
+        .into_iter()
+        .enumerate()
+    {
+        let mut issued = record(ticket as u64, RecordKind::Issued, 1);
+        issued.root = Some(root);
+        issued.mono_ns = mono_ns;
+        let events = decode(&mut decoder, vec![Kind::Record(issued)]);
+        let [Event::Issued { call, .. }] = events.as_slice() else {
+            panic!("{events:?}")
+        };
+        assert_eq!(call.root, None);
+        assert!(call.at >= Timestamp(5_000_000 - 1_000), "{:?}", call.at);
+    }
+}
+
+#[test]
+fn tables_are_bounded() {
+    let mut decoder = known();
+    let endless = "x".repeat(1 << 20);
+    let started = Instant::now();
+    let mut kept = 0;
+    for id in 1..100_000 {
+        let site = v1::SiteDefined {
+            process: 1,
+            id,
+            file: if id < 50 { endless.clone() } else { "f".into() },
+            line: 1,
+            function: String::new(),
+            ..Default::default()
+        };
+        let before = decoder.rejected();
+        decode(&mut decoder, vec![Kind::SiteDefined(site)]);
+        kept += u32::from(decoder.rejected() == before);
+    }
+    assert_eq!(kept, 65_536);
+    assert!(started.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn impossible_world_size_is_noted_once_and_ignored() {
+    let claim = |process: u64, size: u32| {
+        let Kind::ProcessJoined(joined) = joined() else {
+            unreachable!("it is one")
+        };
+        Kind::ProcessJoined(v1::ProcessJoined {
+            process,
+            rank: Some(process as u32),
+            world_size: Some(size),
+            ..joined
+        })
+    };
+    let mut decoder = Decoder::new(0);
+    let mut events = Vec::new();
+    let claims = vec![claim(1, u32::MAX), claim(2, 20_000_000), claim(3, 1 << 17)];
+    decoder.decode(report(claims), &mut events);
+    let sizes: Vec<Option<u32>> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::ProcessJoined { world_size, .. } => Some(*world_size),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(sizes, [None, None, Some(1 << 17)]);
+    let notes: Vec<&str> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Note { text, .. } => Some(&**text),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains("claims a world of 4294967295 ranks"),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn decoders_of_one_job_share_their_memory() {
+    let memory = Arc::new(Memory::new(100 << 10));
+    let site = |id: u32| {
+        Kind::SiteDefined(v1::SiteDefined {
+            process: 1,
+            id,
+            file: "x".repeat(4000),
+            line: id,
+            ..Default::default()
+        })
+    };
+    let rejected = |decoder: &mut Decoder| {
+        let mut events = Vec::new();
+        decoder.decode(report(vec![joined()]), &mut events);
+        decoder.decode(report((1..=10).map(site).collect()), &mut events);
+        decoder.rejected()
+    };
+    let mut first = Decoder::within(0, Arc::clone(&memory));
+    assert_eq!(rejected(&mut first), 0);
+    assert!(rejected(&mut Decoder::within(1, Arc::clone(&memory))) > 4);
+    drop(first);
+    assert_eq!(rejected(&mut Decoder::within(2, memory)), 0);
+}
+
+#[test]
+fn processes_of_a_node_share_groups_and_places() {
+    let mut decoder = known();
+    let of_process = |process: u64| {
+        let joined = v1::ProcessJoined {
+            process,
+            pid: process as u32,
+            rank: Some(1),
+            layer: "c10d".into(),
+            ..Default::default()
+        };
+        let group = v1::GroupDefined {
+            process,
+            id: 1,
+            name: "0".into(),
+            members: vec![3, 1],
+            ..Default::default()
+        };
+        let call = v1::Record {
+            process,
+            site: 1,
+            ..record(0, RecordKind::Issued, 1)
+        };
+        let site = v1::SiteDefined {
+            process,
+            ..site(1, 9, 0)
+        };
+        vec![
+            Kind::ProcessJoined(joined),
+            Kind::GroupDefined(group),
+            Kind::SiteDefined(site),
+            Kind::Record(call),
+        ]
+    };
+    let mut call = |process| {
+        let events = decode(&mut decoder, of_process(process));
+        let calls = events.into_iter().filter_map(|event| match event {
+            Event::Issued { call, .. } => call.group.clone().zip(call.place.clone()),
+            _ => None,
+        });
+        calls.last().unwrap()
+    };
+    let ((group, place), (same_group, same_place)) = (call(2), call(3));
+    assert!(Arc::ptr_eq(&group, &same_group));
+    assert!(Arc::ptr_eq(&place, &same_place));
+}

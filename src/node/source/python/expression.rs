@@ -1,0 +1,135 @@
+//! Expressions and statements in a line, without a parser of the language.
+
+/// The test of `if test: suite`, and the suite if it is on the same line.
+pub(super) fn header_test(text: &str) -> Option<(&str, &str)> {
+    let rest = text.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+    let colon = at_depth_zero(rest, |rest| {
+        rest.starts_with(':') && !rest.starts_with(":=")
+    })?;
+    Some((rest[..colon].trim(), rest[colon + 1..].trim()))
+}
+
+/// The right side of an assignment, or the operand of `return`, `await` or `yield`.
+pub(super) fn value_of(text: &str) -> &str {
+    let mut value = text;
+    for word in ["return ", "await ", "yield "] {
+        value = value.strip_prefix(word).unwrap_or(value);
+    }
+    let assigned = at_depth_zero(value, |rest| {
+        rest.starts_with('=') && !rest.starts_with("==")
+    });
+    match assigned {
+        Some(at) if !value[..at].ends_with(['!', '<', '>', '=']) => value[at + 1..].trim(),
+        _ => value,
+    }
+}
+
+/// Whether a statement assigns to a variable, to a part of it, or calls a method of it.
+pub(super) fn changes(text: &str, name: &str) -> bool {
+    let Some(rest) = text.strip_prefix(name) else {
+        return false;
+    };
+    let rest = rest.trim_start();
+    rest.starts_with(['[', '.', '=', '+']) && !rest.starts_with("==")
+}
+
+/// The tests of the conditional expressions `x if test else y` in a line, also within brackets.
+pub(super) fn conditional_tests(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for part in parts(text) {
+        if let Some((_, rest)) = split_word(part, "if")
+            && let Some((test, _)) = split_word(rest, "else")
+            && !found.contains(&test)
+        {
+            found.push(test);
+        }
+    }
+    found
+}
+
+/// Whether an expression is the result of a comparison or of a negation.
+pub(super) fn is_comparison(text: &str) -> bool {
+    let compares = |rest: &str| {
+        let mut operators = ["==", "!=", "<=", ">=", "< ", "> ", " is ", " in "].iter();
+        operators.any(|it| rest.starts_with(it))
+    };
+    let mut words = ["for", "lambda", "if"].iter();
+    let is_other = words.any(|word| split_word(text, word).is_some());
+    // `test and call()` makes a call, or none.
+    let makes_call = split_word(text, "and").is_some_and(|(_, rest)| rest.contains('('));
+    !is_other
+        && !makes_call
+        && (text.starts_with("not ") || at_depth_zero(text, compares).is_some())
+}
+
+/// A text, and the parts of it that follow an opening bracket, a comma or an equals sign.
+pub(super) fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let openings = text.char_indices().filter(|&(_, c)| "([{,=".contains(c));
+    let starts = std::iter::once(0).chain(openings.map(|(at, _)| at + 1));
+    starts.map(|start| {
+        let inner = text[start..].trim_start();
+        &inner[..end_of_argument(inner)]
+    })
+}
+
+/// Length of the text up to a comma or a bracket that closes what surrounds it.
+fn end_of_argument(text: &str) -> usize {
+    let mut depth = 0_usize;
+    let mut quote: Option<char> = None;
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '(' | '[' | '{') => depth += 1,
+            (None, ')' | ']' | '}') => match depth.checked_sub(1) {
+                Some(less) => depth = less,
+                None => return at,
+            },
+            (None, ',') if depth == 0 => return at,
+            (None, _) => {}
+        }
+    }
+    text.len()
+}
+
+/// Splits a text at a word outside brackets and strings.
+pub(super) fn split_word<'a>(text: &'a str, word: &str) -> Option<(&'a str, &'a str)> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let mut before = ' ';
+    let at = at_depth_zero(text, |rest| {
+        let starts =
+            !is_part(before) && rest.starts_with(word) && !rest[word.len()..].starts_with(is_part);
+        before = rest.chars().next().unwrap_or(' ');
+        starts
+    })?;
+    Some((text[..at].trim(), text[at + word.len()..].trim()))
+}
+
+/// The first position outside brackets and strings at which `wanted` holds for the rest of the
+/// text.
+pub(super) fn at_depth_zero(text: &str, mut wanted: impl FnMut(&str) -> bool) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut quote: Option<char> = None;
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some(_) if c == '\\' => escaped = true,
+            Some(open) if c == open => quote = None,
+            Some(_) => {}
+            None => {
+                if depth == 0 && wanted(&text[at..]) {
+                    return Some(at);
+                }
+                match c {
+                    '"' | '\'' => quote = Some(c),
+                    '(' | '[' | '{' => depth += 1,
+                    ')' | ']' | '}' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,133 @@
+//! The tests that decide on the values which a line uses.
+
+use ddp_doctor_proto::{GuardForm, GuardSubject};
+
+use super::expression::{changes, conditional_tests, header_test, is_comparison, parts, value_of};
+use super::lines::Line;
+use super::{Guard, Head, Source, subject};
+
+/// Maximum number of names in a line that are followed …
+const MAX_NAMES: usize = 16;
+/// … and of lines before it that are searched for assignments.
+const MAX_LINES_BEFORE: usize = 400;
+/// Maximum length of a statement that is searched for conditional expressions, in bytes.
+const MAX_STATEMENT: usize = 4096;
+
+impl Source {
+    /// The tests that decide on values which the line uses: conditional expressions in it, in the
+    /// loops around it, and in assignments to its variables; comparisons in it and in these
+    /// assignments; tests around such assignments; and tests on the rank in the functions and
+    /// classes that are called there.
+    pub(super) fn choices(&self, at: usize, found: &mut Vec<Guard>) {
+        let scope = self.scope(at);
+        let around: Vec<usize> = self.headers(at).collect();
+        let loops = around.iter().filter(|&&it| self.head(it) == Head::For);
+        let mut chosen: Vec<Guard> = Vec::new();
+        self.value_tests(at, &mut chosen);
+        for &i in loops {
+            self.conditions(i, &mut chosen);
+        }
+        let names = subject::names(value_of(&self.lines[at].text));
+        for name in names.take(MAX_NAMES) {
+            let earlier = (0..at).rev().take(MAX_LINES_BEFORE);
+            // A variable of another function is another one.
+            let is_same = |i: usize| [None, scope].contains(&self.scope(i));
+            for i in earlier.filter(|&i| changes(&self.lines[i].text, name) && is_same(i)) {
+                self.value_tests(i, &mut chosen);
+                let header = self.headers(i).next().filter(|it| !around.contains(it));
+                match header.map(|header| (header, self.head(header))) {
+                    Some((header, Head::If | Head::Elif)) => {
+                        let line = &self.lines[header];
+                        let test = header_test(&line.text).map(|(test, _)| test);
+                        chosen
+                            .extend(test.map(|it| self.guard(line.first, it, GuardForm::Chooses)));
+                    }
+                    Some((header, Head::Else)) => self.branches_before(header, &mut chosen),
+                    _ => {}
+                }
+            }
+        }
+        for guard in &mut chosen {
+            guard.form = GuardForm::Chooses;
+        }
+        let is_known = |guard: &Guard, found: &[Guard]| {
+            let mut known = found.iter();
+            known.any(|it| it.line == guard.line && it.test == guard.test)
+        };
+        for guard in chosen {
+            if guard.subject != GuardSubject::Other && !is_known(&guard, found) {
+                found.push(guard);
+            }
+        }
+    }
+
+    /// The tests that decide on the values of a statement: in it, and in what it calls.
+    fn value_tests(&self, at: usize, found: &mut Vec<Guard>) {
+        let line = &self.lines[at];
+        if line.text.len() > MAX_STATEMENT {
+            return;
+        }
+        self.conditions(at, found);
+        if self.head(at) != Head::Other {
+            return;
+        }
+        let value = value_of(&line.text);
+        let tests = self.decisions(value).into_iter();
+        found.extend(tests.map(|test| self.guard(line.first, test, GuardForm::Chooses)));
+        for name in subject::names(value).take(MAX_NAMES) {
+            self.tests_inside(name, found);
+        }
+    }
+
+    /// The tests of conditional expressions in a line.
+    fn conditions(&self, at: usize, found: &mut Vec<Guard>) {
+        let line = &self.lines[at];
+        if line.text.len() > MAX_STATEMENT {
+            return;
+        }
+        let tests = conditional_tests(&line.text).into_iter();
+        found.extend(tests.map(|test| self.guard(line.first, test, GuardForm::Chooses)));
+    }
+
+    /// The comparisons, negations, and variables with the result of a test in a value, as a whole or
+    /// as its arguments, without those that are or contain the test of a conditional expression.
+    fn decisions<'a>(&self, value: &'a str) -> Vec<&'a str> {
+        let mut found = conditional_tests(value);
+        let conditional = found.len();
+        for part in parts(value) {
+            let part = value_of(part.trim());
+            let mut known = found.iter();
+            if (is_comparison(part) || self.names.is_result_of_test(part))
+                && !known.any(|it| part.contains(it) || it.contains(part))
+            {
+                found.push(part);
+            }
+        }
+        found.split_off(conditional)
+    }
+
+    /// The tests on the rank that decide on values in a function or class of the file.
+    fn tests_inside(&self, name: &str, found: &mut Vec<Guard>) {
+        let defines = |line: &Line| {
+            let mut words = line.text.split(|c: char| !c.is_alphanumeric() && c != '_');
+            matches!(words.next(), Some("def" | "class")) && words.next() == Some(name)
+        };
+        let Some(header) = self.lines.iter().position(defines) else {
+            return;
+        };
+        let mut tests = Vec::new();
+        for i in header + 1..self.suite_end(header) {
+            self.conditions(i, &mut tests);
+            if !matches!(self.head(i), Head::If | Head::Elif) {
+                continue;
+            }
+            let line = &self.lines[i];
+            let mut suite = self.lines[i + 1..self.suite_end(i)].iter();
+            let decides = suite.any(|it| value_of(&it.text).len() < it.text.len());
+            let test = header_test(&line.text).filter(|_| decides);
+            tests.extend(test.map(|(it, _)| self.guard(line.first, it, GuardForm::Chooses)));
+        }
+        tests.retain(|it| it.subject == GuardSubject::Rank);
+        found.extend(tests);
+    }
+}
