@@ -275,8 +275,7 @@ dist.barrier()
             """
 pg = dist.group.WORLD
 t = torch.ones(2)
-_thread.start_new_thread(pg.allreduce, ([t],))
-time.sleep(0.5)  # borrowed
+_thread.start_new_thread(pg.allreduce, ([t],)); time.sleep(0.5)  # borrowed
 def work():
     dist.all_reduce(t)  # in thread
 threads = [threading.Thread(target=work) for _ in range(4)]

@@ -5,7 +5,6 @@
 //! not wait. Durations of calls do not show this: with one slow rank, all of them measure the same
 //! step.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,15 +44,15 @@ struct WaitFor<'a> {
     encounter: &'a Encounter,
 }
 
-/// Waits of each rank, ordered by time, without overlaps.
-type Waits<'a> = BTreeMap<u32, Vec<WaitFor<'a>>>;
+/// Waits of each rank, by its number: ordered by time, without overlaps.
+type Waits<'a> = Vec<Vec<WaitFor<'a>>>;
 
 /// All waits that ended after `since`, by rank and time.
 #[must_use]
 pub fn blame(model: &Model, since: Timestamp) -> Vec<LostTime> {
     let waits = waits(model, since);
     let mut blames = Vec::new();
-    for (&waiting, held) in &waits {
+    for (waiting, held) in (0..).zip(&waits) {
         for held in held {
             let piece = Piece {
                 waiting,
@@ -89,7 +88,7 @@ fn follow(waits: &Waits<'_>, piece: Piece<'_>, on: u32, depth: usize, blames: &m
             });
         }
     };
-    let held = waits.get(&on).map_or(&[][..], Vec::as_slice);
+    let held = waits[on as usize].as_slice();
     let first = held.partition_point(|held| held.to <= piece.from);
     let mut further = Vec::new();
     if depth < FURTHEST {
@@ -117,9 +116,14 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
         .latest()
         .filter(|encounter| encounter.last().is_some_and(|last| last.at >= since))
         .collect();
-    let active = activity(model, &encounters);
-    let averaged = averaged(&encounters);
-    let mut waits = Waits::new();
+    let ranks = encounters
+        .iter()
+        .filter_map(|it| it.came.ranks().iter().max());
+    let size = ranks.max().map_or(0, |last| *last as usize + 1);
+    let active = activity(model, &encounters, size);
+    let averaged = averaged(&encounters, size);
+    let clocks = Clocks::of(model, size);
+    let mut waits: Waits<'_> = vec![Vec::new(); size];
     for encounter in encounters {
         let holds = model
             .group(encounter.group)
@@ -128,16 +132,16 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
             let Some(on) = encounter.waits_for(came.rank) else {
                 continue;
             };
-            let active = active.get(&came.rank).map_or(&[][..], Vec::as_slice);
-            let seen = averaged.get(&came.rank).map_or(&[][..], Vec::as_slice);
-            let seen = seen_begin(encounter, &came, seen, active);
+            let rank = came.rank as usize;
+            let active = active[rank].as_slice();
+            let seen = seen_begin(encounter, &came, &averaged[rank], active);
             let Some(from) = seen.or_else(|| begin(encounter, &came, &on, holds, active)) else {
                 continue;
             };
-            let apart = apart(model, came.rank, on.rank).as_nanos() as u64;
+            let apart = clocks.apart(rank, on.rank as usize);
             let to = Timestamp(on.at.0.saturating_sub(apart));
             if from < to {
-                waits.entry(came.rank).or_default().push(WaitFor {
+                waits[rank].push(WaitFor {
                     on: on.rank,
                     from,
                     to,
@@ -146,7 +150,7 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
             }
         }
     }
-    for held in waits.values_mut() {
+    for held in &mut waits {
         held.sort_by_key(|held| (held.to, held.from));
         let mut accounted = Timestamp::default();
         held.retain_mut(|held| {
@@ -159,15 +163,15 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
 }
 
 /// When each rank began to wait for DDP's buckets, by time, if recorded.
-fn averaged(encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Timestamp>> {
-    let mut averaged: BTreeMap<u32, Vec<Timestamp>> = BTreeMap::new();
+fn averaged(encounters: &[&Encounter], size: usize) -> Vec<Vec<Timestamp>> {
+    let mut averaged = vec![Vec::new(); size];
     let last = encounters.iter().filter(|it| it.buckets().is_some());
     for came in last.flat_map(|encounter| encounter.came.iter()) {
         if let Some(from) = came.waits {
-            averaged.entry(came.rank).or_default().push(from);
+            averaged[came.rank as usize].push(from);
         }
     }
-    for from in averaged.values_mut() {
+    for from in &mut averaged {
         from.sort_unstable();
     }
     averaged
@@ -230,17 +234,17 @@ struct Active {
 }
 
 /// Activity of each rank, by time.
-fn activity(model: &Model, encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Active>> {
-    let mut active: BTreeMap<u32, Vec<Active>> = BTreeMap::new();
+fn activity(model: &Model, encounters: &[&Encounter], size: usize) -> Vec<Vec<Active>> {
+    let mut active: Vec<Vec<Active>> = vec![Vec::new(); size];
     for encounter in encounters {
         for came in encounter.came.iter() {
-            active.entry(came.rank).or_default().push(Active {
+            active[came.rank as usize].push(Active {
                 at: came.at,
                 is_bucket: is_bucket(encounter, &came),
             });
         }
     }
-    for (&rank, active) in &mut active {
+    for (rank, active) in (0..).zip(&mut active) {
         let Some(process) = model.process_of(rank) else {
             continue;
         };
@@ -259,6 +263,33 @@ fn activity(model: &Model, encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Activ
 /// Whether DDP averages gradients with this call.
 fn is_bucket(encounter: &Encounter, came: &Came) -> bool {
     came.hidden && encounter.direction == Direction::Symmetric && encounter.call.op == Op::AllReduce
+}
+
+/// Offsets between the clocks of ranks, for many pairs of ranks.
+struct Clocks<'a> {
+    /// Hosts by rank.
+    hosts: Vec<Option<&'a str>>,
+    /// Maximum offset between the clocks of two hosts, in nanoseconds.
+    uncertainty: u64,
+}
+
+impl<'a> Clocks<'a> {
+    fn of(model: &'a Model, size: usize) -> Self {
+        let host = |rank| model.process_of(rank).map(|process| &*process.host);
+        Self {
+            hosts: (0..).take(size).map(host).collect(),
+            uncertainty: model.clock_uncertainty().as_nanos() as u64,
+        }
+    }
+
+    /// Maximum offset between the clocks of two ranks, in nanoseconds.
+    fn apart(&self, one: usize, other: usize) -> u64 {
+        match self.uncertainty {
+            0 => 0,
+            _ if self.hosts[one] == self.hosts[other] => 0,
+            uncertainty => uncertainty,
+        }
+    }
 }
 
 /// Maximum offset between the clocks of two ranks.

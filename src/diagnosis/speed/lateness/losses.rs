@@ -48,6 +48,7 @@ pub(super) struct Losses {
     to: Timestamp,
     /// Ranks that arrived anywhere.
     ranks: BTreeSet<u32>,
+    /// By their ends, so that a window is a range.
     blames: Vec<LostTime>,
 }
 
@@ -64,6 +65,7 @@ impl Losses {
         let ranks = ranks.collect();
         let mut blames = blame(model, from);
         blames.retain(|blame| blame.from < to && !is_in_phase(model, blame));
+        blames.sort_by_key(|blame| blame.to);
         Self {
             timing,
             from,
@@ -128,13 +130,9 @@ impl Losses {
     }
 
     /// Whether a rank waits alternately for these two, for several rounds each.
-    fn take_turns(&self, pair: &[u32], waiting: u32, (from, to): (Timestamp, Timestamp)) -> bool {
-        let blames = self.blames.iter().filter(|blame| {
-            blame.waiting == waiting
-                && from < blame.to
-                && blame.to <= to
-                && pair.contains(&blame.late)
-        });
+    fn take_turns(&self, pair: &[u32], waiting: u32, window: (Timestamp, Timestamp)) -> bool {
+        let blames = self.ended_in(window).iter();
+        let blames = blames.filter(|blame| blame.waiting == waiting && pair.contains(&blame.late));
         let mut waits: Vec<(Timestamp, u32, Duration)> = blames
             .map(|blame| (blame.to, blame.late, blame.to.since(blame.from)))
             .collect();
@@ -181,14 +179,19 @@ impl Losses {
         by(rounds, share) || by(OTHERWISE, SHARE)
     }
 
+    /// Waits that ended within the window. A slice includes its end, not its start.
+    fn ended_in(&self, (from, to): (Timestamp, Timestamp)) -> &[LostTime] {
+        let until = |at| self.blames.partition_point(|blame| blame.to <= at);
+        let (begin, end) = (until(from), until(to));
+        self.blames.get(begin..end).unwrap_or_default()
+    }
+
     /// Time lost by waiting for each rank, in waits that ended within the window.
-    fn by_rank(&self, (from, to): (Timestamp, Timestamp)) -> BTreeMap<u32, Duration> {
+    fn by_rank(&self, window: (Timestamp, Timestamp)) -> BTreeMap<u32, Duration> {
         let mut lost: BTreeMap<u32, Duration> = BTreeMap::new();
-        for blame in &self.blames {
+        for blame in self.ended_in(window) {
             // Count the whole wait: a long one belongs to a single slice.
-            if from < blame.to && blame.to <= to {
-                *lost.entry(blame.late).or_default() += blame.to.since(blame.from);
-            }
+            *lost.entry(blame.late).or_default() += blame.to.since(blame.from);
         }
         lost
     }
@@ -216,7 +219,8 @@ impl Losses {
         /// Maximum gap between two pieces of one wait.
         const GAP: Duration = Duration::from_micros(500);
         let mut pieces: BTreeMap<u32, Vec<(Timestamp, Timestamp)>> = BTreeMap::new();
-        for blame in self.blames.iter().filter(|it| late.contains(&it.late)) {
+        let blames = self.ended_in((from, Timestamp(u64::MAX))).iter();
+        for blame in blames.filter(|it| late.contains(&it.late)) {
             let piece = (blame.from.max(from), blame.to.min(to));
             if piece.0 < piece.1 {
                 pieces.entry(blame.waiting).or_default().push(piece);
@@ -336,7 +340,8 @@ impl Losses {
     /// A wait at the place where most is lost by waiting for these ranks.
     fn place(&self, late: &[u32], (from, to): (Timestamp, Timestamp)) -> Option<&LostTime> {
         let mut lost: BTreeMap<_, (Duration, &LostTime)> = BTreeMap::new();
-        for blame in self.blames.iter().filter(|it| late.contains(&it.late)) {
+        let blames = self.ended_in((from, Timestamp(u64::MAX))).iter();
+        for blame in blames.filter(|it| late.contains(&it.late)) {
             let place = (blame.group, blame.call.op, blame.call.place.as_deref());
             let known = lost.entry(place).or_insert((Duration::ZERO, blame));
             known.0 += blame.to.min(to).since(blame.from.max(from));
