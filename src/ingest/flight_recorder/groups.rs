@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::dump::{Dump, Entry, NamedGroup, Status};
+use super::dump::{Dump, Entry, Kind, NamedGroup, Status};
 use super::jobs::Job;
 use crate::diagnosis::event::GroupInfo;
 
@@ -86,12 +86,9 @@ impl Groups {
                 groups.add(rank, &group.name, &group.description, &members, &backends);
             }
             let own = groups.of.get(&rank);
-            let mut by_kind = vec![None; dump.kinds as usize];
-            for entry in &dump.entries {
-                let at = own.and_then(|own| *own.get(&entry.group.name)?);
-                by_kind[entry.index as usize] = at;
-            }
-            groups.by_kind.insert(rank, by_kind);
+            let kinds = dump.kinds.iter();
+            let by_kind = kinds.map(|kind| *own?.get(&kind.group.name)?);
+            groups.by_kind.insert(rank, by_kind.collect());
         }
         for (at, group) in groups.all.iter().enumerate() {
             for &rank in &group.info.key.members {
@@ -105,9 +102,9 @@ impl Groups {
         groups
     }
 
-    /// The group of an entry of a rank.
-    pub(super) fn of_entry(&self, rank: u32, entry: &Entry) -> Option<GroupAt> {
-        *self.by_kind(rank).get(entry.index as usize)?
+    /// The group of a kind of calls of a rank.
+    pub(super) fn of_kind(&self, rank: u32, kind: &Kind) -> Option<GroupAt> {
+        *self.by_kind(rank).get(kind.index as usize)?
     }
 
     /// The groups of a rank's calls by the index of their kind.
@@ -161,11 +158,11 @@ impl Groups {
 
     fn find_peers(&mut self, job: &Job) {
         for (&rank, dump) in &job.ranks {
-            for entry in dump.entries.iter().filter(|entry| entry.is_message) {
-                let Some(at) = self.of_entry(rank, entry) else {
+            for kind in dump.kinds.iter().filter(|kind| kind.is_message) {
+                let Some(at) = self.of_kind(rank, kind) else {
                     continue;
                 };
-                let peer = self.all[at].peer(entry);
+                let peer = self.all[at].peer(kind);
                 self.all[at].peers.entry(rank).or_default().insert(peer);
             }
         }
@@ -176,9 +173,9 @@ impl Groups {
             let collectives = dump
                 .entries
                 .iter()
-                .filter(|it| !it.is_message && it.seq == 0);
+                .filter(|it| it.seq == 0 && !it.is_message);
             for entry in collectives {
-                if let Some(at) = self.of_entry(rank, entry) {
+                if let Some(at) = self.of_kind(rank, entry) {
                     self.all[at].from_zero = true;
                 }
             }
@@ -186,7 +183,7 @@ impl Groups {
         for (&rank, dump) in &job.ranks {
             let mut ids: BTreeMap<GroupAt, i64> = BTreeMap::new();
             // By kind: the highest number.
-            let mut highest: Vec<Option<&Entry>> = vec![None; dump.kinds as usize];
+            let mut highest: Vec<Option<&Entry>> = vec![None; dump.kinds.len()];
             for entry in dump.entries.iter().filter(|it| !it.is_message) {
                 let known = &mut highest[entry.index as usize];
                 if known.is_none_or(|known| known.seq <= entry.seq) {
@@ -194,7 +191,7 @@ impl Groups {
                 }
             }
             for entry in highest.into_iter().flatten() {
-                let Some(at) = self.of_entry(rank, entry) else {
+                let Some(at) = self.of_kind(rank, entry) else {
                     continue;
                 };
                 ids.insert(at, entry.pg);
@@ -202,7 +199,7 @@ impl Groups {
                 let progress = self.all[at].progress.entry(rank).or_default();
                 progress.issued = progress.issued.max(seq);
             }
-            let mut known: Vec<i64> = dump.entries.iter().map(|entry| entry.pg).collect();
+            let mut known: Vec<i64> = dump.kinds.iter().map(|kind| kind.pg).collect();
             known.sort_unstable();
             known.dedup();
             let furthest = dump
@@ -291,8 +288,8 @@ impl Group {
     }
 
     /// Global rank of the peer of a message; `None`: any, or unknown.
-    pub(super) fn peer(&self, entry: &Entry) -> Option<u32> {
-        let (_, peer) = entry.ends?;
+    pub(super) fn peer(&self, kind: &Kind) -> Option<u32> {
+        let (_, peer) = kind.ends?;
         self.info.key.members.get(peer? as usize).copied()
     }
 
@@ -310,7 +307,7 @@ impl Group {
 /// The groups that calls of a dump name, in the order of their first calls.
 fn named(dump: &Dump) -> Vec<&Arc<NamedGroup>> {
     let mut seen = HashSet::new();
-    let groups = dump.entries.iter().map(|entry| &entry.group);
+    let groups = dump.kinds.iter().map(|kind| &kind.group);
     // Equal groups of a dump are one.
     groups
         .filter(|group| seen.insert(Arc::as_ptr(group)))

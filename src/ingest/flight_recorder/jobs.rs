@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::dump::{Dump, Entry, Kind};
+use super::dump::{Dump, Kind};
 use super::files::{Contents, Found};
 use super::rank;
 use crate::ingest::Remark;
@@ -140,16 +140,12 @@ fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
             "{count} entries lack their name, group or number"
         )));
     }
-    let unknown = dump.entries.iter().filter(|entry| !entry.is_known).count();
+    let unknown = dump.count(|kind| !kind.is_known);
     if unknown > 0 {
         let text = format!("{unknown} entries are of operations that this version does not know");
         remarks.push(remark(text));
     }
-    let odd = dump
-        .entries
-        .iter()
-        .filter(|entry| !fits_its_group(&dump, entry))
-        .count();
+    let odd = dump.count(|kind| !fits_its_group(&dump, kind));
     if odd > 0 {
         let text = format!(
             "the sizes of {odd} entries that gather or scatter do not fit the size of their group"
@@ -161,13 +157,13 @@ fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
 
 /// Whether the pieces of all members make up the whole. PyTorch refuses calls of which that is not
 /// true.
-fn fits_its_group(dump: &Dump, entry: &Entry) -> bool {
+fn fits_its_group(dump: &Dump, kind: &Kind) -> bool {
     let members = dump
         .groups
-        .get(&entry.group.name)
+        .get(&kind.group.name)
         .map_or(0, |it| it.members.len() as u64);
     let fits = |(whole, piece): (u64, u64)| piece.checked_mul(members) == Some(whole);
-    members == 0 || entry.pieces.is_none_or(fits)
+    members == 0 || kind.pieces.is_none_or(fits)
 }
 
 impl Job {
@@ -192,10 +188,8 @@ impl Job {
             return;
         };
         let backends = |dump: &Dump| -> BTreeSet<String> {
-            dump.entries
-                .iter()
-                .map(|it| it.group.backend.to_string())
-                .collect()
+            let kinds = dump.kinds.iter();
+            kinds.map(|it| it.group.backend.to_string()).collect()
         };
         if backends(&known).is_disjoint(&backends(&new.dump)) {
             self.ranks.insert(new.rank, combine(known, new.dump));
@@ -229,17 +223,21 @@ fn combine(mut one: Dump, other: Dump) -> Dump {
         }) as u32
     });
     let threads: Vec<u32> = threads.collect();
+    let first = one.kinds.len();
+    let kinds = other.kinds.iter().map(|kind| {
+        Arc::new(Kind {
+            index: first as u32 + kind.index,
+            pg: kind.pg.saturating_add(OTHER),
+            thread: threads[kind.thread as usize],
+            ..Kind::clone(kind)
+        })
+    });
+    one.kinds.extend(kinds);
     let shifted = other.entries.into_iter().map(|mut entry| {
-        entry.kind = Arc::new(Kind {
-            index: one.kinds + entry.index,
-            pg: entry.pg.saturating_add(OTHER),
-            thread: threads[entry.thread as usize],
-            ..Kind::clone(&entry.kind)
-        });
+        entry.kind = Arc::clone(&one.kinds[first + entry.index as usize]);
         entry
     });
     one.entries.extend(shifted);
-    one.kinds += other.kinds;
     one.count += other.count;
     (one.is_whole, one.is_contiguous) = (false, false);
     let earliest = [one.period.0, other.period.0]

@@ -47,9 +47,9 @@ pub(super) fn possible(dump: &Dump) -> Vec<u32> {
     {
         narrow(&config.members);
     }
-    for entry in dump.entries.iter().filter(|entry| entry.is_message) {
-        let config = dump.groups.get(&entry.group.name);
-        let own = entry
+    for kind in dump.kinds.iter().filter(|kind| kind.is_message) {
+        let config = dump.groups.get(&kind.group.name);
+        let own = kind
             .ends
             .zip(config)
             .and_then(|((own, _), config)| config.members.get(own as usize).copied());

@@ -1,9 +1,8 @@
 //! Collectives that all of their ranks completed alike, long ago. The engine does not need them: of
 //! 1 024 ranks with 2 000 calls each, few calls concern the stall.
 
-use std::collections::BTreeMap;
-
-use super::groups::Groups;
+use super::dump::{Dump, Entry};
+use super::groups::{GroupAt, Groups};
 use super::jobs::Job;
 use super::units::{is_on_host, silent_backends};
 
@@ -48,61 +47,68 @@ pub(super) fn remove_beyond(job: &mut Job, groups: &Groups, kept: usize) {
                 || entry.is_message
                 || !group.is_some_and(|group| {
                     let seq = groups.all[group].seq(entry);
-                    seen.get(&group).is_some_and(|it| it.is_settled(seq))
+                    seen[group].as_ref().is_some_and(|it| it.is_settled(seq))
                 })
         });
         dump.entries.shrink_to_fit();
     }
 }
 
-fn seen(job: &Job, groups: &Groups) -> BTreeMap<usize, Seen> {
+/// By group; `None`: it is not examined.
+fn seen(job: &Job, groups: &Groups) -> Vec<Option<Seen>> {
     // First and last number, and the number of calls.
-    let mut ranges: BTreeMap<usize, (u64, u64, u64)> = BTreeMap::new();
-    for_each(job, groups, |group, seq, _, _| {
-        let range = ranges.entry(group).or_insert((seq, seq, 0));
-        *range = (range.0.min(seq), range.1.max(seq), range.2 + 1);
-    });
-    ranges.retain(|_, (first, last, calls)| *last - *first < *calls * SPREAD);
-    let seen = ranges.into_iter().map(|(group, (first, last, _))| {
+    let mut ranges: Vec<Option<(u64, u64, u64)>> = vec![None; groups.all.len()];
+    for (&rank, dump) in &job.ranks {
+        for (group, entry) in collectives(groups, rank, dump) {
+            let seq = groups.all[group].seq(entry);
+            let range = ranges[group].get_or_insert((seq, seq, 0));
+            *range = (range.0.min(seq), range.1.max(seq), range.2 + 1);
+        }
+    }
+    let seen = ranges.into_iter().zip(&groups.all).map(|(range, group)| {
+        let dense = |(first, last, calls): &(u64, u64, u64)| last - first < calls * SPREAD;
+        let (first, last, _) = range.filter(dense)?;
         // All ranks with a dump have made the calls up to here.
-        let progress = groups.all[group].progress.values();
-        let issued = progress.map(|it| it.issued).min().unwrap_or(0);
-        let len = (last.min(issued) + 1).saturating_sub(first) as usize;
+        let issued = group.progress.values().map(|it| it.issued).min();
+        let len = (last.min(issued.unwrap_or(0)) + 1).saturating_sub(first) as usize;
         let calls = vec![Some(NONE); len];
-        (group, Seen { first, calls })
+        Some(Seen { first, calls })
     });
-    let mut seen: BTreeMap<usize, Seen> = seen.collect();
-    for_each(job, groups, |group, seq, signature, is_complete| {
-        let Some(known) = seen.get_mut(&group).and_then(|it| it.at(seq)) else {
-            return;
+    let mut seen: Vec<Option<Seen>> = seen.collect();
+    for (&rank, dump) in &job.ranks {
+        let silent = silent_backends(dump);
+        let is_ended = |entry: &Entry| {
+            let backend = &entry.group.backend;
+            entry.retired && (is_on_host(backend) || silent.contains(backend))
         };
-        *known = match *known {
-            Some(NONE) if is_complete => Some(signature),
-            Some(it) if is_complete && it == signature => *known,
-            _ => None,
-        };
-    });
+        for (group, entry) in collectives(groups, rank, dump) {
+            let of = &groups.all[group];
+            let seq = of.seq(entry);
+            let Some(known) = seen[group].as_mut().and_then(|it| it.at(seq)) else {
+                continue;
+            };
+            let by_status = || of.progress.get(&rank).is_some_and(|it| seq <= it.completed);
+            let is_complete = entry.is_complete() || is_ended(entry) || by_status();
+            let signature = entry.signature.max(NONE + 1);
+            *known = match *known {
+                Some(NONE) if is_complete => Some(signature),
+                Some(it) if is_complete && it == signature => *known,
+                _ => None,
+            };
+        }
+    }
     seen
 }
 
-/// Passes group, number, signature and completion of all collectives.
-fn for_each(job: &Job, groups: &Groups, mut take: impl FnMut(usize, u64, u64, bool)) {
-    for (&rank, dump) in &job.ranks {
-        let of_kind = groups.by_kind(rank);
-        let silent = silent_backends(dump);
-        for entry in dump.entries.iter().filter(|entry| !entry.is_message) {
-            let Some(group) = of_kind.get(entry.index as usize).copied().flatten() else {
-                continue;
-            };
-            let of = &groups.all[group];
-            let seq = of.seq(entry);
-            let by_status = of.progress.get(&rank).is_some_and(|it| seq <= it.completed);
-            let backend = &entry.group.backend;
-            let ended = entry.retired && (is_on_host(backend) || silent.contains(backend));
-            let is_complete = entry.is_complete() || by_status || ended;
-            take(group, seq, entry.signature.max(NONE + 1), is_complete);
-        }
-    }
+/// The collectives of a rank, with their groups.
+fn collectives<'a>(
+    groups: &'a Groups,
+    rank: u32,
+    dump: &'a Dump,
+) -> impl Iterator<Item = (GroupAt, &'a Entry)> {
+    let of_kind = groups.by_kind(rank);
+    let entries = dump.entries.iter().filter(|entry| !entry.is_message);
+    entries.filter_map(|entry| Some(((*of_kind.get(entry.index as usize)?)?, entry)))
 }
 
 impl Seen {

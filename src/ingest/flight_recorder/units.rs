@@ -59,7 +59,7 @@ impl Calls {
                 continue;
             }
             let entry = &dump.entries[at];
-            let Some(group) = groups.of_entry(rank, entry) else {
+            let Some(group) = groups.of_kind(rank, entry) else {
                 continue;
             };
             let together = if ends.contains(&(&*entry.group.name, entry.seq)) {

@@ -50,8 +50,8 @@ pub(super) struct Dump {
     pub(super) is_contiguous: bool,
     /// Names of the threads that made calls.
     pub(super) threads: Vec<Arc<str>>,
-    /// Number of kinds of calls.
-    pub(super) kinds: u32,
+    /// Kinds of calls, by their index: in the order of their first calls.
+    pub(super) kinds: Vec<Arc<Kind>>,
     /// Number of entries that were skipped because their fields are missing.
     pub(super) skipped: usize,
     /// Why the file ends too early, if it does.
@@ -210,13 +210,13 @@ impl Dump {
                 Some(entry) => dump.entries.push(entry),
                 None => dump.skipped += 1,
             }
-            if names.kind_count > kinds {
+            if names.kinds.len() > kinds {
                 // Without further room, a kind takes that of entries.
                 left = left.saturating_sub(KIND - room.take(KIND));
             }
-            kinds = names.kind_count;
+            kinds = names.kinds.len();
         }
-        dump.kinds = names.kind_count;
+        dump.kinds = names.kinds;
         dump.threads = names.threads;
         dump.count = dump.entries.len();
         let times = dump.entries.iter().map(|entry| entry.created);
@@ -229,6 +229,16 @@ impl Dump {
         dump.is_contiguous &= begins || dump.entries.iter().any(Entry::is_complete);
         dump.is_whole = dump.is_contiguous && dump.cut.is_none() && begins;
         Ok(dump)
+    }
+
+    /// Number of entries whose kind is like this.
+    pub(super) fn count(&self, is: impl Fn(&Kind) -> bool) -> usize {
+        let kinds: Vec<bool> = self.kinds.iter().map(|kind| is(kind)).collect();
+        if !kinds.contains(&true) {
+            return 0;
+        }
+        let entries = self.entries.iter();
+        entries.filter(|it| kinds[it.index as usize]).count()
     }
 
     /// Whether the recorder was not in use: another one may have recorded the calls.

@@ -20,9 +20,9 @@ pub(super) struct Names {
     keys: Keys,
     numbers: Texts,
     /// Kinds by what determines them.
-    kinds: HashMap<Box<[u64]>, Arc<Kind>>,
-    /// Number of kinds.
-    pub(super) kind_count: u32,
+    known: HashMap<Box<[u64]>, Arc<Kind>>,
+    /// All kinds.
+    pub(super) kinds: Vec<Arc<Kind>>,
     /// What determines the kind of the current entry.
     words: Vec<u64>,
     texts: HashMap<String, Arc<str>>,
@@ -47,8 +47,8 @@ impl Names {
         Self {
             keys: Keys::new(),
             numbers: Texts::new(),
-            kinds: HashMap::new(),
-            kind_count: 0,
+            known: HashMap::new(),
+            kinds: Vec::new(),
             words: Vec::new(),
             texts: HashMap::new(),
             groups: HashSet::new(),
@@ -141,30 +141,31 @@ impl Names {
         all
     }
 
-    /// `None`: it lacks its name or its group.
+    /// `None`: it lacks its name, its group or its number.
     pub(super) fn entry(&mut self, entry: Node<'_>) -> Option<Entry> {
         let fields = Fields::of(entry, &mut self.keys);
         let count = |node: Option<Node<'_>>| node.and_then(Node::int).and_then(counted);
+        let seq_of_messages = count(fields.p2p_seq_id).unwrap_or(0);
+        // Versions before 2.3 count both kinds together.
+        let seq = count(fields.collective_seq_id).or_else(|| count(fields.seq_id))?;
         let mut words = std::mem::take(&mut self.words);
         let is_complete = self.identify(&fields, &mut words);
-        let known = self.kinds.get(&words[..]).filter(|_| is_complete);
+        let known = self.known.get(&words[..]).filter(|_| is_complete);
         let kind = match known {
             Some(kind) => Arc::clone(kind),
             None => {
                 let kind = Arc::new(self.kind(&fields)?);
+                self.kinds.push(Arc::clone(&kind));
                 if is_complete {
-                    if self.kinds.len() >= MAX_KINDS {
-                        self.kinds.clear();
+                    if self.known.len() >= MAX_KINDS {
+                        self.known.clear();
                     }
-                    self.kinds.insert(words[..].into(), Arc::clone(&kind));
+                    self.known.insert(words[..].into(), Arc::clone(&kind));
                 }
                 kind
             }
         };
         self.words = words;
-        let seq_of_messages = count(fields.p2p_seq_id).unwrap_or(0);
-        // Versions before 2.3 count both kinds together.
-        let seq = count(fields.collective_seq_id).or_else(|| count(fields.seq_id))?;
         let int = |node: Option<Node<'_>>| node.and_then(Node::int);
         Some(Entry {
             record: int(fields.record_id)
@@ -244,10 +245,8 @@ impl Names {
         let is_message = fields.is_p2p.and_then(Node::bool);
         let is_message = is_message.unwrap_or_else(|| name.op.is_point_to_point()) && !ends_group;
         let frames = self.frames(fields.frames);
-        let index = self.kind_count;
-        self.kind_count += 1;
         let mut kind = Kind {
-            index,
+            index: self.kinds.len() as u32,
             pg: fields.pg_id.and_then(Node::int).unwrap_or(-1),
             group: self.group(group, description, name.backend),
             thread: self.thread(fields.thread_id.and_then(Node::text).unwrap_or_default()),
