@@ -29,32 +29,15 @@ const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give ea
 
 fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<Draft> {
     let first = *gone.first()?;
-    let awaited_in = |stall: &Stall| {
-        let mut calls = situation.calls(stall).into_iter();
-        let needs = |rank: u32, joined: &JoinedCall| joined.needs(rank, gone).contains(&first);
-        calls.any(|(rank, it)| stall.message.is_some() || it.is_awaited() && needs(rank, it))
-    };
     // A stall that can be proved is preferred.
-    let provable = stalls.iter().find(|stall| awaited_in(stall));
+    let provable = stalls
+        .iter()
+        .find(|stall| awaited(situation, stall, gone, first).is_some());
     let stall: &Stall = provable.or(stalls.first())?;
-    let group = situation.model.group(stall.group);
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
-    let calls = || situation.calls(stall).into_iter();
-    let needs = |rank: u32, joined: &JoinedCall| joined.needs(rank, gone).contains(&first);
-    let awaited = calls().find(|(rank, joined)| {
-        stall.message.is_some() || joined.is_awaited() && needs(*rank, joined)
-    });
-    let held = || {
-        calls().find(|(rank, joined)| {
-            situation.is_held_in(group, *rank, joined) && needs(*rank, joined)
-        })
-    };
-    let failed = || {
-        let needs = |rank, joined| situation.needed_by(group, rank, joined, gone);
-        calls().find(|&(rank, joined)| needs(rank, joined).contains(&first))
-    };
-    let (waiter, waiting) = awaited.or_else(held).or_else(failed)?;
+    let awaited = awaited(situation, stall, gone, first);
+    let (waiter, waiting) = awaited.or_else(|| held_or_failed(situation, stall, gone, first))?;
 
     let mut draft = Draft::new(
         &catalogue::DD102,
@@ -81,43 +64,14 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         number(&draft.victims, "waits", "wait"),
         number(gone, "it", "them"),
     );
-    let last = match (&stall.message, group.members.get(&first)) {
-        (None, None) => format!("; {} never began to, and", Ranks(&[first])),
-        (None, Some(member)) => format!(
-            "; {}'s last call there was #{}, and it",
-            Ranks(&[first]),
-            member.issued
-        ),
-        (Some(_), _) => format!("; {}", Ranks(gone)),
-    };
     draft.why = vec![format!(
-        "{} {} {} started it{last} can never join.",
+        "{} {} {} started it{} can never join.",
         message::needs(situation, stall, &waiting.call),
         Capital(Ranks(&stall.waiting)),
         number(&stall.waiting, "has", "have"),
+        last_call(situation, stall, gone, first),
     )];
-    draft.next = match &stall.message {
-        None => vec![
-            "Where a rank may stop early, let all ranks agree first: all_reduce the decision."
-                .into(),
-        ],
-        Some(lone) => vec![format!(
-            "Let {} make as many {} as {} {} from it, or send their number first; wait for the Work \
-             that isend returns before the rank ends.",
-            Ranks(gone),
-            if lone.side == Side::Receive {
-                "sends"
-            } else {
-                "receives"
-            },
-            Ranks(&stall.waiting),
-            if lone.side == Side::Receive {
-                "receives"
-            } else {
-                "needs"
-            },
-        )],
-    };
+    draft.next = vec![advice(stall, gone)];
     if stall.message.is_none() {
         let place = Some((stall.group, stall.seq));
         let at = left.max(stall.since);
@@ -133,6 +87,69 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     let mut draft = draft.proved_by(proof);
     draft.root_confidence = draft.confidence;
     Some(draft)
+}
+
+/// A call whose result a rank waits for, or waited for, and that needs the first of the ranks.
+fn awaited<'s>(
+    situation: &Situation<'s>,
+    stall: &'s Stall,
+    gone: &[u32],
+    first: u32,
+) -> Option<(u32, &'s JoinedCall)> {
+    let mut calls = situation.calls(stall).into_iter();
+    calls.find(|(rank, joined)| {
+        stall.message.is_some() || joined.is_awaited() && joined.needs(*rank, gone).contains(&first)
+    })
+}
+
+/// A call that needs the first of the ranks and seems to block its own rank, or has failed.
+fn held_or_failed<'s>(
+    situation: &Situation<'s>,
+    stall: &'s Stall,
+    gone: &[u32],
+    first: u32,
+) -> Option<(u32, &'s JoinedCall)> {
+    let group = situation.model.group(stall.group);
+    let calls = || situation.calls(stall).into_iter();
+    let held = calls().find(|(rank, joined)| {
+        situation.is_held_in(group, *rank, joined) && joined.needs(*rank, gone).contains(&first)
+    });
+    let failed = || {
+        let needs = |rank, joined| situation.needed_by(group, rank, joined, gone);
+        calls().find(|&(rank, joined)| needs(rank, joined).contains(&first))
+    };
+    held.or_else(failed)
+}
+
+/// The ranks as a subject that continues a sentence, with the last call of the first one.
+fn last_call(situation: &Situation<'_>, stall: &Stall, gone: &[u32], first: u32) -> String {
+    let members = &situation.model.group(stall.group).members;
+    match (&stall.message, members.get(&first)) {
+        (None, None) => format!("; {} never began to, and", Ranks(&[first])),
+        (None, Some(member)) => format!(
+            "; {}'s last call there was #{}, and it",
+            Ranks(&[first]),
+            member.issued
+        ),
+        (Some(_), _) => format!("; {}", Ranks(gone)),
+    }
+}
+
+fn advice(stall: &Stall, gone: &[u32]) -> String {
+    let Some(lone) = &stall.message else {
+        return "Where a rank may stop early, let all ranks agree first: all_reduce the decision."
+            .into();
+    };
+    let (makes, awaits) = match lone.side {
+        Side::Receive => ("sends", "receives"),
+        Side::Send => ("receives", "needs"),
+    };
+    format!(
+        "Let {} make as many {makes} as {} {awaits} from it, or send their number first; wait for the \
+         Work that isend returns before the rank ends.",
+        Ranks(gone),
+        Ranks(&stall.waiting),
+    )
 }
 
 fn left_at(situation: &Situation<'_>, stall: &Stall, rank: u32, process: &Process) -> Timestamp {

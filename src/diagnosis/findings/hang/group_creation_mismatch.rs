@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     CallState, Certificate, CertificateKind, Confidence, RankCall, Timestamp,
@@ -17,7 +18,7 @@ use crate::findings::facts::creates;
 use crate::findings::hang::cycle;
 use crate::findings::hang::idle::where_it_is;
 use crate::findings::view::{blocked_call, describe, rank_calls, with_place};
-use crate::model::{Group, GroupId, Request, Wait, World, is_inside};
+use crate::model::{Group, GroupId, Model, Process, Request, Wait, World, is_inside};
 use crate::situation::creations::{self, Mismatch};
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
@@ -41,7 +42,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     };
     for (i, cycle) in situation.waits.cycles.iter().enumerate() {
         let is_making = creations::is_making_cycle(model, cycle);
-        let stalls = stalls_of(situation, |origin| *origin == Origin::Cycle(i));
+        let stalls = stalls_of(situation, |stall| stall.origin == Origin::Cycle(i));
         if is_making
             && !stalls.is_empty()
             && is_new(&explained, cycle[0].group)
@@ -76,9 +77,9 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     drafts.map(|draft| explain(situation, draft)).collect()
 }
 
-fn stalls_of<'a>(situation: &'a Situation<'_>, of: impl Fn(&Origin) -> bool) -> Vec<&'a Stall> {
+fn stalls_of<'a>(situation: &'a Situation<'_>, of: impl Fn(&Stall) -> bool) -> Vec<&'a Stall> {
     let stalls = situation.stalls.iter();
-    stalls.filter(|stall| of(&stall.origin)).collect()
+    stalls.filter(|stall| of(stall)).collect()
 }
 
 /// Ranks create different groups under one name.
@@ -100,113 +101,119 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
         mismatch.since,
     );
     draft.place = Some((group.id, 0));
-    let mut classes: Vec<Vec<u32>> = mismatch
-        .requests
-        .iter()
-        .map(|request| request.ranks.keys().copied().collect())
-        .collect();
-    classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
+    let mut requests = mismatch.requests.clone();
+    requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
+    let classes: Vec<Vec<u32>> = requests.iter().map(|it| ranks_of(it)).collect();
     blame(&mut draft, &classes);
     for request in &mismatch.requests {
-        let calls = request.ranks.iter().filter_map(|(&rank, asked)| {
-            let process = creations::process_of(model, asked)?;
-            let inside = is_inside(process, &asked.call);
-            let until = process.end.map_or(situation.now, |end| end.at);
-            let waited = until.since(asked.call.at).as_millis() as u64;
-            let call = if inside {
-                describe(rank, CallState::Waiting, Some(waited), &asked.call)
-            } else {
-                describe(rank, CallState::Returned, None, &asked.call)
-            };
-            Some((asked.call.op, call))
-        });
-        for (op, call) in calls {
+        for (op, call) in creating_calls(situation, request) {
             draft.op = Some(op);
             draft.per_rank.push(call);
         }
     }
     draft.per_rank.sort_by_key(|call| call.rank);
-    let stalls = stalls_of(situation, |origin| match origin {
-        Origin::Making(_) => true,
-        Origin::Cycle(i) => creations::is_making_cycle(model, &situation.waits.cycles[*i]),
-        _ => false,
+    let stalls = stalls_of(situation, |stall| {
+        let is_making = match &stall.origin {
+            Origin::Making(_) => true,
+            Origin::Cycle(i) => creations::is_making_cycle(model, &situation.waits.cycles[*i]),
+            _ => false,
+        };
+        is_making && model.group(stall.group).world == mismatch.at.world
     });
-    let stalls: Vec<&Stall> = stalls
-        .into_iter()
-        .filter(|stall| model.group(stall.group).world == mismatch.at.world)
-        .collect();
     draft.blocked_at = stalls.iter().map(|stall| stall.since).min();
     // No member of these groups can use them.
-    draft.victims = Stall::victims(&stalls);
-    draft
-        .victims
-        .extend(classes.concat().into_iter().filter(|rank| {
-            let mut requests = mismatch.requests.iter();
-            requests.any(|request| request.group.key.members.contains(rank))
-        }));
-    draft.victims.sort_unstable();
-    draft.victims.dedup();
-    draft.victims.retain(|rank| !draft.root.contains(rank));
-
-    let part = |request: &&&Request| {
-        let ranks: Vec<u32> = request.ranks.keys().copied().collect();
-        let place = request.ranks.values().next();
-        let place = place.and_then(|asked| asked.call.place.as_deref());
-        format!(
-            "{} {} a group of {}{}",
-            Ranks(&ranks),
-            number(&ranks, "creates", "create"),
-            Ranks(&sorted(&request.group.key.members)),
-            words::at(place),
-        )
+    let is_member = |rank: &u32| {
+        let mut requests = requests.iter();
+        requests.any(|request| request.group.key.members.contains(rank))
     };
-    let mut requests: Vec<&&Request> = mismatch.requests.iter().collect();
-    requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
-    let parts: Vec<String> = requests.iter().map(part).collect();
+    let members = classes.concat().into_iter().filter(is_member);
+    set_victims(&mut draft, &stalls, members);
+    let parts: Vec<String> = requests.iter().map(|it| requested(it)).collect();
     let order = if mismatch.is_other_order(model) {
         "; they create the same groups in another order"
     } else {
         ""
     };
     draft.summary = format!("{}{order}", parts.join(", where "));
-    let asked = requests.iter().flat_map(|request| request.ranks.values());
+    draft.why = why_they_differ(mismatch);
+    draft.next = next_steps();
+    Some(draft.proved_by(contradiction(model, mismatch)))
+}
+
+fn ranks_of(request: &Request) -> Vec<u32> {
+    request.ranks.keys().copied().collect()
+}
+
+/// The calls with which ranks made a request.
+fn creating_calls(situation: &Situation<'_>, request: &Request) -> Vec<(Op, RankCall)> {
+    let calls = request.ranks.iter().filter_map(|(&rank, asked)| {
+        let process = creations::process_of(situation.model, asked)?;
+        let call = if is_inside(process, &asked.call) {
+            let until = process.end.map_or(situation.now, |end| end.at);
+            let waited = until.since(asked.call.at).as_millis() as u64;
+            describe(rank, CallState::Waiting, Some(waited), &asked.call)
+        } else {
+            describe(rank, CallState::Returned, None, &asked.call)
+        };
+        Some((asked.call.op, call))
+    });
+    calls.collect()
+}
+
+/// "ranks 0 and 1 create a group of ranks 0–3 at train.py:9"
+fn requested(request: &Request) -> String {
+    let ranks = ranks_of(request);
+    let place = request.ranks.values().next();
+    let place = place.and_then(|asked| asked.call.place.as_deref());
+    format!(
+        "{} {} a group of {}{}",
+        Ranks(&ranks),
+        number(&ranks, "creates", "create"),
+        Ranks(&sorted(&request.group.key.members)),
+        words::at(place),
+    )
+}
+
+fn why_they_differ(mismatch: &Mismatch<'_>) -> Vec<String> {
+    let requests = mismatch.requests.iter();
+    let asked = requests.flat_map(|request| request.ranks.values());
     let mut nths: Vec<String> = asked.map(|asked| nth(asked.nth)).collect();
     nths.sort_unstable();
     nths.dedup();
-    draft.why = vec![format!(
-        "Ranks that create a group find each other by its name, and PyTorch numbers the groups that \
-         a process takes part in creating. Both are {:?} here: the {} group that these ranks create.",
-        mismatch.at.name,
-        nths.join(" or "),
-    )];
-    match mismatch.pair {
-        Some([(maker, wanted), (absent, _)]) => draft.why.push(format!(
-            "Rank {maker} needs rank {absent} for its group of {}, but rank {absent} uses that name for another one.",
-            Ranks(&sorted(&wanted.group.key.members))
-        )),
-        None => draft.why.push(
-            "The groups have no rank in common, but their ranks look for each other under one name, \
-             and find the wrong ones."
-                .into(),
+    vec![
+        format!(
+            "Ranks that create a group find each other by its name, and PyTorch numbers the groups that \
+             a process takes part in creating. Both are {:?} here: the {} group that these ranks create.",
+            mismatch.at.name,
+            nths.join(" or "),
         ),
-    }
-    draft.next = next_steps();
+        match mismatch.pair {
+            Some([(maker, wanted), (absent, _)]) => format!(
+                "Rank {maker} needs rank {absent} for its group of {}, but rank {absent} uses that name for another one.",
+                Ranks(&sorted(&wanted.group.key.members))
+            ),
+            None => "The groups have no rank in common, but their ranks look for each other under one name, \
+                     and find the wrong ones."
+                .into(),
+        },
+    ]
+}
 
-    let proof = mismatch.pair.and_then(|[a, b]| {
-        let fact = |(rank, request): (u32, &Request)| {
-            let asked = request.ranks.get(&rank)?;
-            let process = creations::process_of(model, asked)?;
-            let only_thread = process.threads.len() == 1;
-            (process.lost == 0)
-                .then(|| creates(rank, &asked.call, only_thread))
-                .flatten()
-        };
-        Some(Certificate {
-            kind: CertificateKind::Contradiction,
-            facts: vec![fact(a)?, fact(b)?],
-        })
-    });
-    Some(draft.proved_by(proof))
+/// The proof: a creator needs a rank that requested another group under the same name.
+fn contradiction(model: &Model, mismatch: &Mismatch<'_>) -> Option<Certificate> {
+    let [a, b] = mismatch.pair?;
+    let fact = |(rank, request): (u32, &Request)| {
+        let asked = request.ranks.get(&rank)?;
+        let process = creations::process_of(model, asked)?;
+        let only_thread = process.threads.len() == 1;
+        (process.lost == 0)
+            .then(|| creates(rank, &asked.call, only_thread))
+            .flatten()
+    };
+    Some(Certificate {
+        kind: CertificateKind::Contradiction,
+        facts: vec![fact(a)?, fact(b)?],
+    })
 }
 
 /// A cycle of waits in which a rank creates a group.
@@ -224,11 +231,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     draft.op = Some(making.call.op);
     makers_and_others(situation, group, &mut draft);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
-    draft.victims = Stall::victims(stalls);
-    draft.victims.extend(cycle.iter().map(|wait| wait.rank));
-    draft.victims.sort_unstable();
-    draft.victims.dedup();
-    draft.victims.retain(|rank| !draft.root.contains(rank));
+    set_victims(&mut draft, stalls, cycle.iter().map(|wait| wait.rank));
     let elsewhere = cycle
         .iter()
         .filter_map(|wait| blocked_call(situation, wait));
@@ -275,18 +278,15 @@ fn of_stall(
 ) -> Option<Draft> {
     let model = situation.model;
     let group = model.group(stall.group);
-    let waiting = situation
-        .join(stall.group, stall.seq)?
-        .calls
-        .iter()
-        .find(|(rank, _)| stall.waiting.contains(rank))?;
+    let mut calls = situation.join(stall.group, stall.seq)?.calls.iter();
+    let (_, waiting) = calls.find(|(rank, _)| stall.waiting.contains(rank))?;
     let mut draft = Draft::new(
         &catalogue::DD114,
         KeyPlace::Join(stall.group, 0),
         situation.overdue_at(stall),
     );
     draft.place = Some((stall.group, stall.seq));
-    draft.op = Some(waiting.1.call.op);
+    draft.op = Some(waiting.call.op);
     draft.root = absent.to_vec();
     draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !absent.contains(rank));
@@ -314,73 +314,79 @@ fn of_stall(
             "have not returned from creating",
         )
     };
+    let name = words::group(&group.info);
     let made_in = if is_communicator(group) {
         "NCCL, which creates it".into()
     } else {
-        words::call(&waiting.1.call)
+        words::call(&waiting.call)
     };
     draft.summary = format!(
-        "{} {does} {}; {} {} for {} in {made_in}",
+        "{} {does} {name}; {} {} for {} in {made_in}",
         Ranks(absent),
-        words::group(&group.info),
         Ranks(&draft.victims),
         number(&draft.victims, "waits", "wait"),
         number(absent, "it", "them"),
     );
+    let begun: Vec<u32> = group.members.keys().copied().collect();
     draft.why = vec![format!(
         "{} has {}; {} {} begun to create it.",
-        words::begin(&words::group(&group.info)),
+        words::begin(&name),
         Ranks(&sorted(&group.info.key.members)),
-        Ranks(&group.members.keys().copied().collect::<Vec<_>>()),
-        number(
-            &group.members.keys().copied().collect::<Vec<_>>(),
-            "has",
-            "have"
-        ),
+        Ranks(&begun),
+        number(&begun, "has", "have"),
     )];
     for &rank in absent {
-        let Some(process) = model.member(stall.group, rank) else {
-            continue;
-        };
-        let still = stacks::of(process, &situation.model.timing).filter(|it| !it.moves);
-        if let Some(still) = still
-            && let Some(place) = where_it_is(process, &still)
-        {
-            draft.why.push(place);
-            let rows = draft.per_rank.iter_mut().filter(|it| it.rank == rank);
-            rows.for_each(|row| *row = with_place(row.clone(), still.line));
-            continue;
+        if let Some(process) = model.member(stall.group, rank) {
+            add_activity(situation, &mut draft, rank, process);
         }
-        draft.why.push(format!(
-            "Rank {rank} is alive; {}; it has created {} {}.",
-            process.last_call.as_ref().map_or_else(
-                || "it has made no call yet".to_owned(),
-                |call| format!(
-                    "its last call was {}{}",
-                    words::call(call),
-                    words::at(call.place.as_deref())
-                )
-            ),
-            process.groups_made,
-            if process.groups_made == 1 {
-                "group"
-            } else {
-                "groups"
-            },
-        ));
     }
     draft.why.extend(other_name(situation, group, &not_begun));
     draft.next = if is_communicator(group) {
-        vec![format!(
-            "Find out why {} {} not create it. All ranks of a communicator create it together; PyTorch \
-             creates one with the first collective of a group, which has to be the same on all of them.",
-            Ranks(absent),
-            number(absent, "does", "do"),
-        )]
+        vec![create_together(absent)]
     } else {
         next_steps()
     };
     Some(draft)
+}
+
+/// Adds the line at which an absent rank stands still, or its last call.
+fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process: &Process) {
+    let still = stacks::of(process, &situation.model.timing).filter(|it| !it.moves);
+    if let Some(still) = still
+        && let Some(place) = where_it_is(process, &still)
+    {
+        draft.why.push(place);
+        let rows = draft.per_rank.iter_mut().filter(|it| it.rank == rank);
+        rows.for_each(|row| *row = with_place(row.clone(), still.line));
+        return;
+    }
+    draft.why.push(format!(
+        "Rank {rank} is alive; {}; it has created {} {}.",
+        process.last_call.as_ref().map_or_else(
+            || "it has made no call yet".to_owned(),
+            |call| format!(
+                "its last call was {}{}",
+                words::call(call),
+                words::at(call.place.as_deref())
+            )
+        ),
+        process.groups_made,
+        if process.groups_made == 1 {
+            "group"
+        } else {
+            "groups"
+        },
+    ));
+}
+
+/// Advice on an NCCL communicator that some ranks do not create.
+fn create_together(absent: &[u32]) -> String {
+    format!(
+        "Find out why {} {} not create it. All ranks of a communicator create it together; PyTorch \
+         creates one with the first collective of a group, which has to be the same on all of them.",
+        Ranks(absent),
+        number(absent, "does", "do"),
+    )
 }
 
 /// Whether it is an NCCL communicator, created by the program or by a group's first collective.
@@ -460,6 +466,15 @@ fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
         OddOnes::Tie(all) => (all, Confidence::Suspected),
         OddOnes::None => (classes.concat(), Confidence::Suspected),
     };
+}
+
+/// Makes the ranks of stalls and `others` victims, unless they are a root cause.
+fn set_victims(draft: &mut Draft, stalls: &[&Stall], others: impl Iterator<Item = u32>) {
+    draft.victims = Stall::victims(stalls);
+    draft.victims.extend(others);
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+    draft.victims.retain(|rank| !draft.root.contains(rank));
 }
 
 /// Adds why the ranks created groups differently.

@@ -6,6 +6,7 @@
 //! long as the longest one before would exceed the timeout. Unmarked work is reported at the stall
 //! limit.
 
+use std::fmt::{self, Display};
 use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
@@ -41,6 +42,16 @@ struct Timeout {
     length: Duration,
     /// It was not recorded: the default of the backend.
     assumed: bool,
+}
+
+impl Display for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&words::seconds(self.length))?;
+        if self.assumed {
+            f.write_str(" (the default of its backend)")?;
+        }
+        Ok(())
+    }
 }
 
 /// Work that a rank does while others wait for it.
@@ -82,18 +93,9 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
     if stall.timed_out.is_none() && !too_long {
         draft.confidence = Confidence::Suspected;
     }
-    let limit = format!(
-        "{}{}",
-        words::seconds(timeout.length),
-        if timeout.assumed {
-            " (the default of its backend)"
-        } else {
-            ""
-        }
-    );
     // A report must not change with time alone: it states times of day, not durations until now.
     let strike = if stall.timed_out.is_some() {
-        format!("gave up after {limit}")
+        format!("gave up after {timeout}")
     } else if strikes > situation.until {
         format!("gives up at {}", words::clock(strikes))
     } else {
@@ -107,24 +109,15 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
         absent.awaited(&draft.victims),
     );
     draft.why = vec![format!(
-        "{} Its calls may take {limit}, and {} {} waited since {}.",
+        "{} Its calls may take {timeout}, and {} {} waited since {}.",
         absent.needs_all(situation),
         Ranks(&draft.victims),
         number(&draft.victims, "has", "have"),
         words::clock(stall.since),
     )];
-    if let Some(since) = work.since {
-        let before = process.phases.first();
-        let before = before.and_then(|phase| process.phase_lengths.get(&phase.name));
-        draft.why.push(format!(
-            "The phase began at {}{}.",
-            words::clock(since),
-            before.map_or_else(String::new, |before| format!(
-                "; the longest of that name before it took {}",
-                words::seconds(*before)
-            ))
-        ));
-    }
+    draft
+        .why
+        .extend(work.since.map(|since| began(process, since)));
     draft.why.push(format!(
         "Rank {}: {}.",
         process.rank?,
@@ -140,6 +133,23 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
         }
     )];
     Some(draft)
+}
+
+/// When the marked phase of a process began, and how long the longest earlier one took.
+fn began(process: &Process, since: Timestamp) -> String {
+    let phase = process.phases.first();
+    let longest = phase.and_then(|phase| process.phase_lengths.get(&phase.name));
+    let longest = longest.map(|longest| {
+        format!(
+            "; the longest of that name before it took {}",
+            words::seconds(*longest)
+        )
+    });
+    format!(
+        "The phase began at {}{}.",
+        words::clock(since),
+        longest.unwrap_or_default()
+    )
 }
 
 /// The marked phase of a process, or the long work that its stacks show.

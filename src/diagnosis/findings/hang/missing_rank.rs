@@ -9,6 +9,7 @@ use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
 use crate::stacks::{self, Activity};
+use crate::timing::Timing;
 use crate::words::{self, Ranks, number};
 
 /// DD101: live ranks that others wait for.
@@ -67,11 +68,23 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         number(&draft.victims, "waits", "wait"),
         number(ranks, "it", "them"),
     );
-    draft.why = vec![format!(
+    draft.why = why(situation, &absent);
+    draft.next = vec![next_step(&absent, timing)];
+    let place = Some((stall.group, stall.seq));
+    let reading = cause::read(situation, place, ranks, &draft.victims, situation.now);
+    draft.explain(reading);
+    Some(draft)
+}
+
+fn why(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
+    let timing = &situation.model.timing;
+    let mut processes = absent.processes.iter();
+    let unseen = processes.any(|process| stacks::unseen_call(process, timing).is_some());
+    let mut why = vec![format!(
         "{} {} {}.",
         absent.needs_all(situation),
         absent.are(),
-        if absent.watched && processes.iter().any(unseen) {
+        if absent.watched && unseen {
             "alive, and in no recorded call"
         } else if absent.watched {
             "alive and not in a collective"
@@ -79,9 +92,9 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
             "last seen outside of any collective; its later state is unknown"
         },
     )];
-    for process in processes {
+    for process in &absent.processes {
         let Some(rank) = process.rank else { continue };
-        draft.why.push(format!(
+        why.push(format!(
             "Rank {rank}: {}{}.{}",
             last_call_of(process),
             if absent.is_past {
@@ -92,47 +105,13 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
             whereabouts(process, situation),
         ));
     }
-    if situation.is_cut_short(stall) {
-        draft
-            .why
-            .push("The job was interrupted while they waited.".into());
+    if situation.is_cut_short(absent.stall) {
+        why.push("The job was interrupted while they waited.".into());
     }
-    if stall.failed {
-        draft.why.push("A wait for it has already failed.".into());
+    if absent.stall.failed {
+        why.push("A wait for it has already failed.".into());
     }
-    let known = processes
-        .iter()
-        .any(|process| stacks::of(process, timing).is_some());
-    draft.next = vec![format!(
-        "{}, and let {} reach the same calls as the others.",
-        if absent.is_past || known {
-            format!(
-                "Find out what {} {} after that call",
-                Ranks(ranks),
-                number(ranks, "does", "do")
-            )
-        } else {
-            format!(
-                "Find out what {} {} doing now (ddp-doctor dump)",
-                Ranks(ranks),
-                absent.be()
-            )
-        },
-        number(ranks, "it", "them"),
-    )];
-    let unseen = processes.iter().find_map(|process| {
-        let (called, line) = stacks::unseen_call(process, timing)?;
-        Some((process.rank?, words::function(called), words::at(line)))
-    });
-    if let Some((rank, called, at)) = unseen {
-        draft.next = vec![format!(
-            "Find the peer that rank {rank} waits for in {called}{at}: it may have left out its side.",
-        )];
-    }
-    let place = Some((stall.group, stall.seq));
-    let reading = cause::read(situation, place, ranks, &draft.victims, situation.now);
-    draft.explain(reading);
-    Some(draft)
+    why
 }
 
 /// A sentence on the call that the rank is inside, or on the line that its stacks show.
@@ -168,4 +147,37 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
         ),
         _ => String::new(),
     }
+}
+
+fn next_step(absent: &Absent<'_>, timing: &Timing) -> String {
+    let (ranks, processes) = (&absent.ranks[..], &absent.processes);
+    let unseen = processes.iter().find_map(|process| {
+        let (called, line) = stacks::unseen_call(process, timing)?;
+        Some((process.rank?, words::function(called), words::at(line)))
+    });
+    if let Some((rank, called, at)) = unseen {
+        return format!(
+            "Find the peer that rank {rank} waits for in {called}{at}: it may have left out its side.",
+        );
+    }
+    let known = processes
+        .iter()
+        .any(|process| stacks::of(process, timing).is_some());
+    format!(
+        "{}, and let {} reach the same calls as the others.",
+        if absent.is_past || known {
+            format!(
+                "Find out what {} {} after that call",
+                Ranks(ranks),
+                number(ranks, "does", "do")
+            )
+        } else {
+            format!(
+                "Find out what {} {} doing now (ddp-doctor dump)",
+                Ranks(ranks),
+                absent.be()
+            )
+        },
+        number(ranks, "it", "them"),
+    )
 }

@@ -7,7 +7,7 @@ use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::hang::{cycle, idle, message, termination};
 use crate::findings::view::{made_call, waiting_call};
-use crate::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
+use crate::model::{Clash, Ending, Group, GroupId, Lone, Process, Side, Wait};
 use crate::situation::{Origin, Situation, Stall};
 use crate::stacks;
 use crate::waits::Blocked;
@@ -268,59 +268,22 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         _ => Confidence::Suspected,
     };
 
-    let call = words::call(&lone.joined.call);
-    let did = match lone.side {
-        Side::Send => "received",
-        Side::Receive => "sent",
-    };
     draft.summary = format!(
-        "rank {} waits in {call}{}, which {} {} not {did}",
+        "rank {} waits in {}{}, which {} {} not {}",
         lone.rank,
+        words::call(&lone.joined.call),
         words::at(lone.joined.call.place.as_deref()),
         Ranks(absent),
         number(absent, "has", "have"),
+        counterpart(lone),
     );
     let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
-    draft.why = vec![format!(
-        "{} {} alive, and {} made no matching call: {call} in {} has no partner.",
-        Capital(Ranks(absent)),
-        if over {
-            number(absent, "was", "were")
-        } else {
-            number(absent, "is", "are")
-        },
-        number(absent, "has", "have"),
-        words::group(&group.info),
-    )];
-    if let Some(other) = &other {
-        draft.why.push(format!(
-            "Rank {} has {did} with tag {}{}; rank {} waits for tag {}.",
-            other.rank,
-            tag(&other.joined.call),
-            words::at(other.joined.call.place.as_deref()),
-            lone.rank,
-            tag(&lone.joined.call),
-        ));
-    }
+    draft.why = vec![lacks_partner(group, lone, absent, over)];
+    draft.why.extend(other.map(|it| tags_differ(lone, &it)));
     for &rank in absent {
-        let Some(process) = situation.model.member(stall.group, rank) else {
-            continue;
-        };
-        let last = process.last_call.as_ref().map_or_else(
-            || "it has made no call yet".to_owned(),
-            |call| {
-                let at = words::at(call.place.as_deref());
-                format!("its last call was {}{at}", words::call(call))
-            },
-        );
-        let still = stacks::of(process, &situation.model.timing).filter(|outside| !outside.moves);
-        let told = still.and_then(|outside| {
-            draft.next.extend(idle::advice(outside.what, process));
-            idle::where_it_is(process, &outside)
-        });
-        draft
-            .why
-            .push(told.unwrap_or_else(|| format!("Rank {rank}: {last}.")));
+        if let Some(process) = situation.model.member(stall.group, rank) {
+            add_activity(situation, &mut draft, rank, process);
+        }
     }
     if situation.is_cut_short(stall) {
         draft
@@ -330,21 +293,80 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     if stall.failed {
         draft.why.push("The wait has already failed.".into());
     }
-    let general = format!(
+    draft.next.push(make_the_partner(lone, absent));
+    Some(draft)
+}
+
+/// What the partner of a call does: "received" or "sent".
+const fn counterpart(lone: &Lone) -> &'static str {
+    match lone.side {
+        Side::Send => "received",
+        Side::Receive => "sent",
+    }
+}
+
+/// "Rank 0 is alive, and has made no matching call: …", in the past tense if the job is over.
+fn lacks_partner(group: &Group, lone: &Lone, absent: &[u32], over: bool) -> String {
+    format!(
+        "{} {} alive, and {} made no matching call: {} in {} has no partner.",
+        Capital(Ranks(absent)),
+        if over {
+            number(absent, "was", "were")
+        } else {
+            number(absent, "is", "are")
+        },
+        number(absent, "has", "have"),
+        words::call(&lone.joined.call),
+        words::group(&group.info),
+    )
+}
+
+/// "Rank 0 has sent with tag 1; rank 1 waits for tag 2."
+fn tags_differ(lone: &Lone, other: &Lone) -> String {
+    format!(
+        "Rank {} has {} with tag {}{}; rank {} waits for tag {}.",
+        other.rank,
+        counterpart(lone),
+        tag(&other.joined.call),
+        words::at(other.joined.call.place.as_deref()),
+        lone.rank,
+        tag(&lone.joined.call),
+    )
+}
+
+/// Adds the line at which an absent rank stands still with advice on it, or the rank's last call.
+fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process: &Process) {
+    let still = stacks::of(process, &situation.model.timing).filter(|outside| !outside.moves);
+    let line = still.and_then(|outside| {
+        draft.next.extend(idle::advice(outside.what, process));
+        idle::where_it_is(process, &outside)
+    });
+    draft.why.push(line.unwrap_or_else(|| {
+        let last = process.last_call.as_ref().map_or_else(
+            || "it has made no call yet".to_owned(),
+            |call| {
+                let at = words::at(call.place.as_deref());
+                format!("its last call was {}{at}", words::call(call))
+            },
+        );
+        format!("Rank {rank}: {last}.")
+    }));
+}
+
+/// Advice to make the call that a rank waits for.
+fn make_the_partner(lone: &Lone, absent: &[u32]) -> String {
+    format!(
         "Find out what {} {} after that call, and let {} make the {} that rank {} waits for, or neither \
          of the two.",
         Ranks(absent),
         number(absent, "does", "do"),
         number(absent, "it", "them"),
-        if lone.side == Side::Send {
-            "receive"
-        } else {
-            "send"
+        match lone.side {
+            Side::Send => "receive",
+            Side::Receive => "send",
         },
         lone.rank,
-    );
-    draft.next.push(general);
-    Some(draft)
+    )
 }
 
 /// The calls of both sides, ordered by rank.

@@ -1,12 +1,12 @@
 //! DD116 stuck-inside: a collective that all members have entered does not complete.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{CallState, Confidence};
+use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
 
 use crate::evidence::event::{Call, WaitsFor};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::rank_calls;
-use crate::model::{Ending, Process};
+use crate::model::{Ending, Join, Process};
 use crate::situation::{Inside, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::words::{self, Capital, Ranks, number};
@@ -31,32 +31,12 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         .map(|&rank| situation.model.member(inside.group, rank))
         .collect();
     let members = members?;
-    // Ranks that have ended or are stopped are the cause; ranks that stopped reporting may be.
-    let moves = |process: &&Process| {
-        let ended = process.uncaught().map(|exception| exception.at);
-        let ended = ended.or(process.end.map(|end| end.at));
-        let later = inside
-            .timed_out
-            .zip(ended)
-            .is_some_and(|(out, end)| out <= end);
-        (situation.model.ending_of(process) == Ending::None || later)
-            && !process.is_stopped()
-            && situation.model.silent_since(process).is_none()
-    };
+    let moves = |process: &&Process| moves(situation, inside, process);
     if !members.iter().all(moves) {
         return None;
     }
-    let call = &group
-        .entered
-        .get(&inside.seq)?
-        .calls
-        .get(inside.waiting.first()?)?
-        .call;
-    let following: Vec<&Stall> = situation
-        .stalls
-        .iter()
-        .filter(|stall| stall.origin == Origin::Inside(inside.group, inside.seq))
-        .collect();
+    let join = group.entered.get(&inside.seq)?;
+    let call = &join.calls.get(inside.waiting.first()?)?.call;
 
     let mut draft = Draft::new(
         &catalogue::DD116,
@@ -65,53 +45,18 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     );
     draft.place = Some((inside.group, inside.seq));
     draft.op = Some(call.op);
-    draft.per_rank = rank_calls(situation, inside.group, inside.seq);
-    for call in &mut draft.per_rank {
-        if inside.waiting.contains(&call.rank) {
-            call.state = CallState::Waiting;
-        }
-    }
+    draft.per_rank = per_rank(situation, inside);
     draft.blocked_at = Some(inside.since);
-    let on_device = inside.on_device;
-    // A call on a stream returns at once on every rank.
-    let is_back = |state: CallState| match state {
-        CallState::Completed => true,
-        CallState::Returned => !on_device,
-        _ => false,
-    };
-    let back: Vec<u32> = draft
-        .per_rank
-        .iter()
-        .filter(|it| is_back(it.state) && !inside.waiting.contains(&it.rank))
-        .map(|it| it.rank)
-        .collect();
+    let progress = Progress::of(situation, inside, join, &draft.per_rank);
     // If most ranks have returned, the others are the root cause; if none has, no rank is.
-    if back.len() > inside.waiting.len() {
+    if progress.back.len() > inside.waiting.len() {
         draft.root.clone_from(&inside.waiting);
     }
     draft.root_confidence = Confidence::Suspected;
-    draft.victims = Stall::victims(&following);
-    draft.victims.extend(&inside.waiting);
-    draft.victims.sort_unstable();
-    draft.victims.dedup();
+    draft.victims = affected(situation, inside);
     draft.victims.retain(|rank| !draft.root.contains(rank));
-    let standing = standing(situation, inside);
-    // Without completion events, a long computation cannot be excluded.
-    let is_everybody = inside.waiting.len() + back.len() == members.len();
-    let is_told = !on_device
-        || is_everybody
-            && inside.waiting.iter().all(|&rank| {
-                let calls = group.entered.get(&inside.seq).map(|join| &join.calls);
-                let call = calls
-                    .and_then(|calls| calls.get(&rank))
-                    .map(|it| it.call.id);
-                let process = situation.model.member(inside.group, rank);
-                call.zip(process).is_some_and(|(call, it)| {
-                    it.followed.contains(&call) || it.standing_of(call).next().is_some()
-                })
-            });
-    let busy = busy(situation, inside);
-    if !is_told || !busy.is_empty() || members.iter().any(|process| process.lost > 0) {
+    let has_lost = members.iter().any(|process| process.lost > 0);
+    if !progress.excludes_work || !progress.busy.is_empty() || has_lost {
         draft.confidence = Confidence::Suspected;
     }
     draft.cause = Some(cause::of(situation, &[], &draft.victims, inside.since));
@@ -121,69 +66,110 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         call,
         &words::group(&group.info),
         members.len(),
-        &back,
+        &progress.back,
     );
-    draft.why = vec![
-        if on_device {
-            "No rank is missing and the calls agree: the fault is below them, in the network, a \
-                 device, or a kernel before the call on its stream."
-        } else {
-            "No rank is missing and the calls agree: the fault is below them, in the network, a \
-                 device or its driver."
-        }
-        .into(),
-    ];
-    let in_backward = |it: &u32| {
-        let joined = group
-            .entered
-            .get(&inside.seq)
-            .and_then(|join| join.calls.get(it));
-        joined.is_some_and(|joined| joined.in_backward)
-    };
-    let averaging: Vec<u32> = inside.waiting.iter().copied().filter(in_backward).collect();
-    if !averaging.is_empty() {
-        draft.why.push(format!(
-            "{} {} in the backward pass: DDP waits for this call, the last one that averages gradients there.",
-            Capital(Ranks(&averaging)),
-            number(&averaging, "is", "are"),
-        ));
-    }
-    draft.why.extend(standing);
-    if !busy.is_empty() {
-        draft.why.push(format!(
-            "All stalled transfers of {} are waiting for {} local GPU, which may still be executing \
-             earlier work on the stream of the call.",
-            Ranks(&busy),
-            number(&busy, "its", "their"),
-        ));
-    }
-    if !is_told && is_everybody {
-        draft.why.push(
-            "Completion events are not available. Since this call, the last one of each rank, all \
-             ranks have been inside the driver, waiting for their devices."
-                .into(),
-        );
-    }
-    if !back.is_empty() {
-        draft.why.push(format!(
-            "{} got what {} needed; check the connection between {} and the others.",
-            Capital(Ranks(&back)),
-            number(&back, "it", "they"),
-            Ranks(&inside.waiting),
-        ));
-    }
-    if inside.timed_out.is_some() {
-        draft
-            .why
-            .push("A wait for it has timed out: it lasted longer than the group allows.".into());
-    }
+    draft.why = why(situation, inside, join, &progress);
     draft.next = next_steps(&members, &group.info.backend);
-    if !is_told && is_everybody {
+    if progress.lacks_events {
         draft
             .next
             .push("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.".into());
     }
     Some(draft)
+}
+
+/// Whether the process can still complete the call, or ended only after a wait had timed out. Ranks
+/// that have ended or are stopped are the cause; ranks that stopped reporting may be.
+fn moves(situation: &Situation<'_>, inside: &Inside, process: &Process) -> bool {
+    let ended = process.uncaught().map(|exception| exception.at);
+    let ended = ended.or(process.end.map(|end| end.at));
+    let later = inside
+        .timed_out
+        .zip(ended)
+        .is_some_and(|(out, end)| out <= end);
+    (situation.model.ending_of(process) == Ending::None || later)
+        && !process.is_stopped()
+        && situation.model.silent_since(process).is_none()
+}
+
+fn per_rank(situation: &Situation<'_>, inside: &Inside) -> Vec<RankCall> {
+    let mut calls = rank_calls(situation, inside.group, inside.seq);
+    for call in &mut calls {
+        if inside.waiting.contains(&call.rank) {
+            call.state = CallState::Waiting;
+        }
+    }
+    calls
+}
+
+/// Ranks that wait in the collective, or in a stall that originates from it.
+fn affected(situation: &Situation<'_>, inside: &Inside) -> Vec<u32> {
+    let origin = Origin::Inside(inside.group, inside.seq);
+    let stalls = situation.stalls.iter();
+    let following: Vec<&Stall> = stalls.filter(|stall| stall.origin == origin).collect();
+    let mut ranks = Stall::victims(&following);
+    ranks.extend(&inside.waiting);
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
+/// State of the members' calls.
+struct Progress {
+    /// Ranks that do not wait and whose call is over.
+    back: Vec<u32>,
+    /// Waiting ranks whose stalled transfers all wait for their own device.
+    busy: Vec<u32>,
+    /// A long computation is excluded: no device is involved, or completion events are available.
+    excludes_work: bool,
+    /// Every rank is back or waits, but completion events are not available.
+    lacks_events: bool,
+}
+
+impl Progress {
+    fn of(situation: &Situation<'_>, inside: &Inside, join: &Join, per_rank: &[RankCall]) -> Self {
+        // A call on a stream returns at once on every rank.
+        let is_back = |state: CallState| match state {
+            CallState::Completed => true,
+            CallState::Returned => !inside.on_device,
+            _ => false,
+        };
+        let back: Vec<u32> = per_rank
+            .iter()
+            .filter(|it| is_back(it.state) && !inside.waiting.contains(&it.rank))
+            .map(|it| it.rank)
+            .collect();
+        let members = situation.model.group(inside.group).members.len();
+        let is_everybody = inside.waiting.len() + back.len() == members;
+        let has_events = |rank: &u32| {
+            let call = join.calls.get(rank).map(|it| it.call.id);
+            let process = situation.model.member(inside.group, *rank);
+            call.zip(process).is_some_and(|(call, it)| {
+                it.followed.contains(&call) || it.standing_of(call).next().is_some()
+            })
+        };
+        let excludes_work =
+            !inside.on_device || is_everybody && inside.waiting.iter().all(has_events);
+        Self {
+            back,
+            busy: busy(situation, inside, join),
+            excludes_work,
+            lacks_events: !excludes_work && is_everybody,
+        }
+    }
+}
+
+/// Ranks whose stalled transfers all wait for their own device.
+fn busy(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<u32> {
+    let is_busy = |rank: &u32| {
+        let process = situation.model.member(inside.group, *rank)?;
+        let call = join.calls.get(rank)?.call.id;
+        let mut standing = process.standing_of(call).peekable();
+        standing.peek()?;
+        Some(standing.all(|(_, it, _)| it.waits_for == WaitsFor::Device))
+    };
+    let waiting = inside.waiting.iter().copied();
+    waiting.filter(|rank| is_busy(rank) == Some(true)).collect()
 }
 
 fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u32]) -> String {
@@ -218,29 +204,68 @@ fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u3
     }
 }
 
-/// Ranks whose stalled transfers all wait for their own device.
-fn busy(situation: &Situation<'_>, inside: &Inside) -> Vec<u32> {
-    let group = situation.model.group(inside.group);
-    let calls = group.entered.get(&inside.seq).map(|join| &join.calls);
-    let is_busy = |rank: &u32| {
-        let process = situation.model.member(inside.group, *rank)?;
-        let call = calls?.get(rank)?.call.id;
-        let mut standing = process.standing_of(call).peekable();
-        standing.peek()?;
-        Some(standing.all(|(_, it, _)| it.waits_for == WaitsFor::Device))
-    };
-    let waiting = inside.waiting.iter().copied();
-    waiting.filter(|rank| is_busy(rank) == Some(true)).collect()
+fn why(
+    situation: &Situation<'_>,
+    inside: &Inside,
+    join: &Join,
+    progress: &Progress,
+) -> Vec<String> {
+    let Progress { back, busy, .. } = progress;
+    let mut why = vec![
+        if inside.on_device {
+            "No rank is missing and the calls agree: the fault is below them, in the network, a \
+                 device, or a kernel before the call on its stream."
+        } else {
+            "No rank is missing and the calls agree: the fault is below them, in the network, a \
+                 device or its driver."
+        }
+        .into(),
+    ];
+    let calls = &join.calls;
+    let in_backward = |it: &u32| calls.get(it).is_some_and(|joined| joined.in_backward);
+    let averaging: Vec<u32> = inside.waiting.iter().copied().filter(in_backward).collect();
+    if !averaging.is_empty() {
+        why.push(format!(
+            "{} {} in the backward pass: DDP waits for this call, the last one that averages gradients there.",
+            Capital(Ranks(&averaging)),
+            number(&averaging, "is", "are"),
+        ));
+    }
+    why.extend(standing(situation, inside, join));
+    if !busy.is_empty() {
+        why.push(format!(
+            "All stalled transfers of {} are waiting for {} local GPU, which may still be executing \
+             earlier work on the stream of the call.",
+            Ranks(busy),
+            number(busy, "its", "their"),
+        ));
+    }
+    if progress.lacks_events {
+        why.push(
+            "Completion events are not available. Since this call, the last one of each rank, all \
+             ranks have been inside the driver, waiting for their devices."
+                .into(),
+        );
+    }
+    if !back.is_empty() {
+        why.push(format!(
+            "{} got what {} needed; check the connection between {} and the others.",
+            Capital(Ranks(back)),
+            number(back, "it", "they"),
+            Ranks(&inside.waiting),
+        ));
+    }
+    if inside.timed_out.is_some() {
+        why.push("A wait for it has timed out: it lasted longer than the group allows.".into());
+    }
+    why
 }
 
 /// Sentences on the stalled transfers of the collective.
-fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
+fn standing(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<String> {
     /// Maximum number of transfers that are listed.
     const TOLD: usize = 4;
     let group = situation.model.group(inside.group);
-    let Some(join) = group.entered.get(&inside.seq) else {
-        return Vec::new();
-    };
     let mut standing: Vec<_> = join
         .calls
         .iter()
