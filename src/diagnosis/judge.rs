@@ -119,62 +119,79 @@ fn cause(found: &[Candidate], worlds: &[Option<World>], at: usize) -> Option<usi
         return Some(at);
     }
     let fact = draft.fact?;
-    let others = || {
-        // Drafts that followed from this one, or are the same event, are no cause of it.
-        let own = move |other: &Draft| {
-            other.follows.as_ref() == Some(&draft.key)
-                || (draft.event.is_some() && other.event == draft.event)
-        };
-        let elsewhere = move |i: usize| {
-            found[i].draft.attempt != draft.attempt
-                || worlds[i]
-                    .as_ref()
-                    .zip(worlds[at].as_ref())
-                    .is_some_and(|(a, b)| a != b)
-        };
-        found
-            .iter()
-            .enumerate()
-            .map(|(i, other)| (i, other.precedence, &other.draft))
-            .filter(move |(i, _, other)| *i != at && !own(other) && !elsewhere(*i))
-    };
+    let others = others(found, worlds, at);
+    blocked_earlier(&others, draft, fact)
+        .or_else(|| broke_communication(&others, fact))
+        .or_else(|| ended_job(&others, fact))
+}
 
-    // The rank was already blocked for another reason.
-    let held = others()
-        .filter(|(_, precedence, other)| {
-            let began = other.blocked_at.unwrap_or(other.evidence_at);
-            let is_about_calls = other.place.is_some() || *precedence == Precedence::Start;
-            let drawn_in = other.victims.contains(&fact.rank)
-                || (other.fact.is_none() && other.root.contains(&fact.rank) && is_about_calls);
-            drawn_in && began <= fact.at && !is_caused_by(other, fact, draft)
+/// A draft that may be the cause of another one: its index, precedence and content.
+type Other<'a> = (usize, Precedence, &'a Draft);
+
+/// The drafts that may be the cause of this one: those of the same attempt and world that neither
+/// followed from it nor are the same event.
+fn others<'a>(found: &'a [Candidate], worlds: &[Option<World>], at: usize) -> Vec<Other<'a>> {
+    let draft = &found[at].draft;
+    let own = |other: &Draft| {
+        other.follows.as_ref() == Some(&draft.key)
+            || (draft.event.is_some() && other.event == draft.event)
+    };
+    let elsewhere = |i: usize| {
+        found[i].draft.attempt != draft.attempt
+            || worlds[i]
+                .as_ref()
+                .zip(worlds[at].as_ref())
+                .is_some_and(|(a, b)| a != b)
+    };
+    found
+        .iter()
+        .enumerate()
+        .map(|(i, other)| (i, other.precedence, &other.draft))
+        .filter(|(i, _, other)| *i != at && !own(other) && !elsewhere(*i))
+        .collect()
+}
+
+/// The draft that already blocked the rank for another reason.
+fn blocked_earlier(others: &[Other<'_>], draft: &Draft, fact: ProcessFact) -> Option<usize> {
+    let blocked = others.iter().filter(|(_, precedence, other)| {
+        let began = other.blocked_at.unwrap_or(other.evidence_at);
+        let is_about_calls = other.place.is_some() || *precedence == Precedence::Start;
+        let drawn_in = other.victims.contains(&fact.rank)
+            || (other.fact.is_none() && other.root.contains(&fact.rank) && is_about_calls);
+        drawn_in && began <= fact.at && !is_caused_by(other, fact, draft)
+    });
+    blocked
+        .min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at))
+        .map(|(i, ..)| *i)
+}
+
+/// The end of another rank, if the transport reported it.
+fn broke_communication(others: &[Other<'_>], fact: ProcessFact) -> Option<usize> {
+    if !fact.from_communication {
+        return None;
+    }
+    let first = others
+        .iter()
+        .filter_map(|(i, _, other)| Some((*i, other.fact?)))
+        .filter(|(_, other)| {
+            other.rank != fact.rank
+                && other.at <= fact.at.plus(ECHO)
+                && (!other.from_communication || other.at < fact.at)
         })
-        .min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at));
-    if let Some((i, ..)) = held {
+        .min_by_key(|(_, other)| (other.from_communication, other.at));
+    if let Some((i, _)) = first {
         return Some(i);
     }
-    // The transport reported the end of another rank.
-    if fact.from_communication {
-        let first = others()
-            .filter_map(|(i, _, other)| Some((i, other.fact?)))
-            .filter(|(_, other)| {
-                other.rank != fact.rank
-                    && other.at <= fact.at.plus(ECHO)
-                    && (!other.from_communication || other.at < fact.at)
-            })
-            .min_by_key(|(_, other)| (other.from_communication, other.at));
-        if let Some((i, _)) = first {
-            return Some(i);
-        }
-        // The peer may also have left in order, after all its calls.
-        let left =
-            others().find(|(_, _, other)| other.fact.is_none() && other.evidence_at <= fact.at);
-        if let Some((i, precedence, _)) = left
-            && precedence < Precedence::Settings
-        {
-            return Some(i);
-        }
-    }
-    // The launcher or a user ended the remaining ranks.
+    // The peer may also have left in order, after all its calls.
+    let left = others
+        .iter()
+        .find(|(_, _, other)| other.fact.is_none() && other.evidence_at <= fact.at);
+    left.filter(|(_, precedence, _)| *precedence < Precedence::Settings)
+        .map(|(i, ..)| *i)
+}
+
+/// The draft after which the launcher or a user ended the remaining ranks.
+fn ended_job(others: &[Other<'_>], fact: ProcessFact) -> Option<usize> {
     let grace = match fact.signal {
         Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
             Duration::ZERO
@@ -182,21 +199,16 @@ fn cause(found: &[Candidate], worlds: &[Option<World>], at: usize) -> Option<usi
         Some(libc_signal::KILL) => GRACE,
         _ => return None,
     };
-    others()
-        .filter(|(_, precedence, other)| {
-            *precedence < Precedence::Settings
-                && begin(other).plus(grace) <= fact.at
-                && !other
-                    .fact
-                    .is_some_and(|f| f.signal == fact.signal && f.at > fact.at)
-        })
-        .filter(|(.., other)| {
-            other
+    let earlier = others.iter().filter(|(_, precedence, other)| {
+        *precedence < Precedence::Settings
+            && begin(other).plus(grace) <= fact.at
+            && other
                 .fact
                 .is_none_or(|f| f.signal != fact.signal || f.at < fact.at)
-        })
+    });
+    earlier
         .min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at))
-        .map(|(i, ..)| i)
+        .map(|(i, ..)| *i)
 }
 
 /// Whether the other finding was caused by this fact.

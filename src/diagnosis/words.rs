@@ -51,6 +51,16 @@ pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a st
     if ranks.len() == 1 { one } else { several }
 }
 
+/// The end of a summary: "; ranks 0 and 2 wait for it"; empty if no rank waits.
+#[must_use]
+pub fn wait_for_it(victims: &[u32]) -> String {
+    if victims.is_empty() {
+        return String::new();
+    }
+    let wait = number(victims, "waits", "wait");
+    format!("; {} {wait} for it", Ranks(victims))
+}
+
 /// Name and number of a call: "all_reduce #23", "recv #2 from rank 0".
 #[must_use]
 pub fn call(call: &Call) -> String {

@@ -117,27 +117,11 @@ impl Situation<'_> {
     /// what those ranks wait for themselves.
     pub(super) fn origin(&self, stalls: &[Stall], at: usize, seen: &mut BTreeSet<usize>) -> Origin {
         let stall = &stalls[at];
-        if stall.takes_any() && stall.missing.iter().any(|absent| !absent.is_final()) {
-            // Any rank that may still arrive can be the one.
-            let elsewhere = stall.missing.iter();
-            let elsewhere: Vec<u32> = elsewhere
-                .filter(|absent| absent.why == Absence::Elsewhere)
-                .map(|absent| absent.rank)
-                .collect();
-            if !elsewhere.is_empty() {
-                return Origin::Elsewhere(elsewhere);
-            }
+        if let Some(origin) = any_elsewhere(stall) {
+            return origin;
         }
         let echoes = self.echoes(stall);
-        let with = |why: Absence| -> Vec<u32> {
-            let of_kind = stall.missing.iter().filter(|absent| absent.why == why);
-            let ranks = of_kind.map(|absent| absent.rank);
-            ranks.filter(|rank| !echoes.contains(rank)).collect()
-        };
-        let first = |origins: Vec<Origin>| {
-            let named = origins.into_iter().filter(|it| !it.ranks().is_empty());
-            named.min_by_key(Origin::precedence)
-        };
+        let with = |why| missing(stall, why, &echoes);
         let ends = first(vec![
             Origin::Raised(with(Absence::Raised)),
             Origin::Died(with(Absence::Died)),
@@ -155,58 +139,74 @@ impl Situation<'_> {
             return origin;
         }
         seen.insert(at);
-        let mut found: Option<Origin> = None;
-        for absent in &stall.missing {
-            let origin = match absent.why {
-                Absence::Diverged(group, seq) => {
-                    let divergence = self
-                        .divergences
-                        .iter()
-                        .find(|d| d.group == group && d.seq == seq);
-                    divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone())
-                }
-                Absence::Inside(group, seq) => Origin::Inside(group, seq),
-                Absence::Blocked(..) | Absence::Unpartnered(_) => {
-                    let next = stalls.iter().position(|stall| match absent.why {
-                        Absence::Unpartnered(group) => {
-                            let waits = stall.message.as_ref().map(|lone| lone.rank);
-                            stall.group == group && waits == Some(absent.rank)
-                        }
-                        Absence::Blocked(group, _) => {
-                            stall.group == group
-                                && stall.message.is_none()
-                                && stall.waiting.contains(&absent.rank)
-                        }
-                        _ => false,
-                    });
-                    let cycle = match next {
-                        Some(next) if !seen.contains(&next) => None,
-                        Some(_) => self.cycle_with(absent.rank),
-                        // Its own message met its partner, and yet it is blocked in the call.
-                        None => self.cycle_of(absent.rank),
-                    };
-                    match (cycle, next) {
-                        (Some(cycle), _) => Origin::Cycle(cycle),
-                        (None, Some(next)) if !seen.contains(&next) => {
-                            self.origin(stalls, next, seen)
-                        }
-                        (None, _) => continue,
-                    }
-                }
-                _ => continue,
-            };
-            // Among several origins, the one with precedence leads.
-            if found
-                .as_ref()
-                .is_none_or(|found| origin.precedence() < found.precedence())
-            {
-                found = Some(origin);
+        match self.origin_of_waits(stalls, stall, seen) {
+            Some(origin) if !matches!(origin, Origin::Elsewhere(_)) => origin,
+            behind => self.origin_outside_calls(stalls, stall, &echoes, behind),
+        }
+    }
+
+    /// The origin of what the missing ranks wait for: among several, the one with precedence.
+    fn origin_of_waits(
+        &self,
+        stalls: &[Stall],
+        stall: &Stall,
+        seen: &mut BTreeSet<usize>,
+    ) -> Option<Origin> {
+        let origins = stall.missing.iter().filter_map(|absent| match absent.why {
+            Absence::Diverged(group, seq) => {
+                let divergence = self
+                    .divergences
+                    .iter()
+                    .find(|d| d.group == group && d.seq == seq);
+                Some(divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone()))
             }
-        }
-        let led_here = |origin: &Origin| !matches!(origin, Origin::Elsewhere(_));
-        if let Some(origin) = found.take_if(|origin| led_here(origin)) {
-            return origin;
-        }
+            Absence::Inside(group, seq) => Some(Origin::Inside(group, seq)),
+            Absence::Blocked(..) | Absence::Unpartnered(_) => {
+                self.origin_of_blocked(stalls, absent, seen)
+            }
+            _ => None,
+        });
+        origins.min_by_key(Origin::precedence)
+    }
+
+    /// The origin of the stall in which a missing rank waits, or the cycle that it is in.
+    fn origin_of_blocked(
+        &self,
+        stalls: &[Stall],
+        absent: &Absent,
+        seen: &mut BTreeSet<usize>,
+    ) -> Option<Origin> {
+        let next = stalls.iter().position(|stall| match absent.why {
+            Absence::Unpartnered(group) => {
+                let waits = stall.message.as_ref().map(|lone| lone.rank);
+                stall.group == group && waits == Some(absent.rank)
+            }
+            Absence::Blocked(group, _) => {
+                stall.group == group
+                    && stall.message.is_none()
+                    && stall.waiting.contains(&absent.rank)
+            }
+            _ => false,
+        });
+        let cycle = match next {
+            Some(next) if !seen.contains(&next) => return Some(self.origin(stalls, next, seen)),
+            Some(_) => self.cycle_with(absent.rank),
+            // Its own message met its partner, and yet it is blocked in the call.
+            None => self.cycle_of(absent.rank),
+        };
+        cycle.map(Origin::Cycle)
+    }
+
+    /// The origin of a stall whose missing ranks neither ended nor explain it by waits of their own;
+    /// `behind`: the ranks that those waits lead to.
+    fn origin_outside_calls(
+        &self,
+        stalls: &[Stall],
+        stall: &Stall,
+        echoes: &[u32],
+        behind: Option<Origin>,
+    ) -> Origin {
+        let with = |why| missing(stall, why, echoes);
         let silent = with(Absence::Silent);
         let all = |ranks: &[u32]| stall.missing.iter().all(|it| ranks.contains(&it.rank));
         if all(&silent) {
@@ -225,7 +225,7 @@ impl Situation<'_> {
         let for_others = |rank: &u32| {
             let process = self.model.member(stall.group, *rank);
             let waits = |it| device::is_waited_for(it, &self.model.timing);
-            found.is_some() && process.is_some_and(waits)
+            behind.is_some() && process.is_some_and(waits)
         };
         let still: Vec<u32> = still.into_iter().filter(|it| !for_others(it)).collect();
         let kept = first(vec![
@@ -233,7 +233,7 @@ impl Situation<'_> {
             Origin::StandsStill(still),
             Origin::LongPhase(with(Absence::LongPhase)),
         ]);
-        kept.or(found)
+        kept.or(behind)
             .unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
     }
 
@@ -391,4 +391,27 @@ impl Situation<'_> {
                 .position(|cycle| cycle.iter().any(|wait| blocked.needs.contains(&wait.rank)))
         })
     }
+}
+
+/// The missing ranks that are elsewhere, if any rank can release the wait: each of them may be the
+/// one that does.
+fn any_elsewhere(stall: &Stall) -> Option<Origin> {
+    if !stall.takes_any() || stall.missing.iter().all(Absent::is_final) {
+        return None;
+    }
+    let elsewhere = missing(stall, Absence::Elsewhere, &[]);
+    (!elsewhere.is_empty()).then_some(Origin::Elsewhere(elsewhere))
+}
+
+/// The ranks missing for this reason, except for the echoes.
+fn missing(stall: &Stall, why: Absence, echoes: &[u32]) -> Vec<u32> {
+    let of_kind = stall.missing.iter().filter(|absent| absent.why == why);
+    let ranks = of_kind.map(|absent| absent.rank);
+    ranks.filter(|rank| !echoes.contains(rank)).collect()
+}
+
+/// The origin with precedence among those that name ranks.
+fn first(origins: Vec<Origin>) -> Option<Origin> {
+    let named = origins.into_iter().filter(|it| !it.ranks().is_empty());
+    named.min_by_key(Origin::precedence)
 }

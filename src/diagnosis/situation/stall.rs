@@ -158,86 +158,93 @@ impl Situation<'_> {
             if missing.is_empty() {
                 continue;
             }
-            let mut waiters: Vec<Waiter<'_>> = Vec::new();
-            // For ranks that wait for all missing members.
-            let mut for_all: Option<Explanation> = None;
-            for (&rank, joined) in &join.calls {
-                let waits = self.is_awaited(group, rank, joined);
-                if !waits || !self.is_waiter(group, rank, joined) {
-                    continue;
-                }
-                let Explanation { open, by } = if joined.needs_all() {
-                    for_all
-                        .get_or_insert_with(|| self.explanation(group, &found, &missing))
-                        .clone()
-                } else {
-                    let needs = self.needed_by(group, rank, joined, &missing);
-                    if needs.is_empty() {
-                        continue;
-                    }
-                    self.explanation(group, &found, &needs)
-                };
-                match by {
-                    Some((before, true)) => found[before].waiting.push(rank),
-                    // The members it waits for may still arrive.
-                    Some((before, false)) if found[before].may_come(&open) => {}
-                    _ => waiters.push(Waiter { rank, joined, open }),
-                }
-            }
-            let timed_out = waiters
-                .iter()
-                .filter_map(|it| self.timed_out_at(group, it.rank, it.joined))
-                .min();
-            let lists = waiters.chunk_by(|a, b| Rc::ptr_eq(&a.open, &b.open));
-            let needed = lists.flat_map(|same| same[0].open.iter().copied());
-            let needed: BTreeSet<u32> = needed.collect();
-            let missing: Vec<Absent> = needed
-                .into_iter()
-                .map(|rank| Absent {
-                    rank,
-                    why: self.absence(group, rank, false, timed_out),
-                })
-                .collect();
-            // Once some members cannot arrive, drop ranks that wait only for members that may.
-            let all = missing.iter().map(|it| it.why.hopelessness()).min();
-            if all != Some(Hopelessness::MayCome) {
-                let mut last: Option<(Rc<[u32]>, bool)> = None;
-                waiters.retain(|it| {
-                    let known = last.take().filter(|(open, _)| Rc::ptr_eq(open, &it.open));
-                    let may_come =
-                        || hopelessness(&missing, &it.open) == Some(Hopelessness::MayCome);
-                    let may_come = known.map_or_else(may_come, |(_, known)| known);
-                    last = Some((Rc::clone(&it.open), may_come));
-                    !may_come
-                });
-            }
-            let Some(since) = waiters.iter().map(|it| it.joined.call.at).min() else {
-                continue;
-            };
-            let stall = Stall {
-                group: group.id,
-                seq,
-                message: None,
-                waiting: waiters.iter().map(|it| it.rank).collect(),
-                missing,
-                since,
-                failed: !self.was_left(group, join)
-                    && waiters
-                        .iter()
-                        .any(|it| self.has_failed(group, it.rank, it.joined)),
-                timed_out,
-                origin: Origin::Elsewhere(Vec::new()),
-                parting: None,
-            };
-            if !self.is_deserted(group, &stall) {
-                found.push(stall);
-            }
+            let waiters = self.unexplained_waiters(group, join, &missing, &mut found);
+            found.extend(self.stall_of(group, (seq, join), waiters));
         }
         for stall in &mut found {
             stall.waiting.sort_unstable();
             stall.waiting.dedup();
         }
         found
+    }
+
+    /// The ranks that wait in this collective for a reason that no stall in `found` explains. Adds
+    /// ranks that one explains to it.
+    fn unexplained_waiters<'j>(
+        &self,
+        group: &Group,
+        join: &'j Join,
+        missing: &[u32],
+        found: &mut [Stall],
+    ) -> Vec<Waiter<'j>> {
+        let mut waiters: Vec<Waiter<'j>> = Vec::new();
+        // For ranks that wait for all missing members.
+        let mut for_all: Option<Explanation> = None;
+        for (&rank, joined) in &join.calls {
+            let waits = self.is_awaited(group, rank, joined);
+            if !waits || !self.is_waiter(group, rank, joined) {
+                continue;
+            }
+            let Explanation { open, by } = if joined.needs_all() {
+                for_all
+                    .get_or_insert_with(|| self.explanation(group, found, missing))
+                    .clone()
+            } else {
+                let needs = self.needed_by(group, rank, joined, missing);
+                if needs.is_empty() {
+                    continue;
+                }
+                self.explanation(group, found, &needs)
+            };
+            match by {
+                Some((before, true)) => found[before].waiting.push(rank),
+                // The members it waits for may still arrive.
+                Some((before, false)) if found[before].may_come(&open) => {}
+                _ => waiters.push(Waiter { rank, joined, open }),
+            }
+        }
+        waiters
+    }
+
+    /// The stall of these waiters in a collective; `None` if none of them waits there any more.
+    fn stall_of(
+        &self,
+        group: &Group,
+        (seq, join): (u64, &Join),
+        mut waiters: Vec<Waiter<'_>>,
+    ) -> Option<Stall> {
+        let timed_out = waiters
+            .iter()
+            .filter_map(|it| self.timed_out_at(group, it.rank, it.joined))
+            .min();
+        let lists = waiters.chunk_by(|a, b| Rc::ptr_eq(&a.open, &b.open));
+        let needed = lists.flat_map(|same| same[0].open.iter().copied());
+        let needed: BTreeSet<u32> = needed.collect();
+        let missing: Vec<Absent> = needed
+            .into_iter()
+            .map(|rank| Absent {
+                rank,
+                why: self.absence(group, rank, false, timed_out),
+            })
+            .collect();
+        retain_hopeless(&mut waiters, &missing);
+        let since = waiters.iter().map(|it| it.joined.call.at).min()?;
+        let stall = Stall {
+            group: group.id,
+            seq,
+            message: None,
+            waiting: waiters.iter().map(|it| it.rank).collect(),
+            missing,
+            since,
+            failed: !self.was_left(group, join)
+                && waiters
+                    .iter()
+                    .any(|it| self.has_failed(group, it.rank, it.joined)),
+            timed_out,
+            origin: Origin::Elsewhere(Vec::new()),
+            parting: None,
+        };
+        (!self.is_deserted(group, &stall)).then_some(stall)
     }
 
     /// The missing members that a rank's call needs. A rooted call that failed in the transport
@@ -495,6 +502,22 @@ impl Situation<'_> {
         let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);
         (was_too_long && self.model.is_before_shutdown(over)).then_some(over)
     }
+}
+
+/// Once some members cannot arrive, drops ranks that wait only for members that may.
+fn retain_hopeless(waiters: &mut Vec<Waiter<'_>>, missing: &[Absent]) {
+    let all = missing.iter().map(|it| it.why.hopelessness()).min();
+    if all == Some(Hopelessness::MayCome) {
+        return;
+    }
+    let mut last: Option<(Rc<[u32]>, bool)> = None;
+    waiters.retain(|it| {
+        let known = last.take().filter(|(open, _)| Rc::ptr_eq(open, &it.open));
+        let may_come = || hopelessness(missing, &it.open) == Some(Hopelessness::MayCome);
+        let may_come = known.map_or_else(may_come, |(_, known)| known);
+        last = Some((Rc::clone(&it.open), may_come));
+        !may_come
+    });
 }
 
 /// The worst reason among some of the missing members, ascending.

@@ -12,9 +12,9 @@ use ddp_doctor_proto::report::{
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::memory::growers;
 use crate::findings::process::death;
-use crate::model::{Ending, Process, RoomKind, libc_signal};
+use crate::model::{Ending, Process, Room, RoomKind, libc_signal};
 use crate::situation::Situation;
-use crate::trends::growth::{self, Grower, GrowsIn};
+use crate::trends::growth::{self, Exhausted, Grower, GrowsIn, Growth};
 use crate::words::{self, Ranks, number};
 
 /// Maximum time between the ends of processes that may share one count of kills.
@@ -33,37 +33,8 @@ pub(crate) fn forecast(situation: &Situation<'_>) -> Vec<Draft> {
 }
 
 /// The memory that runs out first, of a host whose ranks do not grow: something else fills it.
-///
-/// /dev/shm counts also while ranks grow, if they grow in their own memory, or by mapping files of
-/// /dev/shm that fill it before they reach another limit.
 fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
-    let growers = &situation.growers;
-    // One process per host suffices: all of them sample the same memory.
-    let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
-    for process in situation.model.processes.values() {
-        if ended_well_if_at_all(process) {
-            hosts.entry(&process.host).or_insert(process);
-        }
-    }
-    let of_host = |process: &Process| {
-        let of_host = growers
-            .iter()
-            .filter(|it| it.device.is_none() && it.process.host == process.host);
-        of_host.collect::<Vec<&Grower<'_>>>()
-    };
-    let timing = &situation.model.timing;
-    let filling = hosts
-        .into_values()
-        .flat_map(|process| growth::filling(process, timing).map(move |filling| (process, filling)))
-        .filter(|(process, (room, ..))| {
-            let is_shm = room.kind == RoomKind::Shm;
-            let is_no_matter = |it: &Grower<'_>| matches!(it.place, GrowsIn::Own | GrowsIn::Shm);
-            of_host(process)
-                .into_iter()
-                .all(|it| is_shm && is_no_matter(it))
-        });
-    let (process, (room, growth, end)) =
-        filling.min_by(|(_, (.., a)), (_, (.., b))| a.steps.total_cmp(&b.steps))?;
+    let (process, (room, growth, end)) = first_to_run_out(situation)?;
     let ranks: Vec<u32> = situation
         .model
         .processes
@@ -97,41 +68,80 @@ fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
     if room.kind == RoomKind::Cgroup {
         draft.why.extend(growers::held(&process.memory));
     }
-    let of_host = of_host(process).into_iter();
+    let of_host = growers_of_host(situation, process);
     let mapping: Vec<&Grower<'_>> = of_host.filter(|it| it.place == GrowsIn::Shm).collect();
-    match &mapping[..] {
-        [] => {
-            draft.why.push(
-                "The ranks themselves do not grow: it is their children (data loader workers), files \
-                 in /dev/shm, or other processes."
-                    .into(),
-            );
-            draft.next.push(
-                "Find what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
-                    .into(),
-            );
-        }
-        mapping => {
-            draft.root = mapping.iter().map(|grower| grower.rank).collect();
-            draft.root.sort_unstable();
-            draft.root_confidence = Confidence::Supported;
-            draft.victims.retain(|rank| !draft.root.contains(rank));
-            for grower in mapping {
-                draft.why.push(growers::went(grower));
-            }
-            draft
-                .why
-                .extend(mapping.first().and_then(|it| growers::shared(it)));
-            draft.next.push(format!(
-                "Find what {} {} mapped from step to step: tensors in shared memory \
-                 (`share_memory_`, what came through a queue of `torch.multiprocessing`), files of \
-                 /dev/shm (`ls -lS /dev/shm`).",
-                Ranks(&draft.root),
-                number(&draft.root, "keeps", "keep"),
-            ));
+    describe_source(&mapping, &mut draft);
+    Some(draft)
+}
+
+/// The memory that runs out first on hosts whose ranks do not grow, and one of the processes there.
+///
+/// /dev/shm counts also while ranks grow, if they grow in their own memory, or by mapping files of
+/// /dev/shm that fill it before they reach another limit.
+fn first_to_run_out<'a>(
+    situation: &Situation<'a>,
+) -> Option<(&'a Process, (Room, Growth, Exhausted))> {
+    // One process per host suffices: all of them sample the same memory.
+    let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
+    for process in situation.model.processes.values() {
+        if ended_well_if_at_all(process) {
+            hosts.entry(&process.host).or_insert(process);
         }
     }
-    Some(draft)
+    let timing = &situation.model.timing;
+    let filling = hosts
+        .into_values()
+        .flat_map(|process| growth::filling(process, timing).map(move |filling| (process, filling)))
+        .filter(|(process, (room, ..))| {
+            let is_shm = room.kind == RoomKind::Shm;
+            let is_no_matter = |it: &Grower<'_>| matches!(it.place, GrowsIn::Own | GrowsIn::Shm);
+            growers_of_host(situation, process).all(|it| is_shm && is_no_matter(it))
+        });
+    filling.min_by(|(_, (.., a)), (_, (.., b))| a.steps.total_cmp(&b.steps))
+}
+
+/// Ranks on the host of the process whose host memory grows.
+fn growers_of_host<'a>(
+    situation: &'a Situation<'_>,
+    process: &'a Process,
+) -> impl Iterator<Item = &'a Grower<'a>> {
+    situation
+        .growers
+        .iter()
+        .filter(|it| it.device.is_none() && it.process.host == process.host)
+}
+
+/// Adds what fills the memory: ranks that map files of /dev/shm, or else something else.
+fn describe_source(mapping: &[&Grower<'_>], draft: &mut Draft) {
+    if mapping.is_empty() {
+        draft.why.push(
+            "The ranks themselves do not grow: it is their children (data loader workers), files \
+             in /dev/shm, or other processes."
+                .into(),
+        );
+        draft.next.push(
+            "Find what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
+                .into(),
+        );
+        return;
+    }
+    draft.root = mapping.iter().map(|grower| grower.rank).collect();
+    draft.root.sort_unstable();
+    draft.root_confidence = Confidence::Supported;
+    draft.victims.retain(|rank| !draft.root.contains(rank));
+    for grower in mapping {
+        draft.why.push(growers::went(grower));
+    }
+    draft
+        .why
+        .extend(mapping.first().and_then(|it| growers::shared(it)));
+    draft.next.push(format!(
+        "Find what {} {} mapped from step to step: tensors in shared memory \
+         (`share_memory_`, what came through a queue of `torch.multiprocessing`), files of \
+         /dev/shm (`ls -lS /dev/shm`).",
+        Ranks(&draft.root),
+        number(&draft.root, "keeps", "keep"),
+    ));
 }
 
 /// Whether a forecast applies. It stays after a normal end; a failed process has its own finding.
@@ -221,52 +231,11 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         (false, true) => Confidence::Supported,
         (false, false) => Confidence::Suspected,
     };
-    let last = process.last_call.as_ref().map_or_else(
-        || death::before_its_first_call(process).to_owned(),
-        |call| {
-            let at = words::at(call.place.as_deref());
-            format!(" after {}{at}", words::call(call))
-        },
-    );
-    let waits = match &draft.victims[..] {
-        [] => String::new(),
-        victims => format!(
-            "; {} {} for it",
-            Ranks(victims),
-            number(victims, "waits", "wait")
-        ),
-    };
+    let last = death::after_last_call(process);
+    let waits = words::wait_for_it(&draft.victims);
     draft.summary = format!("the kernel killed rank {rank} for want of memory{last}{waits}");
-    let place = if kill.in_cgroup {
-        "in its control group"
-    } else {
-        "on its host"
-    };
-    draft.why = vec![format!(
-        "Around its end the kernel's count of processes killed for lack of memory {place} rose by {}.",
-        kill.kills
-    )];
-    if kill.ranks > kill.kills {
-        draft.why.push(format!(
-            "{} ranks were killed at that time; which of them the kernel killed is unknown.",
-            kill.ranks
-        ));
-    }
-    let memory = &process.memory;
-    let tightest = memory.rooms().into_iter().min_by_key(|room| room.left());
-    if let Some((rss, room)) = memory.rss.zip(tightest) {
-        draft.why.push(format!(
-            "It held {} when that was last measured; {} had {} left of {}.",
-            words::bytes(rss.latest),
-            room.name(),
-            words::bytes(room.left()),
-            words::bytes(room.limit),
-        ));
-    }
-    if kill.in_cgroup {
-        draft.why.extend(growers::held(memory));
-    }
-    let limit = if kill.in_cgroup && memory.cgroup_limit.is_some() {
+    draft.why = why_killed(process, kill);
+    let limit = if kill.in_cgroup && process.memory.cgroup_limit.is_some() {
         "Raise the limit of the control group, or have"
     } else {
         "Run fewer or smaller processes on that host, or have"
@@ -293,4 +262,38 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         facts,
     });
     Some(draft.proved_by(proof))
+}
+
+/// The count of the kernel, and the memory that the process used.
+fn why_killed(process: &Process, kill: Kill) -> Vec<String> {
+    let place = if kill.in_cgroup {
+        "in its control group"
+    } else {
+        "on its host"
+    };
+    let mut why = vec![format!(
+        "Around its end the kernel's count of processes killed for lack of memory {place} rose by {}.",
+        kill.kills
+    )];
+    if kill.ranks > kill.kills {
+        why.push(format!(
+            "{} ranks were killed at that time; which of them the kernel killed is unknown.",
+            kill.ranks
+        ));
+    }
+    let memory = &process.memory;
+    let tightest = memory.rooms().into_iter().min_by_key(|room| room.left());
+    if let Some((rss, room)) = memory.rss.zip(tightest) {
+        why.push(format!(
+            "It held {} when that was last measured; {} had {} left of {}.",
+            words::bytes(rss.latest),
+            room.name(),
+            words::bytes(room.left()),
+            words::bytes(room.limit),
+        ));
+    }
+    if kill.in_cgroup {
+        why.extend(growers::held(memory));
+    }
+    why
 }

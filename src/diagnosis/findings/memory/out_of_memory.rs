@@ -126,14 +126,7 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
 
 /// A failed allocation whose exception ended the rank, or was in flight at its next call.
 fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: Failed) -> Draft {
-    let waits = match &draft.victims[..] {
-        [] => String::new(),
-        victims => format!(
-            "; {} {} for it",
-            Ranks(victims),
-            number(victims, "waits", "wait")
-        ),
-    };
+    let waits = words::wait_for_it(&draft.victims);
     let ran_out = ran_out(exception, failed);
     draft.summary = format!("{} {ran_out}{waits}", Ranks(&draft.root));
     draft.event = Some(ran_out);

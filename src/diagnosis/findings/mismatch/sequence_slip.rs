@@ -58,47 +58,9 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
         })
         .collect();
 
-    let call = slip.calls.first().map(|(_, call)| words::call(call));
-    let call = call.unwrap_or_default();
-    let named = words::group(&group.info);
-    draft.summary = match slip.skipped.iter().next() {
-        Some((rank, turn)) if skipped.len() == 1 => format!(
-            "rank {rank} left out the calls of its step {turn}; since {call} of {named} each of its \
-             steps is matched with an earlier one of {}",
-            Ranks(&draft.victims)
-        ),
-        Some(_) if skipped.len() < everybody.len() => format!(
-            "{} each left out the calls of a step ({}); since {call} of {named}, steps are matched \
-             that do not belong together",
-            Ranks(&skipped),
-            each_step(slip)
-        ),
-        _ => format!(
-            "since {call} of {named}, calls of {} are matched that do not belong together",
-            Ranks(&everybody)
-        ),
-    };
+    draft.summary = summary(slip, group, &draft.victims);
     draft.why = vec![distance(slip, &everybody)];
-    let lines: Vec<String> = slip
-        .calls
-        .iter()
-        .map(|(rank, call)| {
-            let step = Some(call.step).filter(|&step| step > 0);
-            let step = step
-                .map(|step| format!(" in its step {step}"))
-                .unwrap_or_default();
-            format!(
-                "rank {rank} made it{}{step}",
-                words::at(call.place.as_deref())
-            )
-        })
-        .collect();
-    if lines.len() <= 8 {
-        draft.why.push(format!(
-            "{call} is the first that is shifted: {}.",
-            lines.join(", ")
-        ));
-    }
+    draft.why.extend(first_calls(slip));
     draft.why.extend(slip.later.iter().map(|(rank, call)| {
         format!(
             "Rank {rank} left out the calls of a step after that: {}{} is its first call that is \
@@ -115,6 +77,66 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     let reading = reading(situation, group, slip, &skipped);
     draft.explain(reading);
     draft
+}
+
+fn summary(slip: &Slip, group: &Group, victims: &[u32]) -> String {
+    let call = first_call(slip);
+    let named = words::group(&group.info);
+    match slip.skipped.iter().next() {
+        Some((rank, turn)) if slip.skipped.len() == 1 => format!(
+            "rank {rank} left out the calls of its step {turn}; since {call} of {named} each of its \
+             steps is matched with an earlier one of {}",
+            Ranks(victims)
+        ),
+        Some(_) if slip.skipped.len() < slip.calls.len() => {
+            let skipped: Vec<u32> = slip.skipped.keys().copied().collect();
+            format!(
+                "{} each left out the calls of a step ({}); since {call} of {named}, steps are \
+                 matched that do not belong together",
+                Ranks(&skipped),
+                each_step(slip)
+            )
+        }
+        _ => {
+            let all: Vec<u32> = slip.calls.iter().map(|(rank, _)| *rank).collect();
+            format!(
+                "since {call} of {named}, calls of {} are matched that do not belong together",
+                Ranks(&all)
+            )
+        }
+    }
+}
+
+/// Name of the first shifted call.
+fn first_call(slip: &Slip) -> String {
+    let call = slip.calls.first().map(|(_, call)| words::call(call));
+    call.unwrap_or_default()
+}
+
+/// "all_reduce #23 is the first that is shifted: rank 0 made it at train.py:9 in its step 4, …";
+/// `None` for too many ranks.
+fn first_calls(slip: &Slip) -> Option<String> {
+    let lines: Vec<String> = slip
+        .calls
+        .iter()
+        .map(|(rank, call)| {
+            let step = Some(call.step).filter(|&step| step > 0);
+            let step = step
+                .map(|step| format!(" in its step {step}"))
+                .unwrap_or_default();
+            format!(
+                "rank {rank} made it{}{step}",
+                words::at(call.place.as_deref())
+            )
+        })
+        .collect();
+    (lines.len() <= 8).then(|| {
+        format!(
+            "{} is the first that is shifted: {}.",
+            first_call(slip),
+            lines.join(", ")
+        )
+    })
 }
 
 /// "rank 1 of its step 3, rank 2 of its step 9"

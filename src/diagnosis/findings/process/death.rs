@@ -1,14 +1,14 @@
 //! A process that was killed by a signal, aborted, or exited with an error status.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Exit, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::hang::message;
 use crate::findings::view::last_call;
 use crate::model::{Ending, Process, libc_signal};
 use crate::situation::{Origin, Situation, Stall};
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// Whether a process that aborted during interpreter exit, after its work, made the launcher kill
 /// others. Such an abort is harmless otherwise.
@@ -49,13 +49,6 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         _ => return None,
     };
     let rank = process.rank?;
-    let by_origin = situation.stalls_by_origin();
-    let stalls: Vec<&Stall> = by_origin
-        .iter()
-        .filter(|(origin, _)| matches!(origin, Origin::Died(dead) if dead.contains(&rank)))
-        .flat_map(|(_, stalls)| stalls.iter().copied())
-        .filter(|stall| is_process(situation, stall, rank, process))
-        .collect();
     let end = process.end?;
     let mut draft = Draft::new(
         &catalogue::DD201,
@@ -70,97 +63,30 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     });
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
-    draft.victims = Stall::victims(&stalls);
-    match stalls.first() {
-        Some(stall) => {
-            draft.place = Some((stall.group, stall.seq));
-            let calls = situation.calls(stall);
-            draft.op = calls.first().map(|(_, joined)| joined.call.op);
-            draft.per_rank = message::stalled_calls(situation, stall);
-            draft.blocked_at = Some(stall.since);
-        }
-        None => draft.per_rank = vec![last_call(rank, process)],
+    describe_stalls(situation, process, rank, &mut draft);
+    let how = how_it_ended(process, exit);
+    let last = after_last_call(process);
+    let waits = words::wait_for_it(&draft.victims);
+    draft.summary = format!("rank {rank} {how}{last}{waits}");
+    let unseen = failed_unseen(situation, process, exit, &draft.victims);
+    let is_inferred = unseen.is_some();
+    if let Some(unseen) = unseen {
+        attribute_to_unseen(rank, unseen, &mut draft);
     }
-
-    let on_its_way_out = process.aborted_on_its_way_out();
-    let how = match (exit.signal, exit.code) {
-        (Some(signal), _) if on_its_way_out => {
-            format!(
-                "was killed by {} on its way out of the program",
-                libc_signal::name(signal)
-            )
-        }
-        (Some(signal), _) => format!("was killed by {}", libc_signal::name(signal)),
-        (None, Some(code)) => format!("ended with status {code}"),
-        (None, None) => "ended with an unknown status".into(),
-    };
-    let last = process.last_call.as_ref().map_or_else(
-        || before_its_first_call(process).to_owned(),
-        |call| {
-            format!(
-                " after {}{}",
-                words::call(call),
-                words::at(call.place.as_deref())
-            )
-        },
-    );
-    draft.summary = if draft.victims.is_empty() {
-        format!("rank {rank} {how}{last}")
-    } else {
-        format!(
-            "rank {rank} {how}{last}; {} {} for it",
-            Ranks(&draft.victims),
-            number(&draft.victims, "waits", "wait")
-        )
-    };
-    // A kill before all ranks have joined: the launcher does so if one of them failed.
-    let mut unseen = situation.model.unseen();
-    // Ranks whose processes were seen have a known end.
-    unseen.retain(|&rank| situation.model.not_joined(rank).is_empty());
-    let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
-    // Logs do not show who never joined.
-    let is_alone = draft.victims.is_empty() && !process.is_from_text();
-    let is_inferred = asked && !unseen.is_empty() && is_alone;
-    if is_inferred {
-        let event = "probably failed before joining: the launcher ended the other ranks";
-        draft.summary = format!("{} {event}", Ranks(&unseen));
-        draft.event = Some(event.into());
-        draft.victims = vec![rank];
-        draft.root = unseen;
-        draft.root_confidence = Confidence::Suspected;
-    }
-    let process_id = match process.pid {
-        0 => String::new(),
-        pid => format!("process {pid} of "),
-    };
     // A status that the program chose, such as that of a skipped test, is one event on all ranks.
     if let (None, Some(code)) = (exit.signal, exit.code)
         && draft.victims.is_empty()
     {
         draft.event = Some(format!("ended with status {code}"));
     }
+    let process_id = match process.pid {
+        0 => String::new(),
+        pid => format!("process {pid} of "),
+    };
     draft.why = vec![format!(
         "The operating system reports that {process_id}rank {rank} {how}; no exception was recorded before it.",
     )];
-    draft.next = vec![match exit.signal {
-        Some(libc_signal::KILL) => {
-            let host = match &*process.host {
-                "" => String::new(),
-                host => format!(" Host of the process: {host}."),
-            };
-            format!(
-                "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person.{host}"
-            )
-        }
-        Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
-            "Find out who sent the signal: the launcher after another rank failed, a batch system, a person.".into()
-        }
-        Some(_) if on_its_way_out => {
-            "Its program had ended, and its work was done: a thread of PyTorch was still running when the interpreter shut down. If this recurs, flush what is buffered after destroy_process_group() and exit by os._exit(0).".into()
-        }
-        Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
-        None => format!("Check the output of rank {rank}: it exited with that status by itself."),
-    }];
+    draft.next = vec![advice(process, rank, exit)];
     // An unknown status, or an end inferred from that of another rank, is not proved.
     if is_inferred || exit.signal.is_none() && exit.code.is_none() {
         draft.confidence = Confidence::Supported;
@@ -178,11 +104,101 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     })))
 }
 
-/// What is known of a process without a recorded call, for sentences about its end.
-pub(crate) fn before_its_first_call(process: &Process) -> &'static str {
-    if process.is_from_text() {
-        ""
-    } else {
-        " before its first call"
+/// Adds the ranks that wait for this one, and their calls.
+fn describe_stalls(situation: &Situation<'_>, process: &Process, rank: u32, draft: &mut Draft) {
+    let by_origin = situation.stalls_by_origin();
+    let stalls: Vec<&Stall> = by_origin
+        .iter()
+        .filter(|(origin, _)| matches!(origin, Origin::Died(dead) if dead.contains(&rank)))
+        .flat_map(|(_, stalls)| stalls.iter().copied())
+        .filter(|stall| is_process(situation, stall, rank, process))
+        .collect();
+    draft.victims = Stall::victims(&stalls);
+    match stalls.first() {
+        Some(stall) => {
+            draft.place = Some((stall.group, stall.seq));
+            let calls = situation.calls(stall);
+            draft.op = calls.first().map(|(_, joined)| joined.call.op);
+            draft.per_rank = message::stalled_calls(situation, stall);
+            draft.blocked_at = Some(stall.since);
+        }
+        None => draft.per_rank = vec![last_call(rank, process)],
+    }
+}
+
+/// "was killed by SIGKILL", "ended with status 3".
+fn how_it_ended(process: &Process, exit: Exit) -> String {
+    match (exit.signal, exit.code) {
+        (Some(signal), _) if process.aborted_on_its_way_out() => {
+            format!(
+                "was killed by {} on its way out of the program",
+                libc_signal::name(signal)
+            )
+        }
+        (Some(signal), _) => format!("was killed by {}", libc_signal::name(signal)),
+        (None, Some(code)) => format!("ended with status {code}"),
+        (None, None) => "ended with an unknown status".into(),
+    }
+}
+
+/// The last call of a process, for sentences about its end: " after all_reduce #23 at train.py:9".
+pub(crate) fn after_last_call(process: &Process) -> String {
+    match &process.last_call {
+        Some(call) => {
+            let at = words::at(call.place.as_deref());
+            format!(" after {}{at}", words::call(call))
+        }
+        // Logs do not contain all calls.
+        None if process.is_from_text() => String::new(),
+        None => " before its first call".into(),
+    }
+}
+
+/// Ranks of which no process was seen, if the launcher probably killed this process because one of
+/// them failed before all ranks had joined.
+fn failed_unseen(
+    situation: &Situation<'_>,
+    process: &Process,
+    exit: Exit,
+    victims: &[u32],
+) -> Option<Vec<u32>> {
+    let mut unseen = situation.model.unseen();
+    // Ranks whose processes were seen have a known end.
+    unseen.retain(|&rank| situation.model.not_joined(rank).is_empty());
+    let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
+    // Logs do not show who never joined.
+    let is_alone = victims.is_empty() && !process.is_from_text();
+    (asked && !unseen.is_empty() && is_alone).then_some(unseen)
+}
+
+/// Makes the unseen ranks the root cause, and the killed rank their victim.
+fn attribute_to_unseen(rank: u32, unseen: Vec<u32>, draft: &mut Draft) {
+    let event = "probably failed before joining: the launcher ended the other ranks";
+    draft.summary = format!("{} {event}", Ranks(&unseen));
+    draft.event = Some(event.into());
+    draft.victims = vec![rank];
+    draft.root = unseen;
+    draft.root_confidence = Confidence::Suspected;
+}
+
+fn advice(process: &Process, rank: u32, exit: Exit) -> String {
+    match exit.signal {
+        Some(libc_signal::KILL) => {
+            let host = match &*process.host {
+                "" => String::new(),
+                host => format!(" Host of the process: {host}."),
+            };
+            format!(
+                "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person.{host}"
+            )
+        }
+        Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
+            "Find out who sent the signal: the launcher after another rank failed, a batch system, a person.".into()
+        }
+        Some(_) if process.aborted_on_its_way_out() => {
+            "Its program had ended, and its work was done: a thread of PyTorch was still running when the interpreter shut down. If this recurs, flush what is buffered after destroy_process_group() and exit by os._exit(0).".into()
+        }
+        Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
+        None => format!("Check the output of rank {rank}: it exited with that status by itself."),
     }
 }

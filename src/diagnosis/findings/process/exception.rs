@@ -10,9 +10,9 @@ use crate::findings::hang::message;
 use crate::findings::process::death::is_process;
 use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
-use crate::model::{Exception, Join, Process};
+use crate::model::{Exception, GroupId, Join, Process};
 use crate::situation::{Divergence, Origin, Situation, Stall};
-use crate::words::{self, Ranks, number};
+use crate::words;
 
 /// Key of the finding about a process that this exception ended.
 pub(crate) fn key(rank: u32, pid: u32, exception: &Exception) -> Key {
@@ -81,10 +81,7 @@ fn decisive<'a>(
     diverted: Option<&Divergence>,
     stalls: &[&Stall],
 ) -> Option<&'a Exception> {
-    let clean_up = diverted
-        .map(|divergence| (divergence.group, divergence.seq))
-        .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)));
-    let in_flight = clean_up.and_then(|(group, seq)| {
+    let in_flight = place(diverted, stalls).and_then(|(group, seq)| {
         let join = situation.join(group, seq)?;
         process.in_flight_at(&join.calls.get(&rank)?.call)
     });
@@ -99,118 +96,56 @@ fn decisive<'a>(
         .filter(|exception| !exception.text.starts_with("KeyboardInterrupt"))
 }
 
-/// The finding about the process, with the code of `about`.
+/// Group and sequence number at which the ranks diverged, or else of the first stall.
+fn place(diverted: Option<&Divergence>, stalls: &[&Stall]) -> Option<(GroupId, u64)> {
+    diverted
+        .map(|divergence| (divergence.group, divergence.seq))
+        .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)))
+}
+
+/// The finding about the process, with this code.
 pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ended<'_>) -> Draft {
     let &Ended {
         process,
         rank,
         exception,
-        diverted,
         ref stalls,
+        ..
     } = ended;
     let mut draft = Draft::new(code, KeyPlace::Process(rank, process.pid), exception.at);
+    let from_communication = process.is_from_communication(exception);
     draft.fact = Some(ProcessFact {
         rank,
         at: exception.at,
         signal: None,
-        from_communication: process.is_from_communication(exception),
+        from_communication,
     });
     draft.follows = nccl_refusal::cause(situation, process, exception);
     draft.root = vec![rank];
-    draft.root_confidence = Confidence::Proved;
+    draft.root_confidence = if from_communication {
+        // The origin may be another rank that no finding names.
+        Confidence::Suspected
+    } else {
+        Confidence::Proved
+    };
     draft.victims = Stall::victims(stalls);
     draft.victims.retain(|&victim| victim != rank);
-    let place = diverted
-        .map(|divergence| (divergence.group, divergence.seq))
-        .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)));
-    let first = stalls.first().filter(|_| diverted.is_none());
-    if let Some((group, seq)) = place {
-        draft.place = Some((group, seq));
-        let peers = first.map_or_else(
-            || {
-                situation
-                    .join(group, seq)
-                    .into_iter()
-                    .flat_map(Join::all)
-                    .collect()
-            },
-            |stall| situation.calls(stall),
-        );
-        let peer = peers.iter().find(|(other, _)| *other != rank);
-        draft.op = peer.map(|(_, joined)| joined.call.op);
-        let calls = first.map_or_else(
-            || rank_calls(situation, group, seq),
-            |stall| message::stalled_calls(situation, stall),
-        );
-        draft.per_rank = calls
-            .into_iter()
-            .map(|call| {
-                let own = call.rank == rank;
-                if own {
-                    with_place(call, exception.place.as_deref())
-                } else {
-                    call
-                }
-            })
-            .collect();
-        draft.blocked_at = peers.iter().map(|(_, joined)| joined.call.at).min();
-        if diverted.is_some() {
-            let others = peers.iter().map(|(other, _)| *other);
-            draft.victims.extend(others.filter(|other| *other != rank));
-            draft.victims.sort_unstable();
-            draft.victims.dedup();
+    match place(ended.diverted, stalls) {
+        Some(place) => describe_calls(situation, ended, place, &mut draft),
+        None => {
+            let last = last_call(rank, process);
+            draft.per_rank = vec![with_place(last, exception.place.as_deref())];
         }
-    } else {
-        draft.per_rank = vec![with_place(
-            last_call(rank, process),
-            exception.place.as_deref(),
-        )];
     }
 
     let text = words::short(&exception.text);
     let at = words::at(exception.place.as_deref());
-    draft.event = Some(format!("raised {text}{at}"));
-    draft.summary = if draft.victims.is_empty() {
-        format!("rank {rank} raised {text}{at}")
-    } else {
-        format!(
-            "rank {rank} raised {text}{at}; {} {} for it",
-            Ranks(&draft.victims),
-            number(&draft.victims, "waits", "wait")
-        )
-    };
-    draft.why = vec![match exception.kind {
-        ExceptionKind::InFlight => format!(
-            "The exception was in flight when rank {rank} made its next call{}: a clean-up call that its peers do not make.",
-            process
-                .last_call
-                .as_ref()
-                .map(|call| format!(
-                    ", {}{}",
-                    words::call(call),
-                    words::at(call.place.as_deref())
-                ))
-                .unwrap_or_default()
-        ),
-        _ => format!("It was not caught, and ended rank {rank}, which makes no further call."),
-    }];
-    let from_communication = draft.fact.is_some_and(|fact| fact.from_communication);
-    draft.next = vec![if from_communication {
-        // The origin may be another rank that no finding names.
-        draft.root_confidence = Confidence::Suspected;
-        "The error occurred in the communication with other ranks: find one that ended or \
-         left, or a fault of the network between them."
-            .into()
-    } else {
-        format!("Fix the exception{at}.")
-    }];
-    if exception.kind == ExceptionKind::InFlight {
-        draft.next.push(
-            "Make no collective call while an exception is in flight (`finally`, `except`, `__exit__`): \
-             the other ranks do not make it."
-                .into(),
-        );
-    }
+    let raised = format!("raised {text}{at}");
+    let waits = words::wait_for_it(&draft.victims);
+    draft.summary = format!("rank {rank} {raised}{waits}");
+    draft.event = Some(raised);
+    draft.why = vec![why(ended)];
+    draft.next = advice(exception, from_communication);
     let facts = vec![Fact::Raised {
         rank,
         text: exception.text.to_string(),
@@ -220,4 +155,77 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
         kind: CertificateKind::Observation,
         facts,
     }))
+}
+
+/// Adds the calls at the place, and the ranks that made another call there as victims.
+fn describe_calls(
+    situation: &Situation<'_>,
+    ended: &Ended<'_>,
+    (group, seq): (GroupId, u64),
+    draft: &mut Draft,
+) {
+    let rank = ended.rank;
+    let stall = ended.stalls.first().filter(|_| ended.diverted.is_none());
+    let (peers, calls) = match stall {
+        Some(stall) => (
+            situation.calls(stall),
+            message::stalled_calls(situation, stall),
+        ),
+        None => {
+            let join = situation.join(group, seq).into_iter();
+            let peers = join.flat_map(Join::all).collect();
+            (peers, rank_calls(situation, group, seq))
+        }
+    };
+    draft.place = Some((group, seq));
+    let peer = peers.iter().find(|(other, _)| *other != rank);
+    draft.op = peer.map(|(_, joined)| joined.call.op);
+    let raised_at = ended.exception.place.as_deref();
+    let calls = calls.into_iter().map(|call| {
+        let place = raised_at.filter(|_| call.rank == rank);
+        with_place(call, place)
+    });
+    draft.per_rank = calls.collect();
+    draft.blocked_at = peers.iter().map(|(_, joined)| joined.call.at).min();
+    if ended.diverted.is_some() {
+        let others = peers.iter().map(|(other, _)| *other);
+        draft.victims.extend(others.filter(|other| *other != rank));
+        draft.victims.sort_unstable();
+        draft.victims.dedup();
+    }
+}
+
+/// How the exception ended the rank or diverted it.
+fn why(ended: &Ended<'_>) -> String {
+    let rank = ended.rank;
+    if ended.exception.kind != ExceptionKind::InFlight {
+        return format!("It was not caught, and ended rank {rank}, which makes no further call.");
+    }
+    let call = ended.process.last_call.as_ref().map(|call| {
+        let at = words::at(call.place.as_deref());
+        format!(", {}{at}", words::call(call))
+    });
+    format!(
+        "The exception was in flight when rank {rank} made its next call{}: a clean-up call that its peers do not make.",
+        call.unwrap_or_default()
+    )
+}
+
+fn advice(exception: &Exception, from_communication: bool) -> Vec<String> {
+    let mut next = vec![if from_communication {
+        "The error occurred in the communication with other ranks: find one that ended or \
+         left, or a fault of the network between them."
+            .into()
+    } else {
+        let at = words::at(exception.place.as_deref());
+        format!("Fix the exception{at}.")
+    }];
+    if exception.kind == ExceptionKind::InFlight {
+        next.push(
+            "Make no collective call while an exception is in flight (`finally`, `except`, `__exit__`): \
+             the other ranks do not make it."
+                .into(),
+        );
+    }
+    next
 }

@@ -16,109 +16,114 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
             let Why::Host(host) = &straggler.why else {
                 return None;
             };
-            let (because, why, next) = words(host, &straggler.ranks);
             let mut draft =
-                straggler::draft(&catalogue::DD603, situation, straggler, because, None);
+                straggler::draft(&catalogue::DD603, situation, straggler, because(host), None);
             let process = situation.model.process_of(*straggler.ranks.first()?);
             let on =
                 process.map(|process| format!(" Host: {}, process {}.", process.host, process.pid));
-            draft.why.push(why);
-            draft.next = vec![next + &on.unwrap_or_default()];
+            draft.why.push(why(host, &straggler.ranks));
+            draft.next = vec![format!("{}{}", advice(host), on.unwrap_or_default())];
             Some(draft)
         })
         .collect()
 }
 
-/// End of the summary, reason and advice.
-fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
-    let ranks_are = |one, several| Capital(Ranks(ranks)).to_string() + number(ranks, one, several);
+/// End of the summary.
+const fn because(host: &Host) -> &'static str {
     match host {
-        Host::Stopped(share) => (
-            "because it is stopped and continued",
-            format!(
-                "{} stopped about {} of the time, by signals or by freezing its container.",
-                ranks_are(" was", " were"),
-                straggler::percent(*share),
-            ),
-            "Find out what stops the process, and let it run.".into(),
+        Host::Stopped(_) => "because it is stopped and continued",
+        Host::Throttled(_) => "because its container has used up its quota",
+        Host::Queued { .. } => "because others use its processors",
+        Host::Stolen(_) => "because the processors of its host are given to others",
+        Host::Garbage(_) => "because it collects garbage",
+        Host::Paging(_) => "because its memory is read from a disk",
+        Host::Memory(_) => "because its host is short of memory",
+    }
+}
+
+/// The measurement.
+fn why(host: &Host, ranks: &[u32]) -> String {
+    let were = number(ranks, "was", "were");
+    match host {
+        Host::Stopped(share) => format!(
+            "{} {were} stopped about {} of the time, by signals or by freezing its container.",
+            Capital(Ranks(ranks)),
+            straggler::percent(*share),
         ),
-        Host::Throttled(share) => (
-            "because its container has used up its quota",
-            format!(
-                "The quota of its cgroup kept {} from running about {} of the time.",
-                Ranks(ranks),
-                straggler::percent(*share),
-            ),
-            "Raise the container's quota of processor time (cpu.max), or give it less to do.".into(),
+        Host::Throttled(share) => format!(
+            "The quota of its cgroup kept {} from running about {} of the time.",
+            Ranks(ranks),
+            straggler::percent(*share),
         ),
         Host::Queued {
             own,
             others,
             processors,
             pressure,
-        } => (
-            "because others use its processors",
-            format!(
-                "{} ready to run and had no processor for about {} of the time, the others for {}.{}{}",
-                ranks_are(" was", " were"),
-                straggler::percent(*own),
-                straggler::percent(*others),
-                processors.as_ref().map_or_else(String::new, |processors| format!(
+        } => format!(
+            "{} {were} ready to run and had no processor for about {} of the time, the others for {}.{}{}",
+            Capital(Ranks(ranks)),
+            straggler::percent(*own),
+            straggler::percent(*others),
+            processors
+                .as_ref()
+                .map_or_else(String::new, |processors| format!(
                     " Its CPU affinity is {processors}."
                 )),
-                pressure.map_or_else(String::new, |pressure| format!(
-                    " Its host was short of CPU: something there waited for a processor about {} of \
-                     the time.",
-                    straggler::percent(pressure),
-                )),
-            ),
+            pressure.map_or_else(String::new, |pressure| format!(
+                " Its host was short of CPU: something there waited for a processor about {} of \
+                 the time.",
+                straggler::percent(pressure),
+            )),
+        ),
+        Host::Stolen(share) => format!(
+            "A hypervisor gave the processors of the host of {} to others about {} of the time.",
+            Ranks(ranks),
+            straggler::percent(*share),
+        ),
+        Host::Garbage(share) => format!(
+            "The interpreter of {} collects garbage about {} of the time.",
+            Ranks(ranks),
+            straggler::percent(*share),
+        ),
+        Host::Paging(rate) => format!(
+            "About {:.0} pages a second are read from a disk for {}.",
+            (rate / 100.0).round() * 100.0,
+            Ranks(ranks),
+        ),
+        Host::Memory(share) => format!(
+            "Something on the host, or in the container, of {} waited for memory about {} of the \
+             time.",
+            Ranks(ranks),
+            straggler::percent(*share),
+        ),
+    }
+}
+
+const fn advice(host: &Host) -> &'static str {
+    match host {
+        Host::Stopped(_) => "Find out what stops the process, and let it run.",
+        Host::Throttled(_) => {
+            "Raise the container's quota of processor time (cpu.max), or give it less to do."
+        }
+        Host::Queued { .. } => {
             "Find out what else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one \
              of them."
-                .into(),
-        ),
-        Host::Stolen(share) => (
-            "because the processors of its host are given to others",
-            format!(
-                "A hypervisor gave the processors of the host of {} to others about {} of the time.",
-                Ranks(ranks),
-                straggler::percent(*share),
-            ),
+        }
+        Host::Stolen(_) => {
             "Its virtual machine shares processors with others (st in top): move it, or give it \
              dedicated processors."
-                .into(),
-        ),
-        Host::Garbage(share) => (
-            "because it collects garbage",
-            format!(
-                "The interpreter of {} collects garbage about {} of the time.",
-                Ranks(ranks),
-                straggler::percent(*share),
-            ),
+        }
+        Host::Garbage(_) => {
             "Call gc.freeze() once everything is loaded, or collect on all ranks in the same step: \
              gc.disable() and gc.collect()."
-                .into(),
-        ),
-        Host::Paging(rate) => (
-            "because its memory is read from a disk",
-            format!(
-                "About {:.0} pages a second are read from a disk for {}.",
-                (rate / 100.0).round() * 100.0,
-                Ranks(ranks),
-            ),
+        }
+        Host::Paging(_) => {
             "Its host has too little memory for what runs there: check swap and what uses it."
-                .into(),
-        ),
-        Host::Memory(share) => (
-            "because its host is short of memory",
-            format!(
-                "Something on the host, or in the container, of {} waited for memory about {} of the \
-                 time.",
-                Ranks(ranks),
-                straggler::percent(*share),
-            ),
+        }
+        Host::Memory(_) => {
             "Its host, or its container, has too little memory for what runs there: check swap, \
              memory.high and what uses it."
-                .into(),
-        ),
+        }
     }
 }

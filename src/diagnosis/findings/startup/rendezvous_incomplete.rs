@@ -104,7 +104,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
             .per_rank
             .extend(missing.iter().filter_map(Missing::call));
         draft.per_rank.sort_by_key(|call| call.rank);
-        tell(situation, forming, &missing, &mut draft);
+        describe_missing(situation, forming, &missing, &mut draft);
     }
     if attempt.index > 0 {
         draft.summary += &format!(" after restart {}", attempt.index);
@@ -277,50 +277,14 @@ fn store_elsewhere<'a>(forming: &Forming<'a>) -> Option<&'a str> {
     (all_obey && store != words::place(first.place)).then_some(store)
 }
 
-fn tell(
+/// Fills in the draft if ranks have not begun to join.
+fn describe_missing(
     situation: &Situation<'_>,
     forming: &Forming<'_>,
     missing: &[Missing<'_>],
     draft: &mut Draft,
 ) {
-    let of = |is: fn(&Whereabouts<'_>) -> bool| -> Vec<u32> {
-        let these = missing.iter().filter(|missing| is(&missing.is));
-        these.map(|missing| missing.rank).collect()
-    };
-    let at_work = of(|is| matches!(is, Whereabouts::AtWork(_)));
-    let ended = of(|is| matches!(is, Whereabouts::Ended(..)));
-    let elsewhere = of(|is| matches!(is, Whereabouts::JoinedElsewhere(_)));
-    let never_seen = of(|is| matches!(is, Whereabouts::NeverSeen));
-    let mut parts = Vec::new();
-    if !ended.is_empty() {
-        let how = missing.iter().find_map(Missing::how_it_ended);
-        let how = how.filter(|_| ended.len() == 1).unwrap_or_default();
-        parts.push(format!(
-            "{} ended before joining the world{how}",
-            Ranks(&ended)
-        ));
-    }
-    if !at_work.is_empty() {
-        let line = missing.iter().find_map(Missing::line);
-        let line = line.filter(|_| at_work.len() == 1);
-        parts.push(format!(
-            "{} {} alive{} and {} not joined the world",
-            Ranks(&at_work),
-            number(&at_work, "is", "are"),
-            words::at(line),
-            number(&at_work, "has", "have"),
-        ));
-    }
-    if !elsewhere.is_empty() {
-        parts.push(format!(
-            "{} {} in another world",
-            Ranks(&elsewhere),
-            number(&elsewhere, "is", "are")
-        ));
-    }
-    if !never_seen.is_empty() {
-        parts.push(format!("no process of {} was seen", Ranks(&never_seen)));
-    }
+    let states = States::of(missing);
     let waiting: Vec<Joiner<'_>> = forming
         .joiners
         .iter()
@@ -329,15 +293,22 @@ fn tell(
         .collect();
     draft.summary = format!(
         "{}; {} {} for {} in {}",
-        parts.join("; "),
+        states.clauses(missing).join("; "),
         who(&waiting),
         number(&draft.victims, "waits", "wait"),
         number(&draft.root, "it", "them"),
         forming.joiners[0].init.function(),
     );
+    draft.why = why(situation, forming, missing);
+    draft.why.extend(states.where_not(situation));
+    draft.next = states.advice();
+}
+
+/// The size of the world, what is known of the missing ranks, and whether the sizes disagree.
+fn why(situation: &Situation<'_>, forming: &Forming<'_>, missing: &[Missing<'_>]) -> Vec<String> {
     let first = &forming.joiners[0];
     let size = first.init.world_size.unwrap_or(0);
-    draft.why = vec![format!(
+    let mut why = vec![format!(
         "The world has {size} ranks and meets at {}; {} of them {} come.",
         words::place(first.place),
         forming.joiners.len(),
@@ -348,55 +319,122 @@ fn tell(
         },
     )];
     let shown = missing.iter().take(SHOWN);
-    draft
-        .why
-        .extend(shown.filter_map(|it| it.sentence(&situation.model.timing)));
+    why.extend(shown.filter_map(|it| it.sentence(&situation.model.timing)));
     let launched = forming
         .joiners
         .iter()
         .find_map(|it| it.init.launched_world_size);
     if let Some(launched) = launched.filter(|&launched| launched != size) {
-        draft.why.push(format!(
+        why.push(format!(
             "WORLD_SIZE is {launched} in the environment of these ranks, but the program uses {size}."
         ));
     }
-    if !never_seen.is_empty() {
+    why
+}
+
+/// The missing ranks in each state.
+struct States {
+    at_work: Vec<u32>,
+    ended: Vec<u32>,
+    elsewhere: Vec<u32>,
+    never_seen: Vec<u32>,
+}
+
+impl States {
+    fn of(missing: &[Missing<'_>]) -> Self {
+        let of = |is: fn(&Whereabouts<'_>) -> bool| -> Vec<u32> {
+            let these = missing.iter().filter(|missing| is(&missing.is));
+            these.map(|missing| missing.rank).collect()
+        };
+        Self {
+            at_work: of(|is| matches!(is, Whereabouts::AtWork(_))),
+            ended: of(|is| matches!(is, Whereabouts::Ended(..))),
+            elsewhere: of(|is| matches!(is, Whereabouts::JoinedElsewhere(_))),
+            never_seen: of(|is| matches!(is, Whereabouts::NeverSeen)),
+        }
+    }
+
+    /// One clause for the ranks in each state: "rank 1 is alive at train.py:9 and has not joined the
+    /// world".
+    fn clauses(&self, missing: &[Missing<'_>]) -> Vec<String> {
+        let mut clauses = Vec::new();
+        if !self.ended.is_empty() {
+            let how = missing.iter().find_map(Missing::how_it_ended);
+            let how = how.filter(|_| self.ended.len() == 1).unwrap_or_default();
+            clauses.push(format!(
+                "{} ended before joining the world{how}",
+                Ranks(&self.ended)
+            ));
+        }
+        if !self.at_work.is_empty() {
+            let line = missing.iter().find_map(Missing::line);
+            let line = line.filter(|_| self.at_work.len() == 1);
+            clauses.push(format!(
+                "{} {} alive{} and {} not joined the world",
+                Ranks(&self.at_work),
+                number(&self.at_work, "is", "are"),
+                words::at(line),
+                number(&self.at_work, "has", "have"),
+            ));
+        }
+        if !self.elsewhere.is_empty() {
+            clauses.push(format!(
+                "{} {} in another world",
+                Ranks(&self.elsewhere),
+                number(&self.elsewhere, "is", "are")
+            ));
+        }
+        if !self.never_seen.is_empty() {
+            let ranks = Ranks(&self.never_seen);
+            clauses.push(format!("no process of {ranks} was seen"));
+        }
+        clauses
+    }
+
+    /// The hosts on which the ranks that were never seen do not run.
+    fn where_not(&self, situation: &Situation<'_>) -> Option<String> {
         let hosts = situation.model.hosts.iter().map(|host| &**host);
         // Logs do not always name hosts.
         let hosts: Vec<&str> = hosts.filter(|host| !host.is_empty()).collect();
-        let where_not = format!(
+        if self.never_seen.is_empty() || hosts.is_empty() {
+            return None;
+        }
+        Some(format!(
             "{} {} not on the {} watched ({}); other hosts are not watched.",
-            Capital(Ranks(&never_seen)),
-            number(&never_seen, "is", "are"),
+            Capital(Ranks(&self.never_seen)),
+            number(&self.never_seen, "is", "are"),
             if hosts.len() == 1 {
                 "host that is"
             } else {
                 "hosts that are"
             },
             hosts.join(", ")
-        );
-        draft
-            .why
-            .extend(Some(where_not).filter(|_| !hosts.is_empty()));
-        draft.next.push(
-            "Compare what was launched (nodes × processes per node) with the size of the world, and \
-             check for nodes that did not start."
-                .into(),
-        );
+        ))
     }
-    if !at_work.is_empty() {
-        draft.next.push(
-            "Find out what keeps the rank at that line, or let all ranks join before they run it."
-                .into(),
-        );
-    }
-    if !ended.is_empty() {
-        draft.next.push(format!(
-            "Check the output of {}: {} ended before {} joined.",
-            Ranks(&ended),
-            number(&ended, "it", "they"),
-            number(&ended, "it", "they"),
-        ));
+
+    fn advice(&self) -> Vec<String> {
+        let mut next = Vec::new();
+        if !self.never_seen.is_empty() {
+            next.push(
+                "Compare what was launched (nodes × processes per node) with the size of the world, and \
+                 check for nodes that did not start."
+                    .into(),
+            );
+        }
+        if !self.at_work.is_empty() {
+            next.push(
+                "Find out what keeps the rank at that line, or let all ranks join before they run it."
+                    .into(),
+            );
+        }
+        if !self.ended.is_empty() {
+            let they = number(&self.ended, "it", "they");
+            next.push(format!(
+                "Check the output of {}: {they} ended before {they} joined.",
+                Ranks(&self.ended),
+            ));
+        }
+        next
     }
 }
 

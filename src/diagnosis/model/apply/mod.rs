@@ -26,15 +26,15 @@ impl Model {
             | Event::JobEnded { .. } => self.apply_job(event),
             Event::ProcessJoined { .. }
             | Event::ProcessChanged { .. }
-            | Event::Stacks { .. }
             | Event::Unwatched { .. }
+            | Event::Exception { .. }
+            | Event::ExitAnnounced { .. } => self.apply_processes(event),
+            Event::Stacks { .. }
             | Event::RecordsLost { .. }
             | Event::Site { .. }
-            | Event::Exception { .. }
-            | Event::ExitAnnounced { .. }
             | Event::Setting { .. }
             | Event::Memory { .. }
-            | Event::Scheduled { .. } => self.apply_processes(event),
+            | Event::Scheduled { .. } => self.apply_observations(event),
             Event::GroupJoined { .. }
             | Event::GroupDestroyed { .. }
             | Event::GroupTimeout { .. }

@@ -10,6 +10,7 @@ use crate::model::Model;
 use crate::model::process::{Announced, End, Ending, Exception, Process};
 
 impl Model {
+    /// Events in the life of a process.
     pub(super) fn apply_processes(&mut self, event: Event) {
         match event {
             Event::ProcessJoined {
@@ -35,11 +36,6 @@ impl Model {
                 oom_kills,
                 at,
             } => self.changed(process, state, exit, oom_kills, at),
-            Event::Stacks { process, stacks } => {
-                if let Some(process) = self.processes.get_mut(&process) {
-                    process.stood(stacks);
-                }
-            }
             Event::Unwatched {
                 process,
                 since,
@@ -48,27 +44,6 @@ impl Model {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.unwatched = Some(since);
                     process.known_until = (!read_whole).then_some(since);
-                }
-            }
-            Event::RecordsLost { process, count } => {
-                if let Some(process) = self.processes.get_mut(&process) {
-                    process.lost += count;
-                    process.turns.lost();
-                    process.accumulation.lost();
-                    if process.lost_at == Timestamp::default() {
-                        process.lost_at = process.last_at;
-                    }
-                }
-            }
-            Event::Site {
-                process,
-                place,
-                caller,
-                guards,
-                reading,
-            } => {
-                if let Some(process) = self.processes.get_mut(&process) {
-                    process.site(place, caller, guards, reading);
                 }
             }
             Event::Exception {
@@ -98,6 +73,39 @@ impl Model {
                 process.announced = Some(Announced { code, how, at });
                 process.leaving.get_or_insert((at, thread));
             }),
+            _ => {}
+        }
+    }
+
+    /// Samples and records of a process.
+    pub(super) fn apply_observations(&mut self, event: Event) {
+        match event {
+            Event::Stacks { process, stacks } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.stood(stacks);
+                }
+            }
+            Event::RecordsLost { process, count } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.lost += count;
+                    process.turns.lost();
+                    process.accumulation.lost();
+                    if process.lost_at == Timestamp::default() {
+                        process.lost_at = process.last_at;
+                    }
+                }
+            }
+            Event::Site {
+                process,
+                place,
+                caller,
+                guards,
+                reading,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.site(place, caller, guards, reading);
+                }
+            }
             Event::Setting {
                 process,
                 name,

@@ -62,18 +62,7 @@ impl Lines {
             return None;
         }
         let Some(partner) = self.partners.get_mut(a) else {
-            if self.shift.is_some() || self.partners.len() >= KEPT {
-                self.give_up();
-                return None;
-            }
-            self.partners.insert(
-                Arc::clone(a),
-                Partner {
-                    line: Arc::clone(b),
-                    count: 1,
-                    ambiguous: false,
-                },
-            );
+            self.learn(a, b);
             return None;
         };
         if partner.line == *b {
@@ -119,33 +108,31 @@ impl Lines {
         if (a, b) != (&first.1, &first.2) {
             return None;
         }
-        let since = first.0;
         shift.rounds += 1;
         if shift.rounds <= PERSISTS {
             return None;
         }
-        let window: Vec<(&Arc<Where>, &Arc<Where>)> = recent
-            .iter()
-            .filter(|meeting| meeting.seq >= since)
-            .filter_map(|meeting| Some((meeting.first_place()?, meeting.place_of(rank)?)))
-            .collect();
-        let mut lines: Vec<&Arc<Where>> = window.iter().map(|(a, _)| *a).collect();
-        lines.sort_unstable();
-        lines.dedup();
-        // Two alternating lines may be swapped as well as shifted; only steps distinguish these
-        // cases.
-        let told = match shift.offset {
-            Some(_) => shift.across_turns,
-            None => lines.len() >= 3,
-        };
-        let apart = told.then(|| moved_by(&window, &self.partners)).flatten();
-        if let Some(by) = apart {
+        if let Some(by) = shift.distance(rank, recent, &self.partners) {
             return Some((by, shift.began.clone()));
         }
         if shift.rounds > 3 * PERSISTS {
             self.give_up();
         }
         None
+    }
+
+    /// The first meeting of a line.
+    fn learn(&mut self, a: &Arc<Where>, b: &Arc<Where>) {
+        if self.shift.is_some() || self.partners.len() >= KEPT {
+            self.give_up();
+            return;
+        }
+        let partner = Partner {
+            line: Arc::clone(b),
+            count: 1,
+            ambiguous: false,
+        };
+        self.partners.insert(Arc::clone(a), partner);
     }
 
     /// Two lines met that belong together.
@@ -168,6 +155,34 @@ impl Lines {
         self.given_up = true;
         self.partners.clear();
         self.shift = None;
+    }
+}
+
+impl Shift {
+    /// Number of calls by which the rank is ahead of the lowest member since known lines do not
+    /// belong together, if that is certain.
+    fn distance(
+        &self,
+        rank: u32,
+        recent: &VecDeque<Meeting>,
+        partners: &BTreeMap<Arc<Where>, Partner>,
+    ) -> Option<i64> {
+        let (since, ..) = self.known.as_ref()?;
+        let window: Vec<(&Arc<Where>, &Arc<Where>)> = recent
+            .iter()
+            .filter(|meeting| meeting.seq >= *since)
+            .filter_map(|meeting| Some((meeting.first_place()?, meeting.place_of(rank)?)))
+            .collect();
+        let mut lines: Vec<&Arc<Where>> = window.iter().map(|(a, _)| *a).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        // Two alternating lines may be swapped as well as shifted; only steps distinguish these
+        // cases.
+        let is_certain = match self.offset {
+            Some(_) => self.across_turns,
+            None => lines.len() >= 3,
+        };
+        is_certain.then(|| moved_by(&window, partners)).flatten()
     }
 }
 

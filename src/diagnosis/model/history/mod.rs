@@ -106,6 +106,19 @@ pub struct Slip {
     pub at: Timestamp,
 }
 
+/// What a meeting changed in the relations, by class.
+#[derive(Default)]
+struct Changes {
+    /// How far the class is ahead since the change.
+    shifted: Vec<(usize, By)>,
+    /// Silent turns since the previous meeting.
+    silent: BTreeMap<usize, Vec<(Of, u64)>>,
+    /// Silent turns that led to an established change.
+    led: BTreeMap<usize, BTreeMap<Of, u64>>,
+    /// The first calls shifted by one of the changes.
+    began: Option<Began>,
+}
+
 /// Distance between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
@@ -219,17 +232,61 @@ impl History {
         found
     }
 
+    /// Updates the relations of all classes, and the silent turns and the slip that follow from them.
     fn relate(&mut self, seq: u64, join: &Join) {
         let Some(reference) = join.calls.values().next() else {
             return;
         };
         let mut found = self.divide(join);
-        let mut changed: Vec<(usize, By)> = Vec::new();
-        let mut silent_turns: BTreeMap<usize, Vec<(Of, u64)>> = BTreeMap::new();
-        // Silent turns that led to an established change, by class.
-        let mut led: BTreeMap<usize, BTreeMap<Of, u64>> = BTreeMap::new();
-        let mut began: Option<Began> = None;
+        let changes = self.update_relations(seq, join, reference, &found);
+        if changes.silent.is_empty() && changes.began.is_none() {
+            return;
+        }
+        // For the lowest rank, the relation to the last of the ranks counts.
+        found.sort_by_key(|it| it.last);
         for it in &found {
+            for &(of, turn) in changes.silent.get(&it.class).into_iter().flatten() {
+                for rank in self.ranks_of(of, it.class) {
+                    self.skips.insert(rank, Skip { turn, seq });
+                }
+            }
+        }
+        let Some(began) = changes.began else { return };
+        let mut skipped: BTreeMap<u32, u64> = BTreeMap::new();
+        for it in &found {
+            let led = changes.led.get(&it.class).into_iter().flatten();
+            skipped.extend(self.turns_of_ranks(led.map(|(&of, &turn)| (of, turn)), it.class));
+        }
+        let shifted = changes.shifted.iter().flat_map(|&(class, by)| {
+            let ranks = self.ranks_of(Of::Ranks, class);
+            ranks.into_iter().map(move |rank| (rank, by))
+        });
+        let shifted: BTreeMap<u32, By> = shifted.collect();
+        if let Some(slip) = &mut self.slip {
+            slip.extend(&began.calls, shifted, skipped);
+            return;
+        }
+        let mut silent = Vec::new();
+        // Lines alone do not tell which rank left something out.
+        if !skipped.is_empty() {
+            silent = self.early(reference, &found);
+            silent.sort_by_key(|(began, _)| began.seq);
+        }
+        silent.push((began, skipped));
+        let last = join.calls.values().map(|joined| joined.call.at).max();
+        self.slip = Slip::of(silent, shifted, last.unwrap_or_default());
+    }
+
+    /// Adds the calls to the relation of each class.
+    fn update_relations(
+        &mut self,
+        seq: u64,
+        join: &Join,
+        reference: &JoinedCall,
+        found: &[OfClass<'_>],
+    ) -> Changes {
+        let mut changes = Changes::default();
+        for it in found {
             let relation = &mut self.classes[it.class];
             let (here, there) = (&reference.position, &it.joined.position);
             let known = here.turn > 0 && there.turn > 0;
@@ -240,12 +297,12 @@ impl History {
                 offset = Some(steps.offset());
                 let silent = steps.observe(seq, here, there, join);
                 if !silent.is_empty() {
-                    silent_turns.insert(it.class, silent);
+                    changes.silent.insert(it.class, silent);
                 }
                 if let Some((by, candidate)) = steps.take_established() {
                     shifted = Some(By::Turns(by));
-                    led.insert(it.class, candidate.skipped);
-                    began.get_or_insert(candidate.began);
+                    changes.led.insert(it.class, candidate.skipped);
+                    changes.began.get_or_insert(candidate.began);
                 }
             }
             let difference = known.then(|| difference(here.turn, there.turn));
@@ -262,72 +319,39 @@ impl History {
                 )
             {
                 shifted.get_or_insert(By::Calls(by));
-                began.get_or_insert(first);
+                changes.began.get_or_insert(first);
             }
-            changed.extend(shifted.map(|by| (it.class, by)));
+            changes.shifted.extend(shifted.map(|by| (it.class, by)));
         }
-        if silent_turns.is_empty() && began.is_none() {
-            return;
-        }
-        // For the lowest rank, the relation to the last of the ranks counts.
-        found.sort_by_key(|it| it.last);
-        for it in &found {
-            for &(of, turn) in silent_turns.get(&it.class).into_iter().flatten() {
-                for rank in self.ranks_of(of, it.class) {
-                    self.skips.insert(rank, Skip { turn, seq });
-                }
-            }
-        }
-        let Some(began) = began else { return };
-        let mut skipped: BTreeMap<u32, u64> = BTreeMap::new();
-        for it in &found {
-            for (&of, &turn) in led.get(&it.class).into_iter().flatten() {
-                skipped.extend(self.ranks_of(of, it.class).into_iter().map(|it| (it, turn)));
-            }
-        }
+        changes
+    }
+
+    /// The first calls after silent turns that came before a relation had held long enough, with the
+    /// turns by rank.
+    fn early(
+        &self,
+        reference: &JoinedCall,
+        found: &[OfClass<'_>],
+    ) -> Vec<(Began, BTreeMap<u32, u64>)> {
         let early = found.iter().filter_map(|it| {
             let (here, there) = (&reference.position, &it.joined.position);
             let early = self.classes[it.class].known_steps(here, there)?.early()?;
-            let skipped = early.skipped.iter();
-            let ranks = skipped.flat_map(|&(of, turn)| {
-                let ranks = self.ranks_of(of, it.class).into_iter();
-                ranks.map(move |rank| (rank, turn))
-            });
-            Some((early.began.clone(), ranks.collect()))
+            let turns = self.turns_of_ranks(early.skipped.iter().copied(), it.class);
+            Some((early.began.clone(), turns.collect()))
         });
-        let early: Vec<(Began, BTreeMap<u32, u64>)> = early.collect();
-        let shifted = changed.iter().flat_map(|&(class, by)| {
-            let ranks = self.ranks_of(Of::Ranks, class);
-            ranks.into_iter().map(move |rank| (rank, by))
-        });
-        let shifted: BTreeMap<u32, By> = shifted.collect();
-        match &mut self.slip {
-            Some(slip) => slip.extend(&began.calls, shifted, skipped),
-            None => {
-                let last = join.calls.values().map(|joined| joined.call.at).max();
-                // Lines alone do not tell which rank left something out.
-                let early = early.into_iter().filter(|_| !skipped.is_empty());
-                let mut silent: Vec<(Began, BTreeMap<u32, u64>)> = early.collect();
-                silent.sort_by_key(|(began, _)| began.seq);
-                silent.push((began, skipped));
-                let mut silent = silent.into_iter();
-                let Some((began, skipped)) = silent.next() else {
-                    return;
-                };
-                let mut slip = Slip {
-                    seq: began.seq,
-                    calls: began.calls,
-                    shifted,
-                    skipped,
-                    later: BTreeMap::new(),
-                    at: last.unwrap_or_default(),
-                };
-                for (began, skipped) in silent {
-                    slip.extend(&began.calls, BTreeMap::new(), skipped);
-                }
-                self.slip = Some(slip);
-            }
-        }
+        early.collect()
+    }
+
+    /// Turns of the lowest rank and of a class, by rank.
+    fn turns_of_ranks(
+        &self,
+        turns: impl Iterator<Item = (Of, u64)>,
+        class: usize,
+    ) -> impl Iterator<Item = (u32, u64)> {
+        turns.flat_map(move |(of, turn)| {
+            let ranks = self.ranks_of(of, class).into_iter();
+            ranks.map(move |rank| (rank, turn))
+        })
     }
 
     /// The lowest rank, or the ranks of a class.
@@ -386,6 +410,29 @@ impl Began {
 }
 
 impl Slip {
+    /// The slip that began at the first of these calls. `silent`: calls after silent turns, with the
+    /// latest such turn of each rank.
+    fn of(
+        silent: Vec<(Began, BTreeMap<u32, u64>)>,
+        shifted: BTreeMap<u32, By>,
+        at: Timestamp,
+    ) -> Option<Self> {
+        let mut silent = silent.into_iter();
+        let (began, skipped) = silent.next()?;
+        let mut slip = Self {
+            seq: began.seq,
+            calls: began.calls,
+            shifted,
+            skipped,
+            later: BTreeMap::new(),
+            at,
+        };
+        for (began, skipped) in silent {
+            slip.extend(&began.calls, BTreeMap::new(), skipped);
+        }
+        Some(slip)
+    }
+
     /// Adds ranks that had a silent turn after the slip began.
     fn extend(
         &mut self,

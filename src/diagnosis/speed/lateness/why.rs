@@ -81,85 +81,138 @@ pub(super) fn why(
     window: (Timestamp, Timestamp),
     lost: f64,
 ) -> Option<Why> {
-    let late = processes(model, late);
-    let others = processes(model, others);
-    let of = |all: &[&Process], value: &dyn Fn(&Process) -> Option<f64>| {
-        median(all.iter().filter_map(|process| value(process)).collect())
+    let ranks = Compared {
+        late: processes(model, late),
+        others: processes(model, others),
+        window,
+        lost,
     };
-    // Values of the late ranks and of their peers (0 if unknown), if the difference explains the
-    // loss.
-    let excess = |value: &dyn Fn(&Process) -> Option<f64>, explains: f64| {
-        let own = of(&late, value)?;
-        let others = of(&others, value).unwrap_or(0.0);
-        (own - others >= explains * lost).then_some((own, others))
-    };
-    let more = |value: &dyn Fn(&Process) -> Option<f64>| excess(value, EXPLAINS);
-
-    let stopped = |process: &Process| Some(stopped(process, window));
-    if let Some((own, _)) = excess(&stopped, STOPPED_EXPLAINS) {
-        return Some(Why::Host(Host::Stopped(own)));
+    if let Some(host) = ranks.withheld() {
+        return Some(Why::Host(host));
     }
-    if let Some((own, _)) = more(&|process| rate(process, window, Quantity::Throttled)) {
-        return Some(Why::Host(Host::Throttled(own)));
-    }
-    if let Some((own, _)) = more(&|process| rate(process, window, Quantity::Stolen)) {
-        return Some(Why::Host(Host::Stolen(own)));
-    }
-    let queued = |process: &Process| rate(process, window, Quantity::Queued);
-    let ran = |process: &Process| rate(process, window, Quantity::Ran);
-    // Factor by which everything is slowed down.
-    let slowed = |queued: f64, ran: f64| (queued + ran) / ran.max(0.001);
-    if let Some((own, theirs)) = more(&queued) {
-        let (own_ran, their_ran) = (of(&late, &ran)?, of(&others, &ran).unwrap_or(0.0));
-        let they_are_slowed = slowed(theirs, their_ran);
-        let confined = confined(&late, &others);
-        if slowed(own, own_ran) >= WORSE * they_are_slowed
-            && (they_are_slowed < BUSY || confined.is_some())
-        {
-            return Some(Why::Host(Host::Queued {
-                own,
-                others: theirs,
-                processors: confined,
-                pressure: of(&late, &|process| {
-                    rate(process, window, Quantity::CpuPressure)
-                }),
-            }));
+    let ran = |all: &[&Process]| ranks.rate(all, Quantity::Ran);
+    let runs = (ran(&ranks.late), ran(&ranks.others));
+    if let Some(queued) = ranks.more(Quantity::Queued) {
+        let (own, theirs) = (runs.0?, runs.1.unwrap_or(0.0));
+        if let Some(host) = ranks.queued(queued, (own, theirs)) {
+            return Some(Why::Host(host));
         }
-        if own_ran < MORE_WORK * their_ran {
+        if own < MORE_WORK * theirs {
             return None;
         }
     }
-    let spent = |on: Spending| move |process: &Process| Some(spent(process, on, window));
-    if let Some((own, _)) = more(&spent(Spending::Garbage)) {
-        return Some(Why::Host(Host::Garbage(own)));
+    if let Some(why) = ranks.slowed() {
+        return Some(why);
     }
-    let faults =
-        |process: &Process| rate(process, window, Quantity::MajorFaults).map(|rate| rate * 1000.0);
-    let paging = of(&late, &faults).unwrap_or(0.0);
-    if paging >= PAGING && paging >= 4.0 * of(&others, &faults).unwrap_or(0.0) {
-        return Some(Why::Host(Host::Paging(paging)));
-    }
-    // Memory pressure mostly concerns a whole host or container: it is a cause only if the others
-    // are outside.
-    if let Some((own, _)) = more(&|process| rate(process, window, Quantity::MemoryPressure)) {
-        return Some(Why::Host(Host::Memory(own)));
-    }
-    if let Some((own, others)) = more(&spent(Spending::Input)) {
-        return Some(Why::Input { own, others });
-    }
-    let is_busy = |all: &[&Process]| {
-        let (queued, ran) = (of(all, &queued)?, of(all, &ran)?);
-        // It counts only if it can account for the loss.
-        Some(slowed(queued, ran) >= BUSY && queued >= EXPLAINS * lost)
-    };
-    let runs = of(&late, &ran).zip(of(&others, &ran));
+    let runs = runs.0.zip(runs.1);
     if let Some((own, theirs)) = runs
-        && (is_busy(&late) == Some(true) || is_busy(&others) == Some(true))
+        && (ranks.is_busy(&ranks.late) || ranks.is_busy(&ranks.others))
         && (own < MORE_WORK_ON_A_BUSY_HOST * theirs || own - theirs < EXPLAINS * lost)
     {
         return None;
     }
     Some(Why::Work { ran: runs })
+}
+
+/// The late ranks and their peers.
+struct Compared<'a> {
+    late: Vec<&'a Process>,
+    others: Vec<&'a Process>,
+    window: (Timestamp, Timestamp),
+    /// Share of the time that the peers lose by waiting.
+    lost: f64,
+}
+
+impl Compared<'_> {
+    /// A delay by stops, by the quota of a container, or by a hypervisor.
+    fn withheld(&self) -> Option<Host> {
+        let stopped = |process: &Process| Some(stopped(process, self.window));
+        if let Some((own, _)) = self.excess(stopped, STOPPED_EXPLAINS) {
+            return Some(Host::Stopped(own));
+        }
+        if let Some((own, _)) = self.more(Quantity::Throttled) {
+            return Some(Host::Throttled(own));
+        }
+        let (own, _) = self.more(Quantity::Stolen)?;
+        Some(Host::Stolen(own))
+    }
+
+    /// A lack of processors, if it delays the late ranks more than their peers. The shares of the time
+    /// are those of the late ranks and of their peers.
+    fn queued(&self, queued: (f64, f64), ran: (f64, f64)) -> Option<Host> {
+        let (own, theirs) = queued;
+        let they_are_slowed = slowdown(theirs, ran.1);
+        let confined = confined(&self.late, &self.others);
+        let is_worse = slowdown(own, ran.0) >= WORSE * they_are_slowed;
+        (is_worse && (they_are_slowed < BUSY || confined.is_some())).then(|| Host::Queued {
+            own,
+            others: theirs,
+            processors: confined,
+            pressure: self.rate(&self.late, Quantity::CpuPressure),
+        })
+    }
+
+    /// A delay by garbage collection, paging, memory pressure or input.
+    fn slowed(&self) -> Option<Why> {
+        let spent = |on: Spending| {
+            let spent = move |process: &Process| Some(spent(process, on, self.window));
+            self.excess(spent, EXPLAINS)
+        };
+        if let Some((own, _)) = spent(Spending::Garbage) {
+            return Some(Why::Host(Host::Garbage(own)));
+        }
+        let faults = |all: &[&Process]| {
+            let rate = self.rate(all, Quantity::MajorFaults);
+            rate.unwrap_or(0.0) * 1000.0
+        };
+        let paging = faults(&self.late);
+        if paging >= PAGING && paging >= 4.0 * faults(&self.others) {
+            return Some(Why::Host(Host::Paging(paging)));
+        }
+        // Memory pressure mostly concerns a whole host or container: it is a cause only if the
+        // others are outside.
+        if let Some((own, _)) = self.more(Quantity::MemoryPressure) {
+            return Some(Why::Host(Host::Memory(own)));
+        }
+        let (own, others) = spent(Spending::Input)?;
+        Some(Why::Input { own, others })
+    }
+
+    /// Whether a lack of processors can account for the loss.
+    fn is_busy(&self, all: &[&Process]) -> bool {
+        let queued = self.rate(all, Quantity::Queued);
+        let runs = queued.zip(self.rate(all, Quantity::Ran));
+        runs.is_some_and(|(queued, ran)| {
+            slowdown(queued, ran) >= BUSY && queued >= EXPLAINS * self.lost
+        })
+    }
+
+    /// [`Self::excess`] of a quantity.
+    fn more(&self, of: Quantity) -> Option<(f64, f64)> {
+        self.excess(|process| rate(process, self.window, of), EXPLAINS)
+    }
+
+    /// Values of the late ranks and of their peers (0 if unknown), if the difference explains the
+    /// loss.
+    fn excess(&self, value: impl Fn(&Process) -> Option<f64>, explains: f64) -> Option<(f64, f64)> {
+        let own = typical(&self.late, &value)?;
+        let others = typical(&self.others, &value).unwrap_or(0.0);
+        (own - others >= explains * self.lost).then_some((own, others))
+    }
+
+    fn rate(&self, all: &[&Process], of: Quantity) -> Option<f64> {
+        typical(all, |process| rate(process, self.window, of))
+    }
+}
+
+/// Factor by which everything is slowed down.
+fn slowdown(queued: f64, ran: f64) -> f64 {
+    (queued + ran) / ran.max(0.001)
+}
+
+/// Median of the known values.
+fn typical(all: &[&Process], value: impl Fn(&Process) -> Option<f64>) -> Option<f64> {
+    median(all.iter().filter_map(|process| value(process)).collect())
 }
 
 fn processes<'a>(model: &'a Model, ranks: &[u32]) -> Vec<&'a Process> {
