@@ -1,6 +1,7 @@
 //! `analyze` on the evidence of a job: complete, partial, or damaged.
 
 use crate::support::process::program;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
@@ -124,16 +125,22 @@ impl Drop for Watched {
     }
 }
 
+/// Names and contents of the boxes of a killed run. A run of another test may be moving them to the
+/// run directory.
+fn boxes_left(dir: &Path) -> Vec<(OsString, Vec<u8>)> {
+    let files = boxes_in(dir).unwrap_or_default().into_iter();
+    files
+        .filter_map(|file| Some((file.file_name()?.to_owned(), fs::read(&file).ok()?)))
+        .collect()
+}
+
 /// Copies evidence so that it appears to come from another boot: processes cannot be checked.
 fn from_another_boot(journal: Option<&Path>, boxes: &Path, to: &Path) {
     fs::create_dir_all(to.join("boxes")).unwrap();
-    for entry in fs::read_dir(boxes).unwrap() {
-        let from = entry.unwrap().path();
-        if from.extension().is_some_and(|it| it == "box") {
-            let copy = to.join("boxes").join(from.file_name().unwrap());
-            fs::copy(&from, &copy).unwrap();
-            replace_boot_id(&copy);
-        }
+    for (name, content) in boxes_left(boxes) {
+        let copy = to.join("boxes").join(name);
+        fs::write(&copy, content).unwrap();
+        replace_boot_id(&copy);
     }
     let Some(journal) = journal else { return };
     let mut reader = Reader::open(journal).unwrap();
@@ -179,9 +186,8 @@ fn job_killed_together_with_run_is_diagnosed() {
     assert_eq!(stderr(&whole), "");
 
     // As while another run moves the boxes from shared memory.
-    for file in boxes_in(&boxes).unwrap() {
-        let copied = job.run_dir().join("boxes").join(file.file_name().unwrap());
-        let content = fs::read(file).unwrap();
+    for (name, content) in boxes_left(&boxes) {
+        let copied = job.run_dir().join("boxes").join(name);
         fs::write(&copied, &content).unwrap();
         let partial = format!("{}.part", copied.display());
         fs::write(partial, &content[..content.len() / 2]).unwrap();
@@ -196,7 +202,7 @@ fn job_killed_together_with_run_is_diagnosed() {
     let scratch = tempfile::tempdir().unwrap();
     let copy = scratch.path().join("copy");
     let journal = job.run_dir().join("journal.ddpj");
-    // Boxes of ranks that exited earlier are already in the run directory.
+    // Boxes of ranks that exited earlier, or that were moved, are already in the run directory.
     let kept = job.run_dir().join("boxes");
     from_another_boot(Some(&journal), &boxes, &copy);
     from_another_boot(None, &kept, &copy);

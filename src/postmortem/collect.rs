@@ -63,9 +63,30 @@ pub(super) struct JournalFile {
 /// A readable black box.
 #[derive(Debug)]
 pub(super) struct BoxFile {
-    pub(super) path: PathBuf,
+    path: PathBuf,
+    /// Where another process may move it meanwhile.
+    moved: Option<PathBuf>,
     pub(super) place: Place,
     pub(super) identity: Identity,
+}
+
+impl BoxFile {
+    /// Opens the box, also if it was moved.
+    ///
+    /// # Errors
+    ///
+    /// As [`BoxReader::open`].
+    pub(super) fn open(&self) -> Result<BoxReader, OpenError> {
+        let opened = BoxReader::open(&self.path);
+        match (&opened, &self.moved) {
+            (Err(error), Some(moved)) if is_gone(error) => BoxReader::open(moved),
+            _ => opened,
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// The marker of a process for whose box there was no room.
@@ -131,7 +152,7 @@ impl Collected {
                 let description = path.parent().and_then(|dir| Description::of(dir).ok());
                 return self.journal(path, place, description.flatten().as_ref());
             }
-            Ok(FileKind::BlackBox) => return self.black_box(path, place),
+            Ok(FileKind::BlackBox) => return self.black_box(path, place, None),
             Ok(_) if is_marker => return self.marker(path, place),
             Ok(FileKind::FlightRecorder) => return self.dump(path),
             Ok(FileKind::Report) => {
@@ -189,12 +210,13 @@ impl Collected {
         // Boxes of an active run, or of one that was killed, are still in shared memory. These are first,
         // because another process may move them to the run directory meanwhile.
         let canonical = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-        let mut folders: Vec<PathBuf> =
-            BoxDir::awaited(Path::new(SHARED_MEMORY), &canonical).collect();
-        folders.push(dir.to_owned());
-        folders.extend(Some(dir.join("boxes")).filter(|boxes| boxes.is_dir()));
-        for folder in &folders {
-            self.folder(folder, place, description.as_ref());
+        let kept = dir.join("boxes");
+        for folder in BoxDir::awaited(Path::new(SHARED_MEMORY), &canonical) {
+            self.folder(&folder, place, description.as_ref(), Some(&kept));
+        }
+        self.folder(dir, place, description.as_ref(), None);
+        if kept.is_dir() {
+            self.folder(&kept, place, description.as_ref(), None);
         }
         // Beside recordings, the output of a job says nothing more.
         if self.met == before.0 {
@@ -219,7 +241,14 @@ impl Collected {
         }
     }
 
-    fn folder(&mut self, folder: &Path, place: Place, description: Option<&Description>) {
+    /// Adds the files of a folder. `kept`: where another process may move its boxes meanwhile.
+    fn folder(
+        &mut self,
+        folder: &Path,
+        place: Place,
+        description: Option<&Description>,
+        kept: Option<&Path>,
+    ) {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
             // It was moved.
@@ -235,7 +264,7 @@ impl Collected {
         for path in files {
             match kind_of(&path) {
                 Ok(FileKind::Journal) => self.journal(&path, place, description),
-                Ok(FileKind::BlackBox) => self.black_box(&path, place),
+                Ok(FileKind::BlackBox) => self.black_box(&path, place, kept),
                 Ok(FileKind::FlightRecorder) => self.dump(&path),
                 Ok(_) => self.marker(&path, place),
                 // It was moved.
@@ -272,18 +301,19 @@ impl Collected {
         }
     }
 
-    fn black_box(&mut self, path: &Path, place: Place) {
+    fn black_box(&mut self, path: &Path, place: Place, kept: Option<&Path>) {
         if !self.takes(path) {
             return;
         }
         match BoxReader::open(path) {
             Ok(reader) => self.boxes.push(BoxFile {
                 path: path.to_owned(),
+                moved: kept.and_then(|kept| Some(kept.join(path.file_name()?))),
                 place,
                 identity: reader.identity(),
             }),
             // It was moved.
-            Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_gone(&error) => {}
             Err(error) => {
                 // The error text begins with the path.
                 let text = error.to_string();
@@ -331,6 +361,10 @@ impl Collected {
             Err(_) => true,
         }
     }
+}
+
+fn is_gone(error: &OpenError) -> bool {
+    matches!(error, OpenError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
 const NOTHING_IN_TEXT: &str =
@@ -439,5 +473,32 @@ fn reason(error: &io::Error) -> String {
             "permission denied: run this as the user who ran the job".into()
         }
         _ => format!("it cannot be read: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_agent::blackbox::{Options, Place as BoxPlace, Writer};
+
+    use super::*;
+
+    #[test]
+    fn box_that_was_moved_is_opened_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = BoxPlace::within(dir.path());
+        let writer = Writer::create(&place, &Options::default()).unwrap();
+        let path = writer.path().to_owned();
+        let kept = dir.path().join("kept");
+        let found = |moved: Option<&Path>| BoxFile {
+            path: path.clone(),
+            moved: moved.map(Path::to_owned),
+            place: 0,
+            identity: BoxReader::open(&kept).unwrap().identity(),
+        };
+        fs::rename(&path, &kept).unwrap();
+        let error = found(None).open().err().unwrap();
+        assert!(is_gone(&error), "{error}");
+        let moved = found(Some(&kept)).open().unwrap();
+        assert_eq!(moved.identity().pid, std::process::id());
     }
 }

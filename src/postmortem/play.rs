@@ -6,7 +6,6 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ddp_doctor_agent::blackbox::Reader as BoxReader;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
@@ -280,11 +279,11 @@ impl Part {
         if has_ended {
             return;
         }
-        let mut reader = match BoxReader::open(&it.path) {
+        let mut reader = match it.open() {
             Ok(reader) => reader,
             Err(error) => {
                 return remarks.push(Remark {
-                    path: it.path.clone(),
+                    path: it.path().to_owned(),
                     text: error.to_string(),
                 });
             }
