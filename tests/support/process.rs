@@ -58,8 +58,8 @@ pub(crate) fn without_own_variables(command: &mut Command) {
     }
 }
 
-/// A port of this machine on which nobody listens, different at each call. It is below the range from
-/// which the kernel gives connections their ports, so that no connection has it later.
+/// A port on which nobody listens; each call returns another one. The kernel assigns higher ports to
+/// connections, so none of them takes it later.
 pub(crate) fn free_port() -> u16 {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     loop {
