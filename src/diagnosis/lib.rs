@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
-    Confidence, Effect, Evidence, Finding, Job, Rank, RankState, Report, Role, Severity, Timestamp,
-    Tool, Verdict, WaitingIn,
+    Confidence, Effect, Evidence, Exit, Finding, Job, Rank, RankState, Report, Role, Severity,
+    Timestamp, Tool, Verdict, WaitingIn,
 };
 
 pub mod capture;
@@ -273,8 +273,12 @@ impl Engine {
     pub fn verdict(&self) -> Verdict {
         let model = &self.model;
         let is_blind = model.over().is_some() && model.processes.is_empty();
-        // The job failed after a restart, and nothing says why.
-        let is_unexplained = model.has_failed && self.current < self.findings.len();
+        // The job failed, and nothing says why: after a restart, or because a rank ended in an unknown way.
+        let ended = model.processes.values().filter_map(|process| process.end);
+        let is_unknown = ended
+            .map(|end| end.exit)
+            .any(|exit| exit == Exit::default());
+        let is_unexplained = model.has_failed && (is_unknown || self.current < self.findings.len());
         match verdict_of(self.findings.get(..self.current).unwrap_or_default()) {
             Verdict::Healthy if is_blind || is_unexplained => Verdict::Insufficient,
             verdict => verdict,

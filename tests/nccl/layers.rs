@@ -34,8 +34,8 @@ fn job_seen(
     let dir = tempfile::tempdir().unwrap();
     let mut run = program(dir.path());
     run.args(["run", "--nccl", nccl, "--run-dir", "kept"])
-        // Long enough to capture stacks.
-        .args(["--on-hang", "kill", "--kill-after", "4"])
+        // Long enough to capture stacks on a busy machine.
+        .args(["--on-hang", "kill", "--kill-after", "8"])
         .args(["--stall-after", "4"])
         .arg("--")
         .arg(venv.join("bin/python"))

@@ -235,6 +235,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Its directory may be gone.
+            let text = fs::read(&self.err).unwrap_or_default();
+            eprintln!(
+                "{}:\n{}",
+                self.err.display(),
+                String::from_utf8_lossy(&text)
+            );
+        }
         self.child.kill().ok();
         self.child.wait().ok();
     }

@@ -165,24 +165,24 @@ fn ring_is_extended_to_the_rate_of_records() {
     reader.extend_ring(began).unwrap();
     issue(&writer, 50);
     assert_eq!(records(&poll(&mut reader)).len(), 50);
-    // 50 records in 100 s: 64 are enough for 15 s.
+    // 50 records in 100 s: 64 are enough for 30 s.
     reader
         .extend_ring(began + Duration::from_secs(100))
         .unwrap();
     issue(&writer, 70);
     assert_eq!(lost(&poll(&mut reader)), 6);
-    // 70 records in 10 s: 105 fill two steps.
+    // 70 records in 20 s: 105 fill two steps.
     reader
-        .extend_ring(began + Duration::from_secs(110))
+        .extend_ring(began + Duration::from_secs(120))
         .unwrap();
     issue(&writer, 125);
     let items = poll(&mut reader);
     assert_eq!((records(&items).len(), lost(&items)), (125, 0));
     let tickets: Vec<u64> = records(&items).iter().map(|it| it.ticket).collect();
     assert!(tickets.is_sorted_by(|a, b| a + 1 == *b), "{tickets:?}");
-    // 125 in 1 s are more than all of it can hold for 15 s.
+    // 125 in 1 s are more than all of it can hold for 30 s.
     reader
-        .extend_ring(began + Duration::from_secs(111))
+        .extend_ring(began + Duration::from_secs(121))
         .unwrap();
     assert_eq!(reader.used_bytes(), all);
     assert!(reserved() >= all, "space is reserved before it is used");

@@ -3,10 +3,13 @@
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use ddp_doctor_agent::blackbox::BoxName;
+use rustix::fs::inotify;
 
 /// Maximum number of entries of a box directory that are followed.
 const MAX_BOXES: usize = 4096;
@@ -70,5 +73,39 @@ impl Directory {
     /// Scans the directory again, even if it does not change.
     pub(super) fn scan_again(&mut self) {
         self.modified = None;
+    }
+}
+
+/// Reports at once that a box has appeared, so that the exit status of a process is seen that ends
+/// before the next scan.
+#[derive(Debug)]
+pub(super) struct Arrivals(OwnedFd);
+
+impl Arrivals {
+    /// Watches these directories; `None` if the kernel has no room for it: scans find the boxes.
+    pub(super) fn of(directories: &[Directory]) -> Option<Self> {
+        let flags = inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC;
+        let watch = inotify::init(flags).ok()?;
+        for Directory { path, .. } in directories {
+            // A box gets its name when it is complete.
+            inotify::add_watch(&watch, path, inotify::WatchFlags::MOVED_TO).ok()?;
+        }
+        Some(Self(watch))
+    }
+
+    /// A descriptor that is readable once a box has appeared.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Whether a box has appeared since the last call.
+    pub(super) fn any(&self) -> bool {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&self.0, &mut buffer);
+        let mut any = false;
+        while events.next().is_ok() {
+            any = true;
+        }
+        any
     }
 }

@@ -14,7 +14,7 @@ use v1::event::Kind;
 
 use crate::evidence::settings;
 use crate::node::follow::boxes::BoxDir;
-use crate::node::follow::directories::{Directory, NO_BOX};
+use crate::node::follow::directories::{Arrivals, Directory, NO_BOX};
 use crate::node::follow::pause::Pause;
 use crate::node::follow::rank::Rank;
 use crate::node::follow::started_ranks::StartedRanks;
@@ -82,6 +82,7 @@ pub struct Follower {
     started: StartedRanks,
     /// Where boxes are found.
     directories: Vec<Directory>,
+    arrivals: Option<Arrivals>,
     memory: Memory,
     scheduling: Scheduling,
     /// Boxes that could not be opened, each with the time of the first attempt.
@@ -132,13 +133,12 @@ impl Follower {
         launch: Option<Launch>,
     ) -> Self {
         let timing = Timing::default().scaled(settings::time_scale(&hello));
+        let directories = boxes.directories().into_iter().map(Directory::new);
+        let directories: Vec<Directory> = directories.collect();
         Self {
             timing,
-            directories: boxes
-                .directories()
-                .into_iter()
-                .map(Directory::new)
-                .collect(),
+            arrivals: Arrivals::of(&directories),
+            directories,
             hello,
             boxes,
             out,
@@ -180,7 +180,8 @@ impl Follower {
             }
             let now = Instant::now();
             if !self.job_ended {
-                if is_due(&mut next_places, DIRECTORIES_INTERVAL, now) {
+                let has_arrived = self.arrivals.as_ref().is_some_and(Arrivals::any);
+                if is_due(&mut next_places, DIRECTORIES_INTERVAL, now) || has_arrived {
                     self.scan_directories(now);
                 }
                 self.poll();
@@ -226,6 +227,7 @@ impl Follower {
         fds.extend(self.commands.fd());
         if !self.job_ended {
             fds.extend(self.started.fds());
+            fds.extend(self.arrivals.as_ref().map(Arrivals::fd));
         }
         let Ok(ready) = sys::poll(&fds, tick) else {
             return std::thread::sleep(tick);
@@ -341,8 +343,13 @@ impl Follower {
     }
 
     fn poll_started(&mut self, now: Instant) {
+        if self.started.any_ended() {
+            // It may have joined since the last scan.
+            self.scan_directories(now);
+        }
+        let any_joined = self.ranks.iter().any(|rank| !rank.has_ended());
         self.started
-            .poll(&self.ranks, now, &mut self.stacks, &mut self.out);
+            .poll(any_joined, now, &mut self.stacks, &mut self.out);
     }
 
     /// Requests the source around new sites from a reader thread.
@@ -398,9 +405,12 @@ impl Follower {
         }
         match Rank::open(self.ranks.len() as u64 + 1, path, &self.known_lines) {
             Ok(None) => true,
-            Ok(Some(rank)) => {
+            Ok(Some(mut rank)) => {
                 self.closed_boxes.remove(path);
                 if !self.ranks.iter().any(|other| rank.is_helper_of(other)) {
+                    if let Some(watched) = self.started.take_joined(rank.start()) {
+                        rank.watch(watched);
+                    }
                     self.ranks.push(rank);
                 }
                 true

@@ -108,6 +108,17 @@ impl Rank {
         self.watched.as_ref()
     }
 
+    /// Start of the process in its identity, by which another part of this process may watch it.
+    #[must_use]
+    pub const fn start(&self) -> (u32, u64) {
+        (self.identity.pid, self.identity.start_ticks)
+    }
+
+    /// Watches a process that was gone when its box was found by a descriptor from before.
+    pub fn watch(&mut self, from_before: Watched) {
+        self.watched.get_or_insert(from_before);
+    }
+
     /// Whether it descends from another process of the same rank, such as a process that writes
     /// checkpoints in its own world.
     #[must_use]
@@ -232,7 +243,8 @@ impl Rank {
         self.drain(out);
         self.ended = true;
         if exit == Exit::default() {
-            exit.code = self.reported.announced.filter(|&code| code >= 0);
+            // A process that announced success may have failed on its way out.
+            exit.code = self.reported.announced.filter(|&code| code > 0);
         }
         let change = self.changed(ProcessState::Dead, exit, at);
         self.report_change(

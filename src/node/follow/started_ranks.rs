@@ -12,7 +12,6 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
-use crate::node::follow::rank::Rank;
 use crate::node::launch::descendants::ToBeRank;
 use crate::node::sample::proc::Watched;
 use crate::node::ship::outbox::Outbox;
@@ -36,10 +35,10 @@ pub struct StartedRanks {
 #[derive(Debug)]
 struct Started {
     reported: v1::RankStarted,
-    watched: Watched,
+    /// `None` once it has joined.
+    watched: Option<Watched>,
     looks: u32,
     next_capture: Instant,
-    has_joined: bool,
 }
 
 impl StartedRanks {
@@ -71,29 +70,42 @@ impl StartedRanks {
         out.push(Kind::RankStarted(reported.clone()));
         self.started.push(Started {
             reported,
-            watched,
+            watched: Some(watched),
             looks: 0,
             next_capture: Instant::now() + self.capture_interval,
-            has_joined: false,
         });
     }
 
     /// Descriptors that are readable once one of the processes has ended.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let followed = self.started.iter().filter(|it| it.is_followed());
-        followed.filter_map(|it| it.watched.fd().map(AsFd::as_fd))
+        let followed = self.started.iter().filter_map(Started::followed);
+        followed.filter_map(|it| it.fd().map(AsFd::as_fd))
     }
 
-    /// Detects processes that have joined or ended, and requests stacks of the others.
-    pub fn poll(&mut self, ranks: &[Rank], now: Instant, stacks: &mut Taker, out: &mut Outbox) {
-        let any_joined = ranks.iter().any(|rank| !rank.has_ended());
-        for started in self.started.iter_mut().filter(|it| it.is_followed()) {
-            let pid = started.watched.pid();
-            let is_it = |rank: &Rank| rank.watched().is_some_and(|it| it.pid() == pid);
-            if ranks.iter().any(is_it) {
-                started.has_joined = true;
-            } else if started.watched.has_ended() {
-                let exit = started.watched.exit();
+    /// Whether one of the processes has ended since the last [`Self::poll`].
+    #[must_use]
+    pub fn any_ended(&self) -> bool {
+        let mut followed = self.started.iter().filter_map(Started::followed);
+        followed.any(Watched::has_ended)
+    }
+
+    /// Takes what watches the process of this pid and start time, which has joined.
+    pub fn take_joined(&mut self, (pid, start_ticks): (u32, u64)) -> Option<Watched> {
+        let is_it = |it: &Watched| it.pid() == pid && it.start_ticks() == start_ticks;
+        let mut started = self.started.iter_mut();
+        let joined = started.find(|it| it.watched.as_ref().is_some_and(is_it))?;
+        joined.watched.take()
+    }
+
+    /// Detects processes that have ended, and requests stacks of the others if a rank has joined.
+    pub fn poll(&mut self, any_joined: bool, now: Instant, stacks: &mut Taker, out: &mut Outbox) {
+        for started in &mut self.started {
+            let Some(watched) = started.followed() else {
+                continue;
+            };
+            let pid = watched.pid();
+            if watched.has_ended() {
+                let exit = watched.exit();
                 started.reported.ended_unix_ns = Some(Timestamp::now().0);
                 started.reported.exit_code = exit.code;
                 started.reported.exit_signal = exit.signal;
@@ -116,8 +128,8 @@ impl StartedRanks {
         let Some(pid) = stacks.process.checked_sub(PROCESS_OFFSET) else {
             return Some(stacks);
         };
-        let mut followed = self.started.iter_mut().filter(|it| it.is_followed());
-        if let Some(started) = followed.find(|it| u64::from(it.watched.pid()) == pid) {
+        let is_it = |it: &&mut Started| it.followed().is_some_and(|it| u64::from(it.pid()) == pid);
+        if let Some(started) = self.started.iter_mut().find(is_it) {
             if started.reported.looks.len() == KEPT {
                 started.reported.looks.remove(0);
             }
@@ -139,8 +151,9 @@ impl StartedRanks {
 }
 
 impl Started {
-    /// Whether the process has neither joined nor ended.
-    const fn is_followed(&self) -> bool {
-        !self.has_joined && self.reported.ended_unix_ns.is_none()
+    /// What watches the process, unless it has joined or ended.
+    fn followed(&self) -> Option<&Watched> {
+        let has_ended = self.reported.ended_unix_ns.is_some();
+        self.watched.as_ref().filter(|_| !has_ended)
     }
 }

@@ -33,10 +33,10 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 const MAX_RETRY: u32 = 64;
 /// Pause before the coordinator of this process is queried again for an unknown job.
 const LOCAL_RETRY: Duration = Duration::from_millis(5);
-/// Time limit for the conclusion after the end of the job.
+/// Time limit for the conclusion after the end of the job, and for the last update after that.
 pub const CONCLUSION: Duration = Duration::from_secs(5);
-/// Time limit for the last update of another coordinator after that.
-const LAST_UPDATE: Duration = Duration::from_millis(500);
+/// Time limit for an unreachable coordinator after the end of the job.
+const LAST_ATTEMPT: Duration = Duration::from_millis(500);
 
 /// Where the diagnosis is made.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
                 }
             }
         };
-        match beside(attach, updates, CONCLUSION).await {
+        match beside(attach, updates).await {
             End::Finished => Concluded::Here,
             End::FollowerGone | End::Lost => Concluded::Nowhere,
         }
@@ -177,7 +177,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
             }
         };
         tokio::select! {
-            end = beside(attach, updates, LAST_UPDATE) => end,
+            end = beside(attach, updates) => end,
             why = self.lost(address, state, was_lost) => {
                 if let Some(why) = why {
                     self.log.print(&format!(
@@ -220,7 +220,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
                 (true, false) => None,
                 (true, true) => Some(CONCLUSION),
                 // The job ends: waiting longer for an unreachable coordinator is unlikely to help.
-                (false, true) => Some(LAST_UPDATE.min(self.timing.coordinator_patience)),
+                (false, true) => Some(LAST_ATTEMPT.min(self.timing.coordinator_patience)),
                 (false, false) => Some(self.timing.coordinator_patience),
             };
             let expired = async {
@@ -269,16 +269,12 @@ enum End {
 }
 
 /// Runs `updates` beside `attach`, and after its end until the last update or the limit.
-async fn beside(
-    attach: impl Future<Output = End>,
-    updates: impl Future<Output = ()>,
-    limit: Duration,
-) -> End {
+async fn beside(attach: impl Future<Output = End>, updates: impl Future<Output = ()>) -> End {
     let (mut attach, mut updates) = (pin!(attach), pin!(updates));
     tokio::select! {
         end = &mut attach => {
             if let End::Finished = end {
-                drop(timeout(limit, updates).await);
+                drop(timeout(CONCLUSION, updates).await);
             }
             end
         }

@@ -2,7 +2,7 @@
 # nproc = 3
 # launcher = "torchrun"
 # run_options = ["--stall-after", "4"]
-# kill_after = "4"
+# kill_after = "8"
 # layers = ["c10d", "nccl"]
 # faulty = { layer = "c10d" }
 #
@@ -76,7 +76,7 @@ tensor = torch.ones(64)
 def synchronize():
     """Waits for the stream as `torch.cuda.synchronize` does, inside of the driver; but not for ever: the launcher of a
     real job would end it."""
-    given_up = threading.Timer(20, os._exit, [1])
+    given_up = threading.Timer(60, os._exit, [1])
     given_up.daemon = True
     given_up.start()
     check(cuda.cuStreamSynchronize(stream))

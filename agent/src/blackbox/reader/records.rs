@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) const BATCH: usize = 256;
 /// Time during which a reader may be stopped without loss, as far as the capacity of the ring allows.
 /// Stops of some seconds happen on machines that swap or are suspended.
-const SPAN: Duration = Duration::from_secs(15);
+const SPAN: Duration = Duration::from_secs(30);
 /// Interval over which the rate of records is measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
 /// Bound on tickets, so that a forged head does not overflow. No writer reaches it.
@@ -42,8 +42,8 @@ impl Reader {
         (size - size % step).clamp(step, capacity)
     }
 
-    /// Extends the ring, within its capacity, until it holds the records of 15 s at the current
-    /// rate: the longer this reader may be stopped before records are lost. Called after each poll by
+    /// Extends the ring, within its capacity, until it holds the records of 30 s at the current
+    /// rate: as long may this reader be stopped, or a coordinator be unreachable, before records are lost. Called after each poll by
     /// the only reader that follows the box; it measures the rate itself.
     ///
     /// Memory is reserved here, since the writer must not wait for it.
