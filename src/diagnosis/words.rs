@@ -155,15 +155,17 @@ pub fn at(place: Option<&Where>) -> String {
 /// installed packages: "train.py:9 › Trainer.save".
 #[must_use]
 pub fn line(place: &Where) -> String {
-    let file = place.file.rsplit('/').next().unwrap_or(&place.file);
-    let library = if place.library { " in a library" } else { "" };
     let feature = place.features().pop();
     let feature = feature.map(|frame| format!(" › {}", frame.function));
-    format!(
-        "{file}:{}{library}{}",
-        place.line,
-        feature.unwrap_or_default()
-    )
+    source_line(place) + &feature.unwrap_or_default()
+}
+
+/// Like [`line`], for a sentence about the line itself: without the feature that is called there.
+#[must_use]
+pub fn source_line(place: &Where) -> String {
+    let file = place.file.rsplit('/').next().unwrap_or(&place.file);
+    let library = if place.library { " in a library" } else { "" };
+    format!("{file}:{}{library}", place.line)
 }
 
 /// "load()", or "the main program" for `<module>`.

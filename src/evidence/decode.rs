@@ -70,8 +70,8 @@ pub struct Decoder {
     /// Whether an event of another version was noted.
     noted_version: bool,
     limits: Limits,
-    /// Whether an impossible world size was noted.
-    noted_world_size: bool,
+    /// Whether an impossible rank or world size was noted.
+    noted_claim: bool,
     holding: bool,
     /// Offset of the node's clock from the coordinator's, in nanoseconds; positive: it is ahead.
     ahead: i64,
@@ -101,7 +101,7 @@ impl Decoder {
             version: VERSION.into(),
             noted_version: false,
             limits: Limits::new(memory),
-            noted_world_size: false,
+            noted_claim: false,
             holding: false,
             ahead: 0,
             attempt: 0,
@@ -251,7 +251,7 @@ impl Decoder {
                 });
             }
             Kind::ProcessJoined(joined) => return self.joined(&joined, out),
-            Kind::RankStarted(started) => out.push(self.started(&started)),
+            Kind::RankStarted(started) => out.extend(self.started(&started)),
             // Records contain their texts; only readers of raw journals need the table.
             Kind::StringDefined(string) => {
                 self.process(string.process)?;
@@ -357,24 +357,22 @@ impl Decoder {
             .processes
             .entry(number)
             .or_insert_with(|| Process::new(name(&joined.layer), ahead));
-        let claimed = joined.world_size;
-        let believed = valid_size(claimed);
         if process.join(joined, is_new) {
-            if let (Some(size), None, false) = (claimed, believed, self.noted_world_size) {
-                self.noted_world_size = true;
+            if let (Some(claim), false) = (impossible_claim(joined), self.noted_claim) {
+                self.noted_claim = true;
                 out.push(Event::Note {
                     process: None,
                     kind: NoteKind::Unreadable,
                     rank: None,
                     pid: None,
-                    text: impossible_size(joined, size).into(),
+                    text: claim.into(),
                     at: process.to_coordinator_clock(joined.anchor_unix_ns),
                 });
             }
             out.push(Event::ProcessJoined {
                 process: ProcessId::of(self.node, number),
-                rank: joined.rank,
-                world_size: believed,
+                rank: valid_rank(joined.rank),
+                world_size: valid_size(joined.world_size),
                 host: self.host.clone(),
                 pid: joined.pid,
                 layer: process.layer().clone(),
@@ -386,7 +384,7 @@ impl Decoder {
         Some(())
     }
 
-    fn started(&self, started: &v1::RankStarted) -> Event {
+    fn started(&self, started: &v1::RankStarted) -> Option<Event> {
         /// The engine compares two.
         const LOOKS: usize = 2;
         let look = |taken: &v1::Stacks| {
@@ -398,17 +396,17 @@ impl Decoder {
             code: started.exit_code,
             signal: started.exit_signal,
         };
-        Event::RankStarted(Box::new(StartedRank {
+        Some(Event::RankStarted(Box::new(StartedRank {
             node: self.node,
             host: self.host.clone(),
             pid: started.pid,
             start_ticks: started.start_ticks,
-            rank: started.rank,
+            rank: valid_rank(Some(started.rank))?,
             world_size: valid_size(started.world_size),
             seen: self.time(started.seen_unix_ns),
             end: started.ended_unix_ns.map(|at| (self.time(at), exit)),
             looks: started.looks.iter().take(LOOKS).map(look).collect(),
-        }))
+        })))
     }
 
     fn changed(&mut self, changed: &v1::ProcessChanged, out: &mut Vec<Event>) -> Option<()> {
@@ -475,14 +473,29 @@ fn valid_size(claimed: Option<u32>) -> Option<u32> {
     claimed.filter(|&size| size <= MAX_WORLD)
 }
 
-fn impossible_size(joined: &v1::ProcessJoined, size: u32) -> String {
+/// A claimed rank; `None` if no world has it. Tables by rank would be too large for it.
+fn valid_rank(claimed: Option<u32>) -> Option<u32> {
+    claimed.filter(|&rank| rank < MAX_WORLD)
+}
+
+/// What a process claims that no job has; `None`: nothing.
+fn impossible_claim(joined: &v1::ProcessJoined) -> Option<String> {
+    let pid = joined.pid;
+    if let Some(rank) = joined.rank.filter(|_| valid_rank(joined.rank).is_none()) {
+        return Some(format!(
+            "process {pid} claims to be rank {rank} of a world of at most {MAX_WORLD}: its rank is treated as unknown"
+        ));
+    }
+    let size = joined
+        .world_size
+        .filter(|_| valid_size(joined.world_size).is_none())?;
     let who = match joined.rank {
-        Some(rank) => format!("rank {rank} (process {})", joined.pid),
-        None => format!("process {}", joined.pid),
+        Some(rank) => format!("rank {rank} (process {pid})"),
+        None => format!("process {pid}"),
     };
-    format!(
+    Some(format!(
         "{who} claims a world of {size} ranks, more than the limit of {MAX_WORLD}: its size is treated as unknown"
-    )
+    ))
 }
 
 /// The number of the node, and the number of the process in its stream.

@@ -491,7 +491,7 @@ fn ranks(processes: &[&Process]) -> String {
 fn line_is_guarded((line, guard): &(Arc<Where>, &Guard)) -> String {
     format!(
         "The line {} {}.",
-        words::line(line),
+        words::source_line(line),
         guards::sentence(guard)
     )
 }

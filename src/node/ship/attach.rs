@@ -33,10 +33,11 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 const MAX_RETRY: u32 = 64;
 /// Pause before the coordinator of this process is queried again for an unknown job.
 const LOCAL_RETRY: Duration = Duration::from_millis(5);
-/// Time limit for the conclusion after the end of the job, and for the last update after that.
+/// Time limit for the conclusion after the end of the job.
 pub const CONCLUSION: Duration = Duration::from_secs(5);
-/// Time limit for an unreachable coordinator after the end of the job.
-const LAST_ATTEMPT: Duration = Duration::from_millis(500);
+/// Time limit for the last update of another coordinator after that, which comes only if the other nodes
+/// have ended as well; and for an unreachable coordinator.
+const LAST_UPDATE: Duration = Duration::from_millis(500);
 
 /// Where the diagnosis is made.
 #[derive(Clone, Debug)]
@@ -130,7 +131,9 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
                 }
             }
         };
-        match beside(attach, updates).await {
+        // The time begins when it is awaited.
+        let limit = async { sleep(CONCLUSION).await };
+        match beside(attach, updates, limit).await {
             End::Finished => Concluded::Here,
             End::FollowerGone | End::Lost => Concluded::Nowhere,
         }
@@ -141,6 +144,11 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
     async fn there(&self, address: &Address, was_lost: bool, remarks: &Remarks) -> End {
         let (link, state) = watch::channel(Link::Apart(None));
         let (session, mut attached) = watch::channel(None);
+        let (updated, mut first) = watch::channel(false);
+        let take = |update| {
+            updated.send_replace(true);
+            (self.take)(update)
+        };
         let welcome = |welcome: &v1::Welcome| {
             session.send_replace(Some(welcome.session));
             for remark in remarks.about(address, &self.job, welcome) {
@@ -168,7 +176,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
             }
             loop {
                 let session = known(&mut attached).await;
-                let watched = watch_there(address, &self.job, session, &self.take).await;
+                let watched = watch_there(address, &self.job, session, &take).await;
                 if watched.unwrap_or(false) {
                     return;
                 }
@@ -176,17 +184,25 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
                 sleep(BACKOFF.0).await;
             }
         };
-        tokio::select! {
-            end = beside(attach, updates) => end,
-            why = self.lost(address, state, was_lost) => {
-                if let Some(why) = why {
-                    self.log.print(&format!(
-                        "{why}: the diagnosis continues on this node, without the ranks of other nodes"
-                    ));
+        let attach = async {
+            tokio::select! {
+                end = attach => end,
+                why = self.lost(address, state, was_lost) => {
+                    if let Some(why) = why {
+                        self.log.print(&format!(
+                            "{why}: the diagnosis continues on this node, without the ranks of other nodes"
+                        ));
+                    }
+                    End::Lost
                 }
-                End::Lost
             }
-        }
+        };
+        let last = async {
+            // Until the first one, the report may be that of this node alone.
+            drop(timeout(CONCLUSION, first.wait_for(|is_so| *is_so)).await);
+            sleep(LAST_UPDATE).await;
+        };
+        beside(attach, updates, last).await
     }
 
     /// Waits until the coordinator has been unreachable for too long; returns the reason, or `None` if it
@@ -220,7 +236,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
                 (true, false) => None,
                 (true, true) => Some(CONCLUSION),
                 // The job ends: waiting longer for an unreachable coordinator is unlikely to help.
-                (false, true) => Some(LAST_ATTEMPT.min(self.timing.coordinator_patience)),
+                (false, true) => Some(LAST_UPDATE.min(self.timing.coordinator_patience)),
                 (false, false) => Some(self.timing.coordinator_patience),
             };
             let expired = async {
@@ -268,13 +284,20 @@ enum End {
     Lost,
 }
 
-/// Runs `updates` beside `attach`, and after its end until the last update or the limit.
-async fn beside(attach: impl Future<Output = End>, updates: impl Future<Output = ()>) -> End {
+/// Runs `updates` beside `attach`, and after its end until the last update or the `limit`.
+async fn beside(
+    attach: impl Future<Output = End>,
+    updates: impl Future<Output = ()>,
+    limit: impl Future<Output = ()>,
+) -> End {
     let (mut attach, mut updates) = (pin!(attach), pin!(updates));
     tokio::select! {
         end = &mut attach => {
             if let End::Finished = end {
-                drop(timeout(CONCLUSION, updates).await);
+                tokio::select! {
+                    () = updates => {}
+                    () = limit => {}
+                }
             }
             end
         }

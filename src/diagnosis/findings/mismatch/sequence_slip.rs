@@ -214,7 +214,7 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
     let because = skips.map(|(line, guard)| {
         format!(
             "The line {} {}, on this rank alone.",
-            words::line(&line),
+            words::source_line(&line),
             guards::sentence(guard)
         )
     });

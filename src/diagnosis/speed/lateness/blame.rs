@@ -13,7 +13,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::Call;
-use crate::model::{Came, Encounter, GroupId, MAX_WORLD, Model};
+use crate::model::{Came, Encounter, GroupId, Model};
 
 /// Maximum number of consecutive waits that are followed.
 const FURTHEST: usize = 16;
@@ -115,7 +115,6 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
         .arrivals
         .latest()
         .filter(|encounter| encounter.last().is_some_and(|last| last.at >= since))
-        .filter(|encounter| has_possible_ranks(encounter))
         .collect();
     let ranks = encounters
         .iter()
@@ -161,13 +160,6 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
         });
     }
     waits
-}
-
-/// Whether a world can have these ranks. Processes may claim others, for which tables by rank would be
-/// too large.
-fn has_possible_ranks(encounter: &Encounter) -> bool {
-    let mut ranks = encounter.came.ranks().iter();
-    ranks.all(|rank| *rank < MAX_WORLD)
 }
 
 /// When each rank began to wait for DDP's buckets, by time, if recorded.

@@ -101,42 +101,54 @@ fn tables_are_bounded() {
 }
 
 #[test]
-fn impossible_world_size_is_noted_once_and_ignored() {
-    let claim = |process: u64, size: u32| {
+fn impossible_claim_is_noted_once_and_ignored() {
+    let claim = |process: u64, rank: u32, size: u32| {
         let Kind::ProcessJoined(joined) = joined() else {
             unreachable!("it is one")
         };
         Kind::ProcessJoined(v1::ProcessJoined {
             process,
-            rank: Some(process as u32),
+            rank: Some(rank),
             world_size: Some(size),
             ..joined
         })
     };
-    let mut decoder = Decoder::new(0);
-    let mut events = Vec::new();
-    let claims = vec![claim(1, u32::MAX), claim(2, 20_000_000), claim(3, 1 << 17)];
-    decoder.decode(report(claims), &mut events);
-    let sizes: Vec<Option<u32>> = events
-        .iter()
-        .filter_map(|event| match event {
-            Event::ProcessJoined { world_size, .. } => Some(*world_size),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(sizes, [None, None, Some(1 << 17)]);
-    let notes: Vec<&str> = events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Note { text, .. } => Some(&**text),
-            _ => None,
-        })
-        .collect();
+    let decoded = |claims: Vec<Kind>| {
+        let mut events = Vec::new();
+        Decoder::new(0).decode(report(claims), &mut events);
+        let mut ranks = Vec::new();
+        let mut notes = Vec::new();
+        for event in events {
+            match event {
+                Event::ProcessJoined {
+                    rank, world_size, ..
+                } => ranks.push((rank, world_size)),
+                Event::Note { text, .. } => notes.push(text.to_string()),
+                _ => {}
+            }
+        }
+        (ranks, notes)
+    };
+    let size = 1 << 17;
+    let (ranks, notes) = decoded(vec![
+        claim(1, 0, u32::MAX),
+        claim(2, 1, 20_000_000),
+        claim(3, 2, size),
+    ]);
+    let sizes: Vec<Option<u32>> = ranks.into_iter().map(|(_, size)| size).collect();
+    assert_eq!(sizes, [None, None, Some(size)]);
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].contains("claims a world of 4294967295 ranks"),
-        "{notes:?}"
-    );
+    assert!(notes[0].contains("claims a world of 4294967295 ranks"));
+
+    let (ranks, notes) = decoded(vec![
+        claim(1, u32::MAX, 2),
+        claim(2, size, 2),
+        claim(3, size - 1, 2),
+    ]);
+    let ranks: Vec<Option<u32>> = ranks.into_iter().map(|(rank, _)| rank).collect();
+    assert_eq!(ranks, [None, None, Some(size - 1)]);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("claims to be rank 4294967295"));
 }
 
 #[test]

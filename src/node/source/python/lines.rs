@@ -18,6 +18,15 @@ pub(super) struct Line {
     pub(super) text: String,
 }
 
+impl Line {
+    /// Whether it is the header of the function or class of this name.
+    pub(super) fn defines(&self, name: &str) -> bool {
+        let header = self.text.strip_prefix("async ").unwrap_or(&self.text);
+        let mut words = header.split(|c: char| !c.is_alphanumeric() && c != '_');
+        matches!(words.next(), Some("def" | "class")) && words.next() == Some(name)
+    }
+}
+
 /// Whether the nesting is within Python's limit; deeper nesting would take too much time.
 pub(super) fn is_plausible(lines: &[Line]) -> bool {
     let mut open: Vec<usize> = Vec::new();

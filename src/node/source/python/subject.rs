@@ -291,6 +291,15 @@ pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Names of the methods of `self` that are called in an expression.
+pub(super) fn own_methods(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("self.").filter_map(|(at, word)| {
+        let name = &text[at + word.len()..];
+        let end = name.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+        name[end..].starts_with('(').then_some(&name[..end])
+    })
+}
+
 /// Splits a text at commas outside brackets and strings.
 fn parts(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();

@@ -348,6 +348,19 @@ dist.all_reduce(batch_of(rank))  # here
 ",
             "chooses rank 2 rank == 1",
         ),
+        (
+            "\
+class Model:
+    def size(self):
+        return 3 if rank == 0 else 4
+class Trainer:
+    def step(self):
+        dist.all_reduce(ones(self.size()))  # here
+    def size(self):
+        return 3 if rank == 1 else 4
+",
+            "chooses rank 8 rank == 1",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(guards(text), [expected], "{text}");
@@ -364,6 +377,9 @@ fn tests_that_decide_on_nothing_the_line_uses_are_no_choices() {
         "dist.all_reduce(x, note='a if rank == 0 else b')  # here\n",
         "x = ones(3)\nif rank == 0:\n    x.fill(2)\n    dist.all_reduce(x)  # here\n",
         "for x in tqdm(xs, disable=rank != 0):\n    dist.all_reduce(x)  # here\n",
+        "for x in tqdm(xs) if rank == 0 else xs:\n    dist.all_reduce(x)  # here\n",
+        "bar = tqdm.tqdm(xs) if is_main_process() else xs\nfor x in bar:\n    dist.all_reduce(x)  # here\n",
+        "class A:\n    def n(self):\n        return 3 if rank == 0 else 4\nclass B:\n    def f(self):\n        dist.all_reduce(ones(self.n()))  # here\n",
         "def f(x):\n    if rank == 0:\n        print(x)\n    return x\ndist.all_reduce(f(x))  # here\n",
         "x = f(note='rank == 0')\ndist.all_reduce(x)  # here\n",
     ] {

@@ -3,13 +3,14 @@
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use super::expression::{changes, conditional_tests, header_test, is_comparison, parts, value_of};
-use super::lines::Line;
 use super::{Guard, Head, Source, subject};
 
 /// Maximum number of names in a line that are followed …
 const MAX_NAMES: usize = 16;
 /// … and of lines before it that are searched for assignments.
 const MAX_LINES_BEFORE: usize = 400;
+/// Progress bars: they yield the values that they are given.
+const PROGRESS_BARS: [&str; 4] = ["tqdm", "trange", "track", "alive_it"];
 /// Maximum length of a statement that is searched for conditional expressions, in bytes.
 const MAX_STATEMENT: usize = 4096;
 
@@ -75,14 +76,18 @@ impl Source {
         let tests = self.decisions(value).into_iter();
         found.extend(tests.map(|test| self.guard(line.first, test, GuardForm::Chooses)));
         for name in subject::names(value).take(MAX_NAMES) {
-            self.tests_inside(name, found);
+            self.tests_inside(self.definition(name), found);
+        }
+        for name in subject::own_methods(value).take(MAX_NAMES) {
+            self.tests_inside(self.method(at, name), found);
         }
     }
 
-    /// The tests of conditional expressions in a line.
+    /// The tests of conditional expressions in a line, unless a progress bar is all that they decide on.
     fn conditions(&self, at: usize, found: &mut Vec<Guard>) {
         let line = &self.lines[at];
-        if line.text.len() > MAX_STATEMENT {
+        let shows_progress = |text| subject::names(text).any(|it| PROGRESS_BARS.contains(&it));
+        if line.text.len() > MAX_STATEMENT || shows_progress(&line.text) {
             return;
         }
         let tests = conditional_tests(&line.text).into_iter();
@@ -106,13 +111,22 @@ impl Source {
         found.split_off(conditional)
     }
 
-    /// The tests on the rank that decide on values in a function or class of the file.
-    fn tests_inside(&self, name: &str, found: &mut Vec<Guard>) {
-        let defines = |line: &Line| {
-            let mut words = line.text.split(|c: char| !c.is_alphanumeric() && c != '_');
-            matches!(words.next(), Some("def" | "class")) && words.next() == Some(name)
-        };
-        let Some(header) = self.lines.iter().position(defines) else {
+    /// The definition of a function or class.
+    fn definition(&self, name: &str) -> Option<usize> {
+        (0..self.lines.len()).find(|&it| self.lines[it].defines(name))
+    }
+
+    /// The definition of a method in the class around a line.
+    fn method(&self, at: usize, name: &str) -> Option<usize> {
+        let is_class = |&header: &usize| self.lines[header].text.starts_with("class");
+        let class = self.all_headers(at).find(is_class)?;
+        let mut inside = class + 1..self.suite_end(class);
+        inside.find(|&it| self.lines[it].defines(name))
+    }
+
+    /// The tests on the rank that decide on values in a function or class.
+    fn tests_inside(&self, definition: Option<usize>, found: &mut Vec<Guard>) {
+        let Some(header) = definition else {
             return;
         };
         let mut tests = Vec::new();
