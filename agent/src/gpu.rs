@@ -201,7 +201,7 @@ pub(crate) fn end() {
 }
 
 fn sample(writer: &'static Writer, is_open: IsOpen) {
-    let mut told: Vec<Sample> = Vec::new();
+    let mut reported: Vec<Sample> = Vec::new();
     loop {
         thread::sleep(EVERY);
         if ENDING.load(Ordering::Relaxed) || !is_open(writer) {
@@ -210,11 +210,11 @@ fn sample(writer: &'static Writer, is_open: IsOpen) {
         match gpu_memory() {
             Ok(samples) => {
                 for sample in samples {
-                    let before = told.iter_mut().find(|it| it.device == sample.device);
+                    let before = reported.iter_mut().find(|it| it.device == sample.device);
                     match before {
                         Some(before) if !differs(before, &sample) => continue,
                         Some(before) => *before = sample,
-                        None => told.push(sample),
+                        None => reported.push(sample),
                     }
                     writer.memory(&sample);
                 }

@@ -52,8 +52,8 @@ fn last_update(path: &Path) -> anyhow::Result<v1::Update> {
         bail!("no evidence of a job in {}", path.display());
     };
     let at = report.job.ended_at.or(report.job.started_at);
-    let mut told = crate::report::viewer::Sent::default();
-    Ok(told.update(report, None, at.unwrap_or_default(), true))
+    let mut sent = crate::report::viewer::Sent::default();
+    Ok(sent.update(report, None, at.unwrap_or_default(), true))
 }
 
 async fn first_update(live: &Live) -> anyhow::Result<v1::Update> {

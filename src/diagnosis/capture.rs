@@ -165,7 +165,7 @@ mod tests {
             };
             for rank in 0..2 {
                 let process = ProcessId(u64::from(rank) + 1);
-                job.tell(
+                job.apply(
                     0.0,
                     Event::ProcessJoined {
                         process,
@@ -180,12 +180,12 @@ mod tests {
                     },
                 );
                 let group = Arc::clone(&job.group);
-                job.tell(0.0, Event::GroupJoined { process, group });
+                job.apply(0.0, Event::GroupJoined { process, group });
             }
             job
         }
 
-        fn tell(&mut self, at: f64, event: Event) {
+        fn apply(&mut self, at: f64, event: Event) {
             self.engine.handle(event, seconds(at));
         }
 
@@ -202,14 +202,14 @@ mod tests {
                 ..Where::default()
             }));
             let (process, call) = (ProcessId(process), Arc::new(call));
-            self.tell(at, Event::Issued { process, call });
+            self.apply(at, Event::Issued { process, call });
         }
 
         fn returned(&mut self, seq: u64, at: f64) {
             for process in BOTH {
                 let process = ProcessId(process);
                 let (thread, call, at) = (ThreadId(1), CallId(seq), seconds(at));
-                self.tell(
+                self.apply(
                     at.0 as f64 / 1e9,
                     Event::Returned {
                         process,
@@ -296,7 +296,7 @@ mod tests {
             let mut call = call(Op::InitProcessGroup).build();
             (call.id, call.at, call.group, call.seq) = (CallId(seq), seconds(at), None, 0);
             let (process, call) = (ProcessId(1), Arc::new(call));
-            job.tell(at, Event::Issued { process, call });
+            job.apply(at, Event::Issued { process, call });
             asked.extend(job.asked(at, at + 3.0, &BOTH));
             job.returned(seq, at + 3.0);
         }
@@ -306,7 +306,7 @@ mod tests {
         let mut call = call(Op::InitProcessGroup).build();
         (call.id, call.at, call.group, call.seq) = (CallId(500), seconds(500.0), None, 0);
         let (process, call) = (ProcessId(1), Arc::new(call));
-        job.tell(500.0, Event::Issued { process, call });
+        job.apply(500.0, Event::Issued { process, call });
         let asked = job.asked(500.0, 560.0, &BOTH);
         assert_eq!(asked, [(1, 520.0), (1, 540.0)], "two before the limit");
     }
@@ -315,7 +315,7 @@ mod tests {
     fn ended_process_is_not_captured() {
         let mut job = Job::new(60);
         job.barrier(1, 1, 1.0);
-        job.tell(
+        job.apply(
             1.5,
             Event::ProcessChanged {
                 process: ProcessId(2),

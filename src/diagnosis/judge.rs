@@ -70,6 +70,10 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged
             if standing == Standing::LeavesOpen && is_open {
                 draft.severity = Severity::Error;
             }
+            if cause.is_some() && draft.fact.is_some() {
+                // Its cause is what needs advice.
+                draft.next.clear();
+            }
             let judged = Judged {
                 draft,
                 role: if cause.is_some() {

@@ -7,6 +7,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::judge::Judged;
 use crate::model::{Attempt, Process};
 use crate::situation::Situation;
+use crate::words;
 
 /// The attempt that a draft concerns.
 pub(crate) fn attempt_of(situation: &Situation<'_>, draft: &Draft) -> Attempt {
@@ -51,7 +52,7 @@ pub(crate) fn describe(situation: &Situation<'_>, judged: &mut [Judged]) {
             if number > 0 && it.role == Role::Initiating {
                 draft.why.push(format!(
                     "This is attempt {number}: the launcher has restarted the ranks {}.",
-                    times(number)
+                    words::times(u64::from(number))
                 ));
             }
         } else if is_affected || has_failed {
@@ -69,14 +70,5 @@ pub(crate) fn describe(situation: &Situation<'_>, judged: &mut [Judged]) {
                 ),
             });
         }
-    }
-}
-
-/// "once", "3 times".
-fn times(count: u32) -> String {
-    match count {
-        1 => "once".into(),
-        2 => "twice".into(),
-        _ => format!("{count} times"),
     }
 }

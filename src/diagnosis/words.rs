@@ -202,6 +202,16 @@ pub fn short_time(time: Duration) -> String {
     }
 }
 
+/// "once", "3 times".
+#[must_use]
+pub fn times(count: u64) -> String {
+    match count {
+        1 => "once".into(),
+        2 => "twice".into(),
+        _ => format!("{count} times"),
+    }
+}
+
 /// A size: "20.0 GiB", "512 MiB", "7 B".
 #[must_use]
 pub fn bytes(bytes: u64) -> String {

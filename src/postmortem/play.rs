@@ -232,7 +232,7 @@ impl Part {
         }
         if self.node.journal.is_none() {
             let hello = Kind::Hello(self.node.hello.clone());
-            self.tell(vec![hello], stage);
+            self.apply(vec![hello], stage);
         }
         for it in std::mem::take(&mut self.node.boxes) {
             self.play_box(&it, stage, remarks);
@@ -307,12 +307,12 @@ impl Part {
         }
         full.push(batch);
         for batch in full {
-            self.tell(batch, stage);
+            self.apply(batch, stage);
         }
         self.read_whole.push(number);
     }
 
-    fn tell(&mut self, kinds: Vec<Kind>, stage: &mut Stage<'_>) {
+    fn apply(&mut self, kinds: Vec<Kind>, stage: &mut Stage<'_>) {
         let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
         let report = v1::Report {
             sent_unix_ns: stage.now.0,

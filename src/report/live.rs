@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::catalogue::is_gap;
-use ddp_doctor_proto::report::{Finding, Job, Report, Role, Severity, Verdict};
+use ddp_doctor_proto::report::{Effect, Finding, Job, Report, Role, Severity, Verdict};
 use ddp_doctor_proto::v1;
 
 use super::json::{self, Assembler};
@@ -304,8 +304,12 @@ fn take_previous(before: &mut Vec<Finding>, finding: &Finding) -> Option<Finding
     Some(before.remove(index))
 }
 
+/// Whether a finding is printed again. That a hang has ended in a crash is seen in the findings that
+/// follow from it.
 fn has_changed(printed: &Finding, finding: &Finding) -> bool {
-    printed.ranks.root != finding.ranks.root || printed.effect != finding.effect
+    let effects = (printed.effect, finding.effect);
+    let is_other = effects.0 != effects.1 && effects != (Effect::Blocks, Effect::Crashes);
+    printed.ranks.root != finding.ranks.root || is_other
 }
 
 #[cfg(test)]

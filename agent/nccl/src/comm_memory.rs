@@ -49,7 +49,7 @@ const NO_DEVICE: i32 = -1;
 /// Bytes that all communicators hold on that device.
 static HELD: AtomicU64 = AtomicU64::new(0);
 /// Value of [`HELD`] that was recorded last.
-static TOLD: AtomicU64 = AtomicU64::new(0);
+static RECORDED: AtomicU64 = AtomicU64::new(0);
 
 /// Memory held by one communicator.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ pub(crate) fn made(sink: Sink, communicator: &'static Communicator, parent: Befo
         let held = &communicator.held;
         held.is_anothers.store(is_anothers, Ordering::Relaxed);
         take(parent, both);
-        tell(sink);
+        record(sink);
     }
     look(sink, communicator);
 }
@@ -140,7 +140,7 @@ pub(crate) fn leaves(communicator: &Communicator) {
 pub(crate) fn left(sink: Sink, communicator: &'static Communicator) {
     if IS_ASKED.load(Ordering::Relaxed) {
         take(communicator, 0);
-        tell(sink);
+        record(sink);
     }
 }
 
@@ -160,7 +160,7 @@ fn look(sink: Sink, communicator: &'static Communicator) {
     }
     if let Some(bytes) = ask(communicator) {
         take(communicator, bytes);
-        tell(sink);
+        record(sink);
     }
 }
 
@@ -210,12 +210,15 @@ fn take(communicator: &Communicator, bytes: u64) {
 }
 
 /// Records what all communicators hold if it changed by at least [`STEP`].
-fn tell(sink: Sink) {
-    let (held, told) = (HELD.load(Ordering::Acquire), TOLD.load(Ordering::Acquire));
-    if held.abs_diff(told) < STEP {
+fn record(sink: Sink) {
+    let (held, recorded) = (
+        HELD.load(Ordering::Acquire),
+        RECORDED.load(Ordering::Acquire),
+    );
+    if held.abs_diff(recorded) < STEP {
         return;
     }
-    let is_first = TOLD.compare_exchange(told, held, Ordering::AcqRel, Ordering::Relaxed);
+    let is_first = RECORDED.compare_exchange(recorded, held, Ordering::AcqRel, Ordering::Relaxed);
     if let (Ok(_), Ok(device)) = (is_first, u32::try_from(DEVICE.load(Ordering::Relaxed))) {
         sink.held_by_nccl(device, held);
     }

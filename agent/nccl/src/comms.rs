@@ -42,7 +42,7 @@ mod whose {
 }
 
 /// Another thread is registering the communicator in the box at this moment.
-const BEING_TOLD: u32 = u32::MAX;
+const REGISTERING: u32 = u32::MAX;
 
 /// Name of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,23 +119,23 @@ impl Communicator {
     #[inline]
     pub(crate) fn group(&self, sink: Sink) -> u32 {
         match self.group.load(Ordering::Acquire) {
-            0 => self.tell(sink),
-            BEING_TOLD => 0,
+            0 => self.register(sink),
+            REGISTERING => 0,
             group => group,
         }
     }
 
     /// Its group number in the box, if it is registered.
-    pub(crate) fn told(&self) -> Option<u32> {
+    pub(crate) fn registered(&self) -> Option<u32> {
         let group = self.group.load(Ordering::Acquire);
-        (group != 0 && group != BEING_TOLD).then_some(group)
+        (group != 0 && group != REGISTERING).then_some(group)
     }
 
     #[cold]
-    fn tell(&self, sink: Sink) -> u32 {
+    fn register(&self, sink: Sink) -> u32 {
         let (order, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        if let Err(known) = self.group.compare_exchange(0, BEING_TOLD, order, failure) {
-            return if known == BEING_TOLD { 0 } else { known };
+        if let Err(known) = self.group.compare_exchange(0, REGISTERING, order, failure) {
+            return if known == REGISTERING { 0 } else { known };
         }
         let group = sink.communicator(&sink::Communicator {
             op: Op::Unspecified,
@@ -304,13 +304,13 @@ mod tests {
         }
         for n in 0..500 {
             assert_eq!(
-                find(handle(n)).and_then(Communicator::told),
+                find(handle(n)).and_then(Communicator::registered),
                 Some(n as u32 + 1)
             );
         }
         for n in (0..500).step_by(2) {
             assert_eq!(
-                remove(handle(n)).and_then(Communicator::told),
+                remove(handle(n)).and_then(Communicator::registered),
                 Some(n as u32 + 1)
             );
             assert!(find(handle(n)).is_none());
@@ -318,9 +318,15 @@ mod tests {
         assert!(remove(handle(0)).is_none());
         insert(handle(0), communicator(7000));
         insert(handle(1), communicator(7001));
-        assert_eq!(find(handle(0)).and_then(Communicator::told), Some(7000));
-        assert_eq!(find(handle(1)).and_then(Communicator::told), Some(7001));
-        assert_eq!(find(handle(3)).and_then(Communicator::told), Some(4));
+        assert_eq!(
+            find(handle(0)).and_then(Communicator::registered),
+            Some(7000)
+        );
+        assert_eq!(
+            find(handle(1)).and_then(Communicator::registered),
+            Some(7001)
+        );
+        assert_eq!(find(handle(3)).and_then(Communicator::registered), Some(4));
         assert!(insert(ptr::null_mut(), communicator(1)).is_none());
         assert!(find(ptr::null_mut()).is_none());
     }

@@ -54,7 +54,7 @@ pub(crate) fn watch(writer: &'static Writer, device: c_int) {
 
 /// Samples until the process exits or the box is closed, and records large changes.
 fn ask(writer: &'static Writer, device: u32) {
-    let mut told: Option<u64> = None;
+    let mut recorded: Option<u64> = None;
     while !driver::is_ending() {
         let open = current().is_some_and(|open| std::ptr::eq(open, writer));
         let (mut free, mut total) = (0, 0);
@@ -63,8 +63,8 @@ fn ask(writer: &'static Writer, device: u32) {
         }
         let (free, total) = (free as u64, total as u64);
         let used = total.saturating_sub(free);
-        if told.is_none_or(|told| told.abs_diff(used) >= STEP.max(total / SHARE)) {
-            told = Some(used);
+        if recorded.is_none_or(|recorded| recorded.abs_diff(used) >= STEP.max(total / SHARE)) {
+            recorded = Some(used);
             writer.memory(&Sample {
                 device: Some(device),
                 used: Some(used),

@@ -35,7 +35,7 @@ pub(crate) fn open_box(seat: Option<Seat>) -> Option<Sink> {
     match sink::current() {
         Some(sink) => {
             if sink.is_shared() {
-                say_which_libraries(sink);
+                record_libraries(sink);
             }
             Some(sink)
         }
@@ -56,9 +56,9 @@ pub(crate) fn own_box(seat: Option<Seat>) -> Option<&'static Writer> {
     }
     let mut options = options_from_env("nccl");
     let size = seat.map_or(1, |seat| seat.size);
-    let told = LAUNCHERS.iter().find_map(|names| told_by(names, size));
+    let launched = LAUNCHERS.iter().find_map(|names| variables_of(names, size));
     let own = || seat.map(|seat| (seat.rank, seat.size, None));
-    if let Some((rank, world_size, local_rank)) = told.or_else(own) {
+    if let Some((rank, world_size, local_rank)) = launched.or_else(own) {
         options.rank = Some(rank);
         options.world_size = Some(world_size);
         options.local_rank = local_rank;
@@ -69,7 +69,7 @@ pub(crate) fn own_box(seat: Option<Seat>) -> Option<&'static Writer> {
     if let Some(version) = version() {
         writer.setting(b"nccl", version.as_bytes());
     }
-    say_which_libraries(Sink::Own(writer));
+    record_libraries(Sink::Own(writer));
     announce_the_end();
     Some(writer)
 }
@@ -99,7 +99,7 @@ fn announce_the_end() {
 
 /// Rank, world size and local rank from a launcher's variables; `None`: they are not set, or not
 /// for this program, since the communicator is larger than the world.
-fn told_by(names: &[&str; 3], size: u32) -> Option<(u32, u32, Option<u32>)> {
+fn variables_of(names: &[&str; 3], size: u32) -> Option<(u32, u32, Option<u32>)> {
     let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
     let [rank, world_size, local_rank] = names;
     let (rank, world_size) = (number(rank)?, number(world_size)?);
@@ -107,19 +107,19 @@ fn told_by(names: &[&str; 3], size: u32) -> Option<(u32, u32, Option<u32>)> {
 }
 
 /// Records the loaded NCCL libraries once, if there are several.
-fn say_which_libraries(sink: Sink) {
+fn record_libraries(sink: Sink) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if SAID.swap(true, Ordering::AcqRel) {
         return;
     }
     let loaded = real::loaded();
     if loaded.len() > 1 {
-        let told = |path: &CString| {
+        let described = |path: &CString| {
             let version = real::version_of(path).and_then(written);
             let version = version.unwrap_or_else(|| "?".into());
             [version.as_bytes(), b" ", path.to_bytes()].concat()
         };
-        let libraries: Vec<Vec<u8>> = loaded.iter().map(told).collect();
+        let libraries: Vec<Vec<u8>> = loaded.iter().map(described).collect();
         sink.setting(b"nccl libraries", &libraries.join(&b", "[..]));
     }
 }

@@ -200,7 +200,7 @@ pub(crate) fn leaving(
         });
         // The framework records the destruction of its groups itself.
         let own = known.filter(|(_, it)| !it.is_of_framework());
-        let own = own.and_then(|(sink, it)| Some((sink, it.told()?)));
+        let own = own.and_then(|(sink, it)| Some((sink, it.registered()?)));
         let Some((sink, group)) = own else {
             let status = real();
             guarded(|| known.inspect(|(sink, it)| comm_memory::left(*sink, it)));
@@ -439,5 +439,5 @@ fn key((communicator, work): &(&'static Communicator, Work)) -> impl Ord + use<>
             work.partner,
         )
     });
-    (communicator.told(), agreed)
+    (communicator.registered(), agreed)
 }

@@ -10,7 +10,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::{flags, on_stream};
 
 use super::group::Group;
-use super::{CallArguments, NcclError, is_available, told};
+use super::{CallArguments, NcclError, is_available, record_rejection};
 use crate::blackbox::{Call, Creation, Seat, Writer};
 use crate::current::is_current;
 use crate::{current, identity};
@@ -54,7 +54,7 @@ impl Comm {
         let made = of::Comm::from_rank(stream, rank, world_size, id)
             .map_err(|error| NcclError::of("ncclCommInitRank", &error));
         if let Some((writer, call)) = making {
-            told(writer, &made, place);
+            record_rejection(writer, &made, place);
             writer.returned(call);
         }
         let comm = made?;
@@ -247,7 +247,7 @@ impl Comm {
         });
         let made = make(&self.comm).map_err(|error| NcclError::of(arguments.function, &error));
         if let Some((writer, call)) = issued {
-            told(writer, &made, place);
+            record_rejection(writer, &made, place);
             writer.returned(call);
         }
         made.map(drop)

@@ -161,7 +161,7 @@ impl CallArguments {
 }
 
 /// Records the error if NCCL rejected a call.
-fn told<T>(
+fn record_rejection<T>(
     writer: &'static Writer,
     made: &Result<T, NcclError>,
     place: &'static Location<'static>,

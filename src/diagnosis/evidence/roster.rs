@@ -53,7 +53,7 @@ struct Process {
 /// A group with known members. Keeps its description alive, so that the address stays valid.
 #[derive(Debug)]
 struct KnownGroup {
-    told: Arc<GroupInfo>,
+    reported: Arc<GroupInfo>,
     is: Arc<GroupInfo>,
 }
 
@@ -220,9 +220,12 @@ impl Roster {
             communicator.assumed = false;
             communicator.given_up = true;
             let name = &group.key.name;
-            let mistaken = self.groups.values().filter(|it| it.told.key.name == *name);
+            let mistaken = self
+                .groups
+                .values()
+                .filter(|it| it.reported.key.name == *name);
             self.mistaken.extend(mistaken.map(|it| Arc::clone(&it.is)));
-            self.groups.retain(|_, it| it.told.key.name != *name);
+            self.groups.retain(|_, it| it.reported.key.name != *name);
         }
         let Some(members) = communicator.all_seats(seat.size) else {
             return false;
@@ -377,7 +380,7 @@ impl Roster {
         let is = shared.unwrap_or_else(|| Arc::new(is));
         communicator.described = Some(Arc::clone(&is));
         let known = KnownGroup {
-            told: Arc::clone(group),
+            reported: Arc::clone(group),
             is: Arc::clone(&is),
         };
         self.groups.insert(Arc::as_ptr(group).addr(), known);

@@ -213,10 +213,15 @@ impl Draft {
 
     /// Sets the cause, appends its reason to `why`, and puts its advice first in `next`.
     pub fn explain(&mut self, reading: Reading) {
-        self.why.extend(reading.because);
         let advice = cause::advice(reading.cause).filter(|_| !reading.same_path);
         let advice = advice.map(str::to_owned);
         self.next.splice(0..0, advice);
+        self.attribute(reading);
+    }
+
+    /// Sets the cause, and appends its reason to `why`.
+    pub fn attribute(&mut self, reading: Reading) {
+        self.why.extend(reading.because);
         self.cause = Some(reading.cause);
     }
 }

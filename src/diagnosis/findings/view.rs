@@ -8,7 +8,7 @@ use crate::model::{Doing, GroupId, JoinedCall, Process, Wait};
 use crate::situation::Situation;
 use crate::stacks;
 use crate::waits::Blocked;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// Rows of all members of the group that are known. A member that has not issued this call is shown
 /// with its last call.
@@ -236,4 +236,24 @@ pub(crate) const fn no_call(rank: u32) -> RankCall {
         step: None,
         place: None,
     }
+}
+
+/// "its last call was all_reduce #4 at train.py:9"
+pub(crate) fn last_call_of(process: &Process) -> String {
+    process.last_call.as_ref().map_or_else(
+        || {
+            if process.is_from_text() {
+                "its calls are not in the log".to_owned()
+            } else {
+                "it has made no call yet".to_owned()
+            }
+        },
+        |call| {
+            format!(
+                "its last call was {}{}",
+                words::call(call),
+                words::at(call.place.as_deref())
+            )
+        },
+    )
 }

@@ -82,7 +82,7 @@ struct Open {
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     seen: u64,
-    told: u64,
+    reported: u64,
 }
 
 /// A call without a partner, as far as known.
@@ -302,7 +302,7 @@ impl Traffic {
     pub(super) fn advance(&mut self, rank: u32, issued: u64) {
         if issued > 0 {
             let count = self.counts.entry(rank).or_default();
-            count.told = count.told.max(issued);
+            count.reported = count.reported.max(issued);
         }
     }
 
@@ -332,7 +332,7 @@ impl Traffic {
     fn is_sure(&self, way: (u32, u32)) -> bool {
         let has_all_records = |rank: u32| {
             let count = self.counts.get(&rank).copied().unwrap_or_default();
-            count.told <= count.seen && !self.unclear.contains(&rank)
+            count.reported <= count.seen && !self.unclear.contains(&rank)
         };
         has_all_records(way.0)
             && has_all_records(way.1)

@@ -61,9 +61,9 @@ impl Group {
 
     /// Removes an entered collective once no further event is expected for it.
     pub(super) fn leave_if_done(&mut self, seq: u64) {
-        let told = self.has_lower_calls();
+        let are_reported = self.has_lower_calls();
         let join = self.entered.get_mut(&seq);
-        let done = join.is_some_and(|join| !join.is_pending(|it| it.is_expected(told)));
+        let done = join.is_some_and(|join| !join.is_pending(|it| it.is_expected(are_reported)));
         if done {
             self.entered.remove(&seq);
         }
@@ -75,13 +75,13 @@ impl Group {
         let Some((&before, join)) = self.entered.range(..seq).next_back() else {
             return;
         };
-        let told = self.has_lower_calls();
+        let are_reported = self.has_lower_calls();
         let is_over = |(rank, it): (&u32, &JoinedCall)| {
             let next = next.calls.get(rank);
             let went_on = next.is_some_and(|next| next.call.thread == it.call.thread);
             let returned = it.returned.is_some() && it.wait == Wait::NotSeen && !it.call.is_async;
             let held = self.holds_threads(it.call.op);
-            !it.is_expected(told) || held && returned && went_on && !it.is_under_way()
+            !it.is_expected(are_reported) || held && returned && went_on && !it.is_under_way()
         };
         if join.calls.iter().all(is_over) {
             self.entered.remove(&before);
@@ -97,9 +97,9 @@ impl Group {
 
 impl JoinedCall {
     /// Whether further events are expected: the end of a wait, the completion, or the contents, if
-    /// those are reported at all (`told`).
-    pub(super) fn is_expected(&self, told: bool) -> bool {
-        let undescribed = told && self.call.lower_call.is_none() && self.returned.is_none();
+    /// those are reported at all (`are_reported`).
+    pub(super) fn is_expected(&self, are_reported: bool) -> bool {
+        let undescribed = are_reported && self.call.lower_call.is_none() && self.returned.is_none();
         // Of DDP's own waits, only the end of the one for all buckets is recorded.
         let unheard = if self.call.hidden {
             self.in_backward

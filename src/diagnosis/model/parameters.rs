@@ -202,11 +202,11 @@ mod tests {
     fn layout_is_assembled_from_pieces() {
         let mut models = Models::default();
         let group = GroupId(0);
-        let told = [
+        let reports = [
             parameters(ParameterFact::Layout, 0, 3, "float32 8,4 a\nnonsense\n"),
             parameters(ParameterFact::Layout, 1, 3, "int8 - b c\nbool 2 d\n"),
         ];
-        for report in told {
+        for report in reports {
             assert!(!models.get(group, 1).is_some_and(Replica::is_fully_reported));
             models.take(group, report, Timestamp(5));
         }

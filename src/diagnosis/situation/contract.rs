@@ -242,9 +242,9 @@ fn differ(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
     };
     root.sort_unstable();
     let everybody = copies.iter().map(|copy| copy.rank).collect();
-    let told = merged.iter().map(|sort| {
-        let told = sort.iter().map(|copy| copy.replica.at);
-        told.min().unwrap_or_default()
+    let times = merged.iter().map(|sort| {
+        let times = sort.iter().map(|copy| copy.replica.at);
+        times.min().unwrap_or_default()
     });
     Some(Breach {
         kind: Kind::Models(Difference { what, index, sides }),
@@ -253,8 +253,8 @@ fn differ(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
         root,
         absent: everybody,
         is_odd,
-        at: told.clone().min()?,
-        evidence_at: told.max()?,
+        at: times.clone().min()?,
+        evidence_at: times.max()?,
     })
 }
 
@@ -403,7 +403,7 @@ fn unused(
         (None, true) => Kind::Unused,
         (None, false) => Kind::UnusedDiffer,
     };
-    let told = lack.iter().map(|(_, report)| report.at);
+    let times = lack.iter().map(|(_, report)| report.at);
     Some(Breach {
         kind,
         group: group.id,
@@ -411,8 +411,8 @@ fn unused(
         absent: root.clone(),
         root,
         is_odd: true,
-        at: told.clone().min()?,
-        evidence_at: certain.max(told.max()?),
+        at: times.clone().min()?,
+        evidence_at: certain.max(times.max()?),
     })
 }
 

@@ -2,9 +2,9 @@
 //!
 //! In order of preference: recorded events (an iterator that ended, a caught exception, a step
 //! without calls); conditions in the source around the lines, which are only suspected unless a
-//! condition on the rank matches the ranks that made the call; the lines alone; and the values that
-//! differ at one line. Lines of installed packages and of the standard library show no cause: their
-//! conditions are not the user's.
+//! condition on the rank matches the ranks that made the call; and the values that differ at one
+//! line. Lines of installed packages and of the standard library show no cause: their conditions are
+//! not the user's. Without evidence there is no cause.
 
 use std::sync::Arc;
 
@@ -103,6 +103,13 @@ pub fn of_values<'a>(
     })
 }
 
+impl Reading {
+    /// Nothing on record explains it.
+    pub(crate) const fn unknown() -> Self {
+        suspected(CauseKind::Unknown, None)
+    }
+}
+
 struct Sides<'a> {
     situation: &'a Situation<'a>,
     place: Option<(GroupId, u64)>,
@@ -123,9 +130,8 @@ impl<'a> Sides<'a> {
             .or_else(|| self.left())
             .or_else(|| self.other_tests())
             .or_else(|| self.left_loop())
-            .or_else(|| self.alone())
             .or_else(|| self.values())
-            .unwrap_or_else(|| suspected(CauseKind::Unknown, None))
+            .unwrap_or_else(Reading::unknown)
     }
 
     fn everybody(&self) -> impl Iterator<Item = &'a Process> {
@@ -137,6 +143,16 @@ impl<'a> Sides<'a> {
         let ended = |process: &&Process| input_ended_before(process, self.at);
         let (short, long): (Vec<&Process>, Vec<&Process>) = self.everybody().partition(ended);
         if short.is_empty() || long.is_empty() {
+            return None;
+        }
+        // Another epoch follows inputs of one length: their ends are not what differs.
+        let length = |it: &&Process| it.input_ended.as_ref()?.batches;
+        let lengths: Vec<u64> = short.iter().filter_map(length).collect();
+        if long
+            .iter()
+            .filter_map(length)
+            .any(|it| lengths.contains(&it))
+        {
             return None;
         }
         // With equal numbers of batches a rank has omitted a call instead.
@@ -336,33 +352,32 @@ impl<'a> Sides<'a> {
         let ended = |short: &[&Process], long: &[&Process]| {
             let (short, long) = (*short.first()?, *long.first()?);
             let (after, within) = (last_line(short)?, last_line(long)?);
-            let is_read = |process: &Process, line| {
-                process
-                    .sites
-                    .get(line)
-                    .is_some_and(|site| site.guards.is_some())
-            };
             let times = |process: &Process| process.places.calls(within);
             let (fewer, more) = (times(short), times(long));
             let is_after = !long.places.contains(after) && (1..more).contains(&fewer);
-            (is_after && is_read(short, after) && is_read(long, within)).then(|| {
-                format!(
-                    "Rank {} reached the line {} {fewer} times and went on, rank {} {more} times.",
-                    short.rank.unwrap_or_default(),
-                    words::line(within),
-                    long.rank.unwrap_or_default(),
-                )
-            })
+            if !is_after || !is_read(short, after) || !is_read(long, within) {
+                return None;
+            }
+            let mut because = format!(
+                "Rank {} reached the line {} {} and went on, rank {} {}.",
+                short.rank.unwrap_or_default(),
+                words::line(within),
+                words::times(fewer),
+                long.rank.unwrap_or_default(),
+                words::times(more),
+            );
+            let mut around = guards::around(long, within);
+            let retries = around.find(|(_, guard)| guard.form == GuardForm::Catches);
+            let Some(retries) = retries else {
+                return Some((CauseKind::UnevenInputs, because));
+            };
+            because.push(' ');
+            because.push_str(&line_is_guarded(&retries));
+            Some((CauseKind::SwallowedException, because))
         };
-        let because = ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))?;
-        Some(suspected(CauseKind::UnevenInputs, Some(because)))
-    }
-
-    /// A single rank at a line that no other rank has reached, whose source is unknown.
-    fn alone(&self) -> Option<Reading> {
-        let alone = one_rank_alone_was_there(&self.odd, &self.others)
-            || one_rank_alone_was_there(&self.others, &self.odd);
-        alone.then(|| suspected(CauseKind::RankConditional, None))
+        let (kind, because) =
+            ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))?;
+        Some(suspected(kind, Some(because)))
     }
 
     /// Both sides made the call at one line, with different values.
@@ -492,8 +507,14 @@ fn line_is_guarded((line, guard): &(Arc<Where>, &Guard)) -> String {
     format!(
         "The line {} {}.",
         words::source_line(line),
-        guards::sentence(guard)
+        guards::sentence(guard, line)
     )
+}
+
+/// Whether the user's source around a line is known.
+fn is_read(process: &Process, line: &Arc<Where>) -> bool {
+    let site = process.sites.get(line);
+    is_users(&line.file) && site.is_some_and(|site| site.guards.is_some())
 }
 
 /// Line of a process's last call.
@@ -506,18 +527,16 @@ fn input_ended_before(process: &Process, at: Timestamp) -> bool {
     process
         .input_ended
         .as_ref()
-        .is_some_and(|(ended, _)| *ended <= at && *ended >= process.step_at)
+        .is_some_and(|ended| ended.at <= at && ended.at >= process.step_at)
 }
 
-/// The last caught exception that left a collective, a forward or a backward by `at`; `None` if an
-/// exception ended the process.
+/// The last caught exception that left a collective, a forward or a backward by `at`.
 #[must_use]
 pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
-    if process.uncaught().is_some() {
-        return None;
-    }
+    let uncaught = process.uncaught();
     process.exceptions.iter().rev().find(|exception| {
         exception.at <= at
+            && uncaught.is_none_or(|it| it.text != exception.text)
             && matches!(
                 exception.kind,
                 ExceptionKind::LeftForward
@@ -525,21 +544,6 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
                     | ExceptionKind::LeftCollective
             )
     })
-}
-
-/// Whether `some` is a single rank whose last call is the only one at its line on any rank, while
-/// the rank has reached the last lines of all others: the sign of a condition on the rank.
-fn one_rank_alone_was_there(some: &[&Process], others: &[&Process]) -> bool {
-    let [one] = some else { return false };
-    let Some(place) = last_line(one).filter(|place| is_users(&place.file)) else {
-        return false;
-    };
-    !others.is_empty()
-        && others.iter().all(|other| !other.places.contains(place))
-        && one.places.calls(place) == 1
-        && others
-            .iter()
-            .all(|other| last_line(other).is_some_and(|last| one.places.contains(last)))
 }
 
 const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
@@ -571,8 +575,8 @@ pub const fn advice(cause: Cause) -> Option<&'static str> {
              run the loop inside Join([model])."
         }
         CauseKind::RankConditional => {
-            "Make the call on every rank, and keep only what one rank has to do (writing a file, \
-             printing) under the condition."
+            "Make the call on every rank of the group, and keep only what one rank has to do (writing a \
+             file, printing) under the condition."
         }
         CauseKind::SkippedIteration => {
             "Let all ranks skip together or none: all_reduce the flag (MAX) before it is acted on, \

@@ -200,7 +200,9 @@ impl Source {
         let line = &self.lines[header];
         match head {
             Head::If | Head::Elif | Head::While => {
-                if let Some((test, _)) = header_test(&line.text) {
+                if let Some((test, _)) = header_test(&line.text)
+                    && !is_constant(test)
+                {
                     found.push(self.guard(line.first, test, GuardForm::Holds));
                 }
                 if head == Head::Elif {
@@ -301,8 +303,10 @@ impl Source {
                 .text
                 .split_once(':')
                 .map_or("", |(_, suite)| suite.trim());
+            // A handler that raises under a condition, as after the last of several attempts, goes on otherwise.
             let suite = &self.lines[i + 1..end];
-            if !leaves(one_line) && !suite.iter().any(|line| leaves(&line.text)) {
+            let is_certain = |it: &&Line| Some(it.indent) == suite.first().map(|it| it.indent);
+            if !leaves(one_line) && !suite.iter().filter(is_certain).any(|it| leaves(&it.text)) {
                 return Some(i);
             }
             i = end;
@@ -319,8 +323,13 @@ impl Source {
                 .get(header + 1)
                 .filter(|_| header + 1 < end)?
                 .indent;
-            let mut in_suite = self.lines[header + 1..end].iter();
-            in_suite.rfind(|line| line.indent == indent)?.text.as_str()
+            let mut in_suite = header + 1..end;
+            let last = in_suite.rfind(|&it| self.lines[it].indent == indent)?;
+            let text = self.lines[last].text.as_str();
+            if text.starts_with("with ") && ends_header(text) {
+                return self.exit(last, "");
+            }
+            text
         } else {
             one_line.rsplit(';').next().unwrap_or(one_line).trim()
         };
@@ -407,6 +416,12 @@ impl Source {
             form,
         }
     }
+}
+
+/// Whether a test has always the same result, as in `while True`.
+fn is_constant(test: &str) -> bool {
+    matches!(test.trim_matches(['(', ')']), "True" | "False")
+        || test.chars().all(|c| c.is_ascii_digit())
 }
 
 /// Whether a line is a header whose suite follows on later lines.

@@ -302,7 +302,7 @@ unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
     guarded(|| {
         let Some(context) = context else { return };
         if let Some((sink, communicator)) = records::of(context.communicator)
-            && let Some(group) = communicator.told()
+            && let Some(group) = communicator.registered()
         {
             sink.destroyed(group);
         }
@@ -481,5 +481,5 @@ fn captured(is: bool) -> Capture {
 fn own_stream(communicator: &Communicator) -> u64 {
     /// Set in no user-space address and in no result of [`driver::name_of`].
     const OF_COMMUNICATOR: u64 = 3 << 62;
-    OF_COMMUNICATOR | u64::from(communicator.told().unwrap_or(0))
+    OF_COMMUNICATOR | u64::from(communicator.registered().unwrap_or(0))
 }

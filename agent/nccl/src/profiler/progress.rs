@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_secs(2);
 /// Polling interval.
 const EVERY: Duration = Duration::from_millis(250);
 /// Maximum number of stalled transfers that are recorded at a time.
-const MOST_TOLD: usize = 64;
+const MAX_RECORDED: usize = 64;
 
 /// Progress of a transfer or of one of its steps.
 #[derive(Debug)]
@@ -92,10 +92,10 @@ pub(super) fn watch() {
         .stack_size(STACK);
     let start = || {
         builder.spawn(|| {
-            let mut told = Vec::with_capacity(MOST_TOLD);
+            let mut recorded = Vec::with_capacity(MAX_RECORDED);
             loop {
                 thread::sleep(EVERY);
-                look(&mut told);
+                look(&mut recorded);
             }
         })
     };
@@ -160,8 +160,8 @@ struct RecordedStall {
     standing: Standing,
 }
 
-fn look(told: &mut Vec<RecordedStall>) {
-    told.retain(|it| {
+fn look(recorded: &mut Vec<RecordedStall>) {
+    recorded.retain(|it| {
         let still = moved_at(it.number) == Some(it.moved_at);
         if !still {
             record(&Standing {
@@ -178,8 +178,8 @@ fn look(told: &mut Vec<RecordedStall>) {
             continue;
         };
         let stood = Duration::from_nanos(now.saturating_sub(moved_at));
-        let is_told = || told.iter().any(|it| it.number == number);
-        if stood < LONG || told.len() == MOST_TOLD || is_told() {
+        let is_recorded = || recorded.iter().any(|it| it.number == number);
+        if stood < LONG || recorded.len() == MAX_RECORDED || is_recorded() {
             continue;
         }
         let Some(standing) = standing(number, event, stood) else {
@@ -188,7 +188,7 @@ fn look(told: &mut Vec<RecordedStall>) {
         // The values are consistent only if there was no progress while they were read.
         if self::moved_at(number) == Some(moved_at) {
             record(&standing);
-            told.push(RecordedStall {
+            recorded.push(RecordedStall {
                 number,
                 moved_at,
                 standing,

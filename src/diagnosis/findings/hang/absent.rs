@@ -141,23 +141,3 @@ impl<'a> Absent<'a> {
         }
     }
 }
-
-/// "its last call was all_reduce #4 at train.py:9"
-pub(crate) fn last_call_of(process: &Process) -> String {
-    process.last_call.as_ref().map_or_else(
-        || {
-            if process.is_from_text() {
-                "its calls are not in the log".to_owned()
-            } else {
-                "it has made no call yet".to_owned()
-            }
-        },
-        |call| {
-            format!(
-                "its last call was {}{}",
-                words::call(call),
-                words::at(call.place.as_deref())
-            )
-        },
-    )
-}

@@ -49,7 +49,7 @@ pub(crate) fn groups(cycle: &[Blocked]) -> BTreeSet<GroupId> {
     cycle.iter().map(|wait| wait.group).collect()
 }
 
-/// A draft without sentences.
+/// A draft without sentences except that on its cause.
 pub(crate) fn draft(
     situation: &Situation<'_>,
     index: usize,
@@ -79,16 +79,16 @@ pub(crate) fn draft(
         .filter_map(|wait| blocked_call(situation, wait))
         .collect();
     draft.per_rank.sort_by_key(|call| call.rank);
-    draft.cause = Some(match swapped(situation, cycle) {
-        true => Cause {
+    if swapped(situation, cycle) {
+        draft.cause = Some(Cause {
             kind: CauseKind::SwappedCalls,
             confidence: Confidence::Supported,
-        },
-        false if cycle.iter().any(|wait| wait.message.is_some()) => {
-            message::cause(situation, &ranks, &victims, closed)
-        }
-        false => cause::of(situation, &ranks, &victims, closed),
-    });
+        });
+    } else if cycle.iter().any(|wait| wait.message.is_some()) {
+        draft.attribute(message::cause(situation, &ranks, &victims, closed));
+    } else {
+        draft.attribute(cause::read(situation, None, &ranks, &victims, closed));
+    }
     draft.root = ranks;
     draft.victims = victims;
     let mut draft = draft.proved_by(proof(situation, cycle));

@@ -140,15 +140,16 @@ fn advice(stall: &Stall, gone: &[u32]) -> String {
         return "Where a rank may stop early, let all ranks agree first: all_reduce the decision."
             .into();
     };
-    let (makes, awaits) = match lone.side {
-        Side::Receive => ("sends", "receives"),
-        Side::Send => ("receives", "needs"),
+    let (own, theirs) = match lone.side {
+        Side::Receive => ("sends", "receives from it"),
+        Side::Send => ("receives", "sends to it"),
     };
     format!(
-        "Let {} make as many {makes} as {} {awaits} from it, or send their number first; wait for the \
-         Work that isend returns before the rank ends.",
+        "Let {} make as many {own} as {} {} {theirs}, or send their number first; wait for the Work \
+         that isend returns before the rank ends.",
         Ranks(gone),
         Ranks(&stall.waiting),
+        number(&stall.waiting, "makes", "make"),
     )
 }
 

@@ -17,7 +17,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::hang::cycle;
 use crate::findings::hang::idle::where_it_is;
-use crate::findings::view::{blocked_call, describe, rank_calls, with_place};
+use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, with_place};
 use crate::model::{Group, GroupId, Model, Process, Request, Wait, World, is_inside};
 use crate::situation::creations::{self, Mismatch};
 use crate::situation::{Origin, Situation, Stall};
@@ -362,14 +362,7 @@ fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process
     }
     draft.why.push(format!(
         "Rank {rank} is alive; {}; it has created {} {}.",
-        process.last_call.as_ref().map_or_else(
-            || "it has made no call yet".to_owned(),
-            |call| format!(
-                "its last call was {}{}",
-                words::call(call),
-                words::at(call.place.as_deref())
-            )
-        ),
+        last_call_of(process),
         process.groups_made,
         if process.groups_made == 1 {
             "group"
@@ -505,15 +498,12 @@ fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Optio
     let made = |ranks: Vec<u32>| {
         let first = ranks.first()?;
         let process = situation.model.member(group.id, *first)?;
-        Some(
-            format!(
-                "{} {} {:?}",
-                Ranks(&ranks),
-                number(&ranks, "is at its", "are at their"),
-                nth(process.groups_made),
-            )
-            .replace('"', ""),
-        )
+        Some(format!(
+            "{} {} {}",
+            Ranks(&ranks),
+            number(&ranks, "is at its", "are at their"),
+            nth(process.groups_made),
+        ))
     };
     let here = made(group.members.keys().copied().collect())?;
     let there = made(twin.members.keys().copied().collect())?;

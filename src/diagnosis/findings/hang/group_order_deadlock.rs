@@ -1,7 +1,7 @@
 //! DD111 group-order-deadlock: a cycle of waits across process groups.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::Confidence;
+use ddp_doctor_proto::report::{CauseKind, Confidence};
 
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::hang::cycle;
@@ -30,7 +30,7 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
     /// Index of no cycle in `Waits::cycles`.
     const OF_STREAMS: usize = usize::MAX;
     let cycles = streams::cycles(situation.model);
-    let told = cycles.iter().filter_map(|cycle| {
+    let drafts = cycles.iter().filter_map(|cycle| {
         let mut draft = cycle::draft(situation, OF_STREAMS, cycle, &catalogue::DD111)?;
         draft.confidence = Confidence::Supported;
         draft.root_confidence = Confidence::Supported;
@@ -53,7 +53,7 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
         ];
         Some(draft)
     });
-    told.collect()
+    drafts.collect()
 }
 
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
@@ -65,13 +65,15 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let mut omissions = situation.omissions.iter();
     let omission = omissions.find(|it| it.cycle == index);
     let in_their_calls = cycle::are_in_their_calls(waits);
+    let swapped = draft.cause.map(|it| it.kind) == Some(CauseKind::SwappedCalls);
+    let because = std::mem::take(&mut draft.why);
     draft.summary = format!(
         "{} wait for each other in {groups} process groups{}",
         Ranks(&draft.root),
-        if in_their_calls && omission.is_none() {
+        if swapped && omission.is_none() {
             ", which they use in different orders"
         } else {
-            ": each is in a call that the other one has not made"
+            ": each is in a call that another one has not made"
         },
     );
     draft.why = vec![
@@ -85,11 +87,12 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         .into(),
     ];
     draft.why.extend(cycle::further_on(situation, waits));
+    draft.why.extend(because);
     if let Some(omission) = omission {
         follow(&mut draft, omission);
         return Some(draft);
     }
-    let otherwise = if in_their_calls {
+    let otherwise = if swapped {
         "or issue the calls with async_op=True and wait for them after all are issued"
     } else {
         "and let none leave out a call that the others make"

@@ -1,6 +1,6 @@
 //! Words about ranks that stand still outside of calls.
 
-use crate::findings::hang::absent::last_call_of;
+use crate::findings::view::last_call_of;
 use crate::model::Process;
 use crate::stacks::{Activity, What};
 use crate::words;
@@ -96,7 +96,7 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             "A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).",
         )],
         What::FileLock => vec![text(
-            "Find the process that holds the lock (lslocks, fuser) and check whether it still runs; take file locks with a timeout. A process that was killed may leave a lock file behind, and locks on network file systems outlive their holders.",
+            "Find the process that holds the lock (lslocks, fuser). If it is another rank of this job, it may wait for this one in a collective: make no collective while holding a lock. Take file locks with a timeout; lock files, and locks on network file systems, outlive their holders.",
         )],
         What::Lock => vec![
             text(

@@ -13,7 +13,8 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use crate::findings::draft::Draft;
-use crate::findings::hang::absent::{Absent, last_call_of};
+use crate::findings::hang::absent::Absent;
+use crate::findings::view::last_call_of;
 use crate::model::{Group, Process};
 use crate::situation::{Origin, Situation, Stall};
 use crate::stacks;
@@ -174,7 +175,7 @@ fn work_of(process: &Process, timing: &Timing) -> Option<Work> {
 
 /// The shortest timeout among the waiting ranks, or the default of the backend.
 fn timeout(group: &Group, waiting: &[u32]) -> Timeout {
-    let told = waiting
+    let configured = waiting
         .iter()
         .filter_map(|rank| group.members.get(rank)?.timeout)
         .min();
@@ -184,7 +185,7 @@ fn timeout(group: &Group, waiting: &[u32]) -> Timeout {
         DEFAULT
     };
     Timeout {
-        length: told.unwrap_or(default),
-        assumed: told.is_none(),
+        length: configured.unwrap_or(default),
+        assumed: configured.is_none(),
     }
 }

@@ -1,7 +1,7 @@
 //! Shared by the findings about point-to-point calls: facts, and the calls of both sides.
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::{Cause, CauseKind, Fact, RankCall, Timestamp};
+use ddp_doctor_proto::report::{Confidence, Fact, RankCall, Timestamp};
 
 use crate::evidence::event::Call;
 use crate::findings::draft::KeyPlace;
@@ -9,7 +9,7 @@ use crate::findings::facts::{creates, issued, signature};
 use crate::findings::view::{last_call, rank_calls, waiting_call};
 use crate::model::{GroupId, Lone, Side};
 use crate::situation::{Situation, Stall};
-use crate::source::cause;
+use crate::source::cause::{self, Reading};
 use crate::waits::Blocked;
 use crate::words;
 
@@ -100,21 +100,19 @@ pub(crate) fn never_posted(
     }
 }
 
-/// The hypothesis why two sides of a channel do not match. A condition on the rank explains
-/// nothing: a send and its receive are always on different ranks.
+/// The hypothesis why two sides of a channel do not match, from what is on record. Conditions around
+/// their lines explain nothing: a send and its receive are always on different ranks and lines.
 pub(crate) fn cause(
     situation: &Situation<'_>,
     odd: &[u32],
     others: &[u32],
     at: Timestamp,
-) -> Cause {
-    let cause = cause::of(situation, odd, others, at);
-    match cause.kind {
-        CauseKind::RankConditional => Cause {
-            kind: CauseKind::Unknown,
-            ..cause
-        },
-        _ => cause,
+) -> Reading {
+    let reading = cause::read(situation, None, odd, others, at);
+    if reading.cause.confidence < Confidence::Supported {
+        Reading::unknown()
+    } else {
+        reading
     }
 }
 

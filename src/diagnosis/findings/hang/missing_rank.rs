@@ -4,7 +4,8 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
-use crate::findings::hang::absent::{Absent, last_call_of};
+use crate::findings::hang::absent::Absent;
+use crate::findings::view::last_call_of;
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;

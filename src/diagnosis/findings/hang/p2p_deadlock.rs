@@ -50,6 +50,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         Ranks(&draft.root),
         calls.join(", ")
     );
+    let because = std::mem::take(&mut draft.why);
     draft.why = vec![format!("{}.", cycle::steps(situation, waits).join("; "))];
     let sends = waits.iter().any(|wait| is(wait, Side::Send));
     let receives = waits.iter().any(|wait| is(wait, Side::Receive));
@@ -70,6 +71,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         });
     }
     draft.why.extend(cycle::further_on(situation, waits));
+    draft.why.extend(because);
     let collectives = waits.iter().any(|wait| wait.message.is_none());
     let met = waits.iter().find(|wait| has_partner(situation, wait));
     if let Some(met) = met {

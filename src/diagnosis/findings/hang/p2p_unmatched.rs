@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCal
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::hang::{cycle, idle, message, termination};
-use crate::findings::view::{made_call, waiting_call};
+use crate::findings::view::{last_call_of, made_call, waiting_call};
 use crate::model::{Clash, Ending, Group, GroupId, Lone, Process, Side, Wait};
 use crate::situation::{Origin, Situation, Stall};
 use crate::stacks;
@@ -66,7 +66,7 @@ fn other_size(
     draft.op = Some(receive.op);
     draft.root = both(from, to);
     draft.blocked_at = Some(met);
-    draft.cause = Some(message::cause(situation, &[from], &[to], met));
+    let reading = message::cause(situation, &[from], &[to], met);
     for (rank, call) in [(from, send), (to, receive)] {
         let process = situation.model.member(group.id, rank)?;
         draft
@@ -101,6 +101,7 @@ fn other_size(
                 .into()
         },
     ];
+    draft.attribute(reading);
     draft.next = vec![
         "Receive into a tensor of the shape and dtype that is sent. If they vary, send them first."
             .into(),
@@ -145,7 +146,7 @@ fn other_tag(
     draft.victims.retain(|rank| ![from, to].contains(rank));
     draft.blocked_at = Some(since(send).min(since(receive)));
     draft.per_rank = sides(situation, group_id, &[send, receive]);
-    draft.cause = Some(message::cause(situation, &[from], &[to], began));
+    let reading = message::cause(situation, &[from], &[to], began);
     draft.summary = format!(
         "rank {from} sends to rank {to} with tag {}{}, which waits for tag {}{}",
         tag(&send.joined.call),
@@ -167,6 +168,7 @@ fn other_tag(
             "; neither can continue".into()
         },
     )];
+    draft.attribute(reading);
     draft.next = vec![format!(
         "Use one tag on both sides: {} or {}. If both messages are intended, issue them with isend and \
          irecv and wait after all are issued.",
@@ -252,12 +254,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !absent.contains(rank));
     draft.blocked_at = Some(stall.since);
-    draft.cause = Some(message::cause(
-        situation,
-        absent,
-        &draft.victims,
-        situation.now,
-    ));
+    let reading = message::cause(situation, absent, &draft.victims, situation.now);
     draft.per_rank = match &other {
         Some(other) => sides(situation, stall.group, &[lone, other]),
         None => message::stalled_calls(situation, stall),
@@ -280,6 +277,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
     draft.why = vec![lacks_partner(group, lone, absent, over)];
     draft.why.extend(other.map(|it| tags_differ(lone, &it)));
+    draft.attribute(reading);
     for &rank in absent {
         if let Some(process) = situation.model.member(stall.group, rank) {
             add_activity(situation, &mut draft, rank, process);
@@ -341,16 +339,8 @@ fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process
         draft.next.extend(idle::advice(outside.what, process));
         idle::where_it_is(process, &outside)
     });
-    draft.why.push(line.unwrap_or_else(|| {
-        let last = process.last_call.as_ref().map_or_else(
-            || "it has made no call yet".to_owned(),
-            |call| {
-                let at = words::at(call.place.as_deref());
-                format!("its last call was {}{at}", words::call(call))
-            },
-        );
-        format!("Rank {rank}: {last}.")
-    }));
+    let last = || format!("Rank {rank}: {}.", last_call_of(process));
+    draft.why.push(line.unwrap_or_else(last));
 }
 
 /// Advice to make the call that a rank waits for.

@@ -264,7 +264,7 @@ fn why(
 /// Sentences on the stalled transfers of the collective.
 fn standing(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<String> {
     /// Maximum number of transfers that are listed.
-    const TOLD: usize = 4;
+    const SHOWN: usize = 4;
     let group = situation.model.group(inside.group);
     let mut standing: Vec<_> = join
         .calls
@@ -277,10 +277,10 @@ fn standing(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<Stri
         .flatten()
         .collect();
     standing.sort_by_key(|&(waits_for, rank, transfer, ..)| (waits_for, rank, transfer));
-    let more = standing.len().saturating_sub(TOLD);
-    let mut told: Vec<String> = standing
+    let more = standing.len().saturating_sub(SHOWN);
+    let mut lines: Vec<String> = standing
         .iter()
-        .take(TOLD)
+        .take(SHOWN)
         .map(|&(waits_for, rank, transfer, it, at)| {
             let members = &group.info.key.members;
             let peer = members.get(transfer.peer as usize);
@@ -302,9 +302,9 @@ fn standing(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<Stri
         })
         .collect();
     if more > 0 {
-        told.push(format!("{more} more had not moved either."));
+        lines.push(format!("{more} more had not moved either."));
     }
-    told
+    lines
 }
 
 const fn waited_for(what: WaitsFor, is_send: bool) -> &'static str {

@@ -11,7 +11,7 @@ use crate::findings::hang::absent::Absent;
 use crate::findings::hang::idle::{advice, waits_for, where_it_is};
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
-use crate::stacks::{self, Activity};
+use crate::stacks::{self, Activity, What};
 use crate::words::{self, Ranks, number};
 
 /// DD204: ranks without progress that others wait for.
@@ -76,5 +76,18 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
         draft.why.push(where_it_is(process, outside)?);
     }
     draft.next = advice(what, first);
+    if what == What::Lock
+        && let Some(exception) = first.failed_thread()
+    {
+        let at = words::at(exception.place.as_deref());
+        draft.why.push(format!(
+            "A thread of rank {} ended with {}{at}.",
+            first.rank?,
+            words::short(&exception.text)
+        ));
+        let advice =
+            format!("Fix the exception{at}: the rank may wait for the thread that it ended.");
+        draft.next.insert(0, advice);
+    }
     Some(draft)
 }

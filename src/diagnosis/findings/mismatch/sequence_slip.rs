@@ -215,7 +215,7 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
         format!(
             "The line {} {}, on this rank alone.",
             words::source_line(&line),
-            guards::sentence(guard)
+            guards::sentence(guard, &line)
         )
     });
     of(CauseKind::SkippedIteration, Confidence::Supported, because)

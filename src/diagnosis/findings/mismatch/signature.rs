@@ -23,9 +23,12 @@ struct Rule {
     what: &'static str,
     /// Why such calls cannot match.
     why: &'static str,
-    /// Advice.
+    /// Advice for calls at one line.
     next: &'static str,
 }
+
+/// Advice for calls at different lines: they were not meant for each other.
+const OTHER_LINES: &str = "Check the two lines: the call that only some ranks reach has to be reached by all of them, or by none.";
 
 /// DD103.
 pub(crate) fn op(situation: &Situation<'_>) -> Vec<Draft> {
@@ -35,7 +38,7 @@ pub(crate) fn op(situation: &Situation<'_>) -> Vec<Draft> {
         proof: CertificateKind::UnsatisfiableJoin,
         what: "Different collectives",
         why: "Different operations exchange different messages: neither side can complete.",
-        next: "Make every rank of the group issue the same collectives in the same order. Check the two lines: the call that only some ranks reach has to be reached by all of them, or by none.",
+        next: "Make every rank of the group issue the same collectives in the same order.",
     };
     rule.drafts(situation)
 }
@@ -157,7 +160,12 @@ impl Rule {
             why.push(format!("The calls differ in {}.", differences.join(", ")));
         }
         draft.why.splice(0..0, why);
-        draft.next = vec![self.next.to_owned()];
+        let calls = classes.iter().filter_map(|it| join.calls.get(it.first()?));
+        let mut places = calls.filter_map(|it| it.call.place.as_ref());
+        let first = places.next();
+        let is_one_line = places.all(|it| first.is_some_and(|first| it.is_same_line(first)));
+        let next = if is_one_line { self.next } else { OTHER_LINES };
+        draft.next = vec![next.to_owned()];
         let reading = reading(situation, group_id, seq, &classes, divergence.met);
         draft.explain(reading);
         draft

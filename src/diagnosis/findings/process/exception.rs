@@ -197,16 +197,20 @@ fn describe_calls(
 
 /// How the exception ended the rank or diverted it.
 fn why(ended: &Ended<'_>) -> String {
-    let rank = ended.rank;
     if ended.exception.kind != ExceptionKind::InFlight {
-        return format!("It was not caught, and ended rank {rank}, which makes no further call.");
+        // Also true of the ranks whose findings are merged with this one.
+        return match ended.process.end {
+            Some(_) => "It was not caught, and ended the rank, which makes no further call.".into(),
+            None => "It was not caught: the rank makes no further call.".into(),
+        };
     }
     let call = ended.process.last_call.as_ref().map(|call| {
         let at = words::at(call.place.as_deref());
         format!(", {}{at}", words::call(call))
     });
     format!(
-        "The exception was in flight when rank {rank} made its next call{}: a clean-up call that its peers do not make.",
+        "The exception was in flight when rank {} made its next call{}: a clean-up call that its peers do not make.",
+        ended.rank,
         call.unwrap_or_default()
     )
 }

@@ -29,9 +29,9 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         .filter_map(|divergence| meets_another(situation, divergence));
     let by_origin = situation.stalls_by_origin();
     let waits = by_origin.iter().filter_map(|(origin, stalls)| {
-        let told = situation.divergences.iter().any(|d| d.origin == **origin);
+        let is_explained = situation.divergences.iter().any(|d| d.origin == **origin);
         match origin {
-            Origin::Raised(ranks) | Origin::Leaving(ranks) if !told => {
+            Origin::Raised(ranks) | Origin::Leaving(ranks) if !is_explained => {
                 let raised = matches!(origin, Origin::Raised(_));
                 waits_for_absent_peers(situation, ranks, stalls).or_else(|| {
                     let kept = || keeps_others_waiting(situation, ranks, stalls);
@@ -249,14 +249,14 @@ fn keeps_others_waiting(
 /// Ranks that do not return from `destroy_process_group`, and that no stall is waiting for.
 fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     let limit = situation.config.stall_after;
-    let told = |rank: u32| {
+    let is_explained = |rank: u32| {
         let mut stalls = situation.stalls.iter();
         stalls.any(|stall| stall.missing.iter().any(|absent| absent.rank == rank))
     };
     let destroys = |process: &&Process| {
         situation.model.ending_of(process) == Ending::None
             && !process.is_stopped()
-            && process.rank.is_some_and(|rank| !told(rank))
+            && process.rank.is_some_and(|rank| !is_explained(rank))
             && destruction(process).is_some_and(|call| {
                 call.at.plus(limit) <= situation.until && !is_kept(situation, process, call)
             })

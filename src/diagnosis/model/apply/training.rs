@@ -7,6 +7,7 @@ use crate::evidence::event::Event;
 use crate::model::Model;
 use crate::model::ids::Target;
 use crate::model::join::Averaged;
+use crate::model::process::InputEnd;
 
 impl Model {
     pub(super) fn apply_training(&mut self, event: Event) {
@@ -33,9 +34,10 @@ impl Model {
             Event::PhaseEnd { process, name, at } => {
                 self.touch(process, at, |process| process.phase_ended(&name, at));
             }
-            Event::InputEnded { process, place, at } => {
+            Event::InputEnded { process, at, .. } => {
                 self.touch(process, at, |process| {
-                    process.input_ended = Some((at, place));
+                    let batches = process.turns.batches();
+                    process.input_ended = Some(InputEnd { at, batches });
                     if process.step > 0 {
                         process.input_ended_in_step.get_or_insert(process.step);
                     }

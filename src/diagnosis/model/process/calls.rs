@@ -53,7 +53,7 @@ impl Process {
         // Keep the first caller: it issued the first call at this place.
         site.caller = site.caller.take().or(caller);
         site.reading = reading;
-        if !guards.is_empty() {
+        if !guards.is_empty() || !reading && site.guards.is_none() {
             site.guards = Some(guards);
         }
     }

@@ -115,6 +115,13 @@ impl Process {
             .find(|exception| exception.kind == ExceptionKind::Uncaught)
     }
 
+    /// The last exception that ended a thread other than the main one.
+    #[must_use]
+    pub fn failed_thread(&self) -> Option<&Exception> {
+        let mut latest = self.exceptions.iter().rev();
+        latest.find(|exception| exception.kind == ExceptionKind::UncaughtInThread)
+    }
+
     /// The exception that was being handled when this call was issued, except requests to exit.
     #[must_use]
     pub fn in_flight_at(&self, call: &Call) -> Option<&Exception> {

@@ -115,7 +115,7 @@ pub struct Process {
     /// Time of its latest record.
     pub last_at: Timestamp,
     /// When its input was last exhausted, and where.
-    pub input_ended: Option<(Timestamp, Option<Arc<Where>>)>,
+    pub input_ended: Option<InputEnd>,
     /// First step in which its input was exhausted, once the training had begun.
     pub input_ended_in_step: Option<u64>,
     /// Number of calls and longest wait at each place.
@@ -169,10 +169,20 @@ pub struct Process {
 pub struct Site {
     /// The call that led there first.
     pub caller: Option<Arc<Where>>,
-    /// Tests in the source that decide whether the program reaches the place, nearest first.
+    /// Tests in the source that decide whether the program reaches the place, nearest first; `None`: the
+    /// source is unknown.
     pub guards: Option<Arc<[Guard]>>,
     /// The source is still being read.
     pub reading: bool,
+}
+
+/// The end of an iterator over the input.
+#[derive(Clone, Copy, Debug)]
+pub struct InputEnd {
+    /// Time of the end.
+    pub at: Timestamp,
+    /// Batches drawn until the latest turn; `None`: unknown.
+    pub batches: Option<u64>,
 }
 
 /// A phase marked by the program.

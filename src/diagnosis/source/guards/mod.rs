@@ -133,11 +133,15 @@ fn comes(guard: &Guard, rank: u32, model: &Model) -> Option<bool> {
     }
 }
 
-/// The end of a sentence that names the test and how the line depends on it.
+/// The end of a sentence that names the test and how `of` depends on it.
 #[must_use]
-pub fn sentence(guard: &Guard) -> String {
+pub fn sentence(guard: &Guard, of: &Where) -> String {
     let (test, line) = (&guard.test, guard.line);
     match guard.form {
+        GuardForm::Holds if line == of.line => format!("makes its call only where `{test}` holds"),
+        GuardForm::Fails if line == of.line => {
+            format!("makes its call only where `{test}` does not hold")
+        }
         GuardForm::Holds => format!("is reached only where `{test}` holds (line {line})"),
         GuardForm::Fails => format!("is reached only where `{test}` does not hold (line {line})"),
         GuardForm::Skips => format!("is passed over where `{test}` holds (line {line})"),

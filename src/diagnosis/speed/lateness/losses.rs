@@ -126,7 +126,7 @@ impl Losses {
         let [one, other] = [pair[0], pair[1]].map(|rank| why(&[rank], share(&[rank])));
         let is_alike = std::mem::discriminant(&one?) == std::mem::discriminant(&other?);
         let why = why(&pair, share(&pair) / 2.0).filter(|_| is_alike)?;
-        self.tell(model, pair, window, why, true)
+        self.straggler_of(model, pair, window, why, true)
     }
 
     /// Whether a rank waits alternately for these two, for several rounds each.
@@ -292,19 +292,19 @@ impl Losses {
         let others = self.ranks.iter().copied().filter(|it| !ranks.contains(it));
         let waiting: Vec<u32> = others.collect();
         let why = why::why(model, &ranks, &waiting, window, share)?;
-        let told = self.tell(model, ranks, window, why, false)?;
+        let found = self.straggler_of(model, ranks, window, why, false)?;
         Some(Straggler {
-            before: self.before(&told.ranks, since, slice),
+            before: self.before(&found.ranks, since, slice),
             known_at: since
                 .plus(self.timing.straggler.max(slice * FEWEST_SLICES))
                 .min(self.to),
             since,
-            ..told
+            ..found
         })
     }
 
     /// The description of these ranks as stragglers, with the cause.
-    fn tell(
+    fn straggler_of(
         &self,
         model: &Model,
         ranks: Vec<u32>,

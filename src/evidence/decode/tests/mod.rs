@@ -152,7 +152,7 @@ fn nccl_call_of_a_c10d_call_uses_ranks_of_its_group() {
     let issued = record(0, RecordKind::Issued, 1);
     let kinds = [issued, lower_call, captured].map(Kind::Record);
     let events = decode(&mut decoder, kinds.into());
-    let told: Vec<_> = events
+    let issued: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
             Event::LowerCall {
@@ -161,7 +161,7 @@ fn nccl_call_of_a_c10d_call_uses_ranks_of_its_group() {
             _ => None,
         })
         .collect();
-    let [(call, first), (_, second)] = told[..] else {
+    let [(call, first), (_, second)] = issued[..] else {
         panic!("{events:?}")
     };
     assert_eq!(*call, CallId(1));

@@ -85,12 +85,12 @@ fn site_has_its_caller_and_later_its_guards() {
         subject: 1,
         form: 1,
     }];
-    let told = |site: &v1::SiteDefined| Kind::SiteDefined(site.clone());
+    let defined = |site: &v1::SiteDefined| Kind::SiteDefined(site.clone());
     let stream = vec![
-        told(&site(1, 9, 7)),
-        told(&site(2, 4, 1)),
-        told(&read),
-        told(&read),
+        defined(&site(1, 9, 7)),
+        defined(&site(2, 4, 1)),
+        defined(&read),
+        defined(&read),
     ];
     let events = decode(&mut decoder, stream);
     let [

@@ -195,6 +195,51 @@ except RuntimeError:
 }
 
 #[test]
+fn handler_that_raises_only_under_a_condition_goes_on() {
+    let found = guards(
+        "\
+for attempt in range(3):
+    try:
+        step(x)  # here
+    except OSError:
+        if attempt == 2:
+            raise
+        time.sleep(1)
+",
+    );
+    assert_eq!(found, ["catches other 4 except OSError:"]);
+}
+
+#[test]
+fn constant_test_is_no_guard() {
+    let found = guards(
+        "\
+while True:
+    try:
+        x = next(batches)
+    except StopIteration:
+        break
+    dist.all_reduce(x)  # here
+",
+    );
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
+fn exit_within_a_context_is_an_exit() {
+    let found = guards(
+        "\
+def load(path):
+    if os.path.exists(path):
+        with open(path) as file:
+            return json.load(file)
+    dist.broadcast(x, 0)  # here
+",
+    );
+    assert_eq!(found, ["leaves state 2 os.path.exists(path)"]);
+}
+
+#[test]
 fn match_case_is_a_test() {
     let found = guards(
         "\
