@@ -462,6 +462,8 @@ words! {
         Catches = 7, "catches";
         /// The line is reached in any case, and the test decides on a value that it uses.
         Chooses = 8, "chooses";
+        /// The line is in a loop over this, whose order may differ between ranks.
+        Iterates = 9, "iterates";
     }
 }
 

@@ -657,6 +657,8 @@ pub enum GuardForm {
     Catches = 7,
     /// The line is reached in any case, and the test decides on a value that it uses.
     Chooses = 8,
+    /// The line is in a loop over this, whose order may differ between ranks.
+    Iterates = 9,
 }
 impl GuardForm {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -674,6 +676,7 @@ impl GuardForm {
             Self::Handles => "GUARD_FORM_HANDLES",
             Self::Catches => "GUARD_FORM_CATCHES",
             Self::Chooses => "GUARD_FORM_CHOOSES",
+            Self::Iterates => "GUARD_FORM_ITERATES",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -688,6 +691,7 @@ impl GuardForm {
             "GUARD_FORM_HANDLES" => Some(Self::Handles),
             "GUARD_FORM_CATCHES" => Some(Self::Catches),
             "GUARD_FORM_CHOOSES" => Some(Self::Chooses),
+            "GUARD_FORM_ITERATES" => Some(Self::Iterates),
             _ => None,
         }
     }

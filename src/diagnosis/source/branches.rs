@@ -82,7 +82,7 @@ impl Use<'_> {
             (names, more) => format!("{} and {more} more", names.join(", ")),
         };
         let are = if self.total == 1 { "is" } else { "are" };
-        let depends = self.guard.map(|it| guards::sentence(it, &self.place));
+        let depends = self.guard.map(guards::sentence);
         let depends = depends.map(|it| format!(", which {it}"));
         format!(
             "{names} {are} used at {}{}.",

@@ -412,6 +412,14 @@ impl<'a> Sides<'a> {
         if line != there && chosen.is_none() {
             return None;
         }
+        let mut around = guards::around(process, line);
+        if chosen.is_none()
+            && let Some(unordered) = around.find(|(_, guard)| guard.form == GuardForm::Iterates)
+        {
+            because.push(' ');
+            because.push_str(&line_is_guarded(&unordered));
+            return Some(suspected(CauseKind::SwappedCalls, Some(because)));
+        }
         if let Some((_, guard)) = chosen {
             because.push(' ');
             because.push_str(&line_is_guarded(&(Arc::clone(line), guard)));
@@ -469,7 +477,9 @@ pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
     use GuardSubject::{Data, Finite, Rank, State};
     Some(match (guard.form, guard.subject) {
         (Handles, _) => CauseKind::SwallowedException,
-        (Catches | GuardForm::Chooses | GuardForm::Unspecified, _) => return None,
+        (Catches | GuardForm::Chooses | GuardForm::Iterates | GuardForm::Unspecified, _) => {
+            return None;
+        }
         (_, Rank) => CauseKind::RankConditional,
         // Each rank decides by itself when to leave the loop.
         (Ends, _) => CauseKind::LocalDecision,
@@ -504,11 +514,7 @@ fn ranks(processes: &[&Process]) -> String {
 
 /// "The line train.py:9 is reached only where …".
 fn line_is_guarded((line, guard): &(Arc<Where>, &Guard)) -> String {
-    format!(
-        "The line {} {}.",
-        words::source_line(line),
-        guards::sentence(guard, line)
-    )
+    format!("{}.", guards::about(line, guard))
 }
 
 /// Whether the user's source around a line is known.

@@ -213,7 +213,17 @@ impl Source {
                 }
             }
             Head::Else => self.branches_before(header, found),
-            Head::For => self.ends(header, at, found),
+            Head::For => {
+                if let Some((_, over)) =
+                    header_test(&line.text).and_then(|it| it.0.split_once(" in "))
+                    && has_order_of_its_own(over)
+                {
+                    let mut guard = self.guard(line.first, over, GuardForm::Iterates);
+                    guard.subject = GuardSubject::Other;
+                    found.push(guard);
+                }
+                self.ends(header, at, found);
+            }
             Head::Except => {
                 let mut guard = self.guard(line.first, &line.text, GuardForm::Handles);
                 guard.subject = GuardSubject::Other;
@@ -416,6 +426,21 @@ impl Source {
             form,
         }
     }
+}
+
+/// Whether a loop runs over something whose order or content is that of its insertions, its hashes or
+/// a file system.
+fn has_order_of_its_own(over: &str) -> bool {
+    const KINDS: [&str; 7] = [
+        ".items()",
+        ".keys()",
+        ".values()",
+        "set(",
+        "listdir(",
+        "glob(",
+        "iterdir(",
+    ];
+    !over.contains("sorted(") && KINDS.iter().any(|kind| over.contains(kind))
 }
 
 /// Whether a test has always the same result, as in `while True`.

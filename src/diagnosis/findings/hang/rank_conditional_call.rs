@@ -148,7 +148,7 @@ fn explain(draft: &mut Draft, parting: &Parting) {
     draft.why.push(format!(
         "The line {}{through} {}: {} {} it, {} {}.",
         words::source_line(&parting.line),
-        guards::sentence(&parting.guard, &parting.line),
+        guards::sentence(&parting.guard),
         Ranks(&parting.inside),
         number(&parting.inside, "reaches", "reach"),
         Ranks(&parting.outside),

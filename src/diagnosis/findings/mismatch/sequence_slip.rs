@@ -211,12 +211,7 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
         let mut guards = guards::around(process, place);
         guards.find(|(_, guard)| guard.form == GuardForm::Skips)
     });
-    let because = skips.map(|(line, guard)| {
-        format!(
-            "The line {} {}, on this rank alone.",
-            words::source_line(&line),
-            guards::sentence(guard, &line)
-        )
-    });
+    let because =
+        skips.map(|(line, guard)| format!("{}, on this rank alone.", guards::about(&line, guard)));
     of(CauseKind::SkippedIteration, Confidence::Supported, because)
 }

@@ -9,6 +9,7 @@ use ddp_doctor_proto::{GuardForm, GuardSubject};
 use crate::evidence::event::Guard;
 use crate::model::{GroupId, Model, Process};
 use crate::stacks::is_users;
+use crate::words;
 
 mod test;
 
@@ -133,15 +134,27 @@ fn comes(guard: &Guard, rank: u32, model: &Model) -> Option<bool> {
     }
 }
 
-/// The end of a sentence that names the test and how `of` depends on it.
+/// A sentence without its full stop: "The line train.py:9 is reached only where `x` holds (line 8)".
 #[must_use]
-pub fn sentence(guard: &Guard, of: &Where) -> String {
+pub fn about(line: &Where, guard: &Guard) -> String {
+    let (shown, test) = (words::source_line(line), &guard.test);
+    let is_inside = guard.line == line.line;
+    match guard.form {
+        GuardForm::Holds if is_inside => {
+            format!("The call at {shown} is made only where `{test}` holds")
+        }
+        GuardForm::Fails if is_inside => {
+            format!("The call at {shown} is made only where `{test}` does not hold")
+        }
+        _ => format!("The line {shown} {}", sentence(guard)),
+    }
+}
+
+/// The end of a sentence that names the test and how a line depends on it.
+#[must_use]
+pub fn sentence(guard: &Guard) -> String {
     let (test, line) = (&guard.test, guard.line);
     match guard.form {
-        GuardForm::Holds if line == of.line => format!("makes its call only where `{test}` holds"),
-        GuardForm::Fails if line == of.line => {
-            format!("makes its call only where `{test}` does not hold")
-        }
         GuardForm::Holds => format!("is reached only where `{test}` holds (line {line})"),
         GuardForm::Fails => format!("is reached only where `{test}` does not hold (line {line})"),
         GuardForm::Skips => format!("is passed over where `{test}` holds (line {line})"),
@@ -152,6 +165,11 @@ pub fn sentence(guard: &Guard, of: &Where) -> String {
             format!("stands in a `try` that goes on after an exception (line {line})")
         }
         GuardForm::Chooses => format!("uses a value that `{test}` decides on (line {line})"),
+        GuardForm::Iterates => {
+            format!(
+                "is in a loop over `{test}` (line {line}), whose order may differ between ranks"
+            )
+        }
         GuardForm::Unspecified => format!("depends on `{test}` (line {line})"),
     }
 }

@@ -211,6 +211,21 @@ for attempt in range(3):
 }
 
 #[test]
+fn loop_over_a_dict_is_named_unless_it_is_sorted() {
+    let over = |it: &str| {
+        guards(&format!(
+            "for name, value in {it}:\n    dist.all_reduce(value)  # here\n"
+        ))
+    };
+    assert_eq!(
+        over("self.sums.items()"),
+        ["iterates other 1 self.sums.items()"]
+    );
+    assert!(over("sorted(self.sums.items())").is_empty());
+    assert!(over("zip(names, values)").is_empty());
+}
+
+#[test]
 fn constant_test_is_no_guard() {
     let found = guards(
         "\
