@@ -542,7 +542,8 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
     let uncaught = process.uncaught();
     process.exceptions.iter().rev().find(|exception| {
         exception.at <= at
-            && uncaught.is_none_or(|it| it.text != exception.text)
+            // Without a call in between it may be what was raised anew and not caught.
+            && uncaught.is_none_or(|it| it.after_calls > exception.after_calls)
             && matches!(
                 exception.kind,
                 ExceptionKind::LeftForward

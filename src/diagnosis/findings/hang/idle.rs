@@ -107,7 +107,7 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             ),
         ],
         What::Child => vec![format!(
-            "Find out what its child processes do (ps --ppid {pid} on {host}). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
+            "Find out what its child processes do (ps --ppid {pid} on {host}). A program that reads its standard input waits until that is closed (stdin=subprocess.DEVNULL). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
         )],
         What::Network => vec![text(
             "Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.",
