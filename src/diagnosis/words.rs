@@ -160,7 +160,7 @@ pub fn line(place: &Where) -> String {
     source_line(place) + &feature.unwrap_or_default()
 }
 
-/// Like [`line`], for a sentence about the line itself: without the feature that is called there.
+/// Like [`line()`], for a sentence about the line itself: without the feature that is called there.
 #[must_use]
 pub fn source_line(place: &Where) -> String {
     let file = place.file.rsplit('/').next().unwrap_or(&place.file);
