@@ -7,7 +7,7 @@
 //! cargo bench --bench coordinator -- --ranks 128 --step 1000 --seconds 20
 //! ```
 //!
-//! All nodes are in this process, from which a coordinator accepts the connections of 32 nodes, and not those of 64.
+//! All nodes are in this process. With 64 of them a connection was reset, with 32 none.
 //! The coordinator runs on processor 1, so that it has all of it. Options: `--ranks`, `--step` in
 //! milliseconds, `--seconds` of the job, `--seed`.
 #![expect(
