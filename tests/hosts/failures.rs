@@ -81,6 +81,10 @@ fn partition_between_hosts_heals() {
     job.hosts.connect(1, true);
     // The other node tries every few seconds to reach the coordinator.
     job.until(0, |report| !codes(report).contains(&"DD904"));
+    // What the lost connection still delivers is no new attachment.
+    eventually("the other node is attached again", || {
+        runs[1].stderr().contains("continues the diagnosis\n")
+    });
     job.let_go();
     job.assert_same_result(&mut runs);
     let report = job.report(0).unwrap();
