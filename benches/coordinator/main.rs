@@ -156,7 +156,7 @@ struct Node {
 }
 
 impl Node {
-    /// Attaches to the coordinator. One node at a time: it accepts no flood of connections.
+    /// Attaches to the coordinator.
     async fn start(number: u32, address: &Address, began: Timestamp) -> Self {
         let (reports, queue) = mpsc::channel(QUEUE);
         let hello = Kind::Hello(v1::Hello {
@@ -231,7 +231,7 @@ fn process(event: &Event) -> ProcessId {
 async fn run(layout: Layout, seconds: u64) {
     let coordinator = Coordinator::start();
     let address = Address::parse(&coordinator.address, &Credentials::default()).unwrap();
-    // The fault begins at half of the time that the job is told.
+    // A job has its fault at half of its seconds.
     let mut job = Job::start(layout, seconds * 9 / 5);
     let nodes = layout.ranks.div_ceil(NODE);
     // All nodes are attached before the first call.
@@ -278,11 +278,12 @@ async fn run(layout: Layout, seconds: u64) {
     let used = coordinator.used().saturating_sub(used);
     let fault = Timestamp(began + job.fault_at().0);
     let lines: Vec<(Timestamp, String)> = coordinator.lines.try_iter().collect();
-    let found = lines.iter().find(|(_, line)| line.contains("[DD"));
-    let found = found.map_or("none".to_owned(), |(at, line)| {
-        let code = line.split(['[', ']']).nth(1).unwrap_or_default();
-        format!("{:.2} s: {code}", at.since(fault).as_secs_f64())
+    let found = lines.iter().find_map(|(at, line)| {
+        let (_, code) = line.split_once("[DD")?;
+        let (code, _) = code.split_once(']')?;
+        Some(format!("{:.2} s: DD{code}", at.since(fault).as_secs_f64()))
     });
+    let found = found.unwrap_or_else(|| "none".to_owned());
     println!(
         "| {} | {} ms | {:.0} | {:.2} | {} MiB | {:.0} B/s | {longest} | {} ms | {found} |",
         layout.ranks,

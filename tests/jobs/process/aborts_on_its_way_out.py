@@ -1,5 +1,6 @@
 # /// truth
 # nproc = 2
+# quick = ["faulty"]
 #
 # [faulty]
 # code = "DD201"

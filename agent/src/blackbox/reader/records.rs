@@ -43,8 +43,9 @@ impl Reader {
     }
 
     /// Extends the ring, within its capacity, until it holds the records of 30 s at the current
-    /// rate: as long may this reader be stopped, or a coordinator be unreachable, before records are lost. Called after each poll by
-    /// the only reader that follows the box; it measures the rate itself.
+    /// rate. That is how long this reader may be stopped, or a coordinator be unreachable, before
+    /// records are lost. Called after each poll by the only reader that follows the box; it measures
+    /// the rate itself.
     ///
     /// Memory is reserved here, since the writer must not wait for it.
     ///
