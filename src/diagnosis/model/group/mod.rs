@@ -212,7 +212,7 @@ impl Group {
     pub fn first_open(&self) -> Option<u64> {
         let lowest = self.members.values().map(|member| member.issued).min()?;
         let highest = self.members.values().map(|member| member.issued).max()?;
-        (lowest < highest).then_some(lowest + 1)
+        (lowest < highest).then(|| lowest + 1)
     }
 
     /// Whether a member has destroyed the group.
