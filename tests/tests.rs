@@ -2,6 +2,7 @@
 //!
 //! * `check`: `ddp-doctor check` on one host and on several, healthy and with one fault at a time.
 //! * `copied`: the program without its Python package and libraries.
+//! * `digests`: jobs whose coordinator asks for digests instead of records.
 //! * `dumps`: `analyze` on Flight Recorder dumps.
 //! * `framework`: a scenario with a wrong expectation fails with the difference.
 //! * `hostile`: peers with the token that send too much or what is not true, or read nothing.
@@ -47,6 +48,7 @@
 mod boxes;
 mod check;
 mod copied;
+mod digests;
 #[path = "doubles/harness.rs"]
 mod doubles;
 mod dumps;

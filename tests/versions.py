@@ -42,7 +42,8 @@ def run(venv, jobs):
     command = ["cargo", "test", *BUILD, "--test", "truth", "--", "--include-ignored", "live::" + jobs]
     for family in OTHERS:
         command += ["--skip", "live::" + family]
-    environment = dict(os.environ, DDP_DOCTOR_TEST_VENV=venv)
+    # Older versions of torchrun use the same port for all jobs, which run beside each other.
+    environment = dict(os.environ, DDP_DOCTOR_TEST_VENV=venv, PET_STANDALONE="1")
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     results = {}
     for line in process.stdout:

@@ -7,8 +7,8 @@
 //! cargo bench --bench coordinator -- --ranks 128 --step 1000 --seconds 20
 //! ```
 //!
-//! All nodes are in this process. With 64 of them a connection was reset, with 32 none.
-//! The coordinator runs on processor 1, so that it has all of it. Options: `--ranks`, `--step` in
+//! Every 32 nodes are a process, since a coordinator accepts no more connections of one process. The
+//! coordinator runs on processor 1, so that it has all of it. Options: `--ranks`, `--step` in
 //! milliseconds, `--seconds` of the job, `--seed`.
 #![expect(
     clippy::panic,
@@ -22,6 +22,8 @@
 mod job;
 
 mod encode;
+#[path = "../../tests/support/simulated_node.rs"]
+mod simulated_node;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -30,12 +32,15 @@ use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{Event, ProcessId};
+use ddp_doctor::node::follow::DIGEST_INTERVAL;
+use ddp_doctor::node::follow::digest::{Summary, is_covered, is_notable};
 use ddp_doctor::transport::{Address, Credentials, connect};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use prost::Message;
-use tokio::sync::mpsc::{self, Sender};
-use tokio::time::{Instant, sleep_until};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use v1::agent_service_client::AgentServiceClient;
@@ -44,26 +49,52 @@ use v1::request;
 
 use encode::Encoder;
 use job::{Fault, Job, Layout, MILLISECOND};
+use simulated_node::Node;
 
 /// Ranks, milliseconds of a step and seconds of the job, by row of the table.
 const TABLE: [(u32, u64, u64); 3] = [(8, 100, 10), (64, 100, 10), (256, 500, 10)];
 /// Interval of the reports of a node.
 const TICK: u64 = 50 * MILLISECOND;
+/// Interval of reports of a node that has nothing to report.
+const HEARTBEAT: u64 = 1_000 * MILLISECOND;
 /// Reports that wait for the coordinator before a node gives it up.
 const QUEUE: usize = 1_024;
+/// Records of a process that its node keeps.
+const KEPT: usize = 512;
 const NODE: u32 = 8;
+/// Nodes of one process.
+const NODES_OF_A_PART: u32 = 32;
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() {
+fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let number = |name: &str| {
         let at = arguments.iter().position(|it| it == name)?;
         arguments.get(at + 1).map(|it| it.parse::<u64>().unwrap())
     };
+    let part_of = || number("--began").zip(number("--first"));
+    if let Some((began, first)) = part_of() {
+        let at = arguments.iter().position(|it| it == "--address").unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        let layout = layout(
+            number("--ranks").unwrap() as u32,
+            number("--step").unwrap(),
+            number("--seed").unwrap(),
+        );
+        let sent = runtime.block_on(part(
+            layout,
+            number("--seconds").unwrap(),
+            first as u32,
+            &arguments[at + 1],
+            Timestamp(began),
+        ));
+        println!("{}", serde_json::to_string(&sent).unwrap());
+        return;
+    }
     println!(
-        "| ranks | step | messages a second | of a core | memory | upstream a rank | longest queue | delay of this program | finding after |"
+        "| ranks | step | records a second | messages a second | of a core | memory | upstream a rank | later | longest queue | delay of this program | finding after |"
     );
-    println!("|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
+    println!("|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     let rows = match number("--ranks") {
         Some(ranks) => vec![(
             u32::try_from(ranks).unwrap(),
@@ -73,13 +104,18 @@ async fn main() {
         None => TABLE.to_vec(),
     };
     for (ranks, step, seconds) in rows {
-        let layout = Layout {
-            ranks,
-            step: step * MILLISECOND,
-            seed: number("--seed").unwrap_or(1),
-            fault: Some(Fault::Size),
-        };
-        run(layout, seconds).await;
+        let seed = number("--seed").unwrap_or(1);
+        run(layout(ranks, step, seed), seconds);
+    }
+}
+
+/// A job with steps of `step` milliseconds.
+const fn layout(ranks: u32, step: u64, seed: u64) -> Layout {
+    Layout {
+        ranks,
+        step: step * MILLISECOND,
+        seed,
+        fault: Some(Fault::Size),
     }
 }
 
@@ -147,15 +183,18 @@ impl Drop for Coordinator {
     }
 }
 
-/// A simulated node.
-struct Node {
+/// A simulated node, attached to the coordinator.
+struct Attached {
     encoder: Encoder,
+    node: Node,
     reports: Sender<v1::Report>,
-    /// Messages that are not sent yet.
-    events: Vec<v1::Event>,
+    /// Requests of the coordinator that are not answered.
+    requests: Receiver<request::Kind>,
+    /// Ticks since the latest report.
+    silent: u64,
 }
 
-impl Node {
+impl Attached {
     /// Attaches to the coordinator.
     async fn start(number: u32, address: &Address, began: Timestamp) -> Self {
         let (reports, queue) = mpsc::channel(QUEUE);
@@ -166,23 +205,44 @@ impl Node {
             boot_id: format!("boot of node-{number}"),
             ..v1::Hello::default()
         });
-        let mut node = Self {
+        let mut node = Node::new(u64::MAX, KEPT);
+        node.observe(vec![hello]);
+        let (asked, requests) = mpsc::channel(QUEUE);
+        let mut it = Self {
             encoder: Encoder::default(),
+            node,
             reports,
-            events: vec![v1::Event { kind: Some(hello) }],
+            requests,
+            silent: 0,
         };
-        node.send();
+        it.send();
         let mut client = AgentServiceClient::new(connect(address).await.unwrap());
         let attached = client.attach(ReceiverStream::new(queue)).await;
-        tokio::spawn(answer(attached.unwrap().into_inner(), node.reports.clone()));
-        node
+        let reports = it.reports.clone();
+        tokio::spawn(receive(attached.unwrap().into_inner(), reports, asked));
+        it
+    }
+
+    /// Takes note of the messages since the last call, and obeys the coordinator.
+    fn observe(&mut self, kinds: Vec<Kind>, now: Timestamp, began: u64) {
+        self.node.observe(kinds);
+        while let Ok(request) = self.requests.try_recv() {
+            self.node.answer(request);
+        }
+        self.node.digest(now, now.0.saturating_sub(began));
     }
 
     /// Sends the messages since the last call; returns their number, their size in bytes, and the length of
     /// the queue.
     fn send(&mut self) -> (usize, usize, usize) {
-        let events = std::mem::take(&mut self.events);
+        let kinds = self.node.take().into_iter();
+        let events: Vec<_> = kinds.map(|kind| v1::Event { kind: Some(kind) }).collect();
         let number = events.len();
+        self.silent += 1;
+        if number == 0 && self.silent < HEARTBEAT / TICK {
+            return (0, 0, QUEUE - self.reports.capacity());
+        }
+        self.silent = 0;
         let report = v1::Report {
             sent_unix_ns: Timestamp::now().0,
             events,
@@ -194,10 +254,15 @@ impl Node {
     }
 }
 
-/// Answers the pings of the coordinator.
-async fn answer(mut requests: Streaming<v1::Request>, answers: Sender<v1::Report>) {
+/// Answers the pings of the coordinator, and passes its other requests on.
+async fn receive(
+    mut requests: Streaming<v1::Request>,
+    answers: Sender<v1::Report>,
+    asked: Sender<request::Kind>,
+) {
     while let Ok(Some(request)) = requests.message().await {
-        if let Some(request::Kind::Ping(ping)) = request.kind {
+        let Some(kind) = request.kind else { continue };
+        if let request::Kind::Ping(ping) = kind {
             let now = Timestamp::now().0;
             let pong = v1::Report {
                 sent_unix_ns: now,
@@ -208,6 +273,8 @@ async fn answer(mut requests: Streaming<v1::Request>, answers: Sender<v1::Report
                 }),
             };
             answers.try_send(pong).ok();
+        } else if asked.send(kind).await.is_err() {
+            return;
         }
     }
 }
@@ -228,55 +295,36 @@ fn process(event: &Event) -> ProcessId {
 }
 
 /// Simulates a job and prints its row.
-async fn run(layout: Layout, seconds: u64) {
+fn run(layout: Layout, seconds: u64) {
     let coordinator = Coordinator::start();
-    let address = Address::parse(&coordinator.address, &Credentials::default()).unwrap();
-    // A job has its fault at half of its seconds.
-    let mut job = Job::start(layout, seconds * 9 / 5);
     let nodes = layout.ranks.div_ceil(NODE);
     // All nodes are attached before the first call.
-    let began = Timestamp::now().0 + 1_000 * MILLISECOND + u64::from(nodes) * 20 * MILLISECOND;
-    let start = Instant::now() + Duration::from_nanos(began - Timestamp::now().0);
-    let mut attached = Vec::new();
-    for number in 0..nodes {
-        attached.push(Node::start(number, &address, Timestamp(began)).await);
-    }
-    let mut nodes = attached;
-    let mut used = Duration::ZERO;
-    let (mut sent, mut bytes, mut longest) = (0, 0, 0);
-    let mut delay = Duration::ZERO;
-    let mut events = job.joined();
-    for tick in 0..=seconds * 1_000 * MILLISECOND / TICK {
-        for event in events {
-            let node = &mut nodes[process(&event).node() as usize];
-            let kinds = node.encoder.encode(&event, began);
-            let kinds = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
-            node.events.extend(kinds);
-        }
-        let mut queue = 0;
-        for node in &mut nodes {
-            let (number, size, waiting) = node.send();
-            // Until then the nodes attach.
-            if tick > 0 {
-                sent += number;
-                bytes += size;
-            }
-            queue = queue.max(waiting);
-            tokio::task::yield_now().await;
-        }
-        let due = start + Duration::from_nanos((tick + 1) * TICK);
-        if tick == 0 {
-            sleep_until(start).await;
-            used = coordinator.used();
-        } else {
-            longest = longest.max(queue);
-            delay = delay.max(due.elapsed());
-        }
-        sleep_until(due).await;
-        events = job.until(Timestamp((tick + 1) * TICK));
-    }
+    let attach = MILLISECOND * (2_000 + 20 * u64::from(nodes));
+    let began = Timestamp(Timestamp::now().0 + attach);
+    let parts = (0..nodes).step_by(NODES_OF_A_PART as usize).map(|first| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--bench", "--address", &coordinator.address])
+            .args(["--began", &began.0.to_string()])
+            .args(["--first", &first.to_string()])
+            .args(["--ranks", &layout.ranks.to_string()])
+            .args(["--step", &(layout.step / MILLISECOND).to_string()])
+            .args(["--seconds", &seconds.to_string()])
+            .args(["--seed", &layout.seed.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    let parts: Vec<Child> = parts.collect();
+    std::thread::sleep(Duration::from_nanos(began.0 - Timestamp::now().0));
+    let used = coordinator.used();
+    let parts = parts.into_iter().map(|part| {
+        let output = part.wait_with_output().unwrap();
+        serde_json::from_slice::<Sent>(&output.stdout).unwrap()
+    });
+    let sent = parts.fold(Sent::default(), Sent::with);
     let used = coordinator.used().saturating_sub(used);
-    let fault = Timestamp(began + job.fault_at().0);
+    let job = Job::part(layout, job_seconds(seconds), 0..0);
+    let fault = Timestamp(began.0 + job.fault_at().0);
     let lines: Vec<(Timestamp, String)> = coordinator.lines.try_iter().collect();
     let found = lines.iter().find_map(|(at, line)| {
         let (_, code) = line.split_once("[DD")?;
@@ -284,14 +332,110 @@ async fn run(layout: Layout, seconds: u64) {
         Some(format!("{:.2} s: DD{code}", at.since(fault).as_secs_f64()))
     });
     let found = found.unwrap_or_else(|| "none".to_owned());
+    let seconds = seconds as f64;
     println!(
-        "| {} | {} ms | {:.0} | {:.2} | {} MiB | {:.0} B/s | {longest} | {} ms | {found} |",
+        "| {} | {} ms | {:.0} | {:.0} | {:.2} | {} MiB | {:.0} B/s | {:.0} B/s | {} | {} ms | {found} |",
         layout.ranks,
         layout.step / MILLISECOND,
-        sent as f64 / seconds as f64,
-        used.as_secs_f64() / seconds as f64,
+        sent.records as f64 / seconds,
+        sent.messages as f64 / seconds,
+        used.as_secs_f64() / seconds,
         coordinator.peak(),
-        bytes as f64 / seconds as f64 / f64::from(layout.ranks),
-        delay.as_millis(),
+        sent.bytes as f64 / seconds / f64::from(layout.ranks),
+        sent.later_bytes as f64 / seconds / 0.4 / f64::from(layout.ranks),
+        sent.longest_queue,
+        sent.delay_ms,
     );
+}
+
+/// A job has its fault at half of its seconds.
+const fn job_seconds(seconds: u64) -> u64 {
+    seconds * 9 / 5
+}
+
+/// What nodes sent.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Sent {
+    /// Messages of the ranks, whether or not digests replaced them.
+    records: usize,
+    /// Messages to the coordinator, and their size.
+    messages: usize,
+    bytes: usize,
+    /// Bytes from half to nine tenths of the time, when the job has been healthy for long.
+    later_bytes: usize,
+    longest_queue: usize,
+    /// Longest delay of this program.
+    delay_ms: u64,
+}
+
+impl Sent {
+    fn with(self, other: Self) -> Self {
+        Self {
+            records: self.records + other.records,
+            messages: self.messages + other.messages,
+            bytes: self.bytes + other.bytes,
+            later_bytes: self.later_bytes + other.later_bytes,
+            longest_queue: self.longest_queue.max(other.longest_queue),
+            delay_ms: self.delay_ms.max(other.delay_ms),
+        }
+    }
+}
+
+/// Simulates nodes from number `first` on, which run while the others do.
+async fn part(layout: Layout, seconds: u64, first: u32, address: &str, began: Timestamp) -> Sent {
+    let address = Address::parse(address, &Credentials::default()).unwrap();
+    let last = (first + NODES_OF_A_PART).min(layout.ranks.div_ceil(NODE));
+    let mut job = Job::part(layout, job_seconds(seconds), first * NODE..last * NODE);
+    let mut nodes = Vec::new();
+    for number in first..last {
+        nodes.push(Attached::start(number, &address, began).await);
+    }
+    let mut sum = Sent::default();
+    let mut events = job.joined();
+    let until = |at: u64| {
+        let now = Timestamp::now().0;
+        Duration::from_nanos(at.saturating_sub(now))
+    };
+    let ticks = seconds * 1_000 * MILLISECOND / TICK;
+    for tick in 0..=ticks {
+        let mut kinds: Vec<Vec<Kind>> = vec![Vec::new(); nodes.len()];
+        for event in events {
+            let node = (process(&event).node() - first) as usize;
+            kinds[node].extend(nodes[node].encoder.encode(&event, began.0));
+        }
+        let mut queue = 0;
+        for (node, kinds) in nodes.iter_mut().zip(kinds) {
+            // Until the first tick the nodes attach.
+            let number = if tick > 0 { kinds.len() } else { 0 };
+            node.observe(kinds, Timestamp(began.0 + tick * TICK), began.0);
+            let (messages, bytes, waiting) = node.send();
+            if tick > 0 {
+                sum.records += number;
+                sum.messages += messages;
+                sum.bytes += bytes;
+            }
+            if (ticks / 2..ticks * 9 / 10).contains(&tick) {
+                sum.later_bytes += bytes;
+            }
+            queue = queue.max(waiting);
+            tokio::task::yield_now().await;
+        }
+        if tick == 0 {
+            while Timestamp::now() < began {
+                sleep(until(began.0).min(Duration::from_nanos(HEARTBEAT))).await;
+                for node in &mut nodes {
+                    node.silent = HEARTBEAT / TICK;
+                    node.send();
+                }
+            }
+        } else {
+            sum.longest_queue = sum.longest_queue.max(queue);
+        }
+        let due = began.0 + (tick + 1) * TICK;
+        let late = Timestamp::now().0.saturating_sub(due) / MILLISECOND;
+        sum.delay_ms = sum.delay_ms.max(late);
+        sleep(until(due)).await;
+        events = job.until(Timestamp((tick + 1) * TICK));
+    }
+    sum
 }

@@ -5,6 +5,7 @@
 //! pipeline stage and two from the previous one, and eight buckets of DDP in the world group, for
 //! which the rank waits at the end of the step. Ranks are up to 200 µs late.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +88,11 @@ struct Rank {
 
 impl Job {
     pub(crate) fn start(layout: Layout, seconds: u64) -> Self {
+        Self::part(layout, seconds, 0..layout.ranks)
+    }
+
+    /// The part of a job that has some of its ranks: their events are those of the whole job.
+    pub(crate) fn part(layout: Layout, seconds: u64, part: Range<u32>) -> Self {
         let ranks = layout.ranks;
         let group =
             |name: String, members: Vec<u32>| Arc::new(GroupInfo::c10d(&name, "", "gloo", members));
@@ -110,7 +116,8 @@ impl Job {
             .flat_map(|block| (0..NODE).map(move |local| (block, local)))
             .map(|(block, local)| experts(block, local))
             .collect();
-        let all = (0..ranks).map(|rank| {
+        let part = part.start..part.end.min(ranks);
+        let all = part.map(|rank| {
             let node = rank / NODE;
             // Every process has its own copies, as those that a coordinator decodes.
             let places = (0..CALLS).map(|line| {

@@ -59,13 +59,20 @@ pub fn sides<'a>(
     mut source: impl FnMut(&Where) -> Option<String>,
 ) -> Vec<[String; 5]> {
     let mut rows: Vec<(Vec<u32>, Option<u64>, [String; 4])> = Vec::new();
+    // Thousands of ranks have few places.
+    let mut places: Vec<&Where> = Vec::new();
+    for place in finding.per_rank.iter().filter_map(|it| it.place.as_ref()) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
     for call in &finding.per_rank {
         let place = call.place.as_ref();
         let cells = [
             side(finding, call, rank(call.rank)),
             place.map(|place| plain(&shown(place))).unwrap_or_default(),
             place
-                .map(|place| way(finding, place, source(place)))
+                .map(|place| way(&places, place, source(place)))
                 .unwrap_or_default(),
             call_text(call),
         ];
@@ -109,7 +116,7 @@ pub fn sides<'a>(
 /// The source text of a line, and the functions of installed packages between it and the call:
 /// "trainer.fit(model) › Trainer.save_checkpoint". If other ranks reach another call from the same
 /// line, the frame at which the ways part is named by its line.
-fn way(finding: &Finding, place: &Where, source: Option<String>) -> String {
+fn way(places: &[&Where], place: &Where, source: Option<String>) -> String {
     let called = |frame: &&Where| {
         let name = frame.function.rsplit('.').next().unwrap_or_default();
         source
@@ -119,11 +126,7 @@ fn way(finding: &Finding, place: &Where, source: Option<String>) -> String {
     let features = place.features();
     // The line itself shows the function that it calls.
     let is_shown = features.len() > 1 && features.first().is_some_and(called);
-    let mut others = finding
-        .per_rank
-        .iter()
-        .filter_map(|call| call.place.as_ref());
-    let parting = others.find_map(|other| place.parting(other));
+    let parting = places.iter().find_map(|other| place.parting(other));
     let mut parts: Vec<String> = source.clone().into_iter().collect();
     if place.library {
         parts.push("in a library: no line of the program".into());

@@ -67,6 +67,7 @@ impl ShowDemo {
             kill: Some(KillAfter::new(Some(KILL_AFTER), &Timing::default())),
             stall_after: Some(STALL_AFTER),
             time_scale: TimeScale::default(),
+            digest_above: None,
             stacks: When::default(),
             monitoring: Default::default(),
             nccl: job::Nccl::Never,

@@ -72,6 +72,14 @@ pub(super) struct Run {
     /// Factor for all other durations (for tests)
     #[arg(long, hide = true, default_value = "1", env = "DDP_DOCTOR_TIME_SCALE")]
     time_scale: TimeScale,
+    /// Records a second above which the coordinator asks for digests (for tests)
+    #[arg(
+        long,
+        hide = true,
+        value_name = "RECORDS",
+        env = "DDP_DOCTOR_DIGEST_ABOVE"
+    )]
+    digest_above: Option<u64>,
     /// When to capture stacks
     #[arg(
         long,
@@ -187,6 +195,7 @@ impl Run {
             kill: (self.on_hang == OnHang::Kill).then(|| KillAfter::new(self.kill_after, &timing)),
             stall_after: self.stall_after,
             time_scale: self.time_scale,
+            digest_above: self.digest_above,
             stacks: self.stacks.into(),
             nccl: self.nccl.into(),
             monitoring: self.monitoring.into(),

@@ -19,7 +19,9 @@ use tonic::transport::Server;
 
 mod clock;
 mod connections;
+mod digests;
 mod dump;
+mod flow;
 pub mod hub;
 mod meeting;
 mod services;

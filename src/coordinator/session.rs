@@ -13,11 +13,13 @@ use v1::request::Kind;
 
 use super::clock::Clock;
 use super::dump::Dump;
+use super::flow::Flow;
 use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Engine, Event};
 use crate::evidence::decode::{self, Decoder, MAX_HOLD, Memory};
 use crate::evidence::settings;
 use crate::monitoring::summary::Summary;
+use crate::node::sys;
 use crate::report::viewer::Detail;
 
 /// Maximum number of reports processed before the engine draws conclusions: bounds their delay.
@@ -33,6 +35,9 @@ const FIRST_PINGS: usize = 4;
 const PING_EVERY: u32 = 30;
 /// A job whose nodes all disconnected without an end is abandoned after this time.
 const ABANDON_AFTER: Duration = Duration::from_secs(120);
+/// Time after a look of the engine until the next, as a multiple of its duration: looks take at most a
+/// quarter of a processor. They last milliseconds in jobs of hundreds of ranks.
+const PAUSE: u32 = 3;
 /// Maximum number of nodes per job.
 pub(super) const MAX_NODES: usize = 8192;
 /// Time limit of a dump: more than a node grants one rank.
@@ -84,6 +89,7 @@ pub(super) struct Published {
 #[derive(Debug)]
 pub(super) struct Session {
     engine: Engine,
+    flow: Flow,
     nodes: Vec<Node>,
     by_key: BTreeMap<NodeKey, usize>,
     by_attachment: BTreeMap<u64, usize>,
@@ -94,6 +100,13 @@ pub(super) struct Session {
     tables: Arc<Memory>,
     /// Events between decoder and engine; empty between batches.
     events: Vec<Event>,
+    /// Processor time of this process at the latest check of the nodes.
+    used: Duration,
+    /// When the engine may look again.
+    next_look: Instant,
+    /// [`PAUSE`], and the clock of the system; except in tests.
+    pause: u32,
+    now: fn() -> Timestamp,
 }
 
 /// Identifies a node that attaches again: host, boot id and start of the job.
@@ -125,6 +138,7 @@ impl Session {
     ) -> Self {
         Self {
             engine: Engine::new(settings::config(hello)),
+            flow: Flow::new(hello.digest_above),
             nodes: Vec::new(),
             by_key: BTreeMap::new(),
             by_attachment: BTreeMap::new(),
@@ -133,6 +147,10 @@ impl Session {
             dumps: Vec::new(),
             tables,
             events: Vec::new(),
+            used: sys::processor_time(),
+            next_look: Instant::now(),
+            pause: PAUSE,
+            now: Timestamp::now,
         }
     }
 
@@ -201,6 +219,7 @@ impl Session {
                 self.nodes[index].ask_time(&requests);
                 self.nodes[index].attached = Some((attachment, requests));
                 self.by_attachment.insert(attachment, index);
+                self.flow.attached(index as u32);
             }
             Input::Report {
                 attachment,
@@ -212,12 +231,16 @@ impl Session {
                     return;
                 };
                 self.received(index, &report, at);
-                self.nodes[index].decoder.decode(report, &mut self.events);
+                let node = &mut self.nodes[index];
+                self.flow
+                    .report(index as u32, &report.events, &node.decoder, at);
+                node.decoder.decode(report, &mut self.events);
                 self.process_events(index);
             }
             Input::Detached { attachment } => {
                 if let Some(index) = self.by_attachment.remove(&attachment) {
                     self.nodes[index].attached = None;
+                    self.flow.detached(index as u32);
                 }
             }
             Input::Dump { answer } => self.begin_dump(answer),
@@ -254,6 +277,9 @@ impl Session {
     /// Requests the nodes' times, and detects silent nodes. Silence is measured in checks, not in
     /// seconds: while this process is stopped, no node becomes silent.
     fn check_nodes(&mut self) {
+        let used = sys::processor_time();
+        self.flow.used(used.saturating_sub(self.used));
+        self.used = used;
         for index in 0..self.nodes.len() {
             let node = &mut self.nodes[index];
             if node.ended {
@@ -262,11 +288,12 @@ impl Session {
             node.silent_checks = node.silent_checks.saturating_add(1);
             node.checks = node.checks.wrapping_add(1);
             if node.silent_checks == SILENT_AFTER {
-                let since = node.received;
+                let (since, at) = (node.received, (self.now)());
+                self.flow.disturb();
                 self.events.push(Event::Silent {
                     node: index as u32,
                     since: Some(since),
-                    at: Timestamp::now(),
+                    at,
                 });
                 self.process_events(index);
             }
@@ -285,11 +312,12 @@ impl Session {
 
     /// Passes the decoded events of a node to the engine.
     fn process_events(&mut self, index: usize) {
-        let now = Timestamp::now();
+        let now = (self.now)();
         for event in self.events.drain(..) {
             if matches!(event, Event::JobEnded { .. }) {
                 self.nodes[index].ended = true;
                 self.nodes[index].awaits_finished = true;
+                self.flow.detached(index as u32);
             }
             for dump in &mut self.dumps {
                 dump.observe(&event);
@@ -304,19 +332,26 @@ impl Session {
             decoder.release_overdue(Instant::now().into_std(), &mut self.events);
             self.process_events(index);
         }
-        let now = Timestamp::now();
-        if self.engine.poll_timeout().is_some_and(|at| at <= now) {
+        let now = (self.now)();
+        let is_due = self.engine.poll_timeout().is_some_and(|at| at <= now);
+        if is_due && self.flow.timeout().is_none() {
             self.engine.handle_timeout(now);
         }
     }
 
     /// When [`Session::advance_time`] is due.
     fn timeout(&self) -> Instant {
-        let now = Timestamp::now();
+        let now = (self.now)();
         // The limit also bounds the arithmetic.
         let mut after = Duration::from_secs(30);
-        if let Some(at) = self.engine.poll_timeout() {
+        if let Some(due) = self.flow.timeout() {
+            after = after.min(due);
+        } else if let Some(at) = self.engine.poll_timeout() {
             after = after.min(at.since(now).max(Duration::from_millis(1)));
+        }
+        let pause = self.next_look.saturating_duration_since(Instant::now());
+        if !pause.is_zero() {
+            after = after.min(pause);
         }
         if self.nodes.iter().any(|node| node.decoder.holds()) {
             after = after.min(MAX_HOLD / 3);
@@ -330,17 +365,44 @@ impl Session {
 
     /// Publishes the conclusions from the events so far, if they are new or requested.
     fn conclude(&mut self, requested: bool) {
-        let changed = self.engine.poll_change();
-        self.request_stacks();
-        let ended = self.nodes.iter().any(|node| node.awaits_finished);
+        let changed = self.look();
+        // The end of a node is final once everything that happened before is examined.
+        let is_current = self.flow.timeout().is_none();
+        let ended = is_current && self.nodes.iter().any(|node| node.awaits_finished);
         if changed || requested || ended {
             self.publish(false);
         }
         self.end_dumps();
-        for node in self.nodes.iter_mut().filter(|node| node.awaits_finished) {
+        let ended = self.nodes.iter_mut().filter(|node| node.awaits_finished);
+        for node in ended.filter(|_| is_current) {
             node.awaits_finished = false;
             if let Some((_, requests)) = &node.attached {
                 send_request(requests, Kind::Finished(v1::Finished {}));
+            }
+        }
+    }
+
+    /// Lets the engine look at the evidence, if it is complete. Returns whether its conclusions have changed.
+    fn look(&mut self) -> bool {
+        let mut changed = false;
+        loop {
+            let verdict = self.engine.verdict();
+            if let Some(kind) = self.flow.poll((self.now)(), verdict) {
+                let attached = self.nodes.iter().filter(|node| !node.ended);
+                for (_, requests) in attached.filter_map(|node| node.attached.as_ref()) {
+                    send_request(requests, kind.clone());
+                }
+            }
+            let is_last = self.nodes.iter().any(|node| node.awaits_finished);
+            let began = Instant::now();
+            if began < self.next_look && !is_last || !self.flow.may_look() {
+                return changed;
+            }
+            changed |= self.engine.poll_change();
+            self.request_stacks();
+            if self.flow.timeout().is_none() {
+                self.next_look = Instant::now() + began.elapsed() * self.pause;
+                return changed;
             }
         }
     }
@@ -412,7 +474,7 @@ impl Session {
     }
 
     fn publish(&mut self, ended: bool) {
-        let at = Timestamp::now();
+        let at = (self.now)();
         let report = Some(self.engine.report());
         let watched = self.live_viewers.load(Ordering::Relaxed) > 0;
         let detail = watched.then(|| Arc::new(Detail::of(self.engine.model(), at)));
@@ -463,3 +525,7 @@ impl Node {
 fn send_request(requests: &mpsc::Sender<v1::Request>, kind: Kind) -> bool {
     requests.try_send(v1::Request { kind: Some(kind) }).is_ok()
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -274,11 +274,14 @@ impl Engine {
         let model = &self.model;
         let is_blind = model.over().is_some() && model.processes.is_empty();
         // The job failed, and nothing says why: after a restart, or because a rank ended in an unknown way.
-        let ended = model.processes.values().filter_map(|process| process.end);
-        let is_unknown = ended
-            .map(|end| end.exit)
-            .any(|exit| exit == Exit::default());
-        let is_unexplained = model.has_failed && (is_unknown || self.current < self.findings.len());
+        let is_unknown = || {
+            let ended = model.processes.values().filter_map(|process| process.end);
+            ended
+                .map(|end| end.exit)
+                .any(|exit| exit == Exit::default())
+        };
+        let is_unexplained =
+            model.has_failed && (self.current < self.findings.len() || is_unknown());
         match verdict_of(self.findings.get(..self.current).unwrap_or_default()) {
             Verdict::Healthy if is_blind || is_unexplained => Verdict::Insufficient,
             verdict => verdict,

@@ -21,7 +21,9 @@ pub use super::memory::Memory;
 use super::process::Process;
 use super::stacks;
 use super::values::{name, text};
-use crate::diagnosis::event::{Event, OomKills, ProcessId, SchedulingSample, StartedRank};
+use crate::diagnosis::event::{
+    Event, GroupInfo, OomKills, ProcessId, SchedulingSample, StartedRank,
+};
 use crate::diagnosis::model::MAX_WORLD;
 
 /// Time after which an event no longer waits for further messages (an `all_to_all` for its splits): a node
@@ -200,6 +202,20 @@ impl Decoder {
         known.into_iter()
     }
 
+    /// A process by its number, and its world.
+    pub(crate) fn process_and_world(&self, number: u64) -> Option<(ProcessId, &str)> {
+        let number = u32::try_from(number).ok()?;
+        let process = self.processes.get(&number)?;
+        let id = ProcessId::of(self.node, number);
+        Some((id, process.identity().world.as_str()))
+    }
+
+    /// A group of a process, by their numbers.
+    pub(crate) fn group(&self, process: u64, group: u32) -> Option<&Arc<GroupInfo>> {
+        let process = self.processes.get(&u32::try_from(process).ok()?)?;
+        process.group(group)
+    }
+
     /// Whether an event waits for further messages about it: [`Decoder::release_overdue`] is due soon.
     #[must_use]
     pub const fn holds(&self) -> bool {
@@ -292,6 +308,15 @@ impl Decoder {
                     count: lost.count,
                 });
             }
+            Kind::RecordsLeftOut(left_out) => {
+                let (id, process, _) = self.process(left_out.process)?;
+                process.leave_out(id, &left_out, out);
+            }
+            Kind::Digest(digest) => {
+                let (id, process, _) = self.process(digest.process)?;
+                out.push(process.reached(id, &digest));
+            }
+            Kind::CaughtUp(_) => {}
             Kind::Stacks(taken) => {
                 let (process, ..) = self.process(taken.process)?;
                 let mut stacks = stacks::decode(&taken);

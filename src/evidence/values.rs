@@ -27,6 +27,6 @@ pub(crate) fn cut(text: &str, bytes: usize) -> &str {
 }
 
 /// Converts a number that may be out of range.
-pub(super) fn number<T: Default>(number: i32, from_number: impl Fn(u8) -> T) -> T {
+pub(crate) fn number<T: Default>(number: i32, from_number: impl Fn(u8) -> T) -> T {
     u8::try_from(number).map_or_else(|_| T::default(), from_number)
 }

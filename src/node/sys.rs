@@ -412,6 +412,28 @@ impl DescriptorLimit {
     }
 }
 
+/// The time of the monotonic clock, in nanoseconds, as in records.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Processor time that this process has used.
+#[must_use]
+pub fn processor_time() -> Duration {
+    Duration::from_nanos(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID))
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a live value. The call fails only for unknown clocks.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 fn set_descriptor_limit(soft: u64, hard: u64) {
     let limit = libc::rlimit {
         rlim_cur: soft,

@@ -52,6 +52,10 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     command.envs(&truth.environment);
     command.env("DDP_DOCTOR_TEST_STAMP", scratch.path().join("stamp"));
     command.env("OMP_NUM_THREADS", "1");
+    let digests = std::env::var_os("DDP_DOCTOR_TEST_DIGESTS").is_some();
+    if digests {
+        command.env("DDP_DOCTOR_DIGEST_ABOVE", "0");
+    }
     let finished = run_to_end(command);
     if let Some(skipped) = finished.stdout.split("SKIPPED: ").nth(1) {
         let why = skipped.lines().next().unwrap_or_default();
@@ -60,7 +64,10 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     let report = fs::read_to_string(scratch.path().join("report.json"));
     let report = report.unwrap_or_else(|error| panic!("{case}: no report: {error}\n{finished}"));
     let report: Report = serde_json::from_str(&report).unwrap();
-    is_as_live(&scratch.path().join("run"));
+    // The journal has the records that digests replaced.
+    if !digests {
+        is_as_live(&scratch.path().join("run"));
+    }
     if case.variant == Variant::Healthy {
         let stderr = finished.stderr.lines();
         let ours: Vec<&str> = stderr.filter(|line| line.contains("ddp-doctor")).collect();

@@ -715,7 +715,7 @@ pub struct Report {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50, 60, 61, 62"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -757,6 +757,12 @@ pub mod event {
         RankStarted(super::RankStarted),
         #[prost(message, tag = "50")]
         SchedulingSample(super::SchedulingSample),
+        #[prost(message, tag = "60")]
+        Digest(super::Digest),
+        #[prost(message, tag = "61")]
+        RecordsLeftOut(super::RecordsLeftOut),
+        #[prost(message, tag = "62")]
+        CaughtUp(super::CaughtUp),
     }
 }
 /// The first event of every stream and journal.
@@ -800,6 +806,10 @@ pub struct Hello {
     /// Rank of this node, or of its process, in the launch; absent: unknown.
     #[prost(uint32, optional, tag = "12")]
     pub node_rank: ::core::option::Option<u32>,
+    /// Records a second of all ranks above which the coordinator asks for digests; tests lower it.
+    /// Absent: its own limit.
+    #[prost(uint64, optional, tag = "13")]
+    pub digest_above: ::core::option::Option<u64>,
 }
 /// A process joined a process group: it is a rank. Sent again with the same `process` when its rank
 /// becomes known or a new initialisation gives it another rank.
@@ -1245,6 +1255,80 @@ pub struct SchedulingSample {
     #[prost(uint32, optional, tag = "12")]
     pub io_pressure_permille: ::core::option::Option<u32>,
 }
+/// What the calls of a process amount to, instead of their records. Sent by a node that was asked to,
+/// twice a second, for each process that is not idle.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Digest {
+    #[prost(uint64, tag = "1")]
+    pub process: u64,
+    /// The ticket after the latest record that the digest covers.
+    #[prost(uint64, tag = "2")]
+    pub through: u64,
+    /// Time since when a thread has been inside its current call or wait, the longest of all threads, in
+    /// milliseconds; 0: all run the user's code.
+    #[prost(uint32, tag = "3")]
+    pub inside_ms: u32,
+    /// Share of the time since the previous digest in which a thread was inside a call or a wait, in
+    /// thousandths: that of the thread with the largest share.
+    #[prost(uint32, tag = "4")]
+    pub waited_permille: u32,
+    #[prost(message, repeated, tag = "5")]
+    pub groups: ::prost::alloc::vec::Vec<GroupDigest>,
+    /// Training step of the latest record, and the time of the digest, in nanoseconds on the host's
+    /// monotonic clock.
+    #[prost(uint32, tag = "6")]
+    pub step: u32,
+    #[prost(fixed64, tag = "7")]
+    pub mono_ns: u64,
+}
+/// The calls of a process in one group, which its peers make as well.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GroupDigest {
+    #[prost(uint32, tag = "1")]
+    pub group: u32,
+    /// Highest sequence number of an issued collective.
+    #[prost(uint64, tag = "2")]
+    pub issued: u64,
+    /// Checks of the calls before a sequence number that is a multiple of 64, at most two: all members
+    /// choose numbers with many trailing zeros, so that they report the same ones.
+    #[prost(message, repeated, tag = "3")]
+    pub checks: ::prost::alloc::vec::Vec<Check>,
+    /// It covers the elements of parameters that members report (PARAMETER_FACT_VALUES), by their number,
+    /// instead of collectives.
+    #[prost(bool, tag = "4")]
+    pub values: bool,
+}
+/// A hash of the part of calls that the peers must agree on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Check {
+    /// All calls of the group below this sequence number are covered, back to the last multiple of 2^20.
+    #[prost(uint64, tag = "1")]
+    pub below: u64,
+    #[prost(fixed64, tag = "2")]
+    pub hash: u64,
+}
+/// Digests covered the records before this ticket that were not sent: nothing is missing.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RecordsLeftOut {
+    #[prost(uint64, tag = "1")]
+    pub process: u64,
+    #[prost(uint64, tag = "2")]
+    pub before: u64,
+    /// Threads that are still inside the call or wait of their latest record before those left out.
+    #[prost(uint32, repeated, tag = "3")]
+    pub threads_inside: ::prost::alloc::vec::Vec<u32>,
+}
+/// Every record that the boxes contained was sent. Answers a Pull, or precedes evidence that records
+/// must not follow, such as the end of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CaughtUp {
+    /// Number of that Pull; 0: none.
+    #[prost(uint64, tag = "1")]
+    pub pull: u64,
+    /// The node goes on to send digests; otherwise it sends records again.
+    #[prost(bool, tag = "2")]
+    pub digests: bool,
+}
 /// Records were overwritten or torn before they were read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RecordsLost {
@@ -1345,7 +1429,7 @@ pub struct Frame {
 /// A request of the coordinator to a node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Request {
-    #[prost(oneof = "request::Kind", tags = "1, 2, 3, 4, 10")]
+    #[prost(oneof = "request::Kind", tags = "1, 2, 3, 4, 10, 11, 12")]
     pub kind: ::core::option::Option<request::Kind>,
 }
 /// Nested message and enum types in `Request`.
@@ -1362,7 +1446,27 @@ pub mod request {
         CaptureStacks(super::CaptureStacks),
         #[prost(message, tag = "10")]
         Ping(super::Ping),
+        #[prost(message, tag = "11")]
+        Summarize(super::Summarize),
+        #[prost(message, tag = "12")]
+        Pull(super::Pull),
     }
+}
+/// Requests digests instead of records.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Summarize {}
+/// Requests the records that were not sent, from a node that sends digests.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Pull {
+    /// Returned in CaughtUp.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// Maximum number of records of each process: the latest ones, and those of calls under way.
+    #[prost(uint64, tag = "2")]
+    pub records: u64,
+    /// Send records again from then on.
+    #[prost(bool, tag = "3")]
+    pub release: bool,
 }
 /// Requests the time on the node: the node answers with a Pong in its next report.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

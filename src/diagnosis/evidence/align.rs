@@ -70,8 +70,30 @@ impl Signature {
         self.differences(other).into_iter().find(counts)
     }
 
+    /// Whether a call with this signature and one with the other can never be one collective, whatever its
+    /// transport makes of their contents.
+    #[must_use]
+    pub fn never_matches(&self, other: &Self) -> bool {
+        let is_final = |it: &Mismatch| matches!(it, Mismatch::Op | Mismatch::Size | Mismatch::Root);
+        self.compare(other).is_some() && self.differences(other).iter().any(is_final)
+    }
+
+    /// Adds what counts to a hash: signatures that agree give the same, unless an attribute is unknown.
+    #[must_use]
+    pub fn mix(&self, hash: u64) -> u64 {
+        let op = self.op;
+        let dtype = carries_data(op).then(|| self.dtype.number());
+        let reduce_op = op.reduces().then(|| self.reduce_op.number());
+        let root = self.root.filter(|_| op.is_rooted());
+        let size = self.size.map_or(u64::MAX, |size| size);
+        let root = root.map_or(u64::MAX, u64::from);
+        let kinds = [op.number(), dtype.unwrap_or(0), reduce_op.unwrap_or(0)];
+        mix(mix(mix_bytes(hash, &kinds), size), root)
+    }
+
     /// All disagreements with the signature of another call.
-    fn differences(&self, other: &Self) -> Vec<Mismatch> {
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<Mismatch> {
         let pairs = [
             (Mismatch::Op, differ(self.op.name(), other.op.name())),
             (Mismatch::Size, differ(self.size, other.size)),
@@ -100,12 +122,6 @@ impl Signature {
 #[must_use]
 pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
     Signature::of(a).compare(&Signature::of(b))
-}
-
-/// All disagreements of two calls.
-#[must_use]
-pub fn differences(a: &Call, b: &Call) -> Vec<Mismatch> {
-    Signature::of(a).differences(&Signature::of(b))
 }
 
 /// The number of elements that must be equal on all ranks, if the operation has one.
@@ -139,6 +155,22 @@ fn is_even(call: &Call) -> bool {
 /// Whether the dtype is meaningful: that of a barrier depends on its transport.
 const fn carries_data(op: Op) -> bool {
     !matches!(op, Op::Barrier) && !matches!(op.direction(), Direction::Unknown)
+}
+
+/// The hash of nothing.
+pub const EMPTY_HASH: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Adds a number to a hash: FNV-1a with 64 bits
+/// (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv-21>), whose result is the same in every
+/// build of this program.
+#[must_use]
+pub fn mix(hash: u64, number: u64) -> u64 {
+    mix_bytes(hash, &number.to_le_bytes())
+}
+
+fn mix_bytes(hash: u64, bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(hash, step)
 }
 
 fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
@@ -219,7 +251,8 @@ mod tests {
             .reduce_op(ReduceOp::Max)
             .build();
         assert_eq!(compare(&a, &b), Some(Mismatch::DType));
-        assert_eq!(differences(&a, &b), [Mismatch::DType, Mismatch::ReduceOp]);
+        let differences = Signature::of(&a).differences(&Signature::of(&b));
+        assert_eq!(differences, [Mismatch::DType, Mismatch::ReduceOp]);
         let b = call(Op::AllReduce)
             .numel(8)
             .dtype(DType::Float32)
@@ -231,6 +264,24 @@ mod tests {
             call(Op::Broadcast).root(1).build(),
         );
         assert_eq!(compare(&a, &b), Some(Mismatch::Root));
+    }
+
+    #[test]
+    fn hashes_differ_as_signatures_do() {
+        let hash = |call: Call| Signature::of(&call).mix(EMPTY_HASH);
+        let sum = || call(Op::AllReduce).numel(8).reduce_op(ReduceOp::Sum);
+        let base = hash(sum().dtype(DType::Float32).build());
+        assert_eq!(base, hash(sum().dtype(DType::Float32).root(1).build()));
+        for other in [
+            sum().dtype(DType::Int32).build(),
+            sum().dtype(DType::Float32).numel(9).build(),
+            sum().dtype(DType::Float32).reduce_op(ReduceOp::Max).build(),
+            call(Op::Broadcast).numel(8).dtype(DType::Float32).build(),
+        ] {
+            assert_ne!(base, hash(other));
+        }
+        let barrier = |dtype| hash(call(Op::Barrier).dtype(dtype).build());
+        assert_eq!(barrier(DType::Int32), barrier(DType::Float32));
     }
 
     #[test]

@@ -500,7 +500,9 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::ProcessChanged { process, .. }
         | Event::Stacks { process, .. }
         | Event::Unwatched { process, .. }
-        | Event::RecordsLost { process, .. } => *process,
+        | Event::RecordsLost { process, .. }
+        | Event::RecordsLeftOut { process, .. }
+        | Event::StepReached { process, .. } => *process,
         Event::Note { process, .. } => return *process,
         Event::JobStarted { .. }
         | Event::RankStarted(_)

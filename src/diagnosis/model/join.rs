@@ -130,6 +130,11 @@ impl Join {
         note(&mut self.signatures, signature, call.at);
     }
 
+    /// The different signatures of its calls.
+    pub fn signatures(&self) -> impl Iterator<Item = &Signature> + Clone {
+        self.signatures.iter().map(|(signature, _)| signature)
+    }
+
     /// Whether further events are expected for a call of it. A call for which none is expected once is
     /// not asked about again.
     pub(in crate::model) fn is_pending(

@@ -238,10 +238,9 @@ impl Situation<'_> {
         }
         let awaited = group.join(at).and_then(|join| join.calls.get(&rank));
         let awaited = awaited.unwrap_or(joined);
-        let unmatched = waits::unmatched(join, joined);
         let certain = group.holds_threads(awaited.call.op)
             && !joined.call.hidden
-            && !joined.needs(rank, &unmatched).is_empty();
+            && waits::needs_unmatched(join, rank, joined);
         let alone = || self.stands_still(process, |other| other == id);
         (certain || self.is_idle(thread))
             && (self.waits.stuck.contains(&rank) || self.waits.at_odds.contains(&rank) || alone())

@@ -31,8 +31,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::align::Mismatch;
+use crate::evidence::align::Signature;
 use crate::evidence::event::{Call, ThreadId};
 use crate::model::{
     Doing, Ending, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Target, Thread,
@@ -202,19 +203,22 @@ fn is_at_odds(model: &Model, process: &Process, rank: u32, thread: &Thread) -> b
     };
     group.holds_threads(joined.call.op)
         && !joined.call.hidden
-        && !joined.needs(rank, &unmatched(join, joined)).is_empty()
+        && needs_unmatched(join, rank, joined)
 }
 
-/// The ranks whose calls met this one and can never match it.
-pub(super) fn unmatched(join: &Join, joined: &JoinedCall) -> Vec<u32> {
-    let never = |other: &JoinedCall| {
-        let (own, other) = (&joined.call, &other.call);
-        let differences = || crate::evidence::align::differences(own, other).into_iter();
-        crate::evidence::align::compare(own, other).is_some()
-            && differences().any(|it| matches!(it, Mismatch::Op | Mismatch::Size | Mismatch::Root))
-    };
-    let calls = join.calls.iter().filter(|(_, other)| never(other));
-    calls.map(|(&rank, _)| rank).collect()
+/// Whether a call has to wait for one that it met and can never match.
+pub(super) fn needs_unmatched(join: &Join, rank: u32, joined: &JoinedCall) -> bool {
+    let own = Signature::of(&joined.call);
+    let root = joined.call.root;
+    if let Some(root) = root.filter(|_| joined.call.op.direction() == Direction::FromRoot) {
+        let of_root = join.calls.get(&root);
+        return of_root.is_some_and(|it| own.never_matches(&Signature::of(&it.call)));
+    }
+    // Any of the others will do. Comparing signatures instead of calls, this takes the same time however
+    // many ranks have met.
+    let another = join.calls.keys().copied().find(|&other| other != rank);
+    another.is_some_and(|other| !joined.needs(rank, &[other]).is_empty())
+        && join.signatures().any(|other| own.never_matches(other))
 }
 
 /// The threads of a process that are blocked, or were when it ended.

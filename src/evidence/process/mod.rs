@@ -12,7 +12,7 @@ use ddp_doctor_proto::{RecordKind, v1};
 use self::groups::Groups;
 use self::sites::Sites;
 use super::limits::Limits;
-use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
+use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId, ThreadId};
 
 mod groups;
 mod records;
@@ -149,6 +149,35 @@ impl Process {
     /// Announces that `count` records will be missing before the next one.
     pub(super) const fn announce_loss(&mut self, count: u64) {
         self.announced = self.announced.saturating_add(count);
+    }
+
+    /// The step of a digest.
+    pub(super) fn reached(&self, process: ProcessId, digest: &v1::Digest) -> Event {
+        Event::StepReached {
+            process,
+            step: u64::from(digest.step),
+            at: self.time(digest.mono_ns),
+        }
+    }
+
+    /// The records before this ticket that have not arrived are left out.
+    pub(super) fn leave_out(
+        &mut self,
+        process: ProcessId,
+        left_out: &v1::RecordsLeftOut,
+        out: &mut Vec<Event>,
+    ) {
+        let before = left_out.before;
+        if !self.ended && before > self.next_ticket && before != u64::MAX {
+            self.release(process, out);
+            self.next_ticket = before;
+            self.announced = 0;
+            let inside = left_out.threads_inside.iter();
+            out.push(Event::RecordsLeftOut {
+                process,
+                inside: inside.map(|&thread| ThreadId(thread)).collect(),
+            });
+        }
     }
 
     /// Marks the process as ended: no records follow.

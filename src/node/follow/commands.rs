@@ -21,6 +21,10 @@ pub enum Command {
         /// The first record.
         ticket: u64,
     },
+    /// The coordinator requests digests instead of records.
+    Summarize,
+    /// The coordinator requests the records that digests replaced.
+    Pull(v1::Pull),
     /// The coordinator measures the clock of this node.
     Ping {
         /// Time of the request, coordinator clock.

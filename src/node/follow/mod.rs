@@ -31,6 +31,7 @@ use crate::node::timing::Timing;
 
 pub mod boxes;
 mod commands;
+pub mod digest;
 mod directories;
 pub mod names;
 pub mod native_lines;
@@ -45,6 +46,10 @@ pub use commands::{Command, Commander, Commands, Secured};
 /// average, a small part of the 250 ms in which a provable finding has to appear. The end of a
 /// process wakes the follower at once.
 const TICK: Duration = Duration::from_millis(50);
+/// Interval of digests.
+pub const DIGEST_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum number of records of each process that are sent when evidence follows which no digest covers.
+const CAUGHT_UP: u64 = 8_192;
 /// Interval of scans for new boxes.
 const DIRECTORIES_INTERVAL: Duration = Duration::from_millis(100);
 /// Polling interval of process states.
@@ -173,6 +178,7 @@ impl Follower {
         let mut next_scan = Instant::now() + SCAN_INTERVAL;
         let mut next_memory = Instant::now();
         let mut next_scheduling = Instant::now();
+        let mut next_digest = Instant::now();
         loop {
             self.pause.detect();
             if self.handle_commands() {
@@ -202,6 +208,12 @@ impl Follower {
                 }
                 if is_due(&mut next_scheduling, self.timing.scheduling_interval, now) {
                     self.scheduling.poll(&self.ranks, now, &mut self.out);
+                }
+                if self.out.sends_digests() && is_due(&mut next_digest, DIGEST_INTERVAL, now) {
+                    let now = sys::monotonic_ns();
+                    for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
+                        rank.digest(now, &mut self.out);
+                    }
                 }
                 self.check_for_end(now);
             }
@@ -252,6 +264,8 @@ impl Follower {
                         .iter_mut()
                         .for_each(|rank| rank.repeat_from(process, ticket));
                 }
+                Ok(Command::Summarize) => self.out.send_digests(true),
+                Ok(Command::Pull(pull)) => self.catch_up(pull),
                 Ok(Command::Ping {
                     sent_unix_ns,
                     received,
@@ -306,7 +320,7 @@ impl Follower {
         }
         self.started.repeat(&mut self.out);
         self.memory.repeat(&mut self.out);
-        self.scheduling.repeat(&mut self.out);
+        self.scheduling.repeat(|_| true, &mut self.out);
         for rank in &self.ranks {
             rank.repeat_state(&mut self.out);
         }
@@ -317,20 +331,56 @@ impl Follower {
         self.out.flush();
     }
 
+    /// Sends the records that digests replaced. Answers the request with its number; 0: there was none.
+    fn catch_up(&mut self, pull: v1::Pull) {
+        let digests = self.out.sends_digests() && !pull.release;
+        self.out.send_digests(false);
+        for rank in &mut self.ranks {
+            rank.catch_up(pull.records, &mut self.out);
+        }
+        let living = self.ranks.iter().filter(|rank| !rank.has_ended());
+        let living: Vec<u64> = living.map(Rank::process).collect();
+        self.scheduling
+            .repeat(|process| living.contains(&process), &mut self.out);
+        self.out.push_live(Kind::CaughtUp(v1::CaughtUp {
+            pull: pull.number,
+            digests,
+        }));
+        self.out.send_digests(digests);
+    }
+
+    /// Sends records again: evidence follows that no digest covers.
+    fn send_records(&mut self) {
+        if self.out.sends_digests() {
+            self.catch_up(v1::Pull {
+                number: 0,
+                records: CAUGHT_UP,
+                release: true,
+            });
+        }
+    }
+
     /// Polls the boxes, and handles ended processes.
     fn poll(&mut self) {
-        let mut ended = Vec::new();
-        for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
+        let (mut ended, mut any_notable) = (Vec::new(), false);
+        for (index, rank) in self.ranks.iter_mut().enumerate() {
+            if rank.has_ended() {
+                continue;
+            }
             // The check comes before the read: an ended process writes nothing more.
-            let ended_how = rank.is_process_gone().then(|| rank.status());
+            ended.extend(rank.is_process_gone().then(|| (rank.status(), index)));
             rank.poll(&mut self.out);
-            ended.extend(ended_how.map(|exit| (exit, rank)));
+            any_notable |= rank.take_notable();
+        }
+        if any_notable || !ended.is_empty() {
+            self.send_records();
         }
         // Ranks that ended before one poll get the same time. Those ended by SIGTERM or SIGKILL come last,
         // since the end of another rank is the likely reason.
         let now = Timestamp::now();
         ended.sort_by_key(|(exit, _)| matches!(exit.signal, Some(libc::SIGTERM | libc::SIGKILL)));
-        for (exit, rank) in ended {
+        for (exit, index) in ended {
+            let rank = &mut self.ranks[index];
             let oom_kills = self.memory.oom_kills(rank.process());
             rank.end(exit, oom_kills, now, &mut self.out);
             // A box that cannot be moved stays; `BoxDir::remove` tries again.
@@ -429,12 +479,14 @@ impl Follower {
     }
 
     fn poll_states(&mut self, now: Instant) {
+        let mut changes = Vec::new();
         let scheduling = now.duration_since(self.last_scheduling) >= SCHEDULING_INTERVAL;
         if scheduling {
             self.last_scheduling = now;
         }
         let mut frozen: HashMap<PathBuf, bool> = HashMap::new();
-        for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
+        let running = self.ranks.iter().enumerate();
+        for (index, rank) in running.filter(|(_, rank)| !rank.has_ended()) {
             let Some(watched) = rank.watched() else {
                 continue;
             };
@@ -459,8 +511,15 @@ impl Follower {
             // The end of a process is reported separately.
             let is_over = matches!(state, ProcessState::Zombie | ProcessState::Dead);
             if !is_over && before != state && (matters || scheduling) {
-                rank.change(state, Exit::default(), Timestamp::now(), &mut self.out);
+                changes.push((index, state, stopped(before) != stopped(state)));
             }
+        }
+        if changes.iter().any(|(.., matters)| *matters) {
+            self.send_records();
+        }
+        for (index, state, _) in changes {
+            let now = Timestamp::now();
+            self.ranks[index].change(state, Exit::default(), now, &mut self.out);
         }
     }
 
@@ -503,6 +562,7 @@ impl Follower {
 
     /// Reports an event that is in no box.
     fn report(&mut self, kind: Kind) {
+        self.send_records();
         self.events.push(kind.clone());
         self.out.push(kind);
     }
@@ -559,6 +619,7 @@ impl Follower {
         let Some(at) = self.pause.take() else {
             return;
         };
+        self.send_records();
         for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
             rank.change(ProcessState::Stopped, Exit::default(), at, &mut self.out);
             rank.change(

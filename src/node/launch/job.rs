@@ -82,6 +82,8 @@ pub struct Options {
     pub stall_after: Option<Duration>,
     /// Factor of all other durations that delay a conclusion.
     pub time_scale: TimeScale,
+    /// Records a second above which the coordinator asks for digests; `None`: its own limit.
+    pub digest_above: Option<u64>,
     /// When stacks are captured.
     pub stacks: When,
     /// How NCCL calls are traced.
@@ -237,6 +239,7 @@ pub fn run(options: Options) -> Outcome {
             .collect(),
         stall_after_s: settings::stall_after_s(options.stall_after),
         time_scale: Some(options.time_scale.factor()),
+        digest_above: options.digest_above,
         ..v1::Hello::default()
     };
     meeting.write_to(&mut hello);

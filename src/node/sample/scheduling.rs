@@ -122,8 +122,9 @@ impl Scheduling {
     }
 
     /// Repeats the last samples for a coordinator that may not have them.
-    pub fn repeat(&self, out: &mut Outbox) {
-        let reported = self.known.values().filter_map(|it| it.reported.as_ref());
+    pub fn repeat(&self, is_meant: impl Fn(u64) -> bool, out: &mut Outbox) {
+        let meant = self.known.iter().filter(|(process, _)| is_meant(**process));
+        let reported = meant.filter_map(|(_, it)| it.reported.as_ref());
         let mut reported: Vec<_> = reported.map(|(_, sample)| sample).collect();
         reported.sort_by_key(|sample| sample.process);
         for sample in reported {

@@ -441,6 +441,8 @@ fn execute(request: v1::Request, follower: &Commander) -> Option<End> {
             process,
             from_ticket: ticket,
         }) => Command::Repeat { process, ticket },
+        Kind::Summarize(_) => Command::Summarize,
+        Kind::Pull(pull) => Command::Pull(pull),
         Kind::Ping(v1::Ping { unix_ns }) => Command::Ping {
             sent_unix_ns: unix_ns,
             received: Timestamp::now(),

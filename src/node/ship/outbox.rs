@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::evidence::journal::{JournalError, Writer};
 use crate::node::UserLog;
+use crate::node::follow::digest::is_covered;
 use crate::node::sys::{self, Space};
 use crate::node::timing::Timing;
 
@@ -37,13 +38,22 @@ const MAX_SYNC: Duration = Duration::from_secs(5);
 /// Collects events into batches and sends them.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// Events, each with whether it goes to the journal.
-    batch: Vec<(v1::Event, bool)>,
+    batch: Vec<Queued>,
     bytes: usize,
     journal: Option<Journal>,
     /// Time of the last report in the journal.
     journaled: Timestamp,
     live: Option<mpsc::Sender<v1::Report>>,
+    /// Evidence that digests cover goes to the journal alone.
+    sends_digests: bool,
+}
+
+/// An event and its recipients.
+#[derive(Debug)]
+struct Queued {
+    event: v1::Event,
+    to_journal: bool,
+    to_live: bool,
 }
 
 impl Outbox {
@@ -60,17 +70,30 @@ impl Outbox {
     pub fn connect(&mut self, live: mpsc::Sender<v1::Report>) {
         self.flush();
         self.live = Some(live);
+        self.sends_digests = false;
+    }
+
+    /// Whether digests replace the evidence that they cover.
+    #[must_use]
+    pub const fn sends_digests(&self) -> bool {
+        self.sends_digests
+    }
+
+    /// Sends digests, or the evidence itself, to the coordinator from now on.
+    pub const fn send_digests(&mut self, digests: bool) {
+        self.sends_digests = digests;
     }
 
     /// Adds an event for the coordinator and the journal.
     pub fn push(&mut self, kind: Kind) {
-        self.add(kind, true);
+        let is_covered = self.sends_digests && is_covered(&kind);
+        self.add(kind, true, !is_covered);
     }
 
     /// Adds an event that the journal already has.
     pub fn push_live(&mut self, kind: Kind) {
         if self.live.is_some() {
-            self.add(kind, false);
+            self.add(kind, false, true);
         }
     }
 
@@ -118,10 +141,13 @@ impl Outbox {
         }
     }
 
-    fn add(&mut self, kind: Kind, to_journal: bool) {
+    fn add(&mut self, kind: Kind, to_journal: bool, to_live: bool) {
         self.bytes += weight(&kind);
-        self.batch
-            .push((v1::Event { kind: Some(kind) }, to_journal));
+        self.batch.push(Queued {
+            event: v1::Event { kind: Some(kind) },
+            to_journal,
+            to_live,
+        });
         if self.bytes >= BATCH_BYTES {
             self.send();
         }
@@ -132,14 +158,16 @@ impl Outbox {
         self.bytes = 0;
         let batch = std::mem::take(&mut self.batch);
         if self.journal.is_some() {
-            let events = batch.iter().filter(|(_, to_journal)| *to_journal);
-            let events: Vec<_> = events.map(|(event, _)| event.clone()).collect();
+            let events = batch.iter().filter(|it| it.to_journal);
+            let events: Vec<_> = events.map(|it| it.event.clone()).collect();
             if !events.is_empty() {
                 self.write_journal(events, now);
             }
         }
-        if self.live.is_some() {
-            self.send_live(batch.into_iter().map(|(event, _)| event).collect(), None);
+        let events = batch.into_iter().filter(|it| it.to_live);
+        let events: Vec<_> = events.map(|it| it.event).collect();
+        if self.live.is_some() && !events.is_empty() {
+            self.send_live(events, None);
         }
     }
 

@@ -144,6 +144,12 @@ impl Reader {
         self.cursor.next = ticket.max(oldest).min(self.cursor.next);
     }
 
+    /// The record that is delivered next.
+    #[must_use]
+    pub const fn next_ticket(&self) -> u64 {
+        self.cursor.next
+    }
+
     /// Starts at this record: earlier ones are neither delivered nor counted as lost. Definitions
     /// are delivered. For a reader that has delivered nothing yet.
     pub fn begin_at(&mut self, ticket: u64) {

@@ -88,7 +88,8 @@ impl Reader {
     }
 
     /// The oldest ticket that may still be in the ring.
-    pub(super) fn oldest(&self) -> u64 {
+    #[must_use]
+    pub fn oldest(&self) -> u64 {
         self.head().saturating_sub(self.ring_size() as u64)
     }
 

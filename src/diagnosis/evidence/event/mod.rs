@@ -275,6 +275,19 @@ pub enum Event {
     EvidenceEnded { at: Timestamp },
     /// Records of a process were lost.
     RecordsLost { process: ProcessId, count: u64 },
+    /// A process has reached a training step; the records about it were left out.
+    StepReached {
+        process: ProcessId,
+        step: u64,
+        at: Timestamp,
+    },
+    /// The records of a process from its previous event to its next one were left out, because digests
+    /// covered them: its calls agreed with those of its peers, and those that ended did so in order.
+    RecordsLeftOut {
+        process: ProcessId,
+        /// Threads that are still inside the call or wait of their latest event.
+        inside: Vec<ThreadId>,
+    },
     /// The evidence is incomplete in a known way.
     Note {
         process: Option<ProcessId>,

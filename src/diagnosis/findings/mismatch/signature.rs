@@ -5,7 +5,7 @@ use ddp_doctor_proto::ReduceOp;
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::CertificateKind;
 
-use crate::evidence::align::{self, Mismatch};
+use crate::evidence::align::Mismatch;
 use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{parted, reading};
@@ -174,10 +174,10 @@ impl Rule {
 
 fn all_differences(join: &Join) -> Vec<&'static str> {
     let mut found = Vec::new();
-    let mut calls = join.calls.values();
-    while let Some(first) = calls.next() {
-        for second in calls.clone() {
-            found.extend(align::differences(&first.call, &second.call));
+    let mut signatures = join.signatures();
+    while let Some(first) = signatures.next() {
+        for second in signatures.clone() {
+            found.extend(first.differences(second));
         }
     }
     found.sort_unstable();

@@ -31,6 +31,7 @@ impl Model {
             | Event::ExitAnnounced { .. } => self.apply_processes(event),
             Event::Stacks { .. }
             | Event::RecordsLost { .. }
+            | Event::RecordsLeftOut { .. }
             | Event::Site { .. }
             | Event::Setting { .. }
             | Event::Memory { .. }
@@ -49,6 +50,7 @@ impl Model {
             | Event::Transfer { .. }
             | Event::Unawaited { .. } => self.apply_calls(event),
             Event::Step { .. }
+            | Event::StepReached { .. }
             | Event::PhaseBegin { .. }
             | Event::PhaseEnd { .. }
             | Event::InputEnded { .. }

@@ -95,6 +95,11 @@ impl Model {
                     }
                 }
             }
+            Event::RecordsLeftOut { process, inside } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.left_out(&inside);
+                }
+            }
             Event::Site {
                 process,
                 place,

@@ -28,6 +28,14 @@ impl Model {
                     }
                 });
             }
+            Event::StepReached { process, step, at } => {
+                if let Some(process) = self.processes.get_mut(&process)
+                    && step > process.step
+                {
+                    process.step = step;
+                    process.step_at = at;
+                }
+            }
             Event::PhaseBegin { process, name, at } => {
                 self.touch(process, at, |process| process.phase_began(name, at));
             }

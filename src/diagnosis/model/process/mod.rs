@@ -357,6 +357,22 @@ impl Process {
         }
     }
 
+    /// Records were left out, with which all other threads left the calls that they were inside.
+    pub(super) fn left_out(&mut self, inside: &[ThreadId]) {
+        let others = |(id, _): &(&ThreadId, &mut Thread)| !inside.contains(id);
+        for (_, thread) in self.threads.iter_mut().filter(others) {
+            thread.doing = Doing::Nothing;
+            thread.issuing = None;
+            thread.within = None;
+        }
+        self.queued.clear();
+        self.followed.clear();
+        self.standing.clear();
+        self.phases.clear();
+        self.turns.lost();
+        self.accumulation.lost();
+    }
+
     /// Adds a capture of stacks, which says nothing about progress. Captures from before the latest
     /// record are dropped.
     pub(super) fn stood(&mut self, stacks: Arc<Stacks>) {
