@@ -2,10 +2,10 @@
 //!
 //! Every record travels as long as the coordinator has time for it. Beyond a number of records a second
 //! it asks the nodes for digests, whose size does not depend on what the job does, and the engine
-//! rests. It looks again, at records that it pulls from the black boxes,
+//! rests. It looks again, at records that the coordinator pulls from the black boxes,
 //!
-//! - while calls take longer than calls of this job did before, or the hashes of the calls of a group
-//!   disagree: a hang or a mismatch;
+//! - while ranks stand still for longer than ranks of this job did before, or the hashes of the calls of a
+//!   group disagree: a hang or a mismatch;
 //! - every ten seconds, at a few records of each process: memory, and what viewers show.
 //!
 //! If ranks spend much of their time inside calls, records travel again for a while, since statistics
@@ -27,12 +27,12 @@ use crate::node::follow::DIGEST_INTERVAL;
 
 /// Records a second of all ranks above which digests are requested: about a quarter of a processor.
 const MAX_RECORDS: u64 = 100_000;
-/// Share of a processor that this process may take before a lower rate suffices.
-const MAX_BUSY: f64 = 0.75;
 /// The same while records are examined for what slows the job down, as a multiple of this limit.
 const EXAMINED: u64 = 4;
-/// Share of this limit below which records are requested again.
+/// Share of this limit below which records are requested again …
 const LOW: u64 = 4;
+/// … and above which digests are requested if this process takes this share of a processor.
+const MAX_BUSY: f64 = 0.75;
 /// Time for which the rate has to be above the limit, and below the lower one: some jobs pause in every step.
 const SETTLED: Duration = Duration::from_secs(2);
 const SLOW: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ const RATE_INTERVAL: Duration = Duration::from_secs(1);
 const REFRESH: Duration = Duration::from_secs(10);
 const REFRESH_RECORDS: u64 = 16;
 /// Records of all processes that one pull requests after a long call, and after a disagreement, which may
-/// be some hundred calls ago. The engine takes up to half a second for a pull, and eight.
+/// be some hundred calls ago. Decoding and applying them takes half a second, and eight.
 const PULLED: u64 = 1 << 18;
 const PULLED_AFTER_DISAGREEMENT: u64 = 1 << 22;
 /// Bounds of the records of one process in such a pull.
@@ -62,7 +62,9 @@ const EXAMINATION_PAUSE: Duration = Duration::from_secs(300);
 /// Factor of the share of time inside calls at which the next examination begins at once.
 const CHANGED: f64 = 1.5;
 /// Longest call that is taken as usual.
-const MAX_PATIENCE: Duration = Duration::from_secs(30);
+const MAX_PATIENCE: Duration = Duration::from_secs(5);
+/// While a rank stands still, pulls follow each other after this part of the time for which it has.
+const OFTEN: u32 = 4;
 
 /// Decides what nodes send, and when the engine looks.
 #[derive(Debug)]
@@ -82,9 +84,9 @@ pub(super) struct Flow {
     suspicious_until: Timestamp,
     /// Maximum number of records of all processes in the next pull.
     pulled: u64,
-    /// Calls that take this long are usual.
+    /// Ranks that stand still for this long are usual.
     patience: Duration,
-    /// The longest call since something became suspicious.
+    /// The longest time for which one has since that became suspicious.
     longest: Duration,
     /// Sum of the shares of time inside calls, and number of digests.
     waited: (u64, u64),
@@ -112,8 +114,6 @@ enum Mode {
 struct Pull {
     number: u64,
     at: Timestamp,
-    /// Whether the engine looks at the records.
-    looks: bool,
 }
 
 /// Number of records a second.
@@ -219,9 +219,9 @@ impl Flow {
             self.pulled = PULLED_AFTER_DISAGREEMENT;
             self.suspicious_until = now.plus(SUSPICIOUS);
         }
-        let inside = Duration::from_millis(u64::from(digest.inside_ms));
-        if inside >= self.patience {
-            self.longest = self.longest.max(inside);
+        let still = Duration::from_millis(u64::from(digest.still_ms));
+        if still >= self.patience {
+            self.longest = self.longest.max(still);
             self.suspicious_until = now.plus(SUSPICIOUS);
         }
     }
@@ -271,10 +271,8 @@ impl Flow {
                         self.rate = Rate::default();
                         return None;
                     }
-                    self.may_look = pull.looks;
-                    if pull.looks {
-                        return None;
-                    }
+                    self.may_look = true;
+                    return None;
                 }
                 self.next_pull(now, verdict)
             }
@@ -303,24 +301,28 @@ impl Flow {
         if self.disturbed || is_stopped || is_examined || is_slow && self.limit > 0 {
             self.mode = Mode::Returning;
             self.may_look = false;
-            return Some(self.request(now, self.pulled, PULLED_EACH, true, true));
+            return Some(self.request(now, self.pulled, PULLED_EACH, true));
         }
         let since = now.since(self.pulled_at);
         if since < DIGEST_INTERVAL {
             return None;
         }
-        if now <= self.suspicious_until {
-            return Some(self.request(now, self.pulled, PULLED_EACH, true, false));
+        // Some ranks wait for an hour, and others go on.
+        let pause = (self.longest / OFTEN).min(REFRESH);
+        if now <= self.suspicious_until && since >= pause {
+            return Some(self.request(now, self.pulled, PULLED_EACH, false));
         }
-        if !self.longest.is_zero() {
+        if !self.longest.is_zero() && now > self.suspicious_until {
             // It ended by itself.
             self.patience = (self.longest * 2).clamp(self.patience, MAX_PATIENCE);
             self.longest = Duration::ZERO;
         }
-        self.pulled = PULLED;
+        if now > self.suspicious_until {
+            self.pulled = PULLED;
+        }
         if since >= REFRESH {
             let each = (REFRESH_RECORDS, REFRESH_RECORDS);
-            return Some(self.request(now, 0, each, true, false));
+            return Some(self.request(now, 0, each, false));
         }
         None
     }
@@ -351,20 +353,12 @@ impl Flow {
     }
 
     /// A pull of `records` of all processes, within bounds for each of them.
-    fn request(
-        &mut self,
-        now: Timestamp,
-        records: u64,
-        each: (u64, u64),
-        looks: bool,
-        release: bool,
-    ) -> Kind {
+    fn request(&mut self, now: Timestamp, records: u64, each: (u64, u64), release: bool) -> Kind {
         self.pulls += 1;
         self.pulled_at = now;
         self.pull = Some(Pull {
             number: self.pulls,
             at: now,
-            looks,
         });
         let processes = self.digests.processes().max(1) as u64;
         Kind::Pull(v1::Pull {

@@ -82,19 +82,19 @@ impl Job {
         self.poll(HEALTHY)
     }
 
-    /// After half a second, the digests of both ranks, which have been inside a call for `inside_ms`.
-    fn digests(&mut self, inside_ms: [u32; 2]) -> Option<Kind> {
-        self.digest(inside_ms, 0, [7, 7])
+    /// After half a second, the digests of both ranks, which have stood still for `still_ms`.
+    fn digests(&mut self, still_ms: [u32; 2]) -> Option<Kind> {
+        self.digest(still_ms, 0, [7, 7])
     }
 
-    fn digest(&mut self, inside_ms: [u32; 2], waited: u32, hashes: [u64; 2]) -> Option<Kind> {
+    fn digest(&mut self, still_ms: [u32; 2], waited: u32, hashes: [u64; 2]) -> Option<Kind> {
         self.now = self.now.plus(DIGEST_INTERVAL);
         self.records += 500;
         for node in [0, 1] {
             let digest = v1::Digest {
                 process: 1,
                 through: self.records,
-                inside_ms: inside_ms[node as usize],
+                still_ms: still_ms[node as usize],
                 waited_permille: waited,
                 groups: vec![v1::GroupDigest {
                     group: 1,
@@ -164,10 +164,10 @@ fn long_call_is_looked_at_and_then_usual() {
     let second = pull(job.digests([1100, 0]));
     job.answer(&second);
     // It ends. Two seconds are usual from then on.
-    let pulls = |job: &mut Job, inside_ms| {
+    let pulls = |job: &mut Job, still_ms| {
         let mut pulls = 0;
         for _ in 0..8 {
-            if let Some(kind) = job.digests([inside_ms, 0]) {
+            if let Some(kind) = job.digests([still_ms, 0]) {
                 job.answer(&pull(Some(kind)));
                 pulls += 1;
             }

@@ -398,6 +398,10 @@ impl Session {
             if began < self.next_look && !is_last || !self.flow.may_look() {
                 return changed;
             }
+            if self.flow.timeout().is_some() {
+                // Nothing may have come since the latest look: then it is the time that matters.
+                self.engine.handle_timeout((self.now)());
+            }
             changed |= self.engine.poll_change();
             self.request_stacks();
             if self.flow.timeout().is_none() {

@@ -21,6 +21,8 @@ use crate::words::{Ranks, number};
 
 /// Maximum time by which the failure of a peer may be observed before the end of that peer.
 const ECHO: Duration = Duration::from_secs(2);
+/// Maximum time by which the connections of a process are closed before its end is reported.
+const CLOSING: Duration = Duration::from_millis(200);
 /// Minimum time between a launcher's request to exit and the kill that follows it.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -52,9 +54,10 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged
         .collect();
     found.retain(|it| it.precedence != Precedence::Hint || !explained.contains(&it.draft.attempt));
     let worlds: Vec<Option<World>> = found.iter().map(|it| world(situation, &it.draft)).collect();
-    let causes: Vec<Option<usize>> = (0..found.len())
+    let mut causes: Vec<Option<usize>> = (0..found.len())
         .map(|at| cause(&found, &worlds, at))
         .collect();
+    break_circles(&found, &mut causes);
     let keys: Vec<Key> = found.iter().map(|it| it.draft.key.clone()).collect();
     let is_current = |it: &Candidate| !situation.attempts.is_over(it.draft.attempt);
     let is_open = !found.iter().any(|it| is_current(it) && has_effect(it));
@@ -127,6 +130,38 @@ fn cause(found: &[Candidate], worlds: &[Option<World>], at: usize) -> Option<usi
     blocked_earlier(&others, draft, fact)
         .or_else(|| broke_communication(&others, fact))
         .or_else(|| ended_job(&others, fact))
+}
+
+/// Of findings that follow from each other, the earliest has no cause: a launcher ends the other ranks after
+/// the transport of one has failed, and the end of a rank makes transports fail.
+fn break_circles(found: &[Candidate], causes: &mut [Option<usize>]) {
+    let began = |&at: &usize| {
+        let draft = &found[at].draft;
+        let fact = draft.fact.map(|fact| {
+            let closing = if fact.from_communication {
+                CLOSING
+            } else {
+                Duration::ZERO
+            };
+            fact.at.plus(closing)
+        });
+        (fact.unwrap_or(draft.evidence_at), at)
+    };
+    for start in 0..causes.len() {
+        let mut path = vec![start];
+        while let Some(next) = causes[path[path.len() - 1]] {
+            if next == start {
+                let first = path.iter().min_by_key(|at| began(at));
+                first.copied().into_iter().for_each(|at| causes[at] = None);
+                break;
+            }
+            // A circle that does not contain the start is found from its own members.
+            if path.contains(&next) {
+                break;
+            }
+            path.push(next);
+        }
+    }
 }
 
 /// A draft that may be the cause of another one: its index, precedence and content.

@@ -1256,7 +1256,7 @@ pub struct SchedulingSample {
     pub io_pressure_permille: ::core::option::Option<u32>,
 }
 /// What the calls of a process amount to, instead of their records. Sent by a node that was asked to,
-/// twice a second, for each process that is not idle.
+/// twice a second, for each process that has made a call.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Digest {
     #[prost(uint64, tag = "1")]
@@ -1264,10 +1264,10 @@ pub struct Digest {
     /// The ticket after the latest record that the digest covers.
     #[prost(uint64, tag = "2")]
     pub through: u64,
-    /// Time since when a thread has been inside its current call or wait, the longest of all threads, in
-    /// milliseconds; 0: all run the user's code.
+    /// Time since its latest record, or since a thread entered the call or wait that it is inside, whichever
+    /// is longer, in milliseconds: waits for DDP's buckets are recorded only when they are over.
     #[prost(uint32, tag = "3")]
-    pub inside_ms: u32,
+    pub still_ms: u32,
     /// Share of the time since the previous digest in which a thread was inside a call or a wait, in
     /// thousandths: that of the thread with the largest share.
     #[prost(uint32, tag = "4")]

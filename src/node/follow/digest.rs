@@ -1,7 +1,7 @@
 //! Digests of the calls of a process, for a coordinator that asks for them instead of records.
 //!
 //! A digest has a constant size, whatever the process does: how far it is in each group, for how long
-//! its threads have been inside a call, and a hash of the part of its calls that its peers must agree
+//! it has stood still or a thread been inside a call, and a hash of the part of its calls that its peers must agree
 //! on. The hash is stated at sequence numbers that are multiples of 64, so that ranks which are at
 //! different places can be compared. Of those since the previous digest the ones with the most trailing
 //! zeros are stated: they are the same on every member, wherever its digests begin.
@@ -33,12 +33,14 @@ const RESTART: u64 = 1 << 20;
 pub struct Summary {
     /// Layer that captures its calls.
     layer: String,
-    /// The ticket after its latest record, and that of the previous digest.
-    through: [u64; 2],
+    /// The ticket after its latest record.
+    through: u64,
     /// By number, and whether values of parameters are meant.
     groups: BTreeMap<(u32, bool), Group>,
     threads: BTreeMap<u32, Thread>,
     step: u32,
+    /// Time of its latest record, monotonic clock.
+    latest: u64,
     /// Time of the previous digest, monotonic clock.
     since: u64,
 }
@@ -87,11 +89,12 @@ impl Summary {
             }
             Kind::MemorySample(sample) => {
                 if let Some(ticket) = sample.ticket {
-                    self.through[0] = ticket + 1;
+                    self.through = ticket + 1;
                 }
             }
             Kind::Record(record) => {
-                self.through[0] = record.ticket + 1;
+                self.through = record.ticket + 1;
+                self.latest = self.latest.max(record.mono_ns);
                 self.step = self.step.max(record.step);
                 self.record(record);
             }
@@ -99,18 +102,16 @@ impl Summary {
         }
     }
 
-    /// The digest of what was added since the previous one; `None`: the process was idle.
+    /// The digest of what was added since the previous one; `None`: nothing ever was.
     pub fn digest(&mut self, process: u64, now: u64) -> Option<v1::Digest> {
         let span = now.saturating_sub(self.since).max(1);
-        let (mut inside, mut waited) = (0, 0);
+        let (mut still, mut waited) = (now.saturating_sub(self.latest), 0);
         for thread in self.threads.values_mut() {
             let lasts = thread.inside.map_or(0, |since| now.saturating_sub(since));
-            inside = inside.max(lasts);
+            still = still.max(lasts);
             waited = waited.max(thread.waited + lasts.min(span));
             thread.waited = 0;
         }
-        let [through, before] = self.through;
-        self.through[1] = through;
         self.since = now;
         let groups: Vec<v1::GroupDigest> = self
             .groups
@@ -118,10 +119,11 @@ impl Summary {
             .filter(|(_, group)| group.is_changed)
             .map(|(&(number, values), group)| group.digest(number, values))
             .collect();
-        (through != before || inside > 0).then(|| v1::Digest {
+        let through = self.through;
+        (through > 0).then(|| v1::Digest {
             process,
             through,
-            inside_ms: u32::try_from(inside / 1_000_000).unwrap_or(u32::MAX),
+            still_ms: u32::try_from(still / 1_000_000).unwrap_or(u32::MAX),
             waited_permille: u32::try_from((waited * 1000 / span).min(1000)).unwrap_or(0),
             groups,
             step: self.step,
@@ -410,22 +412,23 @@ mod tests {
     #[test]
     fn digest_states_how_long_threads_are_inside_calls() {
         let mut summary = summary();
-        assert_eq!(summary.digest(1, 0), None, "idle");
+        assert_eq!(summary.digest(1, 0), None, "no call");
         issue(&mut summary, 1, 8);
         let waits = record(RecordKind::WaitBegin, 4, 100 * MILLISECOND);
         summary.add(&Kind::Record(waits));
         let digest = summary.digest(1, 400 * MILLISECOND).unwrap();
-        assert_eq!((digest.inside_ms, digest.waited_permille), (300, 750));
+        assert_eq!((digest.still_ms, digest.waited_permille), (300, 750));
         assert_eq!((digest.through, digest.groups.len()), (5, 1));
         assert_eq!(summary.inside().collect::<Vec<_>>(), [(0, 4)]);
         let digest = summary.digest(1, 800 * MILLISECOND).unwrap();
-        assert_eq!((digest.inside_ms, digest.waited_permille), (700, 1000));
+        assert_eq!((digest.still_ms, digest.waited_permille), (700, 1000));
         assert_eq!(digest.groups, [], "no new call");
         let over = record(RecordKind::WaitEnd, 5, 900 * MILLISECOND);
         summary.add(&Kind::Record(over));
         let digest = summary.digest(1, 1_200 * MILLISECOND).unwrap();
-        assert_eq!((digest.inside_ms, digest.waited_permille), (0, 250));
-        assert_eq!(summary.digest(1, 1_600 * MILLISECOND), None, "idle");
+        assert_eq!((digest.still_ms, digest.waited_permille), (300, 250));
+        let digest = summary.digest(1, 1_600 * MILLISECOND).unwrap();
+        assert_eq!((digest.still_ms, digest.waited_permille), (700, 0));
     }
 
     #[test]
