@@ -22,13 +22,15 @@ pub(crate) fn reports_in(folder: &Path) -> Vec<Report> {
         .collect()
 }
 
-/// The only initiating finding. Panics unless there is exactly one.
+/// The only initiating finding. Panics unless there is exactly one, apart from the note that a record was lost in
+/// a job that crashed: a process may die while one of its threads is writing.
 #[track_caller]
 pub(crate) fn leading(report: &Report) -> &Finding {
     let findings = report.findings.iter();
     let last = findings.clone().map(|it| it.attempt).max();
+    let is_torn = |it: &Finding| report.verdict == Verdict::Crash && it.code == "DD902";
     let initiating: Vec<&Finding> = findings
-        .filter(|it| it.role == Role::Initiating && Some(it.attempt) == last)
+        .filter(|it| it.role == Role::Initiating && Some(it.attempt) == last && !is_torn(it))
         .collect();
     let [leading] = initiating[..] else {
         panic!("{} initiating findings: {report:#?}", initiating.len())
