@@ -11,7 +11,8 @@ use ddp_doctor_proto::v1::event::Kind;
 use crate::support::jobs::{launch, venv};
 use crate::support::process::{Finished, program, run_to_end};
 
-/// Makes many calls for some seconds, and thousands more; then rank 1 makes another call than rank 0, if it is told to.
+/// Calls `all_reduce` until digests are in use, and thousands of times more. In the faulty variant, rank 1 then calls
+/// `broadcast`.
 const MANY_CALLS: &str = r#"
 import sys
 import time

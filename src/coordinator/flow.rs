@@ -180,7 +180,7 @@ impl Flow {
         self.disturbed = true;
     }
 
-    /// Takes note of a report that was decoded.
+    /// Takes note of a report, before it is decoded.
     pub(super) fn report(
         &mut self,
         node: u32,

@@ -143,6 +143,19 @@ fn records_travel_below_the_limit() {
 }
 
 #[test]
+fn lower_rate_suffices_if_the_process_is_busy() {
+    for (busy_ms, asks) in [(45, true), (20, false)] {
+        let mut job = Job::new(1000);
+        let asked = (0..100).find_map(|_| {
+            job.flow.used(Duration::from_millis(busy_ms));
+            // Of every 50 ms; twice 20 records are 800 a second.
+            job.records(20)
+        });
+        assert_eq!(asked.is_some(), asks, "{busy_ms} ms of 50");
+    }
+}
+
+#[test]
 fn engine_rests_while_digests_agree() {
     let mut job = Job::with_digests();
     assert!(!job.flow.may_look());

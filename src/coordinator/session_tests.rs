@@ -181,6 +181,7 @@ const NEED_ALL_RECORDS: [&str; 2] = [
     "two_ranks_skip_alone.faulty",
 ];
 
+/// `RECORDING` selects recordings by a part of their path, to look at one that differs.
 #[track_caller]
 fn is_as_from_records(most: u64, exceptions: &[&str]) {
     let only = std::env::var("RECORDING").unwrap_or_default();

@@ -85,7 +85,7 @@ impl Signature {
         let dtype = carries_data(op).then(|| self.dtype.number());
         let reduce_op = op.reduces().then(|| self.reduce_op.number());
         let root = self.root.filter(|_| op.is_rooted());
-        let size = self.size.map_or(u64::MAX, |size| size);
+        let size = self.size.unwrap_or(u64::MAX);
         let root = root.map_or(u64::MAX, u64::from);
         let kinds = [op.number(), dtype.unwrap_or(0), reduce_op.unwrap_or(0)];
         mix(mix(mix_bytes(hash, &kinds), size), root)

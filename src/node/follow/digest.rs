@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn members_state_hashes_of_the_same_calls_wherever_their_digests_begin() {
+    fn members_state_hashes_of_the_same_calls() {
         let a = checks(&[300, 170, 220], |_| 8);
         let b = checks(&[190, 310], |_| 8);
         let common: Vec<u64> = a.keys().filter(|it| b.contains_key(it)).copied().collect();
