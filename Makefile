@@ -84,7 +84,7 @@ hangbench:
 	$(CARGO) build --workspace --all-features
 	venv=$(VENV) && "$$venv/bin/python" tests/hangbench $(BENCH)
 
-# Mutates evidence of every kind: FUZZ_SECONDS for each, one kind after the other.
+# Mutates evidence of every kind: FUZZ_SECONDS of processor time for each, one kind after the other.
 FUZZ_SECONDS ?= 1200
 fuzz:
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --workspace --all-features --test tests -- --test-threads=1 --nocapture fuzz::

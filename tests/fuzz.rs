@@ -7,9 +7,9 @@
 //! FUZZ_SECONDS=1200 cargo test --workspace --all-features --test tests fuzz::logs -- --nocapture
 //! ```
 //!
-//! `FUZZ_SECONDS` is the time for each kind of evidence, and `FUZZ_FROM` the number of the first
-//! input. Without it, a fixed number of inputs is run. An input that fails is kept, and its number
-//! printed.
+//! `FUZZ_SECONDS` is the processor time for each kind of evidence, and `FUZZ_FROM` the number of the
+//! first input. Without it, a fixed number of inputs is run. An input that fails is kept, and its
+//! number printed.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -180,6 +180,12 @@ fn watch(current: Arc<Mutex<(u64, Instant)>>) {
     });
 }
 
+/// Processor time of this process.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.try_into().unwrap()
+}
+
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -191,7 +197,7 @@ fn fuzz(kind: &str, mut seeds: Vec<Vec<u8>>) {
         seed.truncate(MAX_SEED);
     }
     let (seconds, from) = (variable("FUZZ_SECONDS"), variable("FUZZ_FROM").unwrap_or(0));
-    let began = Instant::now();
+    let began = processor_time();
     let current = Arc::new(Mutex::new((from, Instant::now())));
     if seconds.is_some() {
         watch(Arc::clone(&current));
@@ -204,7 +210,7 @@ fn fuzz(kind: &str, mut seeds: Vec<Vec<u8>>) {
     let mut number = from;
     loop {
         let is_over = match seconds {
-            Some(seconds) => began.elapsed().as_secs() >= seconds,
+            Some(seconds) => (processor_time() - began).as_secs() >= seconds,
             None => number >= from + INPUTS,
         };
         if is_over {
@@ -227,8 +233,9 @@ fn fuzz(kind: &str, mut seeds: Vec<Vec<u8>>) {
         number += 1;
     }
     println!(
-        "{kind}: {} inputs, the slowest ({}) took {} ms, peak memory {} MiB",
+        "{kind}: {} inputs in {} s of processor time; the slowest ({}) took {} ms, peak memory {} MiB",
         number - from,
+        (processor_time() - began).as_secs(),
         slowest.1,
         slowest.0.as_millis(),
         peak_memory() >> 10
