@@ -208,11 +208,12 @@ fn excerpts_of_real_logs_lead_to_their_truths() {
 fn playback_of_a_log_proves_nothing() {
     let path = folder().join("killed_rank_of_torchrun.log");
     let updates = postmortem::record(&[path]).unwrap().updates;
-    let findings: Vec<_> = updates.into_iter().flat_map(|it| it.findings).collect();
+    let findings = updates.into_iter().filter_map(|it| it.findings);
+    let findings: Vec<_> = findings.flatten().collect();
     assert!(findings.iter().any(|it| it.code == "DD201"));
     for finding in findings.iter().filter(|it| !it.code.starts_with("DD9")) {
-        let proved = Confidence::Proved.to_string();
-        assert!(finding.confidence != proved && finding.certificate_json.is_none());
+        assert_ne!(finding.confidence, Confidence::Proved);
+        assert_eq!(finding.certificate, None);
     }
 }
 

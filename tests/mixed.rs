@@ -217,8 +217,9 @@ fn dumps_are_shown_as_one_limited_update() {
         panic!("{} updates", recording.updates.len());
     };
     assert!(update.ended);
-    assert_eq!(update.findings[0].code, "DD101");
-    assert_eq!(update.findings[0].confidence, "suspected");
+    let finding = &update.findings.as_ref().unwrap()[0];
+    assert_eq!(finding.code, "DD101");
+    assert_eq!(finding.confidence, Confidence::Suspected);
     assert!(
         update.ranks.iter().any(|it| it.rank == 2),
         "{:?}",

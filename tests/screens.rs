@@ -63,7 +63,7 @@ fn watched_with(scenario: &str, theme: Theme, when: When, source: Read) -> App {
     };
     app.feed(Input::Link(link), Timestamp(1));
     for update in updates {
-        let at = Timestamp(update.unix_ns);
+        let at = update.at;
         app.feed(Input::Update(Box::new(update)), at);
     }
     app

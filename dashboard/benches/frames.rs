@@ -14,7 +14,10 @@ use ddp_doctor_dashboard::screen::Screen;
 use ddp_doctor_dashboard::sources::Sources;
 use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme};
 use ddp_doctor_proto::report::Timestamp;
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::report::{
+    CallState, Finding, Rank, RankCall, RankState, Role, Severity, Verdict, WaitingIn, Where,
+};
+use ddp_doctor_proto::viewer::{CallsAt, Gauge, GroupStatus, RankDetail, Update};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -48,6 +51,15 @@ fn main() {
         "an update of everything, made and shown",
         &mut jobs,
         updated,
+    );
+    row(
+        "an update of everything, written as JSON and read",
+        &mut jobs,
+        |_, ranks, run| {
+            let json = serde_json::to_vec(&update(ranks, 1000 + run as u64));
+            let read = json.and_then(|json| serde_json::from_slice::<Update>(&json));
+            black_box(read.is_ok());
+        },
     );
 }
 
@@ -103,23 +115,27 @@ fn job(ranks: u32) -> App {
 }
 
 /// A complete update of a job that has been stalled since its third second.
-fn update(ranks: u32, second: u64) -> v1::Update {
+fn update(ranks: u32, second: u64) -> Update {
     let odd = ranks / 3;
-    let place = v1::Where {
+    let place = Where {
         file: "/home/me/train.py".into(),
         line: 19,
         function: "main".into(),
-        ..v1::Where::default()
+        ..Where::default()
     };
     let waits = |rank: u32| rank != odd && second > 3;
-    let status = |rank: u32| v1::RankStatus {
+    let status = |rank: u32| Rank {
         rank,
         host: format!("node{}", rank / 8),
         pid: 1000 + rank,
-        state: if waits(rank) { "waiting" } else { "running" }.into(),
+        state: if waits(rank) {
+            RankState::Waiting
+        } else {
+            RankState::Running
+        },
         step: second.min(3),
-        r#where: Some(place.clone()),
-        waiting_in: waits(rank).then(|| v1::WaitingIn {
+        place: Some(place.clone()),
+        waiting_in: waits(rank).then(|| WaitingIn {
             group: "0".into(),
             seq: Some(9),
             op: "all_reduce".into(),
@@ -127,7 +143,7 @@ fn update(ranks: u32, second: u64) -> v1::Update {
         }),
         ..Default::default()
     };
-    let gauge = |name: &str, value: u64| v1::Gauge {
+    let gauge = |name: &str, value: u64| Gauge {
         name: name.into(),
         unit: "B".into(),
         value,
@@ -135,7 +151,7 @@ fn update(ranks: u32, second: u64) -> v1::Update {
         limit: Some(80 << 30),
         growth: None,
     };
-    let detail = |rank: u32| v1::RankDetail {
+    let detail = |rank: u32| RankDetail {
         rank,
         gauges: vec![
             gauge("gpu 0", (40 << 30) + u64::from(rank) * second),
@@ -143,23 +159,23 @@ fn update(ranks: u32, second: u64) -> v1::Update {
         ],
         waits_for: if waits(rank) { vec![odd] } else { Vec::new() },
         stack: vec![place.clone(); 12],
-        stack_unix_ns: second * SECOND,
+        stack_at: Timestamp(second * SECOND),
         ..Default::default()
     };
-    let call = |rank: u32| v1::RankCall {
+    let call = |rank: u32| RankCall {
         rank,
-        state: "waiting".into(),
+        state: CallState::Waiting,
         op: Some("all_reduce".into()),
         seq: Some(9),
-        r#where: Some(place.clone()),
+        place: Some(place.clone()),
         ..Default::default()
     };
-    let group = |number: u32, members: Vec<u32>| v1::GroupStatus {
+    let group = |number: u32, members: Vec<u32>| GroupStatus {
         number,
         name: number.to_string(),
         backend: "nccl".into(),
         issued: members.iter().map(|&it| 9 - u64::from(it == odd)).collect(),
-        calls: vec![v1::CallsAt {
+        calls: vec![CallsAt {
             seq: 9,
             calls: members
                 .iter()
@@ -174,26 +190,20 @@ fn update(ranks: u32, second: u64) -> v1::Update {
     };
     let mut groups = vec![group(0, (0..ranks).collect())];
     groups.extend((0..ranks / 8).map(|it| group(1 + it, (it * 8..it * 8 + 8).collect())));
-    let finding = v1::Finding {
+    let mut finding = Finding {
         code: "DD101".into(),
         name: "missing-rank".into(),
-        severity: "error".into(),
-        role: "initiating".into(),
+        severity: Severity::Error,
+        role: Role::Initiating,
         summary: format!("rank {odd} has not reached all_reduce #9"),
-        ranks: Some(v1::Ranks {
-            root: vec![odd],
-            ..Default::default()
-        }),
         per_rank: (0..ranks).map(call).collect(),
         ..Default::default()
     };
-    v1::Update {
-        unix_ns: second * SECOND,
-        verdict: "hang".into(),
-        evidence: Some(v1::Evidence::default()),
-        job: Some(v1::Job::default()),
-        findings_changed: true,
-        findings: vec![finding],
+    finding.ranks.root = vec![odd];
+    Update {
+        at: Timestamp(second * SECOND),
+        verdict: Verdict::Hang,
+        findings: Some(vec![finding]),
         ranks: (0..ranks).map(status).collect(),
         details: (0..ranks).map(detail).collect(),
         groups,

@@ -1,12 +1,12 @@
 //! Inputs of the dashboard.
 
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::Update;
 
 /// An input of the dashboard.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// The job changed.
-    Update(Box<v1::Update>),
+    Update(Box<Update>),
     /// The connection changed.
     Link(Link),
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::Update;
 
 use crate::state::State;
 
@@ -15,7 +15,7 @@ const FRAME: Duration = Duration::from_millis(50);
 /// A recording and the position of its playback.
 #[derive(Debug, Default)]
 pub struct Replay {
-    updates: Vec<v1::Update>,
+    updates: Vec<Update>,
     /// Number of updates that have been applied.
     applied: usize,
     /// Indexes of updates at which a finding appeared or disappeared.
@@ -28,10 +28,16 @@ pub struct Replay {
 
 impl Replay {
     /// Appends an update and applies it: a recording is first shown at its end.
-    pub fn push(&mut self, update: v1::Update, state: &mut State) {
-        if update.findings_changed && !(self.updates.is_empty() && update.findings.is_empty()) {
-            let codes = |update: &v1::Update| -> Vec<String> {
-                update.findings.iter().map(|it| it.code.clone()).collect()
+    pub fn push(&mut self, update: Update, state: &mut State) {
+        let is_first = self.updates.is_empty();
+        if update
+            .findings
+            .as_ref()
+            .is_some_and(|it| !(is_first && it.is_empty()))
+        {
+            let codes = |update: &Update| -> Vec<String> {
+                let findings = update.findings.iter().flatten();
+                findings.map(|it| it.code.clone()).collect()
             };
             // A change of texts alone does not count.
             let before = self.changes.last().map(|&at| codes(&self.updates[at]));
@@ -74,7 +80,7 @@ impl Replay {
     /// Recorded times of the start, the current position and the end.
     #[must_use]
     pub fn times(&self) -> [Timestamp; 3] {
-        let at = |index: usize| self.updates.get(index).map(|it| Timestamp(it.unix_ns));
+        let at = |index: usize| self.updates.get(index).map(|it| it.at);
         let here = self.applied.saturating_sub(1);
         let last = self.updates.len().saturating_sub(1);
         [0, here, last].map(|index| at(index).unwrap_or_default())
@@ -84,7 +90,7 @@ impl Replay {
     pub fn changes(&self) -> impl Iterator<Item = f64> {
         let [first, _, last] = self.times();
         let whole = last.since(first).as_secs_f64().max(1e-9);
-        let at = |&index: &usize| Timestamp(self.updates[index].unix_ns);
+        let at = |&index: &usize| self.updates[index].at;
         self.changes
             .iter()
             .map(move |index| at(index).since(first).as_secs_f64() / whole)
@@ -139,15 +145,12 @@ impl Replay {
         };
         let there = from.plus(passed);
         while let Some(next) = self.updates.get(self.applied)
-            && Timestamp(next.unix_ns) <= there
+            && next.at <= there
         {
             state.apply(next.clone());
             self.applied += 1;
         }
-        let next = self
-            .updates
-            .get(self.applied)
-            .map(|it| Timestamp(it.unix_ns));
+        let next = self.updates.get(self.applied).map(|it| it.at);
         let Some(next) = next else {
             self.playing = None;
             return None;
@@ -186,10 +189,11 @@ mod tests {
         let (mut replay, mut state) = (Replay::default(), State::default());
         for second in 1..=10 {
             let mut new = update(second * SECOND, vec![rank(0, "running", second)]);
-            new.findings_changed = [1, 4, 7].contains(&second);
-            if second == 4 {
-                new.findings = vec![finding("DD101", "missing-rank", &[0])];
-            }
+            new.findings = match second {
+                1 | 7 => Some(Vec::new()),
+                4 => Some(vec![finding("DD101", "missing-rank", &[0])]),
+                _ => None,
+            };
             replay.push(new, &mut state);
         }
         (replay, state)

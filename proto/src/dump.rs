@@ -42,7 +42,7 @@ pub struct Group {
 }
 
 /// One process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Global rank; `None`: unknown, or not a rank.
     pub rank: Option<u32>,

@@ -3,8 +3,6 @@
 #[rustfmt::skip]
 #[expect(
     missing_docs,
-    clippy::use_self,
-    clippy::large_enum_variant,
     reason = "not written by hand"
 )]
 mod messages;

@@ -2,8 +2,8 @@
 //!
 //! Everything that crosses a process boundary is defined here and nowhere else: the vocabulary
 //! ([`vocabulary`]), the black-box file ([`blackbox`]), the gRPC messages ([`v1`], feature
-//! `messages`; the services with feature `grpc`) and the JSON report ([`report`], feature
-//! `report`).
+//! `messages`; the services with feature `grpc`), the JSON report ([`report`]) and what viewers of a
+//! running job receive ([`viewer`]; both with feature `report`).
 //!
 //! Without features the crate has no dependencies: that part runs inside training processes. The
 //! crate does no I/O and has no `unsafe` code.
@@ -17,13 +17,13 @@ pub mod blackbox;
 #[cfg(feature = "report")]
 pub mod catalogue;
 #[cfg(feature = "report")]
-mod convert;
-#[cfg(feature = "report")]
 pub mod dump;
 #[cfg(feature = "report")]
 mod place;
 #[cfg(feature = "report")]
 pub mod report;
+#[cfg(feature = "report")]
+pub mod viewer;
 pub mod vocabulary;
 #[cfg(feature = "report")]
 pub mod words;

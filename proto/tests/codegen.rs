@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 
 use ddp_doctor_proto::Op;
 
-const FILES: [&str; 4] = ["vocabulary", "agent", "finding", "viewer"];
+const FILES: [&str; 3] = ["vocabulary", "agent", "viewer"];
 
 /// The tables of operations in other languages: file, text before and after the table, and prefix,
 /// separator and end of an entry.

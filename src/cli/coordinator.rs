@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use ddp_doctor_proto::report::{Job, Verdict};
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::Update;
 use tokio::sync::{mpsc, oneshot};
 
 use super::monitoring::{Monitoring, address};
@@ -248,7 +248,7 @@ impl Screens {
     }
 }
 
-async fn forward(job: Begun, to: Sender<v1::Update>) {
+async fn forward(job: Begun, to: Sender<Update>) {
     let mut updates = job.updates;
     while let Some(update) = updates.next().await {
         if to.send(update).is_err() {
@@ -258,7 +258,7 @@ async fn forward(job: Begun, to: Sender<v1::Update>) {
 }
 
 /// Shows one job until its updates end.
-fn show(mut live: Live, updates: &Receiver<v1::Update>, file: Option<&Path>) {
+fn show(mut live: Live, updates: &Receiver<Update>, file: Option<&Path>) {
     let mut has_ended = false;
     loop {
         let timeout = live.due().map_or(IDLE_TIMEOUT, |due| {

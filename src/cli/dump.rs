@@ -13,12 +13,13 @@ use super::output::output;
 use super::target::{Live, Orphans};
 use super::{Global, INSUFFICIENT};
 use crate::coordinator::MAX_MESSAGE;
+use crate::evidence::stacks::decode;
 use crate::node::follow::orphans::Orphan;
 use crate::node::sample::proc;
 use crate::node::stacks::native::FunctionCache;
 use crate::node::{stacks, sys};
 use crate::report::dump;
-use crate::transport;
+use crate::transport::{self, document};
 
 /// Time limit for the coordinator's answer: longer than its nodes have.
 const MAX_ANSWER: Duration = Duration::from_secs(30);
@@ -118,7 +119,7 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
     }
     Ok(dump::of_processes(
         &sys::host_name(),
-        vec![(None, pid, stacks)],
+        vec![(None, pid, decode(&stacks))],
     ))
 }
 
@@ -127,7 +128,7 @@ fn of_orphans(ranks: &[Orphan]) -> Dump {
     let known = FunctionCache::default();
     let take = |it: &Orphan| {
         let stacks = stacks::capture(it.pid, it.start_ticks, &known);
-        (Some(it.rank), it.pid, stacks)
+        (Some(it.rank), it.pid, decode(&stacks))
     };
     dump::of_processes(&sys::host_name(), ranks.iter().map(take).collect())
 }
@@ -136,14 +137,13 @@ fn of_job(live: &Live) -> anyhow::Result<Dump> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let parts = runtime.block_on(async {
+    runtime.block_on(async {
         let answer = tokio::time::timeout(MAX_ANSWER, request_dump(live)).await;
         answer.with_context(|| live.no_answer(MAX_ANSWER))?
-    })?;
-    Ok(dump::of_job(parts))
+    })
 }
 
-async fn request_dump(live: &Live) -> anyhow::Result<Vec<v1::DumpPart>> {
+async fn request_dump(live: &Live) -> anyhow::Result<Dump> {
     let channel = transport::connect(&live.address).await?;
     let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
     let request = v1::DumpRequest {
@@ -158,9 +158,13 @@ async fn request_dump(live: &Live) -> anyhow::Result<Vec<v1::DumpPart>> {
         _ => anyhow::anyhow!("coordinator {}: {}", live.address, status.message()),
     };
     let mut stream = client.dump(request).await.map_err(refused)?.into_inner();
-    let mut parts = Vec::new();
-    while let Some(part) = stream.message().await.map_err(refused)? {
-        parts.push(part);
+    let first = stream.message().await.map_err(refused)?;
+    let first =
+        first.with_context(|| format!("the coordinator at {} sent nothing", live.address))?;
+    let mut dump: Dump = document::decode(&first).map_err(refused)?;
+    while let Some(process) = stream.message().await.map_err(refused)? {
+        dump.processes
+            .push(document::decode(&process).map_err(refused)?);
     }
-    Ok(parts)
+    Ok(dump::grouped(dump))
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ddp_doctor_dashboard::feed::{Input, Link};
 use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::Update;
 use v1::viewer_service_client::ViewerServiceClient;
 
 use super::target::{self, Live, Target};
 use crate::coordinator::MAX_UPDATE;
 use crate::postmortem;
 use crate::report::text::plain;
-use crate::transport::{self, Credentials};
+use crate::transport::{self, Credentials, document};
 
 /// Time limit for a coordinator's first update.
 const MAX_FIRST_UPDATE: Duration = Duration::from_secs(20);
@@ -33,7 +34,7 @@ pub(super) fn find(
 }
 
 /// The current state of a job as one update.
-pub(super) fn now(target: &Target) -> anyhow::Result<v1::Update> {
+pub(super) fn now(target: &Target) -> anyhow::Result<Update> {
     match target {
         Target::Live(live, dir) => match runtime()?.block_on(first_update(live)) {
             // The run may have just ended.
@@ -46,7 +47,7 @@ pub(super) fn now(target: &Target) -> anyhow::Result<v1::Update> {
     }
 }
 
-fn last_update(path: &Path) -> anyhow::Result<v1::Update> {
+fn last_update(path: &Path) -> anyhow::Result<Update> {
     let analysis = postmortem::analyze(&[path.to_owned()]);
     let Some(report) = analysis.reports.last() else {
         bail!("no evidence of a job in {}", path.display());
@@ -56,11 +57,10 @@ fn last_update(path: &Path) -> anyhow::Result<v1::Update> {
     Ok(sent.update(report, None, at.unwrap_or_default(), true))
 }
 
-async fn first_update(live: &Live) -> anyhow::Result<v1::Update> {
+async fn first_update(live: &Live) -> anyhow::Result<Update> {
     let asked = async {
         let mut updates = watch(live).await?;
-        let first = updates.message().await.map_err(|it| refused(live, &it))?;
-        first.with_context(|| {
+        next(&mut updates, live).await?.with_context(|| {
             format!(
                 "the coordinator at {} closed the connection without an answer",
                 live.address
@@ -162,7 +162,7 @@ async fn follow(
 ) -> anyhow::Result<Followed> {
     let mut updates = watch(live).await?;
     let mut is_first = true;
-    while let Some(update) = updates.message().await.map_err(|it| refused(live, &it))? {
+    while let Some(update) = next(&mut updates, live).await? {
         if std::mem::take(&mut is_first) {
             *pause = BACKOFF.0;
             if !send(Input::Link(Link::Live)) {
@@ -177,12 +177,21 @@ async fn follow(
     Ok(Followed::Lost)
 }
 
-async fn watch(live: &Live) -> anyhow::Result<tonic::Streaming<v1::Update>> {
+async fn watch(live: &Live) -> anyhow::Result<tonic::Streaming<v1::Document>> {
     let channel = transport::connect(&live.address).await?;
     let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_UPDATE);
     let job = live.job.clone();
     let answer = client.watch(v1::WatchRequest { job, session: 0 }).await;
     Ok(answer.map_err(|it| refused(live, &it))?.into_inner())
+}
+
+async fn next(
+    updates: &mut tonic::Streaming<v1::Document>,
+    live: &Live,
+) -> anyhow::Result<Option<Update>> {
+    let document = updates.message().await.map_err(|it| refused(live, &it))?;
+    let update = document.map(|it| document::decode(&it)).transpose();
+    update.map_err(|it| refused(live, &it))
 }
 
 fn refused(live: &Live, status: &tonic::Status) -> anyhow::Error {

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeSet;
 
+use ddp_doctor_proto::ProcessState;
+use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::report::Timestamp;
-use ddp_doctor_proto::{ProcessState, v1};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use v1::dump_part::Part;
 
-use crate::diagnosis::event::ProcessId;
+use crate::diagnosis::event::{ProcessId, Stacks};
 use crate::diagnosis::model::Process;
 use crate::diagnosis::{Engine, Event};
-use crate::evidence::{decode, stacks};
+use crate::report::dump::{of_job, of_rank};
 
 /// A request that has not been answered yet.
 #[derive(Debug)]
-pub(super) struct Dump {
+pub(super) struct DumpRequest {
     /// Processes whose nodes received the request.
     pub(super) requested: BTreeSet<ProcessId>,
     /// Processes among them whose stacks have not arrived.
@@ -23,10 +23,10 @@ pub(super) struct Dump {
     /// When the answer is sent even if stacks are missing.
     pub(super) until: Instant,
     /// Channel for the answer.
-    pub(super) answer: oneshot::Sender<Vec<v1::DumpPart>>,
+    pub(super) answer: oneshot::Sender<Dump>,
 }
 
-impl Dump {
+impl DumpRequest {
     /// Processes an event: no further stacks are expected of a process that sent them or has ended.
     pub(super) fn observe(&mut self, event: &Event) {
         match event {
@@ -42,30 +42,26 @@ impl Dump {
         }
     }
 
-    /// The answer: the head, then every rank that was ever seen.
-    pub(super) fn parts(&self, engine: &Engine) -> Vec<v1::DumpPart> {
+    /// The answer: every rank that was ever seen.
+    pub(super) fn contents(&self, engine: &Engine) -> Dump {
         let report = engine.report();
-        let head = v1::DumpHead {
-            unix_ns: Timestamp::now().0,
-            job: Some(v1::Job::from(&report.job)),
-            missing_ranks: report.evidence.missing_ranks,
-        };
-        let mut parts = vec![Part::Head(head)];
-        for rank in &report.ranks {
+        let processes = report.ranks.iter().map(|rank| {
             let process = engine.model().process_of(rank.rank);
             let stacks = process.map_or(Err("its process is unknown"), |it| self.stacks_of(it));
-            parts.push(Part::Rank(v1::RankStacks {
-                status: Some(v1::RankStatus::from(rank)),
-                trouble: stacks.as_ref().err().copied().unwrap_or_default().into(),
-                stacks: stacks.ok(),
-            }));
+            of_rank(rank, stacks)
+        });
+        Dump {
+            processes: processes.collect(),
+            ..of_job(
+                Some(report.job),
+                Timestamp::now(),
+                report.evidence.missing_ranks,
+            )
         }
-        let part = |part| v1::DumpPart { part: Some(part) };
-        parts.into_iter().map(part).collect()
     }
 
     /// Stacks of a process taken since the request, or why there are none.
-    fn stacks_of(&self, process: &Process) -> Result<v1::Stacks, &'static str> {
+    fn stacks_of<'a>(&self, process: &'a Process) -> Result<&'a Stacks, &'static str> {
         if process.has_ended() {
             return Err("it has ended");
         }
@@ -73,12 +69,9 @@ impl Dump {
             return Err("its node is not connected");
         }
         let latest = process.stacks.last();
-        match latest.filter(|_| !self.pending.contains(&process.id)) {
-            Some(latest) => Ok(stacks::encode(
-                decode::node_and_process(process.id).1,
-                latest,
-            )),
-            None => Err("its node has not answered in time"),
-        }
+        latest
+            .filter(|_| !self.pending.contains(&process.id))
+            .map(|stacks| &**stacks)
+            .ok_or("its node has not answered in time")
     }
 }

@@ -13,6 +13,7 @@ use v1::viewer_service_server::ViewerService;
 
 use super::connections::Traffic;
 use super::hub::{AttachError, Hub};
+use crate::transport::document;
 
 /// Capacity of the queue of requests to a node, and of updates to a viewer.
 const OUTGOING: usize = 2;
@@ -69,8 +70,8 @@ impl AgentService for Services {
 
 #[tonic::async_trait]
 impl ViewerService for Services {
-    type WatchStream = ReceiverStream<Result<v1::Update, Status>>;
-    type DumpStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::DumpPart, Status>>>;
+    type WatchStream = ReceiverStream<Result<v1::Document, Status>>;
+    type DumpStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::Document, Status>>>;
 
     async fn watch(
         &self,
@@ -87,7 +88,7 @@ impl ViewerService for Services {
                 tokio::select! {
                     update = updates.next() => {
                         let Some(update) = update else { return };
-                        if sender.send(Ok(update)).await.is_err() {
+                        if sender.send(document::encode(&update)).await.is_err() {
                             return;
                         }
                     }
@@ -103,9 +104,11 @@ impl ViewerService for Services {
         request: Request<v1::DumpRequest>,
     ) -> Result<Response<Self::DumpStream>, Status> {
         traffic(&request);
-        let parts = self.hub.dump(&request.into_inner().job).await?;
-        let parts: Vec<_> = parts.into_iter().map(Ok).collect();
-        Ok(Response::new(tokio_stream::iter(parts)))
+        let mut dump = self.hub.dump(&request.into_inner().job).await?;
+        let processes = std::mem::take(&mut dump.processes);
+        let mut documents = vec![document::encode(&dump)];
+        documents.extend(processes.iter().map(document::encode));
+        Ok(Response::new(tokio_stream::iter(documents)))
     }
 }
 

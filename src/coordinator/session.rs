@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::report::{Report, Timestamp};
 use ddp_doctor_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 use v1::request::Kind;
 
 use super::clock::Clock;
-use super::dump::Dump;
+use super::dump::DumpRequest;
 use super::flow::Flow;
 use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Engine, Event};
@@ -65,9 +66,7 @@ pub(super) enum Input {
     /// A node's stream ended.
     Detached { attachment: u64 },
     /// A viewer requests the current stacks of all ranks.
-    Dump {
-        answer: oneshot::Sender<Vec<v1::DumpPart>>,
-    },
+    Dump { answer: oneshot::Sender<Dump> },
     /// The current numbers are requested.
     Summarize { answer: oneshot::Sender<Summary> },
 }
@@ -95,7 +94,7 @@ pub(super) struct Session {
     by_attachment: BTreeMap<u64, usize>,
     publisher: watch::Sender<Arc<Published>>,
     live_viewers: Arc<AtomicUsize>,
-    dumps: Vec<Dump>,
+    dumps: Vec<DumpRequest>,
     /// Memory of the tables of its nodes.
     tables: Arc<Memory>,
     /// Events between decoder and engine; empty between batches.
@@ -436,7 +435,7 @@ impl Session {
         })
     }
 
-    fn begin_dump(&mut self, answer: oneshot::Sender<Vec<v1::DumpPart>>) {
+    fn begin_dump(&mut self, answer: oneshot::Sender<Dump>) {
         let model = self.engine.model();
         let newest = model
             .ranks
@@ -457,7 +456,7 @@ impl Session {
                 pending.retain(|&id| decode::node_and_process(id).0 != node);
             }
         }
-        self.dumps.push(Dump {
+        self.dumps.push(DumpRequest {
             requested: pending.clone(),
             pending,
             until: Instant::now() + MAX_DUMP,
@@ -468,12 +467,12 @@ impl Session {
     /// Answers dump requests that are complete or have timed out.
     fn end_dumps(&mut self) {
         let now = Instant::now();
-        let is_over = |dump: &mut Dump| dump.pending.is_empty() || dump.until <= now;
-        let over: Vec<Dump> = self.dumps.extract_if(.., is_over).collect();
+        let is_over = |dump: &mut DumpRequest| dump.pending.is_empty() || dump.until <= now;
+        let over: Vec<DumpRequest> = self.dumps.extract_if(.., is_over).collect();
         for dump in over {
-            let parts = dump.parts(&self.engine);
+            let contents = dump.contents(&self.engine);
             // Fails if the requester is gone.
-            drop(dump.answer.send(parts));
+            drop(dump.answer.send(contents));
         }
     }
 

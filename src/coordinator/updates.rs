@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::Update;
 use tokio::sync::watch;
 
 use super::session::Published;
@@ -38,7 +38,7 @@ impl Updates {
     }
 
     /// The next update; `None` once the job has ended or its session is gone.
-    pub async fn next(&mut self) -> Option<v1::Update> {
+    pub async fn next(&mut self) -> Option<Update> {
         while !self.ended {
             self.published.changed().await.ok()?;
             let published = self.published.borrow_and_update().clone();

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Report, Timestamp};
-use ddp_doctor_proto::v1;
-use prost::Message;
+use ddp_doctor_proto::viewer::Update;
 
 use super::sources::{self, Source};
 use super::{Progress, Remark};
@@ -22,7 +21,7 @@ const ROOM: usize = 32 << 20;
 #[derive(Debug)]
 pub struct Recording {
     /// Updates for a viewer, in order. The last one contains the final state.
-    pub updates: Vec<v1::Update>,
+    pub updates: Vec<Update>,
     /// The final report.
     pub report: Report,
     /// Messages about the files, apart from the findings.
@@ -67,7 +66,7 @@ struct Recorder {
     /// Only the final report is limited to what the evidence shows.
     only_last: bool,
     sent: Sent,
-    updates: Vec<v1::Update>,
+    updates: Vec<Update>,
     taken: Timestamp,
     /// Time of the latest evaluation.
     evaluated: Timestamp,
@@ -100,7 +99,7 @@ impl Recorder {
     fn take(&mut self, report: &Report, detail: &Detail, at: Timestamp, ended: bool) {
         let update = self.sent.update(report, Some(detail), at, ended);
         self.taken = at;
-        self.bytes += update.encoded_len();
+        self.bytes += serde_json::to_vec(&update).map_or(0, |json| json.len());
         self.updates.push(update);
     }
 }

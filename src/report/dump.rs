@@ -5,44 +5,59 @@ use std::io::{self, Write};
 
 use ddp_doctor_proto::dump::{Dump, Group, Process, SCHEMA, SCHEMA_VERSION, Thread};
 use ddp_doctor_proto::report::{Job, Rank, RankState, Timestamp, Tool, Where};
-use ddp_doctor_proto::v1;
 
 use super::markdown::escaped;
 use super::text::{Sources, Style, duration, ended, plain, short_path};
+use crate::diagnosis::event::{Stacks, ThreadStack};
 use crate::diagnosis::{evidence::place, words};
 
 /// Maximum length of a native function's name shown, in characters.
 const MAX_FUNCTION_CHARS: usize = 60;
 
-/// Assembles a dump from the answer of a coordinator.
+/// A dump of a job without processes.
 #[must_use]
-pub fn of_job(parts: Vec<v1::DumpPart>) -> Dump {
-    let mut dump = empty();
-    for part in parts.into_iter().filter_map(|part| part.part) {
-        match part {
-            v1::dump_part::Part::Head(head) => {
-                dump.taken_at = Timestamp(head.unix_ns);
-                dump.job = head.job.map(Job::from);
-                dump.missing_ranks = head.missing_ranks;
-            }
-            v1::dump_part::Part::Rank(rank) => {
-                dump.processes.extend(of_rank(rank));
-            }
-        }
+pub fn of_job(job: Option<Job>, taken_at: Timestamp, missing_ranks: Vec<u32>) -> Dump {
+    Dump {
+        schema: SCHEMA.into(),
+        schema_version: SCHEMA_VERSION.into(),
+        tool: Tool::this(),
+        job,
+        taken_at,
+        missing_ranks,
+        groups: Vec::new(),
+        processes: Vec::new(),
     }
-    dump.processes.sort_by_key(|process| process.rank);
-    grouped(dump)
 }
 
-/// Assembles a dump of processes of one host, given by rank, pid and stacks.
+/// The process of a rank, with its stacks or the reason why there are none.
 #[must_use]
-pub fn of_processes(host: &str, processes: Vec<(Option<u32>, u32, v1::Stacks)>) -> Dump {
-    let mut dump = empty();
+pub fn of_rank(rank: &Rank, stacks: Result<&Stacks, &str>) -> Process {
+    let mut process = Process {
+        rank: Some(rank.rank),
+        host: rank.host.clone(),
+        pid: rank.pid,
+        state: rank.state,
+        exit: rank.exit,
+        step: Some(rank.step),
+        waiting_in: rank.waiting_in.clone(),
+        ..Process::default()
+    };
+    match stacks {
+        Ok(stacks) => add(&mut process, stacks),
+        Err(why) => process.trouble = Some(why.into()),
+    }
+    process
+}
+
+/// A dump of processes of one host, given by rank, pid and stacks.
+#[must_use]
+pub fn of_processes(host: &str, processes: Vec<(Option<u32>, u32, Stacks)>) -> Dump {
+    let times = processes.iter().map(|(.., stacks)| stacks.at);
+    let mut dump = of_job(None, times.max().unwrap_or_default(), Vec::new());
     for (rank, pid, stacks) in processes {
-        dump.taken_at = Timestamp(stacks.unix_ns).max(dump.taken_at);
-        let state = match stacks.threads.first().map(|main| main.state.as_str()) {
-            None | Some("Z") => RankState::Unknown,
-            Some("T" | "t") => RankState::Stopped,
+        let state = match stacks.threads.first().and_then(|main| main.state) {
+            None | Some('Z') => RankState::Unknown,
+            Some('T' | 't') => RankState::Stopped,
             Some(_) => RankState::Running,
         };
         let mut process = Process {
@@ -50,80 +65,35 @@ pub fn of_processes(host: &str, processes: Vec<(Option<u32>, u32, v1::Stacks)>) 
             host: host.to_owned(),
             pid,
             state,
-            exit: ddp_doctor_proto::report::Exit::default(),
-            step: None,
-            waiting_in: None,
-            taken_at: None,
-            trouble: None,
-            threads: Vec::new(),
+            ..Process::default()
         };
-        add(&mut process, stacks);
+        add(&mut process, &stacks);
         dump.processes.push(process);
     }
     grouped(dump)
 }
 
-fn empty() -> Dump {
-    Dump {
-        schema: SCHEMA.into(),
-        schema_version: SCHEMA_VERSION.into(),
-        tool: Tool::this(),
-        job: None,
-        taken_at: Timestamp::default(),
-        missing_ranks: Vec::new(),
-        groups: Vec::new(),
-        processes: Vec::new(),
-    }
-}
-
-fn of_rank(rank: v1::RankStacks) -> Option<Process> {
-    let status = Rank::from(rank.status?);
-    let mut process = Process {
-        rank: Some(status.rank),
-        host: status.host,
-        pid: status.pid,
-        state: status.state,
-        exit: status.exit,
-        step: Some(status.step),
-        waiting_in: status.waiting_in,
-        taken_at: None,
-        trouble: (!rank.trouble.is_empty()).then_some(rank.trouble),
-        threads: Vec::new(),
-    };
-    if let Some(stacks) = rank.stacks {
-        add(&mut process, stacks);
-    }
-    Some(process)
-}
-
-fn add(process: &mut Process, stacks: v1::Stacks) {
-    let some = |text: String| (!text.is_empty()).then_some(text);
-    let frames = |frames: Vec<v1::Frame>| -> Vec<Where> {
-        let frame = |frame: v1::Frame| Where {
-            file: frame.file,
-            line: frame.line,
-            function: frame.function,
-            ..Where::default()
-        };
-        frames.into_iter().map(frame).collect()
-    };
-    let thread = |thread: v1::ThreadStack| Thread {
+fn add(process: &mut Process, stacks: &Stacks) {
+    let thread = |thread: &ThreadStack| Thread {
         tid: thread.tid,
-        name: thread.name,
-        state: some(thread.state),
-        wait_channel: some(thread.wait_channel),
-        cpu_ms: thread.cpu_ns.map(|ns| ns / 1_000_000),
+        name: thread.name.to_string(),
+        state: thread.state.map(String::from),
+        wait_channel: thread.wait_channel.as_deref().map(String::from),
+        cpu_ms: thread.cpu_time.map(|time| time.as_millis() as u64),
         holds_gil: thread.holds_gil,
-        python: frames(thread.python),
-        native: frames(thread.native),
+        python: thread.python.clone(),
+        native: thread.native.clone(),
     };
-    process.taken_at = Some(Timestamp(stacks.unix_ns));
-    process.trouble = some(stacks.trouble);
-    process.threads = stacks.threads.into_iter().map(thread).collect();
+    process.taken_at = Some(stacks.at);
+    process.trouble = (!stacks.trouble.is_empty()).then(|| stacks.trouble.to_string());
+    process.threads = stacks.threads.iter().map(thread).collect();
 }
 
-/// Adds the groups, the smallest first. A process without stacks belongs to no group.
-fn grouped(mut dump: Dump) -> Dump {
+/// Sorts the processes by rank, and adds the groups, the smallest first. A process without stacks
+/// belongs to no group.
+#[must_use]
+pub fn grouped(mut dump: Dump) -> Dump {
+    dump.processes.sort_by_key(|process| process.rank);
     let mut groups: BTreeMap<&[Where], Vec<usize>> = BTreeMap::new();
     for (index, process) in dump.processes.iter().enumerate() {
         if let Some(main) = process.threads.first() {

@@ -1,55 +1,55 @@
+use std::time::Duration;
+
+use ddp_doctor_proto::report::WaitingIn;
+
 use super::*;
 
-fn frame(function: &str, file: &str, line: u32) -> v1::Frame {
-    v1::Frame {
+fn frame(function: &str, file: &str, line: u32) -> Where {
+    Where {
         file: file.into(),
         line,
         function: function.into(),
+        ..Where::default()
     }
 }
 
-fn thread(name: &str, python: Vec<v1::Frame>) -> v1::ThreadStack {
-    v1::ThreadStack {
+fn thread(name: &str, python: Vec<Where>) -> ThreadStack {
+    ThreadStack {
         tid: 7,
         name: name.into(),
-        state: "S".into(),
-        wait_channel: "futex_do_wait".into(),
-        cpu_ns: Some(1_250_000_000),
+        state: Some('S'),
+        wait_channel: Some("futex_do_wait".into()),
+        cpu_time: Some(Duration::from_millis(1250)),
         holds_gil: Some(false),
         python,
         native: Vec::new(),
     }
 }
 
-fn rank(rank: u32, state: &str, threads: Vec<v1::ThreadStack>, trouble: &str) -> v1::DumpPart {
-    let waiting_in = (state == "waiting").then(|| v1::WaitingIn {
+fn rank(rank: u32, state: RankState, threads: Vec<ThreadStack>, trouble: &str) -> Process {
+    let waiting_in = (state == RankState::Waiting).then(|| WaitingIn {
         group: "0".into(),
         seq: Some(5),
         op: "all_reduce".into(),
         waited_ms: 12_300,
     });
-    let status = v1::RankStatus {
+    let mut rank = Rank {
         rank,
         host: "h".into(),
         pid: 100 + rank,
-        state: state.into(),
-        exit_signal: (state == "dead").then_some(9),
+        state,
         step: 4,
         waiting_in,
         ..Default::default()
     };
-    let stacks = (!threads.is_empty()).then(|| v1::Stacks {
-        process: 1,
-        unix_ns: 2_000_000_000,
+    rank.exit.signal = (state == RankState::Dead).then_some(9);
+    let stacks = Stacks {
+        at: Timestamp(2_000_000_000),
         threads,
-        trouble: String::new(),
-    });
-    let part = v1::dump_part::Part::Rank(v1::RankStacks {
-        status: Some(status),
-        stacks,
-        trouble: trouble.into(),
-    });
-    v1::DumpPart { part: Some(part) }
+        trouble: "".into(),
+    };
+    let has_any = !stacks.threads.is_empty();
+    of_rank(&rank, if has_any { Ok(&stacks) } else { Err(trouble) })
 }
 
 /// Four ranks: two wait at one line, one is elsewhere, one has ended; a fifth was never seen.
@@ -68,27 +68,27 @@ fn job() -> Dump {
         frame("<module>", "train.py", 34),
     ];
     sleeps[0].function.push_str("\x1b[2J");
-    let head = v1::DumpHead {
-        unix_ns: 3_000_000_000,
-        job: Some(v1::Job {
-            id: "j-1".into(),
-            ..Default::default()
-        }),
-        missing_ranks: vec![4],
-    };
     let loader = thread(
         "python",
         vec![frame("wait", "/usr/lib/python3.11/threading.py", 320)],
     );
-    of_job(vec![
-        v1::DumpPart {
-            part: Some(v1::dump_part::Part::Head(head)),
-        },
-        rank(0, "waiting", waits(), ""),
-        rank(2, "waiting", waits(), ""),
-        rank(1, "running", vec![thread("python", sleeps), loader], ""),
-        rank(3, "dead", Vec::new(), "it has ended"),
-    ])
+    let job = Job {
+        id: "j-1".into(),
+        ..Default::default()
+    };
+    let mut dump = of_job(Some(job), Timestamp(3_000_000_000), vec![4]);
+    dump.processes = vec![
+        rank(0, RankState::Waiting, waits(), ""),
+        rank(2, RankState::Waiting, waits(), ""),
+        rank(
+            1,
+            RankState::Running,
+            vec![thread("python", sleeps), loader],
+            "",
+        ),
+        rank(3, RankState::Dead, Vec::new(), "it has ended"),
+    ];
+    grouped(dump)
 }
 
 fn written(dump: &Dump, all_threads: bool) -> String {
@@ -140,12 +140,11 @@ rank 3:";
 fn single_process_is_named_by_its_pid() {
     let mut main = thread("python", Vec::new());
     main.holds_gil = Some(true);
-    main.state = "R".into();
-    main.wait_channel.clear();
-    let stacks = v1::Stacks {
+    (main.state, main.wait_channel) = (Some('R'), None);
+    let stacks = Stacks {
+        at: Timestamp::default(),
         threads: vec![main],
         trouble: "its memory may not be read".into(),
-        ..Default::default()
     };
     let dump = of_processes("h", vec![(None, 123, stacks)]);
     let expected = "

@@ -8,7 +8,7 @@ use std::path::Path;
 use ddp_doctor_proto::report::{
     Evidence, Finding, Job, Rank, Report, SCHEMA, SCHEMA_VERSION, Tool, Verdict,
 };
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::Update;
 
 /// Assembles the report from updates.
 #[derive(Clone, Debug)]
@@ -34,22 +34,18 @@ impl Assembler {
     }
 
     /// Applies an update. Returns whether the findings changed.
-    pub fn apply(&mut self, update: v1::Update) -> bool {
-        if let Some(job) = update.job {
-            self.job = Job::from(job);
-        }
-        if let Some(evidence) = update.evidence {
-            self.evidence = Evidence::from(evidence);
-        }
-        // An unknown verdict is not reported as healthy.
-        self.verdict = Verdict::from_word(&update.verdict).unwrap_or(Verdict::Insufficient);
+    pub fn apply(&mut self, update: Update) -> bool {
+        self.job = update.job;
+        self.evidence = update.evidence;
+        self.verdict = update.verdict;
         for rank in update.ranks {
-            self.ranks.insert(rank.rank, Rank::from(rank));
+            self.ranks.insert(rank.rank, rank);
         }
-        if update.findings_changed {
-            self.findings = update.findings.into_iter().map(Finding::from).collect();
+        let changed = update.findings.is_some();
+        if let Some(findings) = update.findings {
+            self.findings = findings;
         }
-        update.findings_changed
+        changed
     }
 
     /// Marks the diagnosis as incomplete: it may have missed findings.
@@ -134,26 +130,17 @@ mod tests {
             ..Job::default()
         });
         assert_eq!(assembler.report().verdict, Verdict::Insufficient);
-        let finding = v1::Finding {
-            code: "DD102".into(),
-            severity: "error".into(),
-            ..Default::default()
-        };
-        let rank = |rank, step| v1::RankStatus {
+        let rank = |rank, step| Rank {
             rank,
             step,
-            state: "running".into(),
             ..Default::default()
         };
-        assert!(assembler.apply(v1::Update {
-            verdict: "hang".into(),
-            findings_changed: true,
-            findings: vec![finding],
+        assert!(assembler.apply(Update {
+            findings: Some(vec![Finding::default()]),
             ranks: vec![rank(1, 1), rank(0, 1)],
             ..Default::default()
         }));
-        let update = v1::Update {
-            verdict: "hang".into(),
+        let update = Update {
             ranks: vec![rank(1, 2)],
             ..Default::default()
         };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::catalogue::is_gap;
 use ddp_doctor_proto::report::{Effect, Finding, Job, Report, Role, Severity, Verdict};
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::Update;
 
 use super::json::{self, Assembler};
 use super::text::{self, Style};
@@ -105,7 +105,7 @@ impl Live {
     }
 
     /// Applies an update.
-    pub fn apply(&mut self, update: v1::Update, now: Instant) {
+    pub fn apply(&mut self, update: Update, now: Instant) {
         let ended = update.ended;
         self.has_ended |= ended;
         let outline = |it: &Assembler| (it.verdict(), it.ranks_reporting());
@@ -346,23 +346,20 @@ mod tests {
         )
     }
 
-    fn finding(code: &str, root: u32, severity: &str, summary: &str) -> v1::Finding {
-        v1::Finding {
+    fn finding(code: &str, root: u32, severity: Severity, summary: &str) -> Finding {
+        let mut finding = Finding {
             code: code.into(),
-            severity: severity.into(),
+            severity,
             summary: summary.into(),
-            ranks: Some(v1::Ranks {
-                root: vec![root],
-                ..Default::default()
-            }),
             ..Default::default()
-        }
+        };
+        finding.ranks.root.push(root);
+        finding
     }
 
-    fn update(findings: Vec<v1::Finding>) -> v1::Update {
-        v1::Update {
-            findings_changed: true,
-            findings,
+    fn update(findings: Vec<Finding>) -> Update {
+        Update {
+            findings: Some(findings),
             ..Default::default()
         }
     }
@@ -375,7 +372,7 @@ mod tests {
         ] {
             let (mut live, screen) = live(Verbosity::default());
             let mut verdict = update(Vec::new());
-            verdict.verdict = before.to_string();
+            verdict.verdict = before;
             live.apply(verdict, Instant::now());
             live.mark_incomplete();
             assert_eq!(live.finish().verdict, after);
@@ -391,15 +388,11 @@ mod tests {
         let files = vec![path.clone()];
         let mut live = Live::new(out, style, Verbosity::default(), Job::default(), files);
         for ranks in [1, 2] {
-            let evidence = v1::Evidence {
-                ranks_reporting: ranks,
+            let mut joined = Update {
+                verdict: Verdict::Healthy,
                 ..Default::default()
             };
-            let joined = v1::Update {
-                verdict: Verdict::Healthy.to_string(),
-                evidence: Some(evidence),
-                ..Default::default()
-            };
+            joined.evidence.ranks_reporting = ranks;
             live.apply(joined, Instant::now());
             let report = std::fs::read_to_string(&path).unwrap();
             let line = format!("\"ranks_reporting\": {ranks}");
@@ -411,11 +404,14 @@ mod tests {
     fn finding_refined_at_once_is_printed_once() {
         let (mut live, screen) = live(Verbosity::default());
         let start = Instant::now();
-        live.apply(update(vec![finding("DD101", 0, "error", "first")]), start);
+        live.apply(
+            update(vec![finding("DD101", 0, Severity::Error, "first")]),
+            start,
+        );
         let due = live.due().unwrap();
         assert_eq!(due, start + PRINT_DELAY);
         live.apply(
-            update(vec![finding("DD102", 1, "error", "second")]),
+            update(vec![finding("DD102", 1, Severity::Error, "second")]),
             start + PRINT_DELAY / 2,
         );
         assert!(live.due().unwrap() > due);
@@ -432,7 +428,7 @@ mod tests {
         for millis in (0..2000).step_by(100) {
             let now = start + Duration::from_millis(millis);
             live.apply(
-                update(vec![finding("DD101", millis as u32, "error", "s")]),
+                update(vec![finding("DD101", millis as u32, Severity::Error, "s")]),
                 now,
             );
         }
@@ -449,16 +445,16 @@ mod tests {
             (due, screen.take())
         };
         assert!(
-            show(vec![finding("DD101", 0, "error", "a")])
+            show(vec![finding("DD101", 0, Severity::Error, "a")])
                 .1
                 .contains("DD101")
         );
         assert_eq!(
-            show(vec![finding("DD101", 0, "error", "b")]),
+            show(vec![finding("DD101", 0, Severity::Error, "b")]),
             (false, String::new())
         );
         assert!(
-            show(vec![finding("DD101", 1, "error", "c")])
+            show(vec![finding("DD101", 1, Severity::Error, "c")])
                 .1
                 .contains("error[DD101]")
         );
@@ -469,10 +465,10 @@ mod tests {
     #[test]
     fn initiating_finding_is_printed_last() {
         let (mut live, screen) = live(Verbosity::default());
-        let mut began = finding("DD102", 1, "error", "began");
-        began.role = "initiating".into();
-        let mut followed = finding("DD202", 0, "error", "followed");
-        followed.role = "cascade".into();
+        let mut began = finding("DD102", 1, Severity::Error, "began");
+        began.role = Role::Initiating;
+        let mut followed = finding("DD202", 0, Severity::Error, "followed");
+        followed.role = Role::Cascade;
         live.apply(update(vec![began, followed]), Instant::now());
         live.print();
         live.finish();
@@ -488,7 +484,7 @@ mod tests {
 
     #[test]
     fn notes_are_printed_only_if_verbose_and_not_quiet() {
-        let note = || update(vec![finding("DD204", 0, "note", "n")]);
+        let note = || update(vec![finding("DD204", 0, Severity::Note, "n")]);
         for (verbosity, printed) in [
             (Verbosity::default(), false),
             (
@@ -523,7 +519,7 @@ mod tests {
             let (mut live, screen) = live(verbosity);
             for _ in 0..2 {
                 live.apply(
-                    update(vec![finding("DD901", 0, "note", "n")]),
+                    update(vec![finding("DD901", 0, Severity::Note, "n")]),
                     Instant::now(),
                 );
                 live.print();
@@ -536,7 +532,7 @@ mod tests {
             ..quiet
         });
         live.apply(
-            update(vec![finding("DD901", 0, "note", "n")]),
+            update(vec![finding("DD901", 0, Severity::Note, "n")]),
             Instant::now(),
         );
         live.finish();
@@ -548,10 +544,10 @@ mod tests {
     #[test]
     fn missing_evidence_becomes_an_error_when_the_job_ends() {
         let lost = |severity| update(vec![finding("DD901", 0, severity, "n")]);
-        for (last, expected) in [("note", ""), ("error", "\nerror[DD901]")] {
+        for (last, expected) in [(Severity::Note, ""), (Severity::Error, "\nerror[DD901]")] {
             let (mut live, screen) = live(Verbosity::default());
             // No other rank has joined yet.
-            live.apply(lost("error"), Instant::now());
+            live.apply(lost(Severity::Error), Instant::now());
             live.print();
             assert_eq!(screen.take(), "ddp-doctor: note[DD901] n\n");
             live.apply(lost(last), Instant::now());

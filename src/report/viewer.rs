@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::{CallState, Finding, Rank, Report, Timestamp};
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::report::{CallState, Finding, Rank, RankCall, Report, Timestamp};
+use ddp_doctor_proto::viewer::{self, CallsAt, GroupStatus, GrowthEnd, RankDetail, Update};
 
 use crate::diagnosis::event::Stacks;
 use crate::diagnosis::findings;
@@ -30,8 +30,8 @@ const MAX_ALL_CALLS: usize = 32_768;
 /// State shown by viewers in addition to the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detail {
-    ranks: BTreeMap<u32, v1::RankDetail>,
-    groups: BTreeMap<u32, v1::GroupStatus>,
+    ranks: BTreeMap<u32, RankDetail>,
+    groups: BTreeMap<u32, GroupStatus>,
 }
 
 impl Detail {
@@ -75,34 +75,23 @@ impl Sent {
         detail: Option<&Detail>,
         at: Timestamp,
         ended: bool,
-    ) -> v1::Update {
-        let findings_changed = self.findings.as_ref() != Some(&report.findings);
+    ) -> Update {
         let is_new = |rank: &&Rank| self.ranks.get(&rank.rank) != Some(*rank);
-        let mut update = v1::Update {
-            unix_ns: at.0,
-            job: Some(v1::Job::from(&report.job)),
-            verdict: report.verdict.to_string(),
-            evidence: Some(v1::Evidence::from(&report.evidence)),
-            findings_changed,
-            findings: Vec::new(),
-            ranks: report
-                .ranks
-                .iter()
-                .filter(is_new)
-                .map(v1::RankStatus::from)
-                .collect(),
+        let mut update = Update {
+            at,
+            job: report.job.clone(),
+            verdict: report.verdict,
+            evidence: report.evidence.clone(),
+            ranks: report.ranks.iter().filter(is_new).cloned().collect(),
             ended,
-            groups: Vec::new(),
-            details: Vec::new(),
+            ..Update::default()
         };
-        if findings_changed {
-            update.findings = report.findings.iter().map(v1::Finding::from).collect();
+        if self.findings.as_ref() != Some(&report.findings) {
             self.findings = Some(report.findings.clone());
+            update.findings.clone_from(&self.findings);
         }
-        for rank in &report.ranks {
-            if self.ranks.get(&rank.rank) != Some(rank) {
-                self.ranks.insert(rank.rank, rank.clone());
-            }
+        for rank in &update.ranks {
+            self.ranks.insert(rank.rank, rank.clone());
         }
         if let Some(detail) = detail {
             update.details = changed(&mut self.detail.ranks, &detail.ranks);
@@ -151,7 +140,7 @@ fn rank_detail(
     process: &Process,
     growers: &[Grower<'_>],
     missing: &mut Missing,
-) -> v1::RankDetail {
+) -> RankDetail {
     let mut waits_for = waits_for(model, now, rank, process, missing);
     let waits_for_more = waits_for.len().saturating_sub(MAX_NAMED) as u32;
     waits_for.truncate(MAX_NAMED);
@@ -159,7 +148,7 @@ fn rank_detail(
     let is_there = |stacks: &&Arc<Stacks>| stacks.at >= process.last_at;
     let stacks = process.stacks.last().filter(is_there);
     let main = stacks.and_then(|stacks| stacks.main());
-    v1::RankDetail {
+    RankDetail {
         rank,
         gauges: gauges(process, growers, &model.timing),
         waits_for,
@@ -171,10 +160,9 @@ fn rank_detail(
         records: process.records,
         records_lost: process.lost,
         stack: main
-            .map(|main| main.python.iter().take(MAX_FRAMES).map(v1::Where::from))
-            .map(Iterator::collect)
+            .map(|main| main.python.iter().take(MAX_FRAMES).cloned().collect())
             .unwrap_or_default(),
-        stack_unix_ns: stacks.map_or(0, |stacks| stacks.at.0),
+        stack_at: stacks.map_or(Timestamp::default(), |stacks| stacks.at),
         wait_channel: main
             .and_then(|main| main.wait_channel.as_deref())
             .unwrap_or_default()
@@ -183,7 +171,7 @@ fn rank_detail(
     }
 }
 
-fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<v1::Gauge> {
+fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<viewer::Gauge> {
     let memory = &process.memory;
     let growers = growers.iter().filter(|it| it.process.id == process.id);
     let growers: Vec<&Grower<'_>> = growers.collect();
@@ -199,7 +187,7 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<v1:
     let mut gauges = Vec::new();
     type Grows = Option<(Growth, Option<Exhausted>)>;
     let mut push = |name: &str, gauge: Option<model::Gauge>, limit: Option<u64>, grows: Grows| {
-        gauges.extend(gauge.map(|gauge| v1::Gauge {
+        gauges.extend(gauge.map(|gauge| viewer::Gauge {
             name: name.into(),
             unit: "B".into(),
             value: gauge.latest,
@@ -253,7 +241,7 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<v1:
         memory.shm_total,
         shm,
     );
-    gauges.extend(memory.cpu_permille.map(|gauge| v1::Gauge {
+    gauges.extend(memory.cpu_permille.map(|gauge| viewer::Gauge {
         name: "cpu".into(),
         unit: "‰".into(),
         value: gauge.latest,
@@ -265,9 +253,9 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<v1:
 }
 
 /// Growth of a value, and its value at the expected end.
-fn growth_of(value: u64, growth: &Growth, end: Option<Exhausted>) -> v1::Growth {
+fn growth_of(value: u64, growth: &Growth, end: Option<Exhausted>) -> viewer::Growth {
     let slope = growth.trend.slope;
-    let end = end.map(|end| v1::GrowthEnd {
+    let end = end.map(|end| GrowthEnd {
         value: value + (slope * end.steps) as u64,
         of: end.room.map_or("the device", |room| room.name()).into(),
         steps: end.steps as u64,
@@ -278,7 +266,7 @@ fn growth_of(value: u64, growth: &Growth, end: Option<Exhausted>) -> v1::Growth 
             .is_finite()
             .then(|| end.between.1.ceil() as u64),
     });
-    v1::Growth {
+    viewer::Growth {
         per_step: slope,
         from_step: growth.steps.0,
         to_step: growth.steps.1,
@@ -330,13 +318,13 @@ fn waits_for(
     ranks
 }
 
-fn group_status(group: &Group, room: &mut usize) -> v1::GroupStatus {
+fn group_status(group: &Group, room: &mut usize) -> GroupStatus {
     let ranks = &group.info.key.members;
     let of = |what: fn(&model::Member) -> u64| {
         let known = ranks.iter().map(|rank| group.members.get(rank).map(what));
         known.map(Option::unwrap_or_default).collect()
     };
-    v1::GroupStatus {
+    GroupStatus {
         number: group.id.0,
         name: group.info.key.name.clone(),
         description: group.info.description.to_string(),
@@ -356,7 +344,7 @@ fn group_status(group: &Group, room: &mut usize) -> v1::GroupStatus {
 }
 
 /// Calls at the latest sequence numbers, at the first open one and at the first mismatch.
-fn calls(group: &Group, room: &mut usize) -> Vec<v1::CallsAt> {
+fn calls(group: &Group, room: &mut usize) -> Vec<CallsAt> {
     let known = group.joins.keys().chain(group.entered.keys()).copied();
     let mut seqs: Vec<u64> = known.filter(|&seq| seq > 0).collect();
     seqs.sort_unstable();
@@ -366,13 +354,13 @@ fn calls(group: &Group, room: &mut usize) -> Vec<v1::CallsAt> {
     let mut wanted: Vec<u64> = telling.filter(|seq| seqs.contains(seq)).collect();
     wanted.extend(seqs.iter().skip(latest).rev());
     let mut left = MAX_CALLS.min(*room);
-    let mut sent: BTreeMap<u64, v1::CallsAt> = BTreeMap::new();
+    let mut sent: BTreeMap<u64, CallsAt> = BTreeMap::new();
     for seq in wanted {
         let join = group.join(seq).or_else(|| group.entered.get(&seq));
         let Some(join) = join.filter(|_| !sent.contains_key(&seq) && left > 0) else {
             continue;
         };
-        let calls: Vec<v1::RankCall> = join
+        let calls: Vec<RankCall> = join
             .all()
             .take(left)
             .map(|(rank, joined)| call(rank, joined))
@@ -381,7 +369,7 @@ fn calls(group: &Group, room: &mut usize) -> Vec<v1::CallsAt> {
         *room -= calls.len();
         sent.insert(
             seq,
-            v1::CallsAt {
+            CallsAt {
                 seq,
                 mismatch: join.mismatch.is_some(),
                 more: (join.calls.len() - calls.len()) as u32,
@@ -392,14 +380,14 @@ fn calls(group: &Group, room: &mut usize) -> Vec<v1::CallsAt> {
     sent.into_values().collect()
 }
 
-fn call(rank: u32, joined: &JoinedCall) -> v1::RankCall {
+fn call(rank: u32, joined: &JoinedCall) -> RankCall {
     let state = match joined.wait {
         Wait::Over(_) => CallState::Returned,
         Wait::Since(_) => CallState::Waiting,
         Wait::NotSeen if joined.is_awaited() && joined.returned.is_none() => CallState::Waiting,
         Wait::NotSeen => CallState::Issued,
     };
-    v1::RankCall::from(&findings::describe(rank, state, None, &joined.call))
+    findings::describe(rank, state, None, &joined.call)
 }
 
 #[cfg(test)]
@@ -414,13 +402,14 @@ mod tests {
         let mut report = report();
         let mut sent = Sent::default();
         let first = sent.update(&report, None, Timestamp(1), false);
-        assert!(first.findings_changed && first.findings.len() == 1 && first.ranks.len() == 3);
+        assert_eq!(first.findings.as_ref(), Some(&report.findings));
+        assert_eq!(first.ranks, report.ranks);
         let second = sent.update(&report, None, Timestamp(2), false);
-        assert!(!second.findings_changed && second.findings.is_empty() && second.ranks.is_empty());
+        assert!(second.findings.is_none() && second.ranks.is_empty());
         report.ranks[1].step += 1;
         report.findings.clear();
         let third = sent.update(&report, None, Timestamp(3), true);
-        assert!(third.findings_changed && third.findings.is_empty() && third.ended);
+        assert!(third.findings == Some(Vec::new()) && third.ended);
         let ranks: Vec<u32> = third.ranks.iter().map(|it| it.rank).collect();
         assert_eq!(ranks, [1]);
     }
@@ -458,14 +447,14 @@ mod tests {
 
     #[test]
     fn unchanged_details_are_not_sent_again() {
-        let detail = |records| v1::RankDetail {
+        let detail = |records| RankDetail {
             rank: 3,
             records,
             ..Default::default()
         };
         let of = |records| Detail {
             ranks: [(3, detail(records))].into(),
-            groups: [(0, v1::GroupStatus::default())].into(),
+            groups: [(0, GroupStatus::default())].into(),
         };
         let mut sent = Sent::default();
         let mut counts = |detail: &Detail| {

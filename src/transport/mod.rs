@@ -17,6 +17,7 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
 mod address;
+pub mod document;
 pub mod public_tls;
 pub mod socket;
 pub mod tls;

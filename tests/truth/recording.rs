@@ -118,10 +118,10 @@ pub(crate) fn replay(case: &Case) -> Outcome {
     if case.variant == Variant::Healthy {
         let mut shown = Assembler::new(Job::default());
         for update in recorded.updates {
-            let at = update.unix_ns;
+            let at = update.at;
             shown.apply(update);
             let findings = shown.findings();
-            assert!(findings.is_empty(), "{case}, at {at} ns: {findings:#?}");
+            assert!(findings.is_empty(), "{case}, at {at}: {findings:#?}");
         }
     }
     let mut said = Vec::new();

@@ -2,6 +2,10 @@ use super::*;
 use crate::list::Sort;
 use crate::state::RankView;
 use crate::state::testing::{finding, rank, update};
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Fact, Parameter, RankCall, RankState, WaitingIn,
+};
+use ddp_doctor_proto::viewer::{CallsAt, Gauge, Growth, GrowthEnd, RankDetail, Update};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::KeyModifiers;
 use ratatui::layout::Rect;
@@ -9,8 +13,8 @@ use ratatui::layout::Rect;
 fn app() -> App {
     let mut app = App::new(Theme::BARE, Sources::none());
     let mut ranks: Vec<_> = (0..16).map(|it| rank(it, "running", 5)).collect();
-    ranks[9].state = "dead".into();
-    ranks[3].state = "waiting".into();
+    ranks[9].state = RankState::Dead;
+    ranks[3].state = RankState::Waiting;
     app.feed(Input::Update(Box::new(update(1, ranks))), Timestamp(1));
     app.draw(
         Rect::new(0, 0, 80, 24),
@@ -74,8 +78,10 @@ fn search_matches_hosts_states_and_numbers() {
 fn enter_on_a_rank_opens_its_finding() {
     let mut app = app();
     let mut new = update(2, vec![]);
-    new.findings_changed = true;
-    new.findings = vec![finding("DD101", "a", &[1]), finding("DD201", "b", &[9])];
+    new.findings = Some(vec![
+        finding("DD101", "a", &[1]),
+        finding("DD201", "b", &[9]),
+    ]);
     app.feed(Input::Update(Box::new(new)), Timestamp(2));
     press(&mut app, "2s");
     for _ in 0..9 {
@@ -88,40 +94,39 @@ fn enter_on_a_rank_opens_its_finding() {
 }
 
 /// An update with terminal control characters in every text.
-fn hostile() -> ddp_doctor_proto::v1::Update {
-    use ddp_doctor_proto::v1;
+fn hostile() -> Update {
     let evil = "\x1b[2J\x07\u{9b}31m\u{202e}\r\nDD999";
     let text = || evil.to_owned();
-    let place = v1::Where {
+    let place = Where {
         file: text(),
         line: 1,
         function: text(),
-        ..v1::Where::default()
+        ..Where::default()
     };
-    let mut new = update(5, vec![rank(0, "waiting", 1), rank(1, evil, 1)]);
+    let mut new = update(5, vec![rank(0, "waiting", 1), rank(1, "dead", 1)]);
     for status in &mut new.ranks {
         status.host = text();
-        status.r#where = Some(place.clone());
-        status.waiting_in = Some(v1::WaitingIn {
+        status.place = Some(place.clone());
+        status.waiting_in = Some(WaitingIn {
             group: text(),
             op: text(),
             ..Default::default()
         });
     }
-    let detail = |rank, waits_for: &[u32]| v1::RankDetail {
+    let detail = |rank, waits_for: &[u32]| RankDetail {
         rank,
         phase: text(),
         waits_for: waits_for.to_vec(),
         stack: vec![place.clone()],
         wait_channel: text(),
-        gauges: vec![v1::Gauge {
+        gauges: vec![Gauge {
             name: text(),
             unit: text(),
             value: 1,
-            growth: Some(v1::Growth {
+            growth: Some(Growth {
                 per_step: f64::NAN,
                 to_step: u64::MAX,
-                end: Some(v1::GrowthEnd {
+                end: Some(GrowthEnd {
                     value: u64::MAX,
                     of: text(),
                     steps: u64::MAX,
@@ -135,46 +140,41 @@ fn hostile() -> ddp_doctor_proto::v1::Update {
         ..Default::default()
     };
     new.details = vec![detail(0, &[1]), detail(1, &[])];
-    let call = v1::RankCall {
+    let call = RankCall {
         rank: 0,
-        state: text(),
         op: Some(text()),
         dtype: Some(text()),
         reduce_op: Some(text()),
-        r#where: Some(place.clone()),
+        place: Some(place.clone()),
         ..Default::default()
     };
     let mut group = crate::state::testing::group(0, &[0, 1], &[2, 1]);
     (group.name, group.description, group.backend) = (text(), text(), text());
-    group.calls = vec![v1::CallsAt {
+    group.calls = vec![CallsAt {
         seq: 2,
         calls: vec![call.clone()],
         ..Default::default()
     }];
     new.groups = vec![group];
     let mut wrong = finding(evil, evil, &[0]);
-    (wrong.severity, wrong.summary) = ("error".into(), text());
+    wrong.summary = text();
     (wrong.why, wrong.next) = (vec![text()], vec![text()]);
     wrong.per_rank = vec![call];
-    wrong.parameters = vec![v1::Parameter {
+    wrong.parameters = vec![Parameter {
         name: text(),
         ..Default::default()
     }];
-    wrong.certificate_json = Some(format!(
-        r#"{{"kind":"observation","facts":[{{"fact":"missing","rank":0,"pid":1,"what":{evil:?}}}]}}"#
-    ));
-    new.findings_changed = true;
-    new.findings = vec![wrong];
-    new.verdict = text();
-    new.job = Some(v1::Job {
-        id: text(),
-        backends: vec![text()],
-        ..Default::default()
+    wrong.certificate = Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts: vec![Fact::Missing {
+            rank: Some(0),
+            pid: Some(1),
+            what: text(),
+        }],
     });
-    new.evidence = Some(v1::Evidence {
-        layers: vec![text()],
-        ..Default::default()
-    });
+    new.findings = Some(vec![wrong]);
+    (new.job.id, new.job.backends) = (text(), vec![text()]);
+    new.evidence.layers = vec![text()];
     new
 }
 

@@ -38,21 +38,22 @@ impl Stacks {
     pub(crate) fn of(state: &State) -> Self {
         let mut by_stack: BTreeMap<Vec<Where>, Group> = BTreeMap::new();
         let mut unknown = Vec::new();
-        let mut at = 0;
+        let mut at = Timestamp::default();
         for view in state.ranks.iter() {
             let detail = &view.detail;
             if detail.stack.is_empty() {
                 unknown.push(view.rank());
                 continue;
             }
-            at = at.max(detail.stack_unix_ns);
-            let frames: Vec<Where> = detail.stack.iter().cloned().map(Where::from).collect();
-            let group = by_stack.entry(frames).or_insert_with_key(|frames| Group {
-                ranks: Vec::new(),
-                who: String::new(),
-                frames: frames.clone(),
-                channel: plain(&detail.wait_channel),
-            });
+            at = at.max(detail.stack_at);
+            let group = by_stack
+                .entry(detail.stack.clone())
+                .or_insert_with_key(|frames| Group {
+                    ranks: Vec::new(),
+                    who: String::new(),
+                    frames: frames.clone(),
+                    channel: plain(&detail.wait_channel),
+                });
             group.ranks.push(view.rank());
         }
         let mut groups: Vec<Group> = by_stack.into_values().collect();
@@ -70,7 +71,7 @@ impl Stacks {
         Self {
             groups,
             unknown: text(&unknown),
-            at: Timestamp(at),
+            at,
         }
     }
 }

@@ -257,12 +257,12 @@ fn cycle(state: &State) -> Option<Vec<u32>> {
 mod tests {
     use super::*;
     use crate::state::testing::{rank, update};
-    use ddp_doctor_proto::v1;
+    use ddp_doctor_proto::viewer::RankDetail;
 
     fn state(waits: &[(u32, &[u32])]) -> State {
         let mut new = update(1, (0..8).map(|it| rank(it, "waiting", 1)).collect());
         for &(rank, waits_for) in waits {
-            new.details.push(v1::RankDetail {
+            new.details.push(RankDetail {
                 rank,
                 waits_for: waits_for.to_vec(),
                 ..Default::default()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ddp_doctor_proto::report::RankCall;
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::{CallsAt, GroupStatus};
 
 use super::ranks::share;
 
@@ -58,7 +58,7 @@ pub struct Seq {
 }
 
 impl Group {
-    fn from(status: v1::GroupStatus) -> Self {
+    fn from(status: GroupStatus) -> Self {
         let mut unseen = status.unseen;
         unseen.sort_unstable();
         let mut issued = status.issued;
@@ -123,8 +123,8 @@ impl Group {
 }
 
 impl Seq {
-    fn from(at: v1::CallsAt) -> Self {
-        let mut calls: Vec<RankCall> = at.calls.into_iter().map(RankCall::from).collect();
+    fn from(at: CallsAt) -> Self {
+        let mut calls = at.calls;
         calls.sort_by_key(|call| call.rank);
         Self {
             seq: at.seq,
@@ -168,7 +168,7 @@ impl Groups {
         self.by_number.get(self.order.get(index)?)
     }
 
-    pub(super) fn apply(&mut self, groups: Vec<v1::GroupStatus>) {
+    pub(super) fn apply(&mut self, groups: Vec<GroupStatus>) {
         if groups.is_empty() {
             return;
         }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use ddp_doctor_proto::report::{Evidence, Finding, Job, Role, Severity, Timestamp, Verdict};
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::Update;
 
 use crate::feed::Link;
 
@@ -23,8 +23,8 @@ pub use ranks::{Curve, Health, Moment, RankView, Ranks, STRIP};
 pub struct State {
     /// The job.
     pub job: Job,
-    /// Verdict, as received.
-    pub verdict: String,
+    /// Overall state of the job.
+    pub verdict: Verdict,
     /// The evidence for the diagnosis.
     pub evidence: Evidence,
     /// Findings, initiating ones first.
@@ -51,35 +51,24 @@ pub struct State {
 
 impl State {
     /// Applies an update.
-    pub fn apply(&mut self, update: v1::Update) {
+    pub fn apply(&mut self, update: Update) {
         self.version += 1;
         if std::mem::take(&mut self.stale) {
             self.clear();
         }
-        let at = Timestamp(update.unix_ns);
-        if let Some(job) = update.job {
-            self.job = Job::from(job);
-        }
-        if let Some(evidence) = update.evidence {
-            let evidence = Evidence::from(evidence);
-            self.measure_rate(evidence.records, at);
-            self.evidence = evidence;
-        }
+        self.measure_rate(update.evidence.records, update.at);
+        self.job = update.job;
+        self.evidence = update.evidence;
         self.verdict = update.verdict;
         self.ended = update.ended;
-        self.at = at;
-        if update.findings_changed {
-            self.findings = update
-                .findings
-                .into_iter()
-                .map(Finding::from)
-                .map(Rc::new)
-                .collect();
+        self.at = update.at;
+        if let Some(findings) = update.findings {
+            self.findings = findings.into_iter().map(Rc::new).collect();
         }
         self.ranks
-            .apply(update.ranks, update.details, &self.evidence, at);
+            .apply(update.ranks, update.details, &self.evidence, self.at);
         self.ranks.summarize(&culprits(&self.findings));
-        self.ranks.sample(at);
+        self.ranks.sample(self.at);
         self.groups.apply(update.groups);
     }
 
@@ -119,12 +108,6 @@ impl State {
         self.at.0 > 0
     }
 
-    /// The verdict; `None` if this version does not support it.
-    #[must_use]
-    pub fn known_verdict(&self) -> Option<Verdict> {
-        Verdict::from_word(&self.verdict)
-    }
-
     /// The leading finding: the most severe of the initiating ones.
     #[must_use]
     pub fn leading(&self) -> Option<&Rc<Finding>> {
@@ -135,7 +118,7 @@ impl State {
     #[must_use]
     pub fn reason(&self) -> Option<&Rc<Finding>> {
         self.leading().filter(|finding| {
-            finding.severity >= Severity::Warning || self.known_verdict() != Some(Verdict::Healthy)
+            finding.severity >= Severity::Warning || self.verdict != Verdict::Healthy
         })
     }
 
@@ -169,6 +152,8 @@ fn culprits(findings: &[Rc<Finding>]) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use ddp_doctor_proto::viewer::{Gauge, RankDetail};
+
     use super::testing::{finding, rank, update};
     use super::*;
 
@@ -176,16 +161,11 @@ mod tests {
     fn unknown_code_layer_and_gauge_are_kept_unchanged() {
         let mut state = State::default();
         let mut new = update(1, vec![rank(0, "running", 3)]);
-        new.verdict = "puzzled".into();
-        new.findings_changed = true;
-        new.findings = vec![finding("DD999", "moon-phase", &[0])];
-        new.evidence = Some(v1::Evidence {
-            layers: vec!["warp".into()],
-            ..Default::default()
-        });
-        new.details = vec![v1::RankDetail {
+        new.findings = Some(vec![finding("DD999", "moon-phase", &[0])]);
+        new.evidence.layers = vec!["warp".into()];
+        new.details = vec![RankDetail {
             rank: 0,
-            gauges: vec![v1::Gauge {
+            gauges: vec![Gauge {
                 name: "warp core".into(),
                 unit: "B".into(),
                 value: 5,
@@ -194,10 +174,6 @@ mod tests {
             ..Default::default()
         }];
         state.apply(new);
-        assert_eq!(
-            (state.verdict.as_str(), state.known_verdict()),
-            ("puzzled", None)
-        );
         assert_eq!(state.findings[0].code, "DD999");
         assert_eq!(state.evidence.layers, ["warp"]);
         let view = state.ranks.get(0).unwrap();
@@ -232,10 +208,7 @@ mod tests {
         let mut state = State::default();
         for (second, records) in [(1, 100), (2, 400), (4, 600)] {
             let mut new = update(second * 1_000_000_000, vec![]);
-            new.evidence = Some(v1::Evidence {
-                records,
-                ..Default::default()
-            });
+            new.evidence.records = records;
             state.apply(new);
         }
         assert_eq!(state.records_per_second, Some(100));

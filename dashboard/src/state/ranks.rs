@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ddp_doctor_proto::report::{Evidence, Rank, RankState, Timestamp};
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::{Gauge, RankDetail};
 
 use super::history::{Moments, halved};
 
@@ -86,7 +86,7 @@ pub struct RankView {
     /// Status of the rank; for a rank that was never seen, only its number is valid.
     pub status: Rank,
     /// Further details of the rank.
-    pub detail: v1::RankDetail,
+    pub detail: RankDetail,
     /// Whether it was ever seen.
     pub seen: bool,
     /// Health without regard to findings.
@@ -126,16 +126,9 @@ impl RankView {
         Self {
             status: Rank {
                 rank,
-                host: String::new(),
-                pid: 0,
-                attempt: 0,
-                state: RankState::Unknown,
-                exit: Default::default(),
-                step: 0,
-                place: None,
-                waiting_in: None,
+                ..Default::default()
             },
-            detail: v1::RankDetail {
+            detail: RankDetail {
                 rank,
                 ..Default::default()
             },
@@ -164,13 +157,13 @@ impl RankView {
 
     /// The gauge with a name.
     #[must_use]
-    pub fn gauge(&self, name: &str) -> Option<&v1::Gauge> {
+    pub fn gauge(&self, name: &str) -> Option<&Gauge> {
         self.detail.gauges.iter().find(|gauge| gauge.name == name)
     }
 
-    fn take(&mut self, status: v1::RankStatus, at: Timestamp) {
+    fn take(&mut self, status: Rank, at: Timestamp) {
         let step = self.status.step;
-        self.status = Rank::from(status);
+        self.status = status;
         self.seen = true;
         self.state = Health::of(self.status.state);
         if self.status.step <= step && self.step_at.0 > 0 {
@@ -363,8 +356,8 @@ impl Ranks {
 
     pub(super) fn apply(
         &mut self,
-        mut statuses: Vec<v1::RankStatus>,
-        mut details: Vec<v1::RankDetail>,
+        mut statuses: Vec<Rank>,
+        mut details: Vec<RankDetail>,
         evidence: &Evidence,
         at: Timestamp,
     ) {
@@ -459,7 +452,7 @@ mod tests {
     fn one_dead_rank_among_thousands_shows_in_the_strip() {
         let mut state = State::default();
         let mut all: Vec<_> = (0..16_384).map(|it| rank(it, "running", 1)).collect();
-        all[9999].state = "dead".into();
+        all[9999].state = RankState::Dead;
         state.apply(update(1, all));
         let strip = state.ranks.strip();
         assert_eq!(strip.len(), STRIP);
@@ -475,10 +468,7 @@ mod tests {
     fn ranks_arrive_in_any_order_and_missing_ones_are_listed() {
         let mut state = State::default();
         let mut new = update(1, vec![rank(5, "running", 1), rank(2, "waiting", 1)]);
-        new.evidence = Some(v1::Evidence {
-            missing_ranks: vec![3],
-            ..Default::default()
-        });
+        new.evidence.missing_ranks = vec![3];
         state.apply(new);
         let healths: Vec<_> = state
             .ranks
@@ -493,9 +483,7 @@ mod tests {
                 (5, Health::Running)
             ]
         );
-        let mut new = update(2, vec![rank(3, "running", 1)]);
-        new.evidence = Some(v1::Evidence::default());
-        state.apply(new);
+        state.apply(update(2, vec![rank(3, "running", 1)]));
         assert_eq!(
             state.ranks.get(3).map(|it| it.health),
             Some(Health::Running)

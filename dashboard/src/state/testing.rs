@@ -1,45 +1,46 @@
-//! Messages for tests.
+//! Updates for tests.
 
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::report::{
+    Confidence, Effect, Finding, Rank, RankState, Role, Severity, Timestamp, Verdict,
+};
+use ddp_doctor_proto::viewer::{GroupStatus, Update};
 
-pub(crate) fn update(unix_ns: u64, ranks: Vec<v1::RankStatus>) -> v1::Update {
-    v1::Update {
-        unix_ns,
-        verdict: "healthy".into(),
+pub(crate) fn update(unix_ns: u64, ranks: Vec<Rank>) -> Update {
+    Update {
+        at: Timestamp(unix_ns),
+        verdict: Verdict::Healthy,
         ranks,
         ..Default::default()
     }
 }
 
-pub(crate) fn rank(rank: u32, state: &str, step: u64) -> v1::RankStatus {
-    v1::RankStatus {
+pub(crate) fn rank(rank: u32, state: &str, step: u64) -> Rank {
+    Rank {
         rank,
         host: format!("node{}", rank / 8),
         pid: 1000 + rank,
-        state: state.into(),
+        state: RankState::from_word(state).unwrap(),
         step,
         ..Default::default()
     }
 }
 
-pub(crate) fn finding(code: &str, name: &str, root: &[u32]) -> v1::Finding {
-    v1::Finding {
+pub(crate) fn finding(code: &str, name: &str, root: &[u32]) -> Finding {
+    let mut finding = Finding {
         code: code.into(),
         name: name.into(),
-        severity: "error".into(),
-        effect: "blocks".into(),
-        role: "initiating".into(),
-        confidence: "proved".into(),
-        ranks: Some(v1::Ranks {
-            root: root.to_vec(),
-            ..Default::default()
-        }),
+        severity: Severity::Error,
+        effect: Effect::Blocks,
+        role: Role::Initiating,
+        confidence: Confidence::Proved,
         ..Default::default()
-    }
+    };
+    finding.ranks.root = root.to_vec();
+    finding
 }
 
-pub(crate) fn group(number: u32, ranks: &[u32], issued: &[u64]) -> v1::GroupStatus {
-    v1::GroupStatus {
+pub(crate) fn group(number: u32, ranks: &[u32], issued: &[u64]) -> GroupStatus {
+    GroupStatus {
         number,
         name: number.to_string(),
         layer: "c10d".into(),

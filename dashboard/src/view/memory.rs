@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::rc::Rc;
 
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::{Gauge, GrowthEnd};
 use ddp_doctor_proto::words::plain;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -135,12 +135,12 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
 }
 
 /// The expected end of the growth, if any.
-fn end_of(gauge: &v1::Gauge) -> Option<&v1::GrowthEnd> {
+fn end_of(gauge: &Gauge) -> Option<&GrowthEnd> {
     gauge.growth.as_ref()?.end.as_ref()
 }
 
 /// Text about the growth: "+20 MiB a step; its control group used up in about 35 steps (28 to 42)".
-fn grows(gauge: &v1::Gauge) -> Option<String> {
+fn grows(gauge: &Gauge) -> Option<String> {
     let growth = gauge.growth.as_ref()?;
     let by = measured(growth.per_step.max(0.0) as u64, &gauge.unit);
     let Some(end) = &growth.end else {
@@ -158,7 +158,7 @@ fn grows(gauge: &v1::Gauge) -> Option<String> {
 }
 
 /// Number of cells, out of `cells`, for the forecast.
-fn forecast_cells(app: &App, view: &RankView, gauge: &v1::Gauge, cells: usize) -> usize {
+fn forecast_cells(app: &App, view: &RankView, gauge: &Gauge, cells: usize) -> usize {
     let Some(end) = end_of(gauge) else { return 0 };
     let times = app.state.ranks.measured();
     let first = times.first().copied().unwrap_or_default();
@@ -190,7 +190,7 @@ fn order(app: &App, name: &str) -> Rc<(usize, Vec<u32>)> {
 fn large_curve(
     app: &App,
     values: &[f32],
-    gauge: &v1::Gauge,
+    gauge: &Gauge,
     forecast: usize,
     area: Rect,
     buffer: &mut Buffer,
@@ -268,7 +268,7 @@ fn large_curve(
 }
 
 /// The axis below the curve: first and last time, title, and the last step of the forecast.
-fn axis(app: &App, title: &str, gauge: &v1::Gauge, forecast: usize, width: usize) -> Line<'static> {
+fn axis(app: &App, title: &str, gauge: &Gauge, forecast: usize, width: usize) -> Line<'static> {
     let times = app.state.ranks.measured();
     let first = times.first().copied().unwrap_or_default();
     let (from, to) = (clock(first), clock(app.state.at));

@@ -250,12 +250,12 @@ fn keys_line(app: &App, all: bool) -> Line<'static> {
 
 /// The verdict in capitals, and its tone.
 fn verdict(app: &App) -> (String, Tone) {
-    let tone = match app.state.known_verdict() {
-        Some(Verdict::Healthy) => Tone::Good,
-        Some(Verdict::Slow | Verdict::Insufficient) | None => Tone::Warn,
-        Some(_) => Tone::Bad,
+    let tone = match app.state.verdict {
+        Verdict::Healthy => Tone::Good,
+        Verdict::Slow | Verdict::Insufficient => Tone::Warn,
+        _ => Tone::Bad,
     };
-    (plain(&app.state.verdict).to_uppercase(), tone)
+    (app.state.verdict.as_str().to_uppercase(), tone)
 }
 
 /// Index of the first entry to show, so that the selected one is visible.

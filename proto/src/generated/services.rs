@@ -399,12 +399,13 @@ pub mod viewer_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Sends the state of a job, then every change, until the job ends or the viewer disconnects.
+        /// Sends the state of a job, then every change, until the job ends or the viewer disconnects. Each
+        /// document is a `ddp_doctor_proto::viewer::Update`.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchRequest>,
         ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::Update>>,
+            tonic::Response<tonic::codec::Streaming<super::Document>>,
             tonic::Status,
         > {
             self.inner
@@ -424,13 +425,14 @@ pub mod viewer_service_client {
                 .insert(GrpcMethod::new("ddpdoctor.v1.ViewerService", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Captures the current stacks of all ranks of a running job, on every node. The head is sent first,
-        /// then every rank that was ever seen.
+        /// Captures the current stacks of all ranks of a running job, on every node. The first document is a
+        /// `ddp_doctor_proto::dump::Dump` without processes; each further one is the
+        /// `ddp_doctor_proto::dump::Process` of a rank that was ever seen.
         pub async fn dump(
             &mut self,
             request: impl tonic::IntoRequest<super::DumpRequest>,
         ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::DumpPart>>,
+            tonic::Response<tonic::codec::Streaming<super::Document>>,
             tonic::Status,
         > {
             self.inner
@@ -467,23 +469,25 @@ pub mod viewer_service_server {
     pub trait ViewerService: std::marker::Send + std::marker::Sync + 'static {
         /// Server streaming response type for the Watch method.
         type WatchStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::Update, tonic::Status>,
+                Item = std::result::Result<super::Document, tonic::Status>,
             >
             + std::marker::Send
             + 'static;
-        /// Sends the state of a job, then every change, until the job ends or the viewer disconnects.
+        /// Sends the state of a job, then every change, until the job ends or the viewer disconnects. Each
+        /// document is a `ddp_doctor_proto::viewer::Update`.
         async fn watch(
             &self,
             request: tonic::Request<super::WatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
         /// Server streaming response type for the Dump method.
         type DumpStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::DumpPart, tonic::Status>,
+                Item = std::result::Result<super::Document, tonic::Status>,
             >
             + std::marker::Send
             + 'static;
-        /// Captures the current stacks of all ranks of a running job, on every node. The head is sent first,
-        /// then every rank that was ever seen.
+        /// Captures the current stacks of all ranks of a running job, on every node. The first document is a
+        /// `ddp_doctor_proto::dump::Dump` without processes; each further one is the
+        /// `ddp_doctor_proto::dump::Process` of a rank that was ever seen.
         async fn dump(
             &self,
             request: tonic::Request<super::DumpRequest>,
@@ -573,7 +577,7 @@ pub mod viewer_service_server {
                         T: ViewerService,
                     > tonic::server::ServerStreamingService<super::WatchRequest>
                     for WatchSvc<T> {
-                        type Response = super::Update;
+                        type Response = super::Document;
                         type ResponseStream = T::WatchStream;
                         type Future = BoxFuture<
                             tonic::Response<Self::ResponseStream>,
@@ -619,7 +623,7 @@ pub mod viewer_service_server {
                         T: ViewerService,
                     > tonic::server::ServerStreamingService<super::DumpRequest>
                     for DumpSvc<T> {
-                        type Response = super::DumpPart;
+                        type Response = super::Document;
                         type ResponseStream = T::DumpStream;
                         type Future = BoxFuture<
                             tonic::Response<Self::ResponseStream>,

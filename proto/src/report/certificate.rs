@@ -1,6 +1,6 @@
 //! The proof of a finding.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{CertificateKind, Timestamp};
 
@@ -11,6 +11,14 @@ pub struct Certificate {
     pub kind: CertificateKind,
     /// The necessary facts, and no others.
     pub facts: Vec<Fact>,
+}
+
+/// The certificate; `None` if there is none, or if it has facts that only a newer version knows.
+pub(super) fn if_known<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Certificate>, D::Error> {
+    let value = serde_json::Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
 /// One recorded fact.

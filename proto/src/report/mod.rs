@@ -99,7 +99,7 @@ pub struct Evidence {
 }
 
 /// One finding.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// "DD102".
     pub code: String,
@@ -135,6 +135,7 @@ pub struct Finding {
     /// Model parameters concerned.
     pub parameters: Vec<Parameter>,
     /// The proof; present exactly when `confidence` is `proved`.
+    #[serde(default, deserialize_with = "certificate::if_known")]
     pub certificate: Option<Certificate>,
     /// The reasoning, one sentence each.
     pub why: Vec<String>,
@@ -149,7 +150,7 @@ pub struct Finding {
 }
 
 /// Hypothesis of the cause of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
     /// The hypothesis.
     pub kind: CauseKind,
@@ -158,7 +159,7 @@ pub struct Cause {
 }
 
 /// Root cause ranks and victims, as global ranks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blame {
     /// Root cause ranks, or all ranks that disagree.
     pub root: Vec<u32>,
@@ -169,7 +170,7 @@ pub struct Blame {
 }
 
 /// A process group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// Its name in the framework.
     pub name: String,
@@ -182,7 +183,7 @@ pub struct Group {
 }
 
 /// Call of one rank at the place of a finding.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankCall {
     /// Global rank.
     pub rank: u32,
@@ -233,7 +234,7 @@ pub struct Where {
 }
 
 /// A parameter of the model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameter {
     /// Name of the parameter in the module.
     pub name: String,
@@ -244,7 +245,7 @@ pub struct Parameter {
 }
 
 /// State of a rank, as reported.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rank {
     /// Global rank.
     pub rank: u32,
@@ -278,7 +279,7 @@ pub struct Exit {
 }
 
 /// A wait of noticeable duration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingIn {
     /// Name of the group.
     pub group: String,

@@ -1,14 +1,17 @@
 //! Words of the report: enums whose values are kebab-case words in JSON and in text.
+//!
+//! An unknown word, from a newer version, becomes the default of its enum instead of an error, so
+//! that the rest can be shown. The default is the mildest value.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Declares an enum whose values are kebab-case words in JSON and in text.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name {
-            $($(#[$vmeta])* #[serde(rename = $text)] $variant,)*
+            $($(#[$vmeta])* $variant,)*
         }
 
         impl $name {
@@ -25,6 +28,19 @@ macro_rules! words {
             }
         }
 
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let word = String::deserialize(deserializer)?;
+                Ok(Self::from_word(&word).unwrap_or_default())
+            }
+        }
+
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(self.as_str())
@@ -37,6 +53,7 @@ words! {
     /// Severity of a finding, mildest first.
     Severity {
         /// Worth knowing.
+        #[default]
         Note = "note",
         /// Worth acting on.
         Warning = "warning",
@@ -51,6 +68,7 @@ words! {
     /// Effect of a finding on the job.
     Effect {
         /// No effect.
+        #[default]
         None = "none",
         /// The job runs slower than it could.
         Slows = "slows",
@@ -67,6 +85,7 @@ words! {
     /// Confidence in a statement, weakest first.
     Confidence {
         /// The evidence points to it.
+        #[default]
         Suspected = "suspected",
         /// Several independent pieces of evidence agree.
         Supported = "supported",
@@ -81,6 +100,7 @@ words! {
         /// The problem began here.
         Initiating = "initiating",
         /// It follows from another finding.
+        #[default]
         Cascade = "cascade",
     }
 }
@@ -105,6 +125,7 @@ words! {
         /// One rank shuts down while others work.
         Teardown = "teardown",
         /// No hypothesis.
+        #[default]
         Unknown = "unknown",
     }
 }
@@ -115,6 +136,7 @@ words! {
         /// The rank has not made the call.
         NotIssued = "not-issued",
         /// The call was made and has not returned.
+        #[default]
         Issued = "issued",
         /// The rank waits for it.
         Waiting = "waiting",
@@ -139,6 +161,7 @@ words! {
         /// Ended with another status or by a signal.
         Dead = "dead",
         /// Unknown.
+        #[default]
         Unknown = "unknown",
     }
 }
@@ -157,6 +180,7 @@ words! {
         /// The job is slower than it could be.
         Slow = "slow",
         /// The evidence is insufficient for a verdict.
+        #[default]
         Insufficient = "insufficient",
     }
 }
@@ -173,6 +197,7 @@ words! {
         /// Two recorded facts that contradict each other.
         Contradiction = "contradiction",
         /// One fact from the operating system or the runtime.
+        #[default]
         Observation = "observation",
     }
 }
@@ -191,6 +216,9 @@ mod tests {
             CallState::from_word("not-issued"),
             Some(CallState::NotIssued)
         );
+        let unknown: Verdict = serde_json::from_str("\"puzzled\"").unwrap();
+        assert_eq!(unknown, Verdict::Insufficient);
+        assert!(serde_json::from_str::<Verdict>("1").is_err());
         assert!(Severity::Critical > Severity::Error && Confidence::Proved > Confidence::Supported);
     }
 }

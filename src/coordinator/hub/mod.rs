@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -237,7 +238,7 @@ impl Hub {
     /// # Errors
     ///
     /// Fails if there is no such job, it has ended, or there are too many dump requests.
-    pub async fn dump(&self, job: &str) -> Result<Vec<v1::DumpPart>, AttachError> {
+    pub async fn dump(&self, job: &str) -> Result<Dump, AttachError> {
         let (inputs, _counted) = {
             let jobs = self.jobs();
             let job = jobs.named(job).ok_or(AttachError::NoSuchJob)?;

@@ -1,5 +1,7 @@
 //! Clocks of nodes, and nodes that do not report.
 
+use ddp_doctor_proto::report::{Confidence, RankState, Severity};
+
 use super::*;
 
 /// A live node whose clock is `ahead` nanoseconds ahead, and which answers pings.
@@ -63,36 +65,31 @@ async fn different_clocks_are_reported_and_corrected() {
     .await;
     let mut updates = hub.watch("j", true).unwrap();
     let update = until(&mut updates, |update| finds(update, "DD903")).await;
-    let skew = update
-        .findings
-        .iter()
-        .find(|it| it.code == "DD903")
-        .unwrap();
+    let skew = found(&update, "DD903").next().unwrap();
     assert!(
         skew.summary
             .contains("the clock of host b is 90.0 s ahead of that of host a"),
         "{}",
         skew.summary
     );
-    assert_eq!((&*skew.severity, &*skew.confidence), ("note", "proved"));
-    let uncertainty = update.evidence.unwrap().clock_uncertainty_ms;
+    assert_eq!(
+        (skew.severity, skew.confidence),
+        (Severity::Note, Confidence::Proved)
+    );
+    let uncertainty = update.evidence.clock_uncertainty_ms;
     assert!(uncertainty > 0.0 && uncertainty < 5_000.0, "{uncertainty}");
 
     // By its own clock, rank 1 ended a minute and a half from now.
     b.send(shifted(vec![ended(1, 9)], AHEAD)).await.unwrap();
     let update = until(&mut updates, |update| finds(update, "DD201")).await;
-    let death = update
-        .findings
-        .iter()
-        .find(|it| it.code == "DD201")
-        .unwrap();
-    assert!(death.detected_at_unix_ns <= now());
+    let death = found(&update, "DD201").next().unwrap();
+    assert!(death.detected_at.0 <= now());
     assert!(death.latency_ms < 20_000, "{death:?}");
     a.send(report(vec![job_ended()])).await.unwrap();
     b.send(shifted(vec![job_ended()], AHEAD)).await.unwrap();
     let last = until(&mut updates, |update| update.ended).await;
-    let over = last.job.unwrap().ended_unix_ns.unwrap();
-    assert!(over.abs_diff(now()) < 30_000_000_000, "{over}");
+    let over = last.job.ended_at.unwrap();
+    assert!(over.0.abs_diff(now()) < 30_000_000_000, "{over}");
 }
 
 #[tokio::test]
@@ -103,7 +100,7 @@ async fn one_host_has_one_clock() {
     for _ in 0..3 {
         let update = updates.next().await.unwrap();
         assert!(!finds(&update, "DD903"));
-        assert_eq!(update.evidence.unwrap().clock_uncertainty_ms, 0.0);
+        assert_eq!(update.evidence.clock_uncertainty_ms, 0.0);
     }
 }
 
@@ -119,18 +116,14 @@ async fn node_is_silent_until_it_reports_again() {
         }
     });
     let mut updates = hub.watch("j", true).unwrap();
-    let silent = |update: &v1::Update| finds(update, "DD904");
+    let silent = |update: &Update| finds(update, "DD904");
     let update = tokio::time::timeout(Duration::from_secs(60), until_anytime(&mut updates, silent));
     let update = update.await.unwrap();
-    let finding = update
-        .findings
-        .iter()
-        .find(|it| it.code == "DD904")
-        .unwrap();
-    assert_eq!(finding.ranks.as_ref().unwrap().root, [1]);
+    let finding = found(&update, "DD904").next().unwrap();
+    assert_eq!(finding.ranks.root, [1]);
     b.send(report(Vec::new())).await.unwrap();
     until(&mut updates, |it| {
-        it.findings_changed && it.findings.is_empty()
+        it.findings.as_ref().is_some_and(Vec::is_empty)
     })
     .await;
 
@@ -138,9 +131,9 @@ async fn node_is_silent_until_it_reports_again() {
     drop(b);
     let update = tokio::time::timeout(Duration::from_secs(60), until_anytime(&mut updates, silent));
     let update = update.await.unwrap();
-    let states = update.ranks.iter().map(|rank| (rank.rank, &*rank.state));
+    let states = update.ranks.iter().map(|rank| (rank.rank, rank.state));
     assert!(
-        states.clone().any(|it| it == (1, "unknown")),
+        states.clone().any(|it| it == (1, RankState::Unknown)),
         "{:?}",
         states.collect::<Vec<_>>()
     );

@@ -1,5 +1,7 @@
 //! Stacks that a viewer requests.
 
+use ddp_doctor_proto::dump::{self, Dump};
+
 use super::*;
 
 /// Answers a request for stacks with those of `of`, and returns the request.
@@ -32,15 +34,12 @@ async fn answer_capture(
 }
 
 /// Rank, number of threads, trouble.
-fn summary(parts: Vec<v1::DumpPart>) -> Vec<(u32, usize, String)> {
-    let part = |part: v1::DumpPart| match part.part.unwrap() {
-        v1::dump_part::Part::Head(_) => None,
-        v1::dump_part::Part::Rank(it) => {
-            let threads = it.stacks.map_or(0, |stacks| stacks.threads.len());
-            Some((it.status.unwrap().rank, threads, it.trouble))
-        }
+fn summary(dump: Dump) -> Vec<(u32, usize, String)> {
+    let summary = |it: dump::Process| {
+        let trouble = it.trouble.unwrap_or_default();
+        (it.rank.unwrap(), it.threads.len(), trouble)
     };
-    parts.into_iter().filter_map(part).collect()
+    dump.processes.into_iter().map(summary).collect()
 }
 
 #[tokio::test]
@@ -59,10 +58,7 @@ async fn dump_requests_stacks_from_every_node() {
     let (b, mut b_requests) = attach(&hub, report(vec![hello("j", "b"), joined(2, 4)])).await;
     let (c, c_requests) = attach(&hub, report(vec![hello("j", "c"), joined(3, 4)])).await;
     let mut updates = hub.watch("j", false).unwrap();
-    until(&mut updates, |update| {
-        update.job.as_ref().unwrap().nodes == 3
-    })
-    .await;
+    until(&mut updates, |update| update.job.nodes == 3).await;
     // The third node is disconnected.
     drop((c, c_requests));
     let asking = tokio::spawn({

@@ -33,10 +33,7 @@ async fn launches_of_one_job_have_separate_sessions() {
     assert_eq!(count(&mut begun), 2, "x and y");
     // A node without a launch name joins the newest launch.
     let mut newest = hub.watch("j", true).unwrap();
-    until(&mut newest, |update| {
-        update.job.as_ref().unwrap().nodes == 2
-    })
-    .await;
+    until(&mut newest, |update| update.job.nodes == 2).await;
     // Two tasks of one batch job on one host, without launch names.
     let one = attach(&hub, starts("k", "a", 1, "")).await;
     let two = attach(&hub, starts("k", "a", 2, "")).await;

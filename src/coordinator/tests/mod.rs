@@ -2,6 +2,8 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
+use ddp_doctor_proto::report::Finding;
+use ddp_doctor_proto::viewer::Update;
 use ddp_doctor_proto::{Op, ProcessState, RecordKind, v1};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -11,6 +13,7 @@ use v1::request;
 use v1::viewer_service_client::ViewerServiceClient;
 
 use super::*;
+use crate::transport::document;
 
 mod clocks;
 mod dumps;
@@ -113,7 +116,7 @@ async fn attach(
     )
 }
 
-async fn until(updates: &mut Updates, is_so: impl Fn(&v1::Update) -> bool) -> v1::Update {
+async fn until(updates: &mut Updates, is_so: impl Fn(&Update) -> bool) -> Update {
     tokio::time::timeout(TIMEOUT, async {
         loop {
             let update = updates.next().await.unwrap();
@@ -138,14 +141,19 @@ async fn finished(requests: &mut mpsc::Receiver<v1::Request>) {
     .unwrap();
 }
 
-fn finds(update: &v1::Update, code: &str) -> bool {
-    update.findings.iter().any(|finding| finding.code == code)
+/// The findings of an update with a code.
+fn found<'a>(update: &'a Update, code: &str) -> impl Iterator<Item = &'a Finding> {
+    let findings = update.findings.iter().flatten();
+    findings.filter(move |finding| finding.code == code)
 }
 
-fn dead_ranks(update: &v1::Update) -> Vec<u32> {
-    let findings = update.findings.iter().filter(|it| it.code == "DD201");
-    let ranks = findings.filter_map(|it| it.ranks.as_ref());
-    ranks.flat_map(|ranks| ranks.root.clone()).collect()
+fn finds(update: &Update, code: &str) -> bool {
+    found(update, code).next().is_some()
+}
+
+fn dead_ranks(update: &Update) -> Vec<u32> {
+    let ranks = found(update, "DD201").flat_map(|it| it.ranks.root.clone());
+    ranks.collect()
 }
 
 #[tokio::test]
@@ -161,7 +169,7 @@ async fn dead_rank_on_one_node_is_reported_to_the_end() {
     .await;
     let mut updates = hub.watch("", false).unwrap();
     let update = until(&mut updates, |update| finds(update, "DD201")).await;
-    assert_eq!(update.job.as_ref().unwrap().nodes, 2);
+    assert_eq!(update.job.nodes, 2);
     assert!(!update.ended);
     b.send(report(vec![job_ended()])).await.unwrap();
     finished(&mut b_requests).await;
@@ -170,7 +178,7 @@ async fn dead_rank_on_one_node_is_reported_to_the_end() {
         .unwrap();
     finished(&mut a_requests).await;
     let last = until(&mut updates, |update| update.ended).await;
-    assert!(last.job.unwrap().ended_unix_ns.is_some());
+    assert!(last.job.ended_at.is_some());
     assert!(updates.next().await.is_none());
     // A late viewer gets the final diagnosis.
     let mut late = hub.watch("j", false).unwrap();
@@ -194,9 +202,9 @@ async fn records_repeated_by_a_reattached_node_count_once() {
     all.extend([joined(1, 2), ended(1, 9)]);
     let (_second, _requests) = attach(&hub, report(all)).await;
     let update = until(&mut updates, |update| finds(update, "DD201")).await;
-    let evidence = update.evidence.unwrap();
+    let evidence = update.evidence;
     assert_eq!((evidence.records, evidence.records_lost), (1, 0));
-    assert_eq!(update.job.unwrap().nodes, 1);
+    assert_eq!(update.job.nodes, 1);
 }
 
 #[tokio::test]
@@ -206,7 +214,7 @@ async fn jobs_have_separate_sessions() {
     let (_two, _requests2) = attach(&hub, report(vec![hello("two", "a"), joined(0, 1)])).await;
     for (request, is) in [("", "two"), ("one", "one"), ("two", "two")] {
         let mut updates = hub.watch(request, true).unwrap();
-        assert_eq!(until(&mut updates, |_| true).await.job.unwrap().id, is);
+        assert_eq!(until(&mut updates, |_| true).await.job.id, is);
     }
     assert_eq!(
         hub.watch("three", false).err(),
@@ -246,11 +254,7 @@ async fn invalid_message_yields_a_note() {
         attach(&hub, report(vec![hello("j", "a"), joined(0, 1), nonsense])).await;
     let mut updates = hub.watch("j", false).unwrap();
     let update = until(&mut updates, |update| finds(update, "DD901")).await;
-    let finding = update
-        .findings
-        .iter()
-        .find(|finding| finding.code == "DD901")
-        .unwrap();
+    let finding = found(&update, "DD901").next().unwrap();
     assert!(
         format!("{finding:?}").contains("invalid events"),
         "{finding:?}"
@@ -317,7 +321,9 @@ async fn services_work_over_the_wire() {
     assert!(matches!(done.kind, Some(request::Kind::Finished(_))));
     let mut codes = Vec::new();
     while let Some(update) = updates.message().await.unwrap() {
-        codes.extend(update.findings.into_iter().map(|finding| finding.code));
+        let update: Update = document::decode(&update).unwrap();
+        let findings = update.findings.into_iter().flatten();
+        codes.extend(findings.map(|finding| finding.code));
     }
     assert!(codes.contains(&"DD201".to_owned()), "{codes:?}");
     drop((reports, requests, node, viewer));
@@ -329,7 +335,7 @@ async fn services_work_over_the_wire() {
         .unwrap();
 }
 
-async fn until_anytime(updates: &mut Updates, is_so: impl Fn(&v1::Update) -> bool) -> v1::Update {
+async fn until_anytime(updates: &mut Updates, is_so: impl Fn(&Update) -> bool) -> Update {
     loop {
         let update = updates.next().await.unwrap();
         if is_so(&update) {

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::Report;
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::Update;
 
 use crate::node::follow::{self, Commander, Secured};
 use crate::node::launch::job::KILLED_STATUS;
@@ -24,7 +24,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub enum Message {
     /// The diagnosis changed.
-    Update(Box<v1::Update>),
+    Update(Box<Update>),
     /// A line for the user.
     Print(String),
     /// The command has ended.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::viewer::Update;
 use ddp_doctor_proto::words::plain;
 use ddp_doctor_proto::{VERSION, v1};
 use tokio::sync::{mpsc, watch};
@@ -23,7 +24,7 @@ use crate::coordinator::{Hub, MAX_UPDATE, Updates};
 use crate::node::UserLog;
 use crate::node::follow::{Command, Commander};
 use crate::node::timing::Timing;
-use crate::transport::{Address, CONNECT, connect};
+use crate::transport::{Address, CONNECT, connect, document};
 
 /// Maximum number of batches that wait for the coordinator.
 const QUEUE: usize = 1024;
@@ -84,7 +85,7 @@ enum Link {
     Apart(Option<String>),
 }
 
-impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
+impl<T: Fn(Update) -> bool> Diagnosis<T> {
     /// Follows the diagnosis to the end of the job.
     pub async fn run(self, coordinator: Coordinator) -> Concluded {
         let address = match coordinator {
@@ -459,7 +460,7 @@ fn execute(request: v1::Request, follower: &Commander) -> Option<End> {
 }
 
 /// Forwards updates until the last one, or until no more are needed.
-async fn forward(mut updates: Updates, take: &impl Fn(v1::Update) -> bool) {
+async fn forward(mut updates: Updates, take: &impl Fn(Update) -> bool) {
     while let Some(update) = updates.next().await {
         if !take(update) {
             return;
@@ -472,7 +473,7 @@ async fn watch_there(
     address: &Address,
     job: &str,
     session: u64,
-    take: &impl Fn(v1::Update) -> bool,
+    take: &impl Fn(Update) -> bool,
 ) -> anyhow::Result<bool> {
     let mut client =
         ViewerServiceClient::new(connect(address).await?).max_decoding_message_size(MAX_UPDATE);
@@ -482,6 +483,7 @@ async fn watch_there(
     };
     let mut updates = client.watch(request).await?.into_inner();
     while let Some(update) = updates.message().await? {
+        let update: Update = document::decode(&update)?;
         let ended = update.ended;
         if !take(update) || ended {
             return Ok(true);
@@ -525,8 +527,8 @@ mod tests {
 
     #[tonic::async_trait]
     impl ViewerService for Full {
-        type WatchStream = ReceiverStream<Result<v1::Update, Status>>;
-        type DumpStream = ReceiverStream<Result<v1::DumpPart, Status>>;
+        type WatchStream = ReceiverStream<Result<v1::Document, Status>>;
+        type DumpStream = ReceiverStream<Result<v1::Document, Status>>;
 
         async fn watch(
             &self,
