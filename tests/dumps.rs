@@ -342,6 +342,79 @@ fn mismatched_calls_are_proved() {
     assert_eq!(found(&dumps), expect("DD103", "proved", &[1]));
 }
 
+/// Eight rounds of three calls of different sizes, then calls of these sizes that are open.
+fn rounds(last: &[u64]) -> Value {
+    let sized = |seq: u64, size: u64| {
+        let line = json!([{ "name": "step", "filename": "/job/train.py", "line": 40 + size }]);
+        all_reduce(seq)
+            .sizes(json!([[size]]), json!([[size]]))
+            .with("frames", line)
+    };
+    let done = (0..24).map(|it| sized(it + 1, it % 3 + 1));
+    let open = (25..).zip(last).map(|(seq, &size)| sized(seq, size).open());
+    dump(WORLD, &done.chain(open).collect::<Vec<_>>())
+}
+
+#[test]
+fn skipped_call_of_a_round_is_no_change_of_order() {
+    let one_more = rounds(&[1, 2, 3, 1]);
+    let dumps = [one_more.clone(), rounds(&[2, 3, 1]), one_more];
+    assert_eq!(found(&dumps), expect("DD104", "proved", &[1]));
+    let all = rounds(&[1, 2, 3]);
+    let dumps = [all.clone(), all.clone(), rounds(&[3, 1, 2, 3])];
+    assert_eq!(found(&dumps), expect("DD104", "proved", &[2]));
+    // As many calls as the others have made.
+    let dumps = [all.clone(), rounds(&[2, 3, 1]), all];
+    assert_eq!(found(&dumps), expect("DD109", "proved", &[1]));
+}
+
+#[test]
+fn wholes_of_gathered_and_scattered_pieces_are_compared() {
+    let gather = |piece: u64, whole: u64| {
+        let call = Entry::new("nccl:_all_gather_base", "0", 1).open();
+        dump(WORLD, &[call.sizes(json!([[piece]]), json!([[whole]]))])
+    };
+    let dumps = [gather(8, 24), gather(8, 24), gather(4, 12)];
+    assert_eq!(found(&dumps), expect("DD104", "proved", &[2]));
+    let scatter = |piece: u64, whole: u64| {
+        let call = Entry::new("nccl:_reduce_scatter_base", "0", 1).open();
+        dump(WORLD, &[call.sizes(json!([[whole]]), json!([[piece]]))])
+    };
+    let dumps = [scatter(8, 24), scatter(4, 12), scatter(8, 24)];
+    assert_eq!(found(&dumps), expect("DD104", "proved", &[1]));
+    // Pieces of different sizes of one whole.
+    let uneven = |piece: u64| {
+        let call = Entry::new("nccl:all_gather", "0", 1);
+        dump(
+            WORLD,
+            &[call.sizes(json!([[piece]]), json!([[1], [2], [3]]))],
+        )
+    };
+    assert_eq!(found(&[uneven(1), uneven(2), uneven(3)]), []);
+}
+
+#[test]
+fn length_of_earlier_waits_does_not_hide_a_hang() {
+    let at = |seq: u64, seconds: u64| {
+        let line = json!([{ "name": "step", "filename": "/job/train.py", "line": 41 }]);
+        all_reduce(seq)
+            .with(
+                "time_created_ns",
+                1_700_000_000_000_000_000 + seconds * 1_000_000_000,
+            )
+            .with("frames", line)
+    };
+    let rank = |first: u64, last: Option<Entry>| {
+        let calls = [at(1, first), at(2, 251)].into_iter().chain(last);
+        dump(WORLD, &calls.collect::<Vec<_>>())
+    };
+    // Rank 1 compiles for 250 s before its first call. The timeout is 600 s.
+    let open = || Some(at(3, 252).open());
+    let dumps = [rank(0, open()), rank(250, None), rank(0, open())];
+    assert_eq!(found(&dumps)[0].0, "DD101");
+    assert_eq!(found(&dumps)[0].2, [1]);
+}
+
 #[test]
 fn cycle_of_waits_is_not_proved_by_dumps() {
     let groups = &[("0", "[0, 1]"), ("1", "[0, 1]")];

@@ -56,6 +56,9 @@ pub struct Config {
     /// An unproven wait becomes a finding after this long, or after three times the longest earlier
     /// wait at the same line, whichever is longer.
     pub stall_after: Duration,
+    /// The evidence was written because a wait had reached its timeout, so the length of earlier
+    /// waits does not count.
+    pub has_timed_out: bool,
     /// All other durations.
     pub timing: Timing,
 }
@@ -66,6 +69,7 @@ impl Config {
     pub const fn with_timing(timing: Timing) -> Self {
         Self {
             stall_after: timing.default_stall_after,
+            has_timed_out: false,
             timing,
         }
     }

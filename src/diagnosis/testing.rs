@@ -28,6 +28,11 @@ impl CallBuilder {
         self
     }
 
+    pub(crate) fn whole(mut self, numel: u64) -> Self {
+        self.0.whole = Some(numel);
+        self
+    }
+
     pub(crate) fn dtype(mut self, dtype: DType) -> Self {
         self.0.dtype = dtype;
         self

@@ -127,21 +127,17 @@ pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
 /// The number of elements that must be equal on all ranks, if the operation has one.
 ///
 /// Only element counts are compared, not shapes: `[2, 3]` and `[6]` reduce correctly. Splits of an
-/// `all_to_all` may differ, and an `all_gather` on NCCL may gather pieces of different sizes.
+/// `all_to_all` may differ. An `all_gather` on NCCL may gather pieces of different sizes, to the same
+/// whole.
 #[must_use]
 pub fn size(call: &Call) -> Option<u64> {
-    let uneven_is_legal = match call.op {
-        Op::AllToAll | Op::Barrier => true,
+    match call.op {
+        Op::AllToAll | Op::Barrier => None,
         // c10d turns an all_gather of unequal pieces into broadcasts, except on Gloo.
-        Op::AllGather | Op::ReduceScatter => !is_even(call),
-        _ => false,
-    };
-    // Only the first tensor of a call is recorded, so other sizes are unknown.
-    let one_tensor = call.tensors <= 1 || !call.op.is_coalesced();
-    if uneven_is_legal || !one_tensor {
-        None
-    } else {
-        call.numel
+        Op::AllGather | Op::ReduceScatter if !is_even(call) => call.whole,
+        // Only the first tensor of a call is recorded, so other sizes are unknown.
+        op if op.is_coalesced() && call.tensors > 1 => None,
+        _ => call.numel,
     }
 }
 
@@ -308,6 +304,13 @@ mod tests {
             let b = call(op).backend(backend).numel(2).build();
             assert_eq!(compare(&a, &b).is_none(), legal, "{op} on {backend}");
         }
+        let piece = |size, whole| {
+            let call = call(Op::AllGather).backend("nccl").numel(size).whole(whole);
+            call.build()
+        };
+        assert_eq!(compare(&piece(1, 3), &piece(2, 3)), None);
+        let smaller = compare(&piece(1, 2), &piece(2, 4));
+        assert_eq!(smaller, Some(Mismatch::Size), "the wholes differ");
     }
 
     #[test]

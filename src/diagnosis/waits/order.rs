@@ -1,7 +1,12 @@
 //! Detects calls that cannot match because they were made in a different order.
 
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Where;
+
 use crate::evidence::align::{Mismatch, compare};
 use crate::evidence::event::Call;
+use crate::model::history::WINDOW;
 use crate::model::{Group, Join, KEPT_AFTER};
 
 /// Maximum number of calls that change places.
@@ -69,20 +74,45 @@ fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
         let tell = calls[0].step > 0 || calls.iter().enumerate().all(distinct);
         (one_step && tell).then_some(calls)
     };
-    let (Some(a), Some(mut b)) = (calls(a), calls(b)) else {
+    let (Some(a_calls), Some(b_calls)) = (calls(a), calls(b)) else {
         return false;
     };
     // The first calls must differ: otherwise a shorter range would do.
-    if compare(a[0], b[0]).is_none() {
+    if compare(a_calls[0], b_calls[0]).is_none() {
         return false;
     }
-    for call in a {
-        let Some(at) = b.iter().position(|other| compare(call, other).is_none()) else {
+    let mut left: Vec<usize> = (0..b_calls.len()).collect();
+    let mut shifts = Vec::with_capacity(a_calls.len());
+    for (at, call) in a_calls.iter().enumerate() {
+        let is_equal = |&other: &usize| compare(call, b_calls[other]).is_none();
+        let Some(found) = left.iter().position(is_equal) else {
             return false;
         };
-        b.remove(at);
+        shifts.push(left.remove(found) as i64 - at as i64);
     }
-    true
+    // All but one call moved by one place, and the ranks have made different numbers of calls: one
+    // call of a round of a loop may be missing, or there may be one more.
+    let moved = |by: i64| shifts.iter().filter(|&&it| it == by).count() + 1 == shifts.len();
+    let issued = |rank: u32| group.members.get(&rank).map(|member| member.issued);
+    let is_round = |rank: u32, calls: &[&Call]| recurs(group, seq, rank, calls[0]);
+    a_calls[0].step > 0
+        || !(moved(1) || moved(-1))
+        || issued(a) == issued(b)
+        || !(is_round(a, &a_calls) && is_round(b, &b_calls))
+}
+
+/// Whether a rank made such a call in the group before, so that it may be the call of another round
+/// of a loop. Without its line, or without the earlier calls, that is assumed.
+fn recurs(group: &Group, seq: u64, rank: u32, call: &Call) -> bool {
+    let earlier = group.history.recent().filter(|meeting| meeting.seq < seq);
+    let lines = earlier.map(|meeting| meeting.place_of(rank));
+    let lines: Vec<Option<&Arc<Where>>> = lines.collect();
+    let is_complete = lines.len() as u64 >= (seq - 1).min(WINDOW as u64);
+    let is_such = |line: &Option<&Arc<Where>>| match (line, &call.place) {
+        (Some(line), Some(own)) => line.is_same_line(own),
+        _ => true,
+    };
+    !is_complete || lines.iter().any(is_such)
 }
 
 /// Whether the calls after them agree: calls that were left out would shift everything that

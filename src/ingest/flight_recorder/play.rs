@@ -107,6 +107,7 @@ impl<'a> Play<'a> {
     pub(super) fn run(&self, observer: &mut dyn Observer) -> Engine {
         let mut engine = Engine::new(Config {
             stall_after: self.stall_after,
+            has_timed_out: true,
             ..Config::default()
         });
         let mut events = Vec::new();
@@ -232,7 +233,7 @@ impl<'a> Play<'a> {
             let mut call = self.call(*open, unit, CallId(group as u64 + 1));
             call.at = call.at.max(at);
             call.thread = ThreadId(0);
-            call.numel = None;
+            (call.numel, call.whole) = (None, None);
             call.shape = None;
             call.place = None;
             call.on_stream = call.on_stream.map(|on| OnStream {
@@ -329,6 +330,7 @@ impl<'a> Play<'a> {
             seq: unit.seq,
             dtype: entry.dtype,
             numel: entry.numel,
+            whole: entry.pieces.map(|(whole, _)| whole),
             shape: entry.shape.as_ref().map(|it| it.to_vec()),
             tensors: entry.tensors,
             on_stream: (!is_on_host(&entry.group.backend)).then_some(OnStream {

@@ -141,6 +141,9 @@ pub struct Call {
     /// Elements of the tensor that sizes are compared by: the first input, or the first output
     /// where the inputs are a list (`reduce_scatter`, `scatter`).
     pub numel: Option<u64>,
+    /// For an operation that gathers or scatters pieces: elements of all pieces together, if
+    /// recorded. On some backends the pieces of ranks may differ; the whole may not.
+    pub whole: Option<u64>,
     /// Shape of that tensor.
     pub shape: Option<Vec<u32>>,
     /// Number of tensors.
@@ -183,6 +186,7 @@ impl Call {
             peer: None,
             tag: None,
             numel: None,
+            whole: None,
             shape: None,
             tensors: 1,
             takes_all: false,
@@ -227,6 +231,7 @@ impl Call {
             peer,
             tag,
             numel,
+            whole,
             shape,
             tensors,
             takes_all,
@@ -240,7 +245,7 @@ impl Call {
         } = self;
         // Most likely different first.
         *place == other.place
-            && *numel == other.numel
+            && (*numel, *whole) == (other.numel, other.whole)
             && *op == other.op
             && *group == other.group
             && *shape == other.shape

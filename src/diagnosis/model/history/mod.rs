@@ -37,7 +37,7 @@ use relation::{Of, Relation, difference};
 /// Number of turns after the first shifted one for which the new relation must hold.
 const PERSISTS: u32 = 2;
 /// Number of meetings kept.
-const WINDOW: usize = 64;
+pub const WINDOW: usize = 64;
 /// Maximum number of relations and lines kept per class of ranks.
 const KEPT: usize = 128;
 /// Number of classes formed at one meeting that are compared with each other.
