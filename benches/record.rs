@@ -15,6 +15,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use ddp_doctor_agent::blackbox::Call;
 use ddp_doctor_agent::{Agent, DType, Op, ReduceOp};
 
 const BATCHES: usize = 201;
@@ -176,23 +177,4 @@ impl Text {
             length: text.len(),
         }
     }
-}
-
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct Call {
-    op: u8,
-    dtype: u8,
-    reduce_op: u8,
-    ndim: u8,
-    flags: u16,
-    reserved: u16,
-    group: u32,
-    site: u32,
-    tensors: u32,
-    root: i32,
-    tag: i32,
-    reserved2: u32,
-    numel: u64,
-    dims: [u32; 10],
 }

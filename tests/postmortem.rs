@@ -308,7 +308,7 @@ pub(crate) fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<Pa
         let calls = calls[rank as usize];
         for call in 1..=calls {
             let id = writer.issued(&Call {
-                op: Op::Barrier,
+                op: Op::Barrier.number(),
                 group,
                 site,
                 ..Call::default()

@@ -2,10 +2,10 @@
 
 use std::panic::Location;
 
-use ddp_doctor_proto::blackbox::{MAX_DIMS, flags};
+use ddp_doctor_proto::blackbox::{Call, flags};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
-use crate::blackbox::{Call, Writer};
+use crate::blackbox::Writer;
 use crate::current::{current, is_current};
 
 /// Describes a call that is about to be made.
@@ -20,7 +20,7 @@ impl CallBuilder {
     pub(crate) fn new(group: u32, op: Op, place: &'static Location<'static>) -> Self {
         Self {
             call: Call {
-                op,
+                op: op.number(),
                 group,
                 tensors: 1,
                 ..Call::default()
@@ -31,23 +31,15 @@ impl CallBuilder {
 
     /// Element type.
     pub fn dtype(mut self, dtype: DType) -> Self {
-        self.call.dtype = dtype;
+        self.call.dtype = dtype.number();
         self
     }
 
     /// Shape of the first tensor. If it has more dimensions than a record holds, or one above 32
     /// bits, only the number of elements is recorded.
     pub fn shape(mut self, shape: &[u64]) -> Self {
-        let numel = shape.iter().fold(1_u64, |all, &it| all.saturating_mul(it));
-        let fits = shape.len() <= MAX_DIMS && shape.iter().all(|&it| u32::try_from(it).is_ok());
-        if fits {
-            for (to, from) in self.call.dims.iter_mut().zip(shape) {
-                *to = *from as u32;
-            }
-            self.call.ndim = shape.len() as u8;
-            self.call.flags |= flags::SHAPE;
-        }
-        self.numel(numel)
+        self.call.set_shape(shape.iter().copied());
+        self
     }
 
     /// Number of elements of the first tensor, if its shape is unknown.
@@ -65,7 +57,7 @@ impl CallBuilder {
 
     /// Reduction operator.
     pub fn reduce_op(mut self, reduce_op: ReduceOp) -> Self {
-        self.call.reduce_op = reduce_op;
+        self.call.reduce_op = reduce_op.number();
         self
     }
 

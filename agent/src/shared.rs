@@ -7,13 +7,10 @@
 
 use std::ffi::c_void;
 
-use ddp_doctor_proto::blackbox::on_stream;
-use ddp_doctor_proto::{DType, Op, ReduceOp};
-
-use crate::blackbox::{Call, Writer};
+use ddp_doctor_proto::blackbox::Call;
 
 /// Version of the layout of the types in this module.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Name of the function that returns the address of the [`Services`].
 pub const SYMBOL: &std::ffi::CStr = c"ddp_doctor_services";
@@ -42,52 +39,14 @@ impl From<&[u8]> for Bytes {
     }
 }
 
-/// Arguments of an NCCL call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-#[expect(missing_docs, reason = "the fields are those of `blackbox::Call`")]
-pub struct CallArguments {
-    pub op: u8,
-    pub dtype: u8,
-    pub reduce_op: u8,
-    pub flags: u16,
-    pub group: u32,
-    pub root_or_peer: i32,
-    /// Number of the group launch; 0: not in a group.
-    pub launch: u32,
-    pub numel: u64,
-    /// Identifies the stream within its process.
-    pub stream: u64,
-    /// Return address of the call; 0: unknown.
-    pub returns_to: usize,
-}
-
-impl CallArguments {
-    /// Converts to a call of the black box.
-    #[inline]
-    #[must_use]
-    pub fn on(&self, writer: &Writer) -> Call {
-        Call {
-            op: Op::from_number(self.op),
-            dtype: DType::from_number(self.dtype),
-            reduce_op: ReduceOp::from_number(self.reduce_op),
-            flags: self.flags,
-            group: self.group,
-            site: writer.native_site(self.returns_to),
-            tensors: 1,
-            root_or_peer: self.root_or_peer,
-            numel: self.numel,
-            dims: on_stream::pack(self.stream, self.launch),
-            ..Call::default()
-        }
-    }
-}
-
 /// A communicator that exists or is about to be created.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Named {
-    /// [`Op::NewGroup`] or [`Op::SplitGroup`], for a communicator about to be created.
+    /// Number of [`Op::NewGroup`] or [`Op::SplitGroup`], for a communicator about to be created.
+    ///
+    /// [`Op::NewGroup`]: ddp_doctor_proto::Op::NewGroup
+    /// [`Op::SplitGroup`]: ddp_doctor_proto::Op::SplitGroup
     pub op: u8,
     /// The creation blocks until all ranks take part.
     pub takes_all: bool,
@@ -114,13 +73,13 @@ pub struct Services {
     pub current: extern "C" fn() -> usize,
     /// [`INSIDE_NOTHING`], [`INSIDE_OTHER`] or the id of a call.
     pub inside: extern "C" fn() -> u64,
-    pub lower_call: extern "C" fn(arguments: &CallArguments, ranks: u32),
+    pub lower_call: extern "C" fn(call: &Call, ranks: u32),
     pub within: extern "C" fn(function: Bytes),
     pub follow: extern "C" fn(call: u64) -> bool,
     pub part_done: extern "C" fn(call: u64),
     pub communicator: extern "C" fn(communicator: &Named) -> u32,
     pub creating: extern "C" fn(communicator: &Named) -> u64,
-    pub issued: extern "C" fn(arguments: &CallArguments) -> u64,
+    pub issued_natively: extern "C" fn(call: &Call, returns_to: usize) -> u64,
     pub returned: extern "C" fn(call: u64, followed: bool),
     pub completed: extern "C" fn(call: u64),
     pub destroyed: extern "C" fn(group: u32),

@@ -92,9 +92,9 @@ fn write_a_bit_of_everything(writer: &Writer) {
     writer.group(b"pair", b"", b"gloo", 0, &[3, 1]);
     let site = writer.site("tränen.py".as_bytes(), b"train_step", 214);
     let call = Call {
-        op: Op::AllReduce,
-        dtype: DType::BFloat16,
-        reduce_op: ReduceOp::Avg,
+        op: Op::AllReduce.number(),
+        dtype: DType::BFloat16.number(),
+        reduce_op: ReduceOp::Avg.number(),
         flags: flags::ASYNC | flags::NUMEL | flags::SHAPE,
         ndim: 3,
         group: world,
@@ -118,7 +118,7 @@ fn write_a_bit_of_everything(writer: &Writer) {
     writer.wait_end(id);
     writer.phase_end(phase);
     let send = writer.issued(&Call {
-        op: Op::Send,
+        op: Op::Send.number(),
         flags: flags::ROOT | flags::TAG,
         group: pair,
         root_or_peer: 0,
@@ -133,7 +133,7 @@ fn write_a_bit_of_everything(writer: &Writer) {
     writer.group_destroyed(pair);
     writer.exit(-9, b"os._exit");
     writer.issued(&Call {
-        op: Op::Barrier,
+        op: Op::Barrier.number(),
         group: world,
         ..Call::default()
     });

@@ -39,7 +39,7 @@ fn valid(directory: &Path) -> Vec<u8> {
     let site = writer.site(b"train.py", b"main", 3);
     for _ in 0..10 {
         let call = writer.issued(&Call {
-            op: Op::AllToAll,
+            op: Op::AllToAll.number(),
             flags: flags::SHAPE,
             ndim: 2,
             group,

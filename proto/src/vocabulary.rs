@@ -21,12 +21,16 @@ macro_rules! words {
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// The value with this number; an unknown number is `Unspecified`.
+            #[inline]
             #[must_use]
             pub const fn from_number(number: u8) -> Self {
-                match number {
-                    $($number => Self::$variant,)*
-                    _ => Self::Unspecified,
-                }
+                // A table, since a `match` would be a jump for each enum of a recorded call.
+                const VALUES: [$name; 256] = {
+                    let mut values = [$name::Unspecified; 256];
+                    $(values[$number] = $name::$variant;)*
+                    values
+                };
+                VALUES[number as usize]
             }
 
             /// Number of the value in files and messages.

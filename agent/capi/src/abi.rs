@@ -1,9 +1,7 @@
 //! The types of `ddp_doctor.h`.
 
 use ddp_doctor_agent::MemorySample;
-use ddp_doctor_agent::blackbox::Call;
-use ddp_doctor_proto::blackbox::{MAX_DIMS, flags};
-use ddp_doctor_proto::{DType, Op, ReduceOp};
+use ddp_doctor_proto::blackbox::{Call, flags};
 
 /// Version of the interface.
 pub(crate) const ABI_VERSION: u32 = 1;
@@ -199,27 +197,6 @@ impl Default for CParameters {
     }
 }
 
-/// `ddp_doctor_call`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-#[expect(missing_docs, reason = "explained field by field in the header")]
-pub struct CCall {
-    pub op: u8,
-    pub dtype: u8,
-    pub reduce_op: u8,
-    pub ndim: u8,
-    pub flags: u16,
-    pub reserved: u16,
-    pub group: u32,
-    pub site: u32,
-    pub tensors: u32,
-    pub root: i32,
-    pub tag: i32,
-    pub reserved2: u32,
-    pub numel: u64,
-    pub dims: [u32; MAX_DIMS],
-}
-
 /// Flags that the caller may set.
 const FLAGS: u16 = flags::ASYNC
     | flags::HIDDEN
@@ -229,24 +206,14 @@ const FLAGS: u16 = flags::ASYNC
     | flags::TAG
     | flags::BORROWED_SITE;
 
-impl CCall {
-    /// Converts to a call of the black box. Unknown enumeration values become `Unspecified`.
-    #[inline]
-    pub(crate) fn at(&self, group: u32, site: u32) -> Call {
-        Call {
-            op: Op::from_number(self.op),
-            dtype: DType::from_number(self.dtype),
-            reduce_op: ReduceOp::from_number(self.reduce_op),
-            flags: self.flags & FLAGS,
-            ndim: self.ndim,
-            group,
-            site,
-            tensors: self.tensors,
-            root_or_peer: self.root,
-            tag: self.tag,
-            numel: self.numel,
-            dims: self.dims,
-        }
+/// A call of a C program on this group and at this site, with the flags that it may set.
+#[inline]
+pub(crate) fn passed(call: &Call, group: u32, site: u32) -> Call {
+    Call {
+        flags: call.flags & FLAGS,
+        group,
+        site,
+        ..*call
     }
 }
 
@@ -258,21 +225,21 @@ mod tests {
     #[test]
     fn struct_layouts_match_the_header() {
         // `tests/program.c` asserts the same values for the header.
-        assert_eq!(size_of::<CCall>(), 80);
+        assert_eq!(size_of::<Call>(), 80);
         assert_eq!(
             [
-                offset_of!(CCall, op),
-                offset_of!(CCall, dtype),
-                offset_of!(CCall, reduce_op),
-                offset_of!(CCall, ndim),
-                offset_of!(CCall, flags),
-                offset_of!(CCall, group),
-                offset_of!(CCall, site),
-                offset_of!(CCall, tensors),
-                offset_of!(CCall, root),
-                offset_of!(CCall, tag),
-                offset_of!(CCall, numel),
-                offset_of!(CCall, dims),
+                offset_of!(Call, op),
+                offset_of!(Call, dtype),
+                offset_of!(Call, reduce_op),
+                offset_of!(Call, ndim),
+                offset_of!(Call, flags),
+                offset_of!(Call, group),
+                offset_of!(Call, site),
+                offset_of!(Call, tensors),
+                offset_of!(Call, root_or_peer),
+                offset_of!(Call, tag),
+                offset_of!(Call, numel),
+                offset_of!(Call, dims),
             ],
             [0, 1, 2, 3, 4, 8, 12, 16, 20, 24, 32, 40]
         );

@@ -20,11 +20,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ddp_doctor_agent::blackbox::{Creation, Forward, Options, Parameters, Place, Writer};
 use ddp_doctor_agent::{Opened, close, current, is_disabled, open, options_from_env};
-use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::blackbox::{Call, flags};
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ParameterFact, Spending};
 
 use abi::{ABI_VERSION, Status};
-pub use abi::{CCall, CCreation, CMemorySample, COptions, CParameters, Identity, Text};
+pub use abi::{CCreation, CMemorySample, COptions, CParameters, Identity, Text};
 use ptr::BadPointer;
 
 /// Runs `work`; returns the default if it panics.
@@ -272,20 +272,20 @@ pub extern "C" fn ddp_doctor_group_destroyed(group: u32) {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ddp_doctor_issued(call: *const CCall) -> u64 {
+pub unsafe extern "C" fn ddp_doctor_issued(call: *const Call) -> u64 {
     with_box(|writer| {
         // SAFETY: the caller vouches for the pointer.
         let call = unsafe { ptr::value(call) }?;
-        Ok(writer.issued(&call.at(call.group, call.site)))
+        Ok(writer.issued(&abi::passed(call, call.group, call.site)))
     })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ddp_doctor_issued_at(call: *const CCall, group: u32, site: u32) -> u64 {
+pub unsafe extern "C" fn ddp_doctor_issued_at(call: *const Call, group: u32, site: u32) -> u64 {
     with_box(|writer| {
         // SAFETY: the caller vouches for the pointer.
         let call = unsafe { ptr::value(call) }?;
-        Ok(writer.issued(&call.at(group, site)))
+        Ok(writer.issued(&abi::passed(call, group, site)))
     })
 }
 

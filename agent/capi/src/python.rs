@@ -19,7 +19,7 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::abi::CCall;
+use ddp_doctor_proto::blackbox::Call;
 
 /// `unsigned long long PyLong_AsUnsignedLongLongMask(PyObject *)`
 type ToNumber = unsafe extern "C" fn(*mut c_void) -> u64;
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn ddp_doctor_py_issued_at(
     // SAFETY: the interpreter passes `count` objects.
     unsafe {
         answer(arguments, count, |[call, group, site]: [u64; 3]| {
-            crate::ddp_doctor_issued_at(call as *const CCall, group as u32, site as u32)
+            crate::ddp_doctor_issued_at(call as *const Call, group as u32, site as u32)
         })
     }
 }

@@ -4,10 +4,8 @@
 
 use ddp_doctor_agent::blackbox::{Creation, Outer, Seat, Writer};
 use ddp_doctor_agent::current;
-use ddp_doctor_agent::shared::{
-    Bytes, CallArguments, INSIDE_NOTHING, INSIDE_OTHER, Named, Services, VERSION,
-};
-use ddp_doctor_proto::blackbox::memory::Sample;
+use ddp_doctor_agent::shared::{Bytes, INSIDE_NOTHING, INSIDE_OTHER, Named, Services, VERSION};
+use ddp_doctor_proto::blackbox::{Call, memory::Sample};
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 
 use crate::abi::Text;
@@ -28,7 +26,7 @@ static SERVICES: Services = Services {
     part_done,
     communicator,
     creating,
-    issued,
+    issued_natively,
     returned,
     completed,
     destroyed,
@@ -66,8 +64,8 @@ extern "C" fn inside() -> u64 {
     })
 }
 
-extern "C" fn lower_call(arguments: &CallArguments, ranks: u32) {
-    on_box(|writer| writer.lower_call(&arguments.on(writer), ranks));
+extern "C" fn lower_call(call: &Call, ranks: u32) {
+    on_box(|writer| writer.lower_call(call, ranks));
 }
 
 extern "C" fn within(function: Bytes) {
@@ -108,8 +106,8 @@ extern "C" fn creating(named: &Named) -> u64 {
     })
 }
 
-extern "C" fn issued(arguments: &CallArguments) -> u64 {
-    on_box(|writer| writer.issued(&arguments.on(writer)))
+extern "C" fn issued_natively(call: &Call, returns_to: usize) -> u64 {
+    on_box(|writer| writer.issued_natively(call, returns_to))
 }
 
 extern "C" fn returned(call: u64, followed: bool) {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::comms::Communicator;
 use crate::driver::{
-    self, Answer, Capture, SUCCESS, current_context, event_create, event_query, event_record,
+    self, Answer, SUCCESS, current_context, event_create, event_query, event_record,
 };
 use crate::records::Work;
 use crate::sink::{self, Sink};
@@ -136,7 +136,7 @@ pub(crate) fn after_part(sink: Sink, communicator: &Communicator, work: &Work, c
 #[inline]
 fn can_follow(communicator: &Communicator, work: &Work, call: u64) -> bool {
     // Non-blocking communicators enqueue the work later, on another thread.
-    let is_there = work.capture == Capture::No && work.count > 0 && !communicator.non_blocking;
+    let is_there = work.enqueues && !communicator.non_blocking;
     is_there && call != 0 && ASKING.load(Ordering::Relaxed)
 }
 

@@ -14,14 +14,15 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::mem;
 use std::slice;
 
-use ddp_doctor_proto::{Op, ReduceOp};
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::blackbox::Call;
 
 use crate::abi::{
     AnyConfig, Comm, Configured, INTERNAL_ERROR, Status, Stream, UniqueId, dtype, reduce_op,
 };
 use crate::caller::{export, returns_to};
 use crate::comms::Communicator;
-use crate::driver;
+use crate::driver::{self, Capture};
 use crate::guarded::guarded;
 use crate::init;
 use crate::real::Function;
@@ -101,18 +102,15 @@ impl Collective {
     }
 
     fn of(self, communicator: &'static Communicator) -> Work {
-        Work {
-            op: self.op,
-            count: self.count,
-            dtype: dtype(self.dtype),
-            reduce_op: self.reduce_op.map_or(ReduceOp::Unspecified, reduce_op),
-            partner: self.root,
-            in_place: self.is_in_place(communicator),
-            stream: driver::name_of(self.stream, communicator.device),
-            capture: driver::capture(self.stream),
-            handle: self.stream,
-            returns_to: returns_to(),
+        let mut call = Call::nccl(self.op, dtype(self.dtype), self.count)
+            .in_place(self.is_in_place(communicator));
+        if let Some(by) = self.reduce_op {
+            call.reduce_op = reduce_op(by).number();
         }
+        if let Some(root) = self.root {
+            call = call.with_partner(root);
+        }
+        on_stream(call, self.stream, communicator)
     }
 
     /// In-place by NCCL's rules ("In-place Operations"): one buffer, or the rank's part of the
@@ -190,16 +188,17 @@ fn message(
     stream: Stream,
     communicator: &Communicator,
 ) -> Work {
+    let call = Call::nccl(op, dtype(datatype), count).with_partner(peer);
+    on_stream(call, stream, communicator)
+}
+
+fn on_stream(call: Call, stream: Stream, communicator: &Communicator) -> Work {
+    let capture = driver::capture(stream);
+    let name = driver::name_of(stream, communicator.device);
     Work {
-        op,
-        count,
-        dtype: dtype(datatype),
-        reduce_op: ReduceOp::Unspecified,
-        partner: Some(peer),
-        in_place: false,
-        stream: driver::name_of(stream, communicator.device),
-        capture: driver::capture(stream),
+        call: call.on_stream(name, capture == Capture::Yes),
         handle: stream,
+        enqueues: call.numel > 0 && capture == Capture::No,
         returns_to: returns_to(),
     }
 }

@@ -13,10 +13,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use ddp_doctor_agent::blackbox::{Creation, Seat, Writer};
-use ddp_doctor_agent::shared::{
-    CallArguments, INSIDE_NOTHING, INSIDE_OTHER, Named, SYMBOL, Services, VERSION,
-};
-use ddp_doctor_proto::blackbox::memory::Sample;
+use ddp_doctor_agent::shared::{INSIDE_NOTHING, INSIDE_OTHER, Named, SYMBOL, Services, VERSION};
+use ddp_doctor_proto::blackbox::{Call, memory::Sample};
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 
 /// Path of the library that the Python package uses.
@@ -134,10 +132,10 @@ impl Sink {
     }
 
     #[inline]
-    pub(crate) fn issued(self, asked: &CallArguments) -> u64 {
+    pub(crate) fn issued(self, call: &Call, returns_to: usize) -> u64 {
         match self {
-            Self::Own(writer) => writer.issued(&asked.on(writer)),
-            Self::Shared(services) => (services.issued)(asked),
+            Self::Own(writer) => writer.issued_natively(call, returns_to),
+            Self::Shared(services) => (services.issued_natively)(call, returns_to),
         }
     }
 
@@ -230,9 +228,9 @@ impl Sink {
 
     /// Records the NCCL call inside this thread's call, on a communicator with `ranks` ranks.
     #[inline]
-    pub(crate) fn lower_call(self, asked: &CallArguments, ranks: u32) {
+    pub(crate) fn lower_call(self, call: &Call, ranks: u32) {
         if let Self::Shared(services) = self {
-            (services.lower_call)(asked, ranks);
+            (services.lower_call)(call, ranks);
         }
     }
 

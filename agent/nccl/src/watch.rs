@@ -112,7 +112,7 @@ pub(crate) fn work(
     };
     outermost(real, |thread, real| {
         let work = guarded(|| Some(describe(communicator)));
-        let Some(work) = work.filter(|it| !it.is_dropped()) else {
+        let Some(work) = work.filter(|it| !it.call.is_dropped()) else {
             return real();
         };
         match communicator.outer() {
@@ -294,7 +294,7 @@ impl Thread {
         work: &Work,
         real: &mut dyn FnMut() -> Status,
     ) -> Status {
-        guarded(|| records::lower_call(sink, communicator, work, 0));
+        guarded(|| sink.lower_call(&work.call, communicator.size));
         let status = real();
         guarded(|| {
             let grouped = self.depth.get() > 0;
@@ -430,14 +430,5 @@ pub(crate) fn in_order(works: &mut [(&'static Communicator, Work)]) {
 }
 
 fn key((communicator, work): &(&'static Communicator, Work)) -> impl Ord + use<> {
-    let agreed = (!work.op.is_point_to_point()).then(|| {
-        (
-            work.op.number(),
-            work.count,
-            work.dtype.number(),
-            work.reduce_op.number(),
-            work.partner,
-        )
-    });
-    (communicator.registered(), agreed)
+    (communicator.registered(), work.call.launch_key())
 }

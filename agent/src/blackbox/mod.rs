@@ -19,6 +19,7 @@ mod text;
 mod threads;
 mod writer;
 
+pub use ddp_doctor_proto::blackbox::Call;
 pub(crate) use faults::reset_after_fork;
 pub use followed::{FOLLOWED, FollowedBy, Following};
 pub use open::OpenError;
@@ -27,7 +28,7 @@ pub use reader::{
     Frontier, GroupCreation, Identity, Inside, Item, ReadRecord, Reader, ThreadState,
 };
 pub use writer::{
-    Call, CreateError, Creation, Forward, Options, Outer, Parameters, Seat, Standing, Writer,
+    CreateError, Creation, Forward, Options, Outer, Parameters, Seat, Standing, Writer,
 };
 
 /// Maximum size of a black box in words: 256 MiB.

@@ -7,11 +7,11 @@ use cudarc::driver::sys::CUstreamCaptureStatus;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use cudarc::nccl::{self as of, Id, NcclType, ReduceOp as Reduction, result};
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::blackbox::{flags, on_stream};
+use ddp_doctor_proto::blackbox::Call;
 
 use super::group::Group;
-use super::{CallArguments, NcclError, is_available, record_rejection};
-use crate::blackbox::{Call, Creation, Seat, Writer};
+use super::{NcclCall, NcclError, is_available, record_rejection};
+use crate::blackbox::{Creation, Seat, Writer};
 use crate::current::is_current;
 use crate::{current, identity};
 
@@ -92,8 +92,8 @@ impl Comm {
     /// See [`cudarc::nccl::Comm::send`].
     #[track_caller]
     pub fn send<S: DevicePtr<T>, T: NcclType>(&self, data: &S, peer: i32) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclSend", Op::Send, data.len()).with(peer);
-        self.call(arguments, Location::caller(), |comm| comm.send(data, peer))
+        let call = NcclCall::new::<T>("ncclSend", Op::Send, data.len()).with(peer);
+        self.call(call, |comm| comm.send(data, peer))
     }
 
     /// See [`cudarc::nccl::Comm::recv`].
@@ -103,8 +103,8 @@ impl Comm {
         buff: &mut R,
         peer: i32,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclRecv", Op::Recv, buff.len()).with(peer);
-        self.call(arguments, Location::caller(), |comm| comm.recv(buff, peer))
+        let call = NcclCall::new::<T>("ncclRecv", Op::Recv, buff.len()).with(peer);
+        self.call(call, |comm| comm.recv(buff, peer))
     }
 
     /// See [`cudarc::nccl::Comm::broadcast`].
@@ -115,11 +115,8 @@ impl Comm {
         recvbuff: &mut R,
         root: i32,
     ) -> Result<(), NcclError> {
-        let arguments =
-            CallArguments::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len()).with(root);
-        self.call(arguments, Location::caller(), |comm| {
-            comm.broadcast(sendbuff, recvbuff, root)
-        })
+        let call = NcclCall::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len()).with(root);
+        self.call(call, |comm| comm.broadcast(sendbuff, recvbuff, root))
     }
 
     /// See [`cudarc::nccl::Comm::broadcast_in_place`].
@@ -129,11 +126,9 @@ impl Comm {
         recvbuff: &mut R,
         root: i32,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len());
-        let arguments = arguments.with(root).in_place();
-        self.call(arguments, Location::caller(), |comm| {
-            comm.broadcast_in_place(recvbuff, root)
-        })
+        let call = NcclCall::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len());
+        let call = call.with(root).in_place();
+        self.call(call, |comm| comm.broadcast_in_place(recvbuff, root))
     }
 
     /// See [`cudarc::nccl::Comm::all_gather`].
@@ -143,10 +138,8 @@ impl Comm {
         sendbuff: &S,
         recvbuff: &mut R,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclAllGather", Op::AllGather, sendbuff.len());
-        self.call(arguments, Location::caller(), |comm| {
-            comm.all_gather(sendbuff, recvbuff)
-        })
+        let call = NcclCall::new::<T>("ncclAllGather", Op::AllGather, sendbuff.len());
+        self.call(call, |comm| comm.all_gather(sendbuff, recvbuff))
     }
 
     /// See [`cudarc::nccl::Comm::all_reduce`].
@@ -157,8 +150,8 @@ impl Comm {
         recvbuff: &mut R,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len());
-        self.call(arguments.reducing(reduce_op), Location::caller(), |comm| {
+        let call = NcclCall::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len());
+        self.call(call.reducing(reduce_op), |comm| {
             comm.all_reduce(sendbuff, recvbuff, reduce_op)
         })
     }
@@ -170,11 +163,9 @@ impl Comm {
         buff: &mut R,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclAllReduce", Op::AllReduce, buff.len());
-        let arguments = arguments.reducing(reduce_op).in_place();
-        self.call(arguments, Location::caller(), |comm| {
-            comm.all_reduce_in_place(buff, reduce_op)
-        })
+        let call = NcclCall::new::<T>("ncclAllReduce", Op::AllReduce, buff.len());
+        let call = call.reducing(reduce_op).in_place();
+        self.call(call, |comm| comm.all_reduce_in_place(buff, reduce_op))
     }
 
     /// See [`cudarc::nccl::Comm::reduce`].
@@ -186,9 +177,9 @@ impl Comm {
         reduce_op: &Reduction,
         root: i32,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclReduce", Op::Reduce, sendbuff.len());
-        let arguments = arguments.reducing(reduce_op).with(root);
-        self.call(arguments, Location::caller(), |comm| {
+        let call = NcclCall::new::<T>("ncclReduce", Op::Reduce, sendbuff.len());
+        let call = call.reducing(reduce_op).with(root);
+        self.call(call, |comm| {
             comm.reduce(sendbuff, recvbuff, reduce_op, root)
         })
     }
@@ -201,11 +192,9 @@ impl Comm {
         reduce_op: &Reduction,
         root: i32,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclReduce", Op::Reduce, recvbuff.len());
-        let arguments = arguments.reducing(reduce_op).with(root).in_place();
-        self.call(arguments, Location::caller(), |comm| {
-            comm.reduce_in_place(recvbuff, reduce_op, root)
-        })
+        let call = NcclCall::new::<T>("ncclReduce", Op::Reduce, recvbuff.len());
+        let call = call.reducing(reduce_op).with(root).in_place();
+        self.call(call, |comm| comm.reduce_in_place(recvbuff, reduce_op, root))
     }
 
     /// See [`cudarc::nccl::Comm::reduce_scatter`].
@@ -216,9 +205,8 @@ impl Comm {
         recvbuff: &mut R,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let arguments =
-            CallArguments::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len());
-        self.call(arguments.reducing(reduce_op), Location::caller(), |comm| {
+        let call = NcclCall::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len());
+        self.call(call.reducing(reduce_op), |comm| {
             comm.reduce_scatter(sendbuff, recvbuff, reduce_op)
         })
     }
@@ -237,54 +225,28 @@ impl Comm {
 
     fn call<T>(
         &self,
-        arguments: CallArguments,
-        place: &'static Location<'static>,
+        call: NcclCall,
         make: impl FnOnce(&of::Comm) -> Result<T, result::NcclError>,
     ) -> Result<(), NcclError> {
-        let issued = self.described(arguments, place).map(|(writer, mut call)| {
-            call.dims = on_stream::pack(self.stream_name(), 0);
-            (writer, writer.issued(&call))
-        });
-        let made = make(&self.comm).map_err(|error| NcclError::of(arguments.function, &error));
-        if let Some((writer, call)) = issued {
-            record_rejection(writer, &made, place);
-            writer.returned(call);
+        let issued = self
+            .described(call)
+            .map(|(writer, described)| (writer, writer.issued(&described)));
+        let made = make(&self.comm).map_err(|error| NcclError::of(call.function, &error));
+        if let Some((writer, id)) = issued {
+            record_rejection(writer, &made, call.place);
+            writer.returned(id);
         }
         made.map(drop)
     }
 
-    /// The record of a call; `None`: the call is not recorded, because there is no box or NCCL
-    /// ignores it.
-    pub(super) fn described(
-        &self,
-        arguments: CallArguments,
-        place: &'static Location<'static>,
-    ) -> Option<(&'static Writer, Call)> {
-        let (writer, group) = self.known()?;
-        if arguments.count == 0 && !arguments.op.is_point_to_point() {
-            return None;
-        }
-        let captured = self.is_captured();
-        let mut bits = flags::NUMEL | flags::STREAM;
-        for (is, flag) in [
-            (arguments.partner.is_some(), flags::ROOT),
-            (arguments.in_place, flags::IN_PLACE),
-            (captured, flags::CAPTURED),
-            (captured || arguments.count == 0, flags::ASYNC),
-        ] {
-            bits |= if is { flag } else { 0 };
-        }
+    /// The call with its group, site and stream; `None`: it is not recorded, because there is no
+    /// box or NCCL ignores it.
+    pub(super) fn described(&self, made: NcclCall) -> Option<(&'static Writer, Call)> {
+        let (writer, group) = self.known().filter(|_| !made.call.is_dropped())?;
         let call = Call {
-            op: arguments.op,
-            dtype: arguments.dtype,
-            reduce_op: arguments.reduce_op,
-            flags: bits,
             group,
-            site: writer.rust_site(place),
-            tensors: 1,
-            root_or_peer: arguments.partner.unwrap_or(0),
-            numel: arguments.count as u64,
-            ..Call::default()
+            site: writer.rust_site(made.place),
+            ..made.call.on_stream(self.stream_name(), self.is_captured())
         };
         Some((writer, call))
     }
@@ -298,7 +260,7 @@ impl Comm {
     }
 
     /// Identifies the stream within the process.
-    pub(super) fn stream_name(&self) -> u64 {
+    fn stream_name(&self) -> u64 {
         /// Set in no user-space address.
         const OF_DEVICE: u64 = 1 << 63;
         match self.comm.stream().cu_stream().addr() {

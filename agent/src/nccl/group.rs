@@ -7,16 +7,16 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::mem;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{self as of, NcclType, ReduceOp as Reduction, result};
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::blackbox::on_stream;
+use ddp_doctor_proto::blackbox::{Call, on_stream};
 
-use super::{CallArguments, Comm, NcclError};
-use crate::blackbox::{Call, Writer};
+use super::{Comm, NcclCall, NcclError};
+use crate::blackbox::Writer;
 use crate::current::is_current;
 
 /// Number of the next launch.
@@ -25,8 +25,7 @@ static LAUNCHES: AtomicU32 = AtomicU32::new(1);
 /// Open groups of this thread.
 struct Open {
     depth: u32,
-    /// Calls with the streams they are on.
-    calls: Vec<(&'static Writer, Call, u64)>,
+    calls: Vec<(&'static Writer, Call)>,
 }
 
 thread_local! {
@@ -73,10 +72,8 @@ impl<'g> Group<'g> {
         data: CudaView<'s, T>,
         peer: i32,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclSend", Op::Send, data.len()).with(peer);
-        self.call(arguments, Location::caller(), |group| {
-            group.send(data, peer)
-        })
+        let call = NcclCall::new::<T>("ncclSend", Op::Send, data.len()).with(peer);
+        self.call(call, |group| group.send(data, peer))
     }
 
     /// See [`cudarc::nccl::Group::recv`].
@@ -86,10 +83,8 @@ impl<'g> Group<'g> {
         buff: CudaViewMut<'r, T>,
         peer: i32,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclRecv", Op::Recv, buff.len()).with(peer);
-        self.call(arguments, Location::caller(), |group| {
-            group.recv(buff, peer)
-        })
+        let call = NcclCall::new::<T>("ncclRecv", Op::Recv, buff.len()).with(peer);
+        self.call(call, |group| group.recv(buff, peer))
     }
 
     /// See [`cudarc::nccl::Group::broadcast`].
@@ -100,11 +95,8 @@ impl<'g> Group<'g> {
         recvbuff: CudaViewMut<'r, T>,
         root: i32,
     ) -> Result<(), NcclError> {
-        let arguments =
-            CallArguments::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len()).with(root);
-        self.call(arguments, Location::caller(), |group| {
-            group.broadcast(sendbuff, recvbuff, root)
-        })
+        let call = NcclCall::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len()).with(root);
+        self.call(call, |group| group.broadcast(sendbuff, recvbuff, root))
     }
 
     /// See [`cudarc::nccl::Group::broadcast_in_place`].
@@ -114,12 +106,10 @@ impl<'g> Group<'g> {
         recvbuff: CudaViewMut<'r, T>,
         root: i32,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len())
+        let call = NcclCall::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len())
             .with(root)
             .in_place();
-        self.call(arguments, Location::caller(), |group| {
-            group.broadcast_in_place(recvbuff, root)
-        })
+        self.call(call, |group| group.broadcast_in_place(recvbuff, root))
     }
 
     /// See [`cudarc::nccl::Group::all_gather`].
@@ -129,10 +119,8 @@ impl<'g> Group<'g> {
         sendbuff: CudaView<'s, T>,
         recvbuff: CudaViewMut<'r, T>,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclAllGather", Op::AllGather, sendbuff.len());
-        self.call(arguments, Location::caller(), |group| {
-            group.all_gather(sendbuff, recvbuff)
-        })
+        let call = NcclCall::new::<T>("ncclAllGather", Op::AllGather, sendbuff.len());
+        self.call(call, |group| group.all_gather(sendbuff, recvbuff))
     }
 
     /// See [`cudarc::nccl::Group::all_reduce`].
@@ -143,9 +131,9 @@ impl<'g> Group<'g> {
         recvbuff: CudaViewMut<'r, T>,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len())
-            .reducing(reduce_op);
-        self.call(arguments, Location::caller(), |group| {
+        let call =
+            NcclCall::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len()).reducing(reduce_op);
+        self.call(call, |group| {
             group.all_reduce(sendbuff, recvbuff, reduce_op)
         })
     }
@@ -157,12 +145,10 @@ impl<'g> Group<'g> {
         buff: CudaViewMut<'r, T>,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclAllReduce", Op::AllReduce, buff.len())
+        let call = NcclCall::new::<T>("ncclAllReduce", Op::AllReduce, buff.len())
             .reducing(reduce_op)
             .in_place();
-        self.call(arguments, Location::caller(), |group| {
-            group.all_reduce_in_place(buff, reduce_op)
-        })
+        self.call(call, |group| group.all_reduce_in_place(buff, reduce_op))
     }
 
     /// See [`cudarc::nccl::Group::reduce`].
@@ -174,10 +160,10 @@ impl<'g> Group<'g> {
         reduce_op: &Reduction,
         root: i32,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclReduce", Op::Reduce, sendbuff.len())
+        let call = NcclCall::new::<T>("ncclReduce", Op::Reduce, sendbuff.len())
             .reducing(reduce_op)
             .with(root);
-        self.call(arguments, Location::caller(), |group| {
+        self.call(call, |group| {
             group.reduce(sendbuff, recvbuff, reduce_op, root)
         })
     }
@@ -190,11 +176,11 @@ impl<'g> Group<'g> {
         reduce_op: &Reduction,
         root: i32,
     ) -> Result<(), NcclError> {
-        let arguments = CallArguments::new::<T>("ncclReduce", Op::Reduce, recvbuff.len())
+        let call = NcclCall::new::<T>("ncclReduce", Op::Reduce, recvbuff.len())
             .reducing(reduce_op)
             .with(root)
             .in_place();
-        self.call(arguments, Location::caller(), |group| {
+        self.call(call, |group| {
             group.reduce_in_place(recvbuff, reduce_op, root)
         })
     }
@@ -207,29 +193,24 @@ impl<'g> Group<'g> {
         recvbuff: CudaViewMut<'r, T>,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let arguments =
-            CallArguments::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len())
-                .reducing(reduce_op);
-        self.call(arguments, Location::caller(), |group| {
+        let call = NcclCall::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len())
+            .reducing(reduce_op);
+        self.call(call, |group| {
             group.reduce_scatter(sendbuff, recvbuff, reduce_op)
         })
     }
 
     fn call<T>(
         &mut self,
-        arguments: CallArguments,
-        place: &'static Location<'static>,
+        call: NcclCall,
         make: impl FnOnce(&mut of::Group<'g>) -> Result<T, result::NcclError>,
     ) -> Result<(), NcclError> {
-        let described = self.comm.described(arguments, place);
+        let described = self.comm.described(call);
         // Present until `end` or `drop` takes it.
         if let Some(group) = &mut self.group {
-            make(group).map_err(|error| NcclError::of(arguments.function, &error))?;
+            make(group).map_err(|error| NcclError::of(call.function, &error))?;
         }
-        if let Some((writer, call)) = described {
-            let stream = self.comm.stream_name();
-            OPEN.with_borrow_mut(|open| open.calls.push((writer, call, stream)));
-        }
+        OPEN.with_borrow_mut(|open| open.calls.extend(described));
         Ok(())
     }
 
@@ -274,27 +255,14 @@ impl fmt::Debug for Group<'_> {
 }
 
 /// Records the calls of a group that is about to end.
-fn issue(mut calls: Vec<(&'static Writer, Call, u64)>) -> Vec<(&'static Writer, u64)> {
+fn issue(mut calls: Vec<(&'static Writer, Call)>) -> Vec<(&'static Writer, u64)> {
     let launch = LAUNCHES.fetch_add(1, Ordering::Relaxed).max(1);
     // The sort is stable: messages between two ranks are matched in their order.
-    calls.sort_by_key(|(_, call, _)| key(call));
-    let here = calls.into_iter().filter(|(writer, ..)| is_current(writer));
-    let issued = here.map(|(writer, mut call, stream)| {
-        call.dims = on_stream::pack(stream, launch);
+    calls.sort_by_key(|(_, call)| (call.group, call.launch_key()));
+    let here = calls.into_iter().filter(|(writer, _)| is_current(writer));
+    let issued = here.map(|(writer, mut call)| {
+        call.dims[on_stream::LAUNCH] = launch;
         (writer, writer.issued(&call))
     });
     issued.collect()
-}
-
-/// Sort key: what ranks must agree on for a collective; only the group for a message.
-fn key(call: &Call) -> impl Ord + use<> {
-    let agreed = (!call.op.is_point_to_point()).then(|| {
-        let (op, dtype, by) = (
-            call.op.number(),
-            call.dtype.number(),
-            call.reduce_op.number(),
-        );
-        (op, call.numel, dtype, by, call.root_or_peer)
-    });
-    (call.group, agreed)
 }

@@ -36,6 +36,7 @@ use std::sync::{Arc, OnceLock};
 pub use cudarc;
 use cudarc::driver::{CudaContext, DriverError, sys as driver};
 use cudarc::nccl::{Id, NcclType, ReduceOp as Reduction, result, sys};
+use ddp_doctor_proto::blackbox::Call;
 use ddp_doctor_proto::{DType, ExceptionKind, Op, ReduceOp};
 
 pub use self::comm::Comm;
@@ -108,33 +109,26 @@ pub fn unique_id() -> Result<Id, NcclError> {
     Id::new().map_err(|error| NcclError::of("ncclGetUniqueId", &error))
 }
 
-/// Arguments of a call that are recorded.
+/// A call of NCCL that is about to be made.
 #[derive(Clone, Copy)]
-struct CallArguments {
+struct NcclCall {
     function: &'static str,
-    op: Op,
-    dtype: DType,
-    count: usize,
-    reduce_op: ReduceOp,
-    /// Group rank of the root or the peer.
-    partner: Option<i32>,
-    in_place: bool,
+    call: Call,
+    /// Where the program makes it.
+    place: &'static Location<'static>,
 }
 
-impl CallArguments {
+impl NcclCall {
+    #[track_caller]
     fn new<T: NcclType>(function: &'static str, op: Op, count: usize) -> Self {
         Self {
             function,
-            op,
-            dtype: dtype(T::as_nccl_type()),
-            count,
-            reduce_op: ReduceOp::Unspecified,
-            partner: None,
-            in_place: false,
+            call: Call::nccl(op, dtype(T::as_nccl_type()), count),
+            place: Location::caller(),
         }
     }
 
-    fn reducing(self, by: &Reduction) -> Self {
+    fn reducing(mut self, by: &Reduction) -> Self {
         let reduce_op = match by {
             Reduction::Sum => ReduceOp::Sum,
             Reduction::Prod => ReduceOp::Product,
@@ -142,21 +136,18 @@ impl CallArguments {
             Reduction::Min => ReduceOp::Min,
             Reduction::Avg => ReduceOp::Avg,
         };
-        Self { reduce_op, ..self }
+        self.call.reduce_op = reduce_op.number();
+        self
     }
 
-    fn with(self, partner: i32) -> Self {
-        Self {
-            partner: Some(partner),
-            ..self
-        }
+    fn with(mut self, partner: i32) -> Self {
+        self.call = self.call.with_partner(partner);
+        self
     }
 
-    fn in_place(self) -> Self {
-        Self {
-            in_place: true,
-            ..self
-        }
+    fn in_place(mut self) -> Self {
+        self.call = self.call.in_place(true);
+        self
     }
 }
 

@@ -85,9 +85,9 @@ fn written_records_are_read_back() {
     let group = writer.group(b"world", b"default_pg", b"gloo", 1, &[0, 2, 4, 6]);
     let site = writer.site(b"train.py", b"main", 42);
     let call = Call {
-        op: Op::AllReduce,
-        dtype: DType::Float32,
-        reduce_op: ReduceOp::Sum,
+        op: Op::AllReduce.number(),
+        dtype: DType::Float32.number(),
+        reduce_op: ReduceOp::Sum.number(),
         flags: flags::NUMEL | flags::SHAPE,
         ndim: 2,
         group,
@@ -224,7 +224,7 @@ fn written_records_are_read_back() {
 fn issue(writer: &Writer, times: u64) {
     for _ in 0..times {
         let call = writer.issued(&Call {
-            op: Op::Barrier,
+            op: Op::Barrier.number(),
             ..Call::default()
         });
         assert_ne!(call, 0);

@@ -27,7 +27,7 @@ fn write_and_read_at_once(capacities: Capacities) {
                     // All fields are derived from one number, so a torn record would be detected.
                     let mark = (name << 32 | i) as u32;
                     writer.issued(&Call {
-                        op: Op::AllReduce,
+                        op: Op::AllReduce.number(),
                         tensors: mark,
                         root_or_peer: mark.cast_signed(),
                         tag: mark.cast_signed(),

@@ -124,9 +124,9 @@ fn sequence_numbers_count_per_group_and_peer() {
     let members: Vec<u32> = (0..4).collect();
     let a = writer.group(b"a", b"", b"", 0, &members);
     let b = writer.group(b"b", b"", b"", 0, &members);
-    let to = |op, group, peer| {
+    let to = |op: Op, group, peer| {
         writer.issued(&Call {
-            op,
+            op: op.number(),
             group,
             root_or_peer: peer,
             flags: flags::ROOT,
@@ -213,7 +213,7 @@ fn definitions_come_before_records_that_use_them() {
                     let value = writer.string(format!("text {name}.{i}").as_bytes());
                     writer.phase_begin(value);
                     writer.issued(&Call {
-                        op: Op::Barrier,
+                        op: Op::Barrier.number(),
                         group,
                         site,
                         tensors: i,

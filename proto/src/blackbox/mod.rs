@@ -43,9 +43,11 @@
 //! earlier size put them, a reader looks for `t` in the slots `t % s` of all sizes `s`: the lock says
 //! which one has it.
 
+mod call;
 mod definitions;
 mod record;
 
+pub use call::Call;
 pub use definitions::{group, inside, members, site, string, thread};
 pub use record::{
     MAX_DIMS, Record, SPLITS_PER_RECORD, creation, flags, memory, on_stream, splits, transfer,

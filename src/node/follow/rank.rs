@@ -518,7 +518,7 @@ mod tests {
 
         fn issue(&self) -> u64 {
             self.writer.issued(&Call {
-                op: Op::AllReduce,
+                op: Op::AllReduce.number(),
                 group: self.group,
                 ..Call::default()
             })
@@ -620,7 +620,7 @@ mod tests {
             scope.spawn(|| {
                 for _ in 0..100 {
                     let call = Call {
-                        op: Op::AllReduce,
+                        op: Op::AllReduce.number(),
                         group,
                         ..Call::default()
                     };

@@ -29,13 +29,14 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use ddp_doctor_proto::{Op, ReduceOp};
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::blackbox::Call;
 
 use self::events::Event;
 use self::layout::{Coll, Descriptor, kind, state};
 use self::next::Next;
 use crate::comms::{Communicator, Name};
-use crate::driver::{self, Capture};
+use crate::driver;
 use crate::guarded::guarded;
 use crate::ids::occurrence_of;
 use crate::init::is_hooked;
@@ -367,13 +368,10 @@ fn begun(
     match descriptor.kind() {
         kind::COLL_API => {
             let asked = descriptor.coll_api();
-            let work = Work {
-                partner: rooted(asked.op(), asked.root),
-                stream: driver::name_of(asked.stream, communicator.device),
-                capture: captured(asked.is_captured()),
-                ..work(asked.op(), asked.count, asked.dtype(), number)
-            };
-            gather(communicator, work);
+            let stream = driver::name_of(asked.stream, communicator.device);
+            let call = Call::nccl(asked.op(), asked.dtype(), asked.count)
+                .on_stream(stream, asked.is_captured());
+            gather(communicator, rooted(call, asked.root), number);
         }
         kind::P2P_API => {
             let asked = descriptor.p2p_api();
@@ -385,12 +383,9 @@ fn begun(
         kind::COLL if is_old => {
             let made = descriptor.coll();
             event.expect(made.channels);
-            let work = Work {
-                partner: rooted(made.op(), made.root),
-                stream: own_stream(communicator),
-                ..work(made.op(), made.count, made.dtype(), number)
-            };
-            gather(communicator, work);
+            let call = Call::nccl(made.op(), made.dtype(), made.count)
+                .on_stream(own_stream(communicator), false);
+            gather(communicator, rooted(call, made.root), number);
         }
         kind::COLL => expect(event, &descriptor.coll()),
         kind::PROXY_OP => {
@@ -410,21 +405,20 @@ fn begun(
             }
             let stream = asked.map(|it| it.stream.load(Ordering::Relaxed));
             let is_captured = asked.is_some_and(|it| it.is_captured.load(Ordering::Relaxed));
-            let work = Work {
-                partner: Some(made.peer),
-                stream: stream.map_or_else(
-                    || own_stream(communicator),
-                    |stream| driver::name_of(stream, communicator.device),
-                ),
-                capture: captured(is_captured),
-                ..work(made.op(), made.count, made.dtype(), number)
-            };
+            let stream = stream.map_or_else(
+                || own_stream(communicator),
+                |stream| driver::name_of(stream, communicator.device),
+            );
+            let call = Call::nccl(made.op(), made.dtype(), made.count)
+                .with_partner(made.peer)
+                .on_stream(stream, is_captured);
             if is_old {
-                gather(communicator, work);
+                gather(communicator, call, number);
                 return;
             }
             event.expect(made.channels);
-            if let Some(done) = event.recorded(launches::message(communicator, &work)) {
+            let call = launches::message(communicator, &work(call, number));
+            if let Some(done) = event.recorded(call) {
                 launches::complete(done);
             }
         }
@@ -444,36 +438,30 @@ fn expect(event: &Event, made: &Coll) {
     }
 }
 
-fn gather(communicator: &'static Communicator, work: Work) {
-    if work.op != Op::Other && !work.is_dropped() {
-        launches::gather(communicator, work);
+fn gather(communicator: &'static Communicator, call: Call, number: usize) {
+    if call.op != Op::Other.number() && !call.is_dropped() {
+        launches::gather(communicator, work(call, number));
     }
 }
 
-fn work(op: Op, count: usize, dtype: ddp_doctor_proto::DType, number: usize) -> Work {
+fn work(call: Call, number: usize) -> Work {
     Work {
+        call,
+        handle: ptr::without_provenance_mut(number),
+        // NCCL reports completion.
+        enqueues: false,
         // NCCL does not report return addresses.
         returns_to: 0,
-        op,
-        count,
-        dtype,
-        reduce_op: ReduceOp::Unspecified,
-        partner: None,
-        in_place: false,
-        stream: 0,
-        capture: Capture::No,
-        handle: ptr::without_provenance_mut(number),
     }
 }
 
 /// NCCL passes 0 if the operation has no root.
-fn rooted(op: Op, root: c_int) -> Option<c_int> {
-    let is_rooted = matches!(op, Op::Broadcast | Op::Reduce | Op::Gather | Op::Scatter);
-    is_rooted.then_some(root)
-}
-
-fn captured(is: bool) -> Capture {
-    if is { Capture::Yes } else { Capture::No }
+fn rooted(call: Call, root: c_int) -> Call {
+    if Op::from_number(call.op).is_rooted() {
+        call.with_partner(root)
+    } else {
+        call
+    }
 }
 
 /// Stream id for work of version 4, whose stream is unknown: one per communicator, since the work

@@ -3,13 +3,12 @@
 
 use std::cell::Cell;
 
-use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::blackbox::{Call, flags};
 
 use crate::frame::Frame;
 use crate::guarded;
 use crate::object::{Owned, Pending, Ref, is_escaping, unless_escaping};
 use crate::python::Pointer;
-use crate::record::Call;
 use crate::state::State;
 
 /// The last call of a thread.
@@ -61,20 +60,20 @@ fn last(state: &State) -> Option<Last> {
     (last.generation == state.generation.get() && last.generation != 0).then_some(last)
 }
 
-/// Records that a call is issued. `flags` are those of its caller. Returns its id.
-pub(crate) fn begin(state: &State, record: &Call, flags: u16, place: &Place<'_>) -> u64 {
+/// Records that a call is issued. Returns its id.
+pub(crate) fn begin(state: &State, record: &Call, place: &Place<'_>) -> u64 {
     if let Some(raised) = last(state).filter(|last| last.inside) {
         state.library.returned(raised.call); // it raised before its post-hook
     }
     let call = state.library.issued_at(record, place.group, place.site);
-    let is_async = flags & flags::ASYNC != 0;
+    let is_async = record.flags & flags::ASYNC != 0;
     LAST.set(Last {
         generation: state.generation.get(),
         call,
         code: place.code.map_or(0, Ref::address),
         site: place.site,
         group: place.group,
-        asynchronous: u16::from(is_async) * (flags & (flags::ASYNC | flags::HIDDEN)),
+        asynchronous: u16::from(is_async) * (record.flags & (flags::ASYNC | flags::HIDDEN)),
         visible: place.visible,
         inside: true,
     });

@@ -2,25 +2,14 @@
 //! function, which is the reference.
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::blackbox::{Call, flags};
 
 use crate::calls::{self, Place};
 use crate::frame::{Frame, Variables};
 use crate::memo::Way;
 use crate::methods::{self, Method};
 use crate::object::{Owned, Ref, handled_exception, is_escaping, this_thread};
-use crate::record::Call;
 use crate::state::{LIBRARY, State, What, tensor};
-
-/// A call, as far as it is known before it is made.
-struct CallDescription {
-    record: Call,
-    /// The flags of its caller, without those of the record's fields.
-    flags: u16,
-    site: u32,
-    /// Code of the calling c10d function; `None`: called from elsewhere.
-    code: Option<Owned>,
-}
 
 /// What passes a call to this library.
 pub(crate) enum Source<'a> {
@@ -107,10 +96,10 @@ pub(crate) fn issue(
     frame: Option<&Frame>,
     group: u32,
 ) -> Option<()> {
-    let Some(call) = describe(state, source, frame?)? else {
+    let Some((call, code)) = describe(state, source, frame?)? else {
         return Some(()); // recorded elsewhere
     };
-    if !state.signatures.insert(&call.record)
+    if !state.signatures.insert(&call)
         && let Some(args) = source.args(state)
     {
         state.python.record_gpu.call(&[args.as_ref()]);
@@ -122,16 +111,16 @@ pub(crate) fn issue(
         return None; // the call is not made
     }
     // The Works of DDP's reducer are not visible in Python.
-    let visible = call.code.is_some() || call.flags & flags::HIDDEN == 0;
+    let visible = code.is_some() || call.flags & flags::HIDDEN == 0;
     let place = Place {
         group,
         site: call.site,
-        code: call.code.as_ref().map(Owned::as_ref),
+        code: code.as_ref().map(Owned::as_ref),
         visible,
     };
-    calls::begin(state, &call.record, call.flags, &place);
+    calls::begin(state, &call, &place);
     if !visible
-        && call.record.op == Op::AllReduce as u8
+        && call.op == Op::AllReduce as u8
         && let Some(thread) = this_thread()
     {
         state.python.sent.call(&[thread.as_ref()]);
@@ -160,11 +149,16 @@ pub(crate) fn leave_to_python(
     Some(())
 }
 
-/// Describes a call; `Some(None)`: it is recorded elsewhere. `None`: it is left to Python.
-fn describe(state: &State, source: &Source<'_>, frame: &Frame) -> Option<Option<CallDescription>> {
+/// Describes a call, except for its group; also returns the code of the c10d function that makes
+/// it, if there is one. `Some(None)`: it is recorded elsewhere. `None`: it is left to Python.
+fn describe(
+    state: &State,
+    source: &Source<'_>,
+    frame: &Frame,
+) -> Option<Option<(Call, Option<Owned>)>> {
     let code = frame.code()?;
     let (_, is_of_c10d) = state.kind(code.as_ref())?;
-    let (what, (site, mut flags)) = if is_of_c10d {
+    let (what, (site, flags)) = if is_of_c10d {
         let what = state.at_place(code.as_ref(), frame.instruction()?)?;
         (what, locate(state, frame.back()?)?)
     } else {
@@ -180,7 +174,8 @@ fn describe(state: &State, source: &Source<'_>, frame: &Frame) -> Option<Option<
     }
     let mut record = Call {
         op: what.op(),
-        root: -1,
+        site,
+        root_or_peer: -1,
         ..Call::default()
     };
     let is_async = if is_of_c10d && what.has_more() {
@@ -194,23 +189,18 @@ fn describe(state: &State, source: &Source<'_>, frame: &Frame) -> Option<Option<
     } else {
         of_source(state, source, what, &mut record)?
     };
+    record.flags |= flags;
     if is_async {
-        flags |= flags::ASYNC;
+        record.flags |= flags::ASYNC;
     }
     if what.has_root() {
         let root = source.root(state)?;
         if root >= 0 {
-            record.root = i32::try_from(root).ok()?;
+            record.root_or_peer = i32::try_from(root).ok()?;
             record.flags |= flags::ROOT;
         }
     }
-    record.flags |= flags;
-    Some(Some(CallDescription {
-        record,
-        flags,
-        site,
-        code: is_of_c10d.then_some(code),
-    }))
+    Some(Some((record, is_of_c10d.then_some(code))))
 }
 
 /// Site of the innermost user frame at or outside this one, and the flags of the frames inside it.
@@ -308,5 +298,11 @@ fn set_tensor(state: &State, tensor: Ref<'_>, record: &mut Call) -> Option<()> {
     record.dtype = state.dtype(tensor.attribute(state.names.dtype)?.as_ref())?;
     let shape = tensor.attribute(state.names.shape)?;
     let dimensions = shape.as_ref().tuple_length()?;
-    record.set_shape((0..dimensions).map(|at| shape.as_ref().tuple_item(at)?.as_int()))
+    let mut is_known = true;
+    record.set_shape((0..dimensions).map_while(|at| {
+        let size = shape.as_ref().tuple_item(at).and_then(Ref::as_int);
+        is_known = size.is_some();
+        size.map(i64::cast_unsigned)
+    }));
+    is_known.then_some(())
 }

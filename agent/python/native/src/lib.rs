@@ -19,7 +19,7 @@ mod memo;
 mod methods;
 mod object;
 mod python;
-mod record;
+mod signatures;
 mod state;
 
 use std::ffi::CStr;
@@ -30,13 +30,13 @@ use std::slice;
 use std::sync::OnceLock;
 
 use calls::Place;
+use ddp_doctor_proto::blackbox::Call;
 use library::Library;
 use object::{Owned, Pending, Ref, none, raise, unless_escaping};
 use python::{
     API_VERSION, Implementation, METH_FASTCALL, METH_KEYWORDS, METH_O, MethodDef, ModuleDef,
     Pointer, PyCFunction_NewEx, PyDescr_NewMethod, PyModule_Create2,
 };
-use record::Call;
 use state::State;
 
 /// The state, which is used with the GIL only.
@@ -141,12 +141,13 @@ unsafe extern "C" fn wait(
     }
 }
 
-/// `(record, group, site, code, flags, visible)` → call; `record` is an address.
+/// `(record, group, site, code, flags, visible)` → call; `record` is an address. Its flags include
+/// `flags`.
 unsafe extern "C" fn begin(_this: Pointer, arguments: *const Pointer, count: isize) -> Pointer {
     // SAFETY: the interpreter passes live objects.
     let arguments = unsafe { list(arguments, count) };
     let call = with_state(|state| {
-        let &[record, group, site, code, flags, visible] = arguments else {
+        let &[record, group, site, code, _flags, visible] = arguments else {
             return None;
         };
         let record =
@@ -162,12 +163,7 @@ unsafe extern "C" fn begin(_this: Pointer, arguments: *const Pointer, count: isi
         }
         // SAFETY: the package passes the address of a record that it keeps alive.
         let record = unsafe { record.as_ref() }?;
-        Some(calls::begin(
-            state,
-            record,
-            flags.as_number()? as u16,
-            &place,
-        ))
+        Some(calls::begin(state, record, &place))
     });
     unless_escaping(Some(Owned::number(call).unwrap_or_else(Owned::none)))
 }

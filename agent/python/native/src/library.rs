@@ -4,7 +4,7 @@
 
 use std::mem;
 
-use crate::record::Call;
+use ddp_doctor_proto::blackbox::Call;
 
 type IssuedAt = unsafe extern "C" fn(*const Call, u32, u32) -> u64;
 type OfCall = unsafe extern "C" fn(u64);

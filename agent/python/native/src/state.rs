@@ -8,7 +8,7 @@ use crate::library::Library;
 use crate::memo::{ARGUMENTS, Memo, WHOLE, Way};
 use crate::methods::{self, Method};
 use crate::object::{Owned, Ref};
-use crate::record::SignatureCache;
+use crate::signatures::SignatureCache;
 
 /// An object of the Python package, which is kept alive for ever.
 type Static = Ref<'static>;

@@ -4,9 +4,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ddp_doctor_proto::blackbox::{
-    GROUP_WORDS, MAX_DIMS, Record, SPLITS_PER_RECORD, flags, group, inside, site, splits,
+    Call, GROUP_WORDS, MAX_DIMS, Record, SPLITS_PER_RECORD, flags, group, inside, site, splits,
 };
-use ddp_doctor_proto::{DType, Op, RecordKind, ReduceOp};
+use ddp_doctor_proto::{Op, RecordKind};
 
 use super::{Change, Writer, index};
 use crate::blackbox::nesting::Frame;
@@ -19,44 +19,16 @@ const FIRST_ENCLOSING: u8 = Op::InitProcessGroup.number();
 /// Maximum number of split sizes that are recorded per list, so that they do not fill the ring.
 const MOST_SPLITS: usize = 50 * SPLITS_PER_RECORD;
 
-/// A call that is about to be made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Call {
-    /// Operation.
-    pub op: Op,
-    /// Element type.
-    pub dtype: DType,
-    /// Reduction operator.
-    pub reduce_op: ReduceOp,
-    /// Bits of [`flags`].
-    pub flags: u16,
-    /// Number of dimensions in `dims`.
-    pub ndim: u8,
-    /// The group; 0: none.
-    pub group: u32,
-    /// Source location; 0: unknown.
-    pub site: u32,
-    /// Number of tensors.
-    pub tensors: u32,
-    /// Group rank of the root or of the peer, with [`flags::ROOT`].
-    pub root_or_peer: i32,
-    /// Tag, with [`flags::TAG`].
-    pub tag: i32,
-    /// Number of elements of the first tensor, with [`flags::NUMEL`].
-    pub numel: u64,
-    /// Shape of the first tensor, with [`flags::SHAPE`].
-    pub dims: [u32; MAX_DIMS],
-}
-
 impl Writer {
     /// Records a call before it is made. Returns its id, never 0.
     pub fn issued(&self, call: &Call) -> u64 {
         let now = sys::monotonic_ns();
         let id = self.next_call.fetch_add(1, Ordering::Relaxed);
+        let op = Op::from_number(call.op);
         let group = self.group_words(call.group);
         let group_id = if group.is_some() { call.group } else { 0 };
         let mut flags = call.flags & !flags::P2P;
-        if call.op.is_point_to_point() {
+        if op.is_point_to_point() {
             flags |= flags::P2P;
         }
         if usize::from(call.ndim) > MAX_DIMS {
@@ -64,7 +36,7 @@ impl Writer {
         }
         let mut seq = 0;
         if let Some(group) = group {
-            seq = self.next_in_group(group, call, flags);
+            seq = self.next_in_group(group, op, call, flags);
             group[group::LAST_MONO].store(now, Ordering::Relaxed);
             group[group::LAST_CALL].store(id, Ordering::Relaxed);
         }
@@ -73,13 +45,13 @@ impl Writer {
             id,
             CallFacts {
                 group: group_id,
-                op: call.op,
+                op,
                 seq,
             },
         );
         let frame = Frame {
             kind: inside::CALL,
-            op: call.op,
+            op,
             group: group_id,
             call: id,
             since: now,
@@ -90,32 +62,40 @@ impl Writer {
             Record {
                 mono_ns: now,
                 kind: RecordKind::Issued,
-                op: call.op,
-                dtype: call.dtype,
-                reduce_op: call.reduce_op,
+                op,
                 flags,
                 ndim: call.ndim.min(MAX_DIMS as u8),
                 group: group_id,
                 seq,
                 call: id,
                 site,
-                tensors: call.tensors,
-                root_or_peer: call.root_or_peer,
-                tag: call.tag,
-                numel: call.numel,
-                dims: call.dims,
-                ..Record::default()
+                ..Record::from(call)
             },
         );
         id
     }
 
+    /// Records a call of native code before it is made, at its return address; 0: unknown. Returns
+    /// its id, never 0.
+    pub fn issued_natively(&self, call: &Call, returns_to: usize) -> u64 {
+        self.issued(&Call {
+            site: self.native_site(returns_to),
+            ..*call
+        })
+    }
+
     /// Counts the call in its group. Returns its sequence number; 0: none.
-    fn next_in_group(&self, group: &[AtomicU64; GROUP_WORDS], call: &Call, flags: u16) -> u64 {
-        if call.op.number() >= FIRST_ENCLOSING {
+    fn next_in_group(
+        &self,
+        group: &[AtomicU64; GROUP_WORDS],
+        op: Op,
+        call: &Call,
+        flags: u16,
+    ) -> u64 {
+        if op.number() >= FIRST_ENCLOSING {
             return 0;
         }
-        if !call.op.is_point_to_point() {
+        if !op.is_point_to_point() {
             return group[group::ISSUED].fetch_add(1, Ordering::Relaxed) + 1;
         }
         group[group::P2P_ISSUED].fetch_add(1, Ordering::Relaxed);
@@ -125,7 +105,7 @@ impl Writer {
         index(call.group)
             .and_then(|i| self.peers.get(i))
             .and_then(OnceLock::get)
-            .map_or(0, |peers| peers.next(call.op, call.root_or_peer))
+            .map_or(0, |peers| peers.next(op, call.root_or_peer))
     }
 
     /// Counts a call at its site. Returns the site; 0: there is no such site.

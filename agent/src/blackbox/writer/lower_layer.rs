@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use ddp_doctor_proto::blackbox::{Record, flags, group, inside};
+use ddp_doctor_proto::blackbox::{Call, Record, flags, group, inside};
 use ddp_doctor_proto::{Op, RecordKind};
 
-use super::{Call, Writer};
+use super::Writer;
 use crate::blackbox::nesting::Frame;
 use crate::blackbox::threads::Local;
 use crate::sync::Ordering;
@@ -64,18 +64,11 @@ impl Writer {
             Record {
                 mono_ns: sys::monotonic_ns(),
                 kind: RecordKind::LowerCall,
-                op: asked.op,
-                dtype: asked.dtype,
-                reduce_op: asked.reduce_op,
                 flags: asked.flags & !flags::P2P,
                 group: known.group,
                 seq: known.seq,
                 call: frame.call,
-                tensors: asked.tensors,
-                root_or_peer: asked.root_or_peer,
-                numel: asked.numel,
-                dims: asked.dims,
-                ..Record::default()
+                ..Record::from(asked)
             },
         );
     }

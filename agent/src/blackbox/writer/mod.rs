@@ -21,7 +21,6 @@ use ddp_doctor_proto::blackbox::{
     box_flags, group, header, site,
 };
 
-pub use calls::Call;
 pub use create::{CreateError, Options};
 pub use creation::{Creation, Seat};
 pub use events::{Forward, Parameters};
