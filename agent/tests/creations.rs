@@ -53,7 +53,7 @@ fn creation_is_recorded_even_if_not_a_member() {
     writer.returned(call);
     let found = items(&mut reader);
     let creation = found.iter().find_map(|item| match item {
-        Item::Creation(read, group) => Some((read, group)),
+        Item::Record(read) => Some((read, read.creation.as_deref()?)),
         _ => None,
     });
     let (read, group) = creation.unwrap();
@@ -85,12 +85,14 @@ fn creations_leave_room_for_strings_and_groups() {
     let told = items(&mut reader);
     let described = told
         .iter()
-        .filter(|it| matches!(it, Item::Creation(..)))
+        .filter(|it| matches!(it, Item::Record(read) if read.creation.is_some()))
         .count();
     assert!((1..16).contains(&described), "{described}");
     let only_that = told.iter().filter(|item| match item {
         Item::Record(read) => {
-            read.record.op == Op::NewGroup && read.record.kind == RecordKind::Issued
+            let record = read.record;
+            let issued = record.op == Op::NewGroup && record.kind == RecordKind::Issued;
+            issued && read.creation.is_none()
         }
         _ => false,
     });

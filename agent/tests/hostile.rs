@@ -90,11 +90,11 @@ fn read(path: &Path) -> Result<usize, OpenError> {
     let mut reader = Reader::open(path)?;
     let mut count = 0;
     let mut sink = |item| {
-        if let Item::Creation(_, group) = &item {
-            assert!(group.name.len() + group.description.len() <= 6 * 4096);
-            assert!((1..=1 << 17).contains(&group.members.len()) || group.seat.is_some());
-        }
-        if let Item::Record(record) | Item::Creation(record, _) = item {
+        if let Item::Record(record) = item {
+            if let Some(group) = record.creation {
+                assert!(group.name.len() + group.description.len() <= 6 * 4096);
+                assert!((1..=1 << 17).contains(&group.members.len()) || group.seat.is_some());
+            }
             assert!(record.text.len() <= 3 * 4096);
             assert!(record.splits.len() <= 20);
             count += 1;

@@ -1,6 +1,6 @@
 //! Conversion of the content of a black box into the messages that its node sends.
 
-use ddp_doctor_agent::blackbox::{Identity, Item, ReadRecord, Seat};
+use ddp_doctor_agent::blackbox::{Frontier, GroupCreation, Identity, Item, ReadRecord, Seat};
 use ddp_doctor_proto::blackbox::{flags, on_stream};
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
@@ -23,12 +23,10 @@ pub fn joined(process: u64, identity: Identity) -> v1::ProcessJoined {
     }
 }
 
-/// The message for an item of a process's box; `None`: the item needs no message.
+/// The message for an item of a process's box.
 #[must_use]
-pub fn message(process: u64, item: Item) -> Option<Kind> {
-    Some(match item {
-        // Records contain their texts.
-        Item::String { .. } => return None,
+pub fn message(process: u64, item: Item) -> Kind {
+    match item {
         Item::Site {
             id,
             file,
@@ -55,6 +53,7 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             epoch,
             ordinal,
             members,
+            seat: place,
         } => Kind::GroupDefined(v1::GroupDefined {
             process,
             id,
@@ -64,25 +63,7 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             epoch,
             ordinal,
             members,
-            seat: None,
-        }),
-        Item::Communicator {
-            id,
-            name,
-            description,
-            backend,
-            ordinal,
-            seat: its,
-        } => Kind::GroupDefined(v1::GroupDefined {
-            process,
-            id,
-            name,
-            description,
-            backend,
-            epoch: 0,
-            ordinal,
-            members: Vec::new(),
-            seat: Some(seat(its)),
+            seat: place.map(seat),
         }),
         Item::Thread { id, tid, name } => Kind::ThreadDefined(v1::ThreadDefined {
             process,
@@ -112,32 +93,43 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             ..v1::MemorySample::default()
         }),
         Item::Record(read) => Kind::Record(record(process, read)),
-        Item::Creation(read, group) => Kind::Record(v1::Record {
-            creation: Some(v1::GroupCreation {
-                name: group.name,
-                description: group.description,
-                backend: group.backend,
-                takes_all: group.takes_all,
-                epoch: group.epoch,
-                members: group.members,
-                seat: group.seat.map(seat),
-            }),
-            ..record(process, read)
-        }),
         Item::Lost(count) => Kind::RecordsLost(v1::RecordsLost { process, count }),
-        Item::Frontier(frontier) => Kind::GroupFrontier(v1::GroupFrontier {
-            process,
-            group: frontier.group,
-            issued: frontier.issued,
-            p2p_issued: frontier.p2p_issued,
-            r#final: true,
-        }),
-    })
+        Item::Frontier(it) => Kind::GroupFrontier(frontier(process, it, true)),
+    }
+}
+
+/// The message about the counters of a group. `final`: the process has ended.
+#[must_use]
+pub fn frontier(process: u64, frontier: Frontier, r#final: bool) -> v1::GroupFrontier {
+    let Frontier {
+        group,
+        issued,
+        p2p_issued,
+    } = frontier;
+    v1::GroupFrontier {
+        process,
+        group,
+        issued,
+        p2p_issued,
+        r#final,
+    }
 }
 
 const fn seat(seat: Seat) -> v1::Seat {
     let Seat { rank, size } = seat;
     v1::Seat { rank, size }
+}
+
+fn creation(group: GroupCreation) -> v1::GroupCreation {
+    v1::GroupCreation {
+        name: group.name,
+        description: group.description,
+        backend: group.backend,
+        takes_all: group.takes_all,
+        epoch: group.epoch,
+        members: group.members,
+        seat: group.seat.map(seat),
+    }
 }
 
 fn record(process: u64, read: ReadRecord) -> v1::Record {
@@ -168,7 +160,7 @@ fn record(process: u64, read: ReadRecord) -> v1::Record {
         code: record.code,
         phase: read.phase,
         splits: read.splits,
-        creation: None,
+        creation: read.creation.map(|group| creation(*group)),
         on_stream: has(flags::STREAM).then(|| {
             let (stream, launch) = on_stream::unpack(&record.dims);
             v1::OnStream { stream, launch }

@@ -295,7 +295,7 @@ impl Part {
         let mut batch = vec![Kind::ProcessJoined(joined)];
         let mut full = Vec::new();
         let mut sink = |item| {
-            batch.extend(blackbox::message(number, item));
+            batch.push(blackbox::message(number, item));
             if batch.len() >= AT_ONCE {
                 full.push(std::mem::take(&mut batch));
             }

@@ -188,6 +188,7 @@ fn written_records_are_read_back() {
         epoch: 1,
         ordinal: 0,
         members: vec![0, 2, 4, 6],
+        seat: None,
     }));
     assert!(items.contains(&Item::Site {
         id: site,

@@ -274,16 +274,10 @@ impl Rank {
         } = self;
         while reader.poll(BUDGET, &mut |item| reported.report(item, out)) == BUDGET {}
         if leaves_out {
-            let process = self.process;
             let frontiers = self.reader.frontiers().into_iter();
             for it in frontiers.filter(|it| it.issued > 0 || it.p2p_issued > 0) {
-                out.push_live(Kind::GroupFrontier(v1::GroupFrontier {
-                    process,
-                    group: it.group,
-                    issued: it.issued,
-                    p2p_issued: it.p2p_issued,
-                    r#final: false,
-                }));
+                let frontier = blackbox::frontier(self.process, it, false);
+                out.push_live(Kind::GroupFrontier(frontier));
             }
         }
     }
@@ -439,9 +433,7 @@ impl Reported {
         {
             self.announced = Some(read.record.code);
         }
-        let Some(mut kind) = blackbox::message(self.process, item) else {
-            return;
-        };
+        let mut kind = blackbox::message(self.process, item);
         if let Kind::SiteDefined(site) = &mut kind {
             if !self.lines.resolve(site) {
                 return;

@@ -41,16 +41,10 @@ impl<'a> Strings<'a> {
         Some(index as u32 + 1)
     }
 
-    /// The entry of a published string.
-    pub(crate) fn entry(&self, id: u32) -> Option<u64> {
-        let index = id.checked_sub(1)? as usize;
-        let entry = self.index.get(index)?.load(Ordering::Acquire);
-        string::parse(entry).map(|_| entry)
-    }
-
     /// The words and the length in bytes of a published string.
     pub(crate) fn get(&self, id: u32) -> Option<(&'a [AtomicU64], usize)> {
-        let (at, length) = string::parse(self.entry(id)?)?;
+        let index = id.checked_sub(1)? as usize;
+        let (at, length) = string::parse(self.index.get(index)?.load(Ordering::Acquire))?;
         let start = at as usize;
         let end = start.checked_add(text::words_for(length as usize))?;
         Some((self.heap.get(start..end)?, length as usize))

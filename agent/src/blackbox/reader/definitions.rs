@@ -1,48 +1,20 @@
-//! Delivers strings, sites, groups and threads: each once, before the records that refer to it.
+//! Delivers sites, groups and threads: each once, before the records that refer to it.
 
 use crate::sync::{AtomicU64, Ordering};
 
 use ddp_doctor_proto::blackbox::{
-    PUBLISHED, SITE_WORDS, WORD, group, header, members, site, string, thread,
+    PUBLISHED, SITE_WORDS, group, header, members, site, string, thread,
 };
 
 use super::{Item, Reader, entry};
 use crate::blackbox::{MAX_MEMBERS, Seat};
 
 /// Maximum number of members of all groups of a box together. Bounds the memory for a forged box.
-pub(super) const MOST_MEMBERS: usize = 64 * MAX_MEMBERS;
+const MOST_MEMBERS: usize = 64 * MAX_MEMBERS;
 /// Maximum number of distinct threads, for the same reason.
 const MOST_THREADS: usize = 1 << 20;
 
 impl Reader {
-    pub(super) fn deliver_strings(&mut self, sink: &mut impl FnMut(Item)) {
-        let used = self.count(header::STRINGS_COUNT, self.tables.strings);
-        // A replacement character takes three bytes for one invalid byte.
-        let longest = self.tables.heap.capacity * WORD * 3;
-        let mut text_bytes = self.text_bytes;
-        let mut progress = std::mem::take(&mut self.strings);
-        progress.advance(used, |index| {
-            let Some(entry) = self.string_entry(index as u32 + 1) else {
-                return false;
-            };
-            if entry & string::BINARY == 0 {
-                let mut value = self.text(index as u32 + 1);
-                // Strings of a forged box may overlap, so that their total size exceeds the heap.
-                text_bytes = text_bytes.saturating_add(value.len());
-                if text_bytes > longest {
-                    value.clear();
-                }
-                sink(Item::String {
-                    id: index as u32 + 1,
-                    value,
-                });
-            }
-            true
-        });
-        self.text_bytes = text_bytes;
-        self.strings = progress;
-    }
-
     pub(super) fn deliver_sites(&mut self, sink: &mut impl FnMut(Item)) {
         let table = self.tables.sites;
         let used = self.count(header::SITES_COUNT, table);
@@ -83,27 +55,17 @@ impl Reader {
                 return false;
             }
             let (description, backend) = halves(&words[group::DESCRIPTION_AND_BACKEND]);
-            let (member_bytes, epoch) = halves(&words[group::MEMBERS_AND_EPOCH]);
+            let (member_list, epoch) = halves(&words[group::MEMBERS_AND_EPOCH]);
             let (ordinal, size) = halves(&words[group::ORDINAL_AND_SIZE]);
             let seat = words[group::SEAT_PLUS_1].load(Ordering::Relaxed);
-            if let Some(rank) = seat.checked_sub(1) {
-                sink(Item::Communicator {
-                    id: index as u32 + 1,
-                    name: self.text(name as u32),
-                    description: self.text(description),
-                    backend: self.text(backend),
-                    ordinal,
-                    seat: Seat {
-                        rank: u32::try_from(rank).unwrap_or(u32::MAX),
-                        size,
-                    },
-                });
-                return true;
-            }
-            let limit = (size as usize).min(MAX_MEMBERS).min(MOST_MEMBERS - taken);
-            let members = members::decode(&self.bytes(member_bytes, string::MAX_BYTES), limit)
-                .filter(|members| members.len() == size as usize)
-                .unwrap_or_default();
+            let seat = seat.checked_sub(1).map(|rank| Seat {
+                rank: u32::try_from(rank).unwrap_or(u32::MAX),
+                size,
+            });
+            let members = match seat {
+                Some(_) => Vec::new(),
+                None => self.members(member_list, size, taken).unwrap_or_default(),
+            };
             taken += members.len();
             sink(Item::Group {
                 id: index as u32 + 1,
@@ -113,11 +75,21 @@ impl Reader {
                 epoch,
                 ordinal,
                 members,
+                seat,
             });
             true
         });
         self.members = taken;
         self.groups = progress;
+    }
+
+    /// A list of members by its string; `None`: it is not of this size, or too long beside the
+    /// `taken` members of other groups.
+    pub(super) fn members(&self, list: u32, size: u32, taken: usize) -> Option<Vec<u32>> {
+        let size = size as usize;
+        let limit = size.min(MAX_MEMBERS).min(MOST_MEMBERS - taken);
+        let members = members::decode(&self.bytes(list, string::MAX_BYTES), limit)?;
+        (members.len() == size).then_some(members)
     }
 
     pub(super) fn deliver_threads(&mut self, sink: &mut impl FnMut(Item)) {

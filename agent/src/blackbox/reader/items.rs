@@ -8,13 +8,6 @@ use crate::blackbox::Seat;
 /// them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
-    /// A string.
-    String {
-        /// Its number, from 1.
-        id: u32,
-        /// The text; invalid UTF-8 is replaced.
-        value: String,
-    },
     /// A source location.
     Site {
         /// Its number, from 1.
@@ -46,21 +39,8 @@ pub enum Item {
         ordinal: u32,
         /// Global ranks in group order.
         members: Vec<u32>,
-    },
-    /// A process group whose members the process does not know.
-    Communicator {
-        /// Its number, from 1. Groups and communicators share one numbering.
-        id: u32,
-        /// The name that its members share, unique to this group.
-        name: String,
-        /// Description from the framework.
-        description: String,
-        /// Backend: "nccl", …
-        backend: String,
-        /// Number among the communicators with the same name, from 0.
-        ordinal: u32,
-        /// Rank and size of the process's place in it.
-        seat: Seat,
+        /// The process's place, if the members are unknown. Such a group's name is unique to it.
+        seat: Option<Seat>,
     },
     /// A thread. Each thread has a number of its own, even if table entries are reused.
     Thread {
@@ -73,8 +53,6 @@ pub enum Item {
     },
     /// A record.
     Record(ReadRecord),
-    /// The record of a call that creates a group, with the description of the group.
-    Creation(ReadRecord, GroupCreation),
     /// A memory sample of the process.
     Memory {
         /// Ticket of the sample, unique within its box.
@@ -103,6 +81,8 @@ pub struct ReadRecord {
     pub phase: String,
     /// For a piece of splits: the sizes, starting at index `record.seq`.
     pub splits: Vec<u32>,
+    /// For a call that creates a group: the group, if the box had room for its description.
+    pub creation: Option<Box<GroupCreation>>,
 }
 
 /// A process group that is about to be created.

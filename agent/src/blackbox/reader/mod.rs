@@ -41,15 +41,12 @@ pub struct Reader {
     seen: Option<(u64, Instant)>,
     /// A head with the time it was read, for the rate of records.
     rate: Option<(u64, Instant)>,
-    strings: Progress,
     sites: Progress,
     groups: Progress,
     /// First words of the entries of delivered threads.
     threads: Vec<u64>,
     /// Numbers of all delivered threads.
     known_threads: HashSet<u32>,
-    /// Total size of the delivered strings in bytes.
-    text_bytes: usize,
     /// Total number of members of the delivered groups.
     members: usize,
     batch: Vec<Copied>,
@@ -80,12 +77,10 @@ impl Reader {
             cursor: Cursor::default(),
             seen: None,
             rate: None,
-            strings: Progress::default(),
             sites: Progress::default(),
             groups: Progress::default(),
             threads: vec![0; tables.threads.capacity],
             known_threads: HashSet::new(),
-            text_bytes: 0,
             members: 0,
             batch: Vec::new(),
         })
@@ -127,10 +122,8 @@ impl Reader {
     /// Rewinds to the oldest remaining record; definitions are delivered again. Records that were
     /// delivered before and are overwritten now do not count as lost.
     pub fn rewind(&mut self) {
-        self.strings = Progress::default();
         self.sites = Progress::default();
         self.groups = Progress::default();
-        self.text_bytes = 0;
         self.members = 0;
         self.threads.fill(0);
         self.known_threads.clear();
@@ -217,10 +210,6 @@ impl Reader {
             index: table(self.tables.strings)?,
             heap: table(self.tables.heap)?,
         })
-    }
-
-    fn string_entry(&self, id: u32) -> Option<u64> {
-        self.strings()?.entry(id)
     }
 
     /// A string by its number; empty if there is none.

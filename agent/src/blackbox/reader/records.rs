@@ -5,16 +5,13 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::RecordKind;
-use ddp_doctor_proto::blackbox::{
-    RECORD_WORDS, Record, WORD, creation, header, members, memory, splits, string,
-};
+use ddp_doctor_proto::blackbox::{RECORD_WORDS, Record, WORD, creation, header, memory, splits};
 
-use super::definitions::MOST_MEMBERS;
 use super::{GroupCreation, Item, ReadRecord, Reader, entry};
+use crate::blackbox::Seat;
 use crate::blackbox::open::{RingTable, Table};
 use crate::blackbox::place::ensure_room;
 use crate::blackbox::protocol::ring::{self, Cursor, Slot};
-use crate::blackbox::{MAX_MEMBERS, Seat};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 
@@ -124,7 +121,6 @@ impl Reader {
     /// Delivers new definitions and then the batch. Definitions are published before the records
     /// that refer to them are committed, so they are found here.
     pub(super) fn deliver(&mut self, sink: &mut impl FnMut(Item)) {
-        self.deliver_strings(sink);
         self.deliver_sites(sink);
         self.deliver_groups(sink);
         self.deliver_threads(sink);
@@ -143,11 +139,8 @@ impl Reader {
                         continue;
                     }
                     let read = self.resolve(ticket, record, &payload);
-                    self.deliver_gone_thread(read.record.thread, sink);
-                    sink(match self.creation(&read) {
-                        Some(group) => Item::Creation(read, group),
-                        None => Item::Record(read),
-                    });
+                    self.deliver_gone_thread(record.thread, sink);
+                    sink(Item::Record(read));
                 }
             }
         }
@@ -155,7 +148,7 @@ impl Reader {
     }
 
     fn resolve(
-        &self,
+        &mut self,
         ticket: u64,
         record: Record,
         payload: &[u64; RECORD_WORDS - 1],
@@ -179,50 +172,43 @@ impl Reader {
                 ..ReadRecord::default()
             };
         }
+        let text = self.text(record.text);
         ReadRecord {
             ticket,
             record,
-            text: self.text(record.text),
             phase: self.text(record.phase),
+            creation: self.creation(&record, &text).map(Box::new),
+            text,
             ..ReadRecord::default()
         }
     }
 
     /// Description of the group that a call is about to create, if the record has one.
-    fn creation(&mut self, read: &ReadRecord) -> Option<GroupCreation> {
-        let ReadRecord { record, text, .. } = read;
+    fn creation(&mut self, record: &Record, name: &str) -> Option<GroupCreation> {
         let word = |at: usize| record.dims[at];
         let describes = record.kind == RecordKind::Issued && record.op.creates_group();
-        let size = word(creation::SIZE) as usize;
+        let size = word(creation::SIZE);
         if !describes || size == 0 {
             return None;
         }
-        let described = |members: Vec<u32>, seat: Option<Seat>| GroupCreation {
-            name: text.clone(),
+        let (members, seat) = match word(creation::SEAT_PLUS_1).checked_sub(1) {
+            Some(rank) => (Vec::new(), Some(Seat { rank, size })),
+            // A forged box may refer to the same long list of members in every record.
+            None => {
+                let list = word(creation::MEMBERS);
+                (self.members(list, size, self.members)?, None)
+            }
+        };
+        self.members += members.len();
+        Some(GroupCreation {
+            name: name.to_owned(),
             description: self.text(word(creation::DESCRIPTION)),
             backend: self.text(word(creation::BACKEND)),
             takes_all: word(creation::TAKES_ALL) == 1,
             epoch: word(creation::EPOCH),
             members,
             seat,
-        };
-        if let Some(rank) = word(creation::SEAT_PLUS_1).checked_sub(1) {
-            let size = word(creation::SIZE);
-            return Some(described(Vec::new(), Some(Seat { rank, size })));
-        }
-        if word(creation::MEMBERS) == 0 {
-            return None;
-        }
-        // A forged box may refer to the same long list of members in every record.
-        let limit = MAX_MEMBERS.min(MOST_MEMBERS - self.members);
-        let bytes = self.bytes(word(creation::MEMBERS), string::MAX_BYTES);
-        let members = members::decode(&bytes, size.min(limit))?;
-        if members.len() != size {
-            return None;
-        }
-        let described = described(members, None);
-        self.members += size;
-        Some(described)
+        })
     }
 }
 
