@@ -205,7 +205,7 @@ impl Attached {
             boot_id: format!("boot of node-{number}"),
             ..v1::Hello::default()
         });
-        let mut node = Node::new(u64::MAX, KEPT);
+        let mut node = Node::new(KEPT as u64 / 2, KEPT);
         node.observe(vec![hello]);
         let (asked, requests) = mpsc::channel(QUEUE);
         let mut it = Self {

@@ -175,16 +175,19 @@ impl Rank {
             return;
         };
         let (sent, next) = (self.sent, last + 1);
-        let entered = self.summary.inside().map(|(_, ticket)| ticket);
-        let entered = entered.filter(|&ticket| ticket >= sent).min();
-        let from = next.saturating_sub(most).min(entered.unwrap_or(next));
+        let latest = next.saturating_sub(most).max(sent);
         let oldest = self.records.front().map_or(next, |(ticket, _)| *ticket);
-        let from = from.max(oldest).max(sent);
-        if from > sent {
+        let entered = self.summary.inside().map(|(_, ticket)| ticket);
+        let (kept, overwritten): (Vec<u64>, Vec<u64>) = entered
+            .filter(|ticket| (sent..latest).contains(ticket))
+            .partition(|&ticket| ticket >= oldest);
+        let from = kept.into_iter().fold(latest, u64::min);
+        let before = from - overwritten.len() as u64;
+        if before > sent {
             let inside = self.summary.inside().filter(|&(_, ticket)| ticket < sent);
             out.push(Kind::RecordsLeftOut(v1::RecordsLeftOut {
                 process,
-                before: from,
+                before,
                 threads_inside: inside.map(|(thread, _)| thread).collect(),
             }));
         }

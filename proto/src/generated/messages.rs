@@ -1307,7 +1307,8 @@ pub struct Check {
     #[prost(fixed64, tag = "2")]
     pub hash: u64,
 }
-/// Digests covered the records before this ticket that were not sent: nothing is missing.
+/// Digests covered the records before this ticket that were not sent: nothing is missing. Records from this
+/// ticket on that do not follow were requested and are lost.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RecordsLeftOut {
     #[prost(uint64, tag = "1")]
@@ -1461,7 +1462,8 @@ pub struct Pull {
     /// Returned in CaughtUp.
     #[prost(uint64, tag = "1")]
     pub number: u64,
-    /// Maximum number of records of each process: the latest ones, and those of calls under way.
+    /// Maximum number of records of each process: the latest ones, and those of calls under way. A node sends the
+    /// latest ones of half a ring at most, so that a process cannot overwrite them meanwhile.
     #[prost(uint64, tag = "2")]
     pub records: u64,
     /// Send records again from then on.

@@ -248,23 +248,31 @@ impl Rank {
         std::mem::replace(&mut self.reported.is_notable, false)
     }
 
-    /// Sends the records that only the journal has: at most `most` of them, and those of calls under way.
+    /// Sends the records that only the journal has: at most `most` of them, and those of calls under way. If the
+    /// ring has overwritten some of these, the coordinator counts them as lost, since they are missing after
+    /// `before`.
     pub fn catch_up(&mut self, most: u64, out: &mut Outbox) {
         if self.ended || self.damage.is_some() {
             return;
         }
         let (sent, next) = (self.reported.sent, self.reader.next_ticket());
+        // The other half is room for what was written since the ring was read.
+        let most = most.min(self.reader.ring_size() as u64 / 2);
+        let latest = next.saturating_sub(most).max(sent);
+        let oldest = self.reader.oldest();
         let entered = self.reported.summary.inside().map(|(_, ticket)| ticket);
-        let entered = entered.filter(|&ticket| ticket >= sent).min();
-        let from = next.saturating_sub(most).min(entered.unwrap_or(next));
-        let from = from.max(self.reader.oldest()).max(sent);
+        let (kept, overwritten): (Vec<u64>, Vec<u64>) = entered
+            .filter(|ticket| (sent..latest).contains(ticket))
+            .partition(|&ticket| ticket >= oldest);
+        let from = kept.into_iter().fold(latest, u64::min);
         let leaves_out = from > sent;
-        if leaves_out {
+        let before = from - overwritten.len() as u64;
+        if before > sent {
             let inside = self.reported.summary.inside();
             let inside = inside.filter(|&(_, ticket)| ticket < sent);
             out.push_live(Kind::RecordsLeftOut(v1::RecordsLeftOut {
                 process: self.process,
-                before: from,
+                before,
                 threads_inside: inside.map(|(thread, _)| thread).collect(),
             }));
         }
@@ -466,173 +474,5 @@ impl Reported {
 }
 
 #[cfg(test)]
-mod tests {
-    use ddp_doctor_agent::blackbox::{Call, Options, Place, Writer};
-    use ddp_doctor_proto::Op;
-    use tokio::sync::mpsc;
-
-    use super::*;
-
-    /// A rank that makes calls, its follower and what a coordinator receives of it.
-    struct Followed {
-        writer: Writer,
-        group: u32,
-        rank: Rank,
-        out: Outbox,
-        received: mpsc::Receiver<v1::Report>,
-        _dir: tempfile::TempDir,
-    }
-
-    impl Followed {
-        fn new() -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            let options = Options {
-                layer: "c10d".into(),
-                rank: Some(0),
-                ..Options::default()
-            };
-            let writer = Writer::create(&Place::within(dir.path()), &options).unwrap();
-            let group = writer.group(b"0", b"", b"gloo", 0, &[0, 1]);
-            let known = Arc::default();
-            let rank = Rank::open(1, writer.path(), &known).unwrap().unwrap();
-            let mut out = Outbox::new(None);
-            let (live, received) = mpsc::channel(64);
-            out.connect(live);
-            Self {
-                writer,
-                group,
-                rank,
-                out,
-                received,
-                _dir: dir,
-            }
-        }
-
-        fn issue(&self) -> u64 {
-            self.writer.issued(&Call {
-                op: Op::AllReduce.number(),
-                group: self.group,
-                ..Call::default()
-            })
-        }
-
-        /// Makes calls, each with two records, and follows them.
-        fn make(&mut self, calls: usize) {
-            for _ in 0..calls {
-                self.writer.returned(self.issue());
-            }
-            self.rank.poll(&mut self.out);
-        }
-
-        /// What the coordinator received since the last call.
-        fn receive(&mut self) -> Vec<Kind> {
-            self.out.flush();
-            let mut kinds = Vec::new();
-            while let Ok(report) = self.received.try_recv() {
-                kinds.extend(report.events.into_iter().filter_map(|event| event.kind));
-            }
-            kinds
-        }
-
-        fn catch_up(&mut self, most: u64) -> Vec<Kind> {
-            self.out.send_digests(false);
-            self.rank.catch_up(most, &mut self.out);
-            self.out.send_digests(true);
-            self.receive()
-        }
-    }
-
-    fn tickets(kinds: &[Kind]) -> Vec<u64> {
-        let tickets = kinds.iter().filter_map(|kind| match kind {
-            Kind::Record(record) => Some(record.ticket),
-            _ => None,
-        });
-        tickets.collect()
-    }
-
-    fn left_out(kinds: &[Kind]) -> Vec<v1::RecordsLeftOut> {
-        let left_out = kinds.iter().filter_map(|kind| match kind {
-            Kind::RecordsLeftOut(left_out) => Some(left_out.clone()),
-            _ => None,
-        });
-        left_out.collect()
-    }
-
-    #[test]
-    fn records_that_digests_cover_are_sent_when_they_are_pulled() {
-        let mut it = Followed::new();
-        it.make(2);
-        assert_eq!(tickets(&it.receive()), [0, 1, 2, 3]);
-        it.out.send_digests(true);
-        it.make(3);
-        it.rank.digest(0, &mut it.out);
-        let kinds = it.receive();
-        let [Kind::Digest(digest)] = kinds.as_slice() else {
-            panic!("{kinds:?}");
-        };
-        assert_eq!((digest.through, digest.groups[0].issued), (10, 5));
-        let kinds = it.catch_up(100);
-        assert_eq!(
-            (tickets(&kinds), left_out(&kinds)),
-            ((4..10).collect(), vec![])
-        );
-        assert!(tickets(&it.catch_up(100)).is_empty(), "only once");
-        it.out.send_digests(false);
-        it.make(1);
-        assert_eq!(tickets(&it.receive()), [10, 11]);
-    }
-
-    #[test]
-    fn pull_of_the_latest_records_leaves_others_out() {
-        let mut it = Followed::new();
-        it.receive();
-        it.out.send_digests(true);
-        it.make(500);
-        let kinds = it.catch_up(4);
-        let left_out = left_out(&kinds);
-        assert_eq!((left_out.len(), left_out[0].before), (1, 996));
-        assert_eq!(tickets(&kinds), [996, 997, 998, 999]);
-        let Some(Kind::GroupFrontier(frontier)) = kinds.last() else {
-            panic!("{kinds:?}");
-        };
-        assert_eq!((frontier.group, frontier.issued), (it.group, 500));
-    }
-
-    #[test]
-    fn call_under_way_is_sent_or_known() {
-        let mut it = Followed::new();
-        it.receive();
-        it.out.send_digests(true);
-        it.make(500);
-        let open = it.issue();
-        // Another thread goes on.
-        let writer = &it.writer;
-        let group = it.group;
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for _ in 0..100 {
-                    let call = Call {
-                        op: Op::AllReduce.number(),
-                        group,
-                        ..Call::default()
-                    };
-                    writer.returned(writer.issued(&call));
-                }
-            });
-        });
-        it.rank.poll(&mut it.out);
-        let kinds = it.catch_up(4);
-        assert_eq!(tickets(&kinds), (1000..1201).collect::<Vec<_>>());
-        assert!(left_out(&kinds)[0].threads_inside.is_empty());
-        // The next pull need not repeat it.
-        it.make(0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| it.writer.returned(it.writer.issued(&Call::default())));
-        });
-        it.rank.poll(&mut it.out);
-        let kinds = it.catch_up(1);
-        assert_eq!(tickets(&kinds), [1202]);
-        let thread = left_out(&kinds)[0].threads_inside.clone();
-        assert_eq!(thread.len(), 1, "the thread that is inside call {open}");
-    }
-}
+#[path = "rank_tests.rs"]
+mod tests;

@@ -33,7 +33,8 @@ impl Reader {
     }
 
     /// Number of records that the ring has room for now.
-    pub(super) fn ring_size(&self) -> usize {
+    #[must_use]
+    pub fn ring_size(&self) -> usize {
         let RingTable { step, capacity, .. } = self.tables.ring;
         let size = usize::try_from(self.header(header::RING_SIZE)).unwrap_or(capacity);
         (size - size % step).clamp(step, capacity)
