@@ -501,6 +501,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::Stacks { process, .. }
         | Event::Unwatched { process, .. }
         | Event::RecordsLost { process, .. }
+        | Event::Gap { process, .. }
         | Event::RecordsLeftOut { process, .. }
         | Event::StepReached { process, .. } => *process,
         Event::Note { process, .. } => return *process,

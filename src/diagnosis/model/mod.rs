@@ -19,6 +19,7 @@ mod by_rank;
 mod channel;
 mod creation;
 mod crossings;
+mod gaps;
 mod group;
 pub mod history;
 mod ids;
@@ -43,6 +44,7 @@ pub use by_rank::ByRank;
 pub use channel::{Clash, Lone, Traffic};
 pub use creation::{CreationRequest, Creations, Meeting, MeetingPoint, Request};
 pub use crossings::{Crossing, Crossings};
+pub use gaps::Gaps;
 pub use group::{Group, KEPT_AFTER, Member};
 pub use history::{By, History, Slip};
 pub use ids::{GroupId, Post, Side, Target, World};
@@ -118,6 +120,8 @@ pub struct Model {
     pub world_joined: Option<Timestamp>,
     /// Latest collectives and messages, with the arrival of each rank.
     pub arrivals: Arrivals,
+    /// When the records of some process are unknown.
+    pub gaps: Gaps,
 }
 
 /// Offset of a host's clock to the coordinator's.

@@ -41,6 +41,8 @@ pub(super) struct Process {
     held_call: Option<Held>,
     /// Time of the latest record.
     latest: Timestamp,
+    /// Time of the latest record before those that are lost or left out; `None`: none are.
+    gap_since: Option<Timestamp>,
     /// Exit status that the process announced, and when.
     announced_status: Option<(i32, Timestamp)>,
     /// Kind of the latest record.
@@ -70,6 +72,7 @@ impl Process {
             announced: 0,
             held_call: None,
             latest: Timestamp::default(),
+            gap_since: None,
             announced_status: None,
             latest_kind: RecordKind::default(),
             announced_by: 0,
@@ -149,6 +152,7 @@ impl Process {
     /// Announces that `count` records will be missing before the next one.
     pub(super) const fn announce_loss(&mut self, count: u64) {
         self.announced = self.announced.saturating_add(count);
+        self.begin_gap();
     }
 
     /// The step of a digest.
@@ -172,6 +176,7 @@ impl Process {
             self.release(process, out);
             self.next_ticket = before;
             self.announced = 0;
+            self.begin_gap();
             let inside = left_out.threads_inside.iter();
             out.push(Event::RecordsLeftOut {
                 process,
@@ -227,6 +232,7 @@ impl Process {
         }
         let missing = (ticket - self.next_ticket).saturating_sub(self.announced);
         if missing > 0 {
+            self.begin_gap();
             out.push(Event::RecordsLost {
                 process,
                 count: missing,
@@ -235,6 +241,24 @@ impl Process {
         self.announced = 0;
         self.next_ticket = ticket + 1;
         Some(true)
+    }
+
+    const fn begin_gap(&mut self) {
+        if self.gap_since.is_none() {
+            self.gap_since = Some(self.latest);
+        }
+    }
+
+    /// Updates the time of the latest record. Emits an event for a gap before it.
+    fn advance(&mut self, process: ProcessId, at: Timestamp, out: &mut Vec<Event>) {
+        self.latest = self.latest.max(at);
+        if let Some(from) = self.gap_since.take() {
+            out.push(Event::Gap {
+                process,
+                from,
+                to: at,
+            });
+        }
     }
 
     /// Tracks an announced exit. A call made afterwards delays it; activity of another thread

@@ -51,7 +51,7 @@ impl Process {
         }
         self.release(process, out);
         let at = self.time(record.mono_ns);
-        self.latest = self.latest.max(at);
+        self.advance(process, at, out);
         self.track_exit(kind, &record, at);
         let common = Common {
             process,

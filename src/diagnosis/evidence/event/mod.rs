@@ -275,6 +275,12 @@ pub enum Event {
     EvidenceEnded { at: Timestamp },
     /// Records of a process were lost.
     RecordsLost { process: ProcessId, count: u64 },
+    /// Records of a process between these times were lost or left out; it has records before and after.
+    Gap {
+        process: ProcessId,
+        from: Timestamp,
+        to: Timestamp,
+    },
     /// A process has reached a training step; the records about it were left out.
     StepReached {
         process: ProcessId,

@@ -31,6 +31,7 @@ impl Model {
             | Event::ExitAnnounced { .. } => self.apply_processes(event),
             Event::Stacks { .. }
             | Event::RecordsLost { .. }
+            | Event::Gap { .. }
             | Event::RecordsLeftOut { .. }
             | Event::Site { .. }
             | Event::Setting { .. }

@@ -95,6 +95,7 @@ impl Model {
                     }
                 }
             }
+            Event::Gap { from, to, .. } => self.gaps.add(from, to),
             Event::RecordsLeftOut { process, inside } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.left_out(&inside);

@@ -82,7 +82,7 @@ pub fn slow(model: &Model, times: &Times) -> Option<Slow> {
     let begin = lateness::warmed_up(model)?;
     let mut found: Vec<Slow> = Vec::new();
     for (kind, calls) in times.kinds(begin) {
-        if takes_much(calls.clone().rev(), model.timing.slowdown) {
+        if takes_much(model, calls.clone().rev()) {
             let calls: Vec<&Timed> = calls.collect();
             found.extend(find(model, kind, &calls));
         }
@@ -96,7 +96,8 @@ pub fn slow(model: &Model, times: &Times) -> Option<Slow> {
 
 /// Whether the latest calls, given in reverse, take enough of the time to be reported even if they
 /// took none before. The current stretch of calls is that of [`latest`].
-fn takes_much<'a>(calls: impl Iterator<Item = &'a Timed>, lasting: Duration) -> bool {
+fn takes_much<'a>(model: &Model, calls: impl Iterator<Item = &'a Timed>) -> bool {
+    let lasting = model.timing.slowdown;
     let mut to = None;
     let mut lost = Duration::ZERO;
     for (number, timed) in (1..).zip(calls) {
@@ -104,7 +105,8 @@ fn takes_much<'a>(calls: impl Iterator<Item = &'a Timed>, lasting: Duration) -> 
         let to: Timestamp = *to.get_or_insert(took.end);
         lost += took.least;
         if number >= CALLS && took.last.plus(lasting) <= to {
-            return lost.as_secs_f64() / to.since(took.last).as_secs_f64().max(1e-9) >= SHARE;
+            let seen = model.gaps.seen_for(took.last, to).as_secs_f64();
+            return lost.as_secs_f64() / seen.max(1e-9) >= SHARE;
         }
     }
     false
@@ -138,7 +140,8 @@ fn find(model: &Model, kind: Kind, calls: &[&Timed]) -> Option<Slow> {
     let longer = typical.saturating_sub(was);
     let lost = now.calls.iter().map(|it| it.took.least);
     let lost: Duration = lost.map(|least| least.saturating_sub(was)).sum();
-    let share = lost.as_secs_f64() / now.to.since(now.from).as_secs_f64().max(1e-9);
+    let seen = model.gaps.seen_for(now.from, now.to).as_secs_f64();
+    let share = lost.as_secs_f64() / seen.max(1e-9);
     if longer < LONGER || share < SHARE {
         return None;
     }
@@ -201,10 +204,10 @@ fn between(model: &Model, ranks: &[u32], stretch: &Stretch<'_>) -> Vec<f64> {
         inside.sort_unstable();
         let (mut at, mut sum) = (from, Duration::ZERO);
         for (begin, end) in inside {
-            sum += begin.min(to).since(at);
+            sum += model.gaps.seen_for(at, begin.min(to));
             at = at.max(end);
         }
-        (sum + to.since(at)).as_secs_f64() / stretch.calls.len() as f64
+        (sum + model.gaps.seen_for(at, to)).as_secs_f64() / stretch.calls.len() as f64
     });
     outside.collect()
 }

@@ -140,14 +140,13 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
             };
             let apart = clocks.apart(rank, on.rank as usize);
             let to = Timestamp(on.at.0.saturating_sub(apart));
-            if from < to {
-                waits[rank].push(WaitFor {
-                    on: on.rank,
-                    from,
-                    to,
-                    encounter,
-                });
-            }
+            // Shares refer to the time outside of gaps.
+            waits[rank].extend(model.gaps.seen(from, to).map(|(from, to)| WaitFor {
+                on: on.rank,
+                from,
+                to,
+                encounter,
+            }));
         }
     }
     for held in &mut waits {

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::{FEWEST_SLICES, LostTime, SHARE_OF_SLICE, Straggler, Why, before, blame, episode, why};
-use crate::model::Model;
+use super::{
+    FEWEST_SLICES, LostTime, SHARE_OF_SLICE, Slice, Straggler, Why, before, blame, episode, why,
+};
+use crate::model::{Gaps, Model};
 use crate::timing::Timing;
 
 /// Minimum number of rounds after a calm time …
@@ -41,8 +43,10 @@ const SHORT_WAIT: f64 = 0.25;
 const CALM: f64 = 0.08;
 
 /// The time that ranks lost by waiting for one another.
-pub(super) struct Losses {
+pub(super) struct Losses<'a> {
     timing: Timing,
+    gaps: &'a Gaps,
+    slice: Slice,
     /// Start and end of the time examined.
     from: Timestamp,
     to: Timestamp,
@@ -52,8 +56,8 @@ pub(super) struct Losses {
     blames: Vec<LostTime>,
 }
 
-impl Losses {
-    pub(super) fn of(model: &Model, from: Timestamp, to: Timestamp) -> Self {
+impl<'a> Losses<'a> {
+    pub(super) fn of(model: &'a Model, from: Timestamp, to: Timestamp, slice: Slice) -> Self {
         let timing = model.timing;
         let recent = model.arrivals.latest().take_while(|encounter| {
             // Encounters are in the order of completion, which is nearly that of time.
@@ -68,6 +72,8 @@ impl Losses {
         blames.sort_by_key(|blame| blame.to);
         Self {
             timing,
+            gaps: &model.gaps,
+            slice,
             from,
             to,
             ranks,
@@ -75,21 +81,18 @@ impl Losses {
         }
     }
 
-    /// The straggler, examined in slices of this length.
-    pub(super) fn straggler(&self, model: &Model, slice: Duration) -> Option<Straggler> {
-        let lately = (
-            before(self.to, self.timing.straggler.max(slice * FEWEST_SLICES)),
-            self.to,
-        );
+    /// The straggler.
+    pub(super) fn straggler(&self, model: &Model) -> Option<Straggler> {
+        let lately = (self.gaps.before(self.to, self.shortest()), self.to);
         let lost = self.by_rank(lately);
         let (&most, _) = lost.iter().max_by_key(|(_, lost)| **lost)?;
         let host = self.of_host(model, most);
         let mut candidates = [Some(vec![most]), host].into_iter().flatten();
-        candidates.find_map(|late| self.describe(model, late, slice))
+        candidates.find_map(|late| self.describe(model, late))
     }
 
     /// The two ranks that keep the others waiting in turn.
-    pub(super) fn in_turn(&self, model: &Model, slice: Duration) -> Option<Straggler> {
+    pub(super) fn in_turn(&self, model: &Model) -> Option<Straggler> {
         let mut lost: Vec<(u32, Duration)> =
             self.by_rank((self.from, self.to)).into_iter().collect();
         lost.sort_by_key(|&(rank, lost)| (std::cmp::Reverse(lost), rank));
@@ -100,7 +103,7 @@ impl Losses {
         if pair.len() < 2 || others.is_empty() {
             return None;
         }
-        let since = self.since(&pair, slice)?;
+        let since = self.since(&pair)?;
         let window = (since, self.to);
         let share = |late: &[u32]| {
             let lost = self.by_rank(window);
@@ -151,18 +154,19 @@ impl Losses {
 
     /// Since when these ranks have kept the others waiting in nearly every slice; `None`: they have
     /// not.
-    fn since(&self, late: &[u32], slice: Duration) -> Option<Timestamp> {
-        episode(self.from, self.to, slice, |window| {
+    fn since(&self, late: &[u32]) -> Option<Timestamp> {
+        episode(self.gaps, (self.from, self.to), self.slice, |window| {
             self.dominates(late, window, SHARE_OF_SLICE, DOMINANCE_OF_SLICE)
         })
     }
 
     /// Whether an episode has lasted for long enough.
-    fn is_established(&self, late: &[u32], since: Timestamp, slice: Duration) -> bool {
+    fn is_established(&self, late: &[u32], since: Timestamp) -> bool {
         let window = (since, self.to);
-        if self.to.since(since) < self.timing.straggler.max(slice * FEWEST_SLICES) {
+        if self.to.since(since) < self.shortest() {
             return false;
         }
+        let slice = self.slice.length;
         let calm_from = before(since, self.timing.straggler_free.max(slice * 4));
         let was_calm = calm_from >= self.from && self.is_calm((calm_from, since));
         // The warm-up had just ended.
@@ -177,6 +181,11 @@ impl Losses {
         let seen = self.rounds(late, window) / ROUNDING;
         let by = |rounds, share| seen >= rounds && self.dominates(late, window, share, DOMINANCE);
         by(rounds, share) || by(OTHERWISE, SHARE)
+    }
+
+    /// Minimum duration of an episode.
+    fn shortest(&self) -> Duration {
+        self.timing.straggler.max(self.slice.length * FEWEST_SLICES)
     }
 
     /// Waits that ended within the window. A slice includes its end, not its start.
@@ -199,7 +208,8 @@ impl Losses {
     /// Lost time as a share of the time of the ranks that may wait for `late` others.
     fn share(&self, lost: Duration, late: usize, (from, to): (Timestamp, Timestamp)) -> f64 {
         let waiting = self.ranks.len().saturating_sub(late).max(1) as f64;
-        lost.as_secs_f64() / waiting / to.since(from).as_secs_f64().max(1e-9)
+        let seen = self.gaps.seen_for(from, to).as_secs_f64();
+        lost.as_secs_f64() / waiting / seen.max(1e-9)
     }
 
     /// Effective number of waits for these ranks within the window, so that many short waits beside
@@ -248,7 +258,7 @@ impl Losses {
     fn is_calm(&self, window: (Timestamp, Timestamp)) -> bool {
         slices(window, 4).all(|slice| {
             let lost: Duration = self.by_rank(slice).into_values().sum();
-            self.share(lost, 1, slice) <= CALM
+            self.slice.is_seen(self.gaps, slice) && self.share(lost, 1, slice) <= CALM
         })
     }
 
@@ -275,16 +285,13 @@ impl Losses {
             && by_them.as_secs_f64() >= dominance * all.as_secs_f64()
     }
 
-    fn describe(&self, model: &Model, ranks: Vec<u32>, slice: Duration) -> Option<Straggler> {
-        let since = self.since(&ranks, slice)?;
-        if !self.is_established(&ranks, since, slice) {
+    fn describe(&self, model: &Model, ranks: Vec<u32>) -> Option<Straggler> {
+        let since = self.since(&ranks)?;
+        if !self.is_established(&ranks, since) {
             return None;
         }
         // Describe the present: the cause may have changed in a long episode.
-        let recent = before(
-            self.to,
-            (self.timing.straggler * 2).max(slice * FEWEST_SLICES * 2),
-        );
+        let recent = self.gaps.before(self.to, self.shortest() * 2);
         let window = (recent.max(since), self.to);
         let lost = self.by_rank(window);
         let by_them: Duration = ranks.iter().filter_map(|rank| lost.get(rank)).sum();
@@ -294,10 +301,8 @@ impl Losses {
         let why = why::why(model, &ranks, &waiting, window, share)?;
         let found = self.straggler_of(model, ranks, window, why, false)?;
         Some(Straggler {
-            before: self.before(&found.ranks, since, slice),
-            known_at: since
-                .plus(self.timing.straggler.max(slice * FEWEST_SLICES))
-                .min(self.to),
+            before: self.before(&found.ranks, since),
+            known_at: since.plus(self.shortest()).min(self.to),
             since,
             ..found
         })
@@ -351,8 +356,8 @@ impl Losses {
     }
 
     /// The rank that kept the others waiting before, if it was another one.
-    fn before(&self, late: &[u32], since: Timestamp, slice: Duration) -> Option<u32> {
-        let length = (self.timing.straggler / 2).max(slice * FEWEST_SLICES);
+    fn before(&self, late: &[u32], since: Timestamp) -> Option<u32> {
+        let length = (self.timing.straggler / 2).max(self.slice.length * FEWEST_SLICES);
         let window = (before(since, length), since);
         if window.0 < self.from {
             return None;

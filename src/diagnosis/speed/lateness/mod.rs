@@ -13,6 +13,9 @@
 //! If no single rank is a straggler, two ranks may take turns: one is late for some rounds, then
 //! the other, and hardly ever a third. That takes longer to detect and needs a third rank to be
 //! certain; both are named.
+//!
+//! Time of which records are unknown ([`Gaps`]) is left out: shares refer to the rest, and a slice of which less
+//! than a round is known counts neither for a straggler nor against one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +23,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::Call;
-use crate::model::{GroupId, Model};
+use crate::model::{Gaps, GroupId, Model};
 
 mod blame;
 mod losses;
@@ -35,6 +38,8 @@ use self::losses::Losses;
 const DOUBLED: u32 = 5;
 /// The same if the length of a round is unknown.
 const DOUBLED_BLINDLY: u32 = 3;
+/// Minimum part of a slice that must be known if the length of a round is unknown.
+const UNKNOWN_ROUND: u32 = 4;
 /// Number of slices examined.
 const SLICES: u32 = 24;
 /// Minimum number of slices in an episode.
@@ -121,31 +126,47 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
     };
     let mut in_turn = None;
     for length in lengths {
-        let slice = timing.straggler_slice * 2_u32.pow(length);
-        let horizon = before(
-            end,
-            slice * SLICES + timing.straggler_free + timing.straggler,
-        )
-        .max(begin);
-        if end.since(horizon) < timing.straggler.max(slice * FEWEST_SLICES) {
+        let length = timing.straggler_slice * 2_u32.pow(length);
+        let slice = Slice {
+            length,
+            seen: step.map_or(length / UNKNOWN_ROUND, |step| step * 5 / 4),
+        };
+        let examined = length * SLICES + timing.straggler_free + timing.straggler;
+        let horizon = model.gaps.before(end, examined).max(begin);
+        if end.since(horizon) < timing.straggler.max(length * FEWEST_SLICES) {
             break;
         }
         if !may_have_straggler(model, horizon, end, slice) {
             continue;
         }
-        let losses = Losses::of(model, horizon, end);
-        if let Some(found) = losses.straggler(model, slice) {
+        let losses = Losses::of(model, horizon, end, slice);
+        if let Some(found) = losses.straggler(model) {
             return Some(found);
         }
-        in_turn = in_turn.or_else(|| losses.in_turn(model, slice));
+        in_turn = in_turn.or_else(|| losses.in_turn(model));
     }
     in_turn
 }
 
+/// How time is divided.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    length: Duration,
+    /// Minimum time of a slice that is outside of gaps.
+    seen: Duration,
+}
+
+impl Slice {
+    /// Whether enough of this interval is known.
+    fn is_seen(self, gaps: &Gaps, (from, to): (Timestamp, Timestamp)) -> bool {
+        gaps.seen_for(from, to) >= self.seen
+    }
+}
+
 /// Whether enough time was lost for a straggler if every rank had waited in each encounter from its
 /// arrival to the last one. This is an upper bound, and takes much less time than [`blame`].
-fn may_have_straggler(model: &Model, from: Timestamp, to: Timestamp, slice: Duration) -> bool {
-    let grid = slice.as_nanos() as u64;
+fn may_have_straggler(model: &Model, from: Timestamp, to: Timestamp, slice: Slice) -> bool {
+    let grid = slice.length.as_nanos() as u64;
     // A slice includes its end, not its start.
     let started_in = |at: Timestamp| at.0 / grid;
     let ended_in = |at: Timestamp| at.0.saturating_sub(1) / grid;
@@ -166,10 +187,11 @@ fn may_have_straggler(model: &Model, from: Timestamp, to: Timestamp, slice: Dura
     }
     // At most half of the ranks are late.
     let waiting = (fewest_ranks / 2).max(1) as f64;
-    let since = episode(from, to, slice, |(begin, end)| {
+    let since = episode(&model.gaps, (from, to), slice, |(begin, end)| {
         let slices = started_in(begin)..=ended_in(end);
         let lost: Duration = slices.map(|it| lost[(it - first) as usize]).sum();
-        lost.as_secs_f64() / waiting / end.since(begin).as_secs_f64().max(1e-9) >= SHARE_OF_SLICE
+        let seen = model.gaps.seen_for(begin, end).as_secs_f64();
+        lost.as_secs_f64() / waiting / seen.max(1e-9) >= SHARE_OF_SLICE
     });
     since.is_some_and(|since| to.since(since) >= model.timing.straggler)
 }
@@ -179,32 +201,35 @@ fn may_have_straggler(model: &Model, from: Timestamp, to: Timestamp, slice: Dura
 /// Slices are aligned to multiples of their length, so that evaluations agree; the last one includes
 /// the remainder.
 fn episode(
-    from: Timestamp,
-    to: Timestamp,
-    slice: Duration,
+    gaps: &Gaps,
+    (from, to): (Timestamp, Timestamp),
+    slice: Slice,
     holds: impl Fn((Timestamp, Timestamp)) -> bool,
 ) -> Option<Timestamp> {
-    let grid = slice.as_nanos() as u64;
+    let grid = slice.length.as_nanos() as u64;
     let mut at = Timestamp((to.0 / grid).checked_sub(1)? * grid);
     let mut end = to;
     let mut since = None;
     let mut good = PASSED_OVER;
     while at >= from {
-        if holds((at, end)) {
-            since = Some(at);
-            good += 1;
-        } else if good < PASSED_OVER {
-            break;
-        } else {
-            good = 0;
+        let window = (at, end);
+        if slice.is_seen(gaps, window) {
+            if holds(window) {
+                since = Some(at);
+                good += 1;
+            } else if good < PASSED_OVER {
+                break;
+            } else {
+                good = 0;
+            }
         }
         end = at;
-        at = before(at, slice);
+        at = before(at, slice.length);
     }
     since
 }
 
-/// Mean duration of the latest steps, the shortest of all ranks; `None`: no steps are known.
+/// Mean duration of the latest steps without gaps, the shortest of all ranks; `None`: no steps are known.
 fn step(model: &Model) -> Option<Duration> {
     /// Number of steps examined.
     const LATEST: usize = 16;
@@ -216,7 +241,11 @@ fn step(model: &Model) -> Option<Duration> {
         let steps = &process.pace.steps;
         let first = steps.get(steps.len().saturating_sub(LATEST + 1))?;
         let number = (steps.len() - 1).min(LATEST) as u32;
-        (number > 0).then(|| steps.back().map(|last| last.since(*first) / number))?
+        (number > 0).then(|| {
+            steps
+                .back()
+                .map(|last| model.gaps.seen_for(*first, *last) / number)
+        })?
     });
     rates.min()
 }

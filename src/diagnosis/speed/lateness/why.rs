@@ -8,7 +8,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Spending;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::{Model, Process, Quantity};
+use crate::model::{Gaps, Model, Process, Quantity};
 
 /// Minimum share of the loss that a cause must account for.
 const EXPLAINS: f64 = 0.5;
@@ -84,6 +84,7 @@ pub(super) fn why(
     let ranks = Compared {
         late: processes(model, late),
         others: processes(model, others),
+        gaps: &model.gaps,
         window,
         lost,
     };
@@ -118,6 +119,7 @@ pub(super) fn why(
 struct Compared<'a> {
     late: Vec<&'a Process>,
     others: Vec<&'a Process>,
+    gaps: &'a Gaps,
     window: (Timestamp, Timestamp),
     /// Share of the time that the peers lose by waiting.
     lost: f64,
@@ -155,7 +157,7 @@ impl Compared<'_> {
     /// A delay by garbage collection, paging, memory pressure or input.
     fn slowed(&self) -> Option<Why> {
         let spent = |on: Spending| {
-            let spent = move |process: &Process| Some(spent(process, on, self.window));
+            let spent = move |process: &Process| Some(spent(process, on, self.gaps, self.window));
             self.excess(spent, EXPLAINS)
         };
         if let Some((own, _)) = spent(Spending::Garbage) {
@@ -235,14 +237,14 @@ fn rate(process: &Process, (from, to): (Timestamp, Timestamp), of: Quantity) -> 
 
 /// Share of the time spent on this. Threads without calls that draw batches in advance delay no
 /// rank; garbage collection stops all threads.
-fn spent(process: &Process, on: Spending, (from, to): (Timestamp, Timestamp)) -> f64 {
+fn spent(process: &Process, on: Spending, gaps: &Gaps, (from, to): (Timestamp, Timestamp)) -> f64 {
     let matters = |thread| on == Spending::Garbage || process.threads.contains_key(thread);
     let spent = process.pace.spent.iter();
     let spent = spent.filter(|spent| spent.on == on && matters(&spent.thread));
     let sum: Duration = spent
-        .map(|spent| spent.to.min(to).since(spent.from.max(from)))
+        .map(|spent| gaps.seen_for(spent.from.max(from), spent.to.min(to)))
         .sum();
-    sum.as_secs_f64() / to.since(from).as_secs_f64().max(1e-9)
+    sum.as_secs_f64() / gaps.seen_for(from, to).as_secs_f64().max(1e-9)
 }
 
 /// Share of the time in which the process was stopped.

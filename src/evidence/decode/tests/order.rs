@@ -226,3 +226,42 @@ fn end_is_the_last_event_of_a_process() {
     assert_eq!(exit.signal, Some(9));
     assert_eq!(decoder.rejected(), 2);
 }
+
+#[test]
+fn gap_lasts_from_the_record_before_to_the_one_after() {
+    let mut decoder = known();
+    let at = |ticket, mono_ns| {
+        Kind::Record(v1::Record {
+            mono_ns,
+            ..record(ticket, RecordKind::WaitEnd, 0)
+        })
+    };
+    let lost = v1::RecordsLost {
+        process: 1,
+        count: 3,
+    };
+    let left_out = v1::RecordsLeftOut {
+        process: 1,
+        before: 50,
+        threads_inside: Vec::new(),
+    };
+    let events = decode(
+        &mut decoder,
+        vec![
+            at(0, 1_100),
+            at(1, 1_200),
+            Kind::RecordsLost(lost),
+            at(5, 1_300),
+            at(6, 1_400),
+            Kind::RecordsLeftOut(left_out),
+            at(52, 1_500),
+            at(53, 1_600),
+        ],
+    );
+    let gaps = events.iter().filter_map(|event| match event {
+        // The monotonic clock is 4 999 000 ns behind.
+        Event::Gap { from, to, .. } => Some((from.0 - 4_999_000, to.0 - 4_999_000)),
+        _ => None,
+    });
+    assert_eq!(gaps.collect::<Vec<_>>(), [(1_200, 1_300), (1_400, 1_500)]);
+}
