@@ -101,11 +101,11 @@ pub(super) struct Session {
     events: Vec<Event>,
     /// Processor time of this process at the latest check of the nodes.
     used: Duration,
-    /// When the engine may look again.
-    next_look: Instant,
-    /// [`PAUSE`], and the clock of the system; except in tests.
-    pause: u32,
+    /// When the engine may look again; `None`: now.
+    next_look: Option<Instant>,
+    /// The clocks of the system, except in tests.
     now: fn() -> Timestamp,
+    monotonic: fn() -> Instant,
 }
 
 /// Identifies a node that attaches again: host, boot id and start of the job.
@@ -147,9 +147,9 @@ impl Session {
             tables,
             events: Vec::new(),
             used: sys::processor_time(),
-            next_look: Instant::now(),
-            pause: PAUSE,
+            next_look: None,
             now: Timestamp::now,
+            monotonic: Instant::now,
         }
     }
 
@@ -348,8 +348,8 @@ impl Session {
         } else if let Some(at) = self.engine.poll_timeout() {
             after = after.min(at.since(now).max(Duration::from_millis(1)));
         }
-        let pause = self.next_look.saturating_duration_since(Instant::now());
-        if !pause.is_zero() {
+        let pause = |until: Instant| until.saturating_duration_since((self.monotonic)());
+        if let Some(pause) = self.next_look.map(pause).filter(|it| !it.is_zero()) {
             after = after.min(pause);
         }
         if self.nodes.iter().any(|node| node.decoder.holds()) {
@@ -393,8 +393,8 @@ impl Session {
                 }
             }
             let is_last = self.nodes.iter().any(|node| node.awaits_finished);
-            let began = Instant::now();
-            if began < self.next_look && !is_last || !self.flow.may_look() {
+            let began = (self.monotonic)();
+            if self.next_look.is_some_and(|at| began < at) && !is_last || !self.flow.may_look() {
                 return changed;
             }
             if self.flow.timeout().is_some() {
@@ -404,7 +404,8 @@ impl Session {
             changed |= self.engine.poll_change();
             self.request_stacks();
             if self.flow.timeout().is_none() {
-                self.next_look = Instant::now() + began.elapsed() * self.pause;
+                let ended = (self.monotonic)();
+                self.next_look = Some(ended + (ended - began) * PAUSE);
                 return changed;
             }
         }

@@ -1,16 +1,20 @@
 //! The recordings of real jobs, diagnosed from records and from digests with pulls.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
-use ddp_doctor_proto::report::Finding;
+use ddp_doctor_proto::report::{Confidence, Finding};
 use flate2::read::GzDecoder;
 use tokio::sync::Semaphore;
 use v1::event::Kind;
 
-use super::{Arc, Duration, Input, Memory, Report, Session, Timestamp, mpsc, v1, watch};
+use super::{
+    Arc, Duration, Input, Instant, Memory, Published, Report, Session, Timestamp, mpsc, v1, watch,
+};
 use crate::evidence::journal;
 use crate::node::follow::DIGEST_INTERVAL;
 use crate::node::follow::digest::{Summary, is_covered, is_notable};
@@ -24,12 +28,21 @@ use simulated_node::Node;
 const TICK: Duration = Duration::from_millis(50);
 const UNLIMITED: u64 = u64::MAX;
 
+/// The monotonic clock stands still: looks take no time.
+static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
+
 thread_local! {
     static NOW: Cell<Timestamp> = const { Cell::new(Timestamp(0)) };
 }
 
-/// The events of a recording, with the times of its reports and the offset of the monotonic clock.
-fn recorded(path: &Path) -> (Vec<(Timestamp, Vec<Kind>)>, u64) {
+/// What a node observed, by the time of its reports, and the offset of its monotonic clock.
+struct Evidence {
+    reports: Vec<(Timestamp, Vec<Kind>)>,
+    behind: u64,
+}
+
+/// The evidence of a recording.
+fn recorded(path: &Path) -> Evidence {
     let mut bytes = Vec::new();
     GzDecoder::new(File::open(path).unwrap())
         .read_to_end(&mut bytes)
@@ -49,47 +62,94 @@ fn recorded(path: &Path) -> (Vec<(Timestamp, Vec<Kind>)>, u64) {
         }
         reports.push((Timestamp(report.sent_unix_ns), kinds));
     }
-    (reports, behind)
+    Evidence { reports, behind }
 }
+
+/// What a node sends.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Records a second above which digests are requested.
+    above: u64,
+    /// Maximum number of records of a process in a pull.
+    most: u64,
+    /// Number of records that a ring holds.
+    kept: usize,
+}
+
+/// Every record is sent.
+const ALL: Limits = Limits {
+    above: UNLIMITED,
+    most: UNLIMITED,
+    kept: usize::MAX,
+};
 
 /// A job's diagnosis.
 struct Diagnosis {
     report: Report,
+    /// Codes of the findings that were published at any time.
+    codes: BTreeSet<String>,
     /// Number of records that the coordinator received.
     received: usize,
 }
 
-/// Diagnoses a recording. Digests are requested above a rate of records, and a pull returns at most `most`
-/// records of a process.
-fn diagnose(path: &Path, above: u64, most: u64) -> Diagnosis {
-    let (reports, behind) = recorded(path);
+/// A session with a node that has attached.
+struct Attached {
+    session: Session,
+    published: watch::Receiver<Arc<Published>>,
+    requests: mpsc::Receiver<v1::Request>,
+}
+
+impl Attached {
+    fn new(hello: v1::Hello) -> Self {
+        let (publisher, published) = watch::channel(Arc::default());
+        let tables = Arc::new(Memory::new(usize::MAX));
+        let mut session = Session::new(&hello, publisher, Arc::default(), tables);
+        session.now = || NOW.get();
+        session.monotonic = || *STARTED;
+        let (asked, requests) = mpsc::channel(64);
+        session.handle(Input::Attached {
+            attachment: 1,
+            hello,
+            welcome: v1::Welcome::default(),
+            requests: asked,
+        });
+        Self {
+            session,
+            published,
+            requests,
+        }
+    }
+
+    fn report(&mut self, kinds: Vec<Kind>) {
+        let events = kinds.into_iter();
+        let events = events.map(|kind| v1::Event { kind: Some(kind) });
+        let room = Arc::new(Semaphore::new(2));
+        let permit = || Arc::clone(&room).try_acquire_owned().unwrap();
+        self.session.handle(Input::Report {
+            attachment: 1,
+            report: v1::Report {
+                sent_unix_ns: NOW.get().0,
+                events: events.collect(),
+                pong: None,
+            },
+            at: NOW.get(),
+            _room: [permit(), permit()],
+        });
+    }
+}
+
+/// Diagnoses what a node observed.
+fn diagnose(Evidence { reports, behind }: Evidence, limits: Limits) -> Diagnosis {
     let Some(Kind::Hello(hello)) = reports[0].1.first().cloned() else {
         panic!("no hello");
     };
-    let hello = v1::Hello {
-        digest_above: Some(above),
-        ..hello
-    };
-    let (publisher, _published) = watch::channel(Arc::default());
-    let mut session = Session::new(
-        &hello,
-        publisher,
-        Arc::default(),
-        Arc::new(Memory::new(usize::MAX)),
-    );
-    session.now = || NOW.get();
-    session.pause = 0;
-    let (requests, mut asked) = mpsc::channel(64);
-    let room = Arc::new(Semaphore::new(1 << 20));
     NOW.set(reports[0].0);
-    session.handle(Input::Attached {
-        attachment: 1,
-        hello,
-        welcome: v1::Welcome::default(),
-        requests,
+    let mut it = Attached::new(v1::Hello {
+        digest_above: Some(limits.above),
+        ..hello
     });
-    let mut node = Node::new(most, usize::MAX);
-    let mut received = 0;
+    let mut node = Node::new(limits.most, limits.kept);
+    let (mut received, mut codes) = (0, BTreeSet::new());
     let mut reports = reports.into_iter().peekable();
     while let Some((at, kinds)) = reports.next() {
         node.observe(kinds);
@@ -101,23 +161,18 @@ fn diagnose(path: &Path, above: u64, most: u64) -> Diagnosis {
             // Requests and their answers.
             loop {
                 let kinds = node.take();
-                received += kinds
-                    .iter()
-                    .filter(|it| matches!(it, Kind::Record(_)))
-                    .count();
+                let is_record = |it: &&Kind| matches!(it, Kind::Record(_));
+                received += kinds.iter().filter(is_record).count();
                 if !kinds.is_empty() {
-                    let permit = || Arc::clone(&room).try_acquire_owned().unwrap();
-                    session.handle(Input::Report {
-                        attachment: 1,
-                        report: report(kinds, now),
-                        at: now,
-                        _room: [permit(), permit()],
-                    });
+                    it.report(kinds);
                 }
-                session.advance_time();
-                session.conclude(false);
+                it.session.advance_time();
+                it.session.conclude(false);
+                let published = it.published.borrow();
+                let findings = published.report.iter().flat_map(|it| &it.findings);
+                codes.extend(findings.map(|it| it.code.clone()));
                 let mut is_asked = false;
-                while let Ok(request) = asked.try_recv() {
+                while let Ok(request) = it.requests.try_recv() {
                     node.answer(request.kind.unwrap());
                     is_asked = true;
                 }
@@ -132,17 +187,9 @@ fn diagnose(path: &Path, above: u64, most: u64) -> Diagnosis {
         }
     }
     Diagnosis {
-        report: session.engine.report(),
+        report: it.session.engine.report(),
+        codes,
         received,
-    }
-}
-
-fn report(kinds: Vec<Kind>, at: Timestamp) -> v1::Report {
-    let events = kinds.into_iter();
-    v1::Report {
-        sent_unix_ns: at.0,
-        events: events.map(|kind| v1::Event { kind: Some(kind) }).collect(),
-        pong: None,
     }
 }
 
@@ -190,8 +237,13 @@ fn is_as_from_records(most: u64, exceptions: &[&str]) {
     let recordings = recordings();
     let named = |path: &&PathBuf| path.to_str().unwrap().contains(&only);
     for path in recordings.iter().filter(named) {
-        let records = diagnose(path, UNLIMITED, UNLIMITED);
-        let digests = diagnose(path, 0, most);
+        let records = diagnose(recorded(path), ALL);
+        let limits = Limits {
+            above: 0,
+            most,
+            ..ALL
+        };
+        let digests = diagnose(recorded(path), limits);
         all += records.received;
         sent += digests.received;
         let (expected, found) = (essence(&records.report), essence(&digests.report));
@@ -220,4 +272,34 @@ fn digests_give_the_findings_of_records() {
 #[test]
 fn short_pulls_give_the_findings_of_records() {
     is_as_from_records(64, &NEED_ALL_RECORDS);
+}
+
+#[test]
+fn engine_pauses_after_an_evaluation() {
+    thread_local! {
+        static READINGS: Cell<u32> = const { Cell::new(0) };
+    }
+    // An evaluation takes 20 ms: its start and its end are two readings.
+    let monotonic = || {
+        READINGS.set(READINGS.get() + 1);
+        *STARTED + Duration::from_millis(20) * READINGS.get()
+    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = path.join("tests/recordings/process/killed.faulty.gz");
+    let Evidence { reports, .. } = recorded(&path);
+    let mut reports = reports.into_iter();
+    let (at, first) = reports.next().unwrap();
+    NOW.set(at);
+    let mut it = Attached::new(v1::Hello::default());
+    it.session.monotonic = monotonic;
+    it.report(first);
+    it.session.look();
+    for (at, mut kinds) in reports {
+        NOW.set(at);
+        // The end of a job is examined at once.
+        kinds.retain(|kind| !matches!(kind, Kind::JobEnded(_)));
+        it.report(kinds);
+    }
+    let looks = (0..4).map(|_| it.session.look());
+    assert_eq!(looks.collect::<Vec<_>>(), [false, false, true, false]);
 }
