@@ -6,10 +6,10 @@
 //!
 //! - while ranks stand still for longer than ranks of this job did before, or the hashes of the calls of a
 //!   group disagree: a hang or a mismatch;
-//! - every ten seconds, at a few records of each process: memory, and what viewers show.
+//! - every ten seconds, at some records of each process: what slows the job down, memory, and what viewers show.
 //!
-//! If ranks spend much of their time inside calls, records travel again for a while, since statistics
-//! need contiguous ones, unless there are far too many.
+//! If ranks spend much of their time inside calls, records travel again for a while, since more of them show
+//! sooner what slows the job down, unless there are far too many.
 //!
 //! A node that sees something which no digest covers, such as the end of a process or an exception, sends
 //! records again by itself. Then all do, as when the job slows down or has a finding that stops it.
@@ -38,9 +38,9 @@ const SETTLED: Duration = Duration::from_secs(2);
 const SLOW: Duration = Duration::from_secs(10);
 /// Interval over which the rate is measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval of looks at a few records of each process, and their number.
+/// Interval of looks at some records of each process, and number of records of all processes: 240 kB/s.
 const REFRESH: Duration = Duration::from_secs(10);
-const REFRESH_RECORDS: u64 = 16;
+const REFRESHED: u64 = 1 << 16;
 /// Records of all processes that one pull requests after a long call, and after a disagreement, which may
 /// be some hundred calls ago. Decoding and applying them takes half a second, and eight.
 const PULLED: u64 = 1 << 18;
@@ -122,8 +122,8 @@ struct Rate {
     count: u64,
     /// Processor time of this process.
     used: Duration,
-    /// The latest result.
-    latest: u64,
+    /// The latest result; `None`: there is none yet.
+    latest: Option<u64>,
     since: Timestamp,
     /// Since when it has been above the limit, and since when below the lower one.
     above: Option<Timestamp>,
@@ -242,7 +242,7 @@ impl Flow {
         match self.mode {
             Mode::Records => {
                 let settled = match self.rate.latest {
-                    rate if rate > self.max_examined() => Duration::ZERO,
+                    Some(rate) if rate > self.max_examined() => Duration::ZERO,
                     _ => self.settled,
                 };
                 let is_above = self.rate.above.is_some_and(|at| now.since(at) >= settled);
@@ -296,12 +296,13 @@ impl Flow {
 
     fn next_pull(&mut self, now: Timestamp, verdict: Verdict) -> Option<Kind> {
         let is_slow = self.rate.below.is_some_and(|at| now.since(at) >= SLOW);
-        let is_examined = self.begins_examination(now);
+        let is_known = verdict == Verdict::Slow;
+        let is_examined = !is_known && self.begins_examination(now);
         let is_stopped = matches!(verdict, Verdict::Hang | Verdict::Crash);
         if self.disturbed || is_stopped || is_examined || is_slow && self.limit > 0 {
             self.mode = Mode::Returning;
             self.may_look = false;
-            return Some(self.request(now, self.pulled, PULLED_EACH, true));
+            return Some(self.request(now, self.pulled, true));
         }
         let since = now.since(self.pulled_at);
         if since < DIGEST_INTERVAL {
@@ -310,7 +311,7 @@ impl Flow {
         // Some ranks wait for an hour, and others go on.
         let pause = (self.longest / OFTEN).min(REFRESH);
         if now <= self.suspicious_until && since >= pause {
-            return Some(self.request(now, self.pulled, PULLED_EACH, false));
+            return Some(self.request(now, self.pulled, false));
         }
         if !self.longest.is_zero() && now > self.suspicious_until {
             // It ended by itself.
@@ -321,8 +322,7 @@ impl Flow {
             self.pulled = PULLED;
         }
         if since >= REFRESH {
-            let each = (REFRESH_RECORDS, REFRESH_RECORDS);
-            return Some(self.request(now, 0, each, false));
+            return Some(self.request(now, REFRESHED, false));
         }
         None
     }
@@ -335,7 +335,9 @@ impl Flow {
         let (waited, count) = std::mem::take(&mut self.waited);
         let share = waited as f64 / count as f64 / 1000.0;
         let is_due = now >= self.next_examination || share > CHANGED * self.examined_share;
-        if share <= WAITED || !is_due || self.rate.latest > self.max_examined() {
+        let rate = self.rate.latest;
+        let is_possible = rate.is_some_and(|rate| rate <= self.max_examined());
+        if share <= WAITED || !is_due || !is_possible {
             return false;
         }
         self.examined_until = now.plus(EXAMINATION);
@@ -353,7 +355,7 @@ impl Flow {
     }
 
     /// A pull of `records` of all processes, within bounds for each of them.
-    fn request(&mut self, now: Timestamp, records: u64, each: (u64, u64), release: bool) -> Kind {
+    fn request(&mut self, now: Timestamp, records: u64, release: bool) -> Kind {
         self.pulls += 1;
         self.pulled_at = now;
         self.pull = Some(Pull {
@@ -363,7 +365,7 @@ impl Flow {
         let processes = self.digests.processes().max(1) as u64;
         Kind::Pull(v1::Pull {
             number: self.pulls,
-            records: (records / processes).clamp(each.0, each.1),
+            records: (records / processes).clamp(PULLED_EACH.0, PULLED_EACH.1),
             release,
         })
     }
@@ -396,7 +398,7 @@ impl Rate {
         let is_above = rate > limit || is_busy && rate > limit / LOW;
         self.above = is(is_above, self.above);
         self.below = is(rate < limit / LOW, self.below);
-        (self.latest, self.count, self.used) = (rate, 0, Duration::ZERO);
+        (self.latest, self.count, self.used) = (Some(rate), 0, Duration::ZERO);
     }
 }
 

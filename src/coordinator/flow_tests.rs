@@ -11,6 +11,8 @@ struct Job {
     now: Timestamp,
     /// Records that each rank has made.
     records: u64,
+    /// What the engine knows when digests arrive.
+    verdict: Verdict,
 }
 
 impl Job {
@@ -49,6 +51,7 @@ impl Job {
             decoders,
             now: Timestamp(1_000_000_000_000),
             records: 0,
+            verdict: HEALTHY,
         };
         assert_eq!(job.poll(HEALTHY), None, "the nodes have just attached");
         job
@@ -109,7 +112,7 @@ impl Job {
             };
             self.report(node, event::Kind::Digest(digest), 1);
         }
-        self.poll(HEALTHY)
+        self.poll(self.verdict)
     }
 
     /// Both nodes answer a pull, and the engine looks.
@@ -162,7 +165,7 @@ fn engine_rests_while_digests_agree() {
     let asked = (0..19).filter_map(|_| job.digests([0, 20])).count();
     assert_eq!(asked, 0);
     let refresh = pull(job.digests([0, 0]));
-    assert_eq!((refresh.records, refresh.release), (REFRESH_RECORDS, false));
+    assert_eq!((refresh.records, refresh.release), (PULLED_EACH.1, false));
     job.answer(&refresh);
     assert!(!job.flow.may_look(), "only once");
 }
@@ -229,6 +232,24 @@ fn ranks_that_spend_their_time_in_calls_are_examined() {
     // Not again for as much waiting.
     job.now = job.now.plus(DIGEST_INTERVAL);
     let asked = (0..15).filter(|_| job.digest([0, 0], 300, [7, 7]).is_some());
+    assert_eq!(asked.count(), 0);
+}
+
+#[test]
+fn known_slowdown_is_not_examined() {
+    let mut job = Job::with_digests();
+    job.verdict = Verdict::Slow;
+    let asked = (0..19).filter(|_| job.digest([0, 0], 300, [7, 7]).is_some());
+    assert_eq!(asked.count(), 0);
+}
+
+#[test]
+fn too_many_records_are_not_examined() {
+    let mut job = Job::new(100);
+    let asked = (0..60).find_map(|_| job.records(100));
+    assert_eq!(asked, Some(Kind::Summarize(v1::Summarize {})));
+    // Twice 1000 records a second.
+    let asked = (0..19).filter(|_| job.digest([0, 0], 300, [7, 7]).is_some());
     assert_eq!(asked.count(), 0);
 }
 

@@ -24,6 +24,9 @@ mod simulated_node;
 
 use simulated_node::Node;
 
+#[path = "simulated_tests.rs"]
+mod simulated;
+
 /// Interval of a node's reports.
 const TICK: Duration = Duration::from_millis(50);
 const UNLIMITED: u64 = u64::MAX;
