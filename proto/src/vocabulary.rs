@@ -390,6 +390,8 @@ words! {
         InFlight = 5, "in flight";
         /// It ended a thread other than the main one.
         UncaughtInThread = 6, "uncaught in a thread";
+        /// None: PyTorch ignored a call on a group that the rank does not belong to.
+        IgnoredCall = 7, "ignored call";
     }
 }
 
@@ -466,8 +468,12 @@ words! {
         Catches = 7, "catches";
         /// The line is reached in any case, and the test decides on a value that it uses.
         Chooses = 8, "chooses";
-        /// The line is in a loop over this, whose order may differ between ranks.
+        /// The line is in a loop over this, whose order and content may differ between ranks.
         Iterates = 9, "iterates";
+        /// The line is in a function whose results are cached by this decorator.
+        Caches = 10, "caches";
+        /// The test decides on a value that determines how often a loop around the line runs.
+        Bounds = 11, "bounds";
     }
 }
 

@@ -351,7 +351,8 @@ enum {
     DDP_DOCTOR_EXCEPTION_LEFT_BACKWARD = 3,      /* raised out of a backward pass */
     DDP_DOCTOR_EXCEPTION_LEFT_COLLECTIVE = 4,    /* raised out of a call of the communication library */
     DDP_DOCTOR_EXCEPTION_IN_FLIGHT = 5,          /* being handled while the next call is made */
-    DDP_DOCTOR_EXCEPTION_UNCAUGHT_IN_THREAD = 6  /* ends a thread other than the main thread */
+    DDP_DOCTOR_EXCEPTION_UNCAUGHT_IN_THREAD = 6, /* ends a thread other than the main thread */
+    DDP_DOCTOR_EXCEPTION_IGNORED_CALL = 7        /* none: a call by a rank outside the group had no effect */
 };
 
 /* Records an exception or an error; `text` is "Type: message". */

@@ -464,6 +464,9 @@ pub enum ExceptionKind {
     InFlight = 5,
     /// It ended a thread other than the main one.
     UncaughtInThread = 6,
+    /// None: PyTorch ignored a call on a group that the rank does not belong to. The text names the
+    /// function.
+    IgnoredCall = 7,
 }
 impl ExceptionKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -479,6 +482,7 @@ impl ExceptionKind {
             Self::LeftCollective => "EXCEPTION_KIND_LEFT_COLLECTIVE",
             Self::InFlight => "EXCEPTION_KIND_IN_FLIGHT",
             Self::UncaughtInThread => "EXCEPTION_KIND_UNCAUGHT_IN_THREAD",
+            Self::IgnoredCall => "EXCEPTION_KIND_IGNORED_CALL",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -491,6 +495,7 @@ impl ExceptionKind {
             "EXCEPTION_KIND_LEFT_COLLECTIVE" => Some(Self::LeftCollective),
             "EXCEPTION_KIND_IN_FLIGHT" => Some(Self::InFlight),
             "EXCEPTION_KIND_UNCAUGHT_IN_THREAD" => Some(Self::UncaughtInThread),
+            "EXCEPTION_KIND_IGNORED_CALL" => Some(Self::IgnoredCall),
             _ => None,
         }
     }
@@ -657,8 +662,12 @@ pub enum GuardForm {
     Catches = 7,
     /// The line is reached in any case, and the test decides on a value that it uses.
     Chooses = 8,
-    /// The line is in a loop over this, whose order may differ between ranks.
+    /// The line is in a loop over this, whose order and content may differ between ranks.
     Iterates = 9,
+    /// The line is in a function whose results are cached by this decorator.
+    Caches = 10,
+    /// The test decides on a value that determines how often a loop around the line runs.
+    Bounds = 11,
 }
 impl GuardForm {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -677,6 +686,8 @@ impl GuardForm {
             Self::Catches => "GUARD_FORM_CATCHES",
             Self::Chooses => "GUARD_FORM_CHOOSES",
             Self::Iterates => "GUARD_FORM_ITERATES",
+            Self::Caches => "GUARD_FORM_CACHES",
+            Self::Bounds => "GUARD_FORM_BOUNDS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -692,6 +703,8 @@ impl GuardForm {
             "GUARD_FORM_CATCHES" => Some(Self::Catches),
             "GUARD_FORM_CHOOSES" => Some(Self::Chooses),
             "GUARD_FORM_ITERATES" => Some(Self::Iterates),
+            "GUARD_FORM_CACHES" => Some(Self::Caches),
+            "GUARD_FORM_BOUNDS" => Some(Self::Bounds),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::ThreadId;
-use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread};
+use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread, libc_signal};
 use crate::situation::inside::Inside;
 use crate::situation::{Situation, is_last_call};
 use crate::{stacks, waits};
@@ -113,6 +113,13 @@ impl Situation<'_> {
                     .unwrap_or(Absence::Elsewhere);
             }
             Ending::Raised(_) => return Absence::Raised,
+            // Launchers also end ranks that have left and are exiting.
+            Ending::Died(exit)
+                if exit.signal.is_some_and(libc_signal::is_asked)
+                    && group.is_destroyed_by(rank) =>
+            {
+                return Absence::Left;
+            }
             Ending::Died(_) if !ended_later => return Absence::Died,
             // A partner that ended after the wait was given up was in its last wait before that.
             Ending::InOrder | Ending::Died(_) if message && ended_later => {

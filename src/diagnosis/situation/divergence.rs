@@ -159,8 +159,15 @@ impl<'a> Situation<'a> {
     }
 
     pub(super) fn parting_of(&self, stall: &Stall) -> Option<Parting> {
-        let is_alive = matches!(stall.origin, Origin::Elsewhere(_) | Origin::StandsStill(_));
-        is_alive.then(|| self.parting_at(stall)).flatten()
+        match stall.origin {
+            Origin::Elsewhere(_) | Origin::StandsStill(_) => self.parting_at(stall),
+            // Ranks that left are at fault unless it is the call that only a few make.
+            Origin::Left(_) => {
+                let is_call_of_few = |it: &Parting| it.few() == Some(&it.inside[..]);
+                self.parting_at(stall).filter(is_call_of_few)
+            }
+            _ => None,
+        }
     }
 
     /// The test on the rank that keeps all missing ranks of a stall away, whatever these do.

@@ -273,9 +273,12 @@ impl Situation<'_> {
 
     /// Whether a member left the group in order before this time.
     pub(crate) fn has_left_before(&self, group: &Group, rank: u32, at: Timestamp) -> bool {
-        let Some(process) = self.model.member(group.id, rank) else {
-            return false;
-        };
+        self.left_at(group, rank).is_some_and(|left| left <= at)
+    }
+
+    /// When a member left the group in order, if it did.
+    pub(crate) fn left_at(&self, group: &Group, rank: u32) -> Option<Timestamp> {
+        let process = self.model.member(group.id, rank)?;
         let destroyed = group.members.get(&rank).and_then(|it| it.destroyed);
         let exited = || {
             let in_order = self.model.ending_of(process) == Ending::InOrder;
@@ -283,7 +286,7 @@ impl Situation<'_> {
             let ended = process.end.map(|end| end.at);
             announced.or(ended).filter(|_| in_order)
         };
-        destroyed.or_else(exited).is_some_and(|left| left <= at)
+        destroyed.or_else(exited)
     }
 
     /// How earlier stalls of the group explain a wait for these members.

@@ -23,6 +23,8 @@ pub enum What {
     Lock,
     /// The exit of a child process.
     Child,
+    /// A key of a store of c10d.
+    Store,
     /// The network.
     Network,
     /// A file.
@@ -201,11 +203,15 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     };
     /// Frames beyond these belong to the interpreter and its callers.
     const INNERMOST: usize = 6;
-    let mut native = thread.native.iter().take(INNERMOST);
-    let native = native.find_map(|frame| named(NATIVE, &frame.function));
+    let mut innermost = thread.native.iter().take(INNERMOST);
+    // Its client waits for the network.
+    let mut stores = innermost.clone();
+    let is_store = |frame: &Where| frame.function.contains("Store::");
+    let store = stores.any(is_store).then_some(What::Store);
+    let native = innermost.find_map(|frame| named(NATIVE, &frame.function));
     // The functions in which the driver sleeps are not specific.
     let driver = is_in_driver(thread).then_some(What::Gpu);
-    let native = driver.or(native);
+    let native = driver.or(store).or(native);
     let channel = || {
         let name = thread.wait_channel.as_deref()?;
         named(CHANNELS, name)
@@ -290,6 +296,9 @@ mod tests {
         let driver = ("/usr/lib/libcuda.so.1", "");
         assert_eq!(sorted(native(&[sleeps, driver])), Some(What::Gpu));
         assert_eq!(sorted(native(&[sleeps])), Some(What::Lock));
+        let receives = ("/usr/lib/libc.so.6", "recv");
+        let store = ("/v/torch/lib/libtorch_cpu.so", "c10d::TCPStore::doWait");
+        assert_eq!(sorted(native(&[receives, store])), Some(What::Store));
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Source {
         if !is_plausible(&lines) {
             lines.clear();
         }
-        let names = subject::Names::of(lines.iter().map(|line| line.text.as_str()));
+        let names = subject::Names::of(&lines);
         Self { lines, names }
     }
 
@@ -98,12 +98,17 @@ impl Source {
                 .rposition(|it| it.indent < indent);
             let Some(header) = header else { break };
             match self.head(header) {
-                Head::Scope => break,
+                Head::Scope => {
+                    found.extend(self.cache(header));
+                    break;
+                }
                 head => self.around(header, head, at, &mut found),
             }
             inner = header;
         }
         self.choices(at, &mut found);
+        let counters = self.counters(at);
+        found.retain(|guard| !is_test_of_counters(&guard.test, &counters));
         found.truncate(MAX_GUARDS);
         found
     }
@@ -128,6 +133,38 @@ impl Source {
             (indent > 0).then(|| lines.iter().rposition(is_outer))?
         };
         std::iter::successors(outer(&at), outer)
+    }
+
+    /// The variables that count the iterations of the loops around a line: `for step in range(…)`,
+    /// `for step, batch in enumerate(…)`.
+    fn counters(&self, at: usize) -> Vec<&str> {
+        let loops = self.headers(at).filter(|&it| self.head(it) == Head::For);
+        let counters = loops.filter_map(|it| {
+            let (over, _) = header_test(&self.lines[it].text)?;
+            let (targets, over) = over.split_once(" in ")?;
+            let counts = over.starts_with("range(") || over.starts_with("enumerate(");
+            let first = targets.split(',').next()?;
+            counts.then_some(first.trim_matches(['(', ' ']))
+        });
+        counters.collect()
+    }
+
+    /// The decorator of a function that caches its results.
+    fn cache(&self, function: usize) -> Option<Guard> {
+        let indent = self.lines[function].indent;
+        let above = self.lines[..function].iter().rev();
+        let mut decorators = above.take_while(|it| it.indent == indent && it.text.starts_with('@'));
+        let caches = |text: &str| {
+            let name = text.split('(').next().unwrap_or(text);
+            let last = name.rsplit('.').next().unwrap_or(name);
+            let mut parts = last.trim_start_matches('@').split('_');
+            parts.any(|it| matches!(it, "cache" | "cached" | "memoize" | "memoized"))
+        };
+        let line = decorators.find(|it| caches(&it.text))?;
+        Some(Guard {
+            subject: GuardSubject::Other,
+            ..self.guard(line.first, &line.text, GuardForm::Caches)
+        })
     }
 
     /// The tests in the line itself, before its call: `call() if test else …`, `test and call()`,
@@ -216,10 +253,10 @@ impl Source {
             Head::For => {
                 if let Some((_, over)) =
                     header_test(&line.text).and_then(|it| it.0.split_once(" in "))
-                    && has_order_of_its_own(over)
+                    && let Some(subject) = subject_of_order(over)
                 {
                     let mut guard = self.guard(line.first, over, GuardForm::Iterates);
-                    guard.subject = GuardSubject::Other;
+                    guard.subject = subject;
                     found.push(guard);
                 }
                 self.ends(header, at, found);
@@ -428,24 +465,34 @@ impl Source {
     }
 }
 
-/// Whether a loop runs over something whose order or content is that of its insertions, its hashes or
-/// a file system.
-fn has_order_of_its_own(over: &str) -> bool {
-    const KINDS: [&str; 7] = [
-        ".items()",
-        ".keys()",
-        ".values()",
-        "set(",
-        "listdir(",
-        "glob(",
-        "iterdir(",
-    ];
-    !over.contains("sorted(") && KINDS.iter().any(|kind| over.contains(kind))
+/// What the order and the content of a collection follow, if a loop runs over one in the order of its
+/// insertions, of its hashes or of a file system.
+fn subject_of_order(over: &str) -> Option<GuardSubject> {
+    const DATA: [&str; 4] = [".items()", ".keys()", ".values()", "set("];
+    const FILES: [&str; 3] = ["listdir(", "glob(", "iterdir("];
+    let is_of = |kinds: &[&str]| kinds.iter().any(|kind| over.contains(kind));
+    match () {
+        () if over.contains("sorted(") => None,
+        () if is_of(&FILES) => Some(GuardSubject::State),
+        () => is_of(&DATA).then_some(GuardSubject::Data),
+    }
 }
 
-/// Whether a test has always the same result, as in `while True`.
+/// Whether a test depends on nothing but counters of iterations and the configuration: it has the same
+/// result on all ranks that are in the same iteration.
+fn is_test_of_counters(test: &str, counters: &[&str]) -> bool {
+    const FIXED: [&str; 8] = [
+        "and", "or", "not", "args", "cfg", "config", "hparams", "opt",
+    ];
+    let of_counter = |name: &str| counters.contains(&name);
+    subject::names(test).any(of_counter)
+        && subject::names(test).all(|name| of_counter(name) || FIXED.contains(&name))
+}
+
+/// Whether a test has always the same result, as in `while True` and `if __name__ == "__main__"`.
 fn is_constant(test: &str) -> bool {
-    matches!(test.trim_matches(['(', ')']), "True" | "False")
+    test.starts_with("__name__ ")
+        || matches!(test.trim_matches(['(', ')']), "True" | "False")
         || test.chars().all(|c| c.is_ascii_digit())
 }
 

@@ -43,7 +43,7 @@
 //! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE` | the source: the test at the first line guards the second |
 //! | `reading @FILE:LINE` | the source around the line is being read, until a `guard` or `called` for that line |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls the function that contains the first |
-//! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
+//! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective`; `ignored-call`: PyTorch ignored a call there |
 //! | `memory NAME=BYTES… NAME=USED/ALL…` | a memory sample: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`, `largest`, `nccl`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; with `!`: native frames |

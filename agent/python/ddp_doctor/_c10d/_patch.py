@@ -301,6 +301,20 @@ def _note_made(result, args, kwargs):
         _capture.register(_c10d, pg, ranks, _argument(args, kwargs, 5, "group_name"))
 
 
+def _wrap_warning(original):
+    """`_warn_not_in_group` is called instead of a call on a group that the rank does not belong to."""
+
+    def _warn_not_in_group(op_name):
+        _exceptions.ignored_call(op_name, _getframe(1))
+        return original(op_name)
+
+    # Its warning names the file and line of its caller.
+    code = original.__code__
+    location = dict(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)
+    _warn_not_in_group.__code__ = _warn_not_in_group.__code__.replace(**location)
+    return _warn_not_in_group
+
+
 def _wrap_message(original):
     """`c10d_logger._get_msg_dict` is called only when an exception is raised out of a c10d function."""
 
@@ -358,6 +372,7 @@ def patch(c10d, late):
             ("set_timeout" if hasattr(c10d, "set_timeout") else "_set_pg_timeout", _noted(_note_timeout)),
             ("_new_process_group_helper", _noted(_note_made, _making_begins)),
             ("_register_pg_in_world", _noted(_note_group)),
+            ("_warn_not_in_group", _wrap_warning),
         ],
         late,
     )

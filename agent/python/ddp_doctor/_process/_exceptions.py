@@ -14,9 +14,13 @@ from . import _memory
 _NO_ERRORS = (StopIteration, StopAsyncIteration, GeneratorExit)
 _MOST_BYTES = 1000
 _MOST_SEEN = 64
+# Maximum number of ignored calls that are recorded per site.
+_MOST_IGNORED = 64
 
 # (kind, address, type) of recorded exceptions, oldest first.
 _seen = {}
+# Site → number of recorded ignored calls.
+_ignored = {}
 
 
 def _describe(exception):
@@ -53,6 +57,19 @@ def record(kind, exception, traceback=None):
         pass
 
 
+def ignored_call(name, frame):
+    """Records that PyTorch ignores a call of this c10d function, since the rank is not in the group. Never raises."""
+    try:
+        site = _sites.site_of(frame) if _box.is_open else 0
+        times = _ignored.get(site, 0)
+        if site and times < _MOST_IGNORED:
+            _ignored[site] = times + 1
+            words = "UserWarning: %s on a group that the rank does not belong to" % name
+            _box.lib.exception(_words.IGNORED_CALL, text(words, _MOST_BYTES), site)
+    except Exception:
+        pass
+
+
 def in_flight(exception):
     """Records an exception that is being handled while a call is issued."""
     if (_words.IN_FLIGHT, id(exception), type(exception)) not in _seen:
@@ -60,3 +77,4 @@ def in_flight(exception):
 
 
 _box.on_reset.append(_seen.clear)
+_box.on_reset.append(_ignored.clear)

@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue::Code;
-use ddp_doctor_proto::report::{Cause, CauseKind, Certificate, CertificateKind, Confidence, Fact};
+use ddp_doctor_proto::report::{
+    CauseKind, Certificate, CertificateKind, Confidence, Fact, Timestamp,
+};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::hang::message;
 use crate::findings::view::{blocked_call, line_since};
 use crate::model::GroupId;
 use crate::situation::{Origin, Situation};
-use crate::source::cause;
+use crate::source::cause::{self, Reading};
 use crate::waits::Blocked;
 use crate::words;
 
@@ -79,16 +81,15 @@ pub(crate) fn draft(
         .filter_map(|wait| blocked_call(situation, wait))
         .collect();
     draft.per_rank.sort_by_key(|call| call.rank);
-    if swapped(situation, cycle) {
-        draft.cause = Some(Cause {
-            kind: CauseKind::SwappedCalls,
-            confidence: Confidence::Supported,
-        });
-    } else if cycle.iter().any(|wait| wait.message.is_some()) {
-        draft.attribute(message::cause(situation, &ranks, &victims, closed));
-    } else {
-        draft.attribute(cause::read(situation, None, &ranks, &victims, closed));
-    }
+    draft.attribute(match cycle {
+        [one, other] if meet_in_both_groups(situation, cycle) => {
+            of_two(situation, one, other, closed)
+        }
+        _ if cycle.iter().any(|wait| wait.message.is_some()) => {
+            message::cause(situation, &ranks, &victims, closed)
+        }
+        _ => cause::read(situation, None, &ranks, &victims, closed),
+    });
     draft.root = ranks;
     draft.victims = victims;
     let mut draft = draft.proved_by(proof(situation, cycle));
@@ -165,16 +166,36 @@ pub(crate) fn proof(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<Cert
     })
 }
 
-/// Whether two ranks wait in collectives of two groups that both belong to: the same two calls,
-/// swapped. A rank that waits for its device may have omitted a call before, so it does not count.
-fn swapped(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
-    let [a, b] = cycle else { return false };
-    if !are_in_their_calls(cycle) {
-        return false;
-    }
+/// Whether two ranks wait in collectives of two groups that both belong to. A rank that waits for its
+/// device may have omitted a call before, so it does not count.
+fn meet_in_both_groups(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
     let members = |wait: &Blocked| &situation.model.group(wait.group).info.key.members;
-    a.message.is_none()
-        && b.message.is_none()
-        && members(a).contains(&b.rank)
-        && members(b).contains(&a.rank)
+    let mut pairs = cycle.iter().zip(cycle.iter().rev());
+    are_in_their_calls(cycle)
+        && pairs.all(|(wait, other)| wait.message.is_none() && members(wait).contains(&other.rank))
+}
+
+/// Why each of two ranks waits for the other in a group that both use. If both have come to their lines
+/// equally often, they make the same two calls in another order, or one of them left out a call. If
+/// not, the one with the fewer has left behind the line where the other waits.
+fn of_two(situation: &Situation<'_>, one: &Blocked, other: &Blocked, at: Timestamp) -> Reading {
+    let times = |wait: &Blocked| {
+        let process = situation.model.member(wait.group, wait.rank);
+        let place = wait.call.place.as_ref();
+        process
+            .zip(place)
+            .map_or(0, |(it, place)| it.places.calls(place))
+    };
+    let order = times(one).cmp(&times(other));
+    let (ahead, behind) = if order.is_le() {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    let reading = cause::read(situation, None, &[ahead.rank], &[behind.rank], at);
+    if order.is_ne() || reading.cause.confidence == Confidence::Supported {
+        reading
+    } else {
+        Reading::suspected(CauseKind::SwappedCalls)
+    }
 }

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::findings::draft::Draft;
+use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::hang::message;
 use crate::findings::hang::termination::never_comes;
 use crate::model::{JoinedCall, Process, Side};
@@ -72,7 +72,11 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         last_call(situation, stall, gone, first),
     )];
     draft.next = vec![advice(stall, gone)];
-    if stall.message.is_none() {
+    if stall.parting.is_some() {
+        let place = KeyPlace::Join(stall.group, stall.seq);
+        let code = catalogue::DD117.code;
+        draft.follows = Some(Key { code, place });
+    } else if stall.message.is_none() {
         let place = Some((stall.group, stall.seq));
         let at = left.max(stall.since);
         let reading = cause::read(situation, place, gone, &draft.victims, at);

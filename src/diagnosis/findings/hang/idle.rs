@@ -60,6 +60,7 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
         What::FileLock => "waits for a file that is locked",
         What::Lock => "waits for a lock or for another thread",
         What::Child => "waits for a child process",
+        What::Store => "waits in the store for a key that is not set",
         What::Network => "waits for the network",
         What::File => "waits for a file",
         What::Gpu => "waits for the GPU",
@@ -108,6 +109,9 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
         ],
         What::Child => vec![format!(
             "Find out what its child processes do (ps --ppid {pid} on {host}). A program that reads its standard input waits until that is closed (stdin=subprocess.DEVNULL). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
+        )],
+        What::Store => vec![text(
+            "Find the rank that is to set the key of this line: it uses another name, has not come to that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.",
         )],
         What::Network => vec![text(
             "Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.",

@@ -1,7 +1,7 @@
 //! DD117 rank-conditional-call: a condition on the rank keeps some ranks from a call of the group.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence};
+use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence;
@@ -24,10 +24,33 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         });
     let by_origin = situation.stalls_by_origin();
     let stalled = by_origin.values().filter_map(|stalls| {
-        let overdue = stalls.iter().find(|stall| situation.is_overdue(stall))?;
-        missed(situation, overdue, overdue.parting.as_ref()?, stalls)
+        let stall = stalls
+            .iter()
+            .find(|stall| is_reportable(situation, stall))?;
+        missed(situation, stall, stall.parting.as_ref()?, stalls)
     });
     diverged.chain(stalled).collect()
+}
+
+/// Whether the wait is overdue, or can never end because the other ranks have left.
+fn is_reportable(situation: &Situation<'_>, stall: &Stall) -> bool {
+    let has_left = matches!(stall.origin, Origin::Left(_));
+    let is_awaited = || situation.calls(stall).iter().any(|(_, it)| it.is_awaited());
+    situation.is_overdue(stall) || has_left && is_awaited()
+}
+
+/// When the wait became reportable.
+fn reportable_at(situation: &Situation<'_>, stall: &Stall, parting: &Parting) -> Timestamp {
+    let group = situation.model.group(stall.group);
+    let left = parting
+        .outside
+        .iter()
+        .map(|&it| situation.left_at(group, it));
+    let left: Option<Vec<Timestamp>> = left.collect();
+    match left.and_then(|left| left.into_iter().max()) {
+        Some(left) => left.max(stall.since),
+        None => situation.overdue_at(stall),
+    }
 }
 
 /// The other ranks issue a different call at the same sequence number.
@@ -85,7 +108,7 @@ fn missed(
     let mut draft = Draft::new(
         &catalogue::DD117,
         KeyPlace::Join(stall.group, stall.seq),
-        situation.overdue_at(stall),
+        reportable_at(situation, stall, parting),
     );
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(call.op);
@@ -114,7 +137,8 @@ fn missed(
     Some(draft)
 }
 
-/// Makes the smaller branch the root cause, and all other ranks victims.
+/// Makes the smaller branch the root cause, and all other ranks victims. If neither is known to be the
+/// smaller one, the ranks of both are suspected.
 fn blame(
     draft: &mut Draft,
     situation: &Situation<'_>,
@@ -122,7 +146,9 @@ fn blame(
     parting: &Parting,
     everybody: &[u32],
 ) {
-    draft.root = parting.few().to_vec();
+    let both = || [&parting.inside[..], &parting.outside].concat();
+    draft.root = parting.few().map_or_else(both, <[u32]>::to_vec);
+    draft.root.sort_unstable();
     // A rank with lost records may have made the call.
     let ranks = parting.inside.iter().chain(&parting.outside);
     let mut processes = ranks.filter_map(|&rank| situation.model.member(group, rank));
@@ -131,7 +157,10 @@ fn blame(
     } else {
         Confidence::Suspected
     };
-    draft.root_confidence = draft.confidence;
+    draft.root_confidence = match parting.few() {
+        Some(_) => draft.confidence,
+        None => Confidence::Suspected,
+    };
     draft.victims.extend(everybody);
     draft.victims.retain(|rank| !draft.root.contains(rank));
     draft.victims.sort_unstable();

@@ -237,6 +237,13 @@ impl Process {
         const KEPT: usize = 16;
         self.records += 1;
         self.last_at = exception.at;
+        if exception.kind == ExceptionKind::IgnoredCall {
+            exception
+                .place
+                .iter()
+                .for_each(|it| self.places.ignored(it));
+            return;
+        }
         if exception.kind == ExceptionKind::LeftForward {
             self.turns.failed();
         }

@@ -110,6 +110,8 @@ pub struct Places {
 struct PlaceUse {
     calls: u64,
     longest_wait: Option<u64>,
+    /// Number of calls before the first one that PyTorch ignored, if it ignored one.
+    before_ignored: Option<u64>,
 }
 
 impl Places {
@@ -126,24 +128,46 @@ impl Places {
         self.all[self.index(place)?].longest_wait
     }
 
-    /// Whether the process issued a call at this place.
+    /// Whether the process came to a call at this place.
     #[must_use]
     pub fn contains(&self, place: &Where) -> bool {
         self.index(place).is_some()
     }
 
+    /// Number of calls at a place before the first one that PyTorch ignored because the rank is not in
+    /// its group; `None`: it ignored none.
+    #[must_use]
+    pub fn before_ignored(&self, place: &Where) -> Option<u64> {
+        self.all[self.index(place)?].before_ignored
+    }
+
     pub(super) fn issued(&mut self, place: &Arc<Where>) {
-        if let Some(index) = self.index(place) {
-            self.all[index].calls += 1;
-        } else if self.all.len() < KEPT_PLACES {
-            let index = self.all.len() as u32;
-            self.by_address.insert(Arc::as_ptr(place).addr(), index);
-            self.by_place.insert(Arc::clone(place), index);
+        if let Some(used) = self.entry(place) {
+            used.calls += 1;
+        }
+    }
+
+    pub(super) fn ignored(&mut self, place: &Arc<Where>) {
+        if let Some(used) = self.entry(place) {
+            used.before_ignored.get_or_insert(used.calls);
+        }
+    }
+
+    /// The entry of a place; `None`: there is no room for another one.
+    fn entry(&mut self, place: &Arc<Where>) -> Option<&mut PlaceUse> {
+        let known = self.index(place);
+        let index = known.unwrap_or(self.all.len());
+        if known.is_none() && index < KEPT_PLACES {
+            let number = index as u32;
+            self.by_address.insert(Arc::as_ptr(place).addr(), number);
+            self.by_place.insert(Arc::clone(place), number);
             self.all.push(PlaceUse {
-                calls: 1,
+                calls: 0,
                 longest_wait: None,
+                before_ignored: None,
             });
         }
+        self.all.get_mut(index)
     }
 
     pub(in crate::model) fn waited(&mut self, place: &Where, nanoseconds: u64) {

@@ -1,6 +1,7 @@
 //! How the source explains that a rank reached a line: the tests around the line, and around the
 //! calls that led there.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::Where;
@@ -34,13 +35,24 @@ pub struct Parting {
 }
 
 impl Parting {
-    /// The ranks on the branch that fewer ranks take.
+    /// The ranks on the branch that fewer ranks take: of two equal ones, that which fewer ranks of a
+    /// large world would take. `None`: neither is known to be the smaller one.
     #[must_use]
-    pub fn few(&self) -> &[u32] {
-        if self.inside.len() <= self.outside.len() {
-            &self.inside
-        } else {
-            &self.outside
+    pub fn few(&self) -> Option<&[u32]> {
+        /// Number of ranks of the large world.
+        const MANY: u32 = 64;
+        let in_large_world = || {
+            let of = |reaches: bool| {
+                let comes = |rank: &u32| comes(&self.guard, *rank, Some(MANY)) == Some(reaches);
+                (0..MANY).filter(comes).count()
+            };
+            of(true).cmp(&of(false))
+        };
+        let sizes = self.inside.len().cmp(&self.outside.len());
+        match sizes.then_with(in_large_world) {
+            Ordering::Less => Some(&self.inside),
+            Ordering::Greater => Some(&self.outside),
+            Ordering::Equal => None,
         }
     }
 }
@@ -71,23 +83,30 @@ pub fn around<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
+    use GuardForm::{Bounds, Chooses};
     way_to(process, place).into_iter().flat_map(|line| {
         let site = process.sites.get(&line).filter(|_| is_users(&line.file));
         let guards = site.and_then(|it| it.guards.as_deref());
         let guards = guards.unwrap_or_default().iter();
-        let decides = guards.filter(|guard| guard.form != GuardForm::Chooses);
+        let decides = guards.filter(|guard| !matches!(guard.form, Chooses | Bounds));
         decides.map(move |guard| (Arc::clone(&line), guard))
     })
 }
 
-/// The tests in the user's source that decide on values which a line uses.
-pub fn choices<'a>(process: &'a Process, place: &Arc<Where>) -> impl Iterator<Item = &'a Guard> {
+/// The tests in the user's source that decide on values which a line uses, or how often a loop around
+/// it runs (`form`).
+pub fn choices<'a>(
+    process: &'a Process,
+    place: &Arc<Where>,
+    form: GuardForm,
+) -> impl Iterator<Item = &'a Guard> {
     // The source of a line that calls a library is read for the call itself, its caller.
-    let lines = way_to(process, place).into_iter();
-    let lines = lines.filter(|it| is_users(&it.file) && it.is_same_line(place));
-    let sites = lines.filter_map(|it| process.sites.get(&it));
+    let is_relevant = |it: &Where| form == GuardForm::Bounds || it.is_same_line(place);
+    let mut lines = way_to(process, place);
+    lines.retain(|it| is_users(&it.file) && is_relevant(it));
+    let sites = lines.into_iter().filter_map(|it| process.sites.get(&it));
     let guards = sites.flat_map(|it| it.guards.as_deref().unwrap_or_default());
-    guards.filter(|guard| guard.form == GuardForm::Chooses)
+    guards.filter(move |guard| guard.form == form)
 }
 
 /// The test on the rank because of which `here` made the call at this line, while `elsewhere` did
@@ -109,7 +128,7 @@ pub fn parted(
     around(process, place)
         .filter(|(_, guard)| guard.subject == GuardSubject::Rank)
         .find(|(_, guard)| {
-            let comes = |rank: u32| comes(guard, rank, model);
+            let comes = |rank: u32| comes(guard, rank, model.world_size());
             here.iter().all(|&rank| comes(rank) != Some(false))
                 && elsewhere.iter().all(|&rank| comes(rank) != Some(true))
         })
@@ -123,9 +142,8 @@ pub fn parted(
         })
 }
 
-/// Whether a rank reaches the line according to the test; `None`: unknown.
-fn comes(guard: &Guard, rank: u32, model: &Model) -> Option<bool> {
-    let world = model.world_size();
+/// Whether a rank of this world reaches the line according to the test; `None`: unknown.
+fn comes(guard: &Guard, rank: u32, world: Option<u32>) -> Option<bool> {
     let holds = test::holds(&guard.test, rank, world)?;
     match guard.form {
         GuardForm::Holds => Some(holds),
@@ -167,8 +185,17 @@ pub fn sentence(guard: &Guard) -> String {
         GuardForm::Chooses => format!("uses a value that `{test}` decides on (line {line})"),
         GuardForm::Iterates => {
             format!(
-                "is in a loop over `{test}` (line {line}), whose order may differ between ranks"
+                "is in a loop over `{test}` (line {line}), whose order and content may differ between \
+                 ranks"
             )
+        }
+        GuardForm::Caches => {
+            format!(
+                "is not reached where a result of its function is cached (`{test}`, line {line})"
+            )
+        }
+        GuardForm::Bounds => {
+            format!("is in a loop on whose length `{test}` decides (line {line})")
         }
         GuardForm::Unspecified => format!("depends on `{test}` (line {line})"),
     }

@@ -4,13 +4,15 @@ use std::collections::{HashMap, HashSet};
 
 use ddp_doctor_proto::GuardSubject;
 
+use super::lines::Line;
+
 /// Maximum number of names of a file.
 const MAX_NAMES: usize = 4096;
 /// Maximum number of passes that follow names to other names.
 const ROUNDS: usize = 4;
 
 /// Names that refer to a rank, besides those with the part "rank".
-const RANK: [&str; 25] = [
+const RANK: [&str; 27] = [
     "is_main_process",
     "is_local_main_process",
     "is_main",
@@ -36,6 +38,8 @@ const RANK: [&str; 25] = [
     "PMI_RANK",
     "local_procid",
     "procid",
+    "should_save",
+    "should_log",
 ];
 /// Parts of names with "rank" that do not refer to a rank.
 const NO_RANK: [&str; 11] = [
@@ -137,13 +141,19 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Follows the simple assignments in the lines of a file.
-    pub(super) fn of<'a>(lines: impl Iterator<Item = &'a str> + Clone) -> Self {
+    /// Follows the simple assignments in the lines of a file, and functions that return one value.
+    pub(super) fn of(lines: &[Line]) -> Self {
         let mut names = Self::default();
+        let returned: Vec<(&str, &str)> = (0..lines.len())
+            .filter_map(|at| returned(&lines[at..]))
+            .collect();
         for _ in 0..ROUNDS {
             let before = names.known.len();
-            for line in lines.clone() {
-                names.assigned(line);
+            for line in lines {
+                names.assigned(&line.text);
+            }
+            for (name, value) in &returned {
+                names.set(name, value);
             }
             if names.known.len() == before {
                 break;
@@ -167,28 +177,29 @@ impl Names {
         };
         for (name, value) in pairs {
             let name = name.split(':').next().unwrap_or(name).trim();
-            let last = name.rsplit('.').next().unwrap_or(name);
-            let is_name = !last.is_empty() && last.chars().all(|c| c.is_alphanumeric() || c == '_');
-            if !is_name || self.known.contains_key(last) || self.known.len() >= MAX_NAMES {
-                continue;
-            }
-            let subject = match self.subject(value) {
-                // A value computed from the rank, such as a device or a seed, is not the rank.
-                GuardSubject::Rank if !is_test(value) => continue,
-                GuardSubject::Rank => GuardSubject::Rank,
-                // Other subjects are inherited only by the result of a test.
-                subject @ (GuardSubject::Finite | GuardSubject::State | GuardSubject::Data)
-                    if is_test(value) =>
-                {
-                    subject
-                }
-                _ => continue,
-            };
-            if super::expression::is_comparison(value) {
-                self.results.insert(last.to_owned());
-            }
-            self.known.insert(last.to_owned(), subject);
+            self.set(name.rsplit('.').next().unwrap_or(name), value);
         }
+    }
+
+    /// Takes over the subject of the value that a name stands for.
+    fn set(&mut self, name: &str, value: &str) {
+        let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        // A value computed from a subject, such as a device or a seed, is not that subject.
+        if !is_name
+            || !is_test(value)
+            || self.known.contains_key(name)
+            || self.known.len() >= MAX_NAMES
+        {
+            return;
+        }
+        let subject = self.subject(value);
+        if subject == GuardSubject::Other {
+            return;
+        }
+        if super::expression::is_comparison(value) {
+            self.results.insert(name.to_owned());
+        }
+        self.known.insert(name.to_owned(), subject);
     }
 
     /// Whether a variable holds the result of a test.
@@ -261,6 +272,20 @@ fn is_test(value: &str) -> bool {
         "range(",
     ];
     value.chars().all(allowed) && !builds.iter().any(|word| value.contains(word))
+}
+
+/// The name of a function that does nothing but return a value, and that value.
+fn returned(lines: &[Line]) -> Option<(&str, &str)> {
+    let (header, rest) = lines.split_first()?;
+    let name = header.text.strip_prefix("def ")?;
+    let name = &name[..name.find('(')?];
+    let is_text = |line: &&Line| line.text.starts_with(['"', '\'']);
+    let mut suite = rest
+        .iter()
+        .skip(usize::from(rest.first().is_some_and(|it| is_text(&it))));
+    let value = suite.next()?.text.strip_prefix("return ")?;
+    let ends = suite.next().is_none_or(|it| it.indent <= header.indent);
+    ends.then_some((name, value))
 }
 
 /// Names and the contents of strings.

@@ -219,10 +219,114 @@ fn loop_over_a_dict_is_named_unless_it_is_sorted() {
     };
     assert_eq!(
         over("self.sums.items()"),
-        ["iterates other 1 self.sums.items()"]
+        ["iterates data 1 self.sums.items()"]
+    );
+    assert_eq!(
+        over("os.listdir(folder)"),
+        ["iterates state 1 os.listdir(folder)"]
     );
     assert!(over("sorted(self.sums.items())").is_empty());
     assert!(over("zip(names, values)").is_empty());
+}
+
+#[test]
+fn test_of_a_counter_of_iterations_is_no_guard() {
+    let test_in_a_loop = |test: &str| {
+        guards(&format!(
+            "for i, x in enumerate(xs):\n    if {test}:\n        dist.all_reduce(x)  # here\n"
+        ))
+    };
+    for test in ["i % 2 == 0", "i and i % args.log_every == 0", "not i"] {
+        assert!(test_in_a_loop(test).is_empty(), "{test}");
+    }
+    for test in [
+        "i == 3 and rank == 0",
+        "i % len(xs) == 0",
+        "self.i % 2 == 0",
+    ] {
+        assert_eq!(test_in_a_loop(test).len(), 1, "{test}");
+    }
+}
+
+#[test]
+fn cached_function_is_a_guard() {
+    let decorated = |decorator: &str| {
+        guards(&format!(
+            "@once\n{decorator}\n@torch.no_grad()\ndef f(x):\n    if x:\n        dist.barrier()  # here\n"
+        ))
+    };
+    let holds = "holds other 5 x";
+    for name in [
+        "@functools.lru_cache(maxsize=None)",
+        "@cache",
+        "@cached_property",
+    ] {
+        let caches = format!("caches other 2 {name}");
+        assert_eq!(decorated(name), [holds, &caches]);
+    }
+    assert_eq!(decorated("@timed(cache=False)"), [holds]);
+}
+
+#[test]
+fn test_on_the_length_of_a_loop_is_found() {
+    let found = guards(
+        "\
+start = 0
+if os.path.exists(path):
+    start = load(path)
+for step in range(start, 6):
+    dist.all_reduce(x)  # here
+",
+    );
+    assert_eq!(found, ["bounds state 2 os.path.exists(path)"]);
+    let found = guards(
+        "\
+steps = 8
+if rank == 0:
+    steps = 9
+while done < steps:
+    if rank == 1:
+        steps = 3
+    dist.all_reduce(x)  # here
+",
+    );
+    assert_eq!(
+        found,
+        ["holds other 4 done < steps", "bounds rank 2 rank == 0"],
+        "an assignment within the loop follows its header"
+    );
+}
+
+#[test]
+fn function_that_returns_a_test_has_its_subject() {
+    let found = guards(
+        "\
+class Arguments:
+    @property
+    def saves(self):
+        'Whether this process writes.'
+        return self.process_index == 0
+
+    def device(self):
+        return f'cuda:{rank}'
+
+    def count(self):
+        self.n += 1
+        return rank == 0
+if args.saves:
+    if args.device:
+        if args.count():
+            dist.barrier()  # here
+",
+    );
+    assert_eq!(
+        found,
+        [
+            "holds state 15 args.count()",
+            "holds state 14 args.device",
+            "holds rank 13 args.saves"
+        ]
+    );
 }
 
 #[test]
@@ -237,6 +341,8 @@ while True:
     dist.all_reduce(x)  # here
 ",
     );
+    assert!(found.is_empty(), "{found:?}");
+    let found = guards("if __name__ == '__main__':\n    main()  # here\n");
     assert!(found.is_empty(), "{found:?}");
 }
 

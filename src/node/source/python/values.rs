@@ -18,46 +18,49 @@ impl Source {
     /// The tests that decide on values which the line uses: conditional expressions in it, in the
     /// loops around it, and in assignments to its variables; comparisons in it and in these
     /// assignments; tests around such assignments; and tests on the rank in the functions and
-    /// classes that are called there.
+    /// classes that are called there. Also the tests that decide in this way on values which the headers
+    /// of the loops around it use.
     pub(super) fn choices(&self, at: usize, found: &mut Vec<Guard>) {
-        let scope = self.scope(at);
         let around: Vec<usize> = self.headers(at).collect();
-        let loops = around.iter().filter(|&&it| self.head(it) == Head::For);
         let mut chosen: Vec<Guard> = Vec::new();
         self.value_tests(at, &mut chosen);
-        for &i in loops {
-            self.conditions(i, &mut chosen);
+        for &header in around.iter().filter(|&&it| self.head(it) == Head::For) {
+            self.conditions(header, &mut chosen);
         }
-        let names = subject::names(value_of(&self.lines[at].text));
-        for name in names.take(MAX_NAMES) {
+        let value = value_of(&self.lines[at].text);
+        self.tests_before(value, at, &around, &mut chosen);
+        add(found, chosen, GuardForm::Chooses);
+        let mut bounds: Vec<Guard> = Vec::new();
+        for &header in &around {
+            if matches!(self.head(header), Head::For | Head::While)
+                && let Some((over, _)) = header_test(&self.lines[header].text)
+            {
+                self.tests_before(over, header, &around, &mut bounds);
+            }
+        }
+        add(found, bounds, GuardForm::Bounds);
+    }
+
+    /// The tests that decide on the variables of an expression, in assignments before a line. `around`:
+    /// headers around that line.
+    fn tests_before(&self, text: &str, at: usize, around: &[usize], found: &mut Vec<Guard>) {
+        let scope = self.scope(at);
+        for name in subject::names(text).take(MAX_NAMES) {
             let earlier = (0..at).rev().take(MAX_LINES_BEFORE);
             // A variable of another function is another one.
             let is_same = |i: usize| [None, scope].contains(&self.scope(i));
             for i in earlier.filter(|&i| changes(&self.lines[i].text, name) && is_same(i)) {
-                self.value_tests(i, &mut chosen);
+                self.value_tests(i, found);
                 let header = self.headers(i).next().filter(|it| !around.contains(it));
                 match header.map(|header| (header, self.head(header))) {
                     Some((header, Head::If | Head::Elif)) => {
                         let line = &self.lines[header];
                         let test = header_test(&line.text).map(|(test, _)| test);
-                        chosen
-                            .extend(test.map(|it| self.guard(line.first, it, GuardForm::Chooses)));
+                        found.extend(test.map(|it| self.guard(line.first, it, GuardForm::Chooses)));
                     }
-                    Some((header, Head::Else)) => self.branches_before(header, &mut chosen),
+                    Some((header, Head::Else)) => self.branches_before(header, found),
                     _ => {}
                 }
-            }
-        }
-        for guard in &mut chosen {
-            guard.form = GuardForm::Chooses;
-        }
-        let is_known = |guard: &Guard, found: &[Guard]| {
-            let mut known = found.iter();
-            known.any(|it| it.line == guard.line && it.test == guard.test)
-        };
-        for guard in chosen {
-            if guard.subject != GuardSubject::Other && !is_known(&guard, found) {
-                found.push(guard);
             }
         }
     }
@@ -143,5 +146,18 @@ impl Source {
         }
         tests.retain(|it| it.subject == GuardSubject::Rank);
         found.extend(tests);
+    }
+}
+
+/// Adds tests with a known subject to the guards of a line. A test on which more depends is already
+/// there: the line itself, or a value that it uses.
+fn add(found: &mut Vec<Guard>, tests: Vec<Guard>, form: GuardForm) {
+    for mut guard in tests {
+        guard.form = form;
+        let mut known = found.iter();
+        let is_known = known.any(|it| it.line == guard.line && it.test == guard.test);
+        if guard.subject != GuardSubject::Other && !is_known {
+            found.push(guard);
+        }
     }
 }

@@ -13,11 +13,13 @@ use ddp_doctor_proto::{ExceptionKind, GuardForm, GuardSubject};
 
 use crate::evidence::align::Mismatch;
 use crate::evidence::event::Guard;
-use crate::model::{Ending, Exception, GroupId, Process};
+use crate::model::{Exception, GroupId, Process};
 use crate::situation::Situation;
 use crate::source::guards;
 use crate::stacks::is_users;
 use crate::words::{self, Ranks};
+
+mod loops;
 
 /// A cause with its evidence.
 #[derive(Clone, Debug)]
@@ -95,7 +97,7 @@ pub fn of_values<'a>(
         return None;
     }
     let line = Arc::new(place.clone());
-    let (kind, guard) = choice(situation.model.process_of(rank)?, &line)?;
+    let (kind, guard) = choice(situation.model.process_of(rank)?, &line, GuardForm::Chooses)?;
     let because = line_is_guarded(&(line, guard));
     Some(Reading {
         same_path: true,
@@ -106,7 +108,12 @@ pub fn of_values<'a>(
 impl Reading {
     /// Nothing on record explains it.
     pub(crate) const fn unknown() -> Self {
-        suspected(CauseKind::Unknown, None)
+        Self::suspected(CauseKind::Unknown)
+    }
+
+    /// A suspected cause that needs no evidence.
+    pub(crate) const fn suspected(kind: CauseKind) -> Self {
+        suspected(kind, None)
     }
 }
 
@@ -126,6 +133,7 @@ impl<'a> Sides<'a> {
             .or_else(|| self.swallowed_exception())
             .or_else(|| self.skipped_iteration())
             .or_else(|| self.rank_conditional())
+            .or_else(|| self.ignored_call())
             .or_else(|| self.tests())
             .or_else(|| self.left())
             .or_else(|| self.other_tests())
@@ -136,6 +144,35 @@ impl<'a> Sides<'a> {
 
     fn everybody(&self) -> impl Iterator<Item = &'a Process> {
         self.odd.iter().chain(&self.others).copied()
+    }
+
+    /// PyTorch ignored a call of one side at the line where the other side waits. A program may make such
+    /// calls in every iteration, so others must precede it, or there must be none.
+    fn ignored_call(&self) -> Option<Reading> {
+        const OTHERS: u64 = 3;
+        let ignored = |from: &[&Process], by: &[&'a Process]| {
+            let line = self.line_of(by.first()?)?;
+            let before = |it: &Process| it.places.before_ignored(&line);
+            if by.iter().any(|it| before(it).is_some()) {
+                return None;
+            }
+            let reading = |process: &Process| {
+                let because = format!(
+                    "Rank {} came to the line {} with a group that it does not belong to: PyTorch ignores \
+                     such a call.",
+                    process.rank?,
+                    words::line(&line)
+                );
+                let because = Some(because);
+                match before(process)? {
+                    OTHERS.. => Some(supported(CauseKind::LocalDecision, because)),
+                    _ if process.places.calls(&line) > 0 => None,
+                    _ => Some(suspected(CauseKind::LocalDecision, because)),
+                }
+            };
+            from.iter().find_map(|process| reading(process))
+        };
+        ignored(&self.odd, &self.others).or_else(|| ignored(&self.others, &self.odd))
     }
 
     /// An iterator ended on some ranks and not on others, and these ranks began no step since then.
@@ -286,100 +323,6 @@ impl<'a> Sides<'a> {
         tests
     }
 
-    /// The odd ranks have ended, or destroyed the group, for an unrecorded reason.
-    fn left(&self) -> Option<Reading> {
-        if !self.all_left() {
-            return None;
-        }
-        let fewest = |steps: &dyn Fn(&Process) -> Option<u64>| {
-            self.others
-                .iter()
-                .filter_map(|it| steps(it))
-                .min()
-                .unwrap_or(0)
-        };
-        let fewest_steps = fewest(&|it| Some(it.step));
-        let fewer = |it: &&Process| it.step > 0 && it.step < fewest_steps;
-        if !self.odd.iter().all(fewer) {
-            return Some(suspected(CauseKind::Teardown, None));
-        }
-        // Fewer steps: either fewer batches, or omitted steps.
-        let fewest_batches = fewest(&|it| it.turns.batches());
-        let drew_fewer = |it: &&Process| it.turns.batches().is_some_and(|it| it < fewest_batches);
-        if self.odd.iter().any(drew_fewer) {
-            // The end of an input is recorded, so a loop that left some of it decided to end.
-            let has_input_left = |it: &&Process| it.input_ended.is_none();
-            return Some(if self.odd.iter().all(has_input_left) {
-                let because = format!("The loop of {} ended before its input.", ranks(&self.odd));
-                suspected(CauseKind::LocalDecision, Some(because))
-            } else {
-                suspected(CauseKind::UnevenInputs, None)
-            });
-        }
-        let left_out = |form| {
-            let mut lines = self.others.iter().flat_map(|process| self.guards(process));
-            lines.find(|(_, guard)| guard.form == form)
-        };
-        let (kind, found) = match left_out(GuardForm::Skips) {
-            Some(found) => (CauseKind::SkippedIteration, found),
-            None => match left_out(GuardForm::Catches) {
-                Some(found) => (CauseKind::SwallowedException, found),
-                None => return Some(suspected(CauseKind::UnevenInputs, None)),
-            },
-        };
-        Some(suspected(kind, Some(line_is_guarded(&found))))
-    }
-
-    /// Whether the odd ranks had ended, or destroyed the group, before the ranks diverged. An end
-    /// after that is a consequence.
-    fn all_left(&self) -> bool {
-        let model = self.situation.model;
-        let group = self.place.map(|(group, _)| model.group(group));
-        !self.odd.is_empty()
-            && self.odd.iter().all(|process| {
-                let ended = model.ending_of(process) != Ending::None;
-                let ended = process.end.map(|end| end.at).filter(|_| ended);
-                let left = process.rank.zip(group).is_some_and(|(rank, group)| {
-                    self.situation.has_left_before(group, rank, self.at)
-                });
-                left || ended.is_some_and(|at| at <= self.at)
-            })
-    }
-
-    /// One side has left a loop in which the other goes on, and no test in the source ends the loop:
-    /// it ran out of iterations.
-    fn left_loop(&self) -> Option<Reading> {
-        let ended = |short: &[&Process], long: &[&Process]| {
-            let (short, long) = (*short.first()?, *long.first()?);
-            let (after, within) = (last_line(short)?, last_line(long)?);
-            let times = |process: &Process| process.places.calls(within);
-            let (fewer, more) = (times(short), times(long));
-            let is_after = !long.places.contains(after) && (1..more).contains(&fewer);
-            if !is_after || !is_read(short, after) || !is_read(long, within) {
-                return None;
-            }
-            let mut because = format!(
-                "Rank {} reached the line {} {} and went on, rank {} {}.",
-                short.rank.unwrap_or_default(),
-                words::line(within),
-                words::times(fewer),
-                long.rank.unwrap_or_default(),
-                words::times(more),
-            );
-            let mut around = guards::around(long, within);
-            let retries = around.find(|(_, guard)| guard.form == GuardForm::Catches);
-            let Some(retries) = retries else {
-                return Some((CauseKind::UnevenInputs, because));
-            };
-            because.push(' ');
-            because.push_str(&line_is_guarded(&retries));
-            Some((CauseKind::SwallowedException, because))
-        };
-        let (kind, because) =
-            ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))?;
-        Some(suspected(kind, Some(because)))
-    }
-
     /// Both sides made the call at one line, with different values.
     fn values(&self) -> Option<Reading> {
         let (group, seq) = self.place?;
@@ -407,7 +350,7 @@ impl<'a> Sides<'a> {
             words::signature(other)
         );
         let process = self.odd.first()?;
-        let chosen = choice(process, line);
+        let chosen = choice(process, line, GuardForm::Chooses);
         // Different ways through a library are no difference of values.
         if line != there && chosen.is_none() {
             return None;
@@ -455,34 +398,44 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// The first test that decides on a value which a line uses and differs between ranks, and the kind
-/// of cause that it indicates. A test on the rank comes first.
-fn choice<'a>(process: &'a Process, line: &Arc<Where>) -> Option<(CauseKind, &'a Guard)> {
+/// The first test of this form that decides on a value which differs between ranks, and the kind of
+/// cause that it indicates. A test on the rank comes first.
+fn choice<'a>(
+    process: &'a Process,
+    line: &Arc<Where>,
+    form: GuardForm,
+) -> Option<(CauseKind, &'a Guard)> {
+    let choices = || guards::choices(process, line, form);
+    let of_rank = choices().find(|it| it.subject == GuardSubject::Rank);
+    let guard = of_rank.or_else(|| choices().find(|it| decided_by(it).is_some()))?;
+    Some((decided_by(guard)?, guard))
+}
+
+/// The kind of cause that the subject of a test or of a collection indicates, if values follow from it.
+const fn decided_by(guard: &Guard) -> Option<CauseKind> {
     use GuardSubject::{Data, Finite, Rank, State};
-    let kind = |guard: &Guard| match guard.subject {
+    match guard.subject {
         Rank => Some(CauseKind::RankConditional),
         Data | Finite => Some(CauseKind::DataDependentPath),
         State => Some(CauseKind::LocalDecision),
         _ => None,
-    };
-    let of = |guard: &&Guard| guard.subject == Rank;
-    let guard = guards::choices(process, line).find(of);
-    let guard = guard.or_else(|| guards::choices(process, line).find(|it| kind(it).is_some()))?;
-    Some((kind(guard)?, guard))
+    }
 }
 
 /// The kind of cause that a condition indicates which only one side passed.
 pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
-    use GuardForm::{Catches, Ends, Fails, Handles, Holds, Leaves, Skips};
+    use GuardForm::{Bounds, Caches, Catches, Chooses, Iterates, Unspecified};
+    use GuardForm::{Ends, Fails, Handles, Holds, Leaves, Skips};
     use GuardSubject::{Data, Finite, Rank, State};
     Some(match (guard.form, guard.subject) {
         (Handles, _) => CauseKind::SwallowedException,
-        (Catches | GuardForm::Chooses | GuardForm::Iterates | GuardForm::Unspecified, _) => {
-            return None;
-        }
+        (Catches | Chooses | Bounds | Iterates | Unspecified, _) => return None,
         (_, Rank) => CauseKind::RankConditional,
+        (Caches, _) => CauseKind::LocalDecision,
         // Each rank decides by itself when to leave the loop.
         (Ends, _) => CauseKind::LocalDecision,
+        // What follows in the step is skipped, whatever the other steps hold.
+        (Leaves | Skips, Finite) => CauseKind::SkippedIteration,
         (Leaves, _) if all_left => CauseKind::LocalDecision,
         (Holds | Fails | Leaves | Skips, State) => CauseKind::LocalDecision,
         (Holds | Fails | Leaves, Data | Finite) => CauseKind::DataDependentPath,

@@ -1,0 +1,147 @@
+//! Causes of which the number of calls at a line is the evidence: one side left a loop in which the
+//! other goes on, or repeats a line.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::GuardForm;
+use ddp_doctor_proto::report::{CauseKind, Where};
+
+use crate::evidence::event::Guard;
+use crate::model::{Ending, Process};
+use crate::source::guards;
+use crate::words;
+
+use super::{
+    Reading, Sides, choice, decided_by, is_read, last_line, line_is_guarded, ranks, suspected,
+};
+
+impl Sides<'_> {
+    /// The odd ranks have ended, or destroyed the group, for an unrecorded reason.
+    pub(super) fn left(&self) -> Option<Reading> {
+        if !self.all_left() {
+            return None;
+        }
+        let fewest = |steps: &dyn Fn(&Process) -> Option<u64>| {
+            self.others
+                .iter()
+                .filter_map(|it| steps(it))
+                .min()
+                .unwrap_or(0)
+        };
+        let fewest_steps = fewest(&|it| Some(it.step));
+        let fewer = |it: &&Process| it.step > 0 && it.step < fewest_steps;
+        if !self.odd.iter().all(fewer) {
+            let teardown = || suspected(CauseKind::Teardown, None);
+            return Some(self.left_loop().unwrap_or_else(teardown));
+        }
+        // Fewer steps: either fewer batches, or omitted steps.
+        let fewest_batches = fewest(&|it| it.turns.batches());
+        let drew_fewer = |it: &&Process| it.turns.batches().is_some_and(|it| it < fewest_batches);
+        if self.odd.iter().any(drew_fewer) {
+            // The end of an input is recorded, so a loop that left some of it decided to end.
+            let has_input_left = |it: &&Process| it.input_ended.is_none();
+            return Some(if self.odd.iter().all(has_input_left) {
+                let because = format!("The loop of {} ended before its input.", ranks(&self.odd));
+                suspected(CauseKind::LocalDecision, Some(because))
+            } else {
+                suspected(CauseKind::UnevenInputs, None)
+            });
+        }
+        let left_out = |form| {
+            let mut lines = self.others.iter().flat_map(|process| self.guards(process));
+            lines.find(|(_, guard)| guard.form == form)
+        };
+        let (kind, found) = match left_out(GuardForm::Skips) {
+            Some(found) => (CauseKind::SkippedIteration, found),
+            None => match left_out(GuardForm::Catches) {
+                Some(found) => (CauseKind::SwallowedException, found),
+                None => return Some(suspected(CauseKind::UnevenInputs, None)),
+            },
+        };
+        Some(suspected(kind, Some(line_is_guarded(&found))))
+    }
+
+    /// Whether the odd ranks had ended, or destroyed the group, before the ranks diverged. An end
+    /// after that is a consequence.
+    pub(super) fn all_left(&self) -> bool {
+        let model = self.situation.model;
+        let group = self.place.map(|(group, _)| model.group(group));
+        !self.odd.is_empty()
+            && self.odd.iter().all(|process| {
+                let ended = model.ending_of(process) != Ending::None;
+                let ended = process.end.map(|end| end.at).filter(|_| ended);
+                let left = process.rank.zip(group).is_some_and(|(rank, group)| {
+                    self.situation.has_left_before(group, rank, self.at)
+                });
+                left || ended.is_some_and(|at| at <= self.at)
+            })
+    }
+
+    /// One side has left a loop in which the other goes on, or the other repeats a line, and no test in
+    /// the source shows why.
+    pub(super) fn left_loop(&self) -> Option<Reading> {
+        let ended = |short: &[&Process], long: &[&Process]| {
+            let (short, long) = (*short.first()?, *long.first()?);
+            let (after, within) = (last_line(short)?, last_line(long)?);
+            let times = |process: &Process| process.places.calls(within);
+            let (fewer, more) = (times(short), times(long));
+            let is_seen = is_read(short, after) && is_read(long, within);
+            if after == within || !(1..more).contains(&fewer) || !is_seen {
+                return None;
+            }
+            let (kind, shown) = match caught(short, long, after, within) {
+                Some(shown) => (CauseKind::SwallowedException, Some(shown)),
+                None if long.places.contains(after) => return None,
+                None => loop_around(long, within),
+            };
+            let mut because = format!(
+                "Rank {} reached the line {} {} and went on, rank {} {}.",
+                short.rank.unwrap_or_default(),
+                words::line(within),
+                words::times(fewer),
+                long.rank.unwrap_or_default(),
+                words::times(more),
+            );
+            if let Some(shown) = shown {
+                because.push(' ');
+                because.push_str(&line_is_guarded(&shown));
+            }
+            Some(suspected(kind, Some(because)))
+        };
+        ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))
+    }
+}
+
+/// The `try` around the line `within` that goes on after an exception, if it explains that `short` has
+/// gone on to the line `after`: that line is outside of it, or `long` has been there before and now
+/// repeats `within`.
+fn caught<'a>(
+    short: &Process,
+    long: &'a Process,
+    after: &Arc<Where>,
+    within: &Arc<Where>,
+) -> Option<(Arc<Where>, &'a Guard)> {
+    let mut around = guards::around(long, within);
+    let found = around.find(|(_, guard)| guard.form == GuardForm::Catches)?;
+    let is_outside = guards::around(short, after).all(|(_, guard)| guard != found.1);
+    let mut latest = long.recent_lines.iter().rev().take(2);
+    let repeats = long.places.contains(after) && latest.all(|(_, line)| line == within);
+    (is_outside || repeats).then_some(found)
+}
+
+/// Why loops around a line may run less often on some ranks, with the reason in the source, if there is
+/// one.
+fn loop_around<'a>(
+    process: &'a Process,
+    line: &Arc<Where>,
+) -> (CauseKind, Option<(Arc<Where>, &'a Guard)>) {
+    let mut around = guards::around(process, line);
+    let collection = around.find(|(_, guard)| guard.form == GuardForm::Iterates);
+    let collection = collection.and_then(|it| Some((decided_by(it.1)?, it)));
+    let bounds = || choice(process, line, GuardForm::Bounds);
+    let bounds = || bounds().map(|(kind, guard)| (kind, (Arc::clone(line), guard)));
+    match collection.or_else(bounds) {
+        Some((kind, shown)) => (kind, Some(shown)),
+        None => (CauseKind::UnevenInputs, None),
+    }
+}
