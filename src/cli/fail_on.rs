@@ -1,7 +1,8 @@
 //! Exit status of a command from its report.
 
 use clap::ValueEnum;
-use ddp_doctor_proto::report::{Effect, Report, Severity, Verdict};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Report, Severity, Verdict};
 
 use super::{FOUND, INSUFFICIENT};
 
@@ -28,7 +29,7 @@ impl FailOn {
         let insufficient = report.verdict == Verdict::Insufficient;
         let found = report.findings.iter().any(|finding| {
             // A finding about insufficient evidence has an exit status of its own.
-            let counts = finding.effect != Effect::None || !insufficient;
+            let counts = !insufficient || !catalogue::is_gap(&finding.code);
             counts && least.is_some_and(|least| finding.severity >= least)
         });
         match (found, insufficient) {
@@ -36,5 +37,29 @@ impl FailOn {
             (false, true) => INSUFFICIENT,
             (false, false) => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::report::{Effect, Finding};
+
+    use super::*;
+    use crate::report::testing::{early_exit, report};
+
+    #[test]
+    fn error_without_effect_fails_an_insufficient_report() {
+        let finding = |code: &str| Finding {
+            code: code.into(),
+            effect: Effect::None,
+            ..early_exit()
+        };
+        let mut report = report();
+        report.verdict = Verdict::Insufficient;
+        report.findings = vec![finding("DD901")];
+        assert_eq!(FailOn::Error.status(&report), INSUFFICIENT);
+        report.findings.push(finding("DD307"));
+        assert_eq!(FailOn::Error.status(&report), FOUND);
+        assert_eq!(FailOn::Never.status(&report), INSUFFICIENT);
     }
 }

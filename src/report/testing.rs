@@ -40,7 +40,7 @@ fn entry(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
     }
 }
 
-pub(super) fn early_exit() -> Finding {
+pub(crate) fn early_exit() -> Finding {
     Finding {
         code: "DD102".into(),
         name: "early-exit".into(),
