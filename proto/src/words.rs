@@ -144,20 +144,22 @@ fn way(places: &[&Where], place: &Where, source: Option<String>) -> String {
     parts.join(" › ")
 }
 
-/// " on HOST" or " on N hosts" for ranks of a job with several hosts.
+/// " on HOST" or " on N hosts" for ranks of a job with several hosts; empty if one of theirs is unknown.
 fn host_of<'a>(ranks: &[u32], has_hosts: bool, rank: impl Fn(u32) -> Option<&'a Rank>) -> String {
     let known = ranks.iter().filter_map(|&it| rank(it));
     let hosts: BTreeSet<&str> = known.map(|rank| rank.host.as_str()).collect();
     match (has_hosts, hosts.first()) {
+        (true, Some(&"")) => String::new(),
         (true, Some(host)) if hosts.len() == 1 => format!(" on {}", plain(host)),
         (true, Some(_)) => format!(" on {} hosts", hosts.len()),
         _ => String::new(),
     }
 }
 
-/// Whether the ranks are on more than one host.
+/// Whether the ranks are known to be on more than one host.
 pub fn has_several_hosts<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> bool {
-    let mut hosts = ranks.into_iter().map(|rank| &rank.host);
+    let hosts = ranks.into_iter().map(|rank| &rank.host);
+    let mut hosts = hosts.filter(|host| !host.is_empty());
     let first = hosts.next();
     hosts.any(|host| Some(host) != first)
 }
@@ -203,33 +205,41 @@ pub fn ended(exit: Exit) -> String {
 /// The call of a rank, or its last call.
 #[must_use]
 pub fn call_text(call: &RankCall) -> String {
-    let Some(op) = &call.op else {
-        return "no call yet".into();
+    let is_last = call.state == CallState::NotIssued;
+    let mut text = match (&call.op, call.seq) {
+        (Some(op), _) if is_last => format!("last call {}", plain(op)),
+        (Some(op), _) => plain(op),
+        // A log or a counter states how far a rank came, but not by which operation.
+        (None, Some(_)) if is_last => "last call".into(),
+        (None, Some(_)) => "call".into(),
+        (None, None) => return "no call recorded".into(),
     };
-    let mut text = plain(op);
     if let Some(seq) = call.seq {
         text.push_str(&format!(" #{seq}"));
     }
     let mut partner = String::new();
     if let Some(peer) = call.peer {
-        let way = if op == "send" { "to" } else { "from" };
+        let way = if call.op.as_deref() == Some("send") {
+            "to"
+        } else {
+            "from"
+        };
         partner.push_str(&format!(" {way} rank {peer}"));
     }
     if let Some(tag) = call.tag.filter(|&tag| tag != 0) {
         partner.push_str(&format!(", tag {tag}"));
     }
-    if call.state == CallState::NotIssued {
-        let step = call
-            .step
-            .map(|step| format!(", step {step}"))
-            .unwrap_or_default();
-        return format!("last call {text}{partner}{step}");
+    if is_last {
+        let step = call.step.map(|step| format!(", step {step}"));
+        return text + &partner + &step.unwrap_or_default();
     }
-    if let Some(dtype) = &call.dtype {
-        let shape = call.shapes.as_ref().and_then(|shapes| shapes.first());
-        let size = shape.map(|shape| format!("{shape:?}"));
-        let size = size.or_else(|| call.numel.map(|numel| format!("[{numel} elements]")));
-        text.push_str(&format!(" {}{}", plain(dtype), size.unwrap_or_default()));
+    let shape = call.shapes.as_ref().and_then(|shapes| shapes.first());
+    let size = shape.map(|shape| format!("{shape:?}"));
+    let size = size.or_else(|| call.numel.map(|numel| format!("[{numel} elements]")));
+    let dtype = call.dtype.as_deref().map(plain).unwrap_or_default();
+    let tensor = dtype + &size.unwrap_or_default();
+    if !tensor.is_empty() {
+        text.push_str(&format!(" {tensor}"));
     }
     for (name, value) in [
         ("", call.reduce_op.clone()),

@@ -100,12 +100,9 @@ pub fn signature(call: &Call) -> String {
         (None, None) => None,
     };
     if call.op != ddp_doctor_proto::Op::Barrier && (dtype.is_some() || size.is_some()) {
-        let _infallible = write!(
-            text,
-            " {}{}",
-            dtype.unwrap_or("?"),
-            size.unwrap_or_else(|| "[?]".into())
-        );
+        let unknown = if dtype.is_some() { "[?]" } else { "" };
+        let size = size.unwrap_or_else(|| unknown.into());
+        let _infallible = write!(text, " {}{size}", dtype.unwrap_or_default());
     }
     if let (Some(reduce_op), true) = (call.known_reduce_op().name(), call.op.reduces()) {
         text.push(' ');

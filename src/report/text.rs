@@ -98,12 +98,17 @@ pub fn about(report: &Report) -> String {
         1 => format!("1 {what}"),
         n => format!("{n} {what}s"),
     };
-    let ranks = job.world_size.unwrap_or(report.ranks.len() as u32);
-    let mut parts = vec![count(u64::from(ranks), "rank")];
+    let ranks = match (job.world_size, report.ranks.len() as u64) {
+        (Some(size), _) => count(u64::from(size), "rank"),
+        (None, 0) => "no rank seen".into(),
+        (None, seen) => format!("{} seen", count(seen, "rank")),
+    };
     // The number of nodes may be unknown.
-    if job.nodes > 0 {
-        parts[0] += &format!(" on {}", count(u64::from(job.nodes), "node"));
-    }
+    let nodes = match job.nodes {
+        0 => String::new(),
+        nodes => format!(" on {}", count(u64::from(nodes), "node")),
+    };
+    let mut parts = vec![ranks + &nodes];
     if !job.backends.is_empty() {
         parts.push(plain(&job.backends.join(", ")));
     }
@@ -369,6 +374,24 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("▸ rank 1 on node-b "), "{text}");
         assert!(text.contains("  rank 0, 2 on node-a "), "{text}");
+    }
+
+    #[test]
+    fn unknown_host_is_no_host() {
+        let shown = |hosts: [&str; 3]| {
+            let mut ranks = ranks();
+            for (rank, host) in ranks.iter_mut().zip(hosts) {
+                rank.host = host.into();
+            }
+            let mut out = Vec::new();
+            finding(&mut out, &early_exit(), &ranks, Style::default()).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let text = shown(["node-a", "", "node-a"]);
+        assert!(!text.contains(" on "), "{text}");
+        let text = shown(["node-a", "", "node-b"]);
+        assert!(text.contains("▸ rank 1   "), "{text}");
+        assert!(text.contains("  rank 0, 2 on 2 hosts "), "{text}");
     }
 
     #[test]
