@@ -41,8 +41,16 @@ struct Truth {
     line: Option<String>,
     /// Ranks that the report has, at most.
     ranks: Option<Vec<u32>>,
+    /// Number of nodes; 0: unknown.
+    nodes: Option<u32>,
+    /// The longest wait of the leading finding.
+    waited_ms: Option<u64>,
+    /// A part of the summary of the leading finding.
+    summary: Option<String>,
     /// A part of a sentence of some finding.
     says: Option<String>,
+    /// A part that no sentence of a finding has.
+    omits: Option<String>,
 }
 
 fn folder() -> PathBuf {
@@ -119,16 +127,38 @@ fn check(report: &Report, truth: &Truth) -> Result<(), String> {
         let ranks: Vec<u32> = report.ranks.iter().map(|it| it.rank).collect();
         same("ranks", format!("{ranks:?}"), format!("{known:?}"))?;
     }
-    let texts = report.findings.iter().flat_map(sentences);
-    let mut texts = texts.collect::<Vec<_>>().into_iter();
-    if let Some(words) = truth
-        .says
-        .as_ref()
-        .filter(|it| !texts.any(|text| text.contains(&***it)))
-    {
-        return Err(format!("no sentence contains {words:?}"));
+    if let Some(nodes) = truth.nodes {
+        same("nodes", report.job.nodes.to_string(), nodes.to_string())?;
     }
+    if let Some(waited) = truth.waited_ms {
+        let longest = leading.per_rank.iter().filter_map(|it| it.waited_ms).max();
+        same(
+            "wait",
+            format!("{longest:?}"),
+            format!("{:?}", Some(waited)),
+        )?;
+    }
+    check_sentences(report, truth)?;
     makes_no_further_claims(report, truth)
+}
+
+fn check_sentences(report: &Report, truth: &Truth) -> Result<(), String> {
+    let texts: Vec<&str> = report.findings.iter().flat_map(sentences).collect();
+    let contains = |words: &str| texts.iter().any(|text| text.contains(words));
+    let has = |summary: &str| report.findings[0].summary.contains(summary);
+    match truth {
+        Truth {
+            summary: Some(words),
+            ..
+        } if !has(words) => Err(format!("the summary does not contain {words:?}")),
+        Truth {
+            says: Some(words), ..
+        } if !contains(words) => Err(format!("no sentence contains {words:?}")),
+        Truth {
+            omits: Some(words), ..
+        } if contains(words) => Err(format!("a sentence contains {words:?}")),
+        _ => Ok(()),
+    }
 }
 
 fn sentences(finding: &Finding) -> Vec<&str> {

@@ -248,7 +248,7 @@ impl Engine {
                 id: model.job.clone(),
                 attempt: model.attempt,
                 world_size,
-                nodes: model.hosts.len() as u32,
+                nodes: model.nodes(),
                 backends,
                 started_at: model.started,
                 ended_at: model.ended,
@@ -284,8 +284,11 @@ impl Engine {
                 .map(|end| end.exit)
                 .any(|exit| exit == Exit::default())
         };
-        let is_unexplained =
-            model.has_failed && (self.current < self.findings.len() || is_unknown());
+        let failed_later =
+            |exit: Exit| exit.signal.is_some() || exit.code.is_some_and(|it| it != 0);
+        let mut later = model.processes.values().map(|process| process.later_exit);
+        let is_unexplained = later.any(failed_later)
+            || model.has_failed && (self.current < self.findings.len() || is_unknown());
         match verdict_of(self.findings.get(..self.current).unwrap_or_default()) {
             Verdict::Healthy if is_blind || is_unexplained => Verdict::Insufficient,
             verdict => verdict,
@@ -354,9 +357,12 @@ impl Engine {
         let state = match process.ending() {
             Ending::InOrder => RankState::Exited,
             _ if process.has_ended() => RankState::Dead,
-            _ if silent || process.unwatched.is_some() => RankState::Unknown,
-            _ if process.is_stopped() => RankState::Stopped,
+            _ if process.later_exit.code == Some(0) => RankState::Exited,
+            _ if process.later_exit != Exit::default() => RankState::Dead,
+            _ if silent => RankState::Unknown,
             _ if waiting_in.is_some() => RankState::Waiting,
+            _ if process.unwatched.is_some() => RankState::Unknown,
+            _ if process.is_stopped() => RankState::Stopped,
             _ => RankState::Running,
         };
         Rank {
@@ -365,7 +371,7 @@ impl Engine {
             host: process.host.to_string(),
             pid: process.pid,
             state,
-            exit: process.end.map(|end| end.exit).unwrap_or_default(),
+            exit: process.end.map_or(process.later_exit, |end| end.exit),
             step: process.step,
             place: process
                 .last_call
@@ -404,7 +410,7 @@ impl Engine {
                     (Some(last.clone()), last.at)
                 }
             };
-            let waited = self.now.since(since);
+            let waited = process.waits_known_until(self.now).since(since);
             (waited >= timing.visible_wait).then(|| WaitingIn {
                 group: call
                     .as_ref()

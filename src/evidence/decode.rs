@@ -473,6 +473,7 @@ impl Decoder {
                 process,
                 since: at,
                 read_whole: false,
+                exit: Exit::default(),
             });
         }
         out.push(Event::Note {

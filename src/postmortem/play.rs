@@ -427,6 +427,7 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
                 process: process.id,
                 since,
                 read_whole: part.read_whole.contains(&process.number),
+                exit: Exit::default(),
             };
             match *fate {
                 Fate::Watched | Fate::Lives(ProcessState::Unspecified) => {}

@@ -117,6 +117,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD701, Precedence::Wire, Always, ddp::replica_divergence::detect),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::notes_about_ranks),
     row(&catalogue::DD901, Precedence::Evidence, Always, evidence::evidence_incomplete::other_notes),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::notes_of_logs),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::unseen_ranks),
     row(&catalogue::DD901, Precedence::Evidence, Always, evidence::evidence_incomplete::nothing_seen),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::unwatched_ends),

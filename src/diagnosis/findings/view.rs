@@ -30,7 +30,7 @@ pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) ->
             Some(match joined {
                 Some(joined) => waiting_call(situation, rank, process, joined),
                 None if member.issued >= seq => RankCall {
-                    state: CallState::Returned,
+                    state: passed(process, seq),
                     seq: Some(seq),
                     ..unknown(rank, process)
                 },
@@ -41,6 +41,18 @@ pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) ->
         .collect();
     calls.sort_by_key(|call| call.rank);
     calls
+}
+
+/// State of a call that a rank made by its counters: whether it has returned from its last one is
+/// unknown.
+fn passed(process: &Process, seq: u64) -> CallState {
+    let last = process.last_call.as_ref();
+    let is_last = last.is_some_and(|it| it.op == Op::Unspecified && it.seq == seq);
+    if is_last {
+        CallState::Issued
+    } else {
+        CallState::Returned
+    }
 }
 
 /// Row of a call that a rank issued, with its state and the time waited.
@@ -74,8 +86,11 @@ pub(crate) fn waiting_call(
     };
     // A wait ends with its process.
     let until = process.end.map_or(until, |end| until.min(end.at));
-    let waited = until.since(joined.call.at).as_millis() as u64;
-    let call = describe(rank, state, Some(waited), &joined.call);
+    let waited = process.waits_known_until(until).since(joined.call.at);
+    // Logs state when waits began, but not when other calls were made.
+    let is_timed = state == CallState::Waiting || !process.is_from_text();
+    let waited_ms = is_timed.then_some(waited.as_millis() as u64);
+    let call = describe(rank, state, waited_ms, &joined.call);
     match standing_at(process, joined).filter(|_| state == CallState::Waiting) {
         Some(place) => with_place(call, Some(place)),
         None => call,
@@ -139,6 +154,7 @@ pub(crate) fn made_call(
     });
     if inside {
         let until = process.end.map_or(situation.now, |end| end.at);
+        let until = process.waits_known_until(until);
         let waited = until.since(call.at).as_millis() as u64;
         describe(rank, CallState::Waiting, Some(waited), call)
     } else {

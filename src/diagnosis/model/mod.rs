@@ -291,6 +291,15 @@ impl Model {
         self.ended.or(self.evidence_ended)
     }
 
+    /// Number of hosts; zero: a rank's host is unknown.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        if self.hosts.contains("") {
+            return 0;
+        }
+        self.hosts.len() as u32
+    }
+
     /// The largest world size that a process claims, at most [`MAX_WORLD`].
     #[must_use]
     pub fn world_size(&self) -> Option<u32> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{DType, NoteKind, Op};
 
 use super::dump::{Dump, Entry};
@@ -141,6 +141,7 @@ impl<'a> Play<'a> {
             process: process(rank),
             since: end,
             read_whole: true,
+            exit: Exit::default(),
         };
         let ranks = self
             .job

@@ -27,6 +27,7 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
     }
     found.extend(progress(text));
     found.extend(stuck(text));
+    found.extend(not_joined(text));
     let mut any = !found.is_empty();
     for what in found {
         facts.add(who.clone(), at, what);
@@ -108,8 +109,23 @@ fn counter(text: &str) -> Option<u64> {
 }
 
 fn stuck(text: &str) -> Option<Statement> {
-    let seconds = number_after(text, "watchdog got stuck for ")?;
-    Some(Statement::WatchdogStuck { seconds })
+    let seconds = number_after(text, "watchdog got stuck for ");
+    let says_so = [
+        "ProcessGroupNCCL watchdog hang",
+        "Heartbeat monitor timed out",
+    ];
+    let is_stuck = seconds.is_some() || says_so.iter().any(|it| text.contains(it));
+    is_stuck.then_some(Statement::WatchdogStuck { seconds })
+}
+
+/// "[3] finished collective #29, but didn't join collective #30", in a report on a desync.
+fn not_joined(text: &str) -> Option<Statement> {
+    let (before, seq) = text.split_once(", but didn't join collective #")?;
+    let (_, own) = before.split_once("- [")?;
+    Some(Statement::NotJoined {
+        rank: rank(own)?,
+        seq: number(seq)?,
+    })
 }
 
 /// "Rank 1 is running collective: CollectiveFingerPrint(…), but Rank 0 is running collective: …".

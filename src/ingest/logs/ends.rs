@@ -15,7 +15,8 @@ impl Job {
     pub(super) fn add_ends(&mut self) {
         let mut notes = Vec::new();
         for (&number, rank) in &self.ranks {
-            let failed = rank.ended.is_some_and(|(_, how)| how.code != Some(0));
+            let exits = [rank.ended.map(|(_, how)| how.exit()), rank.ended_later];
+            let failed = exits.iter().flatten().any(|exit| exit.code != Some(0));
             for raised in &rank.raised {
                 if !raised.uncaught && !failed {
                     let text = &raised.text;

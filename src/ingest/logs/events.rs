@@ -11,7 +11,7 @@ use super::facts::{ExitStatus, Fact, Facts, GroupName, Statement};
 use super::names::Names;
 use super::rank::{Raised, Rank, Waiting};
 use super::{Log, before, groups, start};
-use crate::diagnosis::event::{Event, GroupInfo};
+use crate::diagnosis::event::{Event, GroupInfo, ProcessId};
 use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::Ranks;
 use crate::ingest::process;
@@ -55,6 +55,13 @@ pub(super) struct Job {
     pub(super) events: Vec<(Timestamp, Event)>,
     /// When a watchdog first gave up a collective: what followed was its consequence.
     pub(super) given_up: Option<Timestamp>,
+    /// When a launcher was first asked to end the job, and by which signal.
+    pub(super) interrupted: Option<(Timestamp, i32)>,
+    /// When a launcher last restarted the ranks, and when one reported that they ended well.
+    pub(super) restarted: Option<Timestamp>,
+    pub(super) finished: Option<Timestamp>,
+    /// Errors of the network, with the ranks that reported them.
+    pub(super) network: Vec<(Option<u32>, Arc<str>)>,
     begins: Timestamp,
     pub(super) ends: Timestamp,
 }
@@ -71,6 +78,8 @@ pub fn evidence(logs: &[Log]) -> Evidence {
     groups::last_calls(&mut job);
     job.add_ends();
     job.add_models();
+    job.add_interruption();
+    job.note_network();
     job.close()
 }
 
@@ -119,6 +128,10 @@ impl Job {
             notes: Vec::new(),
             events: Vec::new(),
             given_up: None,
+            interrupted: None,
+            restarted: None,
+            finished: None,
+            network: Vec::new(),
             begins: clock.first,
             ends: clock.first,
         };
@@ -129,12 +142,12 @@ impl Job {
                 let at = clock.time(fact.at, index);
                 job.extend_to(at);
                 if !job.fact(fact, &groups, at) {
-                    unknown.push(&fact.what);
+                    unknown.push((&fact.what, at));
                 }
             }
             // Launchers name a rank after it printed its last line.
-            for what in unknown {
-                job.of_unknown(what);
+            for (what, at) in unknown {
+                job.of_unknown(what, at);
             }
             for (index, dumped) in facts.stacks.iter().enumerate() {
                 let at = clock.time(dumped.at, facts.facts.len() + index);
@@ -169,11 +182,16 @@ impl Job {
     /// Takes a fact; `false`: the text does not say which rank it is about.
     fn fact(&mut self, fact: &Fact, groups: &Groups, at: Timestamp) -> bool {
         let mut who = fact.who.clone();
-        if let Statement::TimedOut { seq, .. } = fact.what
+        if let Statement::TimedOut { seq, .. } | Statement::NotJoined { seq, .. } = fact.what
             && !who.group.is_named()
             && let Some(group) = groups.get(&(who.label, who.rank, seq))
         {
             who.group = group.clone();
+        }
+        if let Statement::NotJoined { rank, .. } = fact.what {
+            // The report counts ranks within the group.
+            who.label.rank = None;
+            who.rank = Some(rank);
         }
         let rank = self.names.rank(&who, Some(&fact.what));
         if let Some(rank) = rank {
@@ -185,7 +203,15 @@ impl Job {
     fn of_rank(&mut self, number: u32, group: GroupName, what: &Statement, at: Timestamp) {
         let rank = self.ranks.entry(number).or_default();
         match what {
-            Statement::Named { .. } | Statement::Cancelled { .. } => {}
+            Statement::Named { .. }
+            | Statement::Cancelled { .. }
+            | Statement::Interrupted { .. }
+            | Statement::Restarted
+            | Statement::Finished => {}
+            Statement::NotJoined { seq, .. } => {
+                let before = seq.saturating_sub(1);
+                rank.progress.entry(group).or_insert((before, before));
+            }
             Statement::TimedOut {
                 seq,
                 op,
@@ -236,19 +262,20 @@ impl Job {
                 place,
                 uncaught,
                 by_launcher: false,
-            } => rank.raised.push(Raised {
+            } => rank.raise(Raised {
                 at,
                 text: Arc::clone(text),
                 place: place.clone(),
                 uncaught: *uncaught,
             }),
             Statement::Raised { text, .. } => {
-                self.note(Topic::Exception, format!("a launcher raised {text}"));
+                self.note(Topic::Exception, of_launcher(text));
             }
             Statement::Ended(how) => {
                 let known = rank.ended.get_or_insert((at, *how));
                 known.1.for_memory |= how.for_memory;
             }
+            Statement::EndedLater(how) => rank.ended_later = Some(how.exit()),
             Statement::WithoutGradient { total, lines } => {
                 rank.without
                     .get_or_insert_with(|| (at, *total, Arc::clone(lines)));
@@ -256,10 +283,7 @@ impl Job {
             Statement::Parameters { total } => rank.parameters = Some((at, *total)),
             Statement::Uses { device } => rank.device = Some(Arc::clone(device)),
             Statement::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),
-            Statement::Network { text } => {
-                let text = format!("NCCL reported on rank {number}: {text}");
-                self.note(Topic::Network, text);
-            }
+            Statement::Network { text } => self.network.push((Some(number), Arc::clone(text))),
             Statement::Joins { .. }
             | Statement::Clients { .. }
             | Statement::MissesAddress { .. }
@@ -272,19 +296,19 @@ impl Job {
     }
 
     /// A fact about a process that the text does not identify.
-    fn of_unknown(&mut self, what: &Statement) {
+    fn of_unknown(&mut self, what: &Statement, at: Timestamp) {
         match what {
             // These state the same as the line that the exception consists of.
             Statement::Raised { text, .. } if start::is_about_a_wait(text) => {}
             Statement::Raised {
                 text, by_launcher, ..
             } => {
-                let who = if *by_launcher {
-                    "a launcher"
+                let text = if *by_launcher {
+                    of_launcher(text)
                 } else {
-                    "a process that the text does not identify"
+                    format!("a process that the text does not identify raised {text}")
                 };
-                self.note(Topic::Exception, format!("{who} raised {text}"));
+                self.note(Topic::Exception, text);
             }
             // A crash is reported twice: by the process, and by its launcher.
             Statement::Ended(how) => {
@@ -298,13 +322,17 @@ impl Job {
                     self.note(Topic::End, text);
                 }
             }
-            Statement::Network { text } => {
-                self.note(Topic::Network, format!("NCCL reported: {text}"));
-            }
+            Statement::Network { text } => self.network.push((None, Arc::clone(text))),
             Statement::Cancelled { text } => {
                 let text = format!("the batch system ended the job due to {text}");
                 self.note(Topic::End, text);
             }
+            Statement::Interrupted { signal } => {
+                let known = self.interrupted.into_iter();
+                self.interrupted = known.chain([(at, *signal)]).min();
+            }
+            Statement::Restarted => self.restarted = self.restarted.max(Some(at)),
+            Statement::Finished => self.finished = self.finished.max(Some(at)),
             Statement::TimedOut { op, seq, .. } => {
                 let text = format!(
                     "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
@@ -343,7 +371,9 @@ impl Job {
         };
         for rank in self.ranks.values_mut() {
             rank.raised.retain(|it| it.at < given_up);
-            rank.ended = rank.ended.filter(|(at, _)| *at < given_up);
+            if let Some((_, how)) = rank.ended.take_if(|(at, _)| *at >= given_up) {
+                rank.ended_later = Some(how.exit());
+            }
         }
     }
 
@@ -376,19 +406,31 @@ impl Job {
         }
         for rank in ranks {
             let known = rank.and_then(|rank| self.names.processes.get(&rank));
-            let joined = Event::ProcessJoined {
-                process: process(rank.unwrap_or(0)),
-                rank,
-                world_size: self.names.world,
-                host: rank.map(|rank| self.host(rank)).unwrap_or_default(),
-                pid: known.and_then(|it| it.1).unwrap_or(0),
-                layer: TEXT_LAYER.into(),
-                world: Arc::default(),
-                restarts: 0,
-                at: begins,
-            };
-            self.events.push((begins, joined));
+            let pid = known.and_then(|it| it.1).unwrap_or(0);
+            self.join(process(rank.unwrap_or(0)), rank, pid, begins, 0);
         }
+    }
+
+    pub(super) fn join(
+        &mut self,
+        process: ProcessId,
+        rank: Option<u32>,
+        pid: u32,
+        at: Timestamp,
+        restarts: u32,
+    ) {
+        let joined = Event::ProcessJoined {
+            process,
+            rank,
+            world_size: self.names.world,
+            host: rank.map(|rank| self.host(rank)).unwrap_or_default(),
+            pid,
+            layer: TEXT_LAYER.into(),
+            world: Arc::default(),
+            restarts,
+            at,
+        };
+        self.events.push((at, joined));
     }
 
     pub(super) const fn begins(&self) -> Timestamp {
@@ -409,23 +451,29 @@ impl Job {
 
     /// The events in order, and the end of the text.
     fn close(mut self) -> Evidence {
+        let has_recovered = self.add_recovery();
         let notes = std::mem::take(&mut self.notes);
         let notes = notes.into_iter().map(|(_, text)| text);
         for text in notes.chain(self.joins.notes()) {
-            self.events.push((self.ends, note(text, self.ends)));
+            self.events.push((self.begins, note(text, self.begins)));
         }
         self.events.sort_by_key(|(at, _)| *at);
         let mut events: Vec<Event> = self.events.into_iter().map(|(_, event)| event).collect();
         for (&rank, known) in &self.ranks {
-            if known.ended.is_none() {
+            if known.ended.is_none() && !has_recovered {
+                let given_up = known.waits.values().map(|waiting| waiting.at);
+                let given_up = given_up.chain(self.joins.gave_up(rank)).max();
                 events.push(Event::Unwatched {
                     process: process(rank),
-                    since: self.ends,
+                    since: given_up.unwrap_or(self.ends),
                     read_whole: true,
+                    exit: known.ended_later.unwrap_or_default(),
                 });
             }
         }
-        events.push(Event::EvidenceEnded { at: self.ends });
+        if !has_recovered {
+            events.push(Event::EvidenceEnded { at: self.ends });
+        }
         let waits = self.ranks.values().flat_map(|rank| rank.waits.values());
         let waits = waits.map(|it| it.at.since(it.since));
         Evidence {
@@ -461,8 +509,11 @@ fn groups_of(facts: &Facts) -> Groups {
             _ => None,
         };
         if let Some(seq) = seq.filter(|_| who.group.is_named()) {
-            let key = (who.label, who.rank, seq);
-            groups.entry(key).or_insert_with(|| who.group.clone());
+            // Some lines of the process do not repeat its rank.
+            for rank in [who.rank, None] {
+                let key = (who.label, rank, seq);
+                groups.entry(key).or_insert_with(|| who.group.clone());
+            }
         }
     }
     groups
@@ -475,6 +526,16 @@ pub(super) fn group(
     members: Vec<u32>,
 ) -> Arc<GroupInfo> {
     Arc::new(GroupInfo::c10d(name, description, backend, members))
+}
+
+/// What an exception of a launcher states.
+fn of_launcher(text: &str) -> String {
+    let why = if text.starts_with("RendezvousTimeoutError") {
+        ": not all nodes of the launch came in time"
+    } else {
+        ""
+    };
+    format!("a launcher raised {text}{why}")
 }
 
 fn ending(how: ExitStatus) -> String {

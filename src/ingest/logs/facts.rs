@@ -93,6 +93,16 @@ pub(super) enum Statement {
     },
     /// The process ended.
     Ended(ExitStatus),
+    /// The process ended after another one had failed.
+    EndedLater(ExitStatus),
+    /// The launcher was asked to end the job by this signal.
+    Interrupted { signal: i32 },
+    /// The launcher restarts the ranks.
+    Restarted,
+    /// The launcher reports that all of its ranks ended well.
+    Finished,
+    /// This rank of the group did not join the collective with this number, as another one reports.
+    NotJoined { rank: u32, seq: u64 },
     /// It waits for the other ranks of the world, of which `joined` have come.
     Joins {
         world_size: u32,
@@ -111,8 +121,8 @@ pub(super) enum Statement {
     Parameters { total: u64 },
     /// It uses this device of its host.
     Uses { device: Arc<str> },
-    /// Its watchdog was blocked for this long.
-    WatchdogStuck { seconds: u64 },
+    /// Its watchdog was blocked, for this long if that is stated.
+    WatchdogStuck { seconds: Option<u64> },
     /// A layer reported an error of the network.
     Network { text: Arc<str> },
     /// The batch system ended the job, for this reason.
@@ -199,7 +209,10 @@ pub(super) struct Facts {
 impl Facts {
     /// Whether nothing was found that concerns a job.
     pub(super) fn is_empty(&self) -> bool {
-        self.facts.is_empty() && self.stacks.is_empty()
+        // That a job went on, or ended well, says nothing by itself.
+        let is_news =
+            |fact: &Fact| !matches!(fact.what, Statement::Restarted | Statement::Finished);
+        !self.facts.iter().any(is_news) && self.stacks.is_empty()
     }
 
     pub(super) fn add(&mut self, who: Subject, at: Timestamp, what: Statement) {

@@ -139,25 +139,32 @@ impl Members {
         self.explain(job, name, is_known, &silent);
     }
 
-    /// Adds how far ranks had come that did not time out.
+    /// Adds how far ranks had come. One that did not time out is in its first collective that is not
+    /// complete, or has returned from its last one.
     fn add_progress(&self, job: &mut Job, info: &Arc<GroupInfo>, index: u32) {
-        let last = self
-            .waiting
-            .values()
-            .map(|it| it.since)
-            .max()
-            .unwrap_or_default();
-        for (&rank, &(enqueued, _)) in &self.progress {
+        let last = self.waiting.values().map(|it| it.since).max();
+        let last = last.unwrap_or_default();
+        for (&rank, &(enqueued, completed)) in &self.progress {
+            let process = process(rank);
+            let frontier = Event::Frontier {
+                process,
+                group: Arc::clone(info),
+                issued: enqueued,
+                p2p_issued: 0,
+            };
+            // After all calls, since it completes those that are not known.
+            job.events.push((job.ends, frontier));
             if self.waiting.contains_key(&rank) || enqueued == 0 {
                 continue;
             }
             let waiting = Waiting {
-                seq: enqueued,
+                seq: enqueued.min(completed.saturating_add(1)),
                 ..Waiting::unnumbered(Op::Unspecified, last)
             };
             issue(job, rank, index, Some(info), &waiting);
+            // Calls on NCCL return at once.
             let returned = Event::Returned {
-                process: process(rank),
+                process,
                 thread: ThreadId(index),
                 call: CallId(u64::from(index)),
                 followed: false,

@@ -7,33 +7,61 @@ use super::label::{Label, Line, report_time};
 use super::scan::{self, after, cut, number, small_after};
 use crate::diagnosis::model::MAX_WORLD;
 
+/// The signal SIGTERM.
+const TERM: i32 = 15;
 /// Maximum number of tasks in a range of Slurm.
 const MAX_TASKS: u32 = 4096;
 
 /// A failure report of torchrun, of which some lines were read.
 #[derive(Debug, Default)]
-pub(super) struct Failure {
+pub(super) struct Report {
     time: Option<Timestamp>,
     host: Option<String>,
     rank: Option<(u32, Option<u32>)>,
+    failures: Vec<Failure>,
+    /// The next failure is the first that was observed, which the report lists last.
+    is_first: bool,
 }
 
-/// Reads one line of torchrun; `failure` is the report that earlier lines began.
-pub(super) fn torchrun(line: &Line<'_>, at: Timestamp, failure: &mut Failure, facts: &mut Facts) {
+#[derive(Debug)]
+struct Failure {
+    rank: u32,
+    who: Subject,
+    at: Timestamp,
+    how: ExitStatus,
+}
+
+/// Reads one line of torchrun; `report` is the report that earlier lines began.
+pub(super) fn torchrun(line: &Line<'_>, at: Timestamp, report: &mut Report, facts: &mut Facts) {
     let text = line.text.trim_start();
+    if text.starts_with("Root Cause (first observed failure)") {
+        report.is_first = true;
+    }
+    if let Some(rest) = after(text, "Received ")
+        && let Some((signal, _)) = rest.split_once(" death signal")
+        && let Some(signal) = signal_of(signal)
+    {
+        facts.add(Subject::default(), at, Statement::Interrupted { signal });
+    }
+    if text.contains("will restart worker group") {
+        facts.add(Subject::default(), at, Statement::Restarted);
+    }
+    if text.contains("worker group successfully finished") {
+        facts.add(Subject::default(), at, Statement::Finished);
+    }
     let Some((key, value)) = text.split_once(':') else {
         return;
     };
     let value = value.trim();
     match key.trim_end() {
-        "time" => failure.time = report_time(value),
-        "host" => failure.host = Some(cut(value, 256).to_owned()),
+        "time" => report.time = report_time(value),
+        "host" => report.host = Some(cut(value, 256).to_owned()),
         "rank" => {
             let local = after(value, "local_rank: ").and_then(scan::rank);
-            failure.rank = scan::rank(value).map(|rank| (rank, local));
+            report.rank = scan::rank(value).map(|rank| (rank, local));
         }
         "exitcode" => {
-            let Failure { time, host, rank } = std::mem::take(failure);
+            let (time, host, rank) = (report.time.take(), report.host.take(), report.rank.take());
             let (Some((rank, local)), Some(status)) = (rank, status(value)) else {
                 return;
             };
@@ -50,10 +78,68 @@ pub(super) fn torchrun(line: &Line<'_>, at: Timestamp, failure: &mut Failure, fa
                 host: host.map(Into::into),
                 ..Subject::default()
             };
-            let how = ExitStatus::of_status(status);
-            facts.add(who, time.unwrap_or(at), Statement::Ended(how));
+            report.failures.push(Failure {
+                rank,
+                who,
+                at: time.unwrap_or(at),
+                how: ExitStatus::of_status(status),
+            });
+            if report.is_first {
+                report.finish(facts);
+            }
         }
         _ => {}
+    }
+}
+
+impl Report {
+    /// Adds the failures to the facts, the first one first.
+    ///
+    /// Of failures with one time, torchrun calls that of the lowest rank the first: it knows nothing
+    /// more of their order. If it names a higher rank, the failures of lower ones came later, and
+    /// are no evidence against their ranks. Signals that end a job are left to the engine, which
+    /// knows what launchers do; if all have failed by one, nobody but their sender ended the job.
+    pub(super) fn finish(&mut self, facts: &mut Facts) {
+        let Self {
+            mut failures,
+            is_first,
+            ..
+        } = std::mem::take(self);
+        if failures.len() > 1 && failures.iter().all(|it| it.how.signal == Some(TERM)) {
+            let at = failures.iter().map(|it| it.at).min().unwrap_or_default();
+            facts.add(
+                Subject::default(),
+                at,
+                Statement::Interrupted { signal: TERM },
+            );
+        }
+        let Some(first) = failures.pop_if(|_| is_first) else {
+            for it in failures {
+                facts.add(it.who, it.at, Statement::Ended(it.how));
+            }
+            return;
+        };
+        facts.add(first.who, first.at, Statement::Ended(first.how));
+        for it in failures {
+            let is_later = it.at > first.at || it.rank < first.rank;
+            let what = if is_later && it.how.signal != Some(TERM) {
+                Statement::EndedLater(it.how)
+            } else {
+                Statement::Ended(it.how)
+            };
+            facts.add(it.who, it.at.max(first.at), what);
+        }
+    }
+}
+
+/// The number of "Signals.SIGTERM" or "15", if it ends jobs.
+fn signal_of(text: &str) -> Option<i32> {
+    match text.rsplit('.').next()? {
+        "SIGHUP" | "1" => Some(1),
+        "SIGINT" | "2" => Some(2),
+        "SIGQUIT" | "3" => Some(3),
+        "SIGTERM" | "15" => Some(TERM),
+        _ => None,
     }
 }
 

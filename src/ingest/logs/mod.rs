@@ -22,7 +22,6 @@ use super::file_names;
 use super::stack_text::{Dump, Part};
 use facts::{ExitStatus, Facts, Statement, Subject};
 use label::{Label, Line, Written};
-use launcher::Failure;
 use lines::{Lines, MAX_BYTES};
 use traceback::Traceback;
 
@@ -36,6 +35,7 @@ mod launcher;
 mod lines;
 mod names;
 mod nccl;
+mod outcome;
 mod rank;
 mod report;
 mod scan;
@@ -273,7 +273,7 @@ fn in_path(path: &Path) -> Label {
 #[derive(Debug, Default)]
 struct Stream {
     traceback: Traceback,
-    failure: Failure,
+    report: launcher::Report,
     dump: Dump,
     dumped_at: Timestamp,
 }
@@ -314,6 +314,7 @@ impl Reader {
         streams.sort_unstable_by_key(|(label, _)| *label);
         for (label, mut stream) in streams {
             stream.traceback.finish(label, &mut self.facts);
+            stream.report.finish(&mut self.facts);
             stream.flush(label, &mut self.facts);
         }
         self.open_bytes = 0;
@@ -343,10 +344,11 @@ impl Stream {
             Part::Foreign if self.dump.has_threads() => self.flush(line.label, facts),
             Part::Foreign => {}
         }
-        launcher::torchrun(line, at, &mut self.failure, facts);
+        launcher::torchrun(line, at, &mut self.report, facts);
         let _is_known = c10d::read(line, at, facts)
             || nccl::read(line, at, facts)
-            || launcher::slurm(line, at, facts);
+            || launcher::slurm(line, at, facts)
+            || names::of_task(line, at, facts);
         self.traceback.read(line, at, facts);
     }
 

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ddp_doctor_proto::report::Timestamp;
+
 use super::facts::{Facts, Statement, Subject};
-use super::label::Worker;
+use super::label::{Line, Worker};
+use super::scan;
 use crate::diagnosis::model::MAX_WORLD;
 
 /// A name of a process, and its rank; `None`: several ranks have it.
@@ -40,7 +43,6 @@ impl Names {
                 learn(&mut names.workers, worker, rank);
             }
         }
-        names.expect_tasks_to_be_ranks(all);
         let sizes = all.iter().flat_map(|facts| &facts.worlds).copied();
         names.world = sizes.filter(|&it| it <= MAX_WORLD).max();
         // Explicit names first: a rank in a communicator is a global one only if that spans the
@@ -56,10 +58,14 @@ impl Names {
             if let Some(worker) = who.label.worker {
                 learn(&mut names.workers, worker, rank);
             }
+            if let (Some(task), Statement::Named { of: Some(_) }) = (who.label.task, &fact.what) {
+                learn(&mut names.tasks, task, rank);
+            }
             let known = names.processes.entry(rank).or_default();
             known.0 = known.0.take().or_else(|| who.host.clone());
             known.1 = known.1.or(who.pid);
         }
+        names.expect_tasks_to_be_ranks(all);
         for rank in all.iter().flat_map(|facts| &facts.ranks) {
             names.processes.entry(*rank).or_default();
         }
@@ -106,6 +112,31 @@ impl Names {
             .or_else(|| of(&self.locals, who.label.local))
             .or_else(|| of(&self.tasks, who.label.task))
     }
+}
+
+/// Reads a line in which a task states its rank: "12: INFO: rank 12/64". Returns whether it is one.
+pub(super) fn of_task(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+    let stated = || {
+        let (before, own) = line.text.split_once("rank ")?;
+        // A word in front would say of what: "local rank 3/8".
+        let is_word = |it: char| it.is_alphanumeric() || matches!(it, '_' | '-');
+        let is_alone = !before.trim_end().ends_with(is_word);
+        let (own, rest) = own.split_once('/').filter(|_| is_alone)?;
+        let is_number = !own.is_empty() && own.bytes().all(|it| it.is_ascii_digit());
+        let size = scan::number(rest).and_then(|it| u32::try_from(it).ok())?;
+        let rank = scan::rank(own).filter(|&it| is_number && it < size)?;
+        Some((rank, size))
+    };
+    let Some((rank, size)) = line.label.task.and_then(|_| stated()) else {
+        return false;
+    };
+    let who = Subject {
+        label: line.label,
+        rank: Some(rank),
+        ..Subject::default()
+    };
+    facts.add(who, at, Statement::Named { of: Some(size) });
+    true
 }
 
 /// Ranks by process id and host; `None`: the host is unknown. Processes of two hosts may have one id.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
 use super::facts::{ExitStatus, GroupName};
 use crate::diagnosis::event::Stacks;
@@ -20,12 +20,27 @@ pub(super) struct Rank {
     pub(super) runs: Option<Waiting>,
     pub(super) raised: Vec<Raised>,
     pub(super) ended: Option<(Timestamp, ExitStatus)>,
+    /// How it ended after a watchdog gave up a collective.
+    pub(super) ended_later: Option<Exit>,
     pub(super) device: Option<Arc<str>>,
     /// Number of parameters of its model.
     pub(super) parameters: Option<(Timestamp, u64)>,
     /// Parameters without a gradient.
     pub(super) without: Option<(Timestamp, u64, Arc<str>)>,
     pub(super) stacks: Vec<Arc<Stacks>>,
+}
+
+impl Rank {
+    /// Adds an exception. PyTorch's watchdog and the program may print the same error, but only the
+    /// program prints its line.
+    pub(super) fn raise(&mut self, raised: Raised) {
+        match self.raised.last_mut() {
+            Some(last) if last.place.is_none() && raised.text.contains(&*last.text) => {
+                last.place = raised.place;
+            }
+            _ => self.raised.push(raised),
+        }
+    }
 }
 
 /// A collective that a rank waited for.

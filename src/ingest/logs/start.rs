@@ -31,7 +31,7 @@ pub(super) struct Joins {
     /// Barriers, by the rank that waited in them.
     barriers: BTreeMap<u32, (Vec<u32>, Wait)>,
     /// Ranks whose watchdog was blocked, and for how long.
-    stuck: BTreeMap<u32, u64>,
+    stuck: BTreeMap<u32, Option<u64>>,
     notes: Vec<String>,
 }
 
@@ -92,21 +92,30 @@ impl Joins {
             }
             Statement::WatchdogStuck { seconds } => {
                 self.notes.push(format!(
-                    "the watchdog of a rank that the text does not identify was blocked for {seconds} s"
+                    "the watchdog of a rank that the text does not identify was blocked{}",
+                    lasted_for(*seconds)
                 ));
             }
             _ => {}
         }
     }
 
-    pub(super) fn stuck(&mut self, rank: u32, seconds: u64) {
-        self.stuck.insert(rank, seconds);
+    pub(super) fn stuck(&mut self, rank: u32, seconds: Option<u64>) {
+        let known = self.stuck.entry(rank).or_default();
+        *known = seconds.max(*known);
     }
 
     /// Ranks that others name because they did not reach a barrier.
     pub(super) fn missing_at_barriers(&self) -> BTreeSet<u32> {
         let missing = self.barriers.values().flat_map(|(missing, _)| missing);
         missing.copied().collect()
+    }
+
+    /// When this rank gave up waiting for others.
+    pub(super) fn gave_up(&self, rank: u32) -> Option<Timestamp> {
+        let at_barrier = self.barriers.get(&rank).map(|(_, wait)| wait);
+        let waits = self.waiting.get(&rank).into_iter().chain(at_barrier);
+        waits.map(|it| it.since.plus(it.lasted)).max()
     }
 
     /// Timeouts that the text states.
@@ -127,15 +136,20 @@ impl Joins {
         }
         if !self.stuck.is_empty() {
             let ranks: Vec<u32> = self.stuck.keys().copied().collect();
-            let seconds = self.stuck.values().max().copied().unwrap_or(0);
+            let lasted = lasted_for(self.stuck.values().max().copied().flatten());
             notes.push(format!(
-                "the watchdog of {} was blocked for {seconds} s: a call of NCCL or CUDA did not return, \
+                "the watchdog of {} was blocked{lasted}: a call of NCCL or CUDA did not return, \
                  or another thread held the interpreter's lock in one",
                 Ranks(&ranks)
             ));
         }
         notes
     }
+}
+
+/// " for 480 s", if that is known.
+fn lasted_for(seconds: Option<u64>) -> String {
+    seconds.map_or_else(String::new, |seconds| format!(" for {seconds} s"))
 }
 
 /// Adds the waits of ranks for others that they or the arithmetic name.

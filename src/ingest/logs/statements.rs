@@ -90,6 +90,7 @@ impl Statements {
         self.job.given_up = Some(first);
         self.job.take_back_consequences();
         self.job.add_ends();
+        self.job.note_network();
         let mut of_ranks = OfRanks::default();
         for (&rank, known) in &self.job.ranks {
             if known.ended.is_some() {

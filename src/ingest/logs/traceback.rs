@@ -214,6 +214,7 @@ fn is_launcher(file: &str) -> bool {
         "/torch/distributed/run.py",
         "/torch/distributed/launcher/",
         "/torch/distributed/elastic/agent/",
+        "/torch/distributed/elastic/rendezvous/",
     ]
     .iter()
     .any(|it| file.contains(it))

@@ -265,11 +265,13 @@ pub enum Event {
         stacks: Arc<Stacks>,
     },
     /// The process was not observed from `since` on, and had not ended then as far as is known.
-    /// `read_whole`: all of its records are known nevertheless.
+    /// `read_whole`: all of its records are known nevertheless. `exit`: how it ended later, if that is
+    /// known.
     Unwatched {
         process: ProcessId,
         since: Timestamp,
         read_whole: bool,
+        exit: Exit,
     },
     /// The evidence ends here; the end of the job was not observed.
     EvidenceEnded { at: Timestamp },

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
+    Certificate, CertificateKind, Confidence, Exit, Fact, Severity, Timestamp,
 };
 
 use crate::evidence::event::StartedRank;
@@ -25,7 +25,14 @@ pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
 /// DD901: other gaps that were noted, such as processes that are no ranks.
 pub(crate) fn other_notes(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
-    let notes = notes.filter(|note| note.rank.is_none());
+    let notes = notes.filter(|note| note.rank.is_none() && !is_text(situation));
+    notes.map(|note| of_note(situation, note)).collect()
+}
+
+/// DD901: statements of logs that decide nothing by themselves.
+pub(crate) fn notes_of_logs(situation: &Situation<'_>) -> Vec<Draft> {
+    let notes = situation.model.notes.iter();
+    let notes = notes.filter(|note| note.rank.is_none() && is_text(situation));
     notes.map(|note| of_note(situation, note)).collect()
 }
 
@@ -76,7 +83,7 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     let pid = note.pid.unwrap_or(0);
     let place = KeyPlace::Process(note.rank.unwrap_or(u32::MAX), pid);
     let mut draft = Draft::new(&catalogue::DD901, place, note.at);
-    if is_blind(situation) {
+    if is_blind(situation) && !is_text(situation) {
         draft.severity = Severity::Error;
     }
     let who = match (note.rank, note.pid) {
@@ -255,8 +262,10 @@ fn how_they_ended(situation: &Situation<'_>) -> String {
 
 fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
-    let unwatched =
-        |&(_, process): &(u32, &Process)| process.unwatched.is_some() && !process.has_ended();
+    let unwatched = |&(_, process): &(u32, &Process)| {
+        let has_ended = process.has_ended() || process.later_exit != Exit::default();
+        process.unwatched.is_some() && !has_ended
+    };
     let ranks: Vec<(u32, &Process)> = model
         .ranks
         .keys()
@@ -278,17 +287,20 @@ fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
         .iter()
         .filter_map(|&rank| {
             let process = model.process_of(rank)?;
-            let inside =
-                process
-                    .last_call
-                    .as_ref()
-                    .and_then(|call| match process.target(call.id)? {
-                        Target::Join(group, seq) => {
-                            let calls = rank_calls(situation, group, seq);
-                            calls.into_iter().find(|call| call.rank == rank)
-                        }
-                        Target::Message(..) => Some(made_call(situation, rank, process, call)),
-                    });
+            let last = process.last_call.as_ref();
+            if last.is_none() && process.is_from_text() {
+                return None;
+            }
+            let inside = last.and_then(|call| match process.target(call.id) {
+                Some(Target::Join(group, seq)) => {
+                    let calls = rank_calls(situation, group, seq);
+                    calls.into_iter().find(|call| call.rank == rank)
+                }
+                Some(Target::Message(..)) => Some(made_call(situation, rank, process, call)),
+                None => process
+                    .is_inside_a_call()
+                    .then(|| made_call(situation, rank, process, call)),
+            });
             Some(inside.unwrap_or_else(|| last_call(rank, process)))
         })
         .collect();

@@ -81,18 +81,26 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
     let timing = &situation.model.timing;
     let mut processes = absent.processes.iter();
     let unseen = processes.any(|process| stacks::unseen_call(process, timing).is_some());
-    let mut why = vec![format!(
-        "{} {} {}.",
-        absent.needs_all(situation),
-        absent.are(),
-        if absent.watched && unseen {
-            "alive, and in no recorded call"
-        } else if absent.watched {
-            "alive and not in a collective"
-        } else {
-            "last seen outside of any collective; its later state is unknown"
-        },
-    )];
+    let mut processes = absent.processes.iter();
+    // A log states where a rank was only if it has the rank's stacks.
+    let is_untold = processes.all(|it| it.is_from_text() && stacks::of(it, timing).is_none());
+    let needs_all = absent.needs_all(situation);
+    let are = absent.are();
+    let mut why = vec![if is_untold {
+        let missing = Ranks(&absent.ranks);
+        format!(
+            "{needs_all} The log does not state where {missing} {} instead.",
+            absent.be()
+        )
+    } else if absent.watched && unseen {
+        format!("{needs_all} {are} alive, and in no recorded call.")
+    } else if absent.watched {
+        format!("{needs_all} {are} alive and not in a collective.")
+    } else {
+        format!(
+            "{needs_all} {are} last seen outside of any collective; its later state is unknown."
+        )
+    }];
     for process in &absent.processes {
         let Some(rank) = process.rank else { continue };
         why.push(format!(
@@ -167,10 +175,12 @@ fn next_step(absent: &Absent<'_>, timing: &Timing) -> String {
     format!(
         "{}, and let {} reach the same calls as the others.",
         if absent.is_past || known {
+            let after = processes.iter().any(|it| it.last_call.is_some());
             format!(
-                "Find out what {} {} after that call",
+                "Find out what {} {} {}",
                 Ranks(ranks),
-                number(ranks, "does", "do")
+                number(ranks, "does", "do"),
+                if after { "after that call" } else { "instead" }
             )
         } else {
             format!(

@@ -40,9 +40,11 @@ impl Model {
                 process,
                 since,
                 read_whole,
+                exit,
             } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.unwatched = Some(since);
+                    process.later_exit = exit;
                     process.known_until = (!read_whole).then_some(since);
                 }
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::ProcessState;
-use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
 use crate::evidence::event::{
     Call, CallId, GroupInfo, Guard, ProcessId, Stacks, Standing, ThreadId, Transfer,
@@ -72,6 +72,8 @@ pub struct Process {
     pub end: Option<End>,
     /// From when on it was not observed; it may have ended at any time after.
     pub unwatched: Option<Timestamp>,
+    /// How it ended while it was not observed, as far as known.
+    pub later_exit: Exit,
     /// Up to when its records are known; `None`: all of them, or it is still followed.
     pub known_until: Option<Timestamp>,
     /// Its announcement that it exits.
@@ -219,6 +221,7 @@ impl Process {
             state_at: Timestamp::default(),
             end: None,
             unwatched: None,
+            later_exit: Exit::default(),
             known_until: None,
             announced: None,
             leaving: None,
@@ -270,6 +273,13 @@ impl Process {
     #[must_use]
     pub fn is_from_text(&self) -> bool {
         &*self.layer == crate::model::TEXT_LAYER
+    }
+
+    /// Up to when its waits are known: a log states how long they had lasted when they were given up.
+    #[must_use]
+    pub fn waits_known_until(&self, now: Timestamp) -> Timestamp {
+        let until = self.unwatched.filter(|_| self.is_from_text());
+        until.map_or(now, |it| it.min(now))
     }
 
     /// Whether it has ended, so that no further events follow.
