@@ -309,6 +309,42 @@ fn rank_without_further_calls_is_missing() {
 }
 
 #[test]
+fn timeline_of_dumps_has_no_times_that_they_lack() {
+    let at = |seq: u64| 1_700_000_000_000_000_000 + seq * 1_000_000;
+    let timed = all_reduce(1).with("time_discovered_completed_ns", at(1) + 70_000);
+    let ahead = [
+        timed,
+        all_reduce(2),
+        all_reduce(3).open(),
+        all_reduce(4).open(),
+    ];
+    let behind = [all_reduce(1), all_reduce(2)];
+    let dumps = [
+        dump(WORLD, &ahead),
+        dump(WORLD, &behind),
+        dump(WORLD, &ahead),
+    ];
+    let analysis = analyze(&dumps);
+    let calls = &analysis.timelines[0].tracks[0].calls;
+    assert!(
+        calls
+            .iter()
+            .all(|it| it.returned.is_none() && it.wait.is_none())
+    );
+    let ends: Vec<(u64, bool, Option<u64>)> = calls
+        .iter()
+        .map(|it| (it.call.at.0, it.is_complete, it.completed.map(|at| at.0)))
+        .collect();
+    let expected = [
+        (at(1), true, Some(at(1) + 70_000)),
+        (at(2), true, None),
+        (at(3), false, None),
+        (at(4), false, None),
+    ];
+    assert_eq!(ends, expected);
+}
+
+#[test]
 fn rank_missing_in_a_broadcast_is_found_without_its_root() {
     let broadcast = |seq| Entry::new("nccl:broadcast", "0", seq).open();
     let ahead = [all_reduce(1), broadcast(2), broadcast(3)];

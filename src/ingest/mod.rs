@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::diagnosis::event::ProcessId;
+use crate::diagnosis::event::{CallId, ProcessId};
 use crate::diagnosis::{Engine, Event};
 
 mod dtypes;
@@ -40,6 +40,10 @@ pub(crate) const fn process(rank: u32) -> ProcessId {
 pub(crate) trait Observer {
     /// An event is about to be passed to the engine.
     fn event(&mut self, _event: &Event) {}
+
+    /// A call is complete, at this time if the evidence has it. The times at which it returned and was
+    /// waited for are unknown.
+    fn complete(&mut self, _process: ProcessId, _call: CallId, _at: Option<Timestamp>) {}
 
     /// The engine was evaluated at `now`. `changed`: its findings or rank states are others.
     fn evaluated(&mut self, engine: &Engine, now: Timestamp, changed: bool);

@@ -97,11 +97,18 @@ impl Observer for Collector {
                 call,
                 at,
             } => self.with(*process, |it| it.wait(*thread, *call, *at, true)),
-            Event::Completed { process, call, at } => self.with(*process, |it| {
-                it.call(*call, |call| call.completed = Some(*at));
-            }),
+            Event::Completed { process, call, at } => self.complete(*process, *call, Some(*at)),
             _ => self.mark(event),
         }
+    }
+
+    fn complete(&mut self, process: ProcessId, call: CallId, at: Option<Timestamp>) {
+        self.with(process, |it| {
+            it.call(call, |call| {
+                call.completed = at;
+                call.is_complete = true;
+            });
+        });
     }
 
     fn evaluated(&mut self, engine: &Engine, now: Timestamp, changed: bool) {
@@ -242,6 +249,7 @@ impl Process {
             wait: None,
             inferred: false,
             completed: None,
+            is_complete: false,
         };
         self.calls.insert(call.id, timed);
         while self.calls.len() > room {

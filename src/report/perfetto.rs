@@ -119,8 +119,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// The slices of one thread: calls and waits, in the order in which they began. A slice ends
-    /// where the next one begins, since slices of a thread that overlap have to be nested.
+    /// The slices of one thread: calls and waits, in the order in which they began. Slices of a thread
+    /// have to be nested: one that ends inside a later one is cut where that begins.
     fn calls(
         &mut self,
         track: &Track,
@@ -131,16 +131,24 @@ impl Job<'_> {
         let until = track.until(timeline);
         let mut slices: Vec<(Timestamp, Option<Timestamp>, bool, &TimedCall)> = Vec::new();
         for &call in calls {
-            slices.push((call.call.at, call.returned, false, call));
+            let complete = call.is_complete.then_some(call.call.at);
+            let ended = call.returned.or(call.completed).or(complete);
+            slices.push((call.call.at, ended, false, call));
             if let Some((began, ended)) = call.wait {
                 let began = began.max(call.returned.unwrap_or(began));
                 slices.push((began, ended, true, call));
             }
         }
         slices.sort_by_key(|&(began, _, is_wait, _)| (began, is_wait));
+        let end_of = |at: usize| {
+            let (began, ended, ..) = slices[at];
+            ended.unwrap_or(until).max(began)
+        };
         for (index, &(began, ended, is_wait, call)) in slices.iter().enumerate() {
-            let next = slices.get(index + 1).map_or(until, |next| next.0);
-            let end = ended.unwrap_or(until).min(next.max(began)).max(began);
+            let own = end_of(index);
+            let mut inside = (index + 1..slices.len()).take_while(|&at| slices[at].0 < own);
+            let crossing = inside.find(|&at| end_of(at) > own);
+            let end = crossing.map_or(own, |at| slices[at].0);
             let entry = call.describe(track.rank);
             let text = call_text(&entry);
             let name = if is_wait {
@@ -403,22 +411,63 @@ mod tests {
         assert_eq!(counters, 6);
     }
 
-    #[test]
-    fn slices_of_a_thread_do_not_overlap() {
-        let mut timeline = testing::timeline();
-        // The first call returns only after the second was issued.
-        timeline.tracks[0].calls[0].returned = Some(Timestamp(8_900_000_000));
-        let events = events(&testing::report(), &timeline);
-        let mut until = 0.0;
-        for slice in events
+    /// Beginnings and durations of the slices of rank 0, which must be nested.
+    fn nested(timeline: &Timeline) -> Vec<(f64, f64)> {
+        let events = events(&testing::report(), timeline);
+        let slices = events
             .iter()
-            .filter(|it| it["ph"] == "X" && it["tid"] == 1000)
-        {
-            let began = slice["ts"].as_f64().unwrap();
-            assert!(began >= until, "{slice}");
-            until = began + slice["dur"].as_f64().unwrap();
+            .filter(|it| it["ph"] == "X" && it["tid"] == 1000);
+        let mut around: Vec<f64> = Vec::new();
+        let mut found = Vec::new();
+        for slice in slices {
+            let (began, dur) = (slice["ts"].as_f64(), slice["dur"].as_f64());
+            let (began, dur) = (began.unwrap(), dur.unwrap());
+            around.retain(|&until| until > began);
+            let fits = around.iter().all(|&until| began + dur <= until + 0.001);
+            assert!(fits, "{slice}");
+            around.push(began + dur);
+            found.push((began, dur));
         }
-        assert!(until > 0.0);
+        found
+    }
+
+    #[test]
+    fn slices_of_a_thread_are_nested() {
+        let mut timeline = testing::timeline();
+        // The first call returns only after the second was issued, and before the wait for that ends.
+        timeline.tracks[0].calls[0].returned = Some(Timestamp(8_900_000_000));
+        let slices = nested(&timeline);
+        assert_eq!(slices[0], (7_000_000.0, 801_000.0));
+    }
+
+    #[test]
+    fn call_without_a_time_of_its_return_lasts_until_it_is_complete() {
+        let mut timeline = testing::timeline();
+        let first = timeline.tracks[0].calls[0].clone();
+        let timed = |ms: u64, completed: Option<u64>, is_complete| {
+            let at = Timestamp(ms * 1_000_000);
+            let mut call = first.clone();
+            call.call = std::sync::Arc::new(testing::call(ms, at));
+            (call.returned, call.wait, call.is_complete) = (None, None, is_complete);
+            call.completed = completed.map(|ms| Timestamp(ms * 1_000_000));
+            call
+        };
+        timeline.tracks[0].calls = vec![
+            timed(8000, Some(8100), true),
+            timed(8200, None, true),
+            timed(8300, None, false),
+            timed(8400, None, false),
+        ];
+        let expected = [
+            (7_000_000.0, 100_000.0),
+            (7_200_000.0, 0.0),
+            (7_300_000.0, 1_700_000.0),
+            (7_400_000.0, 1_600_000.0),
+        ];
+        assert_eq!(nested(&timeline), expected);
+        let states = timeline.tracks[0].calls.iter().map(TimedCall::state);
+        let states: Vec<String> = states.map(|it| it.to_string()).collect();
+        assert_eq!(states, ["completed", "completed", "issued", "issued"]);
     }
 
     #[test]

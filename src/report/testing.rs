@@ -138,6 +138,7 @@ pub(super) fn timeline() -> Timeline {
         wait: Some((at(ms + 1), ended.map(at))),
         inferred: false,
         completed: None,
+        is_complete: false,
     };
     let track = |rank| {
         let mut calls = vec![timed(22, 8000, Some(8200 + u64::from(rank)))];

@@ -71,6 +71,8 @@ pub struct TimedCall {
     pub inferred: bool,
     /// Time it was reported complete.
     pub completed: Option<Timestamp>,
+    /// It is complete, also if the times of that and of its return are unknown.
+    pub is_complete: bool,
 }
 
 /// An event at one time.
@@ -114,7 +116,7 @@ impl TimedCall {
     pub fn is_open(&self) -> bool {
         match self.wait {
             Some((_, ended)) => ended.is_none(),
-            None => self.returned.is_none() && !self.call.is_async,
+            None => self.returned.is_none() && !self.is_complete && !self.call.is_async,
         }
     }
 
@@ -130,11 +132,11 @@ impl TimedCall {
     /// State of the call at the end of the timeline.
     #[must_use]
     pub const fn state(&self) -> CallState {
-        match (self.wait, self.returned, self.completed) {
-            (Some((_, None)), ..) => CallState::Waiting,
-            (_, _, Some(_)) => CallState::Completed,
-            (Some(_), ..) | (_, Some(_), _) => CallState::Returned,
-            (None, None, None) => CallState::Issued,
+        match (self.wait, self.returned) {
+            (Some((_, None)), _) => CallState::Waiting,
+            _ if self.is_complete => CallState::Completed,
+            (Some(_), _) | (_, Some(_)) => CallState::Returned,
+            (None, None) => CallState::Issued,
         }
     }
 

@@ -31,10 +31,11 @@ pub(super) struct Fields<'a> {
     pub(super) timeout_ms: Option<Node<'a>>,
     pub(super) is_p2p: Option<Node<'a>>,
     pub(super) frames: Option<Node<'a>>,
+    pub(super) time_discovered_completed_ns: Option<Node<'a>>,
 }
 
 /// The names of the fields, in the order of [`Fields::at`].
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "record_id",
     "id",
     "pg_id",
@@ -55,6 +56,7 @@ const NAMES: [&str; 20] = [
     "timeout_ms",
     "is_p2p",
     "frames",
+    "time_discovered_completed_ns",
 ];
 
 impl<'a> Fields<'a> {
@@ -92,6 +94,7 @@ impl<'a> Fields<'a> {
             17 => &mut self.timeout_ms,
             18 => &mut self.is_p2p,
             19 => &mut self.frames,
+            20 => &mut self.time_discovered_completed_ns,
             _ => return None,
         })
     }

@@ -272,6 +272,7 @@ impl<'a> Play<'a> {
         let mut events = Vec::new();
         while let Some(Reverse((now, rank, at))) = next.pop() {
             self.issue(rank, at, &mut events);
+            self.show(rank, at, events.first(), observer);
             feed(engine, &mut events, observer);
             // The clock of a process may be set back.
             let later = time(rank, at + 1).map(|time| time.max(now));
@@ -295,6 +296,20 @@ impl<'a> Play<'a> {
         let is_inside = on_host && !unit.is_complete && is_last;
         call.is_async = unit.is_complete && (on_host || unit.is_message);
         issue(process(rank), call, unit.is_complete, is_inside, out);
+    }
+
+    /// Shows an issued call with the times that the dump has of it.
+    fn show(&self, rank: u32, at: usize, issued: Option<&Event>, observer: &mut dyn Observer) {
+        let Some(issued) = issued else { return };
+        observer.event(issued);
+        let unit = &self.calls[&rank].units[at];
+        if unit.is_complete {
+            let id = CallId(FIRST_RECORDED + at as u64);
+            let entries = &self.job.ranks[&rank].entries[unit.entries.clone()];
+            let completed = entries.iter().map(|entry| entry.completed).max();
+            let completed = completed.filter(|&it| it > 0).map(Timestamp);
+            observer.complete(process(rank), id, completed);
+        }
     }
 
     /// The wait of a rank for the device of one of its calls.
@@ -514,7 +529,18 @@ fn joined(rank: u32, world_size: u32, at: Timestamp) -> Event {
 
 fn feed(engine: &mut Engine, events: &mut Vec<Event>, observer: &mut dyn Observer) {
     for event in events.drain(..) {
-        observer.event(&event);
+        // Dumps have no times of returns and waits: the engine gets those of the calls.
+        let is_of_call = matches!(
+            event,
+            Event::Issued { .. }
+                | Event::Returned { .. }
+                | Event::WaitBegin { .. }
+                | Event::WaitEnd { .. }
+                | Event::Completed { .. }
+        );
+        if !is_of_call {
+            observer.event(&event);
+        }
         engine.handle(event, Timestamp::default());
     }
 }

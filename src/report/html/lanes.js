@@ -18,8 +18,8 @@ function decode(job) {
         kind: job.kinds[kind], index: kind, seq, step, at, returned: from(returned), began: from(began),
         ended: from(ended), completed: from(completed), inferred: inferred === 1,
       };
-      call.open = call.began !== null ? call.ended === null : call.returned === null && !call.kind.hidden;
-      call.until = call.open ? end : call.ended ?? call.returned ?? call.at;
+      call.open = call.began !== null ? call.ended === null : call.returned === null && call.completed === null && !call.kind.hidden;
+      call.until = call.open ? end : call.ended ?? call.returned ?? call.completed ?? call.at;
       return call;
     });
   }

@@ -101,6 +101,8 @@ pub(super) struct Entry {
     pub(super) seq_of_messages: u64,
     /// Nanoseconds since the Unix epoch; 0: not recorded.
     pub(super) created: u64,
+    /// When its watchdog found it complete, in the same unit; 0: not recorded.
+    pub(super) completed: u64,
     pub(super) state: State,
     /// The watchdog no longer waits for it.
     pub(super) retired: bool,

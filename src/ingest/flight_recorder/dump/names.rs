@@ -180,6 +180,7 @@ impl Names {
             created: count(fields.time_created_ns)
                 .or_else(|| count(fields.time_created_us)?.checked_mul(1000))
                 .unwrap_or(0),
+            completed: count(fields.time_discovered_completed_ns).unwrap_or(0),
             state: match fields.state.and_then(Node::bytes) {
                 Some(b"completed") => State::Completed,
                 Some(b"started") => State::Started,
