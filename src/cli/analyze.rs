@@ -55,7 +55,7 @@ const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_m
 const BAR: usize = 24;
 
 /// Runs an analysis and shows its progress on the terminal if it takes long.
-fn with_progress<T>(is_shown: bool, analyze: impl FnOnce(&Progress) -> T) -> T {
+pub(super) fn with_progress<T>(is_shown: bool, analyze: impl FnOnce(&Progress) -> T) -> T {
     let progress = Progress::default();
     if !is_shown {
         return analyze(&progress);

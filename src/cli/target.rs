@@ -80,6 +80,11 @@ impl Target {
     }
 }
 
+/// Whether a path is the directory of a run.
+pub(super) fn is_run(path: &Path) -> bool {
+    matches!(Description::of(path), Ok(Some(_)))
+}
+
 /// Whether the run in a directory has certainly ended.
 pub(super) fn is_over(dir: &Path) -> bool {
     matches!(Description::of(dir), Ok(Some(run)) if run.is_over())

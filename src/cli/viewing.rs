@@ -39,18 +39,19 @@ pub(super) fn now(target: &Target) -> anyhow::Result<Update> {
         Target::Live(live, dir) => match runtime()?.block_on(first_update(live)) {
             // The run may have just ended.
             Err(_) if dir.as_deref().is_some_and(target::is_over) => {
-                last_update(dir.as_deref().unwrap_or(Path::new(".")))
+                last_update(&[dir.clone().unwrap_or_else(|| ".".into())])
             }
             update => update,
         },
-        Target::Evidence(path) => last_update(path),
+        Target::Evidence(path) => last_update(std::slice::from_ref(path)),
     }
 }
 
-fn last_update(path: &Path) -> anyhow::Result<Update> {
-    let analysis = postmortem::analyze(&[path.to_owned()]);
+/// The final state of the newest job in files, as one update.
+pub(super) fn last_update(paths: &[PathBuf]) -> anyhow::Result<Update> {
+    let analysis = postmortem::analyze(paths);
     let Some(report) = analysis.reports.last() else {
-        bail!("no evidence of a job in {}", path.display());
+        bail!(nothing_in(paths));
     };
     let at = report.job.ended_at.or(report.job.started_at);
     let mut sent = crate::report::viewer::Sent::default();
@@ -110,15 +111,30 @@ pub(super) fn feed(mut target: Target, send: impl Fn(Input) -> bool) {
 
 /// Feeds a viewer from evidence. Returns false if there is no evidence yet.
 fn feed_evidence(path: &Path, send: &impl Fn(Input) -> bool) -> bool {
-    let Some(recording) = postmortem::record(&[path.to_owned()]) else {
-        let why = format!("no evidence of a job in {}", path.display());
+    let paths = [path.to_owned()];
+    let Some(recording) = postmortem::record(&paths) else {
+        let why = nothing_in(&paths);
         return !send(Input::Link(Link::Lost { why }));
     };
+    replay(recording.updates, send);
+    true
+}
+
+/// Feeds a viewer the updates of a recorded job.
+pub(super) fn replay(updates: Vec<Update>, send: impl Fn(Input) -> bool) {
     if send(Input::Link(Link::Recorded)) {
-        let mut updates = recording.updates.into_iter();
+        let mut updates = updates.into_iter();
         updates.all(|update| send(Input::Update(Box::new(update))));
     }
-    true
+}
+
+/// A message about files without evidence.
+pub(super) fn nothing_in(paths: &[PathBuf]) -> String {
+    let paths: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    format!("no evidence of a job in {}", paths.join(", "))
 }
 
 async fn feed_live(live: &Live, dir: Option<PathBuf>, send: &impl Fn(Input) -> bool) {

@@ -1,16 +1,19 @@
 //! `ddp-doctor watch`
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use ddp_doctor_dashboard::sources::Sources;
 use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme, terminal};
 use ddp_doctor_proto::report::Timestamp;
 
+use super::analyze::with_progress;
 use super::output::output;
-use super::target::Target;
+use super::target::{self, Target};
 use super::{Global, viewing};
+use crate::postmortem;
 use crate::report::text;
 
 /// Columns and lines of the page if standard output is not a terminal.
@@ -26,10 +29,10 @@ const PAGE: (u16, u16) = (120, 60);
                   terminal."
 )]
 pub(super) struct Watch {
-    /// Run directory (replayed if the run has ended), Flight Recorder dumps or a log, or HOST:PORT of a
+    /// Run directory (replayed if the run has ended), Flight Recorder dumps or logs, or HOST:PORT of a
     /// coordinator [default: this user's newest run]
     #[arg(value_name = "TARGET")]
-    target: Option<String>,
+    targets: Vec<String>,
     /// Id of the job at that coordinator [default: its newest job]
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
     job: Option<String>,
@@ -45,11 +48,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        let target = viewing::find(
-            self.target.as_deref(),
-            self.job.as_deref(),
-            &global.credentials(),
-        )?;
+        let source = self.source(global)?;
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         if !self.once && !is_terminal {
             bail!(
@@ -70,24 +69,65 @@ impl Watch {
         let sources = Sources::new(here.display().to_string(), Box::new(text::read));
         let app = App::new(theme, sources);
         if self.once {
-            return once(app, &target);
+            return once(app, &source);
         }
-        let asked = target.clone();
-        let start = |feeder: terminal::Feeder| {
-            std::thread::spawn(move || viewing::feed(target, |input| feeder.feed(input)));
-        };
-        terminal::run(app, start, || viewing::request_stacks(&asked))?;
+        match source {
+            Source::Run(target) => {
+                let asked = target.clone();
+                let start = |feeder: terminal::Feeder| {
+                    std::thread::spawn(move || viewing::feed(target, |input| feeder.feed(input)));
+                };
+                terminal::run(app, start, || viewing::request_stacks(&asked))?;
+            }
+            Source::Files(paths) => {
+                let recording = with_progress(global.quiet == 0, |progress| {
+                    postmortem::record_with(&paths, progress)
+                });
+                let updates = recording
+                    .with_context(|| viewing::nothing_in(&paths))?
+                    .updates;
+                let start = |feeder: terminal::Feeder| {
+                    std::thread::spawn(move || {
+                        viewing::replay(updates, |input| feeder.feed(input));
+                    });
+                };
+                terminal::run(app, start, || ())?;
+            }
+        }
         Ok(0)
+    }
+
+    /// What to show. Files are read once; a run directory may still be written.
+    fn source(&self, global: &Global) -> anyhow::Result<Source> {
+        let paths: Vec<PathBuf> = self.targets.iter().map(PathBuf::from).collect();
+        let is_file = |path: &PathBuf| path.exists() && !target::is_run(path);
+        if paths.len() > 1 || paths.iter().any(is_file) {
+            return Ok(Source::Files(paths));
+        }
+        let target = self.targets.first().map(String::as_str);
+        let found = viewing::find(target, self.job.as_deref(), &global.credentials())?;
+        Ok(Source::Run(found))
     }
 }
 
-fn once(mut app: App, target: &Target) -> anyhow::Result<u8> {
-    let update = viewing::now(target)?;
+/// What the screens show.
+enum Source {
+    /// A run, which may be active.
+    Run(Target),
+    /// Files that other tools left behind.
+    Files(Vec<PathBuf>),
+}
+
+fn once(mut app: App, source: &Source) -> anyhow::Result<u8> {
+    let update = match source {
+        Source::Run(target) => viewing::now(target)?,
+        Source::Files(paths) => viewing::last_update(paths)?,
+    };
     let now = Timestamp::now();
     app.feed(
-        Input::Link(match target {
-            Target::Live(..) => Link::Live,
-            Target::Evidence(_) => Link::Recorded,
+        Input::Link(match source {
+            Source::Run(Target::Live(..)) => Link::Live,
+            Source::Run(Target::Evidence(_)) | Source::Files(_) => Link::Recorded,
         }),
         now,
     );

@@ -28,7 +28,7 @@ mod sources;
 mod timeline;
 
 pub use crate::ingest::{Progress, Remark};
-pub use record::{Recording, record};
+pub use record::{Recording, record, record_with};
 
 /// Result of an analysis.
 #[derive(Debug, Default)]

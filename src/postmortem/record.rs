@@ -31,8 +31,14 @@ pub struct Recording {
 /// Records the newest job in the evidence; `None`: there is none.
 #[must_use]
 pub fn record(paths: &[PathBuf]) -> Option<Recording> {
+    record_with(paths, &Progress::default())
+}
+
+/// Like [`record`], with progress for another thread to show.
+#[must_use]
+pub fn record_with(paths: &[PathBuf], progress: &Progress) -> Option<Recording> {
     let mut remarks = Vec::new();
-    let found = sources::find(paths, &mut remarks, &Progress::default());
+    let found = sources::find(paths, &mut remarks, progress);
     let source = newest(found)?;
     let mut recorder = Recorder {
         claims: source.claims(),
