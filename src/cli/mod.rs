@@ -146,9 +146,15 @@ impl Global {
 
     /// Style of output, given whether it goes to a terminal.
     fn style(&self, is_terminal: bool) -> Style {
+        let size = if is_terminal {
+            ddp_doctor_dashboard::terminal::size()
+        } else {
+            Err(io::ErrorKind::Unsupported.into())
+        };
         Style {
             color: self.has_color(is_terminal),
             past: false,
+            columns: size.ok().map(|(columns, _)| usize::from(columns)),
         }
     }
 }

@@ -13,8 +13,10 @@ pub use ddp_doctor_proto::words::{plain, wrapped};
 
 use crate::diagnosis::{findings, source::cause};
 
-/// Width at which text is wrapped, in columns.
+/// Width at which text is wrapped, in columns, unless a terminal has less.
 pub(super) const WIDTH: usize = 100;
+/// Minimum width of text.
+const MIN_WIDTH: usize = 40;
 /// Maximum number of culprits in the table of a finding, and usual maximum of its rows.
 const MAX_ROWS: usize = 8;
 /// Width of the label and indentation of wrapped text.
@@ -29,6 +31,8 @@ pub struct Style {
     pub color: bool,
     /// Whether the job is over. The latency of findings is then left out.
     pub past: bool,
+    /// Columns of the terminal; `None`: the output goes elsewhere.
+    pub columns: Option<usize>,
 }
 
 impl Style {
@@ -39,6 +43,23 @@ impl Style {
             (true, Severity::Warning) => ("\x1b[1;33m", "\x1b[0m"),
             (true, Severity::Error | Severity::Critical) => ("\x1b[1;31m", "\x1b[0m"),
         }
+    }
+
+    /// Width of text.
+    fn width(self) -> usize {
+        self.columns.unwrap_or(WIDTH).clamp(MIN_WIDTH, WIDTH)
+    }
+
+    /// A headline, wrapped for the terminal. `taken`: columns that precede it in its first line.
+    fn headline(self, taken: usize, text: &str) -> String {
+        let text = plain(text);
+        let Some(columns) = self.columns else {
+            return text;
+        };
+        // The label takes its columns as a word of that length.
+        let label = "x".repeat(taken);
+        let lines = wrapped(&format!("{label}{text}"), columns.max(MIN_WIDTH) - 4);
+        lines.join("\n    ")[taken..].to_owned()
     }
 
     pub(super) const fn label(self) -> (&'static str, &'static str) {
@@ -85,7 +106,9 @@ pub fn findings(out: &mut dyn Write, report: &Report, style: Style, all: bool) -
     }
     for it in brief {
         let (on, off) = style.severity(it.severity);
-        writeln!(out, "{on}note[{}]{off} {}", it.code, plain(&it.summary))?;
+        let label = format!("note[{}] ", it.code);
+        let summary = style.headline(label.len(), &it.summary);
+        writeln!(out, "{on}note[{}]{off} {summary}", it.code)?;
     }
     Ok(())
 }
@@ -150,16 +173,16 @@ pub fn finding(
         Severity::Warning => "warning",
         Severity::Error | Severity::Critical => "error",
     };
+    let label = format!("{word}[{}] {}: ", finding.code, finding.name);
+    let summary = style.headline(label.len(), &finding.summary);
     writeln!(
         out,
-        "{on}{word}[{}]{off} {}: {}",
-        finding.code,
-        finding.name,
-        plain(&finding.summary)
+        "{on}{word}[{}]{off} {}: {summary}",
+        finding.code, finding.name,
     )?;
     let context = context(finding, style.past);
     if !context.is_empty() {
-        writeln!(out, "    {context}")?;
+        writeln!(out, "    {}", style.headline(0, &context))?;
     }
     let mut rows = rows(finding, ranks);
     if !rows.is_empty() {
@@ -253,7 +276,7 @@ fn omit(rows: &mut Vec<[String; 5]>) -> usize {
 fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
     let mut label = label;
-    for line in wrapped(&plain(text), WIDTH - INDENT) {
+    for line in wrapped(&plain(text), style.width() - INDENT) {
         writeln!(out, "    {on}{label:<6}{off} {line}")?;
         label = "";
     }
@@ -490,9 +513,28 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     }
 
     #[test]
+    fn text_fits_a_narrow_terminal() {
+        let mut finding = early_exit();
+        finding.why = vec!["word ".repeat(60).trim().to_owned()];
+        finding.per_rank.clear();
+        let style = Style {
+            columns: Some(60),
+            ..Style::default()
+        };
+        let mut out = Vec::new();
+        super::finding(&mut out, &finding, &ranks(), style).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(60), "{text}");
+        let begin = "error[DD102] early-exit: rank 1 has ended; ranks 0 and 2\n    wait for it in";
+        assert!(text.starts_with(begin), "{text}");
+    }
+
+    #[test]
     fn durations_use_a_unit_of_their_magnitude() {
         assert_eq!(duration(180), "180 ms");
         assert_eq!(duration(1250), "1.2 s");
         assert_eq!(duration(185_000), "3 min 5 s");
+        assert_eq!(duration(599_990), "10 min 0 s");
     }
 }
