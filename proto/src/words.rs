@@ -276,7 +276,10 @@ pub fn duration(ms: u64) -> String {
     match ms {
         0..1000 => format!("{ms} ms"),
         1000..60_000 => format!("{}.{} s", ms / 1000, ms / 100 % 10),
-        60_000.. => format!("{} min {} s", ms / 60_000, ms / 1000 % 60),
+        60_000.. => {
+            let seconds = ms.saturating_add(500) / 1000;
+            format!("{} min {} s", seconds / 60, seconds % 60)
+        }
     }
 }
 

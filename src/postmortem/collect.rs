@@ -202,7 +202,8 @@ impl Collected {
         let description = match Description::of(dir) {
             Ok(description) => description,
             Err(error) => {
-                self.remark(&dir.join("run.json"), reason(&error));
+                let file = dir.join("run.json");
+                self.remark(if file.exists() { &file } else { dir }, reason(&error));
                 None
             }
         };

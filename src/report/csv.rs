@@ -147,11 +147,11 @@ fn of_rank(rank: Option<&Rank>) -> [String; 6] {
     };
     [
         text(&rank.host),
-        rank.pid.to_string(),
+        number_or_empty(Some(rank.pid).filter(|&pid| pid > 0)),
         rank.state.to_string(),
         number_or_empty(rank.exit.code),
         number_or_empty(rank.exit.signal),
-        rank.step.to_string(),
+        number_or_empty(Some(rank.step).filter(|&step| step > 0)),
     ]
 }
 

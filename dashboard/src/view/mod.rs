@@ -129,11 +129,12 @@ fn head(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
     let mut parts = Vec::new();
     if state.is_known() {
         let ranks = job.world_size.map_or(state.ranks.len() as u64, u64::from);
-        parts.push(format!(
-            "{} on {}",
-            count(ranks, "rank"),
-            count(u64::from(job.nodes), "node")
-        ));
+        let nodes = match job.nodes {
+            // Their number is unknown.
+            0 => String::new(),
+            nodes => format!(" on {}", count(u64::from(nodes), "node")),
+        };
+        parts.push(count(ranks, "rank") + &nodes);
         parts.push(plain(&job.backends.join(", ")));
         parts.push(state.age_ms().map(duration).unwrap_or_default());
     }

@@ -250,6 +250,14 @@ fn padded(text: &str, column: &Column) -> String {
     }
 }
 
+/// A number, of which zero stands for an unknown one.
+fn known(number: u64) -> String {
+    match number {
+        0 => String::new(),
+        number => number.to_string(),
+    }
+}
+
 fn cell(app: &App, view: &RankView, cell: &Cell, width: u16) -> (String, Style) {
     let theme = app.theme;
     let style = |tone| theme.style(tone);
@@ -268,9 +276,8 @@ fn cell(app: &App, view: &RankView, cell: &Cell, width: u16) -> (String, Style) 
         }
         Cell::Rank => plain_text(view.rank().to_string()),
         Cell::Host => (plain(&status.host), style(Tone::Dim)),
-        Cell::Pid => (status.pid.to_string(), style(Tone::Dim)),
-        Cell::Step if !view.seen => plain_text(String::new()),
-        Cell::Step => plain_text(status.step.to_string()),
+        Cell::Pid => (known(u64::from(status.pid)), style(Tone::Dim)),
+        Cell::Step => plain_text(known(status.step)),
         Cell::StepTime => plain_text(view.step_ms.map(brief).unwrap_or_default()),
         Cell::In => plain_text(match waiting {
             Some(waiting) => {

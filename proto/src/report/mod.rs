@@ -244,6 +244,28 @@ pub struct Parameter {
     pub missing_on: Vec<u32>,
 }
 
+/// Numbers of which zero stands for an unknown one.
+mod zero_is_null {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T, S>(number: &T, out: S) -> Result<S::Ok, S::Error>
+    where
+        T: Copy + Default + PartialEq + Serialize,
+        S: Serializer,
+    {
+        let known = Some(*number).filter(|it| *it != T::default());
+        known.serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(input: D) -> Result<T, D::Error>
+    where
+        T: Default + Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        Ok(Option::deserialize(input)?.unwrap_or_default())
+    }
+}
+
 /// State of a rank, as reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rank {
@@ -251,7 +273,8 @@ pub struct Rank {
     pub rank: u32,
     /// Host name.
     pub host: String,
-    /// Process id.
+    /// Process id; 0: unknown, `null` in JSON.
+    #[serde(with = "zero_is_null")]
     pub pid: u32,
     /// Attempt that the process belongs to: number of earlier starts of the ranks by the launcher.
     #[serde(default)]
@@ -260,7 +283,8 @@ pub struct Rank {
     pub state: RankState,
     /// Exit status, if the process has ended.
     pub exit: Exit,
-    /// Training step.
+    /// Training step; 0: unknown, `null` in JSON.
+    #[serde(with = "zero_is_null")]
     pub step: u64,
     /// Call site of the rank's last call: `where` and `via` in JSON.
     #[serde(flatten, with = "crate::place")]

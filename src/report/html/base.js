@@ -50,8 +50,10 @@ function duration(us) {
   if (us < 1000) return `${Math.round(us)} µs`;
   if (us < 1e6) return `${trimmed(us / 1e3)} ms`;
   if (us < 60e6) return `${trimmed(us / 1e6)} s`;
-  if (us < 3600e6) return `${Math.floor(us / 60e6)} min ${Math.round((us % 60e6) / 1e6)} s`;
-  return `${Math.floor(us / 3600e6)} h ${Math.round((us % 3600e6) / 60e6)} min`;
+  const seconds = Math.round(us / 1e6);
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  const minutes = Math.round(seconds / 60);
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 function trimmed(value) {

@@ -345,7 +345,8 @@ fn rank_row(rank: &Rank) -> RankRow {
     let call = waiting.map(|it| {
         let seq = it.seq.map(|seq| format!(" #{seq}")).unwrap_or_default();
         let group = match it.group.as_str() {
-            "" => String::new(),
+            // The default group goes without saying.
+            "" | "0" => String::new(),
             group => format!(" of group {group}"),
         };
         format!("{}{seq}{group}", it.op)
@@ -415,6 +416,9 @@ fn calls(
         let issued = clock.us(call.call.at);
         let since =
             |at: Option<Timestamp>| at.map_or(-1, |at| clock.us(at).saturating_sub(issued) as i64);
+        // Without the time, only the moment of the call is drawn.
+        let complete = call.is_complete.then_some(call.call.at);
+        let completed = call.completed.or(complete);
         rows.push([
             kind as i64,
             call.call.seq as i64,
@@ -423,7 +427,7 @@ fn calls(
             since(call.returned),
             since(call.wait.map(|(began, _)| began)),
             since(call.wait.and_then(|(_, ended)| ended)),
-            since(call.completed),
+            since(completed),
             i64::from(call.inferred),
         ]);
         before = issued as i64;
@@ -495,6 +499,7 @@ fn nodes(waits: &[Blocked], clock: Clock) -> Vec<Node> {
             wait: None,
             inferred: false,
             completed: None,
+            is_complete: false,
         };
         let kind = kind(&timed, it.rank);
         let seq = match it.call.seq {

@@ -92,7 +92,7 @@ function rankRow(row, roots) {
     rank: [shortened(text, 42), row.ranks.length > 2 ? make("span", { class: "note" }, ` × ${number(row.ranks.length)}`) : null],
     state: row.exit ?? row.state, step: row.step > 0 ? number(row.step) : "—", call: row.call ?? "",
     waited: row.waited_ms ? duration(row.waited_ms * 1000) : "", place: make("code", {}, row.place ?? ""),
-    host: row.host, pid: row.pid ?? "",
+    host: row.host, pid: row.pid || "",
   };
   return make("tr", { class: roots.has(row.rank) ? "root" : null },
     COLUMNS.map(([key]) => make("td", { class: numeric(key), title: key === "rank" && text.length > 42 ? text : null }, cells[key])));
