@@ -80,8 +80,10 @@ impl Style {
 pub fn report(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> io::Result<()> {
     let (on, off) = style.label();
     let verdict = report.verdict;
-    let id = plain(&report.job.id);
-    writeln!(out, "{on}{verdict}{off}: job {id}, {}", about(report))?;
+    let label = format!("{verdict}: ");
+    let job = format!("job {}, {}", report.job.id, about(report));
+    let job = style.headline(label.len(), &job);
+    writeln!(out, "{on}{verdict}{off}: {job}")?;
     findings(out, report, style, all)?;
     if report.findings.is_empty() {
         writeln!(out, "    no problems found")?;

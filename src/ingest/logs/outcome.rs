@@ -1,11 +1,12 @@
 //! What became of the job as a whole: a request to end it, a restart that helped, errors of the network.
 
 use ddp_doctor_proto::ProcessState;
-use ddp_doctor_proto::report::Exit;
+use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::words::signal_name;
 
 use super::events::{Job, Topic};
 use super::facts::ExitStatus;
+use super::rank::Rank;
 use crate::diagnosis::event::{Event, OomKills, ProcessId};
 use crate::ingest::process;
 
@@ -18,7 +19,15 @@ impl Job {
         };
         let ranks: Vec<u32> = self.ranks.keys().copied().collect();
         let is_last = finished >= self.ends && finished > restarted;
-        if ranks.is_empty() || !is_last {
+        // The ranks of another node may have failed while those of this one finished.
+        let fails = |rank: &Rank| {
+            let is_later = |at: Timestamp| at > restarted;
+            let how = rank
+                .ended
+                .filter(|(at, how)| is_later(*at) && how.code != Some(0));
+            how.is_some() || rank.waits.values().any(|it| is_later(it.at))
+        };
+        if ranks.is_empty() || !is_last || self.ranks.values().any(fails) {
             return false;
         }
         let ended = |process, exit, at| Event::ProcessChanged {
