@@ -277,3 +277,33 @@ fn watch_once_and_status_agree() {
         "{text}"
     );
 }
+
+#[test]
+fn watch_shows_several_files_and_ends_without_evidence() {
+    let Some(terminal) = Terminal::start(100, 30) else {
+        return;
+    };
+    let scratch = tempfile::tempdir().unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/logs");
+    let text = std::fs::read_to_string(fixture.join("rank_that_never_enqueued.log")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let (first, last) = lines.split_at(lines.len() / 2);
+    for (name, lines) in [("a.log", first), ("b.log", last)] {
+        std::fs::write(scratch.path().join(name), lines.join("\n")).unwrap();
+    }
+    let dir = scratch.path().display();
+    terminal.line(&format!("{PROGRAM} watch {dir}/*.log"));
+    terminal.until("the finding", |screen| {
+        screen.contains("DD101") && screen.contains("recorded")
+    });
+    terminal.key("q");
+    is_left(&terminal);
+    std::fs::write(scratch.path().join("notes.txt"), "all is well\n").unwrap();
+    // The quotes in `'i's` keep the echo of the typed line from matching.
+    terminal.line(&format!(
+        "clear; {PROGRAM} watch {dir}/notes.txt; echo it 'i's $?"
+    ));
+    let screen = terminal.until("the exit status", |screen| screen.contains("it is "));
+    assert!(screen.contains("no evidence of a job in"), "{screen}");
+    assert!(screen.contains("it is 3"), "{screen}");
+}

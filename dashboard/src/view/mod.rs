@@ -128,13 +128,16 @@ fn head(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
     };
     let mut parts = Vec::new();
     if state.is_known() {
-        let ranks = job.world_size.map_or(state.ranks.len() as u64, u64::from);
+        let ranks = match job.world_size {
+            Some(size) => count(u64::from(size), "rank"),
+            None => format!("{} seen", count(state.ranks.len() as u64, "rank")),
+        };
         let nodes = match job.nodes {
             // Their number is unknown.
             0 => String::new(),
             nodes => format!(" on {}", count(u64::from(nodes), "node")),
         };
-        parts.push(count(ranks, "rank") + &nodes);
+        parts.push(ranks + &nodes);
         parts.push(plain(&job.backends.join(", ")));
         parts.push(state.age_ms().map(duration).unwrap_or_default());
     }
