@@ -299,7 +299,7 @@ mod tests {
         );
         let mut send = testing::call(Op::Send).numel(4).build();
         send.peer = Some(1);
-        assert_eq!(signature(&send), "send ?[4 elements] to rank 1");
+        assert_eq!(signature(&send), "send [4 elements] to rank 1");
         assert_eq!(super::call(&send), "send #1 to rank 1");
         let recv = testing::call(Op::Recv).build();
         assert_eq!(signature(&recv), "recv from any rank");
