@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor::postmortem::{self, Analysis};
-use ddp_doctor_proto::report::{Confidence, Timestamp};
+use ddp_doctor_proto::report::{CallState, Confidence, Timestamp};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -116,6 +116,20 @@ fn log_explains_the_rank_without_a_dump() {
     let analysis = analyze(&dir, &log);
     assert_eq!(found(&analysis), [("DD202".into(), vec![2])]);
     assert_eq!(analysis.reports[0].findings[0].ranks.victims, [0, 1, 3]);
+}
+
+#[test]
+fn log_beside_dumps_is_read_and_its_rank_awaited_where_it_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dumps(dir.path(), &[0, 1, 3], 2);
+    let log = exception(2, &label(41, 0)) + &timeouts(&[0, 1, 3], 0);
+    fs::write(dir.path().join("job.out"), log).unwrap();
+    let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    assert_eq!(found(&analysis), [("DD202".into(), vec![2])]);
+    let finding = &analysis.reports[0].findings[0];
+    let waiting = finding.per_rank.iter().filter(|it| it.rank != 2);
+    let waiting: Vec<_> = waiting.map(|it| (it.state, it.seq)).collect();
+    assert_eq!(waiting, [(CallState::Waiting, Some(42)); 3]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! * `check`: `ddp-doctor check` on one host and on several, healthy and with one fault at a time.
 //! * `copied`: the program without its Python package and libraries.
 //! * `digests`: jobs whose coordinator asks for digests instead of records.
+//! * `dump_files`: `analyze` on dumps by their names, folders, damage and times.
 //! * `dumps`: `analyze` on Flight Recorder dumps.
 //! * `framework`: a scenario with a wrong expectation fails with the difference.
 //! * `hostile`: peers with the token that send too much or what is not true, or read nothing.
@@ -51,6 +52,7 @@ mod copied;
 mod digests;
 #[path = "doubles/harness.rs"]
 mod doubles;
+mod dump_files;
 mod dumps;
 mod formats;
 mod framework;

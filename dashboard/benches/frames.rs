@@ -139,7 +139,7 @@ fn update(ranks: u32, second: u64) -> Update {
             group: "0".into(),
             seq: Some(9),
             op: "all_reduce".into(),
-            waited_ms: second * 1000,
+            waited_ms: Some(second * 1000),
         }),
         ..Default::default()
     };

@@ -394,7 +394,13 @@ impl Engine {
                     let call = lone.map(|lone| lone.joined.call);
                     (call.or_else(|| thread.last_call.clone()), *since)
                 }
-                Doing::Wait(_, since, _) => (thread.last_call.clone(), *since),
+                Doing::Wait(Some(Target::Join(group, seq)), since, _) => {
+                    let group = self.model.group(*group);
+                    let join = group.join(*seq).or_else(|| group.entered.get(seq));
+                    let call = join.and_then(|join| Some(join.calls.get(&rank)?.call.clone()));
+                    (call.or_else(|| thread.last_call.clone()), *since)
+                }
+                Doing::Wait(None, since, _) => (thread.last_call.clone(), *since),
                 Doing::Nothing if thread.held_in(self.now, timing).is_some() => {
                     let held = thread.held_in(self.now, timing)?;
                     (Some(held.clone()), held.at)
@@ -419,7 +425,7 @@ impl Engine {
                     .unwrap_or_default(),
                 seq: call.as_ref().map(|call| call.seq).filter(|&seq| seq > 0),
                 op: call.map_or_else(|| "wait".to_owned(), |call| call.op.to_string()),
-                waited_ms: waited.as_millis() as u64,
+                waited_ms: Some(waited.as_millis() as u64),
             })
         });
         waits.max_by_key(|waiting| waiting.waited_ms)

@@ -22,6 +22,8 @@ use crate::private::SHARED_MEMORY;
 
 /// Maximum number of files examined per directory.
 const MAX_FILES: usize = 65_536;
+/// Maximum depth of subdirectories that are searched for dumps.
+const MAX_DEPTH: usize = 3;
 /// Maximum number of names listed in a remark.
 const LISTED: usize = 3;
 /// Number of bytes at the beginning of a file that determine its kind.
@@ -40,6 +42,8 @@ pub(super) struct Collected {
     /// Evidence that exists and is unreadable.
     pub(super) gaps: Vec<Gap>,
     pub(super) remarks: Vec<Remark>,
+    /// Files that cannot be opened.
+    closed: Vec<(PathBuf, io::Error)>,
     /// Device and inode of files already taken: each is taken once.
     taken: HashSet<(u64, u64)>,
     /// Number of pieces of evidence found, including repeated ones.
@@ -129,6 +133,14 @@ pub(super) fn collect(paths: &[PathBuf], progress: &Progress) -> Collected {
             Err(error) => found.remark(path, reason(&error)),
         }
     }
+    for (path, error) in std::mem::take(&mut found.closed) {
+        // Beside dumps, it is more likely the dump of another rank than anything else.
+        if found.dumps.iter().any(|it| it.parent() == path.parent()) {
+            found.dumps.push(path);
+        } else {
+            found.remark(&path, reason(&error));
+        }
+    }
     found
 }
 
@@ -147,7 +159,7 @@ impl Collected {
         }
         let is_marker = file_name(path).is_some_and(|name| NoBox::parse(&name).is_some());
         let text = match kind_of(path) {
-            Err(error) => reason(&error),
+            Err(error) => return self.closed.push((path.to_owned(), error)),
             Ok(FileKind::Journal) => {
                 let description = path.parent().and_then(|dir| Description::of(dir).ok());
                 return self.journal(path, place, description.flatten().as_ref());
@@ -207,7 +219,8 @@ impl Collected {
                 None
             }
         };
-        let before = (self.met, self.remarks.len());
+        let before = (self.met, self.remarks.len(), self.closed.len());
+        let dumps = self.dumps.len();
         // Boxes of an active run, or of one that was killed, are still in shared memory. These are first,
         // because another process may move them to the run directory meanwhile.
         let canonical = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
@@ -219,8 +232,11 @@ impl Collected {
         if kept.is_dir() {
             self.folder(&kept, place, description.as_ref(), None);
         }
-        // Beside recordings, the output of a job says nothing more.
         if self.met == before.0 {
+            self.dumps_below(dir, MAX_DEPTH);
+        }
+        // Beside recordings, the output of a job says nothing more.
+        if self.met - before.0 == self.dumps.len() - dumps {
             let files = logs::find(dir);
             for path in files.paths {
                 if matches!(kind_of(&path), Ok(FileKind::Text)) {
@@ -236,7 +252,7 @@ impl Collected {
                 self.remark(dir, text);
             }
         }
-        if (self.met, self.remarks.len()) == before {
+        if (self.met, self.remarks.len(), self.closed.len()) == before {
             let text = nothing_in(dir);
             self.remark(dir, text);
         }
@@ -256,13 +272,7 @@ impl Collected {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return self.remark(folder, reason(&error)),
         };
-        let files = entries.flatten().map(|entry| entry.path());
-        let mut files: Vec<PathBuf> = files
-            .filter(|path| path.is_file() && !BoxDir::is_partial(path))
-            .take(MAX_FILES)
-            .collect();
-        files.sort_unstable();
-        for path in files {
+        for path in sorted(entries, Path::is_file) {
             match kind_of(&path) {
                 Ok(FileKind::Journal) => self.journal(&path, place, description),
                 Ok(FileKind::BlackBox) => self.black_box(&path, place, kept),
@@ -270,7 +280,24 @@ impl Collected {
                 Ok(_) => self.marker(&path, place),
                 // It was moved.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => self.remark(&path, reason(&error)),
+                Err(error) => self.closed.push((path, error)),
+            }
+        }
+    }
+
+    /// Adds the dumps in subdirectories, of which there may be one for each host.
+    fn dumps_below(&mut self, dir: &Path, depth: usize) {
+        let read = |dir: &Path, is: fn(&Path) -> bool| {
+            fs::read_dir(dir).map_or_else(|_| Vec::new(), |entries| sorted(entries, is))
+        };
+        for folder in read(dir, |path| path.is_dir() && !path.is_symlink()) {
+            for path in read(&folder, Path::is_file) {
+                if matches!(kind_of(&path), Ok(FileKind::FlightRecorder)) {
+                    self.dump(&path);
+                }
+            }
+            if depth > 1 {
+                self.dumps_below(&folder, depth - 1);
             }
         }
     }
@@ -364,6 +391,17 @@ impl Collected {
     }
 }
 
+/// The entries of a directory that are of a kind, in the order of their names.
+fn sorted(entries: fs::ReadDir, is: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut paths: Vec<PathBuf> = paths
+        .filter(|path| is(path) && !BoxDir::is_partial(path))
+        .take(MAX_FILES)
+        .collect();
+    paths.sort_unstable();
+    paths
+}
+
 fn is_gone(error: &OpenError) -> bool {
     matches!(error, OpenError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
@@ -450,8 +488,8 @@ fn nothing_in(dir: &Path) -> String {
         [] if dir.join("report.json").exists() => {
             "there is a report and no evidence: journal and black boxes are gone".into()
         }
-        [] => "there is no evidence in it: neither a journal, a black box nor a Flight Recorder dump, nor a \
-             log that states a failure"
+        [] => "there is no evidence in it: neither a journal, a black box nor a log that states a failure, \
+             and no Flight Recorder dump here or in its subdirectories"
             .into(),
         [one] => format!("this is no run directory; there is one in it: {one}"),
         several => format!(

@@ -327,8 +327,12 @@ fn state_row(process: &Process, dump: &Dump) -> [String; 4] {
                 "" => String::new(),
                 group => format!(" of group {}", plain(group)),
             };
-            let waited = duration(waiting.waited_ms);
-            format!("in {}{seq}{group} for {waited}", plain(&waiting.op))
+            let waited = waiting.waited_ms.map(|ms| format!(" for {}", duration(ms)));
+            format!(
+                "in {}{seq}{group}{}",
+                plain(&waiting.op),
+                waited.unwrap_or_default()
+            )
         }
         None => process.state.to_string(),
     };

@@ -31,7 +31,7 @@ fn rank(rank: u32, state: RankState, threads: Vec<ThreadStack>, trouble: &str) -
         group: "0".into(),
         seq: Some(5),
         op: "all_reduce".into(),
-        waited_ms: 12_300,
+        waited_ms: Some(12_300),
     });
     let mut rank = Rank {
         rank,

@@ -53,11 +53,12 @@ fn rank_words(rank: &Rank) -> String {
             "" => String::new(),
             group => format!(" of group {}", plain(group)),
         };
+        let waited = waiting.waited_ms.map(|ms| format!(" for {}", duration(ms)));
         text.push_str(&format!(
-            " in {}{}{group} for {}",
+            " in {}{}{group}{}",
             plain(&waiting.op),
             seq.unwrap_or_default(),
-            duration(waiting.waited_ms)
+            waited.unwrap_or_default()
         ));
     }
     if rank.step > 0 {
@@ -83,7 +84,7 @@ mod tests {
             group: "0".into(),
             seq: Some(23),
             op: "all_reduce".into(),
-            waited_ms: 1200,
+            waited_ms: Some(1200),
         });
         report.ranks[2].host = "no\x1b[31mde".into();
         let mut out = Vec::new();

@@ -128,7 +128,7 @@ fn unusable_file_is_named_with_a_remedy() {
         (
             "nccl_trace_rank_0",
             b"\x80\x02}q\0(X\x07\0\0\0version",
-            "neither groups nor calls",
+            "it ends after 18 bytes",
         ),
         (
             "fr.json",
@@ -177,7 +177,7 @@ fn unusable_file_is_named_with_a_remedy() {
     for (name, expected) in [
         (
             "nothing",
-            "neither a journal, a black box nor a Flight Recorder dump",
+            "and no Flight Recorder dump here or in its subdirectories",
         ),
         ("runs", "there is one in it: runs/a"),
         ("gone", "journal and black boxes are gone"),

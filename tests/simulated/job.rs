@@ -80,6 +80,10 @@ pub(crate) struct Shape {
     pub(crate) batched: bool,
     /// Data-parallel collectives do not delay the compute stream.
     pub(crate) overlaps: bool,
+    /// Sends delay the compute stream, as `dist.send` does.
+    pub(crate) sends_delay: bool,
+    /// Hosts wait for every message that they receive.
+    pub(crate) waits: bool,
 }
 
 /// A simulated job.
@@ -87,7 +91,7 @@ pub(crate) struct Shape {
 pub(crate) struct Job {
     pub(crate) groups: Vec<Group>,
     pub(crate) ranks: Vec<Rank>,
-    batched: bool,
+    shape: Shape,
 }
 
 impl Job {
@@ -97,7 +101,7 @@ impl Job {
         let mut job = Self {
             groups: groups(shape),
             ranks: (0..world).map(|_| Rank::default()).collect(),
-            batched: shape.batched,
+            shape,
         };
         for step in 0..shape.steps {
             for _ in 0..shape.micro_batches {
@@ -138,7 +142,7 @@ impl Job {
             what,
             seq,
             after: previous.into_iter().chain(program.last).collect(),
-            is_batched: is_message && self.batched,
+            is_batched: is_message && self.shape.batched,
             issued: None,
             is_complete: false,
         });
@@ -156,8 +160,11 @@ impl Job {
             .filter(|it| matches!(it.what, What::Send(peer, _) if peer == to))
             .count();
         let nth = nth as u64 + 1;
-        self.call(from, group, What::Send(to, nth), false);
+        self.call(from, group, What::Send(to, nth), self.shape.sends_delay);
         self.call(to, group, What::Recv(from, nth), true);
+        if self.shape.waits {
+            self.ranks[to as usize].items.push(Item::Synchronize);
+        }
     }
 
     fn forward_and_backward(&mut self, shape: Shape) {

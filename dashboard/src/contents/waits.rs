@@ -204,7 +204,10 @@ fn does(state: &State, sources: &Sources, rank: u32) -> String {
         return String::new();
     };
     let doing = match &view.status.waiting_in {
-        Some(waiting) => format!("waits {} for {}", call(view), brief(waiting.waited_ms)),
+        Some(waiting) => {
+            let waited = waiting.waited_ms.map(|ms| format!(" for {}", brief(ms)));
+            format!("waits {}{}", call(view), waited.unwrap_or_default())
+        }
         None if !view.detail.waits_for.is_empty() => "waits since just now".into(),
         None => view.state.word().to_owned(),
     };

@@ -152,7 +152,7 @@ impl RankView {
     /// Time that it has been waiting in its call, in milliseconds.
     #[must_use]
     pub fn waited_ms(&self) -> Option<u64> {
-        self.status.waiting_in.as_ref().map(|it| it.waited_ms)
+        self.status.waiting_in.as_ref()?.waited_ms
     }
 
     /// The gauge with a name.

@@ -311,6 +311,6 @@ pub struct WaitingIn {
     pub seq: Option<u64>,
     /// Op of the call.
     pub op: String,
-    /// Duration of the wait so far, in milliseconds.
-    pub waited_ms: u64,
+    /// Duration of the wait so far, in milliseconds; `None`: unknown.
+    pub waited_ms: Option<u64>,
 }

@@ -4,7 +4,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
 
 use crate::evidence::event::Call;
-use crate::model::{Doing, GroupId, JoinedCall, Process, Wait};
+use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Target, Wait};
 use crate::situation::Situation;
 use crate::stacks;
 use crate::waits::Blocked;
@@ -29,9 +29,14 @@ pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) ->
             let joined = join.and_then(|join| join.calls.get(&rank));
             Some(match joined {
                 Some(joined) => waiting_call(situation, rank, process, joined),
+                None if member.is_unknown() => return None,
                 None if member.issued >= seq => RankCall {
                     state: passed(process, seq),
                     seq: Some(seq),
+                    ..unknown(rank, process)
+                },
+                None if process.last_call.is_none() => RankCall {
+                    seq: Some(member.issued).filter(|&issued| issued > 0),
                     ..unknown(rank, process)
                 },
                 None => last_call(rank, process),
@@ -255,19 +260,32 @@ pub(crate) const fn no_call(rank: u32) -> RankCall {
 }
 
 /// "its last call was all_reduce #4 at train.py:9"
-pub(crate) fn last_call_of(process: &Process) -> String {
+pub(crate) fn last_call_of(model: &Model, process: &Process) -> String {
+    last_call_beside(model, process, None)
+}
+
+/// The same for a finding about a group: the group of the call is named if it is another one.
+pub(crate) fn last_call_beside(model: &Model, process: &Process, about: Option<GroupId>) -> String {
+    let elsewhere = |call: &Call| {
+        let (Target::Join(group, _) | Target::Message(group, _)) = process.target(call.id)?;
+        let is_other = about.is_some_and(|about| about != group);
+        is_other.then(|| format!(" of {}", words::group(&model.group(group).info)))
+    };
     process.last_call.as_ref().map_or_else(
         || {
             if process.is_from_text() {
                 "its calls are not in the log".to_owned()
+            } else if model.has_counted_calls(process) {
+                "its calls are not recorded, only their number".to_owned()
             } else {
                 "it has made no call yet".to_owned()
             }
         },
         |call| {
             format!(
-                "its last call was {}{}",
+                "its last call was {}{}{}",
                 words::call(call),
+                elsewhere(call).unwrap_or_default(),
                 words::at(call.place.as_deref())
             )
         },

@@ -218,6 +218,17 @@ impl Model {
         missing
     }
 
+    /// Whether counters show that the process has made collectives.
+    #[must_use]
+    pub fn has_counted_calls(&self, process: &Process) -> bool {
+        let counted = |id| {
+            let members = &self.group(id).members;
+            let own = process.rank.and_then(|rank| members.get(&rank));
+            own.is_some_and(|member| member.issued > 0)
+        };
+        process.groups().any(counted)
+    }
+
     /// Members that have not begun to create a group which others create. Processes that created
     /// groups without reporting which ones are left out.
     #[must_use]

@@ -58,7 +58,13 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     if group.diverged.is_some_and(|at| at <= seq) {
         return None;
     }
-    if is_left(join) {
+    // A group of one rank waits for nothing but its own device.
+    if is_left(join) || group.members.len() < 2 {
+        return None;
+    }
+    let mut members = group.members.iter();
+    // A rank of which nothing is known may not have made the call.
+    if members.any(|(&rank, it)| it.is_unknown() && !join.calls.contains_key(&rank)) {
         return None;
     }
     let timing = &situation.model.timing;

@@ -93,12 +93,24 @@ fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
     // All but one call moved by one place, and the ranks have made different numbers of calls: one
     // call of a round of a loop may be missing, or there may be one more.
     let moved = |by: i64| shifts.iter().filter(|&&it| it == by).count() + 1 == shifts.len();
-    let issued = |rank: u32| group.members.get(&rank).map(|member| member.issued);
+    let has_made_as_many = made(group, seq, a).is_some_and(|it| made(group, seq, b) == Some(it));
     let is_round = |rank: u32, calls: &[&Call]| recurs(group, seq, rank, calls[0]);
     a_calls[0].step > 0
         || !(moved(1) || moved(-1))
-        || issued(a) == issued(b)
+        || has_made_as_many
         || !(is_round(a, &a_calls) && is_round(b, &b_calls))
+}
+
+/// The last call of a rank, if it is known. Only so many calls after the divergence are kept.
+fn made(group: &Group, seq: u64, rank: u32) -> Option<u64> {
+    let member = group.members.get(&rank)?;
+    if !member.is_unknown() {
+        return Some(member.issued);
+    }
+    let mut kept = group.joins.iter().rev();
+    let last = kept.find(|(_, join)| join.calls.contains_key(&rank));
+    last.map(|(last, _)| *last)
+        .filter(|&last| last < seq + KEPT_AFTER)
 }
 
 /// Whether a rank made such a call in the group before, so that it may be the call of another round

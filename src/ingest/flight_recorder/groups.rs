@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::dump::{Dump, Entry, Kind, NamedGroup, Status};
 use super::jobs::Job;
-use crate::diagnosis::event::GroupInfo;
+use crate::diagnosis::event::{GroupInfo, UNKNOWN_PROGRESS};
 
 /// Index of a group in [`Groups::all`].
 pub(super) type GroupAt = usize;
@@ -59,6 +59,8 @@ pub(super) struct Progress {
     pub(super) issued: u64,
     /// Latest collective that its device is known to have completed.
     pub(super) completed: u64,
+    /// It has issued at most this many.
+    pub(super) is_limit: bool,
 }
 
 impl Groups {
@@ -202,34 +204,46 @@ impl Groups {
             let mut known: Vec<i64> = dump.kinds.iter().map(|kind| kind.pg).collect();
             known.sort_unstable();
             known.dedup();
-            let furthest = dump
-                .status
-                .iter()
-                .filter(|(id, _)| known.binary_search(id).is_err());
-            let furthest = furthest.filter_map(|(_, status)| status.enqueued).max();
-            let is_whole = dump.is_whole;
-            for at in self.of_rank(rank).to_vec() {
+            let others = dump.status.iter();
+            let others = others.filter(|(id, _)| known.binary_search(id).is_err());
+            let others: Vec<Status> = others.map(|(_, status)| *status).collect();
+            let groups = self.of_rank(rank).to_vec();
+            let is_only = groups.len() == ids.len() + 1;
+            for at in groups {
                 let group = &mut self.all[at];
                 // With messages in the group, its status counts whichever came last.
-                let status = match ids.get(&at) {
-                    Some(id) if group.peers.is_empty() => dump.status.get(id).copied(),
-                    Some(_) => None,
-                    // The dump does not tell which status is that of the group. It is assumed to
-                    // be the furthest one, so that the rank is not accused.
-                    None if is_whole => None,
-                    None => Some(Status {
-                        enqueued: Some(furthest.unwrap_or(0)),
-                        completed: None,
-                    }),
+                let status = match (ids.get(&at), &others[..]) {
+                    (Some(id), _) if group.peers.is_empty() => dump.status.get(id).copied(),
+                    (None, [other]) if is_only && group.peers.is_empty() => Some(*other),
+                    _ => None,
                 };
                 let shift = u64::from(group.from_zero);
                 let progress = group.progress.entry(rank).or_default();
+                if status.is_none() && !ids.contains_key(&at) && !dump.is_whole {
+                    // The dump does not show which status is that of the group.
+                    let furthest = others.iter().map(|it| it.enqueued.unwrap_or(0)).max();
+                    progress.issued = furthest.map_or(UNKNOWN_PROGRESS, |it| it + shift);
+                    progress.is_limit = true;
+                    continue;
+                }
                 let status = status.unwrap_or_default();
                 let enqueued = status.enqueued.map_or(0, |seq| seq + shift);
                 progress.issued = progress.issued.max(enqueued);
                 progress.completed = status.completed.map_or(0, |seq| seq + shift);
             }
         }
+    }
+}
+
+impl Progress {
+    /// Whether the rank has not made a collective.
+    pub(super) const fn lacks(&self, seq: u64) -> bool {
+        self.issued < seq
+    }
+
+    /// Latest collective that it is known to have issued.
+    pub(super) const fn known(&self) -> u64 {
+        if self.is_limit { 0 } else { self.issued }
     }
 }
 

@@ -41,19 +41,30 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
         unreadable.extend(contents.unreadable);
         for found in contents.dumps {
             if found.dump.is_unused() {
-                let text = "it contains neither groups nor calls: another recorder of the process \
-                            was in use";
-                unreadable.push((found.path, text.into()));
+                let text = found.dump.cut.unwrap_or_else(|| {
+                    "it contains neither groups nor calls: another recorder of the process was in use"
+                        .into()
+                });
+                unreadable.push((found.path, text));
                 continue;
             }
             ranked.extend(with_rank(found, remarks));
         }
     }
     let mut jobs: BTreeMap<PathBuf, Job> = BTreeMap::new();
-    let one_job = is_one_job(&ranked);
-    let first = ranked.first().map(|it| folder(&it.path));
+    let shared = folders_of_several_jobs(&ranked);
+    let place_of = |path: &Path| {
+        let folder = folder(path);
+        if shared.contains(&folder) {
+            folder.join(rank::prefix(path))
+        } else {
+            folder
+        }
+    };
+    let one_job = shared.is_empty() && is_one_job(&ranked);
+    let first = common_folder(&ranked);
     for it in ranked {
-        let own = folder(&it.path);
+        let own = place_of(&it.path);
         let key = first.clone().filter(|_| one_job).unwrap_or(own);
         let job = jobs.entry(key.clone()).or_default();
         job.folder = key;
@@ -63,15 +74,26 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
         let job = if one_job {
             jobs.values_mut().next()
         } else {
-            jobs.get_mut(&folder(&path))
+            jobs.get_mut(&place_of(&path))
         };
         if let (Some(job), Some(rank)) = (job, rank::named(&path)) {
-            let text = format!("its dump cannot be read: {text}");
+            let text = format!("the dump cannot be read: {text}");
             job.unreadable.entry(rank).or_insert(text);
         }
         remarks.push(Remark { path, text });
     }
     jobs.into_values().collect()
+}
+
+/// The folder that contains all dumps.
+fn common_folder(ranked: &[Ranked]) -> Option<PathBuf> {
+    let mut folders = ranked.iter().map(|it| folder(&it.path));
+    let first = folders.next()?;
+    let common = folders.fold(first.clone(), |common, other| {
+        let above = common.ancestors().find(|it| other.starts_with(it));
+        above.map_or(first.clone(), Path::to_owned)
+    });
+    Some(common)
 }
 
 fn folder(path: &Path) -> PathBuf {
@@ -85,6 +107,45 @@ fn is_one_job(ranked: &[Ranked]) -> bool {
         folders.entry(it.rank).or_default().insert(folder(&it.path));
     }
     folders.values().all(|folders| folders.len() == 1)
+}
+
+/// Folders in which names with different beginnings are those of different jobs: a rank is in several
+/// of them, with calls of one backend, and no two were written at the same time.
+fn folders_of_several_jobs(ranked: &[Ranked]) -> BTreeSet<PathBuf> {
+    let mut by_prefix: BTreeMap<PathBuf, BTreeMap<String, Vec<&Ranked>>> = BTreeMap::new();
+    for it in ranked {
+        let of_folder = by_prefix.entry(folder(&it.path)).or_default();
+        let alike = of_folder.entry(rank::prefix(&it.path)).or_default();
+        alike.push(it);
+    }
+    let is_shared = |parts: &BTreeMap<String, Vec<&Ranked>>| {
+        let mut first: BTreeMap<u32, &Dump> = BTreeMap::new();
+        let is_repeated = parts.values().flatten().any(|it| {
+            let known = first.insert(it.rank, &it.dump);
+            known.is_some_and(|known| have_one_backend(known, &it.dump))
+        });
+        let mut periods: Vec<(u64, u64)> = parts.values().map(|part| period(part)).collect();
+        periods.sort_unstable();
+        is_repeated && periods.windows(2).all(|pair| pair[0].1 < pair[1].0)
+    };
+    let shared = by_prefix.into_iter().filter(|(_, parts)| is_shared(parts));
+    shared.map(|(folder, _)| folder).collect()
+}
+
+/// Times of the first and of the latest call of some dumps.
+fn period(dumps: &[&Ranked]) -> (u64, u64) {
+    let periods = dumps.iter().map(|it| it.dump.period);
+    let first = periods.clone().map(|it| it.0).min();
+    let latest = periods.map(|it| it.1).max();
+    (first.unwrap_or(0), latest.unwrap_or(0))
+}
+
+fn have_one_backend(one: &Dump, other: &Dump) -> bool {
+    let backends = |dump: &Dump| -> BTreeSet<String> {
+        let kinds = dump.kinds.iter();
+        kinds.map(|it| it.group.backend.to_string()).collect()
+    };
+    !backends(one).is_disjoint(&backends(other))
 }
 
 /// The dump with its rank, by the name of its file unless its contents contradict.
@@ -105,14 +166,7 @@ fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
             }
             only
         }
-        (Some(rank), _) => {
-            let text = format!(
-                "its name states rank {rank}, which its process groups do not contain: the name is used"
-            );
-            remarks.push(remark(text));
-            rank
-        }
-        (None, _) => {
+        _ => {
             remarks.push(remark(
                 "the rank is in neither the file name nor the contents: end the name with the rank, \
                  as in `trace_rank_3`"
@@ -187,11 +241,7 @@ impl Job {
             self.ranks.insert(new.rank, new.dump);
             return;
         };
-        let backends = |dump: &Dump| -> BTreeSet<String> {
-            let kinds = dump.kinds.iter();
-            kinds.map(|it| it.group.backend.to_string()).collect()
-        };
-        if backends(&known).is_disjoint(&backends(&new.dump)) {
+        if !have_one_backend(&known, &new.dump) {
             self.ranks.insert(new.rank, combine(known, new.dump));
             return;
         }

@@ -10,6 +10,7 @@ use super::play::Play;
 use super::units::is_on_host;
 use crate::diagnosis::timing::Timing;
 use crate::diagnosis::verdict_of;
+use crate::diagnosis::words::Ranks;
 
 /// The report, without proofs that rest on waits, and without what dumps cannot show.
 pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
@@ -26,6 +27,14 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
         is_about_time || (!is_alone && is_about_ends(finding))
     });
     report.verdict = verdict_of(&report.findings);
+    for rank in &mut report.ranks {
+        if rank.waiting_in.is_none() && lasts {
+            rank.waiting_in = play.waiting_in(rank.rank);
+        }
+        if let Some(waiting) = rank.waiting_in.as_mut().filter(|_| !lasts) {
+            waiting.waited_ms = None;
+        }
+    }
     for finding in &mut report.findings {
         if is_about_ends(finding) {
             finding.why = vec!["A dump shows its process at one moment.".into()];
@@ -37,6 +46,15 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
                  look into the logs of these ranks."
                     .into(),
             ];
+        }
+        if finding.code == catalogue::DD902.code {
+            let ranks = Ranks(&finding.ranks.root);
+            finding.summary = format!("the dump of {ranks} ends early: later calls are unknown");
+        }
+        if !lasts {
+            for call in &mut finding.per_rank {
+                call.waited_ms = None;
+            }
         }
         limit(finding, lasts);
     }
@@ -87,7 +105,10 @@ fn is_far_behind(play: &Play<'_>) -> bool {
     let mut behind: BTreeMap<u32, u64> = BTreeMap::new();
     for group in &play.groups.all {
         let most = |of: fn(&super::groups::Progress) -> u64| group.progress.values().map(of).max();
-        let (issued, completed) = (most(|it| it.issued), most(|it| it.completed));
+        let (issued, completed) = (
+            most(super::groups::Progress::known),
+            most(|it| it.completed),
+        );
         for (&rank, progress) in &group.progress {
             let by = issued.unwrap_or(0).saturating_sub(progress.issued);
             let completed_by = completed.unwrap_or(0).saturating_sub(progress.completed);

@@ -17,10 +17,19 @@ use crate::diagnosis::event::Call;
 /// The messages of a job that can be counted.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
-    /// Peer and number by rank and index of the call.
-    placed: BTreeMap<(u32, usize), (Option<u32>, u64)>,
-    /// Messages, by rank and index of the call, that the peer has not made.
-    lone: BTreeSet<(u32, usize)>,
+    /// Countable messages by rank and index of the call.
+    placed: BTreeMap<(u32, usize), Placed>,
+}
+
+/// A message that can be counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Placed {
+    /// `None`: a receive from any rank.
+    pub(super) peer: Option<u32>,
+    /// Number among the messages from the sender to the receiver.
+    seq: u64,
+    /// Index of the peer's side; `None`: it has not made it.
+    pub(super) partner: Option<usize>,
 }
 
 /// Messages from one rank to another in one group: index and number of each, on both sides.
@@ -40,7 +49,7 @@ impl Messages {
                 let entry = &job.ranks[&rank].entries[unit.entries.start];
                 let Some(peer) = groups.all[unit.group].peer(entry) else {
                     // A receive from any rank.
-                    messages.placed.insert((rank, at), (None, 0));
+                    messages.placed.insert((rank, at), Placed::default());
                     continue;
                 };
                 let (way, side) = match entry.op {
@@ -77,19 +86,21 @@ impl Messages {
                     .map(|(nth, (at, seq))| (at, if from.is_some() { seq } else { nth }))
                     .collect()
             });
-            let numbers = [&numbered[1], &numbered[0]].map(|other| -> BTreeSet<u64> {
-                other.iter().map(|(_, number)| *number).collect()
+            let numbers = numbered.each_ref().map(|side| -> BTreeMap<u64, usize> {
+                side.iter().map(|&(at, number)| (number, at)).collect()
             });
-            let ends = [(sender, receiver), (receiver, sender)];
-            for ((ends, side), others) in ends.into_iter().zip(numbered).zip(numbers) {
-                let (rank, peer) = ends;
-                for (at, number) in side {
-                    let is_lone = !others.contains(&number);
-                    if is_lone && is_listed {
-                        messages.lone.insert((rank, at));
-                    }
-                    if !is_lone || is_listed {
-                        messages.placed.insert((rank, at), (Some(peer), number));
+            let [sends, receives] = numbers;
+            let sides = [(sender, receiver, receives), (receiver, sender, sends)];
+            for ((rank, peer, others), side) in sides.into_iter().zip(numbered) {
+                for (at, seq) in side {
+                    let partner = others.get(&seq).copied();
+                    if partner.is_some() || is_listed {
+                        let placed = Placed {
+                            peer: Some(peer),
+                            seq,
+                            partner,
+                        };
+                        messages.placed.insert((rank, at), placed);
                     }
                 }
             }
@@ -97,24 +108,39 @@ impl Messages {
         messages
     }
 
-    /// Whether a message can be counted.
-    pub(super) fn is_placed(&self, rank: u32, at: usize) -> bool {
-        self.placed.contains_key(&(rank, at))
+    /// Completes messages that their peers have completed: none is complete on one side alone.
+    pub(super) fn complete(&self, calls: &mut BTreeMap<u32, Calls>) {
+        for (&(rank, at), placed) in &self.placed {
+            let partner = placed.peer.zip(placed.partner);
+            let of_peer = partner.and_then(|(peer, at)| calls.get(&peer)?.units.get(at));
+            let is_complete = of_peer.is_some_and(|it| it.is_complete);
+            let own = calls.get_mut(&rank).and_then(|it| it.units.get_mut(at));
+            if let Some(own) = own.filter(|_| is_complete) {
+                own.is_complete = true;
+            }
+        }
     }
 
-    /// Whether the peer of a message has not made its side of it.
-    pub(super) fn is_lone(&self, rank: u32, at: usize) -> bool {
-        self.lone.contains(&(rank, at))
+    /// A message, if it can be counted.
+    pub(super) fn placed(&self, rank: u32, at: usize) -> Option<Placed> {
+        self.placed.get(&(rank, at)).copied()
+    }
+}
+
+impl Placed {
+    /// The only message between two ranks that is passed to the engine.
+    pub(super) const fn only(peer: Option<u32>) -> Self {
+        Self {
+            peer,
+            seq: 0,
+            partner: None,
+        }
     }
 
-    /// Sets peer and number of a message; false: it cannot be counted.
-    pub(super) fn place(&self, rank: u32, at: usize, call: &mut Call) -> bool {
-        let Some(&(peer, seq)) = self.placed.get(&(rank, at)) else {
-            return false;
-        };
-        call.peer = peer;
-        call.seq = seq;
-        true
+    /// Sets peer and number of the call.
+    pub(super) const fn apply(self, call: &mut Call) {
+        call.peer = self.peer;
+        call.seq = self.seq;
     }
 }
 

@@ -27,6 +27,7 @@ mod json;
 mod limits;
 mod messages;
 mod names;
+mod notes;
 mod pickle;
 mod place;
 mod play;

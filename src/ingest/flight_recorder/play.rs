@@ -1,27 +1,27 @@
 //! Passes the calls of a job to the engine.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Exit, Timestamp};
-use ddp_doctor_proto::{DType, NoteKind, Op};
+use ddp_doctor_proto::report::{Exit, Timestamp, WaitingIn};
+use ddp_doctor_proto::{DType, Op};
 
 use super::dump::{Dump, Entry};
-use super::groups::Groups;
+use super::groups::{Groups, Progress};
 use super::jobs::Job;
-use super::messages::Messages;
+use super::messages::{Messages, Placed};
 use super::units::{Calls, Unit, is_on_host};
 use super::waits::Waits;
-use crate::diagnosis::event::{Call, CallId, Event, OnStream, ProcessId, ThreadId};
+use crate::diagnosis::event::{
+    Call, CallId, Event, OnStream, ProcessId, ThreadId, UNKNOWN_PROGRESS,
+};
 use crate::diagnosis::timing::Timing;
 use crate::diagnosis::{Config, Engine};
 use crate::ingest::logs::{OfRanks, Statements};
 use crate::ingest::{Observer, process};
 
-/// Number of calls of a rank that may have made any number of them.
-const UNKNOWN: u64 = u64::MAX >> 1;
 /// Calls derived from counters have ids below this one.
 const FIRST_RECORDED: u64 = 1 << 32;
 
@@ -33,7 +33,7 @@ pub(super) struct Play<'a> {
     messages: Messages,
     waits: Waits,
     /// For each group, the first collective that a rank has not completed, with that rank.
-    first_open: Vec<Option<(u32, Unit)>>,
+    pub(super) first_open: Vec<Option<(u32, Unit)>>,
     /// For coalesced groups, the entry that differs between ranks, by group and number.
     shown: BTreeMap<(usize, u64), usize>,
     /// When the dumps were written, in nanoseconds since the Unix epoch.
@@ -46,10 +46,11 @@ pub(super) struct Play<'a> {
 impl<'a> Play<'a> {
     pub(super) fn of(job: &'a Job, groups: Groups) -> Self {
         let calls = job.ranks.iter();
-        let calls: BTreeMap<u32, Calls> = calls
+        let mut calls: BTreeMap<u32, Calls> = calls
             .map(|(&rank, dump)| (rank, Calls::of(rank, dump, &groups)))
             .collect();
         let messages = Messages::of(job, &groups, &calls);
+        messages.complete(&mut calls);
         let waits = Waits::of(job, &groups, &calls, &messages);
         let mut play = Self {
             job,
@@ -74,7 +75,12 @@ impl<'a> Play<'a> {
     fn set_end(&mut self) {
         let latest = self.job.period().1;
         let open = self.open_entries().filter(|entry| entry.created > 0);
-        let timeout = |entry: &Entry| entry.timeout_ms.map(Duration::from_millis);
+        // Old versions do not record it.
+        let known = self
+            .open_entries()
+            .filter_map(|entry| entry.timeout_ms)
+            .min();
+        let timeout = |entry: &Entry| entry.timeout_ms.or(known).map(Duration::from_millis);
         let first = open.min_by_key(|entry| entry.created.saturating_add(nanos(timeout(entry))));
         let Some(first) = first else {
             self.end = latest;
@@ -127,7 +133,7 @@ impl<'a> Play<'a> {
             self.waits
                 .calls
                 .iter()
-                .map(|(&rank, &at)| self.wait(rank, at)),
+                .filter_map(|(&rank, &at)| self.wait(rank, at)),
         );
         for (&rank, dump) in &self.job.ranks {
             self.progress(rank, dump, &mut events);
@@ -170,21 +176,27 @@ impl<'a> Play<'a> {
         let mut stated = statements.events(Timestamp(self.first_timeout));
         for rank in others {
             out.push(joined(rank, self.groups.world_size, started));
-            let groups = self.groups.all.iter();
-            for group in groups.filter(|it| it.info.key.members.contains(&rank)) {
+            let groups = self.groups.all.iter().zip(&self.first_open);
+            for (group, first_open) in groups.filter(|it| it.0.info.key.members.contains(&rank)) {
                 out.push(Event::GroupJoined {
                     process: process(rank),
                     group: Arc::clone(&group.info),
                 });
-                // How far a rank without a dump came is unknown. One that ended makes no further call.
-                if !stated.is_gone(rank) {
-                    out.push(Event::Frontier {
-                        process: process(rank),
-                        group: Arc::clone(&group.info),
-                        issued: UNKNOWN,
-                        p2p_issued: 0,
-                    });
-                }
+                // How far a rank without a dump came is unknown. One that ended has made the calls that
+                // its peers completed, and makes no further one.
+                let progress = group.progress.values().map(Progress::known).max();
+                let completed = first_open.as_ref().map(|(_, unit)| unit.seq - 1);
+                let issued = if stated.is_gone(rank) {
+                    completed.or(progress).unwrap_or(0)
+                } else {
+                    UNKNOWN_PROGRESS
+                };
+                out.push(Event::Frontier {
+                    process: process(rank),
+                    group: Arc::clone(&group.info),
+                    issued,
+                    p2p_issued: 0,
+                });
             }
         }
         out.append(&mut stated.events);
@@ -285,10 +297,25 @@ impl<'a> Play<'a> {
         let unit = &calls.units[at];
         let entries = &self.job.ranks[&rank].entries;
         let entry = &entries[unit.entries.start];
+        if !self.is_given(rank, at) {
+            return;
+        }
         let id = CallId(FIRST_RECORDED + at as u64);
         let mut call = self.call(rank, unit, id);
-        if unit.is_message && !self.messages.place(rank, at, &mut call) {
-            return;
+        if unit.is_message {
+            let is_awaited = self.waits.calls.get(&rank) == Some(&at);
+            // Nothing follows from a message without a partner that the rank does not wait for.
+            let counts = |it: &Placed| match it.peer.zip(it.partner) {
+                Some((peer, partner)) => self.is_given(peer, partner),
+                None => unit.is_complete || is_awaited || it.peer.is_none(),
+            };
+            let placed = self.messages.placed(rank, at);
+            let peer = self.groups.all[unit.group].peer(entry);
+            let placed = placed.or_else(|| is_awaited.then(|| Placed::only(peer)));
+            let Some(placed) = placed.filter(counts) else {
+                return;
+            };
+            placed.apply(&mut call);
         }
         let on_host = is_on_host(&entry.group.backend);
         let is_last = calls.last_of_thread.get(&entry.thread) == Some(&at);
@@ -296,6 +323,12 @@ impl<'a> Play<'a> {
         let is_inside = on_host && !unit.is_complete && is_last;
         call.is_async = unit.is_complete && (on_host || unit.is_message);
         issue(process(rank), call, unit.is_complete, is_inside, out);
+    }
+
+    /// Whether the engine gets a call. Of a rank that waits for something else, its later calls would
+    /// appear to be the first ones.
+    fn is_given(&self, rank: u32, at: usize) -> bool {
+        self.calls[&rank].units[at].is_complete || self.waits.may_be_first(rank, at)
     }
 
     /// Shows an issued call with the times that the dump has of it.
@@ -312,21 +345,34 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// The wait of a rank for the device of one of its calls.
-    fn wait(&self, rank: u32, at: usize) -> Event {
+    /// The wait of a rank for one of its calls. Threads of the host wait inside their calls.
+    fn wait(&self, rank: u32, at: usize) -> Option<Event> {
         let unit = &self.calls[&rank].units[at];
         let entry = &self.job.ranks[&rank].entries[unit.entries.start];
-        Event::WaitBegin {
+        (!is_on_host(&entry.group.backend)).then(|| Event::WaitBegin {
             process: process(rank),
             thread: ThreadId(entry.thread),
             call: Some(CallId(FIRST_RECORDED + at as u64)),
             place: None,
             at: Timestamp(entry.created),
-        }
+        })
+    }
+
+    /// The first incomplete call of a rank whose waits the engine does not get.
+    pub(super) fn waiting_in(&self, rank: u32) -> Option<WaitingIn> {
+        let unit = &self.calls.get(&rank)?.units[*self.waits.unknown.get(&rank)?.first()?];
+        let call = self.call(rank, unit, CallId(0));
+        let waited = Timestamp(self.end).since(call.at);
+        Some(WaitingIn {
+            group: self.groups.all[unit.group].info.key.name.clone(),
+            seq: Some(call.seq).filter(|&seq| seq > 0),
+            op: call.op.to_string(),
+            waited_ms: Some(waited.as_millis() as u64),
+        })
     }
 
     /// A call, without what dumps do not contain.
-    fn call(&self, rank: u32, unit: &Unit, id: CallId) -> Call {
+    pub(super) fn call(&self, rank: u32, unit: &Unit, id: CallId) -> Call {
         let dump = &self.job.ranks[&rank];
         let group = &self.groups.all[unit.group];
         let shown = self
@@ -371,9 +417,16 @@ impl<'a> Play<'a> {
                 continue;
             };
             // The last calls of a dump that was cut off are in its counters alone.
+            let first = self.first_open[at].as_ref().map(|(_, unit)| unit.seq);
             let issued = match dump.cut {
-                Some(_) if dump.status.is_empty() => UNKNOWN,
-                _ if self.waits.unknown.contains(&rank) => UNKNOWN,
+                Some(_) if dump.status.is_empty() => UNKNOWN_PROGRESS,
+                _ if self.waits.hides_calls(rank) => UNKNOWN_PROGRESS,
+                _ if progress.is_limit && self.waits.shows_all_calls(rank) => {
+                    first.map_or(UNKNOWN_PROGRESS, |seq| seq - 1)
+                }
+                _ if progress.is_limit && !first.is_some_and(|seq| progress.lacks(seq)) => {
+                    UNKNOWN_PROGRESS
+                }
                 _ => progress.issued,
             };
             out.push(Event::Frontier {
@@ -383,99 +436,6 @@ impl<'a> Play<'a> {
                 p2p_issued: 0,
             });
         }
-    }
-
-    /// Notes on ranks without a dump that others may be waiting for, or whose dump is unreadable.
-    /// `stated`: what logs state about ranks.
-    fn missing_dumps(&self, stated: &OfRanks) -> Vec<Event> {
-        /// Maximum number of ranks that are listed one by one.
-        const LISTED: usize = 64;
-        let mut texts: BTreeMap<u32, String> = BTreeMap::new();
-        let unreadable = self.job.unreadable.iter();
-        texts.extend(unreadable.map(|(&rank, text)| (rank, text.clone())));
-        let mut awaited: BTreeSet<u32> = BTreeSet::new();
-        for (at, call) in self.waits_for_missing() {
-            let members = self.groups.all[at].info.key.members.iter();
-            for &rank in members.filter(|rank| !self.job.ranks.contains_key(rank)) {
-                let text = texts
-                    .entry(rank)
-                    .or_insert_with(|| "it left no dump".into());
-                if awaited.insert(rank) {
-                    text.push_str(&call);
-                }
-            }
-        }
-        let is_missing = |rank: u32| {
-            rank < self.groups.world_size
-                && !self.job.ranks.contains_key(&rank)
-                && !stated.is_gone(rank)
-        };
-        texts.retain(|&rank, _| is_missing(rank));
-        let notes = texts
-            .into_iter()
-            .take(LISTED)
-            .map(|(rank, text)| Event::Note {
-                process: None,
-                kind: NoteKind::Unreadable,
-                rank: Some(rank),
-                pid: None,
-                text: text.into(),
-                at: Timestamp(self.end),
-            });
-        notes.collect()
-    }
-
-    /// A note on groups whose calls are left out.
-    fn left_out_groups(&self) -> Option<Event> {
-        let count = self.groups.left_out();
-        (count > 0).then(|| Event::Note {
-            process: None,
-            kind: NoteKind::Unreadable,
-            rank: None,
-            pid: None,
-            text: format!(
-                "the calls of {count} process groups are left out: together the groups have too many members"
-            )
-            .into(),
-            at: Timestamp(self.end),
-        })
-    }
-
-    /// Groups whose ranks with a dump have all made a call that is not complete, with a sentence on
-    /// the call: of the groups of each rank without a dump, the one with the earliest call.
-    fn waits_for_missing(&self) -> Vec<(usize, String)> {
-        let mut found: Vec<(Call, usize)> = Vec::new();
-        for (at, group) in self.groups.all.iter().enumerate() {
-            let Some((rank, unit)) = &self.first_open[at] else {
-                continue;
-            };
-            let is_incomplete = group.progress.len() < group.info.key.members.len();
-            let all = group.progress.values().all(|it| it.issued >= unit.seq);
-            if is_incomplete && all {
-                found.push((self.call(*rank, unit, CallId(0)), at));
-            }
-        }
-        found.sort_by_key(|(call, _)| call.at);
-        let mut listed: BTreeSet<u32> = BTreeSet::new();
-        found.retain(|(_, at)| {
-            let members = self.groups.all[*at].info.key.members.iter();
-            let missing = members.filter(|rank| !self.job.ranks.contains_key(rank));
-            let new: Vec<u32> = missing
-                .copied()
-                .filter(|rank| !listed.contains(rank))
-                .collect();
-            listed.extend(&new);
-            !new.is_empty()
-        });
-        let sentence = |(call, at): (Call, usize)| {
-            let group = &self.groups.all[at].info;
-            let text = format!(
-                "; {} #{} of {} is not complete, and all of its ranks with a dump have made that call",
-                call.op, call.seq, group.description,
-            );
-            (at, text)
-        };
-        found.into_iter().map(sentence).collect()
     }
 
     /// For each coalesced group of collectives, the first entry that differs between ranks.

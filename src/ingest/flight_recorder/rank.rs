@@ -7,11 +7,25 @@ use super::dump::Dump;
 use crate::ingest::file_names;
 
 /// The rank that a path names: the number after the word "rank", otherwise the last number of the
-/// file name, otherwise that of its folder.
+/// file name. A folder names it by the word "rank" alone, since its other numbers are those of jobs and
+/// hosts.
 pub(super) fn named(path: &Path) -> Option<u32> {
-    let parts = [path.file_name(), path.parent().and_then(Path::file_name)];
-    let mut names = parts.into_iter().flatten().map(|it| it.to_string_lossy());
-    names.find_map(|name| in_name(without_suffix(&name)))
+    let name = path.file_name()?.to_string_lossy();
+    in_name(without_suffix(&name)).or_else(|| {
+        let folder = path.parent()?.file_name()?.to_string_lossy();
+        file_names::ranks(&folder).global
+    })
+}
+
+/// The beginning of a file name, up to the rank.
+pub(super) fn prefix(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = without_suffix(&name).trim_end_matches(|it: char| !it.is_ascii_digit());
+    let name = name.trim_end_matches(|it: char| !it.is_ascii_alphabetic());
+    let before = name.strip_suffix("rank").unwrap_or(name);
+    before
+        .trim_end_matches(|it: char| !it.is_ascii_alphanumeric())
+        .to_owned()
 }
 
 /// A name without the suffixes of formats and compression, which may contain digits.
@@ -65,6 +79,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn beginning_of_a_name_ends_before_the_rank() {
+        for (path, beginning) in [
+            ("dumps/jobA_rank_3.pickle", "jobA"),
+            ("nccl_trace_rank_host17_12", "nccl_trace_rank_host"),
+            ("_dump_9", "_dump"),
+            ("7.json", ""),
+        ] {
+            assert_eq!(prefix(Path::new(path)), beginning, "{path}");
+        }
+    }
+
+    #[test]
     fn ranks_are_found_in_names_of_any_pattern() {
         for (path, rank) in [
             ("_dump_9", 9),
@@ -79,6 +105,7 @@ mod tests {
             assert_eq!(named(Path::new(path)), Some(rank), "{path}");
         }
         assert_eq!(named(Path::new("dumps/trace.json")), None);
+        assert_eq!(named(Path::new("job_4411/trace-a.pickle")), None);
         assert_eq!(named(Path::new("dumps/trace_local_rank0")), None);
         assert_eq!(named(Path::new("dumps/node_rank_1.json")), None);
     }

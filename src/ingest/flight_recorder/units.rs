@@ -122,24 +122,19 @@ impl Calls {
             units,
             one_stream: true,
         };
-        calls.last_are_open(dump, groups, &silent);
+        calls.open_unmet(dump, groups, &silent);
         calls.one_stream = calls.is_in_order(dump);
         calls
     }
 
-    /// On a backend that never records completion, the last call of a group is not complete if
-    /// another rank has not made it.
-    fn last_are_open(&mut self, dump: &Dump, groups: &Groups, silent: &BTreeSet<Arc<str>>) {
-        let mut last: BTreeMap<GroupAt, usize> = BTreeMap::new();
-        for (at, unit) in self.units.iter().enumerate() {
+    /// On a backend that never records completion, calls that another rank has not made are not
+    /// complete.
+    fn open_unmet(&mut self, dump: &Dump, groups: &Groups, silent: &BTreeSet<Arc<str>>) {
+        for unit in &mut self.units {
             if silent.contains(&dump.entries[unit.entries.start].group.backend) {
-                last.insert(unit.group, at);
+                let mut progress = groups.all[unit.group].progress.values();
+                unit.is_complete = !progress.any(|it| it.lacks(unit.seq));
             }
-        }
-        for (group, at) in last {
-            let unit = &mut self.units[at];
-            let mut progress = groups.all[group].progress.values();
-            unit.is_complete = !progress.any(|it| it.issued < unit.seq);
         }
     }
 

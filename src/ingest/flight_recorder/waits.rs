@@ -1,28 +1,42 @@
 //! Which ranks wait for their devices: what a dump does not record, and other ranks' dumps show.
 //!
-//! A rank whose first incomplete call lacks a member waits for that member, sooner or later. A rank
-//! whose first incomplete call has all of its members waits for those that are busy with another call.
-//! A chain of such waits ends at the rank that caused them. A wait of the second kind that leads back
-//! to its rank may be none: that rank may have stopped making calls. If this is true of several ranks,
-//! none of them is accused.
+//! A rank waits if one of its first incomplete calls needs a rank that has not made it, that is busy
+//! with an earlier call, or of which nothing is known. A rank that waits is no culprit: that is at
+//! the end of the chain of waits. The engine follows waits for ranks that have not made a call. What
+//! it does not get is unknown to it, and so is the progress of ranks whose waits lead only there.
+//!
+//! A rank that has completed all of its calls waits for no device. Any call that it has not made is
+//! one that others will wait for, whatever they wait for first.
+//!
+//! Of a rank that has completed all of its calls, although another rank has not completed the last of
+//! these, it is unknown why it made no further one.
+//!
+//! Waits that lead nowhere but back to their rank may be none: the rank may have stopped making calls.
+//! If this is true of several ranks, none of them is accused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ddp_doctor_proto::Op;
 
-use super::groups::{GroupAt, Groups};
+use super::dump::Dump;
+use super::groups::{GroupAt, Groups, Progress};
 use super::jobs::Job;
 use super::messages::Messages;
-use super::units::{Calls, Unit, is_on_host};
+use super::units::{Calls, Unit};
 
 /// The waits of ranks for their devices.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     /// Index of the call that each rank waits for.
     pub(super) calls: BTreeMap<u32, usize>,
-    /// Ranks that may wait for calls which the engine does not get: how far they would have come is
-    /// unknown.
-    pub(super) unknown: BTreeSet<u32>,
+    /// Ranks that wait for something that the engine does not get, and ranks of which nothing is
+    /// known: how far they would have come is unknown. With the indexes of their first incomplete
+    /// calls.
+    pub(super) unknown: BTreeMap<u32, Vec<usize>>,
+    /// Ranks whose call in `calls` is not known to be a first one.
+    late: BTreeSet<u32>,
+    /// The dumps are whole rings. Otherwise they are of incomplete calls alone.
+    are_rings: bool,
 }
 
 /// A call that ranks wait for.
@@ -40,159 +54,449 @@ enum Node {
     Call(Call),
 }
 
-/// Edges by node; `true`: the target is missing, `false`: it may be busy.
-type Graph = BTreeMap<Node, Vec<(Node, bool)>>;
+/// Why a call needs a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// The rank has not made the call.
+    Missing,
+    /// The rank has not received a message. Its sender may go on nevertheless.
+    Unreceived,
+    /// The rank is busy with another call, or its progress is unknown.
+    Busy,
+}
+
+/// An edge of the graph of waits.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    to: Node,
+    need: Need,
+}
+
+/// Edges by node: from a rank to its first incomplete calls, from a call to the ranks it needs.
+type Graph = BTreeMap<Node, Vec<Edge>>;
 
 impl Waits {
+    /// Whether a rank waits for nothing, and its ring would contain the calls that others wait for.
+    pub(super) fn shows_all_calls(&self, rank: u32) -> bool {
+        self.are_rings && !self.calls.contains_key(&rank)
+    }
+
+    /// Whether the engine does not get all incomplete calls of a rank.
+    pub(super) fn hides_calls(&self, rank: u32) -> bool {
+        self.unknown.contains_key(&rank) || self.late.contains(&rank)
+    }
+
+    /// Whether an incomplete call is one that its rank may wait for, as far as that is known.
+    pub(super) fn may_be_first(&self, rank: u32, at: usize) -> bool {
+        if self.late.contains(&rank) {
+            return self.calls.get(&rank) == Some(&at);
+        }
+        let first = self.unknown.get(&rank);
+        first.is_none_or(|first| first.contains(&at))
+    }
+
     pub(super) fn of(
         job: &Job,
         groups: &Groups,
         calls: &BTreeMap<u32, Calls>,
         messages: &Messages,
     ) -> Self {
-        let open = Open::of(job, calls);
-        let graph = open.graph(job, groups, calls, messages);
-        let component = components(&graph);
-        let leads_on = |call: Call| {
-            let own = Node::Call(call);
-            let mut edges = graph.get(&own).into_iter().flatten();
-            edges.any(|(to, is_missing)| *is_missing || component.get(to) != component.get(&own))
-        };
-        let mut waits = Self::default();
-        // Ranks whose waits may all lead back to them, by component.
-        let mut circular: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-        for (&rank, &(at, call)) in &open.first {
-            let is_counted = match call {
-                Call::Message(rank, at) => messages.is_placed(rank, at),
-                Call::Collective(..) => true,
-            };
-            let lacks_a_member = graph
-                .get(&Node::Call(call))
-                .into_iter()
-                .flatten()
-                .any(|it| it.1);
-            let is_awaited = open.is_awaited(rank, groups);
-            if lacks_a_member && is_counted {
-                waits.calls.insert(rank, at);
-            } else if is_awaited && (leads_on(call) || open.is_stuck(groups, call)) {
-                waits.unknown.insert(rank);
-            } else if let Some(&own) = component.get(&Node::Rank(rank)).filter(|_| is_awaited) {
-                circular.entry(own).or_default().push(rank);
-            }
-        }
-        let ambiguous = circular.into_values().filter(|ranks| ranks.len() > 1);
-        waits.unknown.extend(ambiguous.flatten());
-        waits
+        Waiting::of(Open::of(job, groups, calls, messages)).waits()
     }
 }
 
-/// Incomplete calls on devices.
-struct Open {
-    /// Index of the first collective of each rank; without one, of its first message.
-    first: BTreeMap<u32, (usize, Call)>,
-    /// Ranks that have not completed each collective.
-    collectives: BTreeMap<(GroupAt, u64), BTreeSet<u32>>,
+/// The graph of waits, and what follows from it.
+struct Waiting<'a> {
+    open: Open<'a>,
+    graph: Graph,
+    component: BTreeMap<Node, usize>,
+    closed: BTreeSet<usize>,
+    /// For each rank, its first incomplete call that lacks an idle rank.
+    late: BTreeMap<u32, usize>,
 }
 
-impl Open {
-    fn of(job: &Job, calls: &BTreeMap<u32, Calls>) -> Self {
+impl<'a> Waiting<'a> {
+    fn of(open: Open<'a>) -> Self {
+        let graph = open.graph();
+        let component = components(&graph);
+        Self {
+            closed: closed(&graph, &component),
+            late: open.late(),
+            open,
+            graph,
+            component,
+        }
+    }
+
+    fn waits(&self) -> Waits {
+        let unknown = self.unknown();
+        let mut waits = Waits {
+            are_rings: self.open.are_rings,
+            ..Waits::default()
+        };
+        for (&rank, first) in &self.open.first {
+            let lacking = first.iter().filter(|(_, call)| self.lacks(*call, &unknown));
+            let receives = |it: &&(usize, Call)| !self.open.is_send(rank, it.0);
+            let first_lacking = lacking.clone().find(receives).or(lacking.clone().next());
+            if unknown.contains(&rank) {
+                waits.unknown.insert(rank, self.given(rank, first));
+            } else if let Some((at, _)) = first_lacking {
+                waits.calls.insert(rank, *at);
+            } else if let Some(at) = self.late.get(&rank) {
+                waits.calls.insert(rank, *at);
+                waits.late.insert(rank);
+            }
+        }
+        for rank in unknown {
+            waits.unknown.entry(rank).or_default();
+        }
+        waits
+    }
+
+    /// The incomplete calls of a rank of unknown progress that the engine gets: the first ones, and
+    /// those after a first one that disagrees with that of another rank, which show the order of
+    /// calls. All, if streams wait for each other in collectives, which the engine follows.
+    fn given(&self, rank: u32, first: &[(usize, Call)]) -> Vec<usize> {
+        let is_message = |node: &Node| matches!(node, Node::Call(Call::Message(..)));
+        let mut messages = self.graph.keys().filter(|it| is_message(it));
+        let is_followed = |cycle| !messages.any(|it| self.component.get(it) == Some(&cycle));
+        if self.cycle_of(rank).is_some_and(is_followed) {
+            self.open.of_rank(rank).map(|(at, _)| at).collect()
+        } else {
+            let is_given = |&(at, unit): &(usize, &Unit)| {
+                first.iter().any(|it| it.0 == at) || self.follows(first, unit)
+            };
+            let open = self.open.of_rank(rank).filter(is_given);
+            open.map(|(at, _)| at).collect()
+        }
+    }
+
+    /// Whether a collective is later in its group than one of these calls, and that one disagrees
+    /// with the call of another rank.
+    fn follows(&self, first: &[(usize, Call)], unit: &Unit) -> bool {
+        let earlier = (unit.group, 0)..(unit.group, unit.seq);
+        let mut disagreeing = self.open.disagreeing.range(earlier);
+        let is_first = |call: Call| first.iter().any(|it| it.1 == call);
+        !unit.is_message && disagreeing.any(|&(group, seq)| is_first(Call::Collective(group, seq)))
+    }
+
+    /// Whether a call lacks a rank of which something is known.
+    fn lacks(&self, call: Call, unknown: &BTreeSet<u32>) -> bool {
+        let own = Node::Call(call);
+        let mut edges = self.graph.get(&own).into_iter().flatten();
+        edges.any(|edge| {
+            let Node::Rank(rank) = edge.to else {
+                return false;
+            };
+            let is_behind = match edge.need {
+                Need::Missing => true,
+                Need::Unreceived => self.component.get(&edge.to) != self.component.get(&own),
+                Need::Busy => false,
+            };
+            is_behind && !unknown.contains(&rank)
+        })
+    }
+
+    /// Whether a rank waits for a rank of which something is known.
+    fn is_led_on(&self, rank: u32, unknown: &BTreeSet<u32>) -> bool {
+        let mut first = self.open.first.get(&rank).into_iter().flatten();
+        self.late.contains_key(&rank) || first.any(|(_, call)| self.lacks(*call, unknown))
+    }
+
+    /// The closed cycle of waits that a rank is in.
+    fn cycle_of(&self, rank: u32) -> Option<usize> {
+        let own = self.component.get(&Node::Rank(rank)).copied();
+        own.filter(|own| self.closed.contains(own))
+    }
+
+    /// Ranks whose progress is unknown.
+    fn unknown(&self) -> BTreeSet<u32> {
+        let suspects = self.suspects();
+        let mut unknown: BTreeSet<u32> = self.open.unseen().collect();
+        loop {
+            let ranks = self.open.first.keys().copied();
+            let new = ranks.filter(|rank| {
+                let is_known = unknown.contains(rank) || suspects.contains(rank);
+                !is_known && !self.is_led_on(*rank, &unknown)
+            });
+            let new: Vec<u32> = new.collect();
+            if new.is_empty() {
+                return unknown;
+            }
+            unknown.extend(new);
+        }
+    }
+
+    /// Of ranks that lack no other, those that are alone as such in a closed cycle of waits.
+    fn suspects(&self) -> BTreeSet<u32> {
+        let none = BTreeSet::new();
+        let mut circular: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+        for &rank in self.open.first.keys() {
+            let is_known = !self.open.lost.contains(&rank) && !self.is_led_on(rank, &none);
+            if let Some(cycle) = self.cycle_of(rank).filter(|_| is_known) {
+                circular.entry(cycle).or_default().push(rank);
+            }
+        }
+        let alone = circular.into_values().filter(|ranks| ranks.len() == 1);
+        alone.flatten().collect()
+    }
+}
+
+/// Components of the graph with cycles that no wait leaves.
+fn closed(graph: &Graph, component: &BTreeMap<Node, usize>) -> BTreeSet<usize> {
+    let of = |node: &Node| component.get(node).copied();
+    let waiting = graph.iter().filter(|(_, edges)| !edges.is_empty());
+    let mut closed: BTreeSet<usize> = waiting.filter_map(|(from, _)| of(from)).collect();
+    for (from, edges) in graph {
+        if edges.iter().any(|edge| of(&edge.to) != of(from)) {
+            of(from).map(|own| closed.remove(&own));
+        }
+    }
+    closed
+}
+
+/// Incomplete calls.
+struct Open<'a> {
+    job: &'a Job,
+    groups: &'a Groups,
+    calls: &'a BTreeMap<u32, Calls>,
+    messages: &'a Messages,
+    /// The first incomplete calls of each rank, by index: of all its calls, or of each stream. Calls
+    /// that were launched together are first together.
+    first: BTreeMap<u32, Vec<(usize, Call)>>,
+    /// Ranks that have not completed each collective.
+    collectives: BTreeMap<(GroupAt, u64), BTreeSet<u32>>,
+    /// Collectives that ranks called with different contents.
+    disagreeing: BTreeSet<(GroupAt, u64)>,
+    /// Ranks whose first incomplete calls are unknown.
+    lost: BTreeSet<u32>,
+    /// The dumps are whole rings. Otherwise they are of incomplete calls alone.
+    are_rings: bool,
+}
+
+impl<'a> Open<'a> {
+    fn of(
+        job: &'a Job,
+        groups: &'a Groups,
+        calls: &'a BTreeMap<u32, Calls>,
+        messages: &'a Messages,
+    ) -> Self {
         let mut open = Self {
+            job,
+            groups,
+            calls,
+            messages,
             first: BTreeMap::new(),
             collectives: BTreeMap::new(),
+            disagreeing: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            are_rings: calls
+                .iter()
+                .any(|(rank, own)| is_ring(&job.ranks[rank], own)),
         };
-        for (&rank, calls) in calls {
-            let entries = &job.ranks[&rank].entries;
-            let entry = |unit: &Unit| &entries[unit.entries.start];
-            let units = calls.units.iter().enumerate();
-            let units =
-                units.filter(|(_, it)| !it.is_complete && !is_on_host(&entry(it).group.backend));
-            for (_, unit) in units.clone().filter(|(_, it)| !it.is_message) {
-                let ranks = open.collectives.entry((unit.group, unit.seq)).or_default();
-                ranks.insert(rank);
+        let mut signatures = BTreeMap::new();
+        for (&rank, own) in calls {
+            if open.has_lost_calls(rank, own) {
+                open.lost.insert(rank);
+                open.first.insert(rank, Vec::new());
             }
-            let collective = units.clone().find(|(_, it)| !it.is_message);
-            let collective = collective.map(|(at, it)| (at, Call::Collective(it.group, it.seq)));
-            // Messages may be complete although the dump does not say so, sends above all.
-            let messages = units.filter(|(_, it)| it.is_message);
-            let message = messages.min_by_key(|(at, it)| (entry(it).op == Op::Send, *at));
-            let message = message.map(|(at, _)| (at, Call::Message(rank, at)));
-            open.first
-                .extend(collective.or(message).map(|first| (rank, first)));
+            // The launch of the first incomplete call on each stream.
+            let mut streams: BTreeMap<Option<(GroupAt, Option<u32>)>, u32> = BTreeMap::new();
+            for (at, unit) in own.units.iter().enumerate() {
+                if unit.is_complete {
+                    continue;
+                }
+                let (call, peer) = if unit.is_message {
+                    (Call::Message(rank, at), open.peer(rank, unit))
+                } else {
+                    let place = (unit.group, unit.seq);
+                    open.collectives.entry(place).or_default().insert(rank);
+                    let own = job.ranks[&rank].entries[unit.entries.start].signature;
+                    if *signatures.entry(place).or_insert(own) != own {
+                        open.disagreeing.insert(place);
+                    }
+                    (Call::Collective(unit.group, unit.seq), None)
+                };
+                let stream = (!own.one_stream).then_some((unit.group, peer));
+                let is_first = match streams.get(&stream) {
+                    None => true,
+                    Some(&launch) => launch != 0 && launch == unit.launch,
+                };
+                streams.entry(stream).or_insert(unit.launch);
+                if is_first && !open.lost.contains(&rank) {
+                    open.first.entry(rank).or_default().push((at, call));
+                }
+            }
         }
         open
     }
 
-    fn graph(
-        &self,
-        job: &Job,
-        groups: &Groups,
-        calls: &BTreeMap<u32, Calls>,
-        messages: &Messages,
-    ) -> Graph {
-        let mut graph = Graph::new();
-        for (&rank, &(at, call)) in &self.first {
-            graph.insert(Node::Rank(rank), vec![(Node::Call(call), true)]);
-            let edges = || match call {
-                Call::Collective(group, seq) => self.needs(groups, group, seq),
-                Call::Message(..) => {
-                    let unit = &calls[&rank].units[at];
-                    let entry = &job.ranks[&rank].entries[unit.entries.start];
-                    let is_missing = entry.op != Op::Send && messages.is_lone(rank, at);
-                    let peer = groups.all[unit.group].peer(entry);
-                    let edge = peer.map(|peer| (Node::Rank(peer), is_missing));
-                    edge.into_iter().collect()
-                }
+    /// Whether incomplete calls of a rank have left its ring.
+    fn has_lost_calls(&self, rank: u32, own: &Calls) -> bool {
+        let dump = &self.job.ranks[&rank];
+        let begins_open = own.units.first().is_some_and(|it| !it.is_complete);
+        if self.are_rings && !dump.is_whole && begins_open {
+            return true;
+        }
+        let has_lost = |group: GroupAt| {
+            let of = &self.groups.all[group];
+            // With messages in the group, its status counts whichever came last.
+            let Some(progress) = of.progress.get(&rank).filter(|_| of.peers.is_empty()) else {
+                return false;
             };
-            graph.entry(Node::Call(call)).or_insert_with(edges);
+            let mut of_group = own.units.iter().filter(|it| it.group == group);
+            let first = of_group.next();
+            first.is_some_and(|it| !it.is_complete && it.seq > progress.completed + 1)
+        };
+        !dump.status.is_empty() && self.groups.of_rank(rank).iter().copied().any(has_lost)
+    }
+
+    /// The incomplete calls of a rank.
+    fn of_rank(&self, rank: u32) -> impl Iterator<Item = (usize, &Unit)> {
+        let units = self.calls.get(&rank).map_or(&[][..], |own| &own.units);
+        units.iter().enumerate().filter(|(_, it)| !it.is_complete)
+    }
+
+    fn peer(&self, rank: u32, unit: &Unit) -> Option<u32> {
+        let entry = &self.job.ranks[&rank].entries[unit.entries.start];
+        self.groups.all[unit.group].peer(entry)
+    }
+
+    fn is_send(&self, rank: u32, at: usize) -> bool {
+        let unit = &self.calls[&rank].units[at];
+        self.job.ranks[&rank].entries[unit.entries.start].op == Op::Send
+    }
+
+    /// Ranks of which nothing is known.
+    fn unseen(&self) -> impl Iterator<Item = u32> {
+        (0..self.groups.world_size).filter(|rank| self.is_unseen(*rank))
+    }
+
+    fn is_unseen(&self, rank: u32) -> bool {
+        let dump = self.job.ranks.get(&rank);
+        let is_cut = dump.is_none_or(|dump| dump.cut.is_some() && dump.status.is_empty());
+        is_cut || self.is_ahead(rank)
+    }
+
+    /// Whether a rank has completed all of its calls, and another one not the last of these.
+    fn is_ahead(&self, rank: u32) -> bool {
+        let last = self.calls.get(&rank).and_then(|own| own.units.last());
+        let is_open = |it: &Unit| self.collectives.contains_key(&(it.group, it.seq));
+        !self.first.contains_key(&rank) && last.is_some_and(|it| !it.is_message && is_open(it))
+    }
+
+    fn graph(&self) -> Graph {
+        let mut graph = Graph::new();
+        for (&rank, first) in &self.first {
+            let edges = first.iter().map(|(_, call)| Edge {
+                to: Node::Call(*call),
+                need: Need::Busy,
+            });
+            graph.insert(Node::Rank(rank), edges.collect());
+            for &(at, call) in first {
+                let edges = || match call {
+                    Call::Collective(group, seq) => self.needs_of_collective(group, seq),
+                    Call::Message(..) => self.need_of_message(rank, at).into_iter().collect(),
+                };
+                graph.entry(Node::Call(call)).or_insert_with(edges);
+            }
         }
         graph
     }
 
-    /// The members that have not made a collective; without any, those that have not completed it
-    /// and are busy with another call.
-    fn needs(&self, groups: &Groups, group: GroupAt, seq: u64) -> Vec<(Node, bool)> {
-        let missing = missing(groups, group, seq);
-        if !missing.is_empty() {
-            return missing
-                .into_iter()
-                .map(|rank| (Node::Rank(rank), true))
-                .collect();
-        }
-        let call = Call::Collective(group, seq);
-        let open = self.collectives.get(&(group, seq)).into_iter().flatten();
-        let is_busy = |rank: &u32| self.first.get(rank).is_some_and(|(_, it)| *it != call);
-        let busy = open.copied().filter(is_busy);
-        busy.map(|rank| (Node::Rank(rank), false)).collect()
-    }
-
-    /// Whether all members are in a collective, and it is the first incomplete call of all of them.
-    fn is_stuck(&self, groups: &Groups, call: Call) -> bool {
-        let Call::Collective(group, seq) = call else {
-            return false;
+    /// The members that have not made a collective, and those that are busy with another call.
+    fn needs_of_collective(&self, group: GroupAt, seq: u64) -> Vec<Edge> {
+        let of = &self.groups.all[group];
+        let open = self.collectives.get(&(group, seq));
+        let need_of = |rank: u32| {
+            let progress = of.progress.get(&rank);
+            if progress.is_some_and(|it| self.is_missing(rank, *it, seq)) {
+                return Some(Need::Missing);
+            }
+            let is_unclear = progress.is_none_or(|it| it.known() < seq);
+            let is_open = || open.is_some_and(|ranks| ranks.contains(&rank));
+            let is_behind = || is_open() && !self.is_first(rank, Call::Collective(group, seq));
+            (is_unclear || is_behind()).then_some(Need::Busy)
         };
-        let mut members = groups.all[group].info.key.members.iter();
-        missing(groups, group, seq).is_empty()
-            && members.all(|rank| self.first.get(rank).is_some_and(|(_, it)| *it == call))
+        let members = of.info.key.members.iter();
+        let edges = members.filter_map(|&rank| {
+            Some(Edge {
+                to: Node::Rank(rank),
+                need: need_of(rank)?,
+            })
+        });
+        edges.collect()
     }
 
-    /// Whether a collective that is not complete lacks the rank.
-    fn is_awaited(&self, rank: u32, groups: &Groups) -> bool {
-        let mut of_rank = groups.of_rank(rank).iter();
-        of_rank.any(|&group| {
-            let progress = groups.all[group].progress.get(&rank);
-            let next = progress.map_or(0, |it| it.issued) + 1;
-            let mut later = self.collectives.range((group, next)..=(group, u64::MAX));
-            later.next().is_some()
+    /// Whether a member has not made a collective. That of an idle rank would be in its ring.
+    fn is_missing(&self, rank: u32, progress: Progress, seq: u64) -> bool {
+        let is_elsewhere = || progress.is_limit && self.are_rings && self.is_idle(rank);
+        (progress.lacks(seq) || is_elsewhere()) && !self.is_unseen(rank)
+    }
+
+    /// Whether a rank has completed all of its calls.
+    fn is_idle(&self, rank: u32) -> bool {
+        self.calls.contains_key(&rank) && !self.first.contains_key(&rank) && !self.is_unseen(rank)
+    }
+
+    /// For each rank, its first incomplete call that lacks an idle rank.
+    fn late(&self) -> BTreeMap<u32, usize> {
+        let mut known: BTreeMap<(GroupAt, u64), bool> = BTreeMap::new();
+        let lacks_idle = |group: GroupAt, seq: u64| {
+            let progress = self.groups.all[group].progress.iter();
+            let mut missing = progress.filter(|(rank, it)| self.is_missing(**rank, **it, seq));
+            missing.any(|(rank, _)| self.is_idle(*rank))
+        };
+        let mut lacks = |rank: u32, at: usize, unit: &Unit| {
+            if !unit.is_message {
+                let known = known.entry((unit.group, unit.seq));
+                return *known.or_insert_with(|| lacks_idle(unit.group, unit.seq));
+            }
+            let placed = self.messages.placed(rank, at);
+            let peer = placed
+                .filter(|it| it.partner.is_none())
+                .and_then(|it| it.peer);
+            peer.is_some_and(|peer| self.is_idle(peer)) && !self.is_send(rank, at)
+        };
+        let ranks = self.calls.keys().filter_map(|&rank| {
+            let first = self.of_rank(rank).find(|(at, unit)| lacks(rank, *at, unit));
+            first.map(|(at, _)| (rank, at))
+        });
+        ranks.collect()
+    }
+
+    /// The peer of a message, unless it is waiting for the same message.
+    fn need_of_message(&self, rank: u32, at: usize) -> Option<Edge> {
+        let peer = self.peer(rank, &self.calls[&rank].units[at])?;
+        let partner = self.messages.placed(rank, at).map(|it| it.partner);
+        let need = match partner {
+            Some(None) if self.is_unseen(peer) => Need::Busy,
+            Some(None) if self.is_send(rank, at) => Need::Unreceived,
+            Some(None) => Need::Missing,
+            Some(Some(partner)) if self.is_first(peer, Call::Message(peer, partner)) => {
+                return None;
+            }
+            // A message cannot be received for long and sent before, so that it is not sent yet.
+            None if self.is_idle(peer) && !self.is_send(rank, at) => Need::Missing,
+            Some(Some(_)) | None => Need::Busy,
+        };
+        Some(Edge {
+            to: Node::Rank(peer),
+            need,
         })
+    }
+
+    fn is_first(&self, rank: u32, call: Call) -> bool {
+        let first = self.first.get(&rank);
+        first.is_some_and(|first| first.iter().any(|(_, it)| *it == call))
     }
 }
 
-/// Members that have not made a collective.
-fn missing(groups: &Groups, group: GroupAt, seq: u64) -> Vec<u32> {
-    let of = &groups.all[group];
-    let members = of.info.key.members.iter().copied();
-    let is_missing = |rank: &u32| of.progress.get(rank).is_none_or(|it| it.issued < seq);
-    members.filter(is_missing).collect()
+/// Whether a dump shows that it contains all of its ring: complete calls, or the end of a batch
+/// without the batch.
+fn is_ring(dump: &Dump, own: &Calls) -> bool {
+    let first = dump.entries.first();
+    own.units.iter().any(|it| it.is_complete) || first.is_some_and(|it| it.ends_group)
 }
 
 /// The strongly connected component of each node, by two searches (Kosaraju).
@@ -200,8 +504,8 @@ fn components(graph: &Graph) -> BTreeMap<Node, usize> {
     let mut backwards: BTreeMap<Node, Vec<Node>> = BTreeMap::new();
     for (&from, edges) in graph {
         backwards.entry(from).or_default();
-        for &(to, _) in edges {
-            backwards.entry(to).or_default().push(from);
+        for edge in edges {
+            backwards.entry(edge.to).or_default().push(from);
         }
     }
     let edges = |node: Node| graph.get(&node).map_or(&[][..], Vec::as_slice);
@@ -214,7 +518,7 @@ fn components(graph: &Graph) -> BTreeMap<Node, usize> {
         // Nodes with the number of their edges that were followed.
         let mut path = vec![(start, 0)];
         while let Some((node, followed)) = path.last_mut() {
-            if let Some(&(next, _)) = edges(*node).get(*followed) {
+            if let Some(next) = edges(*node).get(*followed).map(|edge| edge.to) {
                 *followed += 1;
                 if seen.insert(next) {
                     path.push((next, 0));

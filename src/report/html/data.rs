@@ -360,7 +360,7 @@ fn rank_row(rank: &Rank) -> RankRow {
         step: rank.step,
         place: rank.place.as_ref().map(short_path),
         call,
-        waited_ms: waiting.map(|it| it.waited_ms),
+        waited_ms: waiting.and_then(|it| it.waited_ms),
     }
 }
 

@@ -135,7 +135,7 @@ function shapes(lane, from, to, x) {
       continue;
     }
     if (call.ended !== null) add("c-wait", call.began, call.ended, faded);
-    add(classOf(call.kind), call.at, call.returned ?? call.at, faded);
+    add(classOf(call.kind), call.at, call.returned ?? call.completed ?? call.at, faded);
   }
   return found;
 }

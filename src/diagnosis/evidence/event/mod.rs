@@ -41,6 +41,9 @@ pub struct ThreadId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
+/// The number of calls that a process issued in a group, if it may have issued any number of them.
+pub const UNKNOWN_PROGRESS: u64 = u64::MAX >> 1;
+
 /// One event of the job, or of one process if it has a `process`.
 ///
 /// Events of one process are in the order in which they happened. The order between processes is

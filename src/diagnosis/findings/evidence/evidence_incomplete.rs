@@ -18,22 +18,40 @@ use crate::words::{Ranks, number};
 /// DD901: ranks that are not recorded, or only in part.
 pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
-    let notes = notes.filter(|note| note.rank.is_some());
-    notes.map(|note| of_note(situation, note)).collect()
+    // Notes that differ in their ranks alone are one finding.
+    let mut alike: Vec<(&Note, Vec<u32>)> = Vec::new();
+    for (note, rank) in notes.filter_map(|note| Some((note, note.rank?))) {
+        let is_alike = |(other, _): &&mut (&Note, Vec<u32>)| {
+            let without_pid = note.pid.is_none() && other.pid.is_none();
+            without_pid && other.kind == note.kind && other.text == note.text
+        };
+        match alike.iter_mut().find(is_alike) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => alike.push((note, vec![rank])),
+        }
+    }
+    let drafts = alike.into_iter();
+    drafts
+        .map(|(note, ranks)| of_note(situation, note, ranks))
+        .collect()
 }
 
 /// DD901: other gaps that were noted, such as processes that are no ranks.
 pub(crate) fn other_notes(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
     let notes = notes.filter(|note| note.rank.is_none() && !is_text(situation));
-    notes.map(|note| of_note(situation, note)).collect()
+    notes
+        .map(|note| of_note(situation, note, Vec::new()))
+        .collect()
 }
 
 /// DD901: statements of logs that decide nothing by themselves.
 pub(crate) fn notes_of_logs(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
     let notes = notes.filter(|note| note.rank.is_none() && is_text(situation));
-    notes.map(|note| of_note(situation, note)).collect()
+    notes
+        .map(|note| of_note(situation, note, Vec::new()))
+        .collect()
 }
 
 /// DD901: ranks of the world that have not reported although it is complete or the job has ended.
@@ -79,7 +97,7 @@ fn next_for_text() -> Vec<String> {
     ]
 }
 
-fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
+fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
     let pid = note.pid.unwrap_or(0);
     let place = KeyPlace::Process(note.rank.unwrap_or(u32::MAX), pid);
     let mut draft = Draft::new(&catalogue::DD901, place, note.at);
@@ -88,11 +106,10 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     }
     let who = match (note.rank, note.pid) {
         (Some(rank), Some(pid)) => format!("rank {rank} (process {pid})"),
-        (Some(rank), None) => format!("rank {rank}"),
+        (Some(_), None) => Ranks(&ranks).to_string(),
         (None, Some(pid)) => format!("process {pid}"),
         (None, None) => "a process".into(),
     };
-    draft.root = note.rank.into_iter().collect();
     draft.summary = match (note.rank, note.pid) {
         (None, None) => note.text.to_string(),
         _ if note.kind == NoteKind::SeveralRanks => format!("{who} {}", note.text),
@@ -119,7 +136,11 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
              and about those that wait for them, cannot be made."
                 .into()
         }
-        _ => "Findings about this rank, and about ranks that wait for it, cannot be made.".into(),
+        _ => format!(
+            "Findings about {}, and about ranks that wait for {}, cannot be made.",
+            number(&ranks, "this rank", "these ranks"),
+            number(&ranks, "it", "them"),
+        ),
     }];
     draft.next = vec![match note.kind {
         NoteKind::NoHooks => {
@@ -138,7 +159,9 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     if is_text {
         draft.next = next_for_text();
     }
-    missing(draft, note.rank, note.pid, &note.text)
+    let only = note.rank.filter(|_| ranks.len() == 1);
+    draft.root = ranks;
+    missing(draft, only, note.pid, &note.text)
 }
 
 fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {

@@ -353,7 +353,7 @@ fn of_stall(
 fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process: &Process) {
     let still = stacks::of(process, &situation.model.timing).filter(|it| !it.moves);
     if let Some(still) = still
-        && let Some(place) = where_it_is(process, &still)
+        && let Some(place) = where_it_is(situation.model, process, &still)
     {
         draft.why.push(place);
         let rows = draft.per_rank.iter_mut().filter(|it| it.rank == rank);
@@ -362,7 +362,7 @@ fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process
     }
     draft.why.push(format!(
         "Rank {rank} is alive; {}; it has created {} {}.",
-        last_call_of(process),
+        last_call_of(situation.model, process),
         process.groups_made,
         if process.groups_made == 1 {
             "group"

@@ -1,12 +1,16 @@
 //! Words about ranks that stand still outside of calls.
 
 use crate::findings::view::last_call_of;
-use crate::model::Process;
+use crate::model::{Model, Process};
 use crate::stacks::{Activity, What};
 use crate::words;
 
 /// A sentence on a rank's line and the state of its thread.
-pub(crate) fn where_it_is(process: &Process, outside: &Activity<'_>) -> Option<String> {
+pub(crate) fn where_it_is(
+    model: &Model,
+    process: &Process,
+    outside: &Activity<'_>,
+) -> Option<String> {
     let mut text = format!("Rank {}", process.rank?);
     match outside.line {
         Some(line) => text.push_str(&format!(
@@ -41,7 +45,7 @@ pub(crate) fn where_it_is(process: &Process, outside: &Activity<'_>) -> Option<S
     if !system.is_empty() {
         text.push_str(&format!("; {}", system.join(", ")));
     }
-    text.push_str(&format!("; {}.", last_call_of(process)));
+    text.push_str(&format!("; {}.", last_call_of(model, process)));
     if let [first, others @ ..] = &outside.others[..] {
         let others: Vec<String> = others.iter().map(|other| words::line(other)).collect();
         let lines = [vec![words::line(first)], others].concat().join(" and ");

@@ -122,7 +122,7 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
     draft.why.push(format!(
         "Rank {}: {}.",
         process.rank?,
-        last_call_of(process)
+        last_call_of(situation.model, process)
     ));
     draft.next = vec![format!(
         "Make no other rank wait for it: do it before the ranks first meet, or on every rank, or \

@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
 use crate::findings::hang::absent::Absent;
-use crate::findings::view::last_call_of;
+use crate::findings::view::last_call_beside;
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
@@ -105,7 +105,7 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
         let Some(rank) = process.rank else { continue };
         why.push(format!(
             "Rank {rank}: {}{}.{}",
-            last_call_of(process),
+            last_call_beside(situation.model, process, Some(absent.stall.group)),
             if absent.is_past {
                 String::new()
             } else {

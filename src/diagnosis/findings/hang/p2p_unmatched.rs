@@ -337,9 +337,9 @@ fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process
     let still = stacks::of(process, &situation.model.timing).filter(|outside| !outside.moves);
     let line = still.and_then(|outside| {
         draft.next.extend(idle::advice(outside.what, process));
-        idle::where_it_is(process, &outside)
+        idle::where_it_is(situation.model, process, &outside)
     });
-    let last = || format!("Rank {rank}: {}.", last_call_of(process));
+    let last = || format!("Rank {rank}: {}.", last_call_of(situation.model, process));
     draft.why.push(line.unwrap_or_else(last));
 }
 

@@ -73,7 +73,9 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
         number(still, "its", "their"),
     )];
     for (process, outside) in &stuck {
-        draft.why.push(where_it_is(process, outside)?);
+        draft
+            .why
+            .push(where_it_is(situation.model, process, outside)?);
     }
     draft.next = advice(what, first);
     if what == What::Lock

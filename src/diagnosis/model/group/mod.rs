@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::backends;
-use crate::evidence::event::{Call, GroupInfo, ProcessId};
+use crate::evidence::event::{Call, GroupInfo, ProcessId, UNKNOWN_PROGRESS};
 use crate::model::arrivals::Encounter;
 use crate::model::by_rank::ByRank;
 use crate::model::channel::Traffic;
@@ -119,6 +119,12 @@ impl Member {
             timeout: None,
             late: None,
         }
+    }
+
+    /// Whether it may have issued any number of calls.
+    #[must_use]
+    pub const fn is_unknown(&self) -> bool {
+        self.issued == UNKNOWN_PROGRESS
     }
 
     /// Takes the time by which it arrived later than the first member into the average.

@@ -1,0 +1,250 @@
+//! `analyze` on dumps by their names, folders, damage and times.
+
+use std::fs;
+
+use ddp_doctor::postmortem::{self, Analysis};
+use ddp_doctor_proto::report::{Confidence, Timestamp, Verdict};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::dumps::{Entry, analyze, analyze_ranks, dump, findings, report};
+
+const WORLD: [(&str, &str); 1] = [("0", "[0, 1, 2]")];
+/// When calls of [`Entry`] were made, but for their numbers in milliseconds.
+const START: u64 = 1_700_000_000_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+fn all_reduce(seq: u64) -> Entry {
+    Entry::new("nccl:all_reduce", "0", seq)
+}
+
+/// The dump of a rank that is in its last two calls.
+fn waits() -> Value {
+    dump(
+        &WORLD,
+        &[all_reduce(1), all_reduce(2).open(), all_reduce(3).open()],
+    )
+}
+
+/// The dump of a rank that has made one call.
+fn behind() -> Value {
+    dump(&WORLD, &[all_reduce(1)])
+}
+
+fn analyze_files(files: &[(&str, &Value)]) -> (TempDir, Analysis) {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, dump) in files {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, dump.to_string()).unwrap();
+    }
+    let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    (dir, analysis)
+}
+
+fn roots(analysis: &Analysis) -> Vec<(String, Vec<u32>)> {
+    let found = findings(report(analysis)).into_iter();
+    found.map(|(code, _, root)| (code, root)).collect()
+}
+
+// --- Names and folders ---------------------------------------------------------------------------
+
+#[test]
+fn number_that_is_no_member_is_not_a_rank() {
+    for names in [
+        [
+            "node100_trace.pickle",
+            "node101_trace.pickle",
+            "node102_trace.pickle",
+        ],
+        ["job_7/a.pickle", "job_7/b.pickle", "job_7/c.pickle"],
+        ["job_1/a.pickle", "job_1/b.pickle", "job_1/c.pickle"],
+    ] {
+        let (waits, behind) = (waits(), behind());
+        let files = [(names[0], &waits), (names[1], &behind), (names[2], &waits)];
+        let (_dir, analysis) = analyze_files(&files);
+        assert!(analysis.reports.is_empty(), "{:?}", analysis.reports);
+        let remarks = analysis.remarks.iter();
+        let named = remarks.filter(|it| it.text.contains("end the name with the rank"));
+        assert_eq!(named.count(), 3, "{:?}", analysis.remarks);
+    }
+}
+
+#[test]
+fn dumps_in_folders_of_hosts_are_one_job() {
+    let (waits, behind) = (waits(), behind());
+    let (dir, analysis) = analyze_files(&[
+        ("host0/trace_rank_0", &waits),
+        ("host0/trace_rank_1", &behind),
+        ("host1/trace_rank_2", &waits),
+    ]);
+    assert_eq!(roots(&analysis), [("DD101".into(), vec![1])]);
+    let name = dir.path().file_name().unwrap().to_str().unwrap();
+    assert_eq!(report(&analysis).job.id, name);
+}
+
+#[test]
+fn jobs_of_one_folder_are_told_apart_by_name_and_time() {
+    let later = |entries: &[Entry]| {
+        let entries = entries.iter().cloned().zip(1_u64..);
+        let entries = entries.map(|(it, at)| it.with("time_created_ns", START + at * 900 * SECOND));
+        dump(&WORLD, &entries.collect::<Vec<_>>())
+    };
+    let (waits, behind) = (waits(), behind());
+    let done = later(&[all_reduce(1), all_reduce(2)]);
+    let (_dir, analysis) = analyze_files(&[
+        ("a_rank_0", &waits),
+        ("a_rank_1", &behind),
+        ("a_rank_2", &waits),
+        ("b_rank_0", &done),
+        ("b_rank_1", &done),
+        ("b_rank_2", &done),
+    ]);
+    assert_eq!(analysis.remarks, []);
+    let reports = analysis.reports.iter();
+    let verdicts: Vec<_> = reports.map(|it| (it.job.id.as_str(), it.verdict)).collect();
+    assert_eq!(verdicts, [("a", Verdict::Hang), ("b", Verdict::Healthy)]);
+    // At the same time, they are dumps of one job.
+    let (_dir, analysis) = analyze_files(&[
+        ("a_rank_0", &waits),
+        ("a_rank_1", &behind),
+        ("b_rank_1", &behind),
+        ("b_rank_2", &waits),
+    ]);
+    assert_eq!(roots(&analysis), [("DD101".into(), vec![1])]);
+    assert!(analysis.remarks[0].text.contains("several dumps of rank 1"));
+}
+
+// --- Missing and damaged dumps -------------------------------------------------------------------
+
+#[test]
+fn ranks_without_a_dump_are_one_finding() {
+    let world = [("0", "[0, 1, 2, 3, 4, 5]")];
+    let waits = dump(&world, &[all_reduce(1), all_reduce(2).open()]);
+    let analysis = analyze_ranks(&[(0, waits.clone()), (3, waits)]);
+    assert_eq!(roots(&analysis), [("DD901".into(), vec![1, 2, 4, 5])]);
+    assert_eq!(report(&analysis).verdict, Verdict::Insufficient);
+}
+
+#[test]
+fn dump_that_ends_before_its_calls_is_damaged() {
+    let (dir, _) = analyze_files(&[("trace_rank_0", &waits()), ("trace_rank_2", &waits())]);
+    let text = behind().to_string();
+    fs::write(dir.path().join("trace_rank_1"), &text[..20]).unwrap();
+    let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    let summary = &report(&analysis).findings[0].summary;
+    assert!(
+        summary.starts_with("later calls of rank 1 are unknown: the dump cannot be read"),
+        "{summary}"
+    );
+    assert!(!summary.contains("another recorder"), "{summary}");
+}
+
+#[test]
+fn rank_behind_a_rank_without_a_dump_is_no_culprit() {
+    // Rank 1 is in a call with rank 2, of which nothing is known, and rank 0 waits for rank 1.
+    let groups: [&[(&str, &str)]; 2] = [
+        &[("1", "[0, 1]"), ("3", "[0, 2]")],
+        &[("1", "[0, 1]"), ("2", "[1, 2]")],
+    ];
+    let call = |group, seq| Entry::new("nccl:all_reduce", group, seq);
+    let first = dump(groups[0], &[call("1", 1), call("1", 2).open()]);
+    let second = dump(groups[1], &[call("1", 1), call("2", 1).open()]);
+    let analysis = analyze_ranks(&[(0, first), (1, second)]);
+    assert_eq!(roots(&analysis), [("DD901".into(), vec![2])]);
+}
+
+#[test]
+fn rank_that_waits_to_send_is_no_culprit() {
+    // Rank 2 waits for rank 1, which waits until rank 0 receives.
+    let message = |name, nth| Entry::message(name, "0", nth);
+    let dumps = [
+        dump(&WORLD, &[message("nccl:recv 0<-1", 1)]),
+        dump(
+            &WORLD,
+            &[
+                message("nccl:send 1->0", 1),
+                message("nccl:send 1->0", 2).open(),
+            ],
+        ),
+        dump(&WORLD, &[message("nccl:recv 2<-1", 1).open()]),
+    ];
+    assert_eq!(roots(&analyze(&dumps)), [("DD113".into(), vec![0])]);
+}
+
+// --- Times ---------------------------------------------------------------------------------------
+
+#[test]
+fn unknown_durations_are_not_stated() {
+    let one = dump(&WORLD, &[all_reduce(1), all_reduce(2).open()]);
+    let analysis = analyze(&[one.clone(), behind(), one]);
+    let report = report(&analysis);
+    assert_eq!(report.findings[0].confidence, Confidence::Suspected);
+    let times = report.findings[0].per_rank.iter().map(|it| it.waited_ms);
+    assert!(times.flatten().next().is_none(), "{report:#?}");
+    let waiting = report.ranks.iter().filter_map(|it| it.waiting_in.as_ref());
+    let waiting: Vec<_> = waiting.map(|it| (it.seq, it.waited_ms)).collect();
+    assert_eq!(waiting, [(Some(2), None); 2]);
+}
+
+#[test]
+fn rank_waits_in_one_call() {
+    let analysis = analyze(&[waits(), behind(), waits()]);
+    let report = report(&analysis);
+    assert_eq!(report.findings[0].seq, Some(2));
+    let waiting = report.ranks.iter().filter_map(|it| it.waiting_in.as_ref());
+    let waiting: Vec<_> = waiting.map(|it| (it.seq, it.waited_ms)).collect();
+    assert_eq!(waiting, [(Some(2), Some(600_000)); 2]);
+}
+
+#[test]
+fn timeout_of_other_dumps_holds_for_those_without_one() {
+    let mut old = waits();
+    for entry in old["entries"].as_array_mut().unwrap() {
+        entry.as_object_mut().unwrap().remove("timeout_ms");
+    }
+    let analysis = analyze(&[old, behind(), waits()]);
+    let times = report(&analysis).findings[0].per_rank.iter();
+    let times: Vec<_> = times.filter_map(|it| it.waited_ms).collect();
+    assert_eq!(times, [600_000, 600_000]);
+}
+
+#[test]
+fn calls_end_when_their_completion_was_found() {
+    let completed = START + 5 * SECOND;
+    let timed = all_reduce(1).with("time_discovered_completed_ns", completed);
+    let one = dump(&WORLD, &[timed, all_reduce(2).open(), all_reduce(3).open()]);
+    let analysis = analyze(&[one.clone(), behind(), one]);
+    let calls = &analysis.timelines[0].track(0).unwrap().calls;
+    let times = |at: usize| (calls[at].returned, calls[at].completed, calls[at].is_open());
+    assert_eq!(times(0), (None, Some(Timestamp(completed)), false));
+    assert_eq!(times(1), (None, None, true));
+    assert_eq!(times(2), (None, None, true));
+    let trace = perfetto(&analysis);
+    let slices = trace["traceEvents"].as_array().unwrap().iter();
+    let slices = slices.filter(|it| it["ph"] == "X" && it["args"]["seq"] == json!(2));
+    let mut waits = slices.map(|it| it["dur"].as_f64().unwrap());
+    // In microseconds, although the next call follows after a millisecond.
+    assert!(waits.all(|it| it > 599e6), "{trace:#}");
+}
+
+/// The analysis as a trace for Perfetto.
+fn perfetto(analysis: &Analysis) -> Value {
+    let mut out = Vec::new();
+    let jobs = analysis.reports.iter().zip(&analysis.timelines);
+    let jobs: Vec<_> = jobs.collect();
+    ddp_doctor::report::perfetto::trace(&mut out, &jobs).unwrap();
+    serde_json::from_slice(&out).unwrap()
+}
+
+#[test]
+fn group_of_one_rank_is_not_stuck_in_the_network() {
+    let world = [("0", "[0]")];
+    let analysis = analyze(&[dump(&world, &[all_reduce(1), all_reduce(2).open()])]);
+    let codes = roots(&analysis).into_iter().map(|(code, _)| code);
+    assert!(
+        codes.clone().all(|it| it != "DD116"),
+        "{:?}",
+        codes.collect::<Vec<_>>()
+    );
+}
