@@ -403,6 +403,29 @@ fn skipped_call_of_a_round_is_no_change_of_order() {
 }
 
 #[test]
+fn mismatch_behind_a_message_is_found() {
+    let groups = [("0", "[0,1,2]"), ("1", "[0,1]")];
+    let sized = |size: u64| {
+        let call = all_reduce(2).sizes(json!([[size]]), json!([[size]]));
+        call.open()
+    };
+    let message = |name: &str| Entry::message(name, "1", 1).open();
+    // The message of rank 1 is queued behind the collective, and that of rank 0 the other way round.
+    let dumps = [
+        dump(
+            &groups,
+            &[all_reduce(1), message("nccl:recv 0<-1"), sized(1)],
+        ),
+        dump(
+            &groups,
+            &[all_reduce(1), sized(3), message("nccl:send 1->0")],
+        ),
+        dump(WORLD, &[all_reduce(1), sized(3)]),
+    ];
+    assert_eq!(found(&dumps), expect("DD104", "proved", &[0]));
+}
+
+#[test]
 fn wholes_of_gathered_and_scattered_pieces_are_compared() {
     let gather = |piece: u64, whole: u64| {
         let call = Entry::new("nccl:_all_gather_base", "0", 1).open();

@@ -328,7 +328,8 @@ impl<'a> Play<'a> {
     /// Whether the engine gets a call. Of a rank that waits for something else, its later calls would
     /// appear to be the first ones.
     fn is_given(&self, rank: u32, at: usize) -> bool {
-        self.calls[&rank].units[at].is_complete || self.waits.may_be_first(rank, at)
+        let unit = &self.calls[&rank].units[at];
+        unit.is_complete || self.waits.may_be_first(rank, at) || self.waits.disagree(unit)
     }
 
     /// Shows an issued call with the times that the dump has of it.

@@ -35,6 +35,9 @@ pub(super) struct Waits {
     pub(super) unknown: BTreeMap<u32, Vec<usize>>,
     /// Ranks whose call in `calls` is not known to be a first one.
     late: BTreeSet<u32>,
+    /// The first collective of each group that ranks called with different contents, if nobody has
+    /// completed it.
+    disagreeing: BTreeSet<(GroupAt, u64)>,
     /// The dumps are whole rings. Otherwise they are of incomplete calls alone.
     are_rings: bool,
 }
@@ -86,6 +89,11 @@ impl Waits {
         self.unknown.contains_key(&rank) || self.late.contains(&rank)
     }
 
+    /// Whether calls of this place disagree. They can never match, whatever the ranks wait for.
+    pub(super) fn disagree(&self, unit: &Unit) -> bool {
+        !unit.is_message && self.disagreeing.contains(&(unit.group, unit.seq))
+    }
+
     /// Whether an incomplete call is one that its rank may wait for, as far as that is known.
     pub(super) fn may_be_first(&self, rank: u32, at: usize) -> bool {
         if self.late.contains(&rank) {
@@ -132,6 +140,7 @@ impl<'a> Waiting<'a> {
         let unknown = self.unknown();
         let mut waits = Waits {
             are_rings: self.open.are_rings,
+            disagreeing: self.open.first_disagreeing(),
             ..Waits::default()
         };
         for (&rank, first) in &self.open.first {
@@ -349,6 +358,15 @@ impl<'a> Open<'a> {
             first.is_some_and(|it| !it.is_complete && it.seq > progress.completed + 1)
         };
         !dump.status.is_empty() && self.groups.of_rank(rank).iter().copied().any(has_lost)
+    }
+
+    /// The first place of each group at which calls disagree.
+    fn first_disagreeing(&self) -> BTreeSet<(GroupAt, u64)> {
+        let mut first: BTreeMap<GroupAt, u64> = BTreeMap::new();
+        for &(group, seq) in &self.disagreeing {
+            first.entry(group).or_insert(seq);
+        }
+        first.into_iter().collect()
     }
 
     /// The incomplete calls of a rank.
