@@ -42,8 +42,12 @@ impl Parting {
         /// Number of ranks of the large world.
         const MANY: u32 = 64;
         let in_large_world = || {
+            let mut guard = self.guard.clone();
+            if comes(&guard, 0, Some(MANY)).is_none() {
+                guard.test = test::of_rank(&guard.test).map_or(guard.test, Into::into);
+            }
             let of = |reaches: bool| {
-                let comes = |rank: &u32| comes(&self.guard, *rank, Some(MANY)) == Some(reaches);
+                let comes = |rank: &u32| comes(&guard, *rank, Some(MANY)) == Some(reaches);
                 (0..MANY).filter(comes).count()
             };
             of(true).cmp(&of(false))

@@ -49,6 +49,16 @@ pub(super) fn holds(test: &str, rank: u32, world: Option<u32>) -> Option<bool> {
     (parser.at == tokens.len()).then(|| value.truth()).flatten()
 }
 
+/// The test with `rank` in place of the name that it compares first: `r == 0`, where `r` is known to
+/// follow from the rank. `None`: it does not begin so.
+pub(super) fn of_rank(test: &str) -> Option<String> {
+    let end = test.find(|c: char| !(c.is_alphanumeric() || c == '_'))?;
+    let (name, rest) = test.split_at(end);
+    let is_name = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
+    let compares = |sign: &&str| rest.trim_start().starts_with(*sign);
+    (is_name && ["==", "!=", "<", ">", "%"].iter().any(compares)).then(|| format!("rank{rest}"))
+}
+
 #[derive(Clone, Debug, PartialEq)]
 enum Token {
     Name(String),
@@ -333,7 +343,7 @@ fn compare(a: &Value, sign: &str, b: &Value) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::holds;
+    use super::{holds, of_rank};
 
     #[test]
     fn tests_on_the_rank_evaluate_per_rank() {
@@ -357,6 +367,15 @@ mod tests {
         ] {
             assert_eq!(holds(test, 0, Some(2)), zero, "{test} on rank 0");
             assert_eq!(holds(test, 1, Some(2)), one, "{test} on rank 1");
+        }
+    }
+
+    #[test]
+    fn name_that_is_compared_first_may_stand_for_the_rank() {
+        assert_eq!(of_rank("r == 0").as_deref(), Some("rank == 0"));
+        assert_eq!(of_rank("_me%2 == 0").as_deref(), Some("rank%2 == 0"));
+        for test in ["saves", "not r", "0 == r", "a.r == 0", "r in (0, 1)", ""] {
+            assert_eq!(of_rank(test), None, "{test}");
         }
     }
 
