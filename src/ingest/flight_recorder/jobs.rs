@@ -166,12 +166,13 @@ fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
             }
             only
         }
-        _ => {
-            remarks.push(remark(
-                "the rank is in neither the file name nor the contents: end the name with the rank, \
-                 as in `trace_rank_3`"
-                    .into(),
-            ));
+        (named, _) => {
+            let why = match named {
+                Some(rank) => format!("the number {rank} in its name is no rank of its groups"),
+                None => "the rank is in neither the file name nor the contents".into(),
+            };
+            let text = format!("{why}: end the name with the rank, as in `trace_rank_3`");
+            remarks.push(remark(text));
             return None;
         }
     };

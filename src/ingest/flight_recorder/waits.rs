@@ -35,8 +35,7 @@ pub(super) struct Waits {
     pub(super) unknown: BTreeMap<u32, Vec<usize>>,
     /// Ranks whose call in `calls` is not known to be a first one.
     late: BTreeSet<u32>,
-    /// The first collective of each group that ranks called with different contents, if nobody has
-    /// completed it.
+    /// In each group, the first incomplete collective that ranks called with different contents.
     disagreeing: BTreeSet<(GroupAt, u64)>,
     /// The dumps are whole rings. Otherwise they are of incomplete calls alone.
     are_rings: bool,

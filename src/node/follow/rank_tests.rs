@@ -63,6 +63,23 @@ impl Followed {
         self.rank.poll(&mut self.out);
     }
 
+    /// Another thread makes calls.
+    fn make_elsewhere(&self, calls: usize) {
+        let (writer, group) = (&self.writer, self.group);
+        let make = || {
+            for _ in 0..calls {
+                writer.returned(writer.issued(&Call {
+                    op: Op::AllReduce.number(),
+                    group,
+                    ..Call::default()
+                }));
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(make);
+        });
+    }
+
     /// What the coordinator received since the last call.
     fn receive(&mut self) -> Vec<Kind> {
         self.out.flush();
@@ -194,19 +211,7 @@ fn call_under_way_that_the_ring_lacks_is_lost() {
     assert_eq!(lost(&mut decoder, it.receive()), 0);
     it.out.send_digests(true);
     it.issue();
-    let (writer, group) = (&it.writer, it.group);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for _ in 0..30 {
-                let call = Call {
-                    op: Op::AllReduce.number(),
-                    group,
-                    ..Call::default()
-                };
-                writer.returned(writer.issued(&call));
-            }
-        });
-    });
+    it.make_elsewhere(30);
     it.rank.poll(&mut it.out);
     std::thread::scope(|scope| {
         let calls = || (0..30).for_each(|_| it.writer.returned(it.writer.issued(&Call::default())));
@@ -229,20 +234,7 @@ fn call_under_way_is_sent_or_known() {
     it.make(500);
     let open = it.issue();
     // Another thread goes on.
-    let writer = &it.writer;
-    let group = it.group;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for _ in 0..100 {
-                let call = Call {
-                    op: Op::AllReduce.number(),
-                    group,
-                    ..Call::default()
-                };
-                writer.returned(writer.issued(&call));
-            }
-        });
-    });
+    it.make_elsewhere(100);
     it.rank.poll(&mut it.out);
     let kinds = it.catch_up(4);
     assert_eq!(tickets(&kinds), (1000..1201).collect::<Vec<_>>());
