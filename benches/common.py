@@ -13,7 +13,7 @@ PACKAGE = os.path.join(ROOT, "agent", "python")
 
 def built(name):
     """Path of a file of the release build; exits if it is missing."""
-    file = os.path.join(ROOT, "target", "release", name)
+    file = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release", name)
     if not os.path.exists(file):
         sys.exit("%s is missing; build it first: cargo build --release --workspace" % file)
     return file

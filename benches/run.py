@@ -17,6 +17,7 @@ preload        cost of starting a program that inherits this library and calls n
 lateness       cost of recording why a rank is late
 communication  cost of analyzing the durations of collectives, by their number
 engine         cost of an event and of an evaluation, by the number of ranks and the length of the job
+node           cost of `ddp-doctor run` beside 64 ranks, and beside 10 000 calls a second
 stacks         cost of capturing its stacks for a busy process
 dumps          time and memory for analyzing the Flight Recorder dumps of 1 024 ranks
 latency        time from the deciding call to the finding, for every planted fault
@@ -44,6 +45,7 @@ PARTS = {
     "lateness": [sys.executable, os.path.join(HERE, "lateness.py")],
     "communication": ["cargo", "bench", "--quiet", "--bench", "communication"],
     "engine": ["cargo", "bench", "--quiet", "-p", "ddp-doctor-diagnosis", "--bench", "engine"],
+    "node": [sys.executable, os.path.join(HERE, "node.py")],
     "dumps": [sys.executable, os.path.join(HERE, "dumps.py")],
     "latency": [sys.executable, os.path.join(HERE, "latency.py")],
 }

@@ -154,10 +154,12 @@ fn definitions_of_one_node_take_bounded_memory() {
         assert!(node.send(whole(&killed("greedy", "greedy"))).await);
         for batch in 0..500_u32 {
             let site = |number: u32| {
+                let id = 1 + batch * 128 + number;
                 event(Kind::SiteDefined(v1::SiteDefined {
                     process: 1,
-                    id: 1 + batch * 128 + number,
+                    id,
                     file: "x".repeat(8000),
+                    line: id,
                     ..v1::SiteDefined::default()
                 }))
             };

@@ -59,6 +59,8 @@ const TICK: u64 = 50 * MILLISECOND;
 const HEARTBEAT: u64 = 1_000 * MILLISECOND;
 /// Reports that wait for the coordinator before a node gives it up.
 const QUEUE: usize = 1_024;
+/// Maximum number of events in a report: about as many as a node sends at once.
+const BATCH: usize = 128;
 /// Records of a process that its node keeps.
 const KEPT: usize = 512;
 const NODE: u32 = 8;
@@ -243,13 +245,20 @@ impl Attached {
             return (0, 0, QUEUE - self.reports.capacity());
         }
         self.silent = 0;
-        let report = v1::Report {
-            sent_unix_ns: Timestamp::now().0,
-            events,
-            pong: None,
-        };
-        let size = report.encoded_len();
-        assert!(self.reports.try_send(report).is_ok(), "the queue is full");
+        let mut size = 0;
+        let mut batches: Vec<&[v1::Event]> = events.chunks(BATCH).collect();
+        if batches.is_empty() {
+            batches.push(&[]);
+        }
+        for events in batches {
+            let report = v1::Report {
+                sent_unix_ns: Timestamp::now().0,
+                events: events.to_vec(),
+                pong: None,
+            };
+            size += report.encoded_len();
+            assert!(self.reports.try_send(report).is_ok(), "the queue is full");
+        }
         (number, size, QUEUE - self.reports.capacity())
     }
 }

@@ -40,6 +40,9 @@ mod tests;
 pub const MAX_MESSAGE: usize = 8 << 20;
 /// Maximum size of an update to a viewer, in bytes: enough for a report about 16 384 ranks.
 pub const MAX_UPDATE: usize = 64 << 20;
+/// Bytes of a connection that may wait for the decoder. A node that is ahead by more waits itself: the
+/// usual mebibyte would be half a gibibyte in a job of 512 nodes.
+const WINDOW: u32 = 64 << 10;
 /// Maximum number of streams per connection: a node or a viewer needs one.
 const MAX_STREAMS: u32 = 16;
 
@@ -71,6 +74,8 @@ pub async fn serve(
     let viewers = ViewerServiceServer::new(services).max_decoding_message_size(64 << 10);
     Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
+        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(WINDOW)
         .http2_keepalive_interval(Some(Duration::from_secs(20)))
         .http2_keepalive_timeout(Some(Duration::from_secs(20)))
         .add_service(agents)

@@ -5,6 +5,8 @@ use ddp_doctor_proto::blackbox::{flags, on_stream};
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
+use super::members;
+
 /// The message about the process of a box.
 #[must_use]
 pub fn joined(process: u64, identity: Identity) -> v1::ProcessJoined {
@@ -54,17 +56,21 @@ pub fn message(process: u64, item: Item) -> Kind {
             ordinal,
             members,
             seat: place,
-        } => Kind::GroupDefined(v1::GroupDefined {
-            process,
-            id,
-            name,
-            description,
-            backend,
-            epoch,
-            ordinal,
-            members,
-            seat: place.map(seat),
-        }),
+        } => {
+            let (members, runs) = members::encode(members);
+            Kind::GroupDefined(v1::GroupDefined {
+                process,
+                id,
+                name,
+                description,
+                backend,
+                epoch,
+                ordinal,
+                members,
+                runs,
+                seat: place.map(seat),
+            })
+        }
         Item::Thread { id, tid, name } => Kind::ThreadDefined(v1::ThreadDefined {
             process,
             id,
@@ -121,13 +127,15 @@ const fn seat(seat: Seat) -> v1::Seat {
 }
 
 fn creation(group: GroupCreation) -> v1::GroupCreation {
+    let (members, runs) = members::encode(group.members);
     v1::GroupCreation {
         name: group.name,
         description: group.description,
         backend: group.backend,
         takes_all: group.takes_all,
         epoch: group.epoch,
-        members: group.members,
+        members,
+        runs,
         seat: group.seat.map(seat),
     }
 }
@@ -160,7 +168,7 @@ fn record(process: u64, read: ReadRecord) -> v1::Record {
         code: record.code,
         phase: read.phase,
         splits: read.splits,
-        creation: read.creation.map(|group| creation(*group)),
+        creation: read.creation.map(|group| Box::new(creation(*group))),
         on_stream: has(flags::STREAM).then(|| {
             let (stream, launch) = on_stream::unpack(&record.dims);
             v1::OnStream { stream, launch }

@@ -7,6 +7,7 @@ pub mod blackbox;
 pub mod decode;
 pub mod journal;
 mod limits;
+pub mod members;
 mod memory;
 mod process;
 pub mod settings;

@@ -960,9 +960,13 @@ pub struct GroupDefined {
     /// Index of the creation of the same (epoch, name, members) in this process, from 0.
     #[prost(uint32, tag = "7")]
     pub ordinal: u32,
-    /// Global ranks in group order: member i is group rank i.
+    /// Global ranks in group order: member i is group rank i. Empty if `runs` says it.
     #[prost(uint32, repeated, tag = "8")]
     pub members: ::prost::alloc::vec::Vec<u32>,
+    /// The members of a large group whose ranks are regular, as the black box lists them: little-endian
+    /// u32 triples of the first rank, the distance to the next one, and their number.
+    #[prost(bytes = "vec", tag = "9")]
+    pub runs: ::prost::alloc::vec::Vec<u8>,
     /// Rank of the process in the group if it does not know the members, as with an NCCL communicator.
     /// Absent: `members` is complete.
     #[prost(message, optional, tag = "60")]
@@ -1060,8 +1064,8 @@ pub struct Record {
     pub splits: ::prost::alloc::vec::Vec<u32>,
     /// Group that the call is about to create; absent: the call creates none, or its description did not
     /// fit.
-    #[prost(message, optional, tag = "30")]
-    pub creation: ::core::option::Option<GroupCreation>,
+    #[prost(message, optional, boxed, tag = "30")]
+    pub creation: ::core::option::Option<::prost::alloc::boxed::Box<GroupCreation>>,
     /// Stream of a device on which the call was enqueued; absent: none or unknown.
     #[prost(message, optional, tag = "60")]
     pub on_stream: ::core::option::Option<OnStream>,
@@ -1092,9 +1096,12 @@ pub struct GroupCreation {
     /// Index of the initialisation of the world in this process, from 0.
     #[prost(uint32, tag = "4")]
     pub epoch: u32,
-    /// Global ranks in group order.
+    /// Global ranks in group order. Empty if `runs` says it.
     #[prost(uint32, repeated, tag = "5")]
     pub members: ::prost::alloc::vec::Vec<u32>,
+    /// As in GroupDefined.
+    #[prost(bytes = "vec", tag = "7")]
+    pub runs: ::prost::alloc::vec::Vec<u8>,
     /// The creation is known to block each participant until all members take part.
     #[prost(bool, tag = "6")]
     pub takes_all: bool,

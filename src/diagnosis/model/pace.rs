@@ -65,12 +65,12 @@ pub enum Quantity {
 struct Scheduled {
     /// Start of the interval it covers.
     from: Timestamp,
-    /// Values by [`Quantity`].
-    values: [u32; 8],
+    /// Values by [`Quantity`], at most `UNKNOWN - 1`.
+    values: [u16; 8],
 }
 
 /// A value that was not measured.
-const UNKNOWN: u32 = u32::MAX;
+const UNKNOWN: u16 = u16::MAX;
 
 impl Scheduled {
     fn of(sample: &SchedulingSample, from: Timestamp) -> Self {
@@ -85,7 +85,8 @@ impl Scheduled {
             sample.cpu_pressure,
             sample.memory_pressure,
         ];
-        let value = |it: Option<u32>| it.map_or(UNKNOWN, |it| it.min(UNKNOWN - 1));
+        let most = u32::from(UNKNOWN) - 1;
+        let value = |it: Option<u32>| it.map_or(UNKNOWN, |it| it.min(most) as u16);
         Self {
             from,
             values: values.map(value),
@@ -94,7 +95,7 @@ impl Scheduled {
 
     fn value(&self, quantity: Quantity) -> Option<u32> {
         let value = self.values[quantity as usize];
-        (value != UNKNOWN).then_some(value)
+        (value != UNKNOWN).then_some(u32::from(value))
     }
 }
 

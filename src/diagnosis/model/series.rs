@@ -5,8 +5,9 @@ use ddp_doctor_proto::report::Timestamp;
 /// Number of steps kept for memory that processes share. It has to fill for a minute before it
 /// counts ([`crate::trends::growth`]), and may be measured twice a second.
 pub const KEPT_OF_SHARED: usize = 160;
-/// Number of steps by which the room for values grows.
-const GROWTH: usize = 32;
+/// Number of steps by which the room for values grows: most values change rarely, and each process has many
+/// series.
+const GROWTH: usize = 8;
 
 /// A value at the latest steps that have one: the last value of each. Only noticeable changes are
 /// reported, so a value holds until the next one.
@@ -42,7 +43,6 @@ impl<const KEPT: usize> Series<KEPT> {
             }
         } else if self.samples.len() < KEPT {
             if self.samples.len() == self.samples.capacity() {
-                // Most values change rarely, and each process has many series.
                 self.samples.reserve_exact(GROWTH);
             }
             self.samples.insert(place, sample);

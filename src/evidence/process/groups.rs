@@ -8,14 +8,13 @@ use ddp_doctor_proto::v1;
 
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Seat};
 use crate::evidence::limits::Limits;
+use crate::evidence::members;
 use crate::evidence::values::name;
 
 /// Maximum number of process groups per process.
 const MAX_GROUPS: usize = 8192;
 /// Maximum number of group creations per process.
 const MAX_CREATIONS: usize = 65_536;
-/// Maximum size of a group whose members are unknown.
-const MAX_MEMBERS: u32 = 1 << 17;
 
 /// The groups of a process, by number.
 #[derive(Debug, Default)]
@@ -43,7 +42,8 @@ impl Groups {
             return Some(());
         }
         let seat = seat(group.seat)?;
-        let is_empty = group.members.is_empty() && seat.is_none();
+        let members = members::decode(group.members, &group.runs)?;
+        let is_empty = members.is_empty() && seat.is_none();
         if group.id == 0 || self.groups.len() >= MAX_GROUPS || is_empty {
             return None;
         }
@@ -53,7 +53,7 @@ impl Groups {
                 epoch: group.epoch,
                 name: name(&group.name).as_ref().into(),
                 ordinal: group.ordinal,
-                members: group.members,
+                members,
             },
             description: name(&group.description),
             backend: name(&group.backend),
@@ -77,7 +77,8 @@ impl Groups {
     ) -> Option<Arc<GroupInfo>> {
         let group = group.filter(|group| !group.name.is_empty())?;
         let seat = seat(group.seat)?;
-        if group.members.is_empty() && seat.is_none() {
+        let members = members::decode(group.members, &group.runs)?;
+        if members.is_empty() && seat.is_none() {
             return None;
         }
         if self.creations >= MAX_CREATIONS {
@@ -90,7 +91,7 @@ impl Groups {
                 epoch: group.epoch,
                 name: name(&group.name).as_ref().into(),
                 ordinal: 0,
-                members: group.members,
+                members,
             },
             description: name(&group.description),
             backend: name(&group.backend),
@@ -123,5 +124,5 @@ fn seat(seat: Option<v1::Seat>) -> Option<Option<Seat>> {
     let Some(v1::Seat { rank, size }) = seat else {
         return Some(None);
     };
-    (rank < size && size <= MAX_MEMBERS).then_some(Some(Seat { rank, size }))
+    (rank < size && size as usize <= members::MAX).then_some(Some(Seat { rank, size }))
 }

@@ -365,7 +365,7 @@ impl Process {
         let group = match record.group {
             _ if op.creates_group() => {
                 self.groups
-                    .created(&self.layer, record.creation.take(), limits)
+                    .created(&self.layer, record.creation.take().map(|it| *it), limits)
             }
             0 => None,
             group => Some(self.groups.get(group)?.clone()),

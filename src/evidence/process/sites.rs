@@ -1,6 +1,7 @@
 //! Call sites of a process.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use ddp_doctor_proto::blackbox::site::ADDRESS;
@@ -35,8 +36,6 @@ pub(super) struct Sites {
 struct Site {
     /// The user's line, with the frames of installed packages up to the site.
     place: Arc<Where>,
-    /// File and line of the site itself.
-    text: Arc<str>,
     /// Site of the first caller; 0: unknown.
     caller: u32,
     /// Whether its source was read.
@@ -85,7 +84,6 @@ impl Sites {
             function: text(&site.function).as_ref().into(),
             ..Where::default()
         };
-        let text: Arc<str> = format!("{}:{};", frame.file, frame.line).into();
         // Only sites defined earlier, so that callers never form a cycle.
         let caller = self.sites.get(&site.caller).map(|it| it.place.clone());
         let place = if site.library {
@@ -93,11 +91,10 @@ impl Sites {
         } else {
             frame
         };
-        limits.take(text.len() + 64)?;
+        limits.take(64)?;
         let place = limits.place(place)?;
         let known = Site {
             place: place.clone(),
-            text,
             caller: if caller.is_some() { site.caller } else { 0 },
             is_read: false,
             reading: site.reading,
@@ -135,7 +132,9 @@ impl Sites {
             let Some(site) = self.sites.get(&next) else {
                 break;
             };
-            path.push_str(&site.text);
+            // The site itself.
+            let frame = site.place.via.last().unwrap_or(&site.place);
+            write!(path, "{}:{};", frame.file, frame.line).ok()?;
             next = site.caller;
         }
         if path.is_empty() {

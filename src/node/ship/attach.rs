@@ -26,8 +26,8 @@ use crate::node::follow::{Command, Commander};
 use crate::node::timing::Timing;
 use crate::transport::{Address, CONNECT, connect, document};
 
-/// Maximum number of batches that wait for the coordinator.
-const QUEUE: usize = 1024;
+/// Maximum number of batches that wait for the coordinator: at most 256 MiB.
+const QUEUE: usize = 4_096;
 /// First and maximum pause between two attempts to attach.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// Maximum pause before a lost coordinator is tried again, relative to the first one.

@@ -20,10 +20,11 @@ use crate::node::follow::digest::is_covered;
 use crate::node::sys::{self, Space};
 use crate::node::timing::Timing;
 
-/// Maximum size of a batch, in estimated bytes; far below the limits of a frame and of a message.
-const BATCH_BYTES: usize = 256 << 10;
+/// Maximum size of a batch in memory, in bytes, unless one event is larger. The coordinator may hold one
+/// of each node before it has time for it.
+const BATCH_BYTES: usize = 64 << 10;
 /// Maximum number of batches that wait for the disk: at most 64 MiB.
-const JOURNAL_QUEUE: usize = 256;
+const JOURNAL_QUEUE: usize = 1_024;
 /// Maximum size of a journal, in bytes. A collective takes about 160 bytes for each rank.
 const MAX_JOURNAL: u64 = 1 << 30;
 /// Space that a journal leaves free in its file system, in bytes …
@@ -142,7 +143,7 @@ impl Outbox {
     }
 
     fn add(&mut self, kind: Kind, to_journal: bool, to_live: bool) {
-        self.bytes += weight(&kind);
+        self.bytes += size(&kind);
         self.batch.push(Queued {
             event: v1::Event { kind: Some(kind) },
             to_journal,
@@ -199,37 +200,9 @@ impl Outbox {
     }
 }
 
-/// Estimated size of an event, in bytes.
-fn weight(kind: &Kind) -> usize {
-    64 + match kind {
-        Kind::Record(record) => {
-            let creation = record.creation.as_ref().map_or(0, |group| {
-                group.name.len() + group.description.len() + 5 * group.members.len()
-            });
-            record.text.len() + record.phase.len() + 5 * record.splits.len() + creation
-        }
-        Kind::SiteDefined(site) => site.file.len() + site.function.len(),
-        Kind::GroupDefined(group) => {
-            group.name.len() + group.description.len() + 5 * group.members.len()
-        }
-        Kind::Note(note) => note.text.len(),
-        Kind::Stacks(stacks) => {
-            let frames = |thread: &v1::ThreadStack| -> usize {
-                let frames = thread.python.iter().chain(&thread.native);
-                frames
-                    .map(|it| 16 + it.file.len() + it.function.len())
-                    .sum()
-            };
-            stacks.trouble.len()
-                + stacks
-                    .threads
-                    .iter()
-                    .map(|it| 64 + frames(it))
-                    .sum::<usize>()
-        }
-        Kind::Hello(hello) => hello.command.iter().map(String::len).sum(),
-        _ => 0,
-    }
+/// Size of an event in a batch, in bytes: in memory, and with what it refers to.
+fn size(kind: &Kind) -> usize {
+    size_of::<v1::Event>() + kind.encoded_len()
 }
 
 /// A journal and the thread that writes it.

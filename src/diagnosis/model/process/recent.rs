@@ -18,42 +18,44 @@ const KEPT_OVER: usize = 256;
 
 /// Targets of recent calls, by call.
 #[derive(Debug, Default)]
-pub(super) struct RecentCalls(VecDeque<Recent>);
+pub(super) struct RecentCalls {
+    calls: VecDeque<Recent>,
+    /// The messages among them. Most calls are collectives.
+    posts: BTreeMap<CallId, Post>,
+}
 
 #[derive(Debug)]
 struct Recent {
     call: CallId,
-    place: Place,
+    /// Sequence number of a collective.
+    seq: u64,
     group: GroupId,
+    is_message: bool,
     is_over: bool,
-}
-
-/// The place of a call in its group. Most calls are collectives.
-#[derive(Debug)]
-enum Place {
-    Join(u64),
-    Message(Box<Post>),
 }
 
 impl RecentCalls {
     /// The target of a call.
     pub(super) fn get(&self, call: CallId) -> Option<Target> {
-        let recent = &self.0[self.position(call).ok()?];
-        Some(match &recent.place {
-            Place::Join(seq) => Target::Join(recent.group, *seq),
-            Place::Message(post) => Target::Message(recent.group, **post),
+        let recent = &self.calls[self.position(call).ok()?];
+        Some(if recent.is_message {
+            Target::Message(recent.group, *self.posts.get(&call)?)
+        } else {
+            Target::Join(recent.group, recent.seq)
         })
     }
 
     /// Adds a call. `is_over`: no wait for it is expected.
     pub(super) fn insert(&mut self, call: CallId, target: Target, is_over: bool) {
+        let (seq, post) = match target {
+            Target::Join(_, seq) => (seq, None),
+            Target::Message(_, post) => (0, Some(post)),
+        };
         let recent = Recent {
             call,
-            place: match target {
-                Target::Join(_, seq) => Place::Join(seq),
-                Target::Message(_, post) => Place::Message(Box::new(post)),
-            },
+            seq,
             group: target.group(),
+            is_message: post.is_some(),
             is_over,
         };
         // Room is made first, so that the capacity does not exceed the limit.
@@ -61,22 +63,27 @@ impl RecentCalls {
             calls.len() >= KEPT_CALLS
                 || calls.len() >= KEPT_OVER && calls.front().is_some_and(|it| it.is_over)
         };
-        while is_full(&self.0) {
-            self.0.pop_front();
+        while is_full(&self.calls) {
+            if let Some(oldest) = self.calls.pop_front().filter(|it| it.is_message) {
+                self.posts.remove(&oldest.call);
+            }
+        }
+        if let Some(post) = post {
+            self.posts.insert(call, post);
         }
         match self.position(call) {
-            Ok(known) => self.0[known] = recent,
-            Err(place) => self.0.insert(place, recent),
+            Ok(known) => self.calls[known] = recent,
+            Err(place) => self.calls.insert(place, recent),
         }
-        if self.0.capacity() > KEPT_OVER && self.0.len() <= KEPT_OVER {
-            self.0.shrink_to(KEPT_OVER);
+        if self.calls.capacity() > KEPT_OVER && self.calls.len() <= KEPT_OVER {
+            self.calls.shrink_to(KEPT_OVER);
         }
     }
 
     /// The call returned, was waited for or completed.
     pub(super) fn set_over(&mut self, call: CallId) {
         if let Ok(place) = self.position(call) {
-            self.0[place].is_over = true;
+            self.calls[place].is_over = true;
         }
     }
 
@@ -84,7 +91,7 @@ impl RecentCalls {
     fn position(&self, call: CallId) -> Result<usize, usize> {
         /// Events usually concern one of the latest calls.
         const LATEST: usize = 4;
-        for (i, recent) in self.0.iter().enumerate().rev().take(LATEST) {
+        for (i, recent) in self.calls.iter().enumerate().rev().take(LATEST) {
             if recent.call <= call {
                 return if recent.call == call {
                     Ok(i)
@@ -93,7 +100,7 @@ impl RecentCalls {
                 };
             }
         }
-        self.0.binary_search_by_key(&call, |recent| recent.call)
+        self.calls.binary_search_by_key(&call, |recent| recent.call)
     }
 }
 
@@ -101,13 +108,13 @@ impl RecentCalls {
 #[derive(Debug, Default)]
 pub struct Places {
     all: Vec<PlaceUse>,
-    /// Indexes by the address of the place; `by_place` keeps it alive.
+    /// Indexes by the address of the place, which `all` keeps alive.
     by_address: ByNumber<usize, u32>,
-    by_place: BTreeMap<Arc<Where>, u32>,
 }
 
 #[derive(Debug)]
 struct PlaceUse {
+    place: Arc<Where>,
     calls: u64,
     longest_wait: Option<u64>,
     /// Number of calls before the first one that PyTorch ignored, if it ignored one.
@@ -160,8 +167,8 @@ impl Places {
         if known.is_none() && index < KEPT_PLACES {
             let number = index as u32;
             self.by_address.insert(Arc::as_ptr(place).addr(), number);
-            self.by_place.insert(Arc::clone(place), number);
             self.all.push(PlaceUse {
+                place: Arc::clone(place),
                 calls: 0,
                 longest_wait: None,
                 before_ignored: None,
@@ -179,8 +186,9 @@ impl Places {
 
     fn index(&self, place: &Where) -> Option<usize> {
         let known = self.by_address.get(&std::ptr::from_ref(place).addr());
-        let known = known.or_else(|| self.by_place.get(place));
-        known.map(|&index| index as usize)
+        // Places of one source have one address each, so that this is rare.
+        let equal = || self.all.iter().position(|it| *it.place == *place);
+        known.map(|&index| index as usize).or_else(equal)
     }
 }
 
@@ -198,7 +206,7 @@ mod tests {
         for id in 0..2 * KEPT_CALLS as u64 {
             calls.insert(CallId(id), target(id), true);
         }
-        assert_eq!(calls.0.len(), KEPT_OVER);
+        assert_eq!(calls.calls.len(), KEPT_OVER);
         let first = 2 * KEPT_CALLS as u64;
         for id in first..first + 1000 {
             calls.insert(CallId(id), target(id), false);
@@ -208,13 +216,13 @@ mod tests {
             calls.set_over(CallId(id));
         }
         calls.insert(CallId(first + 1000), target(1), false);
-        assert_eq!(calls.0.len(), KEPT_OVER);
-        assert_eq!(calls.0.capacity(), KEPT_OVER);
-        assert!(size_of::<Recent>() <= 32);
+        assert_eq!(calls.calls.len(), KEPT_OVER);
+        assert_eq!(calls.calls.capacity(), KEPT_OVER);
+        assert!(size_of::<Recent>() <= 24);
         for id in first + 1001..first + 10_000 {
             calls.insert(CallId(id), target(id), false);
         }
-        assert_eq!(calls.0.len(), KEPT_CALLS);
+        assert_eq!(calls.calls.len(), KEPT_CALLS);
     }
 
     #[test]

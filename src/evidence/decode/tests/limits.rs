@@ -153,7 +153,7 @@ fn impossible_claim_is_noted_once_and_ignored() {
 
 #[test]
 fn decoders_of_one_job_share_their_memory() {
-    let memory = Arc::new(Memory::new(100 << 10));
+    let memory = Arc::new(Memory::new(60 << 10));
     let site = |id: u32| {
         Kind::SiteDefined(v1::SiteDefined {
             process: 1,

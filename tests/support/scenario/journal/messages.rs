@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ddp_doctor::diagnosis::event::{Event, GroupInfo, ProcessId, Stacks};
+use ddp_doctor::evidence::members;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
@@ -62,6 +63,7 @@ impl Encoder {
             Event::GroupJoined { process, group } => {
                 let process = self.process(*process);
                 process.groups.push(Arc::clone(group));
+                let (members, runs) = members::encode(group.key.members.clone());
                 vec![Kind::GroupDefined(v1::GroupDefined {
                     process: process.number,
                     id: process.groups.len() as u32,
@@ -70,7 +72,8 @@ impl Encoder {
                     backend: group.backend.as_ref().into(),
                     epoch: group.key.epoch,
                     ordinal: group.key.ordinal,
-                    members: group.key.members.clone(),
+                    members,
+                    runs,
                     seat: None,
                 })]
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ddp_doctor::diagnosis::event::{Call, GroupInfo, Guard};
+use ddp_doctor::evidence::members;
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::v1;
@@ -132,14 +133,18 @@ impl Process {
             tensors: call.tensors,
             step: call.step as u32,
             phase: call.phase.as_deref().unwrap_or_default().into(),
-            creation: made.map(|group| v1::GroupCreation {
-                name: group.key.name.clone(),
-                description: group.description.as_ref().into(),
-                backend: group.backend.as_ref().into(),
-                takes_all: call.takes_all,
-                epoch: group.key.epoch,
-                members: group.key.members.clone(),
-                seat: None,
+            creation: made.map(|group| {
+                let (members, runs) = members::encode(group.key.members.clone());
+                Box::new(v1::GroupCreation {
+                    name: group.key.name.clone(),
+                    description: group.description.as_ref().into(),
+                    backend: group.backend.as_ref().into(),
+                    takes_all: call.takes_all,
+                    epoch: group.key.epoch,
+                    members,
+                    runs,
+                    seat: None,
+                })
             }),
             on_stream: call.on_stream.map(|on| v1::OnStream {
                 stream: on.stream,
