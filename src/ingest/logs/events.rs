@@ -10,7 +10,7 @@ use ddp_doctor_proto::report::Timestamp;
 use super::facts::{ExitStatus, Fact, Facts, GroupName, Statement};
 use super::names::Names;
 use super::rank::{Raised, Rank, Waiting};
-use super::{Log, before, groups, start};
+use super::{Log, before, groups, start, times};
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId};
 use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::Ranks;
@@ -57,6 +57,8 @@ pub(super) struct Job {
     pub(super) given_up: Option<Timestamp>,
     /// When a launcher was first asked to end the job, and by which signal.
     pub(super) interrupted: Option<(Timestamp, i32)>,
+    /// When the batch system cancelled the job although no process had failed.
+    pub(super) cancelled: Option<Timestamp>,
     /// When a launcher last restarted the ranks, and when one reported that they ended well.
     pub(super) restarted: Option<Timestamp>,
     pub(super) finished: Option<Timestamp>,
@@ -71,6 +73,8 @@ pub(super) struct Job {
 pub fn evidence(logs: &[Log]) -> Evidence {
     let mut job = Job::of_logs(logs);
     job.take_back_consequences();
+    job.take_back_aborts();
+    job.take_back_losses();
     job.open(logs);
     start::joins(&mut job);
     start::devices(&mut job);
@@ -129,6 +133,7 @@ impl Job {
             events: Vec::new(),
             given_up: None,
             interrupted: None,
+            cancelled: None,
             restarted: None,
             finished: None,
             network: Vec::new(),
@@ -138,9 +143,16 @@ impl Job {
         for facts in all {
             let groups = groups_of(facts);
             let mut unknown = Vec::new();
+            let mut has_failed = false;
             for (index, fact) in facts.facts.iter().enumerate() {
-                let at = clock.time(fact.at, index);
+                let at = clock.time(times::of_fact(facts, index), index);
                 job.extend_to(at);
+                match &fact.what {
+                    Statement::Ended(how) => has_failed |= !how.is_requested(),
+                    // The batch system ends a step in which a task has failed.
+                    Statement::Cancelled { why: None, .. } if has_failed => continue,
+                    _ => {}
+                }
                 if !job.fact(fact, &groups, at) {
                     unknown.push((&fact.what, at));
                 }
@@ -195,12 +207,14 @@ impl Job {
         }
         let rank = self.names.rank(&who, Some(&fact.what));
         if let Some(rank) = rank {
-            self.of_rank(rank, who.group, &fact.what, at);
+            self.of_rank(rank, who.group, fact, at);
         }
         rank.is_some()
     }
 
-    fn of_rank(&mut self, number: u32, group: GroupName, what: &Statement, at: Timestamp) {
+    fn of_rank(&mut self, number: u32, group: GroupName, fact: &Fact, at: Timestamp) {
+        let is_dated = fact.line.is_dated;
+        let what = &fact.what;
         let rank = self.ranks.entry(number).or_default();
         match what {
             Statement::Named { .. }
@@ -267,6 +281,7 @@ impl Job {
                 text: Arc::clone(text),
                 place: place.clone(),
                 uncaught: *uncaught,
+                is_dated,
             }),
             Statement::Raised { text, .. } => {
                 self.note(Topic::Exception, of_launcher(text));
@@ -323,9 +338,15 @@ impl Job {
                 }
             }
             Statement::Network { text } => self.network.push((None, Arc::clone(text))),
-            Statement::Cancelled { text } => {
-                let text = format!("the batch system ended the job due to {text}");
-                self.note(Topic::End, text);
+            Statement::Cancelled { why, at: when } => {
+                let why = why.as_ref();
+                let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+                self.note(
+                    Topic::End,
+                    format!("the batch system cancelled the job{why} at {when}"),
+                );
+                let known = self.cancelled.into_iter();
+                self.cancelled = known.chain([at]).min();
             }
             Statement::Interrupted { signal } => {
                 let known = self.interrupted.into_iter();
@@ -370,7 +391,11 @@ impl Job {
             return;
         };
         for rank in self.ranks.values_mut() {
-            rank.raised.retain(|it| it.at < given_up);
+            let waited = !rank.waits.is_empty();
+            rank.raised.retain(|it| {
+                let is_consequence = it.is_dated || waited || is_about_communication(&it.text);
+                it.at < given_up || !is_consequence
+            });
             if let Some((_, how)) = rank.ended.take_if(|(at, _)| *at >= given_up) {
                 rank.ended_later = Some(how.exit());
             }
@@ -536,6 +561,14 @@ fn of_launcher(text: &str) -> String {
         ""
     };
     format!("a launcher raised {text}{why}")
+}
+
+/// Whether an exception is about the communication with other ranks.
+fn is_about_communication(text: &str) -> bool {
+    let words = ["NCCL", "gloo", "ProcessGroup", "Dist", "TCPStore"];
+    words.iter().any(|it| text.contains(it))
+        || times::is_loss_of_peer(text)
+        || start::is_about_a_wait(text)
 }
 
 fn ending(how: ExitStatus) -> String {

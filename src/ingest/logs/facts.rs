@@ -48,10 +48,20 @@ pub(super) struct Subject {
     pub(super) host: Option<Arc<str>>,
 }
 
+/// Where a fact is stated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LineNumber {
+    /// Number of the line in its file.
+    pub(super) number: u64,
+    /// The line has a time of its own.
+    pub(super) is_dated: bool,
+}
+
 /// A fact about a process.
 #[derive(Clone, Debug)]
 pub(super) struct Fact {
     pub(super) who: Subject,
+    pub(super) line: LineNumber,
     /// Time of the line; zero: unknown, and before all lines with a time.
     pub(super) at: Timestamp,
     pub(super) what: Statement,
@@ -125,8 +135,8 @@ pub(super) enum Statement {
     WatchdogStuck { seconds: Option<u64> },
     /// A layer reported an error of the network.
     Network { text: Arc<str> },
-    /// The batch system ended the job, for this reason.
-    Cancelled { text: Arc<str> },
+    /// The batch system cancelled the job, for this reason if it states one. `at`: as the line reads.
+    Cancelled { why: Option<Arc<str>>, at: Arc<str> },
 }
 
 impl Statement {
@@ -134,7 +144,8 @@ impl Statement {
     fn bytes(&self) -> usize {
         match self {
             Self::Raised { text, place, .. } => text.len() + place.as_ref().map_or(0, frame_bytes),
-            Self::Network { text } | Self::Cancelled { text } => text.len(),
+            Self::Network { text } => text.len(),
+            Self::Cancelled { why, at } => at.len() + why.as_ref().map_or(0, |it| it.len()),
             Self::WithoutGradient { lines, .. } => lines.len(),
             Self::MissesAtBarrier { ranks, .. } => ranks.len() * 4,
             Self::Runs { shape, .. } => shape.as_ref().map_or(0, |it| it.len() * 4),
@@ -161,6 +172,11 @@ impl ExitStatus {
             signal: if is_signal { Some(-status) } else { None },
             for_memory: false,
         }
+    }
+
+    /// Whether the process may have ended because a launcher or a batch system requested it.
+    pub(super) const fn is_requested(self) -> bool {
+        matches!(self.signal, Some(9 | 15)) && !self.for_memory
     }
 
     pub(super) const fn exit(self) -> Exit {
@@ -204,6 +220,8 @@ pub(super) struct Facts {
     pub(super) worlds: BTreeSet<u32>,
     /// Time of the latest line with one.
     pub(super) last: Timestamp,
+    /// The line being read.
+    pub(super) line: LineNumber,
 }
 
 impl Facts {
@@ -230,7 +248,13 @@ impl Facts {
         self.bytes += 2 * key.1.bytes();
         self.seen.insert(key.clone());
         let (who, what) = key;
-        self.facts.push(Fact { who, at, what });
+        let line = self.line;
+        self.facts.push(Fact {
+            who,
+            line,
+            at,
+            what,
+        });
         if self.facts.len() > MAX_FACTS || self.bytes > MAX_BYTES {
             self.drop_oldest();
         }

@@ -8,7 +8,7 @@ use super::scan::{self, after, cut, number, small_after};
 use crate::diagnosis::model::MAX_WORLD;
 
 /// The signal SIGTERM.
-const TERM: i32 = 15;
+pub(super) const TERM: i32 = 15;
 /// Maximum number of tasks in a range of Slurm.
 const MAX_TASKS: u32 = 4096;
 
@@ -153,11 +153,18 @@ fn status(value: &str) -> Option<i32> {
 
 /// Reads one line of Slurm: "srun: error: node: task 3: Out Of Memory".
 pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
-    if let Some((_, why)) = line.text.split_once(" CANCELLED AT ")
-        && let Some((_, why)) = why.split_once(" DUE TO ")
-    {
-        let text = cut(why.trim_end_matches([' ', '*']), 256).into();
-        facts.add(Subject::default(), at, Statement::Cancelled { text });
+    if let Some((_, when)) = line.text.split_once(" CANCELLED AT ") {
+        let when = when.trim_end_matches([' ', '*']);
+        let (when, why) = when.split_once(" DUE TO ").unwrap_or((when, ""));
+        let why = (!why.is_empty()).then(|| cut(why, 256).into());
+        let cancelled = report_time(when).unwrap_or(at);
+        facts.last = facts.last.max(cancelled);
+        let at = cut(when, 64).into();
+        facts.add(
+            Subject::default(),
+            cancelled,
+            Statement::Cancelled { why, at },
+        );
         return true;
     }
     let Some(message) = after(line.text, "srun: error: ") else {

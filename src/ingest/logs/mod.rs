@@ -20,7 +20,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::file_names;
 use super::stack_text::{Dump, Part};
-use facts::{ExitStatus, Facts, Statement, Subject};
+use facts::{ExitStatus, Facts, LineNumber, Statement, Subject};
 use label::{Label, Line, Written};
 use lines::{Lines, MAX_BYTES};
 use traceback::Traceback;
@@ -41,6 +41,7 @@ mod report;
 mod scan;
 mod start;
 mod statements;
+mod times;
 mod traceback;
 
 pub use events::{Evidence, evidence};
@@ -295,6 +296,10 @@ impl Reader {
         line.label = line.label.or(self.named);
         let at = self.facts.last.max(line.time.unwrap_or_default());
         self.facts.last = at;
+        self.facts.line = LineNumber {
+            number: self.facts.line.number + 1,
+            is_dated: line.time.is_some(),
+        };
         self.facts.name(line.label);
         if !self.streams.contains_key(&line.label) && self.streams.len() >= MAX_STREAMS {
             return;
@@ -322,6 +327,8 @@ impl Reader {
 
     fn finish(mut self) -> Facts {
         self.flush();
+        // Tracebacks are complete some lines after they begin.
+        self.facts.facts.sort_by_key(|fact| fact.line.number);
         self.facts
     }
 }

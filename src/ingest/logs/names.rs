@@ -44,6 +44,7 @@ impl Names {
             }
         }
         let sizes = all.iter().flat_map(|facts| &facts.worlds).copied();
+        let sizes = sizes.chain(stated_by_tasks(all));
         names.world = sizes.filter(|&it| it <= MAX_WORLD).max();
         // Explicit names first: a rank in a communicator is a global one only if that spans the
         // world.
@@ -112,6 +113,26 @@ impl Names {
             .or_else(|| of(&self.locals, who.label.local))
             .or_else(|| of(&self.tasks, who.label.task))
     }
+}
+
+/// The world size that all tasks state which state their rank, if no two of them state one rank: those
+/// of a smaller group would.
+fn stated_by_tasks(all: &[&Facts]) -> Option<u32> {
+    let facts = all.iter().flat_map(|facts| &facts.facts);
+    let stated: BTreeSet<(u32, u32, u32)> = facts
+        .filter_map(
+            |fact| match (fact.who.label.task, fact.who.rank, &fact.what) {
+                (Some(task), Some(rank), Statement::Named { of: Some(size) }) => {
+                    Some((*size, rank, task))
+                }
+                _ => None,
+            },
+        )
+        .collect();
+    let &(size, ..) = stated.first()?;
+    let ranks: BTreeSet<u32> = stated.iter().map(|it| it.1).collect();
+    let is_world = stated.iter().all(|it| it.0 == size && it.2 < size);
+    (is_world && ranks.len() == stated.len()).then_some(size)
 }
 
 /// Reads a line in which a task states its rank: "12: INFO: rank 12/64". Returns whether it is one.

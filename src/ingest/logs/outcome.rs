@@ -6,9 +6,15 @@ use ddp_doctor_proto::words::signal_name;
 
 use super::events::{Job, Topic};
 use super::facts::ExitStatus;
-use super::rank::Rank;
+use super::launcher::TERM;
+use super::rank::{Raised, Rank};
+use super::times;
 use crate::diagnosis::event::{Event, OomKills, ProcessId};
+use crate::diagnosis::words;
 use crate::ingest::process;
+
+/// The signal SIGABRT.
+const ABRT: i32 = 6;
 
 impl Job {
     /// Adds the success that a launcher reports after it restarted the ranks: what failed belongs to an
@@ -55,6 +61,63 @@ impl Job {
         true
     }
 
+    /// Drops aborts of ranks that stated no error of their own, if another rank had raised one: PyTorch's
+    /// watchdogs abort their processes once a rank has failed.
+    pub(super) fn take_back_aborts(&mut self) {
+        let raised = self.ranks.values().flat_map(|rank| &rank.raised);
+        let raised = raised.filter(|it| it.uncaught && !times::is_loss_of_peer(&it.text));
+        let Some(first) = raised.map(|it| it.at).min() else {
+            return;
+        };
+        for rank in self.ranks.values_mut() {
+            let states_none = rank.raised.is_empty() && rank.stacks.is_empty();
+            let is_later = |(at, how): &mut (Timestamp, ExitStatus)| {
+                states_none && how.signal == Some(ABRT) && *at >= first
+            };
+            if let Some((_, how)) = rank.ended.take_if(is_later) {
+                rank.ended_later = Some(how.exit());
+            }
+        }
+    }
+
+    /// Turns errors about lost peers into notes, if no other failure is known: the ranks that report
+    /// them failed because of another one, which the text does not name.
+    pub(super) fn take_back_losses(&mut self) {
+        let is_loss = |raised: &Raised| times::is_loss_of_peer(&raised.text);
+        let has_failed = |rank: &Rank| {
+            let ended = rank.ended.is_some_and(|(_, how)| how.signal != Some(TERM));
+            !rank.waits.is_empty() || !rank.raised.is_empty() || ended
+        };
+        let reports_network = |rank: u32| self.network.iter().any(|(by, _)| *by == Some(rank));
+        let mut failed = self
+            .ranks
+            .iter()
+            .filter(|(_, it)| has_failed(it))
+            .peekable();
+        let lost = |(&number, rank): (&u32, &Rank)| {
+            let is_lost = !rank.raised.is_empty() && rank.raised.iter().all(is_loss);
+            is_lost && !reports_network(number)
+        };
+        if failed.peek().is_none() || !failed.all(lost) {
+            return;
+        }
+        let mut notes = Vec::new();
+        for (number, rank) in &mut self.ranks {
+            for raised in std::mem::take(&mut rank.raised) {
+                let at = words::at(raised.place.as_ref());
+                notes.push(format!(
+                    "rank {number} lost its connection to another process{at}: {}",
+                    raised.text
+                ));
+                let ended = rank.ended.take().map(|(_, how)| how.exit());
+                rank.ended_later = ended.or(rank.ended_later);
+            }
+        }
+        for note in notes {
+            self.note(Topic::Exception, note);
+        }
+    }
+
     /// Adds a note on the errors of the network, of which there are many if there is one.
     pub(super) fn note_network(&mut self) {
         let mut reported = std::mem::take(&mut self.network).into_iter();
@@ -72,6 +135,16 @@ impl Job {
 
     /// Adds the request of a person or a batch system to end the job.
     pub(super) fn add_interruption(&mut self) {
+        if let Some(cancelled) = self.cancelled {
+            // Its signal may be reported before the request.
+            let ended = self.ranks.values().filter_map(|rank| rank.ended);
+            let terminated = ended.filter(|(_, how)| how.signal == Some(TERM));
+            let at = terminated.map(|(at, _)| at).chain([cancelled]).min();
+            let at = at.unwrap_or(cancelled);
+            self.events
+                .push((at, Event::Interrupted { signal: TERM, at }));
+            return;
+        }
         let Some((at, signal)) = self.interrupted else {
             return;
         };

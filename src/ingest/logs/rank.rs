@@ -78,6 +78,8 @@ pub(super) struct Raised {
     pub(super) text: Arc<str>,
     pub(super) place: Option<Where>,
     pub(super) uncaught: bool,
+    /// The text states its time.
+    pub(super) is_dated: bool,
 }
 
 impl Raised {

@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::facts::{Facts, Statement, Subject};
+use super::facts::{Facts, LineNumber, Statement, Subject};
 use super::label::{Label, Line};
 use super::scan::cut;
 use crate::ingest::stack_text::{frame_bytes, python_frame, users_line};
@@ -32,6 +32,8 @@ pub(super) struct Traceback {
     text: String,
     lines: usize,
     at: Timestamp,
+    /// The line in which the text of the exception begins.
+    begins: LineNumber,
     /// The exception that caused the one being printed.
     cause: Option<(String, Vec<Where>)>,
 }
@@ -65,7 +67,7 @@ impl Traceback {
             self.finish(line.label, facts);
             if !thrown.contains("Watchdog caught collective operation timeout") {
                 self.is_own_rank = true;
-                self.begin_message(thrown, at);
+                self.begin_message(thrown, at, facts.line);
             }
             return true;
         }
@@ -84,7 +86,7 @@ impl Traceback {
             }
             if is_exception(text) {
                 self.is_open = false;
-                self.begin_message(text, at);
+                self.begin_message(text, at, facts.line);
                 return true;
             }
             // Another process wrote between the lines.
@@ -117,7 +119,8 @@ impl Traceback {
         goes_on
     }
 
-    fn begin_message(&mut self, text: &str, at: Timestamp) {
+    fn begin_message(&mut self, text: &str, at: Timestamp, line: LineNumber) {
+        self.begins = line;
         self.text = cut(text.trim(), MAX_TEXT).to_owned();
         self.lines = 1;
         if self.at == Timestamp::default() {
@@ -146,6 +149,7 @@ impl Traceback {
             frames,
             text,
             at,
+            begins,
             cause,
             is_own_rank: uncaught,
             ..
@@ -167,7 +171,9 @@ impl Traceback {
             label,
             ..Subject::default()
         };
+        let line = std::mem::replace(&mut facts.line, begins);
         facts.add(who, at, what);
+        facts.line = line;
     }
 }
 

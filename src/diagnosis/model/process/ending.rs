@@ -133,7 +133,7 @@ impl Process {
     /// comes from a transport.
     #[must_use]
     pub fn is_from_communication(&self, exception: &Exception) -> bool {
-        const TRANSPORT: [&str; 8] = [
+        const TRANSPORT: [&str; 11] = [
             "gloo",
             "NCCL",
             "ProcessGroup",
@@ -142,6 +142,9 @@ impl Process {
             "onnection reset by peer",
             "roken pipe",
             "Timed out waiting",
+            "client socket has",
+            "failed to connect",
+            "recvValue failed",
         ];
         let is_same = |other: &Exception| {
             other.kind == ExceptionKind::LeftCollective && other.text == exception.text
