@@ -217,6 +217,19 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
         facts.add(who.clone(), at, what);
         return true;
     }
+    let lost = [
+        "recvValue failed on",
+        "sendBytes failed on",
+        "recvVector failed on",
+    ];
+    if lost.iter().any(|it| text.contains(it))
+        && let Some(server) = after(text, "remote=[")
+    {
+        let server = until(server, &[')']).replacen(']', "", 1);
+        let server = cut(&server, MAX_NAME).into();
+        facts.add(who.clone(), at, Statement::LostStore { server });
+        return true;
+    }
     if let Some(rest) = after(text, "wait timeout after ")
         && let Some(key) = after(rest, "keys: /default_pg/0//")
         && let Some((_, of)) = key.rsplit_once('/')

@@ -7,19 +7,18 @@ use std::time::Duration;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::facts::{ExitStatus, Fact, Facts, GroupName, Statement};
+use super::facts::{ExitStatus, Fact, Facts, GroupName, Statement, Subject};
 use super::names::Names;
 use super::rank::{Raised, Rank, Waiting};
-use super::{Log, before, groups, start, times};
+use super::times::{self, Clock};
+use super::{EARLIER, Log, before, groups, start};
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId};
 use crate::diagnosis::model::TEXT_LAYER;
-use crate::diagnosis::words::Ranks;
+use crate::diagnosis::words::{self, Ranks};
 use crate::ingest::process;
 
 /// Maximum number of notes on one topic.
 const MAX_NOTES: usize = 4;
-/// Time by which facts without one precede those with one.
-const EARLIER: Duration = Duration::from_secs(1);
 
 /// What the logs of a job state, for the engine.
 #[derive(Debug)]
@@ -41,6 +40,8 @@ pub(super) enum Topic {
     Startup,
     Exception,
     End,
+    /// An attempt that the launcher restarted.
+    Earlier,
     Network,
     /// Stacks of a process that is not identified.
     Stacks,
@@ -62,6 +63,10 @@ pub(super) struct Job {
     /// When a launcher last restarted the ranks, and when one reported that they ended well.
     pub(super) restarted: Option<Timestamp>,
     pub(super) finished: Option<Timestamp>,
+    /// Time of the last fact that does more than name a rank.
+    pub(super) said: Timestamp,
+    /// Ends of processes that the text does not identify.
+    pub(super) unknown_ends: Vec<(Subject, ExitStatus)>,
     /// Errors of the network, with the ranks that reported them.
     pub(super) network: Vec<(Option<u32>, Arc<str>)>,
     begins: Timestamp,
@@ -74,9 +79,9 @@ pub fn evidence(logs: &[Log]) -> Evidence {
     let mut job = Job::of_logs(logs);
     job.take_back_consequences();
     job.take_back_aborts();
-    job.take_back_losses();
     job.open(logs);
-    start::joins(&mut job);
+    let is_named = start::joins(&mut job);
+    job.take_back_losses(is_named);
     start::devices(&mut job);
     groups::calls(&mut job);
     groups::last_calls(&mut job);
@@ -85,35 +90,6 @@ pub fn evidence(logs: &[Log]) -> Evidence {
     job.add_interruption();
     job.note_network();
     job.close()
-}
-
-/// Times of facts.
-struct Clock {
-    /// Time of the first fact that has one.
-    first: Timestamp,
-}
-
-impl Clock {
-    fn of(logs: &[Log]) -> Self {
-        let facts = logs.iter().flat_map(|log| &log.facts.facts);
-        let stacks = logs.iter().flat_map(|log| &log.facts.stacks);
-        let times = facts.map(|fact| fact.at).chain(stacks.map(|it| it.at));
-        let first = times.filter(|at| at.0 > 0).min();
-        let written = logs.iter().map(|log| log.written).max();
-        Self {
-            first: first.or(written).unwrap_or_default(),
-        }
-    }
-
-    /// The time of the fact with this index in its file; facts keep their order.
-    fn time(&self, at: Timestamp, index: usize) -> Timestamp {
-        let at = if at.0 > 0 {
-            at
-        } else {
-            before(self.first, EARLIER)
-        };
-        at.plus(Duration::from_nanos(index as u64))
-    }
 }
 
 impl Job {
@@ -136,34 +112,21 @@ impl Job {
             cancelled: None,
             restarted: None,
             finished: None,
+            said: Timestamp::default(),
+            unknown_ends: Vec::new(),
             network: Vec::new(),
             begins: clock.first,
             ends: clock.first,
         };
+        let restarted = clock.restart_before_a_failure(all);
         for facts in all {
-            let groups = groups_of(facts);
-            let mut unknown = Vec::new();
-            let mut has_failed = false;
-            for (index, fact) in facts.facts.iter().enumerate() {
-                let at = clock.time(times::of_fact(facts, index), index);
-                job.extend_to(at);
-                match &fact.what {
-                    Statement::Ended(how) => has_failed |= !how.is_requested(),
-                    // The batch system ends a step in which a task has failed.
-                    Statement::Cancelled { why: None, .. } if has_failed => continue,
-                    _ => {}
-                }
-                if !job.fact(fact, &groups, at) {
-                    unknown.push((&fact.what, at));
-                }
-            }
-            // Launchers name a rank after it printed its last line.
-            for (what, at) in unknown {
-                job.of_unknown(what, at);
-            }
+            job.of_log(facts, clock, restarted);
             for (index, dumped) in facts.stacks.iter().enumerate() {
                 let at = clock.time(dumped.at, facts.facts.len() + index);
                 job.extend_to(at);
+                if at < restarted {
+                    continue;
+                }
                 let rank = job.names.rank(&dumped.who, None);
                 let Some(rank) = rank.or_else(|| job.only_one_ended_by(dumped.signal)) else {
                     let text = "stacks of a process that the text does not identify";
@@ -176,13 +139,45 @@ impl Job {
                 known.stacks.push(Arc::new(stacks));
             }
         }
+        job.note_unknown_ends();
         for rank in job.joins.missing_at_barriers() {
             job.ranks.entry(rank).or_default();
         }
         for rank in job.ranks.values_mut() {
             rank.stacks.sort_by_key(|stacks| stacks.at);
+            rank.complete_end();
         }
         job
+    }
+
+    /// Takes the facts of one log; those before `restarted` are of an earlier attempt.
+    fn of_log(&mut self, facts: &Facts, clock: Clock, restarted: Timestamp) {
+        let groups = groups_of(facts);
+        let mut unknown = Vec::new();
+        let mut has_failed = false;
+        for (fact, at) in clock.times(facts) {
+            self.extend_to(at);
+            if !matches!(fact.what, Statement::Named { .. }) {
+                self.said = self.said.max(at);
+            }
+            if at < restarted {
+                self.of_earlier_attempt(fact);
+                continue;
+            }
+            match &fact.what {
+                Statement::Ended(how) => has_failed |= !how.is_requested(),
+                // The batch system ends a step in which a task has failed.
+                Statement::Cancelled { why: None, .. } if has_failed => continue,
+                _ => {}
+            }
+            if !self.fact(fact, &groups, at) {
+                unknown.push((fact, at));
+            }
+        }
+        // Launchers name a rank after it printed its last line.
+        for (fact, at) in unknown {
+            self.of_unknown(fact, at);
+        }
     }
 
     /// Extends the period that the text covers to this time.
@@ -275,22 +270,35 @@ impl Job {
                 text,
                 place,
                 uncaught,
+                is_last,
                 by_launcher: false,
             } => rank.raise(Raised {
                 at,
                 text: Arc::clone(text),
                 place: place.clone(),
                 uncaught: *uncaught,
+                is_last: *is_last,
                 is_dated,
             }),
             Statement::Raised { text, .. } => {
-                self.note(Topic::Exception, of_launcher(text));
+                self.of_launcher(text);
             }
             Statement::Ended(how) => {
                 let known = rank.ended.get_or_insert((at, *how));
                 known.1.for_memory |= how.for_memory;
             }
             Statement::EndedLater(how) => rank.ended_later = Some(how.exit()),
+            Statement::Failed(how) => rank.failed = Some((at, *how)),
+            Statement::Stopped { signal } => rank.stopped = Some(*signal),
+            Statement::KilledForMemory => rank.killed_for_memory = true,
+            Statement::CutOff { place } => {
+                let text = format!(
+                    "rank {number} began a traceback{}: the text ends before its exception",
+                    words::at(place.as_ref())
+                );
+                self.note(Topic::Exception, text);
+            }
+            Statement::LostStore { server } => self.joins.lost_store(Some(number), server),
             Statement::WithoutGradient { total, lines } => {
                 rank.without
                     .get_or_insert_with(|| (at, *total, Arc::clone(lines)));
@@ -307,60 +315,6 @@ impl Job {
                 let waited_ms = start::waited_ms(what);
                 self.extend_to(before(at, Duration::from_millis(waited_ms)));
             }
-        }
-    }
-
-    /// A fact about a process that the text does not identify.
-    fn of_unknown(&mut self, what: &Statement, at: Timestamp) {
-        match what {
-            // These state the same as the line that the exception consists of.
-            Statement::Raised { text, .. } if start::is_about_a_wait(text) => {}
-            Statement::Raised {
-                text, by_launcher, ..
-            } => {
-                let text = if *by_launcher {
-                    of_launcher(text)
-                } else {
-                    format!("a process that the text does not identify raised {text}")
-                };
-                self.note(Topic::Exception, text);
-            }
-            // A crash is reported twice: by the process, and by its launcher.
-            Statement::Ended(how) => {
-                let known = self.ranks.values().filter_map(|rank| rank.ended);
-                if !known
-                    .into_iter()
-                    .any(|(_, known)| known.signal == how.signal)
-                {
-                    let how = ending(*how);
-                    let text = format!("a process that the text does not identify ended: {how}");
-                    self.note(Topic::End, text);
-                }
-            }
-            Statement::Network { text } => self.network.push((None, Arc::clone(text))),
-            Statement::Cancelled { why, at: when } => {
-                let why = why.as_ref();
-                let why = why.map_or_else(String::new, |why| format!(" ({why})"));
-                self.note(
-                    Topic::End,
-                    format!("the batch system cancelled the job{why} at {when}"),
-                );
-                let known = self.cancelled.into_iter();
-                self.cancelled = known.chain([at]).min();
-            }
-            Statement::Interrupted { signal } => {
-                let known = self.interrupted.into_iter();
-                self.interrupted = known.chain([(at, *signal)]).min();
-            }
-            Statement::Restarted => self.restarted = self.restarted.max(Some(at)),
-            Statement::Finished => self.finished = self.finished.max(Some(at)),
-            Statement::TimedOut { op, seq, .. } => {
-                let text = format!(
-                    "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
-                );
-                self.note(Topic::Waits, text);
-            }
-            what => self.joins.take(None, what, Timestamp::default()),
         }
     }
 
@@ -392,6 +346,10 @@ impl Job {
         };
         for rank in self.ranks.values_mut() {
             let waited = !rank.waits.is_empty();
+            for it in &mut rank.raised {
+                // Before PyTorch 2.3 nothing marks exceptions that are not caught.
+                it.uncaught |= it.is_last && !waited;
+            }
             rank.raised.retain(|it| {
                 let is_consequence = it.is_dated || waited || is_about_communication(&it.text);
                 it.at < given_up || !is_consequence
@@ -476,7 +434,7 @@ impl Job {
 
     /// The events in order, and the end of the text.
     fn close(mut self) -> Evidence {
-        let has_recovered = self.add_recovery();
+        let has_succeeded = self.add_success();
         let notes = std::mem::take(&mut self.notes);
         let notes = notes.into_iter().map(|(_, text)| text);
         for text in notes.chain(self.joins.notes()) {
@@ -485,7 +443,7 @@ impl Job {
         self.events.sort_by_key(|(at, _)| *at);
         let mut events: Vec<Event> = self.events.into_iter().map(|(_, event)| event).collect();
         for (&rank, known) in &self.ranks {
-            if known.ended.is_none() && !has_recovered {
+            if known.ended.is_none() && !has_succeeded {
                 let given_up = known.waits.values().map(|waiting| waiting.at);
                 let given_up = given_up.chain(self.joins.gave_up(rank)).max();
                 events.push(Event::Unwatched {
@@ -496,7 +454,7 @@ impl Job {
                 });
             }
         }
-        if !has_recovered {
+        if !has_succeeded {
             events.push(Event::EvidenceEnded { at: self.ends });
         }
         let waits = self.ranks.values().flat_map(|rank| rank.waits.values());
@@ -553,29 +511,12 @@ pub(super) fn group(
     Arc::new(GroupInfo::c10d(name, description, backend, members))
 }
 
-/// What an exception of a launcher states.
-fn of_launcher(text: &str) -> String {
-    let why = if text.starts_with("RendezvousTimeoutError") {
-        ": not all nodes of the launch came in time"
-    } else {
-        ""
-    };
-    format!("a launcher raised {text}{why}")
-}
-
 /// Whether an exception is about the communication with other ranks.
 fn is_about_communication(text: &str) -> bool {
     let words = ["NCCL", "gloo", "ProcessGroup", "Dist", "TCPStore"];
     words.iter().any(|it| text.contains(it))
         || times::is_loss_of_peer(text)
         || start::is_about_a_wait(text)
-}
-
-fn ending(how: ExitStatus) -> String {
-    match (how.signal, how.code) {
-        (Some(signal), _) => format!("signal {signal}"),
-        (None, code) => format!("status {}", code.unwrap_or_default()),
-    }
 }
 
 /// "ranks 0–3" and "was" or "were".

@@ -98,6 +98,8 @@ pub(super) enum Statement {
         place: Option<Where>,
         /// Nothing caught it.
         uncaught: bool,
+        /// It is the last output of its process.
+        is_last: bool,
         /// A launcher raised it, not a rank.
         by_launcher: bool,
     },
@@ -105,6 +107,16 @@ pub(super) enum Statement {
     Ended(ExitStatus),
     /// The process ended after another one had failed.
     EndedLater(ExitStatus),
+    /// The launcher observed this end, before it lists the failures of the attempt.
+    Failed(ExitStatus),
+    /// The launcher sent this signal to the process to end it.
+    Stopped { signal: i32 },
+    /// The kernel killed the process for lack of memory.
+    KilledForMemory,
+    /// The text ends within a traceback, at this line of the program.
+    CutOff { place: Option<Where> },
+    /// It lost its connection to the store at this address.
+    LostStore { server: Arc<str> },
     /// The launcher was asked to end the job by this signal.
     Interrupted { signal: i32 },
     /// The launcher restarts the ranks.
@@ -145,6 +157,8 @@ impl Statement {
         match self {
             Self::Raised { text, place, .. } => text.len() + place.as_ref().map_or(0, frame_bytes),
             Self::Network { text } => text.len(),
+            Self::CutOff { place } => place.as_ref().map_or(0, frame_bytes),
+            Self::LostStore { server } => server.len(),
             Self::Cancelled { why, at } => at.len() + why.as_ref().map_or(0, |it| it.len()),
             Self::WithoutGradient { lines, .. } => lines.len(),
             Self::MissesAtBarrier { ranks, .. } => ranks.len() * 4,

@@ -1,10 +1,11 @@
-//! Lines of launchers: the failure report of torchrun, and Slurm's.
+//! Lines of launchers and of the kernel: the failure report of torchrun, Slurm's, mpirun's.
 
 use ddp_doctor_proto::report::Timestamp;
 
 use super::facts::{ExitStatus, Facts, Statement, Subject};
 use super::label::{Label, Line, report_time};
-use super::scan::{self, after, cut, number, small_after};
+use super::scan::{self, after, cut, number, small_after, until};
+use super::traceback::Traceback;
 use crate::diagnosis::model::MAX_WORLD;
 
 /// The signal SIGTERM.
@@ -21,6 +22,11 @@ pub(super) struct Report {
     failures: Vec<Failure>,
     /// The next failure is the first that was observed, which the report lists last.
     is_first: bool,
+    /// The process and the time of the failure that was read last.
+    last: Option<(Label, Timestamp)>,
+    /// The traceback of that failure is being read.
+    is_traceback: bool,
+    traceback: Traceback,
 }
 
 #[derive(Debug)]
@@ -31,12 +37,25 @@ struct Failure {
     how: ExitStatus,
 }
 
-/// Reads one line of torchrun; `report` is the report that earlier lines began.
-pub(super) fn torchrun(line: &Line<'_>, at: Timestamp, report: &mut Report, facts: &mut Facts) {
-    let text = line.text.trim_start();
-    if text.starts_with("Root Cause (first observed failure)") {
-        report.is_first = true;
+/// Reads one line of torchrun; `report` is the report that earlier lines began. Returns whether the line
+/// belongs to a traceback in it.
+pub(super) fn torchrun(
+    line: &Line<'_>,
+    at: Timestamp,
+    report: &mut Report,
+    facts: &mut Facts,
+) -> bool {
+    let is_inside = report.read_traceback(line, facts);
+    if !is_inside {
+        message(line.text, at, facts);
+        report.read(line.text.trim_start(), at, facts);
+        report.begin_traceback(line, facts);
     }
+    is_inside || report.is_traceback
+}
+
+/// Reads a message of torchrun's agent.
+fn message(text: &str, at: Timestamp, facts: &mut Facts) {
     if let Some(rest) = after(text, "Received ")
         && let Some((signal, _)) = rest.split_once(" death signal")
         && let Some(signal) = signal_of(signal)
@@ -49,50 +68,124 @@ pub(super) fn torchrun(line: &Line<'_>, at: Timestamp, report: &mut Report, fact
     if text.contains("worker group successfully finished") {
         facts.add(Subject::default(), at, Statement::Finished);
     }
-    let Some((key, value)) = text.split_once(':') else {
-        return;
-    };
-    let value = value.trim();
-    match key.trim_end() {
-        "time" => report.time = report_time(value),
-        "host" => report.host = Some(cut(value, 256).to_owned()),
-        "rank" => {
-            let local = after(value, "local_rank: ").and_then(scan::rank);
-            report.rank = scan::rank(value).map(|rank| (rank, local));
-        }
-        "exitcode" => {
-            let (time, host, rank) = (report.time.take(), report.host.take(), report.rank.take());
-            let (Some((rank, local)), Some(status)) = (rank, status(value)) else {
-                return;
-            };
-            let named = Label {
-                rank: Some(rank),
-                local,
-                ..Label::default()
-            };
-            facts.name(named);
-            let who = Subject {
-                label: named,
-                rank: Some(rank),
-                pid: small_after(value, "pid: "),
-                host: host.map(Into::into),
-                ..Subject::default()
-            };
-            report.failures.push(Failure {
-                rank,
-                who,
-                at: time.unwrap_or(at),
-                how: ExitStatus::of_status(status),
-            });
-            if report.is_first {
-                report.finish(facts);
-            }
-        }
-        _ => {}
+    if let Some(rest) = after(text, "failed (exitcode: ")
+        && let Some(status) = status(until(rest, &[')']))
+        && let Some(local) = after(rest, "local_rank: ").and_then(scan::rank)
+    {
+        let label = Label {
+            local: Some(local),
+            ..Label::default()
+        };
+        let who = Subject {
+            label,
+            pid: small_after(rest, "pid: "),
+            ..Subject::default()
+        };
+        facts.add(who, at, Statement::Failed(ExitStatus::of_status(status)));
+    }
+    if let Some(rest) = after(text, "Sending process ")
+        && let Some(pid) = number(rest).and_then(|it| u32::try_from(it).ok())
+        && let Some(signal) = after(rest, "closing signal ").and_then(signal_of)
+    {
+        let who = Subject {
+            pid: Some(pid),
+            ..Subject::default()
+        };
+        facts.add(who, at, Statement::Stopped { signal });
     }
 }
 
 impl Report {
+    /// Memory of the traceback that is not complete, in bytes.
+    pub(super) const fn bytes(&self) -> usize {
+        self.traceback.bytes()
+    }
+
+    /// Begins to read the traceback of the failure that was read last, if the line begins one: a
+    /// process that writes an error file states it.
+    fn begin_traceback(&mut self, line: &Line<'_>, facts: &mut Facts) {
+        let value = line.text.trim_start().strip_prefix("traceback");
+        let value = value.and_then(|it| it.trim_start().strip_prefix(": "));
+        if let Some((label, at)) = self.last
+            && let Some(text) = value.filter(|it| it.starts_with("Traceback ("))
+        {
+            self.is_traceback = true;
+            let line = of_failure(text, label, at);
+            self.traceback.read(&line, at, facts);
+        }
+    }
+
+    /// Reads a line of that traceback, which is indented.
+    fn read_traceback(&mut self, line: &Line<'_>, facts: &mut Facts) -> bool {
+        let Some((label, at)) = self.last.filter(|_| self.is_traceback) else {
+            return false;
+        };
+        let text = line.text.strip_prefix("  ");
+        if let Some(text) = text {
+            self.traceback.read(&of_failure(text, label, at), at, facts);
+        } else {
+            self.end_traceback(facts);
+        }
+        text.is_some()
+    }
+
+    fn end_traceback(&mut self, facts: &mut Facts) {
+        if let Some((label, _)) = self.last {
+            self.is_traceback = false;
+            self.traceback.finish(label, facts);
+        }
+    }
+
+    /// Reads a line of the list of failures.
+    fn read(&mut self, text: &str, at: Timestamp, facts: &mut Facts) {
+        if text.starts_with("Root Cause (first observed failure)") {
+            self.is_first = true;
+        }
+        let Some((key, value)) = text.split_once(':') else {
+            return;
+        };
+        let value = value.trim();
+        match key.trim_end() {
+            "time" => self.time = report_time(value),
+            "host" => self.host = Some(cut(value, 256).to_owned()),
+            "rank" => {
+                let local = after(value, "local_rank: ").and_then(scan::rank);
+                self.rank = scan::rank(value).map(|rank| (rank, local));
+            }
+            "exitcode" => {
+                let at = self.time.take().unwrap_or(at);
+                let (host, rank) = (self.host.take(), self.rank.take());
+                let (Some((rank, local)), Some(status)) = (rank, status(value)) else {
+                    return;
+                };
+                let named = Label {
+                    rank: Some(rank),
+                    local,
+                    ..Label::default()
+                };
+                facts.name(named);
+                let who = Subject {
+                    label: named,
+                    rank: Some(rank),
+                    pid: small_after(value, "pid: "),
+                    host: host.map(Into::into),
+                    ..Subject::default()
+                };
+                self.failures.push(Failure {
+                    rank,
+                    who,
+                    at,
+                    how: ExitStatus::of_status(status),
+                });
+                if self.is_first {
+                    self.finish(facts);
+                }
+                self.last = Some((named, at));
+            }
+            _ => {}
+        }
+    }
+
     /// Adds the failures to the facts, the first one first.
     ///
     /// Of failures with one time, torchrun calls that of the lowest rank the first: it knows nothing
@@ -100,6 +193,7 @@ impl Report {
     /// are no evidence against their ranks. Signals that end a job are left to the engine, which
     /// knows what launchers do; if all have failed by one, nobody but their sender ended the job.
     pub(super) fn finish(&mut self, facts: &mut Facts) {
+        self.end_traceback(facts);
         let Self {
             mut failures,
             is_first,
@@ -129,6 +223,16 @@ impl Report {
             };
             facts.add(it.who, it.at.max(first.at), what);
         }
+    }
+}
+
+/// A line of the traceback of a failure.
+const fn of_failure(text: &str, label: Label, at: Timestamp) -> Line<'_> {
+    Line {
+        label,
+        is_own_rank: true,
+        time: Some(at),
+        text,
     }
 }
 
@@ -190,6 +294,41 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
         facts.add(who, at, Statement::Ended(how));
     }
     true
+}
+
+/// Reads one line of mpirun or of the kernel about the end of a process.
+pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+    if let Some(rest) = after(line.text, " noticed that process rank ")
+        && let Some(host) = after(rest, " on node ")
+        && let Some(signal) = small_after(host, "exited on signal ")
+        && let Ok(signal) = i32::try_from(signal)
+    {
+        let label = Label {
+            task: scan::rank(rest),
+            ..Label::default()
+        };
+        let who = Subject {
+            label,
+            pid: small_after(rest, " with PID ").filter(|&pid| pid > 0),
+            host: Some(cut(until(host, &[' ']), 256).into()),
+            ..Subject::default()
+        };
+        let how = ExitStatus::of_status(-signal);
+        facts.add(who, at, Statement::Ended(how));
+        return true;
+    }
+    let is_kernel = ["ut of memory", "total-vm:"];
+    if let Some(pid) = small_after(line.text, "Killed process ")
+        && is_kernel.iter().any(|it| line.text.contains(it))
+    {
+        let who = Subject {
+            pid: Some(pid),
+            ..Subject::default()
+        };
+        facts.add(who, at, Statement::KilledForMemory);
+        return true;
+    }
+    false
 }
 
 /// "3" or "1-3".

@@ -43,6 +43,7 @@ mod start;
 mod statements;
 mod times;
 mod traceback;
+mod unknown;
 
 pub use events::{Evidence, evidence};
 pub use report::Claims;
@@ -56,6 +57,8 @@ const MAX_OPEN_BYTES: usize = 64 << 20;
 const MAX_DEPTH: usize = 4;
 /// Beginning of the names of folders for the attempts of torchrun.
 const ATTEMPT: &str = "attempt_";
+/// Time by which facts without one precede those with one.
+const EARLIER: Duration = Duration::from_secs(1);
 /// Maximum number of files read of one folder.
 const MAX_FILES: usize = 65_536;
 
@@ -309,16 +312,20 @@ impl Reader {
         stream.line(&line, at, &mut self.facts);
         self.open_bytes = self.open_bytes + stream.bytes() - before;
         if self.open_bytes > self.max_open_bytes {
-            self.flush();
+            self.flush(false);
         }
     }
 
-    /// Adds what is not complete, as if all processes ended here.
-    fn flush(&mut self) {
+    /// Adds what is not complete; `is_end`: the text ends here.
+    fn flush(&mut self, is_end: bool) {
         let mut streams: Vec<(Label, Stream)> = self.streams.drain().collect();
         streams.sort_unstable_by_key(|(label, _)| *label);
         for (label, mut stream) in streams {
-            stream.traceback.finish(label, &mut self.facts);
+            if is_end {
+                stream.traceback.end(label, &mut self.facts);
+            } else {
+                stream.traceback.finish(label, &mut self.facts);
+            }
             stream.report.finish(&mut self.facts);
             stream.flush(label, &mut self.facts);
         }
@@ -326,7 +333,7 @@ impl Reader {
     }
 
     fn finish(mut self) -> Facts {
-        self.flush();
+        self.flush(true);
         // Tracebacks are complete some lines after they begin.
         self.facts.facts.sort_by_key(|fact| fact.line.number);
         self.facts
@@ -336,7 +343,7 @@ impl Reader {
 impl Stream {
     /// Memory of the traceback and the stacks that are not complete, in bytes.
     const fn bytes(&self) -> usize {
-        self.traceback.bytes() + self.dump.bytes()
+        self.traceback.bytes() + self.report.bytes() + self.dump.bytes()
     }
 
     fn line(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
@@ -351,10 +358,14 @@ impl Stream {
             Part::Foreign if self.dump.has_threads() => self.flush(line.label, facts),
             Part::Foreign => {}
         }
-        launcher::torchrun(line, at, &mut self.report, facts);
+        if launcher::torchrun(line, at, &mut self.report, facts) {
+            return;
+        }
         let _is_known = c10d::read(line, at, facts)
             || nccl::read(line, at, facts)
             || launcher::slurm(line, at, facts)
+            || launcher::process(line, at, facts)
+            || names::of_lightning(line, at, facts)
             || names::of_task(line, at, facts);
         self.traceback.read(line, at, facts);
     }

@@ -74,7 +74,27 @@ impl Names {
         names.world = names
             .world
             .filter(|&size| highest.is_none_or(|rank| rank < size));
+        names.expect_one_node(all);
         names
+    }
+
+    /// Where the world has as many ranks as one node, local ranks are ranks. Sizes of communicators may be
+    /// those of smaller groups.
+    fn expect_one_node(&mut self, all: &[&Facts]) {
+        let facts = all.iter().flat_map(|facts| &facts.facts);
+        let locals: BTreeSet<u32> = facts.clone().filter_map(|it| it.who.label.local).collect();
+        let of_communicators = facts.filter(|it| it.who.pid.is_some());
+        let mut of_communicators = of_communicators.filter_map(|it| match it.what {
+            Statement::Named { of } => of,
+            _ => None,
+        });
+        let last = locals.last().copied();
+        let is_one = last.is_some() && self.world == last.map(|it| it + 1);
+        if is_one && !of_communicators.any(|it| Some(it) == self.world) {
+            for local in locals {
+                self.locals.entry(local).or_insert(Some(local));
+            }
+        }
     }
 
     /// Where every task that is known is the rank of its number, others are as well.
@@ -100,6 +120,12 @@ impl Names {
         who.label.rank.or(who.rank.filter(|_| is_global))
     }
 
+    /// Whether this may be the process of the rank: nodes have the same local ranks.
+    fn may_be(&self, rank: u32, pid: Option<u32>) -> bool {
+        let known = self.processes.get(&rank).and_then(|it| it.1);
+        known.is_none() || pid.is_none() || known == pid
+    }
+
     /// The rank that a fact is about; `None`: the text does not say.
     pub(super) fn rank(&self, who: &Subject, what: Option<&Statement>) -> Option<u32> {
         let explicit = match what {
@@ -110,7 +136,9 @@ impl Names {
         explicit
             .or_else(|| self.pids.rank(who.pid?, who.host.as_deref()))
             .or_else(|| *self.workers.get(&who.label.worker?)?)
-            .or_else(|| of(&self.locals, who.label.local))
+            .or_else(|| {
+                of(&self.locals, who.label.local).filter(|&rank| self.may_be(rank, who.pid))
+            })
             .or_else(|| of(&self.tasks, who.label.task))
     }
 }
@@ -151,6 +179,26 @@ pub(super) fn of_task(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool
     let Some((rank, size)) = line.label.task.and_then(|_| stated()) else {
         return false;
     };
+    let who = Subject {
+        label: line.label,
+        rank: Some(rank),
+        ..Subject::default()
+    };
+    facts.add(who, at, Statement::Named { of: Some(size) });
+    true
+}
+
+/// Reads the line of Lightning in which a process states its rank: "GLOBAL_RANK: 1, MEMBER: 2/8". Returns
+/// whether it is one.
+pub(super) fn of_lightning(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+    let Some(own) = scan::after(line.text, "GLOBAL_RANK: ") else {
+        return false;
+    };
+    let size = scan::after(own, "MEMBER: ").and_then(|it| scan::world_size_after(it, "/"));
+    let (Some(rank), Some(size)) = (scan::rank(own), size) else {
+        return false;
+    };
+    facts.worlds.insert(size);
     let who = Subject {
         label: line.label,
         rank: Some(rank),

@@ -1,14 +1,14 @@
 //! What became of the job as a whole: a request to end it, a restart that helped, errors of the network.
 
 use ddp_doctor_proto::ProcessState;
-use ddp_doctor_proto::report::{Exit, Timestamp};
+use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::words::signal_name;
 
 use super::events::{Job, Topic};
 use super::facts::ExitStatus;
 use super::launcher::TERM;
 use super::rank::{Raised, Rank};
-use super::times;
+use super::{start, times};
 use crate::diagnosis::event::{Event, OomKills, ProcessId};
 use crate::diagnosis::words;
 use crate::ingest::process;
@@ -17,41 +17,40 @@ use crate::ingest::process;
 const ABRT: i32 = 6;
 
 impl Job {
-    /// Adds the success that a launcher reports after it restarted the ranks: what failed belongs to an
+    /// Adds the success that a launcher reports: what failed before it restarted the ranks belongs to an
     /// earlier attempt. Returns whether there is one.
-    pub(super) fn add_recovery(&mut self) -> bool {
-        let (Some(restarted), Some(finished)) = (self.restarted, self.finished) else {
+    pub(super) fn add_success(&mut self) -> bool {
+        let Some(finished) = self.finished else {
             return false;
         };
-        let ranks: Vec<u32> = self.ranks.keys().copied().collect();
-        let is_last = finished >= self.ends && finished > restarted;
+        let begun = self.restarted.unwrap_or_default();
+        let is_last = finished >= self.said && finished > begun;
         // The ranks of another node may have failed while those of this one finished.
         let fails = |rank: &Rank| {
-            let is_later = |at: Timestamp| at > restarted;
+            let is_later = |at: Timestamp| at > begun;
             let how = rank
                 .ended
                 .filter(|(at, how)| is_later(*at) && how.code != Some(0));
             how.is_some() || rank.waits.values().any(|it| is_later(it.at))
         };
-        if ranks.is_empty() || !is_last || self.ranks.values().any(fails) {
+        if !is_last || self.ranks.values().any(fails) {
             return false;
         }
-        let ended = |process, exit, at| Event::ProcessChanged {
-            process,
-            state: ProcessState::Dead,
-            exit,
-            oom_kills: OomKills::default(),
-            at,
-        };
         let well = ExitStatus::of_status(0).exit();
-        for rank in ranks {
-            if self.ranks[&rank].ended.is_none() {
-                let gone = ended(process(rank), Exit::default(), restarted);
-                self.events.push((restarted, gone));
+        for rank in self.ranks.keys().copied().collect::<Vec<_>>() {
+            let mut last = process(rank);
+            if self.restarted.is_some() {
+                last = ProcessId::of(1, rank + 1);
+                self.join(last, Some(rank), 0, begun, 1);
             }
-            let next = ProcessId::of(1, rank + 1);
-            self.join(next, Some(rank), 0, restarted, 1);
-            self.events.push((finished, ended(next, well, finished)));
+            let ended = Event::ProcessChanged {
+                process: last,
+                state: ProcessState::Dead,
+                exit: well,
+                oom_kills: OomKills::default(),
+                at: finished,
+            };
+            self.events.push((finished, ended));
         }
         let done = Event::JobEnded {
             status: 0,
@@ -80,10 +79,14 @@ impl Job {
         }
     }
 
-    /// Turns errors about lost peers into notes, if no other failure is known: the ranks that report
-    /// them failed because of another one, which the text does not name.
-    pub(super) fn take_back_losses(&mut self) {
-        let is_loss = |raised: &Raised| times::is_loss_of_peer(&raised.text);
+    /// Turns errors about lost peers, and about waits in which no rank is `named` as missing, into notes,
+    /// if no other failure is known: the ranks that report them failed because of another one, which
+    /// the text does not name.
+    pub(super) fn take_back_losses(&mut self, named: bool) {
+        let is_loss = |raised: &Raised| {
+            let is_wait = !named && start::is_about_a_wait(&raised.text);
+            is_wait || times::is_loss_of_peer(&raised.text)
+        };
         let has_failed = |rank: &Rank| {
             let ended = rank.ended.is_some_and(|(_, how)| how.signal != Some(TERM));
             !rank.waits.is_empty() || !rank.raised.is_empty() || ended
@@ -105,10 +108,12 @@ impl Job {
         for (number, rank) in &mut self.ranks {
             for raised in std::mem::take(&mut rank.raised) {
                 let at = words::at(raised.place.as_ref());
-                notes.push(format!(
-                    "rank {number} lost its connection to another process{at}: {}",
-                    raised.text
-                ));
+                let what = if start::is_about_a_wait(&raised.text) {
+                    "stopped waiting for other ranks"
+                } else {
+                    "lost its connection to another process"
+                };
+                notes.push(format!("rank {number} {what}{at}: {}", raised.text));
                 let ended = rank.ended.take().map(|(_, how)| how.exit());
                 rank.ended_later = ended.or(rank.ended_later);
             }

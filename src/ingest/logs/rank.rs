@@ -9,6 +9,9 @@ use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use super::facts::{ExitStatus, GroupName};
 use crate::diagnosis::event::Stacks;
 
+/// The signal SIGKILL.
+const KILL: i32 = 9;
+
 /// What is known of a rank.
 #[derive(Debug, Default)]
 pub(super) struct Rank {
@@ -22,6 +25,12 @@ pub(super) struct Rank {
     pub(super) ended: Option<(Timestamp, ExitStatus)>,
     /// How it ended after a watchdog gave up a collective.
     pub(super) ended_later: Option<Exit>,
+    /// How it ended when the launcher observed the failure of the attempt.
+    pub(super) failed: Option<(Timestamp, ExitStatus)>,
+    /// The signal by which the launcher ended it.
+    pub(super) stopped: Option<i32>,
+    /// The kernel killed it for lack of memory.
+    pub(super) killed_for_memory: bool,
     pub(super) device: Option<Arc<str>>,
     /// Number of parameters of its model.
     pub(super) parameters: Option<(Timestamp, u64)>,
@@ -31,6 +40,22 @@ pub(super) struct Rank {
 }
 
 impl Rank {
+    /// Completes its end by what the launcher observed before it listed the failures, and by what it and
+    /// the kernel did.
+    pub(super) fn complete_end(&mut self) {
+        if self.ended.is_none() && self.ended_later.is_none() {
+            self.ended = self.failed;
+        }
+        if let Some((_, how)) = &mut self.ended {
+            how.for_memory |= self.killed_for_memory && how.signal == Some(KILL);
+        } else if self.ended_later.is_none() {
+            self.ended_later = self.stopped.map(|signal| Exit {
+                code: None,
+                signal: Some(signal),
+            });
+        }
+    }
+
     /// Adds an exception. PyTorch's watchdog and the program may print the same error, but only the
     /// program prints its line.
     pub(super) fn raise(&mut self, raised: Raised) {
@@ -78,6 +103,8 @@ pub(super) struct Raised {
     pub(super) text: Arc<str>,
     pub(super) place: Option<Where>,
     pub(super) uncaught: bool,
+    /// It is the last output of the rank.
+    pub(super) is_last: bool,
     /// The text states its time.
     pub(super) is_dated: bool,
 }

@@ -32,6 +32,9 @@ pub(super) struct Joins {
     barriers: BTreeMap<u32, (Vec<u32>, Wait)>,
     /// Ranks whose watchdog was blocked, and for how long.
     stuck: BTreeMap<u32, Option<u64>>,
+    /// Ranks that lost their connection to the store, and its address.
+    without_store: BTreeSet<u32>,
+    store: Option<Arc<str>>,
     notes: Vec<String>,
 }
 
@@ -105,6 +108,11 @@ impl Joins {
         *known = seconds.max(*known);
     }
 
+    pub(super) fn lost_store(&mut self, rank: Option<u32>, server: &Arc<str>) {
+        self.without_store.extend(rank);
+        self.store.get_or_insert_with(|| Arc::clone(server));
+    }
+
     /// Ranks that others name because they did not reach a barrier.
     pub(super) fn missing_at_barriers(&self) -> BTreeSet<u32> {
         let missing = self.barriers.values().flat_map(|(missing, _)| missing);
@@ -134,6 +142,18 @@ impl Joins {
                  text does not say which"
             ));
         }
+        if let Some(server) = &self.store {
+            let ranks: Vec<u32> = self.without_store.iter().copied().collect();
+            let who = if ranks.is_empty() {
+                "a rank that the text does not identify".to_owned()
+            } else {
+                Ranks(&ranks).to_string()
+            };
+            notes.push(format!(
+                "{who} lost the connection to the store at {server}: the process that serves it, mostly that of \
+                 rank 0, had ended or could not be reached"
+            ));
+        }
         if !self.stuck.is_empty() {
             let ranks: Vec<u32> = self.stuck.keys().copied().collect();
             let lasted = lasted_for(self.stuck.values().max().copied().flatten());
@@ -152,9 +172,10 @@ fn lasted_for(seconds: Option<u64>) -> String {
     seconds.map_or_else(String::new, |seconds| format!(" for {seconds} s"))
 }
 
-/// Adds the waits of ranks for others that they or the arithmetic name.
-pub(super) fn joins(job: &mut Job) {
+/// Adds the waits of ranks for others that they or the arithmetic name. Returns whether there are any.
+pub(super) fn joins(job: &mut Job) -> bool {
     barriers(job);
+    let at_barriers = !job.joins.barriers.is_empty();
     let came: BTreeSet<u32> = job.joins.waiting.keys().copied().collect();
     if let Some((size, joined)) = job.joins.counted {
         let named = came.len() as u64 == u64::from(joined);
@@ -172,13 +193,16 @@ pub(super) fn joins(job: &mut Job) {
                 were(&ranks)
             ));
         }
-        return;
+        return at_barriers || joined < size && named;
     }
     let missing: BTreeSet<u32> = job.joins.addresses.difference(&came).copied().collect();
     let all: BTreeSet<u32> = came.union(&missing).copied().collect();
-    let Some(&highest) = all.last() else { return };
+    let Some(&highest) = all.last() else {
+        return at_barriers;
+    };
     let size = job.names.world.unwrap_or(highest + 1);
-    if !missing.is_empty() && all.len() as u64 == u64::from(size) {
+    let named = !missing.is_empty() && all.len() as u64 == u64::from(size);
+    if named {
         world(job, size);
     } else if !came.is_empty() {
         let (ranks, missing): (Vec<u32>, Vec<u32>) =
@@ -189,6 +213,7 @@ pub(super) fn joins(job: &mut Job) {
             Ranks(&missing)
         ));
     }
+    at_barriers || named
 }
 
 /// Adds that ranks were joining a world of this size.

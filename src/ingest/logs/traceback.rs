@@ -4,7 +4,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::facts::{Facts, LineNumber, Statement, Subject};
 use super::label::{Label, Line};
-use super::scan::cut;
+use super::scan::{self, cut};
 use crate::ingest::stack_text::{frame_bytes, python_frame, users_line};
 
 /// Maximum number of frames kept of a traceback; the outermost ones are dropped.
@@ -17,6 +17,12 @@ const MAX_TEXT: usize = 4096;
 const BEGIN: &str = "Traceback (most recent call last):";
 const BECAUSE: &str = "The above exception was the direct cause";
 const WHILE: &str = "During handling of the above exception";
+/// Exceptions of launchers that report what ranks state themselves.
+const REPORTS: [&str; 3] = [
+    "ChildFailedError",
+    "SignalException",
+    "ProcessRaisedException",
+];
 const THROWN: &str = "watchdog thread terminated with exception: ";
 
 /// The traceback that a process is printing.
@@ -34,6 +40,10 @@ pub(super) struct Traceback {
     at: Timestamp,
     /// The line in which the text of the exception begins.
     begins: LineNumber,
+    /// The last line of the process belongs to it.
+    is_last: bool,
+    /// The process whose exception `torch.multiprocessing.spawn` prints, by its index.
+    spawned: Option<u32>,
     /// The exception that caused the one being printed.
     cause: Option<(String, Vec<Where>)>,
 }
@@ -46,15 +56,27 @@ impl Traceback {
 
     /// Reads one line of a process. Returns whether it belongs to a traceback.
     pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
-        let text = line.text;
-        if text.trim().is_empty() {
+        if line.text.trim().is_empty() {
             return false;
         }
+        self.is_last = self.part(line, at, facts);
+        self.is_last
+    }
+
+    fn part(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+        let text = line.text;
+        if let Some(index) = spawned(text) {
+            self.finish(line.label, facts);
+            self.spawned = Some(index);
+            return true;
+        }
         if text.ends_with(BEGIN) {
+            let spawned = self.spawned.filter(|_| self.text.is_empty());
             // The exception that follows has a cause, which was printed before.
             if !self.text.is_empty() || self.cause.is_none() {
                 self.finish(line.label, facts);
             }
+            self.spawned = spawned;
             self.bytes -= size_of_frames(&self.frames);
             self.frames.clear();
             self.is_open = true;
@@ -143,32 +165,55 @@ impl Traceback {
             && !line.text.starts_with("Exception raised from")
     }
 
+    /// Adds the exception to the facts at the end of the text: one that is the last output of its process,
+    /// or the traceback that is cut off there.
+    pub(super) fn end(&mut self, label: Label, facts: &mut Facts) {
+        if self.is_open && self.is_last && self.is_own_rank && self.cause.is_none() {
+            let innermost = std::mem::take(&mut self.frames).into_iter().rev();
+            let place = users_line(innermost.collect());
+            let who = Subject {
+                label,
+                ..Subject::default()
+            };
+            facts.add(who, self.at, Statement::CutOff { place });
+        }
+        self.add(label, self.is_last, facts);
+    }
+
     /// Adds the exception to the facts, if there is one.
     pub(super) fn finish(&mut self, label: Label, facts: &mut Facts) {
+        self.add(label, false, facts);
+    }
+
+    fn add(&mut self, label: Label, is_last: bool, facts: &mut Facts) {
         let Self {
             frames,
             text,
             at,
             begins,
             cause,
-            is_own_rank: uncaught,
+            is_own_rank,
+            spawned,
             ..
         } = std::mem::take(self);
         let by_launcher = frames.iter().any(|it| is_launcher(&it.file));
         let (text, frames) = cause.unwrap_or((text, frames));
-        let is_report = text.contains("ChildFailedError") || text.contains("SignalException");
-        if text.is_empty() || is_report {
+        if text.is_empty() || REPORTS.iter().any(|it| text.contains(it)) {
             return;
         }
         let innermost: Vec<Where> = frames.into_iter().rev().collect();
         let what = Statement::Raised {
             text: reason_first(&without_module(cut(&text, MAX_TEXT))).into(),
             place: users_line(innermost),
-            uncaught,
+            uncaught: is_own_rank || spawned.is_some(),
+            is_last,
             by_launcher,
         };
         let who = Subject {
-            label,
+            label: Label {
+                local: label.local.or(spawned),
+                ..label
+            },
             ..Subject::default()
         };
         let line = std::mem::replace(&mut facts.line, begins);
@@ -179,6 +224,13 @@ impl Traceback {
 
 fn size_of_frames(frames: &[Where]) -> usize {
     frames.iter().map(frame_bytes).sum()
+}
+
+/// The index in "-- Process 1 terminated with the following error:".
+fn spawned(text: &str) -> Option<u32> {
+    let index = text.strip_prefix("-- Process ")?;
+    let index = index.strip_suffix(" terminated with the following error:")?;
+    scan::rank(index)
 }
 
 /// Whether a line states an exception: "KeyError: 'a'", "torch.distributed.DistStoreError: …", but

@@ -39,7 +39,7 @@ pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
 /// DD901: other gaps that were noted, such as processes that are no ranks.
 pub(crate) fn other_notes(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
-    let notes = notes.filter(|note| note.rank.is_none() && !is_text(situation));
+    let notes = notes.filter(|note| note.rank.is_none() && !is_undecided_text(situation));
     notes
         .map(|note| of_note(situation, note, Vec::new()))
         .collect()
@@ -48,7 +48,7 @@ pub(crate) fn other_notes(situation: &Situation<'_>) -> Vec<Draft> {
 /// DD901: statements of logs that decide nothing by themselves.
 pub(crate) fn notes_of_logs(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
-    let notes = notes.filter(|note| note.rank.is_none() && is_text(situation));
+    let notes = notes.filter(|note| note.rank.is_none() && is_undecided_text(situation));
     notes
         .map(|note| of_note(situation, note, Vec::new()))
         .collect()
@@ -86,6 +86,12 @@ fn is_blind(situation: &Situation<'_>) -> bool {
 fn is_text(situation: &Situation<'_>) -> bool {
     let processes = &situation.model.processes;
     !processes.is_empty() && processes.values().all(Process::is_from_text)
+}
+
+/// Whether all evidence is text, which does not state that the job ended well.
+fn is_undecided_text(situation: &Situation<'_>) -> bool {
+    let model = situation.model;
+    is_text(situation) && (model.ended.is_none() || model.has_failed)
 }
 
 /// What to do if all evidence is text.
@@ -286,8 +292,9 @@ fn how_they_ended(situation: &Situation<'_>) -> String {
 fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let unwatched = |&(_, process): &(u32, &Process)| {
+        let has_raised = process.uncaught().is_some_and(|it| !it.asks_to_end());
         let has_ended = process.has_ended() || process.later_exit != Exit::default();
-        process.unwatched.is_some() && !has_ended
+        process.unwatched.is_some() && !has_ended && !has_raised
     };
     let ranks: Vec<(u32, &Process)> = model
         .ranks

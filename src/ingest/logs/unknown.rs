@@ -1,0 +1,146 @@
+//! Facts about processes whose rank the text does not state.
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::words::signal_name;
+
+use super::events::{Job, Topic};
+use super::facts::{ExitStatus, Fact, Statement, Subject};
+use super::start;
+use crate::diagnosis::words;
+
+impl Job {
+    /// Takes a fact about a process that the text does not identify.
+    pub(super) fn of_unknown(&mut self, fact: &Fact, at: Timestamp) {
+        let who = &fact.who;
+        match &fact.what {
+            // These state the same as the line that the exception consists of.
+            Statement::Raised { text, .. } if start::is_about_a_wait(text) => {}
+            Statement::Raised {
+                text,
+                place,
+                by_launcher,
+                ..
+            } => {
+                if *by_launcher {
+                    self.of_launcher(text);
+                } else {
+                    let text = raised(&name(who), text, place.as_ref());
+                    self.note(Topic::Exception, text);
+                }
+            }
+            Statement::Ended(how) | Statement::Failed(how) => self.of_unknown_end(who, *how),
+            Statement::KilledForMemory => {
+                let text = format!("the kernel killed {} for lack of memory", name(who));
+                self.note(Topic::End, text);
+            }
+            Statement::LostStore { server } => self.joins.lost_store(None, server),
+            Statement::Network { text } => self.network.push((None, text.clone())),
+            Statement::Cancelled { why, at: when } => {
+                let why = why.as_ref();
+                let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+                self.note(
+                    Topic::End,
+                    format!("the batch system cancelled the job{why} at {when}"),
+                );
+                let known = self.cancelled.into_iter();
+                self.cancelled = known.chain([at]).min();
+            }
+            Statement::Interrupted { signal } => {
+                let known = self.interrupted.into_iter();
+                self.interrupted = known.chain([(at, *signal)]).min();
+            }
+            Statement::Restarted => self.restarted = self.restarted.max(Some(at)),
+            Statement::Finished => self.finished = self.finished.max(Some(at)),
+            Statement::TimedOut { op, seq, .. } => {
+                let text = format!(
+                    "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
+                );
+                self.note(Topic::Waits, text);
+            }
+            what => self.joins.take(None, what, Timestamp::default()),
+        }
+    }
+
+    /// Takes an exception of a launcher.
+    pub(super) fn of_launcher(&mut self, text: &str) {
+        let why = if text.starts_with("RendezvousTimeoutError") {
+            ": not all nodes of the launch came in time"
+        } else {
+            ""
+        };
+        self.note(Topic::Exception, format!("a launcher raised {text}{why}"));
+    }
+
+    /// Takes the end of such a process. A crash is reported twice: by the process, and by its launcher,
+    /// which names its host.
+    fn of_unknown_end(&mut self, who: &Subject, how: ExitStatus) {
+        let known = self.ranks.values().filter_map(|rank| rank.ended);
+        if known.into_iter().any(|(_, it)| it.signal == how.signal) {
+            return;
+        }
+        let same = |(other, it): &&mut (Subject, ExitStatus)| {
+            let is_apart = other.host.is_some() && who.host.is_some() && other.host != who.host;
+            other.label == who.label && it.signal == how.signal && !is_apart
+        };
+        match self.unknown_ends.iter_mut().find(same) {
+            Some((other, _)) => other.host = other.host.take().or_else(|| who.host.clone()),
+            None => self.unknown_ends.push((who.clone(), how)),
+        }
+    }
+
+    /// Adds notes on the ends of such processes. Those that the launcher requested after another one had
+    /// failed, or because the job was cancelled, say nothing.
+    pub(super) fn note_unknown_ends(&mut self) {
+        let ends = std::mem::take(&mut self.unknown_ends);
+        let is_explained =
+            self.cancelled.is_some() || ends.iter().any(|(_, how)| !how.is_requested());
+        for (who, how) in ends {
+            if !(is_explained && how.is_requested()) {
+                self.note(Topic::End, format!("{} {}", name(&who), ended(how)));
+            }
+        }
+    }
+
+    /// Takes a fact about an attempt that the launcher restarted.
+    pub(super) fn of_earlier_attempt(&mut self, fact: &Fact) {
+        let rank = self.names.rank(&fact.who, Some(&fact.what));
+        let who = rank.map_or_else(|| name(&fact.who), |rank| format!("rank {rank}"));
+        let what = match &fact.what {
+            Statement::Raised {
+                text,
+                place,
+                uncaught: true,
+                ..
+            } => raised(&who, text, place.as_ref()),
+            Statement::Ended(how) | Statement::Failed(how) => format!("{who} {}", ended(*how)),
+            _ => return,
+        };
+        let text = format!("before the launcher restarted the ranks, {what}");
+        self.note(Topic::Earlier, text);
+    }
+}
+
+/// What the text calls the process.
+fn name(who: &Subject) -> String {
+    let host = who.host.as_ref();
+    let host = host.map_or_else(String::new, |host| format!(" on {host}"));
+    match (who.label.task, who.label.local, who.pid) {
+        (Some(task), ..) => format!("task {task}{host}"),
+        (None, Some(local), Some(pid)) => format!("local rank {local} (process {pid})"),
+        (None, Some(local), None) => format!("local rank {local}"),
+        (None, None, Some(pid)) => format!("process {pid}{host}"),
+        (None, None, None) => "a process that the text does not identify".into(),
+    }
+}
+
+fn raised(who: &str, text: &str, place: Option<&Where>) -> String {
+    format!("{who} raised {text}{}", words::at(place))
+}
+
+fn ended(how: ExitStatus) -> String {
+    match (how.signal, how.code) {
+        _ if how.for_memory => "was killed for lack of memory".into(),
+        (Some(signal), _) => format!("was killed by {}", signal_name(signal)),
+        (None, code) => format!("ended with status {}", code.unwrap_or_default()),
+    }
+}
