@@ -43,8 +43,10 @@ struct Truth {
     ranks: Option<Vec<u32>>,
     /// Number of nodes; 0: unknown.
     nodes: Option<u32>,
-    /// The longest wait of the leading finding.
+    /// The longest wait of the leading finding; 0: unknown.
     waited_ms: Option<u64>,
+    /// Members of the group of the leading finding; empty: unknown.
+    members: Option<Vec<u32>>,
     /// A part of the summary of the leading finding.
     summary: Option<String>,
     /// A part of a sentence of some finding.
@@ -132,10 +134,15 @@ fn check(report: &Report, truth: &Truth) -> Result<(), String> {
     }
     if let Some(waited) = truth.waited_ms {
         let longest = leading.per_rank.iter().filter_map(|it| it.waited_ms).max();
+        let longest = longest.unwrap_or_default();
+        same("wait", longest.to_string(), waited.to_string())?;
+    }
+    if let Some(members) = &truth.members {
+        let group = leading.group.as_ref().ok_or("no group")?;
         same(
-            "wait",
-            format!("{longest:?}"),
-            format!("{:?}", Some(waited)),
+            "members",
+            format!("{:?}", group.ranks),
+            format!("{members:?}"),
         )?;
     }
     check_sentences(report, truth)?;

@@ -22,11 +22,11 @@ pub fn context(finding: &Finding, past: bool) -> String {
             "" | "undefined" => &group.name,
             description => description,
         };
-        parts.push(format!(
-            "group {}, {} ranks",
-            plain(name),
-            group.ranks.len()
-        ));
+        let size = match group.ranks.len() {
+            0 => String::new(),
+            size => format!(", {size} ranks"),
+        };
+        parts.push(format!("group {}{size}", plain(name)));
     }
     let step = finding.per_rank.iter().filter_map(|call| call.step).max();
     parts.extend(step.map(|step| format!("step {step}")));
@@ -69,7 +69,12 @@ pub fn sides<'a>(
     for call in &finding.per_rank {
         let place = call.place.as_ref();
         let cells = [
-            side(finding, call, rank(call.rank)),
+            // A later attempt has another process.
+            side(
+                finding,
+                call,
+                rank(call.rank).filter(|it| it.attempt == finding.attempt),
+            ),
             place.map(|place| plain(&shown(place))).unwrap_or_default(),
             place
                 .map(|place| way(&places, place, source(place)))
@@ -172,6 +177,7 @@ pub fn side(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> Strin
         "DD202" if is_root => return "raised".into(),
         "DD204" if is_root => return "stands still".into(),
         "DD206" if is_root => return "at work".into(),
+        "DD201" | "DD506" if is_root && process.is_none() => return "ended".into(),
         _ => {}
     }
     let end = process.filter(|p| matches!(p.state, RankState::Exited | RankState::Dead));

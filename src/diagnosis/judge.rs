@@ -314,8 +314,9 @@ fn is_alike(a: Option<&str>, b: Option<&str>) -> bool {
 fn without_numbers(text: &str) -> String {
     let is_number = |word: &str| {
         let digits = word.strip_prefix("0x").unwrap_or(word);
-        word.starts_with(|c: char| c.is_ascii_digit())
-            && digits.chars().all(|c| c.is_ascii_hexdigit())
+        let is_hex = word.starts_with(|c: char| c.is_ascii_digit())
+            && digits.chars().all(|c| c.is_ascii_hexdigit());
+        is_hex || word == ANY
     };
     let words = text.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
     words
@@ -326,6 +327,25 @@ fn without_numbers(text: &str) -> String {
             let (word, separator) = word.split_at(end);
             let shown = if is_number(word) { "#" } else { word };
             format!("{shown}{separator}")
+        })
+        .collect()
+}
+
+/// What stands in merged events for numbers that differ.
+const ANY: &str = "N";
+
+/// Two events that differ in numbers alone, with [`ANY`] in place of these.
+fn shared(a: &str, b: &str) -> String {
+    let words = |text| str::split_inclusive(text, |c: char| !c.is_ascii_alphanumeric());
+    let pairs = words(a).zip(words(b));
+    pairs
+        .map(|(one, other)| {
+            let end = one.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+            if one == other {
+                one.to_owned()
+            } else {
+                format!("{ANY}{}", &one[end.len()..])
+            }
         })
         .collect()
 }
@@ -353,9 +373,11 @@ fn absorb(merged: &mut Merged, other: Draft) {
         into.confidence = into.confidence.min(Confidence::Supported);
         into.certificate = None;
     }
-    match &into.event {
-        Some(event) if is_alike(Some(event), other.event.as_deref()) => {
+    match (&into.event, &other.event) {
+        (Some(event), Some(theirs)) if is_alike(Some(event), Some(theirs)) => {
+            let event = shared(event, theirs);
             into.summary = format!("{} {event}", Ranks(&into.root));
+            into.event = Some(event);
             merged.first.clone_from(&into.summary);
         }
         _ => {

@@ -98,9 +98,14 @@ pub fn report(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> 
 /// Fails if `out` cannot be written.
 pub fn findings(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> io::Result<()> {
     let is_brief = |finding: &Finding| !all && finding.severity == Severity::Note;
-    for it in report.findings.iter().filter(|it| !is_brief(it)) {
+    let long = report.findings.iter().filter(|it| !is_brief(it));
+    let mut long = long.peekable();
+    while let Some(it) = long.next() {
         writeln!(out)?;
-        finding(out, it, &report.ranks, style)?;
+        calls(out, it, &report.ranks, style)?;
+        if !long.peek().is_some_and(|next| is_explained_alike(it, next)) {
+            explanation(out, it, style)?;
+        }
     }
     let mut brief = report.findings.iter().filter(|it| is_brief(it)).peekable();
     if brief.peek().is_some() {
@@ -157,6 +162,12 @@ pub fn about(report: &Report) -> String {
     parts.join(" · ")
 }
 
+/// Whether two findings have one explanation, which is written once.
+fn is_explained_alike(one: &Finding, other: &Finding) -> bool {
+    let parts = |it: &Finding| (it.code.clone(), it.why.clone(), it.next.clone());
+    parts(one) == parts(other) && one.cause.is_none() && other.cause.is_none()
+}
+
 /// Writes one finding. `ranks` are the states of the processes. Source lines are read from the
 /// files that the finding names, if they are readable.
 ///
@@ -169,6 +180,12 @@ pub fn finding(
     ranks: &[Rank],
     style: Style,
 ) -> io::Result<()> {
+    calls(out, finding, ranks, style)?;
+    explanation(out, finding, style)
+}
+
+/// Writes the headline of a finding and the calls of its ranks.
+fn calls(out: &mut dyn Write, finding: &Finding, ranks: &[Rank], style: Style) -> io::Result<()> {
     let (on, off) = style.severity(finding.severity);
     let word = match finding.severity {
         Severity::Note => "note",
@@ -212,6 +229,11 @@ pub fn finding(
             )?;
         }
     }
+    Ok(())
+}
+
+/// Writes why a finding holds, and what to do about it.
+fn explanation(out: &mut dyn Write, finding: &Finding, style: Style) -> io::Result<()> {
     writeln!(out)?;
     for (i, why) in finding.why.iter().enumerate() {
         labelled(out, if i == 0 { "why" } else { "" }, why, style)?;
@@ -385,6 +407,30 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     more   ddp-doctor explain DD102
 ";
         assert_eq!(render(&early_exit()), expected);
+    }
+
+    #[test]
+    fn explanation_of_several_findings_is_written_once() {
+        let mut report = sample();
+        let first = Finding {
+            cause: None,
+            ..early_exit()
+        };
+        let second = Finding {
+            summary: "another summary".into(),
+            ..first.clone()
+        };
+        report.findings = vec![first, second];
+        let written = |report: &Report| {
+            let mut out = Vec::new();
+            findings(&mut out, report, Style::default(), false).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let text = written(&report);
+        assert_eq!(text.matches("error[DD102]").count(), 2, "{text}");
+        assert_eq!(text.matches("    fix ").count(), 1, "{text}");
+        report.findings[1].next = vec!["another fix".into()];
+        assert_eq!(written(&report).matches("    fix ").count(), 2);
     }
 
     #[test]

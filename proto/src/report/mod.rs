@@ -178,7 +178,7 @@ pub struct Group {
     pub description: String,
     /// The layer that captured it.
     pub layer: String,
-    /// Global ranks in group order.
+    /// Global ranks in group order; empty: the evidence does not state them.
     pub ranks: Vec<u32>,
 }
 

@@ -12,7 +12,7 @@ use super::names::Names;
 use super::rank::{Raised, Rank, Waiting};
 use super::times::{self, Clock};
 use super::{EARLIER, Log, before, groups, start};
-use crate::diagnosis::event::{Event, GroupInfo, ProcessId};
+use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Stacks};
 use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::{self, Ranks};
 use crate::ingest::process;
@@ -127,16 +127,17 @@ impl Job {
                 if at < restarted {
                     continue;
                 }
+                let stacks = Arc::new(Stacks {
+                    at,
+                    ..dumped.stacks.clone()
+                });
                 let rank = job.names.rank(&dumped.who, None);
-                let Some(rank) = rank.or_else(|| job.only_one_ended_by(dumped.signal)) else {
-                    let text = "stacks of a process that the text does not identify";
-                    job.note(Topic::Stacks, text.into());
-                    continue;
-                };
-                let mut stacks = dumped.stacks.clone();
-                stacks.at = at;
-                let known = job.ranks.entry(rank).or_default();
-                known.stacks.push(Arc::new(stacks));
+                let rank = rank.or_else(|| job.only_one_ended_by(dumped.signal));
+                if let Some(rank) = rank {
+                    job.ranks.entry(rank).or_default().stacks.push(stacks);
+                } else {
+                    job.of_unknown_stacks(&dumped.who, &groups::place_of(&stacks));
+                }
             }
         }
         job.note_unknown_ends();
@@ -444,7 +445,8 @@ impl Job {
         let mut events: Vec<Event> = self.events.into_iter().map(|(_, event)| event).collect();
         for (&rank, known) in &self.ranks {
             if known.ended.is_none() && !has_succeeded {
-                let given_up = known.waits.values().map(|waiting| waiting.at);
+                let waits = known.waits.values().chain(&known.runs);
+                let given_up = waits.map(|waiting| waiting.at);
                 let given_up = given_up.chain(self.joins.gave_up(rank)).max();
                 events.push(Event::Unwatched {
                     process: process(rank),

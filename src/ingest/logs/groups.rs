@@ -90,6 +90,18 @@ impl Members {
         issued.all(|it| it >= completed) && self.waiting.values().all(|it| it.seq > completed)
     }
 
+    /// Whether some ranks wait in the call after that of the others, which ranks may leave before all have
+    /// entered it.
+    fn may_be_left(&self) -> bool {
+        let last = self.waiting.values().map(|it| it.seq).max();
+        let mut behind = self.waiting.values().filter(|it| Some(it.seq) < last);
+        let can_leave = |it: &Waiting| {
+            let is_rooted = it.op.direction() != Direction::Symmetric && it.op != Op::Unspecified;
+            is_rooted && Some(it.seq + 1) == last
+        };
+        behind.clone().next().is_some() && behind.all(can_leave)
+    }
+
     /// Whether the calls that are known show more than that ranks wait.
     fn is_decisive(&self) -> bool {
         let Some(first) = self.waiting.values().next() else {
@@ -205,7 +217,13 @@ impl Members {
         } else {
             ""
         };
-        if !self.is_consistent() {
+        if self.may_be_left() {
+            job.note(Topic::Waits, format!(
+                "{} waiting in {group} at neighbouring calls: they may be of one group, since a rank may leave the \
+                 first of them before the others",
+                were(&ranks)
+            ));
+        } else if !self.is_consistent() {
             job.note(Topic::Waits, format!(
                 "{} waiting in {group} at calls that cannot belong to one group: the text does not state the group of each call",
                 were(&ranks)
@@ -364,20 +382,9 @@ pub(super) fn last_calls(job: &mut Job) {
 fn describe(job: &mut Job) {
     let mut places: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (&number, rank) in &job.ranks {
-        let Some(last) = rank.stacks.last().filter(|_| rank.ended.is_none()) else {
-            continue;
-        };
-        let line = stacks::line_of(last)
-            .map(|line| format!(" at {}:{}", file_name(&line.file), line.line));
-        let text = match in_collective(last) {
-            Some((Some(op), _)) => format!("in {op}{}", line.unwrap_or_default()),
-            Some((None, _)) => format!("in PyTorch{}", line.unwrap_or_default()),
-            None => line.map_or_else(
-                || "at no line of the program".into(),
-                |it| it[1..].to_owned(),
-            ),
-        };
-        places.entry(text).or_default().push(number);
+        if let Some(last) = rank.stacks.last().filter(|_| rank.ended.is_none()) {
+            places.entry(place_of(last)).or_default().push(number);
+        }
     }
     if !places.is_empty() {
         let places = places
@@ -389,6 +396,20 @@ fn describe(job: &mut Job) {
              later, with the time before each",
             places.join("; ")
         ));
+    }
+}
+
+/// Where the main thread of a process was: "in `all_reduce` at train.py:9".
+pub(super) fn place_of(stacks: &Arc<Stacks>) -> String {
+    let line =
+        stacks::line_of(stacks).map(|line| format!(" at {}:{}", file_name(&line.file), line.line));
+    match in_collective(stacks) {
+        Some((Some(op), _)) => format!("in {op}{}", line.unwrap_or_default()),
+        Some((None, _)) => format!("in PyTorch{}", line.unwrap_or_default()),
+        None => line.map_or_else(
+            || "at no line of the program".into(),
+            |it| it[1..].to_owned(),
+        ),
     }
 }
 

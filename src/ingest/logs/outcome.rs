@@ -1,8 +1,11 @@
 //! What became of the job as a whole: a request to end it, a restart that helped, errors of the network.
 
-use ddp_doctor_proto::ProcessState;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::words::signal_name;
+use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
 use super::events::{Job, Topic};
 use super::facts::ExitStatus;
@@ -10,7 +13,7 @@ use super::launcher::TERM;
 use super::rank::{Raised, Rank};
 use super::{start, times};
 use crate::diagnosis::event::{Event, OomKills, ProcessId};
-use crate::diagnosis::words;
+use crate::diagnosis::words::{self, Ranks, number};
 use crate::ingest::process;
 
 /// The signal SIGABRT.
@@ -104,21 +107,45 @@ impl Job {
         if failed.peek().is_none() || !failed.all(lost) {
             return;
         }
-        let mut notes = Vec::new();
-        for (number, rank) in &mut self.ranks {
+        let mut lost: BTreeMap<(bool, String), (Vec<u32>, Arc<str>)> = BTreeMap::new();
+        for (&number, rank) in &mut self.ranks {
             for raised in std::mem::take(&mut rank.raised) {
                 let at = words::at(raised.place.as_ref());
-                let what = if start::is_about_a_wait(&raised.text) {
-                    "stopped waiting for other ranks"
-                } else {
-                    "lost its connection to another process"
+                let is_wait = start::is_about_a_wait(&raised.text);
+                let text = || Arc::clone(&raised.text);
+                let same = lost
+                    .entry((is_wait, at))
+                    .or_insert_with(|| (Vec::new(), text()));
+                same.0.push(number);
+                let left = Event::Exception {
+                    process: process(number),
+                    kind: ExceptionKind::LeftCollective,
+                    text: raised.text,
+                    place: raised.place.map(Arc::new),
+                    at: raised.at,
                 };
-                notes.push(format!("rank {number} {what}{at}: {}", raised.text));
+                self.events.push((raised.at, left));
                 let ended = rank.ended.take().map(|(_, how)| how.exit());
                 rank.ended_later = ended.or(rank.ended_later);
             }
         }
-        for note in notes {
+        for ((is_wait, at), (ranks, text)) in lost {
+            let who = Ranks(&ranks);
+            let what = if is_wait {
+                "stopped waiting for other ranks"
+            } else {
+                number(
+                    &ranks,
+                    "lost its connection to another process",
+                    "lost their connections to another process",
+                )
+            };
+            let next = if is_wait {
+                ""
+            } else {
+                "; find out how that process ended"
+            };
+            let note = format!("{who} {what}{at}: {text}{next}");
             self.note(Topic::Exception, note);
         }
     }

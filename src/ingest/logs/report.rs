@@ -15,6 +15,9 @@ pub struct Claims {
     has_times: bool,
 }
 
+/// Minimum wait that a text states, in milliseconds. Calls in shorter ones were issued at an unknown time.
+const MIN_WAIT_MS: u64 = 5;
+
 impl Claims {
     /// What a report from these logs may claim; without logs, everything.
     #[must_use]
@@ -40,7 +43,14 @@ fn limit(report: &mut Report, has_times: bool) {
         report.job.started_at = None;
         report.job.ended_at = None;
     }
+    let world_size = report.job.world_size;
     for finding in &mut report.findings {
+        // The text names the members of the world alone, and those only by their number.
+        if let Some(group) = &mut finding.group
+            && world_size.is_none_or(|size| group.ranks.len() as u64 != u64::from(size))
+        {
+            group.ranks.clear();
+        }
         if !catalogue::is_gap(&finding.code) {
             finding.certificate = None;
             finding.confidence = finding.confidence.min(Confidence::Supported);
@@ -49,6 +59,10 @@ fn limit(report: &mut Report, has_times: bool) {
         }
         if !has_times {
             finding.blocked_at = None;
+        }
+        // The text states no shorter wait.
+        for call in &mut finding.per_rank {
+            call.waited_ms.take_if(|waited| *waited < MIN_WAIT_MS);
         }
     }
     without_numbers(&mut report.findings);

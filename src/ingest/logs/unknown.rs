@@ -88,6 +88,12 @@ impl Job {
         }
     }
 
+    /// Takes the place at which such a process was according to its stacks.
+    pub(super) fn of_unknown_stacks(&mut self, who: &Subject, place: &str) {
+        let text = format!("{} was {place} according to its stacks", name(who));
+        self.note(Topic::Stacks, text);
+    }
+
     /// Adds notes on the ends of such processes. Those that the launcher requested after another one had
     /// failed, or because the job was cancelled, say nothing.
     pub(super) fn note_unknown_ends(&mut self) {

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Exit, Fact, Severity, Timestamp,
 };
+use ddp_doctor_proto::{ExceptionKind, NoteKind};
 
 use crate::evidence::event::StartedRank;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, made_call, rank_calls};
-use crate::model::{Note, Process, Target, libc_signal};
+use crate::model::{Exception, Note, Process, Target, libc_signal};
 use crate::situation::Situation;
 use crate::words::{Ranks, number};
 
@@ -94,6 +94,9 @@ fn is_undecided_text(situation: &Situation<'_>) -> bool {
     is_text(situation) && (model.ended.is_none() || model.has_failed)
 }
 
+/// Why evidence is missing if all of it is text.
+const WHY_FOR_TEXT: &str = "Logs state what ranks printed: the rest cannot be judged.";
+
 /// What to do if all evidence is text.
 fn next_for_text() -> Vec<String> {
     vec![
@@ -126,7 +129,7 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
     };
     let is_text = is_text(situation) && note.rank.is_none() && note.pid.is_none();
     draft.why = vec![match note.kind {
-        _ if is_text => "Logs state what ranks printed: the rest cannot be judged.".into(),
+        _ if is_text => WHY_FOR_TEXT.into(),
         NoteKind::NoHooks => {
             "Collectives are recorded by hooks of PyTorch, or by replacing its functions: neither works here.".into()
         }
@@ -215,7 +218,7 @@ fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {
     draft.next =
         vec!["Start every rank under ddp-doctor run, on other nodes with --coordinator.".into()];
     if is_text(situation) {
-        draft.why = vec!["No line names them.".into()];
+        draft.why = vec![WHY_FOR_TEXT.into()];
         draft.next = next_for_text();
     }
     draft.root = unseen;
@@ -292,7 +295,11 @@ fn how_they_ended(situation: &Situation<'_>) -> String {
 fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let unwatched = |&(_, process): &(u32, &Process)| {
-        let has_raised = process.uncaught().is_some_and(|it| !it.asks_to_end());
+        let ends_it = |it: &Exception| {
+            let is_end = it.kind == ExceptionKind::Uncaught || process.is_from_text();
+            is_end && !it.asks_to_end()
+        };
+        let has_raised = process.exceptions.iter().any(ends_it);
         let has_ended = process.has_ended() || process.later_exit != Exit::default();
         process.unwatched.is_some() && !has_ended && !has_raised
     };
@@ -345,7 +352,7 @@ fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
             .into(),
     ];
     if is_text(situation) {
-        draft.why = vec!["Logs state what ranks printed, and these printed no end.".into()];
+        draft.why = vec![WHY_FOR_TEXT.into()];
         draft.next = next_for_text();
     }
     draft.root = names;

@@ -118,7 +118,8 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
         why.push("The job was interrupted while they waited.".into());
     }
     if absent.stall.failed {
-        why.push("A wait for it has already failed.".into());
+        let them = number(&absent.ranks, "it", "them");
+        why.push(format!("A wait for {them} has already failed."));
     }
     why
 }

@@ -327,8 +327,10 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
         _ if backend.contains("gloo") => " (GLOO_SOCKET_IFNAME)",
         _ => "",
     };
-    // Evidence that other programs recorded may contain neither process ids nor hosts.
-    let pid = members.first().map_or(0, |process| process.pid);
+    // Evidence that other programs recorded may contain neither process ids nor hosts, and of processes
+    // of a log there are no more connections.
+    let present = members.iter().find(|process| !process.is_from_text());
+    let pid = present.map_or(0, |process| process.pid);
     let connections = match pid {
         0 => String::new(),
         pid => format!(

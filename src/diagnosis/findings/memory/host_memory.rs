@@ -266,6 +266,9 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
 
 /// The count of the kernel, and the memory that the process used.
 fn why_killed(process: &Process, kill: Kill) -> Vec<String> {
+    if process.is_from_text() {
+        return vec!["The log states that it was killed for lack of memory.".into()];
+    }
     let place = if kill.in_cgroup {
         "in its control group"
     } else {

@@ -83,8 +83,13 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         0 => String::new(),
         pid => format!("process {pid} of "),
     };
+    let source = if process.is_from_text() {
+        "The log states"
+    } else {
+        "The operating system reports"
+    };
     draft.why = vec![format!(
-        "The operating system reports that {process_id}rank {rank} {how}; no exception was recorded before it.",
+        "{source} that {process_id}rank {rank} {how}; no exception was recorded before it.",
     )];
     draft.next = vec![advice(process, rank, exit)];
     // An unknown status, or an end inferred from that of another rank, is not proved.

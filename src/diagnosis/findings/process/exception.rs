@@ -14,6 +14,25 @@ use crate::model::{Exception, GroupId, Join, Process};
 use crate::situation::{Divergence, Origin, Situation, Stall};
 use crate::words;
 
+/// Parts of exceptions whose cause is not the line that raised them, and what to do about them.
+const KNOWN: [(&str, &str); 6] = [
+    ("uncorrectable ECC error", FAULTY_DEVICE),
+    ("uncorrectable NVLink error", FAULTY_DEVICE),
+    ("GPU has fallen off the bus", FAULTY_DEVICE),
+    ("DataLoader worker", LOST_WORKER),
+    ("insufficient shared memory (shm)", LOST_WORKER),
+    (
+        "EADDRINUSE",
+        "Choose another port (MASTER_PORT, --rdzv-endpoint), or end the process that uses it: \
+         ss -ltnp shows it.",
+    ),
+];
+const FAULTY_DEVICE: &str = "Drain the host, and check the device: nvidia-smi -q, dmesg | grep -i xid. No \
+                             line of the program causes this error.";
+const LOST_WORKER: &str = "Find out how the worker process ended: it passes batches through /dev/shm (df -h \
+                           /dev/shm; docker run --shm-size), and the kernel kills it if the host has no \
+                           memory left (dmesg).";
+
 /// Key of the finding about a process that this exception ended.
 pub(crate) fn key(rank: u32, pid: u32, exception: &Exception) -> Key {
     let about = match allocation::failed(&exception.text) {
@@ -221,8 +240,9 @@ fn advice(exception: &Exception, from_communication: bool) -> Vec<String> {
          left, or a fault of the network between them."
             .into()
     } else {
+        let known = KNOWN.iter().find(|(part, _)| exception.text.contains(part));
         let at = words::at(exception.place.as_deref());
-        format!("Fix the exception{at}.")
+        known.map_or_else(|| format!("Fix the exception{at}."), |(_, it)| (*it).into())
     }];
     if exception.kind == ExceptionKind::InFlight {
         next.push(
