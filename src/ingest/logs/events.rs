@@ -345,12 +345,16 @@ impl Job {
         let Some(given_up) = self.given_up else {
             return;
         };
+        // Before PyTorch 2.3 nothing marks exceptions that are not caught.
+        let waits = |rank: &&mut Rank| rank.waits.keys().any(GroupName::is_world);
+        let (waiting, mut others): (Vec<_>, Vec<_>) = self.ranks.values_mut().partition(waits);
+        if let ([_, ..], [only]) = (&waiting[..], &mut others[..]) {
+            for it in &mut only.raised {
+                it.uncaught |= it.is_last;
+            }
+        }
         for rank in self.ranks.values_mut() {
             let waited = !rank.waits.is_empty();
-            for it in &mut rank.raised {
-                // Before PyTorch 2.3 nothing marks exceptions that are not caught.
-                it.uncaught |= it.is_last && !waited;
-            }
             rank.raised.retain(|it| {
                 let is_consequence = it.is_dated || waited || is_about_communication(&it.text);
                 it.at < given_up || !is_consequence

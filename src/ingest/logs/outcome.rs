@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::words::signal_name;
@@ -16,6 +17,8 @@ use crate::diagnosis::event::{Event, OomKills, ProcessId};
 use crate::diagnosis::words::{self, Ranks, number};
 use crate::ingest::process;
 
+/// Maximum time by which the loss of a peer may be observed before the failure of that peer.
+const ECHO: Duration = Duration::from_secs(2);
 /// The signal SIGABRT.
 const ABRT: i32 = 6;
 
@@ -83,32 +86,13 @@ impl Job {
     }
 
     /// Turns errors about lost peers, and about waits in which no rank is `named` as missing, into notes,
-    /// if no other failure is known: the ranks that report them failed because of another one, which
-    /// the text does not name.
+    /// if no other failure is known that may be their cause: the ranks that report them failed because
+    /// of another one, which the text does not name.
     pub(super) fn take_back_losses(&mut self, named: bool) {
-        let is_loss = |raised: &Raised| {
-            let is_wait = !named && start::is_about_a_wait(&raised.text);
-            is_wait || times::is_loss_of_peer(&raised.text)
-        };
-        let has_failed = |rank: &Rank| {
-            let ended = rank.ended.is_some_and(|(_, how)| how.signal != Some(TERM));
-            !rank.waits.is_empty() || !rank.raised.is_empty() || ended
-        };
-        let reports_network = |rank: u32| self.network.iter().any(|(by, _)| *by == Some(rank));
-        let mut failed = self
-            .ranks
-            .iter()
-            .filter(|(_, it)| has_failed(it))
-            .peekable();
-        let lost = |(&number, rank): (&u32, &Rank)| {
-            let is_lost = !rank.raised.is_empty() && rank.raised.iter().all(is_loss);
-            is_lost && !reports_network(number)
-        };
-        if failed.peek().is_none() || !failed.all(lost) {
-            return;
-        }
+        let victims = self.victims_of_unknown_ranks(named);
         let mut lost: BTreeMap<(bool, String), (Vec<u32>, Arc<str>)> = BTreeMap::new();
-        for (&number, rank) in &mut self.ranks {
+        for number in victims {
+            let rank = self.ranks.entry(number).or_default();
             for raised in std::mem::take(&mut rank.raised) {
                 let at = words::at(raised.place.as_ref());
                 let is_wait = start::is_about_a_wait(&raised.text);
@@ -148,6 +132,31 @@ impl Job {
             let note = format!("{who} {what}{at}: {text}{next}");
             self.note(Topic::Exception, note);
         }
+    }
+
+    /// Ranks that report such errors alone, before any other failure. Errors of the network are failures.
+    fn victims_of_unknown_ranks(&self, named: bool) -> Vec<u32> {
+        let is_loss = |raised: &Raised| {
+            let is_wait = !named && start::is_about_a_wait(&raised.text);
+            is_wait || times::is_loss_of_peer(&raised.text)
+        };
+        let is_victim = |(number, rank): &(&u32, &Rank)| {
+            let reports_network = self.network.iter().any(|(by, _)| *by == Some(**number));
+            !rank.raised.is_empty() && rank.raised.iter().all(is_loss) && !reports_network
+        };
+        let (mut victims, others): (Vec<_>, Vec<_>) = self.ranks.iter().partition(is_victim);
+        if others.iter().any(|(_, rank)| !rank.waits.is_empty()) {
+            return Vec::new();
+        }
+        let failures = others.iter().flat_map(|(_, rank)| {
+            let ended = rank.ended.filter(|(_, how)| how.signal != Some(TERM));
+            let raised = rank.raised.iter().map(|it| it.at);
+            raised.chain(ended.map(|(at, _)| at))
+        });
+        let first = failures.min();
+        let is_early = |raised: &Raised| first.is_none_or(|first| raised.at.plus(ECHO) < first);
+        victims.retain(|(_, rank)| rank.raised.iter().all(is_early));
+        victims.into_iter().map(|(&number, _)| number).collect()
     }
 
     /// Adds a note on the errors of the network, of which there are many if there is one.

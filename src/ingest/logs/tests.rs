@@ -186,7 +186,10 @@ fn process_of_two_hosts_with_one_id_is_ambiguous() {
     assert_eq!(notes, ["NCCL reported on rank 1: NET/IB : failed"]);
     let stacks = "Process 70: python a.py\nThread 70 (idle): \"MainThread\"\n    f (a.py:3)\n";
     let (_, notes) = texts(log("a.log", &(text + stacks)));
-    assert!(notes[0].starts_with("process 70 was at a.py:3"), "{notes:?}");
+    assert!(
+        notes[0].starts_with("process 70 was at a.py:3"),
+        "{notes:?}"
+    );
     assert_eq!(notes[1], "NCCL reported on rank 1: NET/IB : failed");
 }
 

@@ -108,7 +108,7 @@ fn may_be_later(fact: &Fact) -> bool {
     is_consequence && !fact.line.is_dated
 }
 
-/// Whether an exception states that another process closed or never opened its connection.
+/// Whether an exception of PyTorch states that another process closed or never opened its connection.
 pub(super) fn is_loss_of_peer(text: &str) -> bool {
     let is_lost = [
         "onnection closed by peer",
@@ -120,5 +120,19 @@ pub(super) fn is_loss_of_peer(text: &str) -> bool {
     ]
     .iter()
     .any(|it| text.contains(it));
-    is_lost && !text.contains("NET/IB")
+    // Programs have connections of their own, whose errors have other classes in Python.
+    let is_pytorchs = [
+        "gloo",
+        "NCCL",
+        "ProcessGroup",
+        "TCPStore",
+        "DistNetworkError",
+        "DistStoreError",
+        "DistBackendError",
+        "RuntimeError: Connection ",
+        "RuntimeError: Broken pipe",
+    ]
+    .iter()
+    .any(|it| text.contains(it));
+    is_lost && is_pytorchs && !text.contains("NET/IB")
 }

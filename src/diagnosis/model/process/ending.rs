@@ -133,7 +133,7 @@ impl Process {
     /// comes from a transport.
     #[must_use]
     pub fn is_from_communication(&self, exception: &Exception) -> bool {
-        const TRANSPORT: [&str; 11] = [
+        const TRANSPORT: [&str; 10] = [
             "gloo",
             "NCCL",
             "ProcessGroup",
@@ -143,7 +143,6 @@ impl Process {
             "roken pipe",
             "Timed out waiting",
             "client socket has",
-            "failed to connect",
             "recvValue failed",
         ];
         let is_same = |other: &Exception| {
