@@ -165,9 +165,15 @@ impl Job {
                 self.of_earlier_attempt(fact);
                 continue;
             }
+            // The batch system ends a step in which a task has failed.
             match &fact.what {
-                Statement::Ended(how) => has_failed |= !how.is_requested(),
-                // The batch system ends a step in which a task has failed.
+                Statement::Ended(how) if !how.is_requested() => has_failed = true,
+                Statement::Ended(how) if has_failed && fact.who.label.task.is_some() => {
+                    if let Some(rank) = self.names.rank(&fact.who, Some(&fact.what)) {
+                        self.ranks.entry(rank).or_default().stopped = how.signal;
+                    }
+                    continue;
+                }
                 Statement::Cancelled { why: None, .. } if has_failed => continue,
                 _ => {}
             }

@@ -46,7 +46,11 @@ impl Rank {
         if self.ended.is_none() && self.ended_later.is_none() {
             self.ended = self.failed;
         }
-        if let Some((_, how)) = &mut self.ended {
+        if let Some((at, how)) = &mut self.ended {
+            // Its last output may be written after that of the launcher.
+            for raised in &mut self.raised {
+                raised.at = raised.at.min(*at);
+            }
             how.for_memory |= self.killed_for_memory && how.signal == Some(KILL);
         } else if self.ended_later.is_none() {
             self.ended_later = self.stopped.map(|signal| Exit {

@@ -119,6 +119,7 @@ impl Job {
                 ..
             } => raised(&who, text, place.as_ref()),
             Statement::Ended(how) | Statement::Failed(how) => format!("{who} {}", ended(*how)),
+            Statement::KilledForMemory => format!("the kernel killed {who} for lack of memory"),
             _ => return,
         };
         let text = format!("before the launcher restarted the ranks, {what}");
