@@ -188,9 +188,16 @@ impl ExitStatus {
         }
     }
 
-    /// Whether the process may have ended because a launcher or a batch system requested it.
+    /// Whether the process ended by SIGTERM. Shells state a signal as a status above 128.
+    pub(super) const fn is_terminated(self) -> bool {
+        matches!(self.signal, Some(15)) || matches!(self.code, Some(143))
+    }
+
+    /// Whether the process may have ended because a launcher or a batch system requested it: those kill what
+    /// does not end by SIGTERM.
     pub(super) const fn is_requested(self) -> bool {
-        matches!(self.signal, Some(9 | 15)) && !self.for_memory
+        let is_killed = matches!(self.signal, Some(9)) || matches!(self.code, Some(137));
+        self.is_terminated() || is_killed && !self.for_memory
     }
 
     pub(super) const fn exit(self) -> Exit {

@@ -179,7 +179,7 @@ impl Job {
         if let Some(cancelled) = self.cancelled {
             // Its signal may be reported before the request.
             let ended = self.ranks.values().filter_map(|rank| rank.ended);
-            let terminated = ended.filter(|(_, how)| how.signal == Some(TERM));
+            let terminated = ended.filter(|(_, how)| how.is_terminated());
             let at = terminated.map(|(at, _)| at).chain([cancelled]).min();
             let at = at.unwrap_or(cancelled);
             self.events
