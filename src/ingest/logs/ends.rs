@@ -8,6 +8,7 @@ use ddp_doctor_proto::{ExceptionKind, ParameterFact, ProcessState};
 use super::events::{Job, Topic};
 use crate::diagnosis::event::{Event, OomKills, Parameters};
 use crate::diagnosis::situation::contract::UNFINISHED;
+use crate::diagnosis::words;
 use crate::ingest::process;
 
 impl Job {
@@ -19,8 +20,8 @@ impl Job {
             let failed = exits.iter().flatten().any(|exit| exit.code != Some(0));
             for raised in &rank.raised {
                 if !raised.uncaught && !failed {
-                    let text = &raised.text;
-                    notes.push(format!("rank {number} logged an exception: {text}"));
+                    let (text, at) = (&raised.text, words::at(raised.place.as_ref()));
+                    notes.push(format!("rank {number} logged an exception: {text}{at}"));
                     continue;
                 }
                 let kinds = [

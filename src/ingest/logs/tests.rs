@@ -172,7 +172,10 @@ fn path_completes_the_labels_of_lines() {
     let log = read(&path).unwrap();
     assert_eq!(ranks(log), [Some(11)]);
     let (_, notes) = texts(read(&path).unwrap());
-    assert_eq!(notes, ["rank 11 logged an exception: KeyError: 'x'"]);
+    assert_eq!(
+        notes,
+        ["rank 11 logged an exception: KeyError: 'x' at a.py:7"]
+    );
 }
 
 #[test]
@@ -202,7 +205,10 @@ fn ray_workers_are_identified_by_their_labels() {
         raises.collect::<String>()
     );
     let (_, notes) = texts(log("a.log", &text));
-    assert_eq!(notes, ["rank 5 logged an exception: KeyError: 'x'"]);
+    assert_eq!(
+        notes,
+        ["rank 5 logged an exception: KeyError: 'x' at a.py:7"]
+    );
 }
 
 #[test]

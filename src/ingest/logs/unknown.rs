@@ -8,6 +8,9 @@ use super::facts::{ExitStatus, Fact, Statement, Subject};
 use super::start;
 use crate::diagnosis::words;
 
+/// Maximum number of ends that are kept.
+const MAX_ENDS: usize = 256;
+
 impl Job {
     /// Takes a fact about a process that the text does not identify.
     pub(super) fn of_unknown(&mut self, fact: &Fact, at: Timestamp) {
@@ -82,9 +85,11 @@ impl Job {
             let is_apart = other.host.is_some() && who.host.is_some() && other.host != who.host;
             other.label == who.label && it.signal == how.signal && !is_apart
         };
+        let has_room = self.unknown_ends.len() < MAX_ENDS;
         match self.unknown_ends.iter_mut().find(same) {
             Some((other, _)) => other.host = other.host.take().or_else(|| who.host.clone()),
-            None => self.unknown_ends.push((who.clone(), how)),
+            None if has_room => self.unknown_ends.push((who.clone(), how)),
+            None => {}
         }
     }
 
