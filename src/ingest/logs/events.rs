@@ -359,15 +359,27 @@ impl Job {
                 it.uncaught |= it.is_last;
             }
         }
-        for rank in self.ranks.values_mut() {
+        let mut notes = Vec::new();
+        for (number, rank) in &mut self.ranks {
             let waited = !rank.waits.is_empty();
             rank.raised.retain(|it| {
                 let is_consequence = it.is_dated || waited || is_about_communication(&it.text);
-                it.at < given_up || !is_consequence
+                let is_kept = it.at < given_up || !is_consequence;
+                if !is_kept && !waited {
+                    let at = words::at(it.place.as_ref());
+                    let text = &it.text;
+                    notes.push(format!(
+                        "rank {number} raised {text}{at} after a watchdog had given up"
+                    ));
+                }
+                is_kept
             });
             if let Some((_, how)) = rank.ended.take_if(|(at, _)| *at >= given_up) {
                 rank.ended_later = Some(how.exit());
             }
+        }
+        for note in notes {
+            self.note(Topic::Exception, note);
         }
     }
 
@@ -527,7 +539,7 @@ pub(super) fn group(
 fn is_about_communication(text: &str) -> bool {
     let words = ["NCCL", "gloo", "ProcessGroup", "Dist", "TCPStore"];
     words.iter().any(|it| text.contains(it))
-        || times::is_loss_of_peer(text)
+        || times::is_due_to_others(text)
         || start::is_about_a_wait(text)
 }
 

@@ -70,7 +70,7 @@ impl Job {
     /// watchdogs abort their processes once a rank has failed.
     pub(super) fn take_back_aborts(&mut self) {
         let raised = self.ranks.values().flat_map(|rank| &rank.raised);
-        let raised = raised.filter(|it| it.uncaught && !times::is_loss_of_peer(&it.text));
+        let raised = raised.filter(|it| it.uncaught && !times::is_due_to_others(&it.text));
         let Some(first) = raised.map(|it| it.at).min() else {
             return;
         };
@@ -85,7 +85,7 @@ impl Job {
         }
     }
 
-    /// Turns errors about lost peers, and about waits in which no rank is `named` as missing, into notes,
+    /// Turns errors about other processes, and about waits in which no rank is `named` as missing, into notes,
     /// if no other failure is known that may be their cause: the ranks that report them failed because
     /// of another one, which the text does not name.
     pub(super) fn take_back_losses(&mut self, named: bool) {
@@ -95,7 +95,7 @@ impl Job {
             let rank = self.ranks.entry(number).or_default();
             for raised in std::mem::take(&mut rank.raised) {
                 let at = words::at(raised.place.as_ref());
-                let is_wait = start::is_about_a_wait(&raised.text);
+                let is_wait = !times::is_loss_of_peer(&raised.text);
                 let text = || Arc::clone(&raised.text);
                 let same = lost
                     .entry((is_wait, at))
@@ -125,11 +125,11 @@ impl Job {
                 )
             };
             let next = if is_wait {
-                ""
+                "find out where the others were"
             } else {
-                "; find out how that process ended"
+                "find out how that process ended"
             };
-            let note = format!("{who} {what}{at}: {text}{next}");
+            let note = format!("{who} {what}{at}: {}; {next}", text.trim_end_matches('.'));
             self.note(Topic::Exception, note);
         }
     }
@@ -137,8 +137,8 @@ impl Job {
     /// Ranks that report such errors alone, before any other failure. Errors of the network are failures.
     fn victims_of_unknown_ranks(&self, named: bool) -> Vec<u32> {
         let is_loss = |raised: &Raised| {
-            let is_wait = !named && start::is_about_a_wait(&raised.text);
-            is_wait || times::is_loss_of_peer(&raised.text)
+            let is_wait = start::is_about_a_wait(&raised.text);
+            is_wait && !named || !is_wait && times::is_due_to_others(&raised.text)
         };
         let is_victim = |(number, rank): &(&u32, &Rank)| {
             let reports_network = self.network.iter().any(|(by, _)| *by == Some(**number));

@@ -102,26 +102,44 @@ fn of_facts(facts: &Facts) -> Vec<Timestamp> {
 fn may_be_later(fact: &Fact) -> bool {
     let is_consequence = match &fact.what {
         Statement::TimedOut { .. } => true,
-        Statement::Raised { text, .. } => is_loss_of_peer(text),
+        Statement::Raised { text, .. } => is_due_to_others(text),
         _ => false,
     };
     is_consequence && !fact.line.is_dated
 }
 
+/// Whether an exception of PyTorch is due to another process: it was lost, or a wait for it ended.
+pub(super) fn is_due_to_others(text: &str) -> bool {
+    is_loss_of_peer(text) || is_end_of_wait(text)
+}
+
+/// Whether an exception of PyTorch states that a wait for other processes timed out or was aborted.
+pub(super) fn is_end_of_wait(text: &str) -> bool {
+    const ENDS: [&str; 3] = [
+        "Timed out waiting",
+        "Socket Timeout",
+        "communicator was aborted",
+    ];
+    contains(text, &ENDS) && is_pytorchs(text)
+}
+
 /// Whether an exception of PyTorch states that another process closed or never opened its connection.
 pub(super) fn is_loss_of_peer(text: &str) -> bool {
-    let is_lost = [
+    const LOST: [&str; 6] = [
         "onnection closed by peer",
         "onnection reset by peer",
         "onnection refused",
         "roken pipe",
         "remote process exited",
         "client socket has timed out",
-    ]
-    .iter()
-    .any(|it| text.contains(it));
-    // Programs have connections of their own, whose errors have other classes in Python.
-    let is_pytorchs = [
+    ];
+    contains(text, &LOST) && is_pytorchs(text) && !text.contains("NET/IB")
+}
+
+/// Whether an exception is one of PyTorch. Programs have connections of their own, whose errors have other
+/// classes in Python.
+fn is_pytorchs(text: &str) -> bool {
+    const PARTS: [&str; 10] = [
         "gloo",
         "NCCL",
         "ProcessGroup",
@@ -131,8 +149,11 @@ pub(super) fn is_loss_of_peer(text: &str) -> bool {
         "DistBackendError",
         "RuntimeError: Connection ",
         "RuntimeError: Broken pipe",
-    ]
-    .iter()
-    .any(|it| text.contains(it));
-    is_lost && is_pytorchs && !text.contains("NET/IB")
+        "RuntimeError: Socket Timeout",
+    ];
+    contains(text, &PARTS)
+}
+
+fn contains(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|it| text.contains(it))
 }
