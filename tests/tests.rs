@@ -4,6 +4,7 @@
 //! * `copied`: the program without its Python package and libraries.
 //! * `digests`: jobs whose coordinator asks for digests instead of records.
 //! * `dump_files`: `analyze` on dumps by their names, folders, damage and times.
+//! * `dump_waits`: `analyze` on dumps of ranks that wait for each other.
 //! * `dumps`: `analyze` on Flight Recorder dumps.
 //! * `framework`: a scenario with a wrong expectation fails with the difference.
 //! * `hostile`: peers with the token that send too much or what is not true, or read nothing.
@@ -53,6 +54,7 @@ mod digests;
 #[path = "doubles/harness.rs"]
 mod doubles;
 mod dump_files;
+mod dump_waits;
 mod dumps;
 mod formats;
 mod framework;

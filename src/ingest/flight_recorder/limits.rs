@@ -6,6 +6,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report};
 
 use super::dump::State;
+use super::odd;
 use super::play::Play;
 use super::units::is_on_host;
 use crate::diagnosis::timing::Timing;
@@ -56,6 +57,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
                 call.waited_ms = None;
             }
         }
+        odd::name(finding, play);
         limit(finding, lasts);
     }
     report

@@ -31,7 +31,7 @@ pub(super) struct Play<'a> {
     pub(super) groups: Groups,
     pub(super) calls: BTreeMap<u32, Calls>,
     messages: Messages,
-    waits: Waits,
+    pub(super) waits: Waits,
     /// For each group, the first collective that a rank has not completed, with that rank.
     pub(super) first_open: Vec<Option<(u32, Unit)>>,
     /// For coalesced groups, the entry that differs between ranks, by group and number.
@@ -306,7 +306,7 @@ impl<'a> Play<'a> {
             let is_awaited = self.waits.calls.get(&rank) == Some(&at);
             // Nothing follows from a message without a partner that the rank does not wait for.
             let counts = |it: &Placed| match it.peer.zip(it.partner) {
-                Some((peer, partner)) => self.is_given(peer, partner),
+                Some((peer, partner)) => is_awaited || self.is_given(peer, partner),
                 None => unit.is_complete || is_awaited || it.peer.is_none(),
             };
             let placed = self.messages.placed(rank, at);
@@ -428,7 +428,7 @@ impl<'a> Play<'a> {
                 _ if progress.is_limit && !first.is_some_and(|seq| progress.lacks(seq)) => {
                     UNKNOWN_PROGRESS
                 }
-                _ => progress.issued,
+                _ => self.reached(rank, at).unwrap_or(progress.issued),
             };
             out.push(Event::Frontier {
                 process: process(rank),
@@ -437,6 +437,15 @@ impl<'a> Play<'a> {
                 p2p_issued: 0,
             });
         }
+    }
+
+    /// The latest collective of a group that the device of a rank has reached; `None`: all.
+    fn reached(&self, rank: u32, group: usize) -> Option<u64> {
+        let mut units = self.calls[&rank].units.iter().enumerate();
+        let next = units.find(|(at, unit)| {
+            !unit.is_message && unit.group == group && self.waits.is_ahead_of(rank, *at)
+        });
+        next.map(|(_, unit)| unit.seq - 1)
     }
 
     /// For each coalesced group of collectives, the first entry that differs between ranks.

@@ -11,14 +11,16 @@
 //! Of a rank that has completed all of its calls, although another rank has not completed the last of
 //! these, it is unknown why it made no further one.
 //!
-//! Waits that lead nowhere but back to their rank may be none: the rank may have stopped making calls.
-//! If this is true of several ranks, none of them is accused.
+//! Waits that lead in a circle contradict each other: a rank made a call without an earlier one of the
+//! ranks that wait for it. The smaller side is accused; if both are of one size, both are.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ddp_doctor_proto::Op;
 
 use super::dump::Dump;
+use super::graph::{Call, Edge, Graph, Need, Node, closed, components};
 use super::groups::{GroupAt, Groups, Progress};
 use super::jobs::Job;
 use super::messages::Messages;
@@ -35,47 +37,40 @@ pub(super) struct Waits {
     pub(super) unknown: BTreeMap<u32, Vec<usize>>,
     /// Ranks whose call in `calls` is not known to be a first one.
     late: BTreeSet<u32>,
+    /// First incomplete calls of ranks whose later ones their devices have not reached.
+    first: BTreeMap<u32, Vec<usize>>,
     /// In each group, the first incomplete collective that ranks called with different contents.
     disagreeing: BTreeSet<(GroupAt, u64)>,
+    /// Ranks whose calls contradict each other in their order.
+    pub(super) contradictions: Vec<Contradiction>,
     /// The dumps are whole rings. Otherwise they are of incomplete calls alone.
     are_rings: bool,
 }
 
-/// A call that ranks wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Call {
-    Collective(GroupAt, u64),
-    /// A message: its rank and the index of its call.
-    Message(u32, usize),
+/// Ranks of which some wait in calls that the others left out.
+#[derive(Debug, Default)]
+pub(super) struct Contradiction {
+    /// All ranks that wait for each other.
+    pub(super) ranks: BTreeSet<u32>,
+    /// Ranks that wait in a call that another one has not made.
+    waiting: BTreeSet<u32>,
+    /// Ranks that have not made such a call.
+    missing: BTreeSet<u32>,
 }
 
-/// A node of the graph of waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Node {
-    Rank(u32),
-    Call(Call),
+impl Contradiction {
+    /// The smaller side and the larger one; both sides and none, if they are of one size or have a rank
+    /// in common.
+    pub(super) fn sides(&self) -> (Vec<u32>, Vec<u32>) {
+        let list = |ranks: &BTreeSet<u32>| ranks.iter().copied().collect::<Vec<u32>>();
+        let (waiting, missing) = (list(&self.waiting), list(&self.missing));
+        match waiting.len().cmp(&missing.len()) {
+            Ordering::Less if self.waiting.is_disjoint(&self.missing) => (waiting, missing),
+            Ordering::Greater if self.waiting.is_disjoint(&self.missing) => (missing, waiting),
+            _ => (list(&(&self.waiting | &self.missing)), Vec::new()),
+        }
+    }
 }
-
-/// Why a call needs a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
-    /// The rank has not made the call.
-    Missing,
-    /// The rank has not received a message. Its sender may go on nevertheless.
-    Unreceived,
-    /// The rank is busy with another call, or its progress is unknown.
-    Busy,
-}
-
-/// An edge of the graph of waits.
-#[derive(Clone, Copy, Debug)]
-struct Edge {
-    to: Node,
-    need: Need,
-}
-
-/// Edges by node: from a rank to its first incomplete calls, from a call to the ranks it needs.
-type Graph = BTreeMap<Node, Vec<Edge>>;
 
 impl Waits {
     /// Whether a rank waits for nothing, and its ring would contain the calls that others wait for.
@@ -98,8 +93,14 @@ impl Waits {
         if self.late.contains(&rank) {
             return self.calls.get(&rank) == Some(&at);
         }
-        let first = self.unknown.get(&rank);
+        let first = self.unknown.get(&rank).or(self.first.get(&rank));
         first.is_none_or(|first| first.contains(&at))
+    }
+
+    /// Whether the device of a rank has not reached one of its calls.
+    pub(super) fn is_ahead_of(&self, rank: u32, at: usize) -> bool {
+        let first = self.first.get(&rank);
+        first.is_some_and(|first| first.iter().all(|it| *it < at))
     }
 
     pub(super) fn of(
@@ -136,7 +137,10 @@ impl<'a> Waiting<'a> {
     }
 
     fn waits(&self) -> Waits {
-        let unknown = self.unknown();
+        let contradictions = self.contradictions();
+        let contradicting = contradictions.iter().flat_map(|it| &it.ranks);
+        let contradicting: BTreeSet<u32> = contradicting.copied().collect();
+        let unknown = self.unknown(&contradicting);
         let mut waits = Waits {
             are_rings: self.open.are_rings,
             disagreeing: self.open.first_disagreeing(),
@@ -148,6 +152,12 @@ impl<'a> Waiting<'a> {
             let first_lacking = lacking.clone().find(receives).or(lacking.clone().next());
             if unknown.contains(&rank) {
                 waits.unknown.insert(rank, self.given(rank, first));
+            } else if contradicting.contains(&rank) {
+                waits
+                    .calls
+                    .extend(self.awaited(rank, first).map(|at| (rank, at)));
+                let first = first.iter().map(|(at, _)| *at);
+                waits.first.insert(rank, first.collect());
             } else if let Some((at, _)) = first_lacking {
                 waits.calls.insert(rank, *at);
             } else if let Some(at) = self.late.get(&rank) {
@@ -158,7 +168,18 @@ impl<'a> Waiting<'a> {
         for rank in unknown {
             waits.unknown.entry(rank).or_default();
         }
+        waits.contradictions = contradictions;
         waits
+    }
+
+    /// Of the first calls of a rank in a cycle of waits, the one that keeps it there: one that others
+    /// have not made, or else one that others are not in yet.
+    fn awaited(&self, rank: u32, first: &[(usize, Call)]) -> Option<usize> {
+        let edges = |call: Call| self.graph.get(&Node::Call(call)).into_iter().flatten();
+        let need = |call: Call| edges(call).map(|it| it.need).min();
+        let waiting = first.iter().filter(|(_, call)| need(*call).is_some());
+        let call = waiting.min_by_key(|(at, call)| (need(*call), self.open.is_send(rank, *at)));
+        call.map(|(at, _)| *at)
     }
 
     /// The incomplete calls of a rank of unknown progress that the engine gets: the first ones, and
@@ -199,7 +220,7 @@ impl<'a> Waiting<'a> {
             let is_behind = match edge.need {
                 Need::Missing => true,
                 Need::Unreceived => self.component.get(&edge.to) != self.component.get(&own),
-                Need::Busy => false,
+                Need::Behind | Need::Unclear => false,
             };
             is_behind && !unknown.contains(&rank)
         })
@@ -217,14 +238,13 @@ impl<'a> Waiting<'a> {
         own.filter(|own| self.closed.contains(own))
     }
 
-    /// Ranks whose progress is unknown.
-    fn unknown(&self) -> BTreeSet<u32> {
-        let suspects = self.suspects();
+    /// Ranks whose progress is unknown, apart from those that contradict each other.
+    fn unknown(&self, contradicting: &BTreeSet<u32>) -> BTreeSet<u32> {
         let mut unknown: BTreeSet<u32> = self.open.unseen().collect();
         loop {
             let ranks = self.open.first.keys().copied();
             let new = ranks.filter(|rank| {
-                let is_known = unknown.contains(rank) || suspects.contains(rank);
+                let is_known = unknown.contains(rank) || contradicting.contains(rank);
                 !is_known && !self.is_led_on(*rank, &unknown)
             });
             let new: Vec<u32> = new.collect();
@@ -235,32 +255,39 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Of ranks that lack no other, those that are alone as such in a closed cycle of waits.
-    fn suspects(&self) -> BTreeSet<u32> {
-        let none = BTreeSet::new();
-        let mut circular: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-        for &rank in self.open.first.keys() {
-            let is_known = !self.open.lost.contains(&rank) && !self.is_led_on(rank, &none);
-            if let Some(cycle) = self.cycle_of(rank).filter(|_| is_known) {
-                circular.entry(cycle).or_default().push(rank);
+    /// Closed cycles of waits in which each rank is known to have made its calls in one order, and
+    /// ranks lack calls that others made before.
+    fn contradictions(&self) -> Vec<Contradiction> {
+        let mut by_cycle: BTreeMap<usize, Contradiction> = BTreeMap::new();
+        let mut unclear: BTreeSet<usize> = BTreeSet::new();
+        for (&rank, first) in &self.open.first {
+            let Some(cycle) = self.cycle_of(rank) else {
+                continue;
+            };
+            if !self.open.calls[&rank].one_stream || self.open.lost.contains(&rank) {
+                unclear.insert(cycle);
+            }
+            let found = by_cycle.entry(cycle).or_default();
+            found.ranks.insert(rank);
+            for (_, call) in first {
+                for edge in self.graph.get(&Node::Call(*call)).into_iter().flatten() {
+                    match (edge.need, edge.to) {
+                        (Need::Missing | Need::Unreceived, Node::Rank(other)) => {
+                            found.waiting.insert(rank);
+                            found.missing.insert(other);
+                        }
+                        (Need::Unclear, _) => {
+                            unclear.insert(cycle);
+                        }
+                        _ => {}
+                    }
+                }
             }
         }
-        let alone = circular.into_values().filter(|ranks| ranks.len() == 1);
-        alone.flatten().collect()
+        let found = by_cycle.into_iter();
+        let found = found.filter(|(cycle, it)| !unclear.contains(cycle) && !it.waiting.is_empty());
+        found.map(|(_, it)| it).collect()
     }
-}
-
-/// Components of the graph with cycles that no wait leaves.
-fn closed(graph: &Graph, component: &BTreeMap<Node, usize>) -> BTreeSet<usize> {
-    let of = |node: &Node| component.get(node).copied();
-    let waiting = graph.iter().filter(|(_, edges)| !edges.is_empty());
-    let mut closed: BTreeSet<usize> = waiting.filter_map(|(from, _)| of(from)).collect();
-    for (from, edges) in graph {
-        if edges.iter().any(|edge| of(&edge.to) != of(from)) {
-            of(from).map(|own| closed.remove(&own));
-        }
-    }
-    closed
 }
 
 /// Incomplete calls.
@@ -407,7 +434,7 @@ impl<'a> Open<'a> {
         for (&rank, first) in &self.first {
             let edges = first.iter().map(|(_, call)| Edge {
                 to: Node::Call(*call),
-                need: Need::Busy,
+                need: Need::Behind,
             });
             graph.insert(Node::Rank(rank), edges.collect());
             for &(at, call) in first {
@@ -430,10 +457,12 @@ impl<'a> Open<'a> {
             if progress.is_some_and(|it| self.is_missing(rank, *it, seq)) {
                 return Some(Need::Missing);
             }
-            let is_unclear = progress.is_none_or(|it| it.known() < seq);
-            let is_open = || open.is_some_and(|ranks| ranks.contains(&rank));
-            let is_behind = || is_open() && !self.is_first(rank, Call::Collective(group, seq));
-            (is_unclear || is_behind()).then_some(Need::Busy)
+            if progress.is_none_or(|it| it.known() < seq) {
+                return Some(Need::Unclear);
+            }
+            let is_open = open.is_some_and(|ranks| ranks.contains(&rank));
+            let is_behind = is_open && !self.is_first(rank, Call::Collective(group, seq));
+            is_behind.then_some(Need::Behind)
         };
         let members = of.info.key.members.iter();
         let edges = members.filter_map(|&rank| {
@@ -487,7 +516,7 @@ impl<'a> Open<'a> {
         let peer = self.peer(rank, &self.calls[&rank].units[at])?;
         let partner = self.messages.placed(rank, at).map(|it| it.partner);
         let need = match partner {
-            Some(None) if self.is_unseen(peer) => Need::Busy,
+            Some(None) if self.is_unseen(peer) => Need::Unclear,
             Some(None) if self.is_send(rank, at) => Need::Unreceived,
             Some(None) => Need::Missing,
             Some(Some(partner)) if self.is_first(peer, Call::Message(peer, partner)) => {
@@ -495,7 +524,8 @@ impl<'a> Open<'a> {
             }
             // A message cannot be received for long and sent before, so that it is not sent yet.
             None if self.is_idle(peer) && !self.is_send(rank, at) => Need::Missing,
-            Some(Some(_)) | None => Need::Busy,
+            Some(Some(_)) => Need::Behind,
+            None => Need::Unclear,
         };
         Some(Edge {
             to: Node::Rank(peer),
@@ -514,48 +544,4 @@ impl<'a> Open<'a> {
 fn is_ring(dump: &Dump, own: &Calls) -> bool {
     let first = dump.entries.first();
     own.units.iter().any(|it| it.is_complete) || first.is_some_and(|it| it.ends_group)
-}
-
-/// The strongly connected component of each node, by two searches (Kosaraju).
-fn components(graph: &Graph) -> BTreeMap<Node, usize> {
-    let mut backwards: BTreeMap<Node, Vec<Node>> = BTreeMap::new();
-    for (&from, edges) in graph {
-        backwards.entry(from).or_default();
-        for edge in edges {
-            backwards.entry(edge.to).or_default().push(from);
-        }
-    }
-    let edges = |node: Node| graph.get(&node).map_or(&[][..], Vec::as_slice);
-    let mut order: Vec<Node> = Vec::new();
-    let mut seen: BTreeSet<Node> = BTreeSet::new();
-    for &start in backwards.keys() {
-        if !seen.insert(start) {
-            continue;
-        }
-        // Nodes with the number of their edges that were followed.
-        let mut path = vec![(start, 0)];
-        while let Some((node, followed)) = path.last_mut() {
-            if let Some(next) = edges(*node).get(*followed).map(|edge| edge.to) {
-                *followed += 1;
-                if seen.insert(next) {
-                    path.push((next, 0));
-                }
-            } else {
-                order.push(*node);
-                path.pop();
-            }
-        }
-    }
-    let mut component: BTreeMap<Node, usize> = BTreeMap::new();
-    for (number, &start) in order.iter().rev().enumerate() {
-        let mut open = vec![start];
-        while let Some(node) = open.pop() {
-            if component.contains_key(&node) {
-                continue;
-            }
-            component.insert(node, number);
-            open.extend(backwards.get(&node).into_iter().flatten());
-        }
-    }
-    component
 }

@@ -1,0 +1,150 @@
+//! `analyze` on dumps of ranks that wait for each other: which of them is named.
+
+use serde_json::{Value, json};
+
+use crate::support::dumps::{Entry, analyze, dump, findings, report};
+
+/// Two groups of the same two ranks.
+const PAIR: &[(&str, &str)] = &[("0", "[0, 1]"), ("1", "[0, 1]")];
+/// Two groups of the same four ranks.
+const FOUR: &[(&str, &str)] = &[("0", "[0, 1, 2, 3]"), ("1", "[0, 1, 2, 3]")];
+
+fn call(group: &str, seq: u64) -> Entry {
+    Entry::new("nccl:all_reduce", group, seq)
+}
+
+/// A call at a line of the program.
+fn at(line: u64, entry: Entry) -> Entry {
+    let frame = json!([{ "name": "step", "filename": "/job/train.py", "line": line }]);
+    entry.with("frames", frame)
+}
+
+#[track_caller]
+fn found(dumps: &[Value]) -> Vec<(String, Vec<u32>, Vec<u32>)> {
+    let analysis = analyze(dumps);
+    let report = report(&analysis);
+    let initiating = findings(report).into_iter().map(|(code, _, root)| {
+        let finding = report.findings.iter().find(|it| it.ranks.root == root);
+        (code, root, finding.unwrap().ranks.victims.clone())
+    });
+    initiating.collect()
+}
+
+fn expect(code: &str, root: &[u32], victims: &[u32]) -> Vec<(String, Vec<u32>, Vec<u32>)> {
+    vec![(code.into(), root.to_vec(), victims.to_vec())]
+}
+
+#[test]
+fn rank_with_one_more_call_than_its_peers_is_named() {
+    let goes_on = [
+        call("1", 1),
+        call("0", 1),
+        call("1", 2),
+        call("0", 2).open(),
+    ];
+    let one_more = [
+        call("1", 1),
+        call("0", 1),
+        call("1", 2),
+        call("1", 3).open(),
+        call("0", 2).open(),
+    ];
+    let mut dumps = vec![dump(FOUR, &goes_on); 3];
+    dumps.push(dump(FOUR, &one_more));
+    assert_eq!(found(&dumps), expect("DD111", &[3], &[0, 1, 2]));
+    // Of two ranks, either may be at fault.
+    let dumps = [dump(PAIR, &goes_on), dump(PAIR, &one_more)];
+    assert_eq!(found(&dumps), expect("DD111", &[0, 1], &[]));
+}
+
+#[test]
+fn rank_without_a_call_of_its_peers_is_named() {
+    let goes_on = [call("1", 1), call("0", 1), call("0", 2).open()];
+    let waits = [
+        call("1", 1),
+        call("0", 1),
+        call("1", 2).open(),
+        call("0", 2).open(),
+    ];
+    let mut dumps = vec![dump(FOUR, &waits); 3];
+    dumps.push(dump(FOUR, &goes_on));
+    assert_eq!(found(&dumps), expect("DD111", &[3], &[0, 1, 2]));
+}
+
+#[test]
+fn stage_that_skips_a_message_on_both_sides_is_named() {
+    let groups = &[("0", "[0, 1, 2]")];
+    let message = |name: &str, nth| Entry::message(&format!("nccl:{name}"), "0", nth);
+    let sync = || call("0", 2).open();
+    let dumps = [
+        dump(
+            groups,
+            &[
+                message("send 0->1", 1),
+                message("send 0->1", 2).open(),
+                sync(),
+            ],
+        ),
+        dump(
+            groups,
+            &[message("recv 1<-0", 1), message("send 1->2", 2), sync()],
+        ),
+        dump(
+            groups,
+            &[
+                message("recv 2<-1", 1),
+                message("recv 2<-1", 2).open(),
+                sync(),
+            ],
+        ),
+    ];
+    assert_eq!(found(&dumps), expect("DD112", &[1], &[0, 2]));
+}
+
+#[test]
+fn rank_between_two_that_contradict_each_other_is_not_named() {
+    let groups = &[("0", "[0, 1, 2]"), ("1", "[0, 2]")];
+    let message = |name: &str, nth| Entry::message(&format!("nccl:{name}"), "0", nth);
+    // Rank 1 waits for a message of rank 2, which waits for rank 0, which waits for rank 1.
+    let dumps = [
+        dump(
+            groups,
+            &[message("recv 0<-1", 1).open(), call("1", 1).open()],
+        ),
+        dump(
+            groups,
+            &[
+                message("recv 1<-2", 1).open(),
+                message("send 1->0", 2).open(),
+            ],
+        ),
+        dump(groups, &[call("1", 1).open()]),
+    ];
+    assert_eq!(found(&dumps), expect("DD112", &[1, 2], &[0]));
+}
+
+#[test]
+fn lone_rank_in_a_call_is_named_if_the_others_stopped_at_one() {
+    let idle = [at(40, call("0", 1)), at(47, call("0", 2))];
+    let lone = [
+        at(40, call("0", 1)),
+        at(47, call("0", 2)),
+        at(55, call("0", 3)).open(),
+    ];
+    let mut dumps = vec![dump(FOUR, &idle); 3];
+    dumps.insert(2, dump(FOUR, &lone));
+    assert_eq!(found(&dumps), expect("DD101", &[2], &[]));
+    // The others have stopped after different calls.
+    let groups = &[FOUR[0], ("2", "[0, 1]")];
+    let further = [idle[0].clone(), idle[1].clone(), at(50, call("2", 1))];
+    let dumps = [
+        dump(groups, &further),
+        dump(groups, &further),
+        dump(FOUR, &lone),
+        dump(FOUR, &idle),
+    ];
+    assert_eq!(found(&dumps), expect("DD101", &[0, 1, 3], &[2]));
+    // As many ranks wait as are missing.
+    let dumps = [dump(PAIR, &idle), dump(PAIR, &lone)];
+    assert_eq!(found(&dumps), expect("DD101", &[0], &[1]));
+}
