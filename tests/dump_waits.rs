@@ -148,3 +148,38 @@ fn lone_rank_in_a_call_is_named_if_the_others_stopped_at_one() {
     let dumps = [dump(PAIR, &idle), dump(PAIR, &lone)];
     assert_eq!(found(&dumps), expect("DD101", &[0], &[1]));
 }
+
+#[test]
+fn call_that_may_be_queued_behind_another_is_not_stuck_inside() {
+    let groups = |shard, replicas| [(["1", "2"][shard], ["[0, 1]", "[2, 3]"][shard]), replicas];
+    let rank = |shard: usize, replicas: (&'static str, &'static str), gradients: Entry| {
+        let name = ["1", "2"][shard];
+        let gather = |seq| call(name, seq);
+        dump(
+            &groups(shard, replicas),
+            &[gather(1), gradients, gather(2), gather(3).open()],
+        )
+    };
+    let (even, odd) = (("3", "[0, 2]"), ("4", "[1, 3]"));
+    let half = |entry: Entry| {
+        entry
+            .with("input_dtypes", json!(["Half"]))
+            .with("output_dtypes", json!(["Half"]))
+    };
+    let mut dumps = [
+        rank(0, even, half(call("3", 1)).open()),
+        rank(0, odd, call("4", 1)),
+        rank(1, even, call("3", 1).open()),
+        rank(1, odd, call("4", 1)),
+    ];
+    let [(code, root, _)] = &found(&dumps)[..] else {
+        panic!("{:?}", found(&dumps));
+    };
+    assert_eq!((&code[..], &root[..]), ("DD105", &[0, 2][..]));
+    // The dumps record that the call has started: nothing is queued.
+    for dump in &mut dumps {
+        dump["entries"][3]["state"] = json!("started");
+    }
+    let codes = found(&dumps).into_iter().map(|(code, ..)| code);
+    assert_eq!(codes.collect::<Vec<_>>(), ["DD105", "DD116", "DD116"]);
+}

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ddp_doctor_proto::Op;
 
-use super::dump::Dump;
+use super::dump::{Dump, State};
 use super::graph::{Call, Edge, Graph, Need, Node, closed, components};
 use super::groups::{GroupAt, Groups, Progress};
 use super::jobs::Job;
@@ -41,6 +41,8 @@ pub(super) struct Waits {
     first: BTreeMap<u32, Vec<usize>>,
     /// In each group, the first incomplete collective that ranks called with different contents.
     disagreeing: BTreeSet<(GroupAt, u64)>,
+    /// Incomplete calls, by rank and index, that may be queued behind others.
+    queued: BTreeSet<(u32, usize)>,
     /// Ranks whose calls contradict each other in their order.
     pub(super) contradictions: Vec<Contradiction>,
     /// The dumps are whole rings. Otherwise they are of incomplete calls alone.
@@ -90,6 +92,9 @@ impl Waits {
 
     /// Whether an incomplete call is one that its rank may wait for, as far as that is known.
     pub(super) fn may_be_first(&self, rank: u32, at: usize) -> bool {
+        if self.queued.contains(&(rank, at)) {
+            return self.calls.get(&rank) == Some(&at);
+        }
         if self.late.contains(&rank) {
             return self.calls.get(&rank) == Some(&at);
         }
@@ -144,6 +149,7 @@ impl<'a> Waiting<'a> {
         let mut waits = Waits {
             are_rings: self.open.are_rings,
             disagreeing: self.open.first_disagreeing(),
+            queued: self.open.queued.clone(),
             ..Waits::default()
         };
         for (&rank, first) in &self.open.first {
@@ -303,6 +309,9 @@ struct Open<'a> {
     collectives: BTreeMap<(GroupAt, u64), BTreeSet<u32>>,
     /// Collectives that ranks called with different contents.
     disagreeing: BTreeSet<(GroupAt, u64)>,
+    /// Incomplete calls, by rank and index, that have not started as far as recorded, while an earlier
+    /// one of another stream is not complete. They may be queued behind it.
+    queued: BTreeSet<(u32, usize)>,
     /// Ranks whose first incomplete calls are unknown.
     lost: BTreeSet<u32>,
     /// The dumps are whole rings. Otherwise they are of incomplete calls alone.
@@ -324,6 +333,7 @@ impl<'a> Open<'a> {
             first: BTreeMap::new(),
             collectives: BTreeMap::new(),
             disagreeing: BTreeSet::new(),
+            queued: BTreeSet::new(),
             lost: BTreeSet::new(),
             are_rings: calls
                 .iter()
@@ -337,10 +347,12 @@ impl<'a> Open<'a> {
             }
             // The launch of the first incomplete call on each stream.
             let mut streams: BTreeMap<Option<(GroupAt, Option<u32>)>, u32> = BTreeMap::new();
+            let mut earliest = None;
             for (at, unit) in own.units.iter().enumerate() {
                 if unit.is_complete {
                     continue;
                 }
+                let (_, launch) = *earliest.get_or_insert((at, unit.launch));
                 let (call, peer) = if unit.is_message {
                     (Call::Message(rank, at), open.peer(rank, unit))
                 } else {
@@ -353,6 +365,12 @@ impl<'a> Open<'a> {
                     (Call::Collective(unit.group, unit.seq), None)
                 };
                 let stream = (!own.one_stream).then_some((unit.group, peer));
+                let is_earliest =
+                    earliest == Some((at, unit.launch)) || launch != 0 && launch == unit.launch;
+                let state = job.ranks[&rank].entries[unit.entries.start].state;
+                if !own.one_stream && !is_earliest && state != State::Started {
+                    open.queued.insert((rank, at));
+                }
                 let is_first = match streams.get(&stream) {
                     None => true,
                     Some(&launch) => launch != 0 && launch == unit.launch,
@@ -461,8 +479,8 @@ impl<'a> Open<'a> {
                 return Some(Need::Unclear);
             }
             let is_open = open.is_some_and(|ranks| ranks.contains(&rank));
-            let is_behind = is_open && !self.is_first(rank, Call::Collective(group, seq));
-            is_behind.then_some(Need::Behind)
+            self.need_of(rank, Call::Collective(group, seq))
+                .filter(|_| is_open)
         };
         let members = of.info.key.members.iter();
         let edges = members.filter_map(|&rank| {
@@ -519,12 +537,9 @@ impl<'a> Open<'a> {
             Some(None) if self.is_unseen(peer) => Need::Unclear,
             Some(None) if self.is_send(rank, at) => Need::Unreceived,
             Some(None) => Need::Missing,
-            Some(Some(partner)) if self.is_first(peer, Call::Message(peer, partner)) => {
-                return None;
-            }
+            Some(Some(partner)) => self.need_of(peer, Call::Message(peer, partner))?,
             // A message cannot be received for long and sent before, so that it is not sent yet.
             None if self.is_idle(peer) && !self.is_send(rank, at) => Need::Missing,
-            Some(Some(_)) => Need::Behind,
             None => Need::Unclear,
         };
         Some(Edge {
@@ -533,9 +548,13 @@ impl<'a> Open<'a> {
         })
     }
 
-    fn is_first(&self, rank: u32, call: Call) -> bool {
-        let first = self.first.get(&rank);
-        first.is_some_and(|first| first.iter().any(|(_, it)| *it == call))
+    /// Why a call needs a rank that has made it; `None`: the device of the rank is in the call.
+    fn need_of(&self, rank: u32, call: Call) -> Option<Need> {
+        let mut first = self.first.get(&rank).into_iter().flatten();
+        match first.find(|(_, it)| *it == call) {
+            None => Some(Need::Behind),
+            Some((at, _)) => self.queued.contains(&(rank, *at)).then_some(Need::Unclear),
+        }
     }
 }
 
