@@ -1,5 +1,6 @@
 //! `analyze` on dumps of ranks that wait for each other: which of them is named.
 
+use ddp_doctor_proto::report::Verdict;
 use serde_json::{Value, json};
 
 use crate::support::dumps::{Entry, analyze, dump, findings, report};
@@ -182,4 +183,45 @@ fn call_that_may_be_queued_behind_another_is_not_stuck_inside() {
     }
     let codes = found(&dumps).into_iter().map(|(code, ..)| code);
     assert_eq!(codes.collect::<Vec<_>>(), ["DD105", "DD116", "DD116"]);
+}
+
+#[test]
+fn dtypes_that_differ_block_ranks_whose_call_is_incomplete() {
+    let groups = &[("0", "[0, 1, 2]")];
+    let dtype = |entry: Entry, name: &str| {
+        entry
+            .with("input_dtypes", json!([name]))
+            .with("output_dtypes", json!([name]))
+    };
+    let rank = |name, is_open: bool| {
+        let own = dtype(call("0", 1), name);
+        dump(groups, &[if is_open { own.open() } else { own }])
+    };
+    let open = [rank("Float", true), rank("Half", true), rank("Float", true)];
+    assert_eq!(found(&open), expect("DD105", &[1], &[0, 2]));
+    assert_eq!(report(&analyze(&open)).verdict, Verdict::Hang);
+    let done = [
+        rank("Float", false),
+        rank("Half", false),
+        rank("Float", false),
+    ];
+    assert_eq!(report(&analyze(&done)).verdict, Verdict::Wrong);
+}
+
+#[test]
+fn sizes_of_an_all_to_all_that_may_differ_explain_no_wait() {
+    let world = &[("0", "[0, 1, 2]"), ("1", "[0, 1]")];
+    let exchange = |inputs: u64, outputs: u64| {
+        let entry = Entry::new("nccl:all_to_all", "0", 1).open();
+        entry.sizes(json!([[inputs]]), json!([[outputs]]))
+    };
+    // Rank 2 has no dump.
+    let dumps = [
+        dump(world, &[exchange(30, 40), call("1", 1).open()]),
+        dump(world, &[exchange(50, 40), call("1", 1).open()]),
+    ];
+    let codes = found(&dumps)
+        .into_iter()
+        .map(|(code, root, _)| (code, root));
+    assert_eq!(codes.collect::<Vec<_>>(), [("DD901".to_owned(), vec![2])]);
 }

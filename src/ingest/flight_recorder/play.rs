@@ -389,24 +389,15 @@ impl<'a> Play<'a> {
             unit.group as u64 + 2
         };
         Call {
-            group: Some(Arc::clone(&group.info)),
+            id,
             seq: unit.seq,
-            dtype: entry.dtype,
-            numel: entry.numel,
-            whole: entry.pieces.map(|(whole, _)| whole),
             shape: entry.shape.as_ref().map(|it| it.to_vec()),
-            tensors: entry.tensors,
             on_stream: (!is_on_host(&entry.group.backend)).then_some(OnStream {
                 stream,
                 launch: unit.launch,
             }),
             place: entry.place.clone(),
-            ..Call::new(
-                id,
-                Timestamp(entry.created),
-                ThreadId(entry.thread),
-                entry.op,
-            )
+            ..entry.content(&group.info)
         }
     }
 
@@ -428,7 +419,12 @@ impl<'a> Play<'a> {
                 _ if progress.is_limit && !first.is_some_and(|seq| progress.lacks(seq)) => {
                     UNKNOWN_PROGRESS
                 }
-                _ => self.reached(rank, at).unwrap_or(progress.issued),
+                _ => match self.first_hidden(rank, at) {
+                    None => progress.issued,
+                    // The device of the rank has not reached it.
+                    Some(seq) if self.waits.hides_later_calls(rank) => seq - 1,
+                    Some(_) => UNKNOWN_PROGRESS,
+                },
             };
             out.push(Event::Frontier {
                 process: process(rank),
@@ -439,13 +435,13 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// The latest collective of a group that the device of a rank has reached; `None`: all.
-    fn reached(&self, rank: u32, group: usize) -> Option<u64> {
+    /// The first collective of a group that a rank has made and the engine does not get.
+    fn first_hidden(&self, rank: u32, group: usize) -> Option<u64> {
         let mut units = self.calls[&rank].units.iter().enumerate();
-        let next = units.find(|(at, unit)| {
-            !unit.is_message && unit.group == group && self.waits.is_ahead_of(rank, *at)
+        let hidden = units.find(|(at, unit)| {
+            !unit.is_message && unit.group == group && !self.is_given(rank, *at)
         });
-        next.map(|(_, unit)| unit.seq - 1)
+        hidden.map(|(_, unit)| unit.seq)
     }
 
     /// For each coalesced group of collectives, the first entry that differs between ranks.

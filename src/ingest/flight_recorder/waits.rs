@@ -15,7 +15,7 @@
 //! ranks that wait for it. The smaller side is accused; if both are of one size, both are.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 
 use ddp_doctor_proto::Op;
 
@@ -25,6 +25,8 @@ use super::groups::{GroupAt, Groups, Progress};
 use super::jobs::Job;
 use super::messages::Messages;
 use super::units::{Calls, Unit};
+use crate::diagnosis::event;
+use crate::diagnosis::evidence::align;
 
 /// The waits of ranks for their devices.
 #[derive(Debug, Default)]
@@ -102,10 +104,9 @@ impl Waits {
         first.is_none_or(|first| first.contains(&at))
     }
 
-    /// Whether the device of a rank has not reached one of its calls.
-    pub(super) fn is_ahead_of(&self, rank: u32, at: usize) -> bool {
-        let first = self.first.get(&rank);
-        first.is_some_and(|first| first.iter().all(|it| *it < at))
+    /// Whether all calls of a rank that the engine does not get are later than those that it gets.
+    pub(super) fn hides_later_calls(&self, rank: u32) -> bool {
+        self.first.contains_key(&rank)
     }
 
     pub(super) fn of(
@@ -156,7 +157,10 @@ impl<'a> Waiting<'a> {
             let lacking = first.iter().filter(|(_, call)| self.lacks(*call, &unknown));
             let receives = |it: &&(usize, Call)| !self.open.is_send(rank, it.0);
             let first_lacking = lacking.clone().find(receives).or(lacking.clone().next());
-            if unknown.contains(&rank) {
+            if let Some(at) = self.open.disagreeing_of(rank) {
+                waits.calls.insert(rank, at);
+                waits.first.insert(rank, self.given(rank, first));
+            } else if unknown.contains(&rank) {
                 waits.unknown.insert(rank, self.given(rank, first));
             } else if contradicting.contains(&rank) {
                 waits
@@ -235,7 +239,9 @@ impl<'a> Waiting<'a> {
     /// Whether a rank waits for a rank of which something is known.
     fn is_led_on(&self, rank: u32, unknown: &BTreeSet<u32>) -> bool {
         let mut first = self.open.first.get(&rank).into_iter().flatten();
-        self.late.contains_key(&rank) || first.any(|(_, call)| self.lacks(*call, unknown))
+        self.late.contains_key(&rank)
+            || self.open.disagreeing_of(rank).is_some()
+            || first.any(|(_, call)| self.lacks(*call, unknown))
     }
 
     /// The closed cycle of waits that a rank is in.
@@ -339,7 +345,7 @@ impl<'a> Open<'a> {
                 .iter()
                 .any(|(rank, own)| is_ring(&job.ranks[rank], own)),
         };
-        let mut signatures = BTreeMap::new();
+        let mut contents: BTreeMap<(GroupAt, u64), event::Call> = BTreeMap::new();
         for (&rank, own) in calls {
             if open.has_lost_calls(rank, own) {
                 open.lost.insert(rank);
@@ -358,9 +364,17 @@ impl<'a> Open<'a> {
                 } else {
                     let place = (unit.group, unit.seq);
                     open.collectives.entry(place).or_default().insert(rank);
-                    let own = job.ranks[&rank].entries[unit.entries.start].signature;
-                    if *signatures.entry(place).or_insert(own) != own {
-                        open.disagreeing.insert(place);
+                    let entry = &job.ranks[&rank].entries[unit.entries.start];
+                    let own = entry.content(&groups.all[unit.group].info);
+                    match contents.entry(place) {
+                        btree_map::Entry::Vacant(vacant) => {
+                            vacant.insert(own);
+                        }
+                        btree_map::Entry::Occupied(first) => {
+                            if align::compare(first.get(), &own).is_some() {
+                                open.disagreeing.insert(place);
+                            }
+                        }
                     }
                     (Call::Collective(unit.group, unit.seq), None)
                 };
@@ -402,6 +416,17 @@ impl<'a> Open<'a> {
             first.is_some_and(|it| !it.is_complete && it.seq > progress.completed + 1)
         };
         !dump.status.is_empty() && self.groups.of_rank(rank).iter().copied().any(has_lost)
+    }
+
+    /// The first call of a rank that disagrees with those of other ranks: it waits in that call.
+    fn disagreeing_of(&self, rank: u32) -> Option<usize> {
+        let mut first = self.first.get(&rank).into_iter().flatten();
+        let found = first.find(|(at, call)| {
+            let is_queued = self.queued.contains(&(rank, *at));
+            matches!(*call, Call::Collective(group, seq)
+                if !is_queued && self.disagreeing.contains(&(group, seq)))
+        });
+        found.map(|(at, _)| *at)
     }
 
     /// The first place of each group at which calls disagree.

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{DType, Op};
 
 mod names;
 
 use self::names::{Names, counted, ranks, text};
 use super::document::{Invalid, Node};
+use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 
 /// Maximum number of entries of a dump.
 const MAX_ENTRIES: usize = 1 << 20;
@@ -113,6 +114,25 @@ impl std::ops::Deref for Entry {
 
     fn deref(&self) -> &Kind {
         &self.kind
+    }
+}
+
+impl Entry {
+    /// The call in its group, with what its peers must agree on.
+    pub(super) fn content(&self, group: &Arc<GroupInfo>) -> Call {
+        Call {
+            group: Some(Arc::clone(group)),
+            dtype: self.dtype,
+            numel: self.numel,
+            whole: self.pieces.map(|(whole, _)| whole),
+            tensors: self.tensors,
+            ..Call::new(
+                CallId(0),
+                Timestamp(self.created),
+                ThreadId(self.thread),
+                self.op,
+            )
+        }
     }
 }
 
