@@ -18,12 +18,10 @@ fn all_reduce(seq: u64) -> Entry {
     Entry::new("nccl:all_reduce", "0", seq)
 }
 
-/// The dump of a rank that is in its last two calls.
+/// The dump of a rank that is in its last two calls; the first of them timed out.
 fn waits() -> Value {
-    dump(
-        &WORLD,
-        &[all_reduce(1), all_reduce(2).open(), all_reduce(3).open()],
-    )
+    let timed_out = all_reduce(2).open().with("retired", true);
+    dump(&WORLD, &[all_reduce(1), timed_out, all_reduce(3).open()])
 }
 
 /// The dump of a rank that has made one call.

@@ -225,3 +225,23 @@ fn sizes_of_an_all_to_all_that_may_differ_explain_no_wait() {
         .map(|(code, root, _)| (code, root));
     assert_eq!(codes.collect::<Vec<_>>(), [("DD901".to_owned(), vec![2])]);
 }
+
+#[test]
+fn sizes_of_an_all_to_all_are_compared_in_total() {
+    let world = &[("0", "[0, 1, 2]")];
+    let rank = |inputs: u64| {
+        let entry = Entry::new("nccl:all_to_all", "0", 1).open();
+        dump(
+            world,
+            &[entry.sizes(json!([[inputs, 8]]), json!([[30, 8]]))],
+        )
+    };
+    let dumps = [rank(30), rank(36), rank(30)];
+    let analysis = analyze(&dumps);
+    let expected = ("DD108".to_owned(), "supported".to_owned(), Vec::new());
+    assert_eq!(findings(report(&analysis)), [expected]);
+    assert_eq!(report(&analysis).findings[0].ranks.victims, [0, 1, 2]);
+    // Sizes that fit in total may be right.
+    let dumps = [rank(30), rank(36), rank(24)];
+    assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1, 2]));
+}

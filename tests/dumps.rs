@@ -287,13 +287,7 @@ fn rank_without_further_calls_is_missing() {
         dump(WORLD, &behind),
         dump(WORLD, &ahead),
     ];
-    assert_eq!(found(&dumps), expect("DD101", "supported", &[1]));
-    // One call behind, without a timestamp: ranks of a healthy job differ as much.
-    let dumps = [
-        dump(WORLD, &ahead[..2]),
-        dump(WORLD, &behind),
-        dump(WORLD, &ahead[..2]),
-    ];
+    // Ranks of a healthy job may be as far apart.
     assert_eq!(found(&dumps), expect("DD101", "suspected", &[1]));
     // The watchdog has retired the call.
     let retired = all_reduce(2).open().with("retired", true);
@@ -345,7 +339,8 @@ fn timeline_of_dumps_has_no_times_that_they_lack() {
 #[test]
 fn rank_missing_in_a_broadcast_is_found_without_its_root() {
     let broadcast = |seq| Entry::new("nccl:broadcast", "0", seq).open();
-    let ahead = [all_reduce(1), broadcast(2), broadcast(3)];
+    let timed_out = broadcast(2).with("retired", true);
+    let ahead = [all_reduce(1), timed_out, broadcast(3)];
     let dumps = [
         dump(WORLD, &ahead),
         dump(WORLD, &ahead),

@@ -1,11 +1,11 @@
 //! Limits findings to what dumps can show.
 
-use std::collections::BTreeMap;
-
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report};
 
 use super::dump::State;
+use super::exchange;
+use super::groups::{Group, Progress};
 use super::odd;
 use super::play::Play;
 use super::units::is_on_host;
@@ -59,6 +59,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
         }
         odd::name(finding, play);
         limit(finding, lasts);
+        exchange::explain(finding, play);
     }
     report
 }
@@ -86,9 +87,9 @@ fn is_about_ends(finding: &Finding) -> bool {
     finding.code == catalogue::DD901.code && finding.summary.starts_with("it is unknown how")
 }
 
-/// Whether the dumps show that calls stay incomplete, so that they are not of a job that goes on:
-/// one timed out, one is old, or a rank is behind its peers by more than the one call that healthy
-/// ranks may differ by.
+/// Whether the dumps show that calls stay incomplete, so that they are not of a job that goes on: one
+/// timed out, is old, or is not complete on one device alone. Ranks of a healthy job may differ by any
+/// number of calls, but devices complete a collective together.
 fn shows_a_hang(play: &Play<'_>) -> bool {
     let limit = Timing::default().default_stall_after.as_nanos() as u64;
     let latest = play.job.ranks.values().map(|dump| dump.period.1).max();
@@ -99,31 +100,16 @@ fn shows_a_hang(play: &Play<'_>) -> bool {
         let is_old = entry.created > 0 && latest.saturating_sub(entry.created) >= limit;
         (timed_out && entry.state != State::Completed) || is_old
     });
-    lasts || is_far_behind(play)
+    lasts || play.groups.all.iter().any(is_device_behind)
 }
 
-/// Whether a rank is behind the others by two calls of a group, or by one call in two groups.
-fn is_far_behind(play: &Play<'_>) -> bool {
-    let mut behind: BTreeMap<u32, u64> = BTreeMap::new();
-    for group in &play.groups.all {
-        let most = |of: fn(&super::groups::Progress) -> u64| group.progress.values().map(of).max();
-        let (issued, completed) = (
-            most(super::groups::Progress::known),
-            most(|it| it.completed),
-        );
-        for (&rank, progress) in &group.progress {
-            let by = issued.unwrap_or(0).saturating_sub(progress.issued);
-            let completed_by = completed.unwrap_or(0).saturating_sub(progress.completed);
-            let known = if progress.completed > 0 {
-                completed_by
-            } else {
-                0
-            };
-            let total = behind.entry(rank).or_default();
-            *total = total.saturating_add(by.max(known));
-        }
-    }
-    behind.values().any(|&by| by > 1)
+/// Whether the device of a rank has not completed a collective that others completed, although these
+/// have made two more than the rank.
+fn is_device_behind(group: &Group) -> bool {
+    let most = |of: fn(&Progress) -> u64| group.progress.values().map(of).max().unwrap_or(0);
+    let (issued, completed) = (most(Progress::known), most(|it| it.completed));
+    let mut ranks = group.progress.values().filter(|it| it.completed > 0);
+    ranks.any(|it| it.completed < completed && it.issued.saturating_add(1) < issued)
 }
 
 fn limit(finding: &mut Finding, lasts: bool) {

@@ -19,6 +19,7 @@ use crate::ingest::{Observer, Progress, Remark};
 mod beside;
 mod document;
 mod dump;
+mod exchange;
 mod fields;
 mod files;
 mod graph;

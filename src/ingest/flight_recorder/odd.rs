@@ -10,7 +10,6 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Finding};
 
 use super::play::Play;
-use super::units::{Calls, Unit};
 use crate::diagnosis::words::{Capital, Ranks, number};
 
 /// Makes the smaller side the root cause of a finding.
@@ -78,13 +77,12 @@ fn lone_callers(finding: &Finding, play: &Play<'_>) -> Option<Vec<u32>> {
     };
     let places: BTreeSet<_> = missing.iter().map(stopped_after).collect();
     let is_one_place = places.len() == 1 && !places.contains(&None);
-    let (of, seq) = (finding.group.as_ref()?, finding.seq?);
-    let is_in = |unit: &&Unit| {
-        let key = &play.groups.all[unit.group].info.key;
-        !unit.is_message && unit.seq == seq && key.name == of.name && key.members == of.ranks
+    let (group, seq) = (play.group_of(finding)?, finding.seq?);
+    let waits = |rank: &u32| {
+        let own = play.collective(*rank, group, seq);
+        own.is_some_and(|(_, unit)| !unit.is_complete)
     };
-    let waits = |calls: &Calls| calls.units.iter().filter(is_in).any(|it| !it.is_complete);
-    let callers = play.calls.iter().filter(|(_, calls)| waits(calls));
-    let callers: Vec<u32> = callers.map(|(&rank, _)| rank).collect();
+    let callers = play.calls.keys().copied().filter(waits);
+    let callers: Vec<u32> = callers.collect();
     (is_one_place && !callers.is_empty() && callers.len() < missing.len()).then_some(callers)
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BinaryHeap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Exit, Timestamp, WaitingIn};
+use ddp_doctor_proto::report::{Exit, Finding, Timestamp, WaitingIn};
 use ddp_doctor_proto::{DType, Op};
 
 use super::dump::{Dump, Entry};
-use super::groups::{Groups, Progress};
+use super::groups::{GroupAt, Groups, Progress};
 use super::jobs::Job;
 use super::messages::{Messages, Placed};
 use super::units::{Calls, Unit, is_on_host};
@@ -357,6 +357,19 @@ impl<'a> Play<'a> {
             place: None,
             at: Timestamp(entry.created),
         })
+    }
+
+    /// The group of a finding.
+    pub(super) fn group_of(&self, finding: &Finding) -> Option<GroupAt> {
+        let of = finding.group.as_ref()?;
+        let mut groups = self.groups.all.iter().map(|group| &group.info.key);
+        groups.position(|key| key.name == of.name && key.members == of.ranks)
+    }
+
+    /// A collective of a rank, with its index.
+    pub(super) fn collective(&self, rank: u32, group: GroupAt, seq: u64) -> Option<(usize, &Unit)> {
+        let mut units = self.calls.get(&rank)?.units.iter().enumerate();
+        units.find(|(_, it)| !it.is_message && (it.group, it.seq) == (group, seq))
     }
 
     /// The first incomplete call of a rank whose waits the engine does not get.

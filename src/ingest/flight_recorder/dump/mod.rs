@@ -161,6 +161,8 @@ pub(super) struct Kind {
     /// Elements of the whole and of a rank's piece, for operations that gather or scatter pieces
     /// of equal size.
     pub(super) pieces: Option<(u64, u64)>,
+    /// Elements that a rank sends to all members of its group in an `all_to_all`, and expects from them.
+    pub(super) exchanged: Option<(u64, u64)>,
     pub(super) place: Option<Arc<Where>>,
     /// It is a message of `batch_isend_irecv`.
     pub(super) is_batched: bool,

@@ -278,6 +278,10 @@ impl Names {
                 Op::ReduceScatter => inputs.sizes.total.zip(outputs.sizes.total),
                 _ => None,
             },
+            exchanged: match name.op {
+                Op::AllToAll => inputs.sizes.total.zip(outputs.sizes.total),
+                _ => None,
+            },
             place: frames.place,
             is_batched: frames.is_batched,
             signature: 0,
