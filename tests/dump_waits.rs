@@ -245,3 +245,29 @@ fn sizes_of_an_all_to_all_are_compared_in_total() {
     let dumps = [rank(30), rank(36), rank(24)];
     assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1, 2]));
 }
+
+#[test]
+fn device_that_has_not_started_a_call_is_named() {
+    let started = || call("0", 2).open().with("state", "started");
+    let rank = |last: Entry, starts: i64| {
+        let mut dump = dump(FOUR, &[call("0", 1), last]);
+        dump["pg_status"] = json!({"0": {
+            "last_enqueued_collective": 2,
+            "last_started_collective": starts,
+            "last_completed_collective": 1,
+        }});
+        dump
+    };
+    let mut dumps = vec![rank(started(), 2); 4];
+    dumps[2] = rank(call("0", 2).open(), 1);
+    assert_eq!(found(&dumps), expect("DD116", &[2], &[0, 1, 3]));
+    // The dump of rank 2 does not record starts.
+    dumps[2] = rank(call("0", 2).open(), -1);
+    assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1, 2, 3]));
+    // Most ranks have not started it.
+    let dumps = [1, 1, 1, 2].map(|starts| match starts {
+        1 => rank(call("0", 2).open(), 1),
+        _ => rank(started(), 2),
+    });
+    assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1, 2, 3]));
+}

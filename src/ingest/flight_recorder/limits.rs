@@ -4,8 +4,8 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report};
 
 use super::dump::State;
-use super::exchange;
 use super::groups::{Group, Progress};
+use super::inside;
 use super::odd;
 use super::play::Play;
 use super::units::is_on_host;
@@ -59,7 +59,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
         }
         odd::name(finding, play);
         limit(finding, lasts);
-        exchange::explain(finding, play);
+        inside::explain(finding, play);
     }
     report
 }

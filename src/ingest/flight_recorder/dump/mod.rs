@@ -71,6 +71,7 @@ pub(super) struct Config {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Status {
     pub(super) enqueued: Option<u64>,
+    pub(super) started: Option<u64>,
     pub(super) completed: Option<u64>,
 }
 
@@ -206,6 +207,7 @@ impl Dump {
             let count = |key| counted(status.get(key)?.int()?);
             let status = Status {
                 enqueued: count("last_enqueued_collective"),
+                started: count("last_started_collective"),
                 completed: count("last_completed_collective"),
             };
             dump.status.insert(id, status);
