@@ -271,3 +271,32 @@ fn device_that_has_not_started_a_call_is_named() {
     });
     assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1, 2, 3]));
 }
+
+#[test]
+fn message_of_both_ranks_that_does_not_arrive_is_stuck_inside() {
+    let groups = &[("0", "[0, 1]")];
+    let message = |name: &str, nth| Entry::message(&format!("nccl:{name}"), "0", nth);
+    let sender = [
+        message("send 0->1", 1),
+        message("send 0->1", 2).open(),
+        call("0", 2).open(),
+    ];
+    let receiver = [
+        message("recv 1<-0", 1),
+        message("recv 1<-0", 2).open(),
+        call("0", 2).open(),
+    ];
+    let mut dumps = [dump(groups, &sender), dump(groups, &receiver)];
+    assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1]));
+    assert_eq!(report(&analyze(&dumps)).verdict, Verdict::Hang);
+    // The device of rank 0 has not started it.
+    dumps[1]["entries"][1]["state"] = json!("started");
+    for dump in &mut dumps {
+        dump["pg_status"] = json!({"0": {"last_started_collective": 1}});
+    }
+    assert_eq!(found(&dumps), expect("DD116", &[0], &[1]));
+    // The message is complete.
+    let done = |entries: [Entry; 3]| entries.map(|it| it.with("state", "completed"));
+    let dumps = [dump(groups, &done(sender)), dump(groups, &done(receiver))];
+    assert_eq!(report(&analyze(&dumps)).verdict, Verdict::Healthy);
+}

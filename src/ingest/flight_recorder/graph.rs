@@ -1,8 +1,34 @@
 //! The graph of waits of ranks and calls.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::groups::GroupAt;
+
+/// Ranks of which some wait in calls that the others left out.
+#[derive(Debug, Default)]
+pub(super) struct Contradiction {
+    /// All ranks that wait for each other.
+    pub(super) ranks: BTreeSet<u32>,
+    /// Ranks that wait in a call that another one has not made.
+    pub(super) waiting: BTreeSet<u32>,
+    /// Ranks that have not made such a call.
+    pub(super) missing: BTreeSet<u32>,
+}
+
+impl Contradiction {
+    /// The smaller side and the larger one; both sides and none, if they are of one size or have a rank
+    /// in common.
+    pub(super) fn sides(&self) -> (Vec<u32>, Vec<u32>) {
+        let list = |ranks: &BTreeSet<u32>| ranks.iter().copied().collect::<Vec<u32>>();
+        let (waiting, missing) = (list(&self.waiting), list(&self.missing));
+        match waiting.len().cmp(&missing.len()) {
+            Ordering::Less if self.waiting.is_disjoint(&self.missing) => (waiting, missing),
+            Ordering::Greater if self.waiting.is_disjoint(&self.missing) => (missing, waiting),
+            _ => (list(&(&self.waiting | &self.missing)), Vec::new()),
+        }
+    }
+}
 
 /// A call that ranks wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,24 +1,37 @@
 //! Calls that do not complete although all ranks have made them: what dumps show of the reason.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Effect, Finding};
+use ddp_doctor_proto::report::{Confidence, Effect, Finding, RankCall};
 
 use super::dump::State;
 use super::groups::GroupAt;
 use super::play::Play;
+use super::units::Unit;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 /// Adds to a finding about such a call why it does not complete, if that shows.
 pub(super) fn explain(finding: &mut Finding, play: &Play<'_>) {
-    if finding.code == catalogue::DD116.code {
-        name_devices(finding, play);
-        explain_sizes(finding, play);
+    let is_message = |it: &RankCall| it.peer.is_some();
+    if finding.code != catalogue::DD116.code || finding.per_rank.iter().any(is_message) {
+        return;
     }
+    if let Some(calls) = calls(finding, play) {
+        name_devices(finding, play, &calls);
+    }
+    explain_sizes(finding, play);
+}
+
+/// The calls of all members of the group.
+fn calls<'a>(finding: &Finding, play: &'a Play<'_>) -> Option<Vec<(u32, &'a Unit)>> {
+    let group = play.group_of(finding)?;
+    let members = play.groups.all[group].info.key.members.iter();
+    let calls = members.map(|&rank| Some((rank, play.collective(rank, group, finding.seq?)?.1)));
+    calls.collect()
 }
 
 /// Names the ranks whose devices have not started the call, if all others have, and are no fewer.
-fn name_devices(finding: &mut Finding, play: &Play<'_>) {
-    let Some(not_started) = not_started(finding, play).filter(|it| !it.is_empty()) else {
+pub(super) fn name_devices(finding: &mut Finding, play: &Play<'_>, calls: &[(u32, &Unit)]) {
+    let Some(not_started) = not_started(play, calls).filter(|it| !it.is_empty()) else {
         return;
     };
     finding.why.push(format!(
@@ -36,19 +49,18 @@ fn name_devices(finding: &mut Finding, play: &Play<'_>) {
 
 /// Ranks whose dumps record starts, and not that of the call; `None` if they are more than the others,
 /// or if it is unknown whether a rank has started the call.
-fn not_started(finding: &Finding, play: &Play<'_>) -> Option<Vec<u32>> {
-    let group = play.group_of(finding)?;
+fn not_started(play: &Play<'_>, calls: &[(u32, &Unit)]) -> Option<Vec<u32>> {
     let mut not_started = Vec::new();
-    let members = &play.groups.all[group].info.key.members;
-    for &rank in members {
-        let (_, unit) = play.collective(rank, group, finding.seq?)?;
-        let dump = &play.job.ranks[&rank];
+    for (rank, unit) in calls {
+        let dump = &play.job.ranks[rank];
         if dump.entries[unit.entries.start].state == State::Scheduled {
             let records_starts = dump.status.values().any(|it| it.started.is_some());
-            not_started.push(records_starts.then_some(rank)?);
+            // The start of a batch is not recorded in its messages.
+            let is_known = records_starts && !(unit.is_message && unit.launch != 0);
+            not_started.push(is_known.then_some(*rank)?);
         }
     }
-    (2 * not_started.len() <= members.len()).then_some(not_started)
+    (2 * not_started.len() <= calls.len()).then_some(not_started)
 }
 
 /// Turns the finding into DD108 split-mismatch, if the ranks of an `all_to_all` send another number of
@@ -85,10 +97,8 @@ fn explain_sizes(finding: &mut Finding, play: &Play<'_>) {
 /// The group of an `all_to_all`, and the elements that all members send and expect.
 fn totals(finding: &Finding, play: &Play<'_>) -> Option<(GroupAt, u64, u64)> {
     let group = play.group_of(finding)?;
-    let members = &play.groups.all[group].info.key.members;
     let (mut sent, mut expected) = (0_u64, 0_u64);
-    for &rank in members {
-        let (_, unit) = play.collective(rank, group, finding.seq?)?;
+    for (rank, unit) in calls(finding, play)? {
         let entry = &play.job.ranks[&rank].entries[unit.entries.start];
         let (own_sent, own_expected) = entry.exchanged?;
         sent = sent.checked_add(own_sent)?;

@@ -8,6 +8,7 @@ use super::groups::{Group, Progress};
 use super::inside;
 use super::odd;
 use super::play::Play;
+use super::transfer;
 use super::units::is_on_host;
 use crate::diagnosis::timing::Timing;
 use crate::diagnosis::verdict_of;
@@ -20,6 +21,9 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
     report.evidence.records = entries.sum();
     // Dumps name no hosts.
     report.job.nodes = 0;
+    if report.findings.iter().all(is_about_ends) {
+        report.findings.extend(transfer::detect(play));
+    }
     let is_alone = report.findings.len() == 1;
     drop_findings(&mut report.findings, |finding| {
         // Clocks of hosts that cannot be compared make ranks appear late.

@@ -38,6 +38,7 @@ mod rank;
 mod settled;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod units;
 mod waits;
 

@@ -30,7 +30,7 @@ pub(super) struct Play<'a> {
     pub(super) job: &'a Job,
     pub(super) groups: Groups,
     pub(super) calls: BTreeMap<u32, Calls>,
-    messages: Messages,
+    pub(super) messages: Messages,
     pub(super) waits: Waits,
     /// For each group, the first collective that a rank has not completed, with that rank.
     pub(super) first_open: Vec<Option<(u32, Unit)>>,

@@ -14,13 +14,12 @@
 //! Waits that lead in a circle contradict each other: a rank made a call without an earlier one of the
 //! ranks that wait for it. The smaller side is accused; if both are of one size, both are.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
 use ddp_doctor_proto::Op;
 
 use super::dump::{Dump, State};
-use super::graph::{Call, Edge, Graph, Need, Node, closed, components};
+use super::graph::{Call, Contradiction, Edge, Graph, Need, Node, closed, components};
 use super::groups::{GroupAt, Groups, Progress};
 use super::jobs::Job;
 use super::messages::Messages;
@@ -47,33 +46,10 @@ pub(super) struct Waits {
     queued: BTreeSet<(u32, usize)>,
     /// Ranks whose calls contradict each other in their order.
     pub(super) contradictions: Vec<Contradiction>,
+    /// Messages, by rank and index of the call, that the devices of both ranks are in.
+    pub(super) transfers: Vec<(u32, usize)>,
     /// The dumps are whole rings. Otherwise they are of incomplete calls alone.
     are_rings: bool,
-}
-
-/// Ranks of which some wait in calls that the others left out.
-#[derive(Debug, Default)]
-pub(super) struct Contradiction {
-    /// All ranks that wait for each other.
-    pub(super) ranks: BTreeSet<u32>,
-    /// Ranks that wait in a call that another one has not made.
-    waiting: BTreeSet<u32>,
-    /// Ranks that have not made such a call.
-    missing: BTreeSet<u32>,
-}
-
-impl Contradiction {
-    /// The smaller side and the larger one; both sides and none, if they are of one size or have a rank
-    /// in common.
-    pub(super) fn sides(&self) -> (Vec<u32>, Vec<u32>) {
-        let list = |ranks: &BTreeSet<u32>| ranks.iter().copied().collect::<Vec<u32>>();
-        let (waiting, missing) = (list(&self.waiting), list(&self.missing));
-        match waiting.len().cmp(&missing.len()) {
-            Ordering::Less if self.waiting.is_disjoint(&self.missing) => (waiting, missing),
-            Ordering::Greater if self.waiting.is_disjoint(&self.missing) => (missing, waiting),
-            _ => (list(&(&self.waiting | &self.missing)), Vec::new()),
-        }
-    }
 }
 
 impl Waits {
@@ -151,6 +127,7 @@ impl<'a> Waiting<'a> {
             are_rings: self.open.are_rings,
             disagreeing: self.open.first_disagreeing(),
             queued: self.open.queued.clone(),
+            transfers: self.transfers(),
             ..Waits::default()
         };
         for (&rank, first) in &self.open.first {
@@ -180,6 +157,33 @@ impl<'a> Waiting<'a> {
         }
         waits.contradictions = contradictions;
         waits
+    }
+
+    /// A message of each rank whose device waits for nothing but messages that both ranks are in.
+    fn transfers(&self) -> Vec<(u32, usize)> {
+        let is_under_way = |call: &Call| {
+            let is_known = |rank, at| {
+                self.open
+                    .messages
+                    .placed(rank, at)
+                    .is_some_and(|it| it.partner.is_some())
+            };
+            matches!(*call, Call::Message(rank, at) if is_known(rank, at))
+                && self
+                    .graph
+                    .get(&Node::Call(*call))
+                    .is_some_and(Vec::is_empty)
+        };
+        let of_rank = |(&rank, first): (&u32, &Vec<(usize, Call)>)| {
+            let mut running = first
+                .iter()
+                .filter(|it| !self.open.queued.contains(&(rank, it.0)));
+            let (at, _) = *running.clone().next()?;
+            running
+                .all(|(_, call)| is_under_way(call))
+                .then_some((rank, at))
+        };
+        self.open.first.iter().filter_map(of_rank).collect()
     }
 
     /// Of the first calls of a rank in a cycle of waits, the one that keeps it there: one that others
