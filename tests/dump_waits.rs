@@ -288,7 +288,10 @@ fn message_of_both_ranks_that_does_not_arrive_is_stuck_inside() {
     ];
     let mut dumps = [dump(groups, &sender), dump(groups, &receiver)];
     assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1]));
-    assert_eq!(report(&analyze(&dumps)).verdict, Verdict::Hang);
+    let analysis = analyze(&dumps);
+    assert_eq!(report(&analysis).verdict, Verdict::Hang);
+    let mut waiting = report(&analysis).ranks.iter().map(|it| &it.waiting_in);
+    assert!(waiting.all(|it| it.as_ref().is_some_and(|it| it.seq == Some(2))));
     // The device of rank 0 has not started it.
     dumps[1]["entries"][1]["state"] = json!("started");
     for dump in &mut dumps {

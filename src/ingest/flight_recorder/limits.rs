@@ -33,7 +33,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
     });
     report.verdict = verdict_of(&report.findings);
     for rank in &mut report.ranks {
-        if rank.waiting_in.is_none() && lasts {
+        if rank.waiting_in.is_none() {
             rank.waiting_in = play.waiting_in(rank.rank);
         }
         if let Some(waiting) = rank.waiting_in.as_mut().filter(|_| !lasts) {
@@ -42,8 +42,16 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
     }
     for finding in &mut report.findings {
         if is_about_ends(finding) {
-            finding.why = vec!["A dump shows its process at one moment.".into()];
-            finding.next = vec!["Write dumps again later, and compare them with these.".into()];
+            finding.why = vec![
+                "A dump shows its process at one moment. Calls of these ranks are incomplete, and the \
+                 dumps do not show which rank the others wait for."
+                    .into(),
+            ];
+            finding.next = vec![
+                "Compare the calls in which the ranks wait with those of dumps written later, or with \
+                 the stacks of the ranks (py-spy dump)."
+                    .into(),
+            ];
         } else if catalogue::is_gap(&finding.code) {
             finding.why = vec!["A process that ends abruptly writes no dump.".into()];
             finding.next = vec![

@@ -372,17 +372,27 @@ impl<'a> Play<'a> {
         units.find(|(_, it)| !it.is_message && (it.group, it.seq) == (group, seq))
     }
 
-    /// The first incomplete call of a rank whose waits the engine does not get.
+    /// The first incomplete call of a rank.
     pub(super) fn waiting_in(&self, rank: u32) -> Option<WaitingIn> {
-        let unit = &self.calls.get(&rank)?.units[*self.waits.unknown.get(&rank)?.first()?];
-        let call = self.call(rank, unit, CallId(0));
+        let units = &self.calls.get(&rank)?.units;
+        let at = units.iter().position(|it| !it.is_complete)?;
+        let call = self.numbered_call(rank, at);
         let waited = Timestamp(self.end).since(call.at);
         Some(WaitingIn {
-            group: self.groups.all[unit.group].info.key.name.clone(),
+            group: self.groups.all[units[at].group].info.key.name.clone(),
             seq: Some(call.seq).filter(|&seq| seq > 0),
             op: call.op.to_string(),
             waited_ms: Some(waited.as_millis() as u64),
         })
+    }
+
+    /// A call, with the number that it has among the messages to its peer if it is one.
+    pub(super) fn numbered_call(&self, rank: u32, at: usize) -> Call {
+        let mut call = self.call(rank, &self.calls[&rank].units[at], CallId(0));
+        if let Some(placed) = self.messages.placed(rank, at) {
+            placed.apply(&mut call);
+        }
+        call
     }
 
     /// A call, without what dumps do not contain.

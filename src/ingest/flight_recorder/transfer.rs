@@ -5,7 +5,6 @@ use ddp_doctor_proto::report::{Blame, CallState, Confidence, Finding, Group, Rol
 
 use super::inside;
 use super::play::Play;
-use crate::diagnosis::event::{Call, CallId};
 use crate::diagnosis::findings::describe;
 use crate::diagnosis::words;
 
@@ -18,7 +17,8 @@ pub(super) fn detect(play: &Play<'_>) -> Option<Finding> {
         let is_under_way = play.waits.transfers.iter().any(|(rank, _)| *rank == peer);
         is_under_way.then_some((rank, at, peer, partner))
     })?;
-    let sides = [(rank, at), (peer, partner)].map(|(rank, at)| (rank, side(play, rank, at)));
+    let sides =
+        [(rank, at), (peer, partner)].map(|(rank, at)| (rank, play.numbered_call(rank, at)));
     let [(_, own), (_, other)] = &sides;
     let info = own.group.as_ref()?;
     let mut per_rank: Vec<_> = sides
@@ -74,13 +74,4 @@ pub(super) fn detect(play: &Play<'_>) -> Option<Finding> {
         [(rank, at), (peer, partner)].map(|(rank, at)| (rank, &play.calls[&rank].units[at]));
     inside::name_devices(&mut finding, play, &calls);
     Some(finding)
-}
-
-/// One side of a message.
-fn side(play: &Play<'_>, rank: u32, at: usize) -> Call {
-    let mut call = play.call(rank, &play.calls[&rank].units[at], CallId(0));
-    if let Some(placed) = play.messages.placed(rank, at) {
-        placed.apply(&mut call);
-    }
-    call
 }
