@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test test-all test-versions recordings soak fuzz lint bench hangbench build oracle loom nccl gpu
+.PHONY: demo test test-all test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
 
 # Expanded only where needed, since creating the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -92,7 +92,14 @@ fuzz:
 # Checks the engine against the oracle in tests/oracle, on two cores: ORACLE_PROGRAMS random programs (a million
 # by default), from number ORACLE_FROM on.
 oracle:
-	$(CARGO) test --profile oracle -p ddp-doctor --test tests -- --ignored --nocapture oracle::
+	$(CARGO) test --profile oracle -p ddp-doctor --test tests -- --ignored --nocapture oracle::million
+
+# Diagnoses the executions of ORACLE_PROGRAMS of these programs (2 000 by default) from digests as from records.
+oracle-digests: export ORACLE_JOURNALS = $(CURDIR)/target/oracle-journals
+oracle-digests:
+	rm -rf "$$ORACLE_JOURNALS"
+	$(CARGO) test --profile oracle -p ddp-doctor --test tests -- --ignored oracle::executions
+	$(CARGO) test --profile oracle -p ddp-doctor --lib -- --ignored --nocapture digests_of_random_programs
 
 # Model-checks the protocols of the black box more deeply than `make test` does.
 loom:

@@ -28,12 +28,17 @@ mod shrink;
 mod truth;
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use check::{Outcome, Violation, check};
 use generate::{Planted, planted};
+use machine::Machine;
 use program::Random;
+
+use crate::support::scenario::Scenario;
 
 /// Number of programs in the sample.
 const SAMPLE: u64 = 500;
@@ -123,13 +128,35 @@ fn sampled_programs_are_diagnosed_correctly() {
     }
 }
 
+/// `make oracle-digests`: writes the executions of `ORACLE_PROGRAMS` programs from seed `ORACLE_FROM` on as
+/// journals to the folder `ORACLE_JOURNALS`. `coordinator::session::tests` diagnoses them from digests.
+#[test]
+#[ignore = "writes a folder: make oracle-digests"]
+fn executions_are_written_as_journals() {
+    let folder = PathBuf::from(std::env::var("ORACLE_JOURNALS").unwrap());
+    let (from, programs) = (number("ORACLE_FROM", 0), number("ORACLE_PROGRAMS", 2_000));
+    for seed in from..from + programs {
+        let (planted, schedule) = of(seed);
+        let Some(machine) = Machine::new(&planted.program) else {
+            continue;
+        };
+        let course = course::run(&machine, &mut Random::new(schedule));
+        let scenario = Scenario::parse(&course.scenario).unwrap();
+        let own = folder.join(seed.to_string());
+        fs::create_dir_all(&own).unwrap();
+        scenario.journals(&own, 1).unwrap();
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |it| it.parse().unwrap())
+}
+
 /// `make oracle`: checks `ORACLE_PROGRAMS` programs from seed `ORACLE_FROM` on, and stops after
 /// `ORACLE_FAULTS` violations.
 #[test]
 #[ignore = "takes minutes: make oracle"]
 fn million_programs_are_diagnosed_correctly() {
-    let number =
-        |name: &str, default: u64| std::env::var(name).map_or(default, |it| it.parse().unwrap());
     let (from, programs) = (
         number("ORACLE_FROM", 0),
         number("ORACLE_PROGRAMS", 1_000_000),
