@@ -268,10 +268,6 @@ impl Decoder {
             }
             Kind::ProcessJoined(joined) => return self.joined(&joined, out),
             Kind::RankStarted(started) => out.extend(self.started(&started)),
-            // Records contain their texts; only readers of raw journals need the table.
-            Kind::StringDefined(string) => {
-                self.process(string.process)?;
-            }
             Kind::ThreadDefined(thread) => {
                 self.process(thread.process)?;
             }

@@ -728,7 +728,7 @@ pub struct Report {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50, 60, 61, 62"
+        tags = "1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50, 60, 61, 62"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -740,8 +740,6 @@ pub mod event {
         Hello(super::Hello),
         #[prost(message, tag = "2")]
         ProcessJoined(super::ProcessJoined),
-        #[prost(message, tag = "3")]
-        StringDefined(super::StringDefined),
         #[prost(message, tag = "4")]
         SiteDefined(super::SiteDefined),
         #[prost(message, tag = "5")]
@@ -888,16 +886,6 @@ pub struct RankStarted {
     /// Its latest two stacks; their `process` has no meaning.
     #[prost(message, repeated, tag = "9")]
     pub looks: ::prost::alloc::vec::Vec<Stacks>,
-}
-/// Defines the number of a string of a process.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StringDefined {
-    #[prost(uint64, tag = "1")]
-    pub process: u64,
-    #[prost(uint32, tag = "2")]
-    pub id: u32,
-    #[prost(string, tag = "3")]
-    pub value: ::prost::alloc::string::String,
 }
 /// Defines the number of a call site. Sent again, with guards, once its source was read.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -227,6 +227,12 @@ impl Traffic {
             .filter(|_| self.transport.matching == Matching::ByTag)
     }
 
+    /// Whether two calls have the same tag and the same data.
+    #[must_use]
+    pub fn fits(&self, one: &Call, other: &Call) -> bool {
+        self.lane(one) == self.lane(other) && (one.dtype, one.numel) == (other.dtype, other.numel)
+    }
+
     /// Adds a call of a rank. Returns its place, and both sides if it met its partner.
     pub(super) fn issue(
         &mut self,

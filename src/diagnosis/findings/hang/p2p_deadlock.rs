@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 
 use crate::findings::draft::Draft;
 use crate::findings::hang::cycle;
-use crate::model::Side;
+use crate::model::{Lone, Side};
 use crate::situation::Situation;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
@@ -84,7 +84,25 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             met.rank,
         ));
     }
-    draft.next = vec![if met.is_some() {
+    let misdirected = misdirected(situation, waits);
+    if let Some((wait, other)) = &misdirected {
+        draft.why.push(format!(
+            "Rank {} waits in {}{}. It would meet the call of rank {} if that had rank {0} as its peer.",
+            other.rank,
+            words::call(&other.joined.call),
+            words::at(other.joined.call.place.as_deref()),
+            wait.rank,
+        ));
+    }
+    draft.next = vec![if let Some((wait, other)) = misdirected {
+        format!(
+            "Check the peer of rank {}'s call{}: rank {} waits for rank {0}, and rank {} does not.",
+            wait.rank,
+            words::at(wait.call.place.as_deref()),
+            other.rank,
+            wait.call.peer.unwrap_or_default(),
+        )
+    } else if met.is_some() {
         "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on both sides."
             .into()
     } else if collectives {
@@ -97,6 +115,30 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             .into()
     }];
     Some(draft)
+}
+
+/// A message of the cycle that would have a partner with another peer, and that call of a further rank; `None` if
+/// several may. A message between ranks that have exchanged none before counts more.
+fn misdirected<'w>(situation: &Situation<'_>, waits: &'w [Blocked]) -> Option<(&'w Blocked, Lone)> {
+    let of = |wait: &'w Blocked| {
+        let traffic = &situation.model.group(wait.group).traffic;
+        let own = wait.message.as_ref().filter(|lone| lone.peer.is_some());
+        own.into_iter().flat_map(move |own| {
+            let is_partner = |other: &Lone| {
+                other.side != own.side
+                    && other.peer == Some(own.rank)
+                    && own.peer != Some(other.rank)
+                    && traffic.fits(&own.joined.call, &other.joined.call)
+            };
+            let partners = traffic.awaited().filter(is_partner);
+            partners.map(move |other| (own.nth == 1 && other.nth > 1, wait, other))
+        })
+    };
+    let found: Vec<_> = waits.iter().flat_map(of).collect();
+    let is_first = found.iter().any(|(first, ..)| *first);
+    let mut best = found.into_iter().filter(|(first, ..)| *first == is_first);
+    let (_, wait, other) = best.next()?;
+    best.next().is_none().then_some((wait, other))
 }
 
 /// Whether the partner of the message that it waits for has been issued.
