@@ -335,6 +335,10 @@ fn run(layout: Layout, seconds: u64) {
     let job = Job::part(layout, job_seconds(seconds), 0..0);
     let fault = Timestamp(began.0 + job.fault_at().0);
     let lines: Vec<(Timestamp, String)> = coordinator.lines.try_iter().collect();
+    let early = lines.iter().filter(|(at, _)| *at < fault);
+    let early: Vec<&str> = early.map(|(_, line)| line.as_str()).collect();
+    let is_alarm = early.iter().any(|line| line.contains("[DD"));
+    assert!(!is_alarm, "a healthy job has findings:\n{}", early.join("\n"));
     let found = lines.iter().find_map(|(at, line)| {
         let (_, code) = line.split_once("[DD")?;
         let (code, _) = code.split_once(']')?;

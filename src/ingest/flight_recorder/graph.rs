@@ -17,15 +17,15 @@ pub(super) struct Contradiction {
 }
 
 impl Contradiction {
-    /// The smaller side and the larger one; both sides and none, if they are of one size or have a rank
-    /// in common.
-    pub(super) fn sides(&self) -> (Vec<u32>, Vec<u32>) {
+    /// The smaller side and the larger one; `None` if they are of one size or have a rank in common.
+    pub(super) fn sides(&self) -> Option<(Vec<u32>, Vec<u32>)> {
         let list = |ranks: &BTreeSet<u32>| ranks.iter().copied().collect::<Vec<u32>>();
         let (waiting, missing) = (list(&self.waiting), list(&self.missing));
+        let are_apart = self.waiting.is_disjoint(&self.missing);
         match waiting.len().cmp(&missing.len()) {
-            Ordering::Less if self.waiting.is_disjoint(&self.missing) => (waiting, missing),
-            Ordering::Greater if self.waiting.is_disjoint(&self.missing) => (missing, waiting),
-            _ => (list(&(&self.waiting | &self.missing)), Vec::new()),
+            Ordering::Less if are_apart => Some((waiting, missing)),
+            Ordering::Greater if are_apart => Some((missing, waiting)),
+            _ => None,
         }
     }
 }

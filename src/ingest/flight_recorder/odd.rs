@@ -30,15 +30,19 @@ fn name_outnumbered(finding: &mut Finding, play: &Play<'_>) {
     let Some(found) = contradictions.find(|it| is_within(&it.ranks)) else {
         return;
     };
-    let (odd, others) = found.sides();
-    if !others.is_empty() {
+    let odd = if let Some((odd, others)) = found.sides() {
         finding.why.push(format!(
             "{} agree on the order of these calls, and {} {} not.",
             Capital(Ranks(&others)),
             Ranks(&odd),
             number(&odd, "does", "do"),
         ));
-    }
+        odd
+    } else {
+        // Of the ranks of the cycle, which are the fewest that wait for each other, those that disagree.
+        let disagrees = |rank: &&u32| found.waiting.contains(rank) || found.missing.contains(rank);
+        blame.root.iter().filter(disagrees).copied().collect()
+    };
     blame.victims.append(&mut blame.root);
     blame.victims.retain(|rank| !odd.contains(rank));
     blame.victims.sort_unstable();

@@ -14,6 +14,7 @@ use crate::ingest::flight_recorder::document::Node;
 use crate::ingest::flight_recorder::fields::{Fields, Keys, Texts};
 use crate::ingest::flight_recorder::names::Name;
 use crate::ingest::flight_recorder::place;
+use crate::ingest::flight_recorder::units::is_on_host;
 
 /// Texts, shapes, lines and kinds of calls of a dump, each stored once.
 pub(super) struct Names {
@@ -246,11 +247,17 @@ impl Names {
         let is_message = fields.is_p2p.and_then(Node::bool);
         let is_message = is_message.unwrap_or_else(|| name.op.is_point_to_point()) && !ends_group;
         let frames = self.frames(fields.frames);
+        // Calls on a device do not hold their threads: their order on the device counts, whether the main
+        // thread or one of autograd made them.
+        let thread = match fields.thread_id.and_then(Node::text) {
+            Some(thread) if is_on_host(name.backend) => thread,
+            _ => "",
+        };
         let mut kind = Kind {
             index: self.kinds.len() as u32,
             pg: fields.pg_id.and_then(Node::int).unwrap_or(-1),
             group: self.group(group, description, name.backend),
-            thread: self.thread(fields.thread_id.and_then(Node::text).unwrap_or_default()),
+            thread: self.thread(thread),
             op: name.op,
             is_known: name.op != Op::Unspecified || name.ends_group,
             ends_group,
