@@ -338,7 +338,11 @@ fn run(layout: Layout, seconds: u64) {
     let early = lines.iter().filter(|(at, _)| *at < fault);
     let early: Vec<&str> = early.map(|(_, line)| line.as_str()).collect();
     let is_alarm = early.iter().any(|line| line.contains("[DD"));
-    assert!(!is_alarm, "a healthy job has findings:\n{}", early.join("\n"));
+    assert!(
+        !is_alarm,
+        "a healthy job has findings:\n{}",
+        early.join("\n")
+    );
     let found = lines.iter().find_map(|(at, line)| {
         let (_, code) = line.split_once("[DD")?;
         let (code, _) = code.split_once(']')?;

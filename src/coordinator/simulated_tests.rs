@@ -22,6 +22,8 @@ const SAMPLED: Limits = Limits {
 /// A collective of a round of the loop, in one or several groups at once.
 struct Call {
     line: u32,
+    /// A collective, or a message from the first to the second member of each group, which receives later.
+    op: Op,
     groups: &'static [&'static [u32]],
     /// Nanoseconds of work before it.
     work: u64,
@@ -79,8 +81,26 @@ const TENSOR_AND_DATA: Job = Job {
     ..DATA
 };
 
+/// Stages of a pipeline: ranks 0 and 2 wait in each round until their message is received.
+const PIPELINE: Job = Job {
+    marks_steps: false,
+    round: &[
+        Call {
+            op: Op::Send,
+            ..call(30, &[&[0, 1], &[2, 3]], 20 * MILLISECOND)
+        },
+        call(31, ALL_RANKS, 5 * MILLISECOND),
+    ],
+    ..DATA
+};
+
 const fn call(line: u32, groups: &'static [&'static [u32]], work: u64) -> Call {
-    Call { line, groups, work }
+    Call {
+        line,
+        op: Op::AllReduce,
+        groups,
+        work,
+    }
 }
 
 /// The state of a rank.
@@ -254,7 +274,7 @@ impl Job {
                 for &(members, group) in groups {
                     let is_slow = fault == Some(Fault::Network) && ranks[0].at > self.lasts / 2;
                     let takes = if is_slow { whole } else { TAKES };
-                    self.collective((members, group), call.line, takes, &mut ranks, &mut records);
+                    self.exchange((members, group), call, takes, &mut ranks, &mut records);
                 }
             }
         }
@@ -268,20 +288,30 @@ impl Job {
         records
     }
 
-    /// Adds the records of a collective of all members of a group.
-    fn collective(
+    /// Adds the records of a call of all members of a group.
+    fn exchange(
         &self,
         (members, group): (&[u32], u32),
-        line: u32,
+        call: &Call,
         takes: u64,
         ranks: &mut [Rank; 4],
         records: &mut Vec<v1::Record>,
     ) {
+        let is_message = call.op == Op::Send;
+        if is_message {
+            ranks[members[1] as usize].at += call.work;
+        }
         let arrivals = members.iter().map(|&rank| ranks[rank as usize].at);
         let over = arrivals.max().unwrap() + takes;
-        for &rank in members {
+        for (index, &rank) in members.iter().enumerate() {
             let rank = &mut ranks[rank as usize];
-            let issued = issued(rank, group, line, Op::AllReduce);
+            let mut issued = issued(rank, group, call.line, call.op);
+            if is_message {
+                let op = [Op::Send, Op::Recv][index];
+                issued.op = i32::from(op.number());
+                issued.root = Some(1 - index as i32);
+                issued.tag = Some(0);
+            }
             // With NCCL the call returns, and the program waits for its result without a record.
             rank.at = match self.backend {
                 "nccl" => rank.at + 20 * MICROSECOND,
@@ -396,6 +426,13 @@ fn slow_network_is_found_in_a_sample() {
         summary(&found),
         ("DD604", Confidence::Supported, &[][..], 10)
     );
+}
+
+/// Pulls contain sends whose receives are left out, and the reverse.
+#[test]
+fn messages_in_a_sample_are_no_finding() {
+    let healthy = diagnose(PIPELINE.evidence(None), SAMPLED);
+    assert_eq!(healthy.codes, BTreeSet::new());
 }
 
 /// A rank makes eleven records in a round. Two rounds begin with the end of a phase.

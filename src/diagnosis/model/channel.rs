@@ -44,7 +44,18 @@ pub struct Traffic {
     unclear: BTreeSet<u32>,
     /// When the latest recorded message to each rank was sent.
     sent_to: BTreeMap<u32, Timestamp>,
+    /// Calls that ranks have left, by rank.
+    left: BTreeMap<u32, Left>,
     counts: BTreeMap<u32, Count>,
+}
+
+/// Calls that a rank has left, as far as known: it made further ones that were not recorded.
+#[derive(Debug)]
+struct Left {
+    /// When it made the latest one.
+    latest: Timestamp,
+    /// Earlier calls that it is still inside.
+    inside: Vec<CallId>,
 }
 
 /// Messages from one rank to another.
@@ -142,6 +153,7 @@ impl Traffic {
             any_source: BTreeMap::new(),
             unclear: BTreeSet::new(),
             sent_to: BTreeMap::new(),
+            left: BTreeMap::new(),
             counts: BTreeMap::new(),
         }
     }
@@ -175,12 +187,17 @@ impl Traffic {
             let lanes = self.channels.get(&way).into_iter();
             let lanes = lanes.flat_map(|channel| channel.lanes.values());
             lanes.flat_map(move |lane| {
-                let asked = lane.open.iter().filter(move |open| which(&open.joined));
+                let left = self.left.get(&lane.side().rank(way));
+                let open = lane.open.iter();
+                let asked = open.filter(move |it| which(&it.joined) && !it.is_left(left));
                 asked.map(move |open| self.alone(way, lane.side(), open))
             })
         });
         let from_any = self.any_source.iter().flat_map(move |(&rank, waiting)| {
-            let asked = waiting.iter().filter(move |joined| which(joined));
+            let left = self.left.get(&rank);
+            let is_left = move |it: &JoinedCall| left.is_some_and(|left| left.has(&it.call));
+            let asked = waiting.iter();
+            let asked = asked.filter(move |joined| which(joined) && !is_left(joined));
             asked.map(move |joined| self.any_source_of(rank, joined))
         });
         between.chain(from_any)
@@ -272,6 +289,7 @@ impl Traffic {
             return None;
         }
         let channel = self.channels.entry(way).or_default();
+        channel.forget(way, &self.left);
         channel.follow(side, call.seq);
         // Without a tag it may belong to any lane.
         channel.blurred |= self.transport.matching != Matching::InOrder && call.tag.is_none();
@@ -302,6 +320,14 @@ impl Traffic {
             [met(way.0, send, receive), met(way.1, receive, send)]
         });
         Some((post, met))
+    }
+
+    /// Records of a rank were left out, so that it has left its calls up to `latest` except those that it is
+    /// `inside`.
+    pub(super) fn leave(&mut self, rank: u32, latest: Timestamp, inside: Vec<CallId>) {
+        if !self.channels.is_empty() || !self.any_source.is_empty() {
+            self.left.insert(rank, Left { latest, inside });
+        }
     }
 
     /// Applies the counter of a rank, which includes lost records.
@@ -379,13 +405,41 @@ impl Traffic {
     }
 }
 
+impl Left {
+    fn has(&self, call: &Call) -> bool {
+        call.at <= self.latest && !self.inside.contains(&call.id)
+    }
+}
+
 impl Channel {
-    /// Detects missed calls by gaps in their sequence numbers.
+    /// Detects missed calls by gaps in their sequence numbers. If all calls have one tag, these numbers
+    /// show which calls belong together after a gap.
     fn follow(&mut self, side: Side, seq: u64) {
         let last = &mut self.seqs[side as usize];
-        if seq != 0 {
-            self.blurred |= seq != *last + 1;
-            *last = seq;
+        if seq == 0 {
+            return;
+        }
+        if seq != *last + 1 {
+            self.blurred = true;
+            if let (1, Some(lane)) = (self.lanes.len(), self.lanes.values_mut().next()) {
+                if lane.side() != side {
+                    let before = lane.open.len();
+                    lane.open.retain(|it| it.nth >= seq);
+                    self.open -= before - lane.open.len();
+                }
+                lane.made[side as usize] = seq - 1;
+            }
+        }
+        *last = seq;
+    }
+
+    /// Drops calls that their ranks have left.
+    fn forget(&mut self, way: (u32, u32), left: &BTreeMap<u32, Left>) {
+        for lane in self.lanes.values_mut() {
+            let left = left.get(&lane.side().rank(way));
+            let before = lane.open.len();
+            lane.open.retain(|it| !it.is_left(left));
+            self.open -= before - lane.open.len();
         }
     }
 
@@ -403,9 +457,12 @@ impl Channel {
         lane.last[side as usize] = call.id;
         let nth = lane.made[side as usize];
         if nth <= lane.made[side.other() as usize] {
+            // Partners of earlier calls were not recorded.
+            while lane.open.pop_front_if(|it| it.nth < nth).is_some() {
+                self.open -= 1;
+            }
             // Beyond the limit of open calls, the partner may have been dropped.
-            let first = lane.open.front()?.nth;
-            let partner = (first == nth).then(|| lane.open.pop_front()).flatten()?;
+            let partner = lane.open.pop_front_if(|it| it.nth == nth)?;
             self.open -= 1;
             return Some((partner.joined.call, nth));
         }
@@ -437,7 +494,21 @@ impl Post {
     }
 }
 
+impl Open {
+    fn is_left(&self, left: Option<&Left>) -> bool {
+        left.is_some_and(|left| left.has(&self.joined.call))
+    }
+}
+
 impl Side {
+    /// The rank of this side of a channel.
+    const fn rank(self, way: (u32, u32)) -> u32 {
+        match self {
+            Self::Send => way.0,
+            Self::Receive => way.1,
+        }
+    }
+
     /// The opposite side.
     #[must_use]
     pub const fn other(self) -> Self {

@@ -99,8 +99,16 @@ impl Model {
             }
             Event::Gap { from, to, .. } => self.gaps.add(from, to),
             Event::RecordsLeftOut { process, inside } => {
-                if let Some(process) = self.processes.get_mut(&process) {
-                    process.left_out(&inside);
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                process.left_out(&inside);
+                if let (Some(rank), Some(latest)) = (process.rank, &process.last_call) {
+                    let messages = process.messages();
+                    for (_, group) in process.groups.values() {
+                        let traffic = &mut self.groups[group.0 as usize].traffic;
+                        traffic.leave(rank, latest.at, messages.clone());
+                    }
                 }
             }
             Event::Site {

@@ -12,7 +12,7 @@ use crate::evidence::event::{
 };
 use crate::evidence::settings;
 use crate::model::accumulation::Accumulation;
-use crate::model::ids::{GroupId, World};
+use crate::model::ids::{GroupId, Target, World};
 use crate::model::init::Init;
 use crate::model::memory::Memory;
 use crate::model::pace::Pace;
@@ -365,6 +365,16 @@ impl Process {
             let longest = self.phase_lengths.entry(Arc::clone(name)).or_default();
             *longest = length.max(*longest);
         }
+    }
+
+    /// The messages that its threads are inside, or wait for.
+    pub(super) fn messages(&self) -> Vec<CallId> {
+        let of = |thread: &Thread| match &thread.doing {
+            Doing::Call(call) => Some(call.id),
+            Doing::Wait(Some(Target::Message(_, post)), ..) => Some(post.call),
+            _ => None,
+        };
+        self.threads.values().filter_map(of).collect()
     }
 
     /// Records were left out, with which all other threads left the calls that they were inside.
