@@ -47,6 +47,8 @@ struct Truth {
     waited_ms: Option<u64>,
     /// Members of the group of the leading finding; empty: unknown.
     members: Option<Vec<u32>>,
+    /// The first time that the text states.
+    began: Option<String>,
     /// A part of the summary of the leading finding.
     summary: Option<String>,
     /// A part of a sentence of some finding.
@@ -128,6 +130,10 @@ fn check(report: &Report, truth: &Truth) -> Result<(), String> {
     if let Some(known) = &truth.ranks {
         let ranks: Vec<u32> = report.ranks.iter().map(|it| it.rank).collect();
         same("ranks", format!("{ranks:?}"), format!("{known:?}"))?;
+    }
+    if let Some(began) = &truth.began {
+        let known = report.job.started_at.map(|at| at.to_string());
+        same("begin", format!("{known:?}"), format!("{:?}", Some(began)))?;
     }
     if let Some(nodes) = truth.nodes {
         same("nodes", report.job.nodes.to_string(), nodes.to_string())?;

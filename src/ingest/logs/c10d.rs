@@ -118,14 +118,21 @@ fn stuck(text: &str) -> Option<Statement> {
     is_stuck.then_some(Statement::WatchdogStuck { seconds })
 }
 
-/// "[3] finished collective #29, but didn't join collective #30", in a report on a desync.
-fn not_joined(text: &str) -> Option<Statement> {
-    let (before, seq) = text.split_once(", but didn't join collective #")?;
-    let (_, own) = before.split_once("- [")?;
-    Some(Statement::NotJoined {
-        rank: rank(own)?,
-        seq: number(seq)?,
-    })
+/// "[3, 5] finished collective #29, but didn't join collective #30", in a report on a desync.
+fn not_joined(text: &str) -> Vec<Statement> {
+    let ranks = || {
+        let (before, seq) = text.split_once(", but didn't join collective #")?;
+        let (before, _) = before.split_once("] finished collective #")?;
+        let (_, ranks) = before.rsplit_once('[')?;
+        Some((ranks.split(',').take(MAX_LIST), number(seq)?))
+    };
+    let Some((ranks, seq)) = ranks() else {
+        return Vec::new();
+    };
+    let ranks = ranks.filter_map(|it| rank(it.trim()));
+    ranks
+        .map(|rank| Statement::NotJoined { rank, seq })
+        .collect()
 }
 
 /// "Rank 1 is running collective: CollectiveFingerPrint(…), but Rank 0 is running collective: …".

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
-use ddp_doctor_proto::{ExceptionKind, ParameterFact, ProcessState};
+use ddp_doctor_proto::{ExceptionKind, Op, ParameterFact, ProcessState};
 
 use super::events::{Job, Topic};
+use super::facts::GroupName;
+use super::groups::UNNAMED;
+use super::rank::Rank;
 use crate::diagnosis::event::{Event, OomKills, Parameters};
 use crate::diagnosis::situation::contract::UNFINISHED;
 use crate::diagnosis::words;
@@ -25,7 +28,9 @@ impl Job {
                     continue;
                 }
                 let kinds = [
-                    is_from_peers(&raised.text).then_some(ExceptionKind::LeftCollective),
+                    raised
+                        .is_of_others(number)
+                        .then_some(ExceptionKind::LeftCollective),
                     Some(ExceptionKind::Uncaught),
                 ];
                 for kind in kinds.into_iter().flatten() {
@@ -71,7 +76,8 @@ impl Job {
         let mut statements: Vec<(u32, Timestamp, Parameters)> = Vec::new();
         let lacking = self.ranks.values().filter(|it| it.without.is_some());
         let lacking = lacking.count();
-        let has_waits = self.ranks.values().any(|rank| !rank.waits.is_empty());
+        let mut others = self.ranks.values().filter(|it| it.without.is_none());
+        let has_waits = others.any(|rank| rank.waits.keys().any(GroupName::is_world));
         let world_size = self
             .names
             .world
@@ -96,21 +102,55 @@ impl Job {
         if statements.is_empty() {
             return;
         }
-        let group = self.world("0", "");
-        for (rank, at, said) in statements {
-            let process = process(rank);
+        let is_named = |rank: &Rank| !rank.waits.contains_key(&model_group());
+        let name = if self.ranks.values().all(is_named) {
+            "0"
+        } else {
+            UNNAMED
+        };
+        let group = self.world(name, "");
+        let first = statements.iter().map(|it| it.1).min().unwrap_or_default();
+        for &rank in self.ranks.keys() {
             let joined = Event::GroupJoined {
-                process,
+                process: process(rank),
                 group: Arc::clone(&group),
             };
+            self.events.push((first, joined));
+        }
+        for (rank, at, said) in statements {
             let stated = Event::Parameters {
-                process,
+                process: process(rank),
                 group: Arc::clone(&group),
                 said,
                 at,
             };
-            self.events.extend([(at, joined), (at, stated)]);
+            self.events.push((at, stated));
         }
+    }
+
+    /// Names the group of reductions that wait for a rank whose parameters got no gradient: it did not
+    /// complete its own.
+    pub(super) fn name_reductions(&mut self) {
+        if self.ranks.values().all(|it| it.without.is_none()) {
+            return;
+        }
+        let others = self.ranks.values_mut().filter(|it| it.without.is_none());
+        for rank in others {
+            let unnamed = GroupName::default();
+            if let Some(waiting) = rank.waits.remove(&unnamed) {
+                let is_reduction = waiting.op == Op::AllReduce;
+                let group = if is_reduction { model_group() } else { unnamed };
+                rank.waits.insert(group, waiting);
+            }
+        }
+    }
+}
+
+/// The group of the world that the text does not name.
+fn model_group() -> GroupName {
+    GroupName {
+        name: UNNAMED.into(),
+        description: "default_pg".into(),
     }
 }
 
@@ -128,17 +168,4 @@ fn parameters(
         place: place.map(Arc::new),
         ..Parameters::default()
     }
-}
-
-/// Whether an exception says that something is wrong with another rank.
-fn is_from_peers(text: &str) -> bool {
-    [
-        "DDP expects same model",
-        "Detected mismatch between collectives",
-        "DistStoreError",
-        "store based barrier",
-        "monitoredBarrier",
-    ]
-    .iter()
-    .any(|it| text.contains(it))
 }

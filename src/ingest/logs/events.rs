@@ -81,8 +81,10 @@ pub fn evidence(logs: &[Log]) -> Evidence {
     job.take_back_aborts();
     job.open(logs);
     let is_named = start::joins(&mut job);
-    job.take_back_losses(is_named);
+    let differ = groups::compared(&mut job);
+    job.take_back_losses(is_named, differ);
     start::devices(&mut job);
+    job.name_reductions();
     groups::calls(&mut job);
     groups::last_calls(&mut job);
     job.add_ends();
@@ -144,9 +146,9 @@ impl Job {
         for rank in job.joins.missing_at_barriers() {
             job.ranks.entry(rank).or_default();
         }
-        for rank in job.ranks.values_mut() {
+        for (&number, rank) in &mut job.ranks {
             rank.stacks.sort_by_key(|stacks| stacks.at);
-            rank.complete_end();
+            rank.complete_end(number);
         }
         job
     }

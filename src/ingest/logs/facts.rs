@@ -239,6 +239,8 @@ pub(super) struct Facts {
     pub(super) pairs: BTreeSet<Label>,
     /// World sizes that the text states.
     pub(super) worlds: BTreeSet<u32>,
+    /// Time of the first line with one; zero: no line has one.
+    pub(super) first: Timestamp,
     /// Time of the latest line with one.
     pub(super) last: Timestamp,
     /// The line being read.

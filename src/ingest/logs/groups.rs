@@ -11,7 +11,8 @@ use ddp_doctor_proto::vocabulary::Direction;
 use super::events::{Job, Topic, group, were};
 use super::facts::GroupName;
 use super::rank::{Rank, Waiting};
-use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, Stacks, ThreadId};
+use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, Stacks, ThreadId};
+use crate::diagnosis::evidence::align::compare;
 use crate::diagnosis::stacks;
 use crate::diagnosis::words::Ranks;
 use crate::ingest::{dtypes, process};
@@ -30,7 +31,6 @@ pub(super) fn calls(job: &mut Job) {
     for (index, name) in (1..).zip(&names) {
         Members::of(job, name).add(job, name, index);
     }
-    compared(job);
     if names.is_empty() {
         stacks(job);
     }
@@ -95,10 +95,7 @@ impl Members {
     fn may_be_left(&self) -> bool {
         let last = self.waiting.values().map(|it| it.seq).max();
         let mut behind = self.waiting.values().filter(|it| Some(it.seq) < last);
-        let can_leave = |it: &Waiting| {
-            let is_rooted = it.op.direction() != Direction::Symmetric && it.op != Op::Unspecified;
-            is_rooted && Some(it.seq + 1) == last
-        };
+        let can_leave = |it: &Waiting| is_rooted(it.op) && Some(it.seq + 1) == last;
         behind.clone().next().is_some() && behind.all(can_leave)
     }
 
@@ -192,7 +189,9 @@ impl Members {
             Some(size) => (0..size).collect(),
             None => known.iter().copied().collect(),
         };
-        group(&name.name, &name.description, "nccl", members)
+        let is_empty = *name == GroupName::default();
+        let known = if is_empty { UNNAMED } else { &name.name };
+        group(known, &name.description, "nccl", members)
     }
 
     /// Adds a note on why the calls decide nothing.
@@ -235,7 +234,7 @@ impl Members {
                 were(&ranks)
             ));
         } else if let behind @ [_, ..] = &self.behind(first.seq)[..]
-            && first.op.direction() != Direction::Symmetric
+            && !(is_rooted(first.op) || first.op.direction() == Direction::Symmetric)
         {
             job.note(Topic::Waits, format!(
                 "{} waiting {waited} s for {what}, which {} had not reached: whether it needs all ranks is \
@@ -264,8 +263,19 @@ fn differ(one: &Waiting, other: &Waiting) -> bool {
     is_known && one.op != other.op || same_size && sizes.is_some_and(|(one, other)| one != other)
 }
 
+/// Whether some ranks may leave the call before all have entered it.
+fn is_rooted(op: Op) -> bool {
+    matches!(op.direction(), Direction::FromRoot | Direction::ToRoot)
+}
+
 /// Adds the call that a rank waited in.
-fn issue(job: &mut Job, rank: u32, thread: u32, group: Option<&Arc<GroupInfo>>, waiting: &Waiting) {
+fn issue(
+    job: &mut Job,
+    rank: u32,
+    thread: u32,
+    group: Option<&Arc<GroupInfo>>,
+    waiting: &Waiting,
+) -> Arc<Call> {
     let known = job.ranks.get(&rank);
     let place = known
         .and_then(|it| in_collective(it.stacks.last()?))
@@ -275,9 +285,15 @@ fn issue(job: &mut Job, rank: u32, thread: u32, group: Option<&Arc<GroupInfo>>, 
         seq: waiting.seq,
         dtype: dtypes::named(&waiting.dtype),
         numel: waiting.numel,
+        whole: waiting.whole,
         shape: waiting.shape.clone(),
         tensors: if waiting.op.is_coalesced() { 2 } else { 1 },
         place: place.map(Arc::new),
+        // What watchdogs give up was enqueued on the device: whichever member lacks a rooted call may be its root.
+        on_stream: is_rooted(waiting.op).then_some(OnStream {
+            stream: u64::from(thread),
+            launch: 0,
+        }),
         ..Call::new(
             CallId(u64::from(thread)),
             waiting.since,
@@ -285,33 +301,40 @@ fn issue(job: &mut Job, rank: u32, thread: u32, group: Option<&Arc<GroupInfo>>, 
             waiting.op,
         )
     };
+    let call = Arc::new(call);
     let issued = Event::Issued {
         process: process(rank),
-        call: Arc::new(call),
+        call: Arc::clone(&call),
     };
     job.events.push((waiting.since, issued));
+    call
 }
 
-/// Adds the calls that PyTorch compared: those of one collective.
-fn compared(job: &mut Job) {
+/// Adds the calls that PyTorch compared: those of one collective. Returns whether a difference is known
+/// that matters.
+pub(super) fn compared(job: &mut Job) -> bool {
     let runs = job.ranks.iter();
     let runs = runs.filter_map(|(&number, rank)| Some((number, rank.runs.clone()?)));
     let runs: BTreeMap<u32, Waiting> = runs.collect();
     let ranks: Vec<u32> = runs.keys().copied().collect();
     if ranks.len() < 2 {
-        return;
+        return false;
     }
     let info = group(UNNAMED, "", "", ranks);
+    let mut calls = Vec::new();
     for (&rank, waiting) in &runs {
         join(job, rank, &info, waiting.since);
         // All of them made their call before the comparison failed.
         let first = runs.values().map(|it| it.since).min().unwrap_or_default();
         let waiting = Waiting {
             since: super::before(first, Duration::from_millis(1)),
+            // The shapes of all pieces must be equal.
+            whole: waiting.numel,
             ..waiting.clone()
         };
-        issue(job, rank, 1, Some(&info), &waiting);
+        calls.push(issue(job, rank, 1, Some(&info), &waiting));
     }
+    calls.iter().any(|it| compare(&calls[0], it).is_some())
 }
 
 fn join(job: &mut Job, rank: u32, group: &Arc<GroupInfo>, at: Timestamp) {

@@ -56,37 +56,40 @@ pub(super) struct Line<'a> {
     pub(super) text: &'a str,
 }
 
-/// When a file was written: the year of lines that state none.
+/// What the year of lines follows from that state none.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Written {
-    at: Timestamp,
-    year: i64,
+pub(super) enum Year {
+    /// A time that the text states in full: the nearest year.
+    Near(Timestamp),
+    /// When the file was written: the latest year before. Files may be copied later.
+    Before(Timestamp),
 }
 
-impl Written {
-    pub(super) fn at(at: Timestamp) -> Self {
-        let year = at.to_string().get(..4).and_then(|it| it.parse().ok());
-        Self {
-            at,
-            year: year.unwrap_or(1970),
-        }
-    }
-
-    /// The latest time of this date that is not after the file was written.
-    fn latest(self, month: i64, date: i64, of_day: u64) -> Option<Timestamp> {
+impl Year {
+    /// The time of a date without its year.
+    fn complete(self, month: i64, date: i64, of_day: u64) -> Option<Timestamp> {
         /// The time zone of the lines is unknown.
         const ZONE: Duration = Duration::from_secs(26 * 3600);
-        let at = moment(self.year, month, date, of_day)?;
-        if at <= self.at.plus(ZONE) {
-            return Some(at);
+        let (Self::Near(known) | Self::Before(known)) = self;
+        let year: i64 = known.to_string().get(..4)?.parse().ok()?;
+        let years = [year + 1, year, year - 1].into_iter();
+        let mut times = years.filter_map(|year| moment(year, month, date, of_day));
+        match self {
+            Self::Near(known) => times.min_by_key(|at| at.0.abs_diff(known.0)),
+            Self::Before(known) => times.find(|at| *at <= known.plus(ZONE)),
         }
-        moment(self.year - 1, month, date, of_day)
     }
 }
 
 impl<'a> Line<'a> {
     /// Splits a line of a file.
-    pub(super) fn of(line: &'a str, written: Written) -> Self {
+    pub(super) fn of(line: &'a str, year: Year) -> Self {
+        let line = Self::split(line);
+        let time = line.time.or_else(|| glog(line.text, year));
+        Self { time, ..line }
+    }
+
+    fn split(line: &'a str) -> Self {
         let mut label = Label::default();
         let mut text = line;
         if let Some((task, rest)) = task(text) {
@@ -114,7 +117,6 @@ impl<'a> Line<'a> {
             label.rank = Some(rank);
             text = rest;
         }
-        let time = time.or_else(|| glog(text, written));
         Self {
             label,
             is_own_rank: label.rank.is_some(),
@@ -250,7 +252,7 @@ fn offset(text: &str) -> Option<(i64, &str)> {
 }
 
 /// The time in "E1206 18:44:12.715298746 ", which begins a line of PyTorch's C++ or launcher.
-fn glog(text: &str, written: Written) -> Option<Timestamp> {
+fn glog(text: &str, year: Year) -> Option<Timestamp> {
     let inner = text.strip_prefix('[').unwrap_or(text);
     let inner = inner.strip_prefix(['E', 'W', 'I', 'F'])?;
     let (day, rest) = inner.split_once(' ')?;
@@ -260,7 +262,18 @@ fn glog(text: &str, written: Written) -> Option<Timestamp> {
     }
     let (month, date) = day.split_at_checked(day.len() - 2)?;
     let (of_day, _) = clock(rest)?;
-    written.latest(month.parse().ok()?, date.parse().ok()?, of_day)
+    year.complete(month.parse().ok()?, date.parse().ok()?, of_day)
+}
+
+/// The time that a line states with its year: at its beginning, or in a report of torchrun or Slurm.
+pub(super) fn full_time(line: &str) -> Option<Timestamp> {
+    let line = Line::split(line);
+    let reported = || {
+        let time = line.text.trim_start().strip_prefix("time ");
+        let time = time.and_then(|it| it.trim_start().strip_prefix(": "));
+        report_time(time.or_else(|| scan::after(line.text, " CANCELLED AT "))?)
+    };
+    line.time.or_else(reported)
 }
 
 /// The time in the report of torchrun: "2025-05-21_15:43:03".
@@ -323,8 +336,8 @@ pub(super) fn bracketed_rank(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn written() -> Written {
-        Written::at("2026-05-01T00:00:00.000Z".parse().unwrap())
+    fn written() -> Year {
+        Year::Before("2026-05-01T00:00:00.000Z".parse().unwrap())
     }
 
     #[test]

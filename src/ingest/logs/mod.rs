@@ -21,7 +21,7 @@ use ddp_doctor_proto::report::Timestamp;
 use super::file_names;
 use super::stack_text::{Dump, Part};
 use facts::{ExitStatus, Facts, LineNumber, Statement, Subject};
-use label::{Label, Line, Written};
+use label::{Label, Line, Year};
 use lines::{Lines, MAX_BYTES};
 use traceback::Traceback;
 
@@ -84,7 +84,10 @@ impl Log {
     pub(crate) fn shift(&mut self, by: i64) {
         let facts = self.facts.facts.iter_mut().map(|fact| &mut fact.at);
         let stacks = self.facts.stacks.iter_mut().map(|it| &mut it.at);
-        for at in facts.chain(stacks).chain([&mut self.facts.last]) {
+        for at in facts
+            .chain(stacks)
+            .chain([&mut self.facts.first, &mut self.facts.last])
+        {
             // Zero stands for an unknown time.
             if at.0 > 0 {
                 at.0 = at.0.saturating_add_signed(by);
@@ -118,7 +121,7 @@ pub fn read(path: &Path) -> io::Result<Log> {
         open_bytes: 0,
         max_open_bytes: MAX_OPEN_BYTES,
         named: in_path(path),
-        written: Written::at(written),
+        year: first_full_time(path)?.map_or(Year::Before(written), Year::Near),
     };
     let mut lines = Lines::open(path)?;
     let mut text = String::new();
@@ -148,6 +151,18 @@ pub fn read(path: &Path) -> io::Result<Log> {
         facts,
         written,
     })
+}
+
+/// The first time that a file states with its year. Most files state one in their first lines.
+fn first_full_time(path: &Path) -> io::Result<Option<Timestamp>> {
+    let mut lines = Lines::open(path)?;
+    let mut text = String::new();
+    while lines.read(&mut text).unwrap_or(false) {
+        if let Some(at) = label::full_time(&text) {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
 }
 
 /// Files of a folder that may be logs.
@@ -290,15 +305,18 @@ struct Reader {
     max_open_bytes: usize,
     /// Process that the path names.
     named: Label,
-    written: Written,
+    year: Year,
 }
 
 impl Reader {
     fn line(&mut self, text: &str) {
-        let mut line = Line::of(text, self.written);
+        let mut line = Line::of(text, self.year);
         line.label = line.label.or(self.named);
         let at = self.facts.last.max(line.time.unwrap_or_default());
         self.facts.last = at;
+        if self.facts.first == Timestamp::default() {
+            self.facts.first = at;
+        }
         self.facts.line = LineNumber {
             number: self.facts.line.number + 1,
             is_dated: line.time.is_some(),

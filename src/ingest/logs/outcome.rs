@@ -11,7 +11,8 @@ use ddp_doctor_proto::{ExceptionKind, ProcessState};
 use super::events::{Job, Topic};
 use super::facts::ExitStatus;
 use super::launcher::TERM;
-use super::rank::{Raised, Rank};
+use super::rank::{CHECKPOINT, MISMATCH, Raised, Rank};
+use super::scan::after;
 use super::{start, times};
 use crate::diagnosis::event::{Event, OomKills, ProcessId};
 use crate::diagnosis::words::{self, Ranks, number};
@@ -21,6 +22,54 @@ use crate::ingest::process;
 const ECHO: Duration = Duration::from_secs(2);
 /// The signal SIGABRT.
 const ABRT: i32 = 6;
+
+/// What an exception says of other ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Loss {
+    Connection,
+    Wait,
+    /// Their calls are not alike.
+    Difference,
+    /// They failed to write or read their part of a checkpoint.
+    Failure,
+}
+
+impl Loss {
+    fn of(text: &str) -> Self {
+        match text {
+            _ if text.contains(MISMATCH) => Self::Difference,
+            _ if text.contains(CHECKPOINT) => Self::Failure,
+            _ if times::is_loss_of_peer(text) => Self::Connection,
+            _ => Self::Wait,
+        }
+    }
+
+    /// What one rank did, what several did, and what to do next.
+    const fn words(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Connection => (
+                "lost its connection to another process",
+                "lost their connections to another process",
+                "find out how that process ended",
+            ),
+            Self::Wait => (
+                "stopped waiting for other ranks",
+                "stopped waiting for other ranks",
+                "find out where the others were",
+            ),
+            Self::Difference => (
+                "made a call that differs from that of another rank",
+                "made calls that differ from those of other ranks",
+                "let all ranks make the same call",
+            ),
+            Self::Failure => (
+                "reports that other ranks failed",
+                "report that other ranks failed",
+                "find out why these failed",
+            ),
+        }
+    }
+}
 
 impl Job {
     /// Adds the success that a launcher reports: what failed before it restarted the ranks belongs to an
@@ -85,20 +134,19 @@ impl Job {
         }
     }
 
-    /// Turns errors about other processes, and about waits in which no rank is `named` as missing, into notes,
-    /// if no other failure is known that may be their cause: the ranks that report them failed because
-    /// of another one, which the text does not name.
-    pub(super) fn take_back_losses(&mut self, named: bool) {
-        let victims = self.victims_of_unknown_ranks(named);
-        let mut lost: BTreeMap<(bool, String), (Vec<u32>, Arc<str>)> = BTreeMap::new();
+    /// Turns errors about other processes into notes, and those about waits in which no rank is `named` as
+    /// missing and about calls that do not `differ` as far as it is known, if no other failure is known that may
+    /// be their cause: the ranks that report them failed because of another one, which the text does not name.
+    pub(super) fn take_back_losses(&mut self, named: bool, differ: bool) {
+        let victims = self.victims_of_unknown_ranks(named, differ);
+        let mut lost: BTreeMap<(Loss, String), (Vec<u32>, Arc<str>)> = BTreeMap::new();
         for number in victims {
             let rank = self.ranks.entry(number).or_default();
             for raised in std::mem::take(&mut rank.raised) {
                 let at = words::at(raised.place.as_ref());
-                let is_wait = !times::is_loss_of_peer(&raised.text);
                 let text = || Arc::clone(&raised.text);
                 let same = lost
-                    .entry((is_wait, at))
+                    .entry((Loss::of(&raised.text), at))
                     .or_insert_with(|| (Vec::new(), text()));
                 same.0.push(number);
                 let left = Event::Exception {
@@ -113,36 +161,30 @@ impl Job {
                 rank.ended_later = ended.or(rank.ended_later);
             }
         }
-        for ((is_wait, at), (ranks, text)) in lost {
+        for ((loss, at), (ranks, text)) in lost {
             let who = Ranks(&ranks);
-            let what = if is_wait {
-                "stopped waiting for other ranks"
-            } else {
-                number(
-                    &ranks,
-                    "lost its connection to another process",
-                    "lost their connections to another process",
-                )
-            };
-            let next = if is_wait {
-                "find out where the others were"
-            } else {
-                "find out how that process ended"
-            };
+            let (one, many, next) = loss.words();
+            let what = number(&ranks, one, many);
+            // PyTorch states the difference behind both calls.
+            let text = after(&text, " between collectives on ranks. ").unwrap_or(&text);
+            let text = after(text, "Collectives differ in ").unwrap_or(text);
             let note = format!("{who} {what}{at}: {}; {next}", text.trim_end_matches('.'));
             self.note(Topic::Exception, note);
         }
     }
 
     /// Ranks that report such errors alone, before any other failure. Errors of the network are failures.
-    fn victims_of_unknown_ranks(&self, named: bool) -> Vec<u32> {
-        let is_loss = |raised: &Raised| {
-            let is_wait = start::is_about_a_wait(&raised.text);
-            is_wait && !named || !is_wait && times::is_due_to_others(&raised.text)
+    fn victims_of_unknown_ranks(&self, named: bool, differ: bool) -> Vec<u32> {
+        let is_loss = |number: u32, raised: &Raised| match Loss::of(&raised.text) {
+            Loss::Difference => !differ,
+            Loss::Failure => raised.is_of_others(number),
+            _ if start::is_about_a_wait(&raised.text) => !named,
+            _ => times::is_due_to_others(&raised.text),
         };
         let is_victim = |(number, rank): &(&u32, &Rank)| {
             let reports_network = self.network.iter().any(|(by, _)| *by == Some(**number));
-            !rank.raised.is_empty() && rank.raised.iter().all(is_loss) && !reports_network
+            let mut raised = rank.raised.iter();
+            !rank.raised.is_empty() && raised.all(|it| is_loss(**number, it)) && !reports_network
         };
         let (mut victims, others): (Vec<_>, Vec<_>) = self.ranks.iter().partition(is_victim);
         if others.iter().any(|(_, rank)| !rank.waits.is_empty()) {

@@ -7,8 +7,13 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
 use super::facts::{ExitStatus, GroupName};
+use super::scan::{after, until};
 use crate::diagnosis::event::Stacks;
 
+/// What PyTorch's comparison of calls reports.
+pub(super) const MISMATCH: &str = "Detected mismatch between collectives";
+/// How a distributed checkpoint names the ranks that failed to write or read it.
+pub(super) const CHECKPOINT: &str = "CheckpointException ranks:dict_keys([";
 /// The signal SIGKILL.
 const KILL: i32 = 9;
 
@@ -42,11 +47,15 @@ pub(super) struct Rank {
 impl Rank {
     /// Completes its end by what the launcher observed before it listed the failures, and by what it and
     /// the kernel did.
-    pub(super) fn complete_end(&mut self) {
+    pub(super) fn complete_end(&mut self, number: u32) {
+        self.drop_reports(number);
         if self.ended.is_none() && self.ended_later.is_none() {
             self.ended = self.failed;
         }
+        let gave_up = self.waits.values().map(|it| it.at).max();
         if let Some((at, how)) = &mut self.ended {
+            // It lived when it reported its timeouts, whatever the clock of the launcher says.
+            *at = gave_up.map_or(*at, |gave_up| gave_up.max(*at));
             // Its last output may be written after that of the launcher.
             for raised in &mut self.raised {
                 raised.at = raised.at.min(*at);
@@ -57,6 +66,20 @@ impl Rank {
                 code: None,
                 signal: Some(signal),
             });
+        }
+    }
+
+    /// Drops what a distributed checkpoint reports of this rank, beside the exceptions themselves.
+    fn drop_reports(&mut self, number: u32) {
+        let is_report = |it: &Raised| it.text.contains(CHECKPOINT) && !it.is_of_others(number);
+        if self.raised.iter().all(is_report) {
+            return;
+        }
+        let report = self.raised.iter().find(|it| is_report(it));
+        let place = report.and_then(|it| it.place.clone());
+        self.raised.retain(|it| !is_report(it));
+        for raised in &mut self.raised {
+            raised.place = raised.place.take().or_else(|| place.clone());
         }
     }
 
@@ -78,6 +101,8 @@ pub(super) struct Waiting {
     pub(super) seq: u64,
     pub(super) op: Op,
     pub(super) numel: Option<u64>,
+    /// Number of elements of all pieces together, or another number that must be equal as that is.
+    pub(super) whole: Option<u64>,
     pub(super) shape: Option<Vec<u32>>,
     pub(super) dtype: String,
     /// When the wait began, and when it was given up.
@@ -92,6 +117,7 @@ impl Waiting {
             seq: 0,
             op,
             numel: None,
+            whole: None,
             shape: None,
             dtype: String::new(),
             since: at,
@@ -114,6 +140,24 @@ pub(super) struct Raised {
 }
 
 impl Raised {
+    /// Whether it says that something is wrong with other ranks than this one.
+    pub(super) fn is_of_others(&self, rank: u32) -> bool {
+        const OTHERS: [&str; 5] = [
+            "DDP expects same model",
+            MISMATCH,
+            "DistStoreError",
+            "store based barrier",
+            "monitoredBarrier",
+        ];
+        let failed = after(&self.text, CHECKPOINT);
+        let failed = failed.map(|it| until(it, &[']']).split(','));
+        let mut failed = failed.into_iter().flatten().map(|it| it.trim().parse());
+        match failed.next() {
+            Some(first) => first != Ok(rank) && failed.all(|it| it != Ok(rank)),
+            None => OTHERS.iter().any(|it| self.text.contains(it)),
+        }
+    }
+
     /// Whether nothing caught it, as PyTorch's label shows.
     pub(super) const fn is_uncaught(&self) -> bool {
         self.uncaught

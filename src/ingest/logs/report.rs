@@ -1,7 +1,7 @@
 //! What a report from text alone may claim.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Finding, Report};
+use ddp_doctor_proto::report::{Confidence, Finding, Report, Timestamp};
 
 use super::Log;
 use super::groups::{UNNAMED, UNNUMBERED};
@@ -11,8 +11,8 @@ use super::groups::{UNNAMED, UNNUMBERED};
 pub struct Claims {
     /// The evidence is text.
     is_text: bool,
-    /// The text states times.
-    has_times: bool,
+    /// The first time that the text states.
+    first: Option<Timestamp>,
 }
 
 /// Minimum wait that a text states, in milliseconds. Calls in shorter ones were issued at an unknown time.
@@ -22,9 +22,10 @@ impl Claims {
     /// What a report from these logs may claim; without logs, everything.
     #[must_use]
     pub fn of(logs: &[Log]) -> Self {
+        let first = logs.iter().map(|log| log.facts.first);
         Self {
             is_text: !logs.is_empty(),
-            has_times: logs.iter().any(|log| log.facts.last.0 > 0),
+            first: first.filter(|at| at.0 > 0).min(),
         }
     }
 
@@ -33,14 +34,14 @@ impl Claims {
     /// times, neither has the report.
     pub fn limit(self, report: &mut Report) {
         if self.is_text {
-            limit(report, self.has_times);
+            limit(report, self.first);
         }
     }
 }
 
-fn limit(report: &mut Report, has_times: bool) {
-    if !has_times {
-        report.job.started_at = None;
+fn limit(report: &mut Report, first: Option<Timestamp>) {
+    report.job.started_at = first;
+    if first.is_none() {
         report.job.ended_at = None;
     }
     let world_size = report.job.world_size;
@@ -57,7 +58,7 @@ fn limit(report: &mut Report, has_times: bool) {
             let root = &mut finding.ranks.root_confidence;
             *root = (*root).min(Confidence::Supported);
         }
-        if !has_times {
+        if first.is_none() {
             finding.blocked_at = None;
         }
         // The text states no shorter wait.
@@ -68,10 +69,10 @@ fn limit(report: &mut Report, has_times: bool) {
     without_numbers(&mut report.findings);
     for rank in &mut report.ranks {
         if let Some(waiting) = &mut rank.waiting_in
-            && waiting.group == UNNUMBERED
+            && [UNNUMBERED, UNNAMED].contains(&&*waiting.group)
         {
+            waiting.seq.take_if(|_| waiting.group == UNNUMBERED);
             waiting.group.clear();
-            waiting.seq = None;
         }
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Traceback {
     is_last: bool,
     /// The process whose exception `torch.multiprocessing.spawn` prints, by its index.
     spawned: Option<u32>,
+    /// The rank whose exception another one prints, as a part of a distributed checkpoint's.
+    of_rank: Option<u32>,
     /// The exception that caused the one being printed.
     cause: Option<(String, Vec<Where>)>,
 }
@@ -70,13 +72,15 @@ impl Traceback {
             self.spawned = Some(index);
             return true;
         }
-        if text.ends_with(BEGIN) {
+        let of_rank = failed_rank(text);
+        if text.ends_with(BEGIN) || of_rank.is_some() {
             let spawned = self.spawned.filter(|_| self.text.is_empty());
             // The exception that follows has a cause, which was printed before.
             if !self.text.is_empty() || self.cause.is_none() {
                 self.finish(line.label, facts);
             }
             self.spawned = spawned;
+            self.of_rank = of_rank;
             self.bytes -= size_of_frames(&self.frames);
             self.frames.clear();
             self.is_open = true;
@@ -194,6 +198,7 @@ impl Traceback {
             cause,
             is_own_rank,
             spawned,
+            of_rank,
             ..
         } = std::mem::take(self);
         let by_launcher = frames.iter().any(|it| is_launcher(&it.file));
@@ -210,9 +215,15 @@ impl Traceback {
             by_launcher,
         };
         let who = Subject {
-            label: Label {
-                local: label.local.or(spawned),
-                ..label
+            label: match of_rank {
+                Some(_) => Label {
+                    rank: of_rank,
+                    ..Label::default()
+                },
+                None => Label {
+                    local: label.local.or(spawned),
+                    ..label
+                },
             },
             ..Subject::default()
         };
@@ -231,6 +242,12 @@ fn spawned(text: &str) -> Option<u32> {
     let index = text.strip_prefix("-- Process ")?;
     let index = index.strip_suffix(" terminated with the following error:")?;
     scan::rank(index)
+}
+
+/// The rank in "Traceback (most recent call last): (RANK 5)".
+fn failed_rank(text: &str) -> Option<u32> {
+    let rank = text.strip_prefix(BEGIN)?.strip_prefix(" (RANK ")?;
+    scan::rank(rank.strip_suffix(')')?)
 }
 
 /// Whether a line states an exception: "KeyError: 'a'", "torch.distributed.DistStoreError: …", but

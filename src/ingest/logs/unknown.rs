@@ -55,6 +55,10 @@ impl Job {
             Statement::Restarted => self.restarted = self.restarted.max(Some(at)),
             Statement::Finished => self.finished = self.finished.max(Some(at)),
             Statement::TimedOut { op, seq, .. } => {
+                let waits = self.ranks.values().flat_map(|rank| rank.waits.values());
+                if waits.into_iter().any(|it| (it.op, it.seq) == (*op, *seq)) {
+                    return;
+                }
                 let text = format!(
                     "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
                 );
