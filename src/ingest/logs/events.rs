@@ -7,7 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::facts::{ExitStatus, Fact, Facts, GroupName, Statement, Subject};
+use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
 use super::names::Names;
 use super::rank::{Raised, Rank, Waiting};
 use super::times::{self, Clock};
@@ -183,6 +183,9 @@ impl Job {
                 unknown.push((fact, at));
             }
         }
+        let failed = facts.facts.iter().filter_map(|fact| self.failed(fact));
+        let failed: BTreeMap<u32, (LineNumber, ExitStatus)> = failed.collect();
+        self.adopt(&mut unknown, &failed);
         // Launchers name a rank after it printed its last line.
         for (fact, at) in unknown {
             self.of_unknown(fact, at);
@@ -216,13 +219,14 @@ impl Job {
         rank.is_some()
     }
 
-    fn of_rank(&mut self, number: u32, group: GroupName, fact: &Fact, at: Timestamp) {
+    pub(super) fn of_rank(&mut self, number: u32, group: GroupName, fact: &Fact, at: Timestamp) {
         let is_dated = fact.line.is_dated;
         let what = &fact.what;
         let rank = self.ranks.entry(number).or_default();
         match what {
             Statement::Named { .. }
             | Statement::Cancelled { .. }
+            | Statement::Quoted { .. }
             | Statement::Interrupted { .. }
             | Statement::Restarted
             | Statement::Finished => {}
@@ -388,7 +392,11 @@ impl Job {
     /// The processes of all ranks.
     fn open(&mut self, logs: &[Log]) {
         let begins = before(self.begins, EARLIER);
-        let name = logs.first().and_then(|log| log.path.file_stem());
+        // Several files are those of their folder.
+        let name = logs.first().and_then(|log| match logs {
+            [_] => log.path.file_stem(),
+            _ => log.path.parent().and_then(|it| it.file_name()),
+        });
         let name = name
             .map(|it| it.to_string_lossy().into_owned())
             .unwrap_or_default();

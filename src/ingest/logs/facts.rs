@@ -103,6 +103,8 @@ pub(super) enum Statement {
         /// A launcher raised it, not a rank.
         by_launcher: bool,
     },
+    /// A parent reports that an exception with this message ended its worker.
+    Quoted { text: Arc<str> },
     /// The process ended.
     Ended(ExitStatus),
     /// The process ended after another one had failed.
@@ -156,7 +158,7 @@ impl Statement {
     fn bytes(&self) -> usize {
         match self {
             Self::Raised { text, place, .. } => text.len() + place.as_ref().map_or(0, frame_bytes),
-            Self::Network { text } => text.len(),
+            Self::Network { text } | Self::Quoted { text } => text.len(),
             Self::CutOff { place } => place.as_ref().map_or(0, frame_bytes),
             Self::LostStore { server } => server.len(),
             Self::Cancelled { why, at } => at.len() + why.as_ref().map_or(0, |it| it.len()),
@@ -235,6 +237,8 @@ pub(super) struct Facts {
     pub(super) stacks: Vec<Dumped>,
     /// Ranks that labels name.
     pub(super) ranks: BTreeSet<u32>,
+    /// Tasks that labels name.
+    pub(super) tasks: BTreeSet<u32>,
     /// Labels that name a rank in more than one way.
     pub(super) pairs: BTreeSet<Label>,
     /// World sizes that the text states.
@@ -325,7 +329,12 @@ impl Facts {
 
     /// Takes note of the labels of a line.
     pub(super) fn name(&mut self, label: Label) {
-        let Some(rank) = label.rank else { return };
+        if let Some(task) = label.task.filter(|_| self.tasks.len() < MAX_NAMES) {
+            self.tasks.insert(task);
+        }
+        // Whether the name of the file counts is known at its end.
+        let rank = label.rank.filter(|_| !label.is_of_file);
+        let Some(rank) = rank else { return };
         if self.ranks.len() < MAX_NAMES {
             self.ranks.insert(rank);
         }

@@ -19,16 +19,45 @@ pub(super) struct Label {
     pub(super) local: Option<u32>,
     /// Task of Slurm or MPI: `12: `, `[1,12]<stderr>:`.
     pub(super) task: Option<u32>,
-    /// Worker of Ray: `(RayTrainWorker pid=4009, ip=10.0.0.7) `.
+    /// Worker of Ray, vLLM or SGLang: `(RayTrainWorker pid=4009, ip=10.0.0.7) `.
     pub(super) worker: Option<Worker>,
+    /// The rank is that of the file's name.
+    pub(super) is_of_file: bool,
 }
 
-/// A process as Ray labels it.
+/// A process as frameworks label it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Worker {
-    pid: u32,
+    pub(super) name: Name,
+    pub(super) pid: Option<u32>,
     /// Address of its host; `None`: the host of the driver.
-    host: Option<IpAddr>,
+    pub(super) host: Option<IpAddr>,
+}
+
+/// A short name, padded with zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Name([u8; 24]);
+
+impl Name {
+    fn of(text: &str) -> Option<Self> {
+        let mut name = [0; 24];
+        let is_word =
+            |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'_' | b'-' | b'.' | b':');
+        let begins = text.starts_with(|it: char| it.is_ascii_alphabetic());
+        name.iter_mut()
+            .zip(text.bytes())
+            .for_each(|(to, from)| *to = from);
+        (begins && text.bytes().all(is_word)).then_some(Self(name))
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let letters = self.0.iter().take_while(|it| **it != 0);
+        letters
+            .map(|it| char::from(*it))
+            .try_for_each(|it| write!(f, "{it}"))
+    }
 }
 
 impl Label {
@@ -41,6 +70,7 @@ impl Label {
             local: self.local.or(file.local),
             task: self.task.or(file.task),
             worker: self.worker.or(file.worker),
+            is_of_file: is_empty && file.rank.is_some(),
         }
     }
 }
@@ -55,6 +85,9 @@ pub(super) struct Line<'a> {
     pub(super) time: Option<Timestamp>,
     pub(super) text: &'a str,
 }
+
+/// Month, day of the month, and nanoseconds of the day.
+type Day = (i64, i64, u64);
 
 /// What the year of lines follows from that state none.
 #[derive(Clone, Copy, Debug)]
@@ -84,12 +117,15 @@ impl Year {
 impl<'a> Line<'a> {
     /// Splits a line of a file.
     pub(super) fn of(line: &'a str, year: Year) -> Self {
-        let line = Self::split(line);
-        let time = line.time.or_else(|| glog(line.text, year));
+        let (line, day) = Self::split(line);
+        let day = day.or_else(|| glog(line.text));
+        let complete = |(month, date, of_day)| year.complete(month, date, of_day);
+        let time = line.time.or_else(|| day.and_then(complete));
         Self { time, ..line }
     }
 
-    fn split(line: &'a str) -> Self {
+    /// The line, and the day and the time that a header in it states without their year.
+    fn split(line: &'a str) -> (Self, Option<Day>) {
         let mut label = Label::default();
         let mut text = line;
         if let Some((task, rest)) = task(text) {
@@ -97,15 +133,25 @@ impl<'a> Line<'a> {
             text = rest;
         }
         let mut time = None;
+        let mut day = None;
         for _ in 0..4 {
-            if let Some((at, rest)) = stamp(text) {
+            if let Some((at, name, rest)) = named_stamp(text) {
+                time = time.or(Some(at));
+                let (pid, host) = (None, None);
+                label.worker = label.worker.or(Some(Worker { name, pid, host }));
+                text = rest;
+            } else if let Some((at, rest)) = stamp(text) {
                 time = time.or(Some(at));
                 text = rest;
             } else if let Some((local, rest)) = local(text) {
                 label.local = label.local.or(Some(local));
                 text = rest;
-            } else if let Some((worker, rest)) = worker(text) {
+            } else if let Some((worker, rank, rest)) = worker(text) {
                 label.worker = label.worker.or(Some(worker));
+                label.rank = label.rank.or(rank);
+                text = rest;
+            } else if let Some((of_header, rest)) = header(text) {
+                day = day.or(Some(of_header));
                 text = rest;
             } else if let Some(rest) = stream(text) {
                 text = rest;
@@ -113,16 +159,18 @@ impl<'a> Line<'a> {
                 break;
             }
         }
-        if let Some((rank, rest)) = rank(text) {
+        let own = rank(text);
+        if let Some((rank, rest)) = own {
             label.rank = Some(rank);
             text = rest;
         }
-        Self {
+        let line = Self {
             label,
-            is_own_rank: label.rank.is_some(),
+            is_own_rank: own.is_some(),
             time,
             text,
-        }
+        };
+        (line, day)
     }
 }
 
@@ -159,19 +207,42 @@ fn local(text: &str) -> Option<(u32, &str)> {
     Some((scan::rank(&inner[role.len()..])?, rest))
 }
 
-/// `(RayTrainWorker pid=4009, ip=10.0.0.7) text` of Ray; the word is the actor or the function.
-fn worker(text: &str) -> Option<(Worker, &str)> {
+/// `(RayTrainWorker pid=4009, ip=10.0.0.7) text` of Ray, or `(VllmWorker rank=1 pid=812) text` of vLLM: the
+/// worker, and the rank if the label states it.
+fn worker(text: &str) -> Option<(Worker, Option<u32>, &str)> {
     let (inner, rest) = text.strip_prefix('(')?.split_once(')')?;
-    let (name, process) = inner.split_once(" pid=")?;
-    if inner.len() > BEFORE || name.contains(' ') {
-        return None;
+    let (name, values) = inner.split_once(' ').filter(|_| inner.len() <= BEFORE)?;
+    let (mut pid, mut host, mut rank) = (None, None, None);
+    for value in values.split([' ', ',']).filter(|it| !it.is_empty()) {
+        match value.split_once('=')? {
+            ("pid", value) => pid = Some(value.parse().ok()?),
+            ("ip", value) => host = Some(value.parse().ok()?),
+            ("rank", value) => rank = Some(scan::rank(value)?),
+            _ => return None,
+        }
     }
-    let (pid, host) = match process.split_once(", ip=") {
-        Some((pid, host)) => (pid, Some(host.parse().ok()?)),
-        None => (process, None),
-    };
-    let pid = pid.parse().ok()?;
-    Some((Worker { pid, host }, rest.strip_prefix(' ').unwrap_or(rest)))
+    let name = Name::of(name).filter(|_| pid.is_some())?;
+    let worker = Worker { name, pid, host };
+    Some((worker, rank, rest.strip_prefix(' ').unwrap_or(rest)))
+}
+
+/// "[2026-01-31 12:00:00 TP9] text" of SGLang.
+fn named_stamp(text: &str) -> Option<(Timestamp, Name, &str)> {
+    let (inner, rest) = text.strip_prefix('[')?.split_once("] ")?;
+    let (at, name) = stamp(inner)?;
+    Some((at, Name::of(name)?, rest))
+}
+
+/// "ERROR 02-28 09:10:11 [core.py:842] text" of vLLM.
+fn header(text: &str) -> Option<(Day, &str)> {
+    let (level, rest) = text.split_once(' ')?;
+    let is_level = matches!(level, "DEBUG" | "INFO" | "WARNING" | "ERROR" | "CRITICAL");
+    let (day, rest) = rest.split_once(' ').filter(|_| is_level)?;
+    let (month, date) = day.split_once('-')?;
+    let (of_day, rest) = clock(rest)?;
+    let (_, rest) = rest.strip_prefix(" [")?.split_once(']')?;
+    let day = (month.parse().ok()?, date.parse().ok()?, of_day);
+    Some((day, rest.strip_prefix(' ').unwrap_or(rest)))
 }
 
 /// "[rank12]:text" of PyTorch, wherever it stands at the beginning of the line.
@@ -252,7 +323,7 @@ fn offset(text: &str) -> Option<(i64, &str)> {
 }
 
 /// The time in "E1206 18:44:12.715298746 ", which begins a line of PyTorch's C++ or launcher.
-fn glog(text: &str, year: Year) -> Option<Timestamp> {
+fn glog(text: &str) -> Option<Day> {
     let inner = text.strip_prefix('[').unwrap_or(text);
     let inner = inner.strip_prefix(['E', 'W', 'I', 'F'])?;
     let (day, rest) = inner.split_once(' ')?;
@@ -262,12 +333,12 @@ fn glog(text: &str, year: Year) -> Option<Timestamp> {
     }
     let (month, date) = day.split_at_checked(day.len() - 2)?;
     let (of_day, _) = clock(rest)?;
-    year.complete(month.parse().ok()?, date.parse().ok()?, of_day)
+    Some((month.parse().ok()?, date.parse().ok()?, of_day))
 }
 
 /// The time that a line states with its year: at its beginning, or in a report of torchrun or Slurm.
 pub(super) fn full_time(line: &str) -> Option<Timestamp> {
-    let line = Line::split(line);
+    let (line, _) = Line::split(line);
     let reported = || {
         let time = line.text.trim_start().strip_prefix("time ");
         let time = time.and_then(|it| it.trim_start().strip_prefix(": "));
@@ -378,7 +449,12 @@ mod tests {
             let line = Line::of(text, written());
             let worker = line.label.worker;
             let host = worker.and_then(|it| it.host).map(|it| it.to_string());
-            (worker.map(|it| it.pid), host, line.label.rank, line.text)
+            (
+                worker.and_then(|it| it.pid),
+                host,
+                line.label.rank,
+                line.text,
+            )
         };
         assert_eq!(
             worker("(RayTrainWorker pid=4009) [rank1]: KeyError: 'x'"),

@@ -122,6 +122,7 @@ pub fn read(path: &Path) -> io::Result<Log> {
         max_open_bytes: MAX_OPEN_BYTES,
         named: in_path(path),
         year: first_full_time(path)?.map_or(Year::Before(written), Year::Near),
+        speaker: None,
     };
     let mut lines = Lines::open(path)?;
     let mut text = String::new();
@@ -306,11 +307,21 @@ struct Reader {
     /// Process that the path names.
     named: Label,
     year: Year,
+    /// The process whose message of several lines is being read.
+    speaker: Option<Label>,
 }
 
 impl Reader {
     fn line(&mut self, text: &str) {
         let mut line = Line::of(text, self.year);
+        let is_bare = line.label == Label::default() && line.time.is_none();
+        if let Some(label) = self.speaker.filter(|_| is_bare) {
+            line.label = label;
+        } else {
+            // The lines of a message have its label in the first one only, if it has other words in front.
+            let begins = traceback::is_message(line.text);
+            self.speaker = Some(line.label).filter(|_| begins);
+        }
         line.label = line.label.or(self.named);
         let at = self.facts.last.max(line.time.unwrap_or_default());
         self.facts.last = at;
@@ -350,8 +361,26 @@ impl Reader {
         self.open_bytes = 0;
     }
 
+    /// Takes the rank in the name of the file as that of lines without a label, unless the file has
+    /// lines of other ranks as well.
+    fn name_unlabelled(&mut self) {
+        let named = self.named.rank;
+        let is_only = self.facts.ranks.iter().all(|it| Some(*it) == named);
+        let facts = self.facts.facts.iter_mut().map(|it| &mut it.who);
+        let stacks = self.facts.stacks.iter_mut().map(|it| &mut it.who);
+        for who in facts.chain(stacks).filter(|it| it.label.is_of_file) {
+            let is_own = is_only && who.rank.is_none_or(|rank| Some(rank) == named);
+            who.label.is_of_file = false;
+            who.label.rank = named.filter(|_| is_own);
+        }
+        if let Some(rank) = named.filter(|_| is_only) {
+            self.facts.ranks.insert(rank);
+        }
+    }
+
     fn finish(mut self) -> Facts {
         self.flush(true);
+        self.name_unlabelled();
         // Tracebacks are complete some lines after they begin.
         self.facts.facts.sort_by_key(|fact| fact.line.number);
         self.facts

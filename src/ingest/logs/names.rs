@@ -20,7 +20,7 @@ pub(super) struct Names {
     pids: Pids,
     locals: Known<u32>,
     tasks: Known<u32>,
-    workers: Known<Worker>,
+    workers: Known<(u32, Option<IpAddr>)>,
     /// Number of ranks of the world, if the text states it.
     pub(super) world: Option<u32>,
     /// Host and process id by rank.
@@ -39,7 +39,7 @@ impl Names {
             if let Some(task) = label.task {
                 learn(&mut names.tasks, task, rank);
             }
-            if let Some(worker) = label.worker {
+            if let Some(worker) = label.worker.and_then(key) {
                 learn(&mut names.workers, worker, rank);
             }
         }
@@ -56,7 +56,7 @@ impl Names {
             if let Some(pid) = who.pid {
                 names.pids.learn(pid, who.host.as_deref(), rank);
             }
-            if let Some(worker) = who.label.worker {
+            if let Some(worker) = who.label.worker.and_then(key) {
                 learn(&mut names.workers, worker, rank);
             }
             if let (Some(task), Statement::Named { of: Some(_) }) = (who.label.task, &fact.what) {
@@ -104,9 +104,13 @@ impl Names {
             return;
         }
         let facts = all.iter().flat_map(|facts| &facts.facts);
-        let tasks: BTreeSet<u32> = facts.filter_map(|fact| fact.who.label.task).collect();
+        let tasks = facts.filter_map(|fact| fact.who.label.task);
+        let tasks: BTreeSet<u32> = tasks
+            .chain(all.iter().flat_map(|it| &it.tasks).copied())
+            .collect();
         for task in tasks {
             self.tasks.entry(task).or_insert(Some(task));
+            self.processes.entry(task).or_default();
         }
     }
 
@@ -135,12 +139,17 @@ impl Names {
         let of = |known: &Known<u32>, name: Option<u32>| *known.get(&name?)?;
         explicit
             .or_else(|| self.pids.rank(who.pid?, who.host.as_deref()))
-            .or_else(|| *self.workers.get(&who.label.worker?)?)
+            .or_else(|| *self.workers.get(&who.label.worker.and_then(key)?)?)
             .or_else(|| {
                 of(&self.locals, who.label.local).filter(|&rank| self.may_be(rank, who.pid))
             })
             .or_else(|| of(&self.tasks, who.label.task))
     }
+}
+
+/// What identifies a worker.
+fn key(worker: Worker) -> Option<(u32, Option<IpAddr>)> {
+    Some((worker.pid?, worker.host))
 }
 
 /// The world size that all tasks state which state their rank, if no two of them state one rank: those

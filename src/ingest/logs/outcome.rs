@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::words::signal_name;
 use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
@@ -15,18 +15,20 @@ use super::rank::{CHECKPOINT, MISMATCH, Raised, Rank};
 use super::scan::after;
 use super::{start, times};
 use crate::diagnosis::event::{Event, OomKills, ProcessId};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::diagnosis::words::{self, Ranks};
 use crate::ingest::process;
 
 /// Maximum time by which the loss of a peer may be observed before the failure of that peer.
 const ECHO: Duration = Duration::from_secs(2);
 /// The signal SIGABRT.
-const ABRT: i32 = 6;
+pub(super) const ABRT: i32 = 6;
 
 /// What an exception says of other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Loss {
+pub(super) enum Loss {
     Connection,
+    /// A connection that was never made.
+    Start,
     Wait,
     /// Their calls are not alike.
     Difference,
@@ -35,10 +37,11 @@ enum Loss {
 }
 
 impl Loss {
-    fn of(text: &str) -> Self {
+    pub(super) fn of(text: &str) -> Self {
         match text {
             _ if text.contains(MISMATCH) => Self::Difference,
             _ if text.contains(CHECKPOINT) => Self::Failure,
+            _ if times::is_start(text) => Self::Start,
             _ if times::is_loss_of_peer(text) => Self::Connection,
             _ => Self::Wait,
         }
@@ -51,6 +54,12 @@ impl Loss {
                 "lost its connection to another process",
                 "lost their connections to another process",
                 "find out how that process ended",
+            ),
+            Self::Start => (
+                "could not connect to another process",
+                "could not connect to other processes",
+                "check that this process runs, that no firewall is between them, and the network interface \
+                 (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)",
             ),
             Self::Wait => (
                 "stopped waiting for other ranks",
@@ -68,6 +77,17 @@ impl Loss {
                 "find out why these failed",
             ),
         }
+    }
+
+    /// What `who`, so `many` ranks, state by an exception with this text.
+    pub(super) fn note(self, who: &str, many: usize, place: Option<&Where>, text: &str) -> String {
+        let (one, several, next) = self.words();
+        let what = if many == 1 { one } else { several };
+        // PyTorch states the difference behind both calls.
+        let text = after(text, " between collectives on ranks. ").unwrap_or(text);
+        let text = after(text, "Collectives differ in ").unwrap_or(text);
+        let (at, text) = (words::at(place), text.trim_end_matches('.'));
+        format!("{who} {what}{at}: {text}; {next}")
     }
 }
 
@@ -139,15 +159,14 @@ impl Job {
     /// be their cause: the ranks that report them failed because of another one, which the text does not name.
     pub(super) fn take_back_losses(&mut self, named: bool, differ: bool) {
         let victims = self.victims_of_unknown_ranks(named, differ);
-        let mut lost: BTreeMap<(Loss, String), (Vec<u32>, Arc<str>)> = BTreeMap::new();
+        let mut lost: BTreeMap<(Loss, String), (Vec<u32>, Raised)> = BTreeMap::new();
         for number in victims {
             let rank = self.ranks.entry(number).or_default();
             for raised in std::mem::take(&mut rank.raised) {
                 let at = words::at(raised.place.as_ref());
-                let text = || Arc::clone(&raised.text);
                 let same = lost
                     .entry((Loss::of(&raised.text), at))
-                    .or_insert_with(|| (Vec::new(), text()));
+                    .or_insert_with(|| (Vec::new(), raised.clone()));
                 same.0.push(number);
                 let left = Event::Exception {
                     process: process(number),
@@ -161,14 +180,9 @@ impl Job {
                 rank.ended_later = ended.or(rank.ended_later);
             }
         }
-        for ((loss, at), (ranks, text)) in lost {
-            let who = Ranks(&ranks);
-            let (one, many, next) = loss.words();
-            let what = number(&ranks, one, many);
-            // PyTorch states the difference behind both calls.
-            let text = after(&text, " between collectives on ranks. ").unwrap_or(&text);
-            let text = after(text, "Collectives differ in ").unwrap_or(text);
-            let note = format!("{who} {what}{at}: {}; {next}", text.trim_end_matches('.'));
+        for ((loss, _), (ranks, raised)) in lost {
+            let (who, place) = (Ranks(&ranks).to_string(), raised.place.as_ref());
+            let note = loss.note(&who, ranks.len(), place, &raised.text);
             self.note(Topic::Exception, note);
         }
     }

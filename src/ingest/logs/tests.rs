@@ -81,6 +81,17 @@ fn direct_cause_of_an_exception_is_reported() {
 }
 
 #[test]
+fn file_name_names_no_rank_of_a_log_of_several_ranks() {
+    let text = RAISES.to_owned() + "[rank0]: step 3\n";
+    let (raised, notes) = texts(log("silent_rank5.log", &text));
+    assert_eq!(raised, Vec::<String>::new());
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert_eq!(ranks(log("silent_rank5.log", &text)), [Some(0)]);
+    let own = RAISES.to_owned() + "[rank5]: step 3\n";
+    assert_eq!(ranks(log("silent_rank5.log", &own)), [Some(5)]);
+}
+
+#[test]
 fn file_name_names_the_rank_of_unlabelled_lines() {
     let text = "Fatal Python error: Segmentation fault\n\nThread 0x00007f (most recent call first):\n  File \"a.py\", line 3 in f\n";
     assert_eq!(ranks(log("stderr_rank_5.txt", text)), [Some(5)]);
@@ -267,6 +278,7 @@ fn memory_of_incomplete_tracebacks_is_limited() {
         max_open_bytes: 64 << 10,
         named: Label::default(),
         year: Year::Before(Timestamp::now()),
+        speaker: None,
     };
     let frame = "  File \"/job/train.py\", line 7, in step";
     for rank in 0..200 {

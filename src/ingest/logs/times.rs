@@ -123,17 +123,22 @@ pub(super) fn is_end_of_wait(text: &str) -> bool {
     contains(text, &ENDS) && is_pytorchs(text)
 }
 
+/// Whether an exception of PyTorch states that a connection was never made.
+pub(super) fn is_start(text: &str) -> bool {
+    const START: [&str; 2] = ["connectFullMesh failed", "client socket has timed out"];
+    contains(text, &START)
+}
+
 /// Whether an exception of PyTorch states that another process closed or never opened its connection.
 pub(super) fn is_loss_of_peer(text: &str) -> bool {
-    const LOST: [&str; 6] = [
+    const LOST: [&str; 5] = [
         "onnection closed by peer",
         "onnection reset by peer",
         "onnection refused",
         "roken pipe",
         "remote process exited",
-        "client socket has timed out",
     ];
-    contains(text, &LOST) && is_pytorchs(text) && !text.contains("NET/IB")
+    (contains(text, &LOST) || is_start(text)) && is_pytorchs(text) && !text.contains("NET/IB")
 }
 
 /// Whether an exception is one of PyTorch. Programs have connections of their own, whose errors have other

@@ -23,6 +23,8 @@ const REPORTS: [&str; 3] = [
     "SignalException",
     "ProcessRaisedException",
 ];
+/// How a parent quotes the exception that ended its worker.
+const QUOTES: &str = "Worker failed with error '";
 const THROWN: &str = "watchdog thread terminated with exception: ";
 
 /// The traceback that a process is printing.
@@ -73,7 +75,7 @@ impl Traceback {
             return true;
         }
         let of_rank = failed_rank(text);
-        if text.ends_with(BEGIN) || of_rank.is_some() {
+        if text.ends_with(BEGIN) || of_rank.is_some() || is_box(text) {
             let spawned = self.spawned.filter(|_| self.text.is_empty());
             // The exception that follows has a cause, which was printed before.
             if !self.text.is_empty() || self.cause.is_none() {
@@ -88,7 +90,9 @@ impl Traceback {
             self.at = at;
             return true;
         }
-        if let Some((_, thrown)) = text.split_once(THROWN) {
+        let thrown =
+            scan::after(text, THROWN).or_else(|| text.trim_start().strip_prefix("what():  "));
+        if let Some(thrown) = thrown {
             // The watchdog reports its timeouts separately.
             self.finish(line.label, facts);
             if !thrown.contains("Watchdog caught collective operation timeout") {
@@ -98,7 +102,7 @@ impl Traceback {
             return true;
         }
         if self.is_open {
-            if let Some(frame) = python_frame(text) {
+            if let Some(frame) = python_frame(text).or_else(|| boxed_frame(text)) {
                 self.bytes += frame_bytes(&frame);
                 self.frames.push(frame);
                 if self.frames.len() > 2 * MAX_FRAMES {
@@ -107,7 +111,7 @@ impl Traceback {
                 }
                 return true;
             }
-            if text.starts_with(char::is_whitespace) {
+            if text.starts_with(|it: char| it.is_whitespace() || matches!(it, '│' | '╰')) {
                 return true;
             }
             if is_exception(text) {
@@ -166,6 +170,7 @@ impl Traceback {
             && line.time.is_none()
             && self.text.len() < MAX_TEXT
             && !line.text.contains("NCCL INFO")
+            && !line.text.contains("torch.distributed.")
             && !line.text.starts_with("Exception raised from")
     }
 
@@ -201,15 +206,23 @@ impl Traceback {
             of_rank,
             ..
         } = std::mem::take(self);
-        let by_launcher = frames.iter().any(|it| is_launcher(&it.file));
+        let causes = cause.iter().flat_map(|(_, frames)| frames);
+        let by_launcher = frames.iter().chain(causes).any(|it| is_launcher(&it.file));
+        // A cause in a library has the line that led to the exception which it caused.
+        let outer = users_line(frames.iter().rev().cloned().collect());
         let (text, frames) = cause.unwrap_or((text, frames));
+        if let Some(quoted) = scan::after(&text, QUOTES) {
+            let text = quoted.split("',").next().unwrap_or(quoted).into();
+            facts.add(Subject::default(), at, Statement::Quoted { text });
+            return;
+        }
         if text.is_empty() || REPORTS.iter().any(|it| text.contains(it)) {
             return;
         }
         let innermost: Vec<Where> = frames.into_iter().rev().collect();
         let what = Statement::Raised {
             text: reason_first(&without_module(cut(&text, MAX_TEXT))).into(),
-            place: users_line(innermost),
+            place: users_line(innermost).or(outer),
             uncaught: is_own_rank || spawned.is_some(),
             is_last,
             by_launcher,
@@ -242,6 +255,24 @@ fn spawned(text: &str) -> Option<u32> {
     let index = text.strip_prefix("-- Process ")?;
     let index = index.strip_suffix(" terminated with the following error:")?;
     scan::rank(index)
+}
+
+/// Whether a line is the first of a logged message with a traceback: "Step failed: Traceback (…):".
+pub(super) fn is_message(text: &str) -> bool {
+    text.ends_with(BEGIN) && text.len() > BEGIN.len()
+}
+
+/// Whether a line begins a traceback in a box of the library Rich.
+fn is_box(text: &str) -> bool {
+    text.starts_with('╭') && text.contains(" Traceback (most recent call last) ")
+}
+
+/// A frame of such a traceback: "│ /a/train.py:9 in step   │".
+fn boxed_frame(text: &str) -> Option<Where> {
+    let inner = text.strip_prefix("│ ")?.trim_end_matches([' ', '│']);
+    let (place, function) = inner.rsplit_once(" in ")?;
+    let (file, line) = place.rsplit_once(':')?;
+    python_frame(&format!("File \"{file}\", line {line}, in {function}"))
 }
 
 /// The rank in "Traceback (most recent call last): (RANK 5)".

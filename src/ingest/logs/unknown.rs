@@ -1,11 +1,14 @@
 //! Facts about processes whose rank the text does not state.
 
+use std::collections::BTreeMap;
+
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::words::signal_name;
 
 use super::events::{Job, Topic};
-use super::facts::{ExitStatus, Fact, Statement, Subject};
-use super::start;
+use super::facts::{ExitStatus, Fact, GroupName, LineNumber, Statement, Subject};
+use super::outcome::{ABRT, Loss};
+use super::{start, times};
 use crate::diagnosis::words;
 
 /// Maximum number of ends that are kept.
@@ -24,17 +27,25 @@ impl Job {
                 by_launcher,
                 ..
             } => {
-                if *by_launcher {
-                    self.of_launcher(text);
+                let text = if *by_launcher {
+                    return self.of_launcher(text);
+                } else if times::is_due_to_others(text) {
+                    Loss::of(text).note(&name(who), 1, place.as_ref(), text)
                 } else {
-                    let text = raised(&name(who), text, place.as_ref());
-                    self.note(Topic::Exception, text);
-                }
+                    raised(&name(who), text, place.as_ref())
+                };
+                self.note(Topic::Exception, text);
             }
             Statement::Ended(how) | Statement::Failed(how) => self.of_unknown_end(who, *how),
             Statement::KilledForMemory => {
                 let text = format!("the kernel killed {} for lack of memory", name(who));
                 self.note(Topic::End, text);
+            }
+            Statement::Quoted { text } => {
+                let raised = self.ranks.values_mut().flat_map(|rank| &mut rank.raised);
+                for raised in raised.filter(|it| it.text.contains(&**text)) {
+                    raised.uncaught = true;
+                }
             }
             Statement::LostStore { server } => self.joins.lost_store(None, server),
             Statement::Network { text } => self.network.push((None, text.clone())),
@@ -68,14 +79,71 @@ impl Job {
         }
     }
 
+    /// The rank that a fact states to have failed, and how.
+    pub(super) fn failed(&self, fact: &Fact) -> Option<(u32, (LineNumber, ExitStatus))> {
+        let (Statement::Ended(how) | Statement::EndedLater(how) | Statement::Failed(how)) =
+            fact.what
+        else {
+            return None;
+        };
+        let rank = self.names.rank(&fact.who, Some(&fact.what))?;
+        let is_failure = !how.is_requested() && how.code != Some(0);
+        is_failure.then_some((rank, (fact.line, how)))
+    }
+
+    /// Takes the only exception of a log without a label as that of the only rank that `failed` in the way
+    /// in which such an exception ends a process: C++ aborts, Python exits with status 1.
+    pub(super) fn adopt(
+        &mut self,
+        unknown: &mut Vec<(&Fact, Timestamp)>,
+        failed: &BTreeMap<u32, (LineNumber, ExitStatus)>,
+    ) {
+        let raised = unknown.iter().enumerate().filter_map(|(index, (fact, _))| {
+            let is_unlabelled = fact.who == Subject::default();
+            match fact.what {
+                Statement::Raised {
+                    by_launcher: false,
+                    uncaught,
+                    ..
+                } if is_unlabelled => Some((index, uncaught)),
+                _ => None,
+            }
+        });
+        let [(index, aborts)] = raised.collect::<Vec<_>>()[..] else {
+            return;
+        };
+        let end = if aborts {
+            ExitStatus::of_status(-ABRT)
+        } else {
+            ExitStatus::of_status(1)
+        };
+        let alike = failed.iter().filter(|(_, (_, how))| *how == end);
+        let [(&rank, &(line, _))] = alike.collect::<Vec<_>>()[..] else {
+            return;
+        };
+        let (fact, at) = unknown[index];
+        let states_none = self.ranks.get(&rank).is_none_or(|it| it.raised.is_empty());
+        let mut own = fact.clone();
+        if let Statement::Raised { uncaught, .. } = &mut own.what
+            && states_none
+            && fact.line.number < line.number
+        {
+            *uncaught = true;
+            unknown.remove(index);
+            self.of_rank(rank, GroupName::default(), &own, at);
+        }
+    }
+
     /// Takes an exception of a launcher.
     pub(super) fn of_launcher(&mut self, text: &str) {
-        let why = if text.starts_with("RendezvousTimeoutError") {
-            ": not all nodes of the launch came in time"
+        let note = if text.starts_with("RendezvousTimeoutError") {
+            format!("a launcher raised {text}: not all nodes of the launch came in time")
+        } else if times::is_loss_of_peer(text) {
+            Loss::of(text).note("a launcher", 1, None, text)
         } else {
-            ""
+            format!("a launcher raised {text}")
         };
-        self.note(Topic::Exception, format!("a launcher raised {text}{why}"));
+        self.note(Topic::Exception, note);
     }
 
     /// Takes the end of such a process. A crash is reported twice: by the process, and by its launcher,
@@ -140,6 +208,11 @@ impl Job {
 fn name(who: &Subject) -> String {
     let host = who.host.as_ref();
     let host = host.map_or_else(String::new, |host| format!(" on {host}"));
+    if let Some(worker) = who.label.worker {
+        let pid = worker.pid.or(who.pid);
+        let pid = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+        return format!("worker {}{pid}", worker.name);
+    }
     match (who.label.task, who.label.local, who.pid) {
         (Some(task), ..) => format!("task {task}{host}"),
         (None, Some(local), Some(pid)) => format!("local rank {local} (process {pid})"),

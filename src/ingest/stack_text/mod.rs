@@ -250,7 +250,8 @@ pub fn python_frame(line: &str) -> Option<Where> {
 
 fn frame(file: &str, number: &str, function: &str) -> Option<Where> {
     Some(Where {
-        file: cut(file).into(),
+        // Windows separates folders otherwise.
+        file: cut(file).replace('\\', "/").into(),
         line: number.trim().parse().ok()?,
         function: cut(function.trim()).into(),
         ..Where::default()
