@@ -213,13 +213,15 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
         }
         return true;
     }
-    if let Some(rest) = after(text, " waiting for clients. ")
+    if let Some((before, rest)) = text.split_once(" waiting for clients. ")
         && let Some(joined) = number(rest)
         && let Some(expected) = number_after(rest, "/")
     {
         let what = Statement::Clients {
             expected: u32::try_from(expected).unwrap_or(u32::MAX),
             joined: u32::try_from(joined).unwrap_or(u32::MAX),
+            waited_ms: number_after(before, "Timed out after ")
+                .map_or(0, |it| it.saturating_mul(1000)),
         };
         facts.add(who.clone(), at, what);
         return true;

@@ -17,6 +17,8 @@ use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::{self, Ranks};
 use crate::ingest::process;
 
+/// Why Slurm cancels a step of which it lost a node.
+const NODE_FAILURE: &str = "NODE FAILURE";
 /// Maximum number of notes on one topic.
 const MAX_NOTES: usize = 4;
 
@@ -176,7 +178,12 @@ impl Job {
                     }
                     continue;
                 }
-                Statement::Cancelled { why: None, .. } if has_failed => continue,
+                Statement::NodeFailed => has_failed = true,
+                Statement::Cancelled { why, .. }
+                    if has_failed && why.as_ref().is_none_or(|it| &**it == NODE_FAILURE) =>
+                {
+                    continue;
+                }
                 _ => {}
             }
             if !self.fact(fact, &groups, at) {
@@ -226,6 +233,7 @@ impl Job {
         match what {
             Statement::Named { .. }
             | Statement::Cancelled { .. }
+            | Statement::NodeFailed
             | Statement::Quoted { .. }
             | Statement::Interrupted { .. }
             | Statement::Restarted
@@ -303,7 +311,7 @@ impl Job {
             Statement::EndedLater(how) => rank.ended_later = Some(how.exit()),
             Statement::Failed(how) => rank.failed = Some((at, *how)),
             Statement::Stopped { signal } => rank.stopped = Some(*signal),
-            Statement::KilledForMemory => rank.killed_for_memory = true,
+            Statement::KilledForMemory => rank.killed_for_memory = Some(at),
             Statement::CutOff { place } => {
                 let text = format!(
                     "rank {number} began a traceback{}: the text ends before its exception",

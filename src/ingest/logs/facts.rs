@@ -113,6 +113,8 @@ pub(super) enum Statement {
     Failed(ExitStatus),
     /// The launcher sent this signal to the process to end it.
     Stopped { signal: i32 },
+    /// The batch system lost this node.
+    NodeFailed,
     /// The kernel killed the process for lack of memory.
     KilledForMemory,
     /// The text ends within a traceback, at this line of the program.
@@ -134,7 +136,11 @@ pub(super) enum Statement {
         waited_ms: u64,
     },
     /// A store waited for clients, of which `joined` have come.
-    Clients { expected: u32, joined: u32 },
+    Clients {
+        expected: u32,
+        joined: u32,
+        waited_ms: u64,
+    },
     /// It waited for the address of this rank.
     MissesAddress { of: u32, waited_ms: u64 },
     /// It waited in a monitored barrier for these ranks.
@@ -170,8 +176,8 @@ impl Statement {
     }
 }
 
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// How a process ended, as far as it is stated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct ExitStatus {
     pub(super) code: Option<i32>,
     pub(super) signal: Option<i32>,
@@ -304,6 +310,15 @@ impl Facts {
         self.bytes = self.facts.iter().map(|fact| 2 * fact.what.bytes()).sum();
     }
 
+    /// Drops warnings about the network of a process that then found one.
+    pub(super) fn found_network(&mut self, who: &Subject) {
+        let is_over = |fact: &Fact| {
+            let is_own = (fact.who.pid, &fact.who.host) == (who.pid, &who.host);
+            is_own && matches!(fact.what, Statement::Network { .. })
+        };
+        self.facts.retain(|fact| !is_over(fact));
+    }
+
     pub(super) fn add_stacks(
         &mut self,
         who: Subject,
@@ -346,7 +361,7 @@ impl Facts {
 }
 
 /// Whether a fact names a rank, and states no more.
-const fn is_name(what: &Statement) -> bool {
+pub(super) const fn is_name(what: &Statement) -> bool {
     matches!(what, Statement::Named { .. })
 }
 

@@ -34,6 +34,17 @@ pub(super) struct Worker {
     pub(super) host: Option<IpAddr>,
 }
 
+impl Worker {
+    /// A worker of Ray, of which only its process is known.
+    pub(super) fn of_ray(pid: u32, host: Option<&str>) -> Option<Self> {
+        Some(Self {
+            name: Name::of("Ray")?,
+            pid: Some(pid),
+            host: host.and_then(|it| it.trim().parse().ok()),
+        })
+    }
+}
+
 /// A short name, padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Name([u8; 24]);

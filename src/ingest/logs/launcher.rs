@@ -3,7 +3,7 @@
 use ddp_doctor_proto::report::Timestamp;
 
 use super::facts::{ExitStatus, Facts, Statement, Subject};
-use super::label::{Label, Line, report_time};
+use super::label::{Label, Line, Worker, report_time};
 use super::scan::{self, after, cut, number, small_after, until};
 use super::traceback::Traceback;
 use crate::diagnosis::model::MAX_WORLD;
@@ -62,26 +62,56 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
     {
         facts.add(Subject::default(), at, Statement::Interrupted { signal });
     }
+    if let Some(ranks) = after(text, "global_ranks=[") {
+        let ranks = until(ranks, &[']'])
+            .split(',')
+            .filter_map(|it| scan::rank(it.trim()));
+        for rank in ranks {
+            let rank = Some(rank);
+            facts.name(Label {
+                rank,
+                ..Label::default()
+            });
+        }
+    }
     if text.contains("will restart worker group") {
         facts.add(Subject::default(), at, Statement::Restarted);
     }
-    if text.contains("worker group successfully finished") {
+    let is_fit = text.starts_with("`Trainer.fit` stopped: `max_");
+    let is_success =
+        is_fit || text.contains("] Process ") && text.ends_with(" exits successfully.");
+    if is_success || text.contains("worker group successfully finished") {
         facts.add(Subject::default(), at, Statement::Finished);
     }
     if let Some(rest) = after(text, "failed (exitcode: ")
         && let Some(status) = status(until(rest, &[')']))
         && let Some(local) = after(rest, "local_rank: ").and_then(scan::rank)
     {
-        let label = Label {
-            local: Some(local),
-            ..Label::default()
-        };
-        let who = Subject {
-            label,
-            pid: small_after(rest, "pid: "),
-            ..Subject::default()
-        };
+        let who = of_local(local, after(rest, "pid: ").unwrap_or_default());
         facts.add(who, at, Statement::Failed(ExitStatus::of_status(status)));
+    }
+    if let Some((child, how)) = text.split_once(" terminated with code ")
+        && let Some((before, pid)) = child.split_once("] Child process with PID ")
+        && let Some(local) = after(before, "[rank: ").and_then(scan::rank)
+        && let Some(how) = status(how)
+    {
+        // Lightning counts its children, and is rank 0 of the node itself.
+        let how = ExitStatus::of_status(how);
+        facts.add(of_local(local, pid), at, Statement::Ended(how));
+    }
+    if let Some((before, command)) = text.split_once(" spawned with command: ")
+        && let Some((_, pid)) = before.rsplit_once("process ")
+        && let Some(local) = after(command, "--local_rank=").and_then(scan::rank)
+    {
+        facts.add(of_local(local, pid), at, Statement::Named { of: None });
+    }
+    facts
+        .worlds
+        .extend(scan::world_size_after(text, "dist_world_size="));
+    if let Some(how) = after(text, " exits with return code = ").and_then(status) {
+        // The command in front is that of the last process, whichever failed.
+        let how = ExitStatus::of_status(how);
+        facts.add(Subject::default(), at, Statement::Ended(how));
     }
     if let Some(rest) = after(text, "Sending process ")
         && let Some(pid) = number(rest).and_then(|it| u32::try_from(it).ok())
@@ -92,6 +122,19 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
             ..Subject::default()
         };
         facts.add(who, at, Statement::Stopped { signal });
+    }
+}
+
+/// The process with this rank on its node, and the process id at the beginning of `pid`.
+fn of_local(local: u32, pid: &str) -> Subject {
+    let label = Label {
+        local: Some(local),
+        ..Label::default()
+    };
+    Subject {
+        label,
+        pid: number(pid).and_then(|it| u32::try_from(it).ok()),
+        ..Subject::default()
     }
 }
 
@@ -249,7 +292,8 @@ fn signal_of(text: &str) -> Option<i32> {
 
 /// "-9 (pid: 7)".
 fn status(value: &str) -> Option<i32> {
-    let number: i64 = value.split([' ', '(']).next()?.parse().ok()?;
+    let number = value.split([' ', '(']).next()?.trim_end_matches('.');
+    let number: i64 = number.parse().ok()?;
     i32::try_from(number)
         .ok()
         .filter(|it| (-64..=255).contains(it))
@@ -260,6 +304,7 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
     if let Some((_, when)) = line.text.split_once(" CANCELLED AT ") {
         let when = when.trim_end_matches([' ', '*']);
         let (when, why) = when.split_once(" DUE TO ").unwrap_or((when, ""));
+        let why = until(why, &[',']);
         let why = (!why.is_empty()).then(|| cut(why, 256).into());
         let cancelled = report_time(when).unwrap_or(at);
         facts.last = facts.last.max(cancelled);
@@ -274,6 +319,15 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
     let Some(message) = after(line.text, "srun: error: ") else {
         return false;
     };
+    if let Some(host) = message.strip_prefix("Node failure on ") {
+        let host = Some(cut(host.trim(), 256).into());
+        let who = Subject {
+            host,
+            ..Subject::default()
+        };
+        facts.add(who, at, Statement::NodeFailed);
+        return true;
+    }
     let Some((host, message)) = message.split_once(": task") else {
         return false;
     };
@@ -317,6 +371,11 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool
         facts.add(who, at, Statement::Ended(how));
         return true;
     }
+    if let Some(pid) = small_after(line.text, "Worker PID: ") {
+        let host = after(line.text, "ip=").map(|it| until(it, &[')', ',']));
+        ray_worker(pid, host, at, facts);
+        return true;
+    }
     let is_kernel = ["ut of memory", "total-vm:"];
     if let Some(pid) = small_after(line.text, "Killed process ")
         && is_kernel.iter().any(|it| line.text.contains(it))
@@ -329,6 +388,21 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool
         return true;
     }
     false
+}
+
+/// Adds the end of a worker of Ray on this host, which Ray observes without its status.
+pub(super) fn ray_worker(pid: u32, host: Option<&str>, at: Timestamp, facts: &mut Facts) {
+    let worker = Worker::of_ray(pid, host);
+    let label = Label {
+        worker,
+        ..Label::default()
+    };
+    let who = Subject {
+        label,
+        ..Subject::default()
+    };
+    let how = ExitStatus::default();
+    facts.add(who, at, Statement::Ended(how));
 }
 
 /// "3" or "1-3".

@@ -14,6 +14,8 @@ pub(super) const MAX_BYTES: u64 = 8 << 30;
 pub(super) struct Lines {
     reader: Box<dyn BufRead>,
     line: Vec<u8>,
+    /// Lines of the message in the last line, the next one last.
+    pending: Vec<String>,
     /// Bytes that may still be read.
     left: u64,
 }
@@ -27,6 +29,7 @@ impl Lines {
         Self {
             reader,
             line: Vec::new(),
+            pending: Vec::new(),
             left: MAX_BYTES,
         }
     }
@@ -40,12 +43,17 @@ impl Lines {
     /// ends a line as well: progress bars redraw theirs.
     pub(super) fn read(&mut self, text: &mut String) -> io::Result<bool> {
         loop {
+            if let Some(line) = self.pending.pop() {
+                *text = line;
+                return Ok(true);
+            }
             self.line.clear();
             if !self.read_raw()? {
                 return Ok(false);
             }
             clean(&self.line, text);
-            if !text.is_empty() {
+            self.pending = unwrapped(text);
+            if !text.is_empty() && self.pending.is_empty() {
                 return Ok(true);
             }
         }
@@ -108,6 +116,31 @@ fn clean(line: &[u8], text: &mut String) {
         }
     }
     text.truncate(text.trim_end().len());
+}
+
+/// The lines of a message in JSON behind its time, the first one last: Docker and structured loggers wrap
+/// each line. Empty: the line is none.
+fn unwrapped(line: &str) -> Vec<String> {
+    let value = |keys: &[&str], object: &serde_json::Map<String, serde_json::Value>| {
+        let found = keys.iter().find_map(|key| object.get(*key)?.as_str());
+        found.map(str::to_owned)
+    };
+    let Some(Ok(object)) = line.starts_with('{').then(|| serde_json::from_str(line)) else {
+        return Vec::new();
+    };
+    let Some(message) = value(&["log", "msg", "message"], &object) else {
+        return Vec::new();
+    };
+    let time = value(&["time", "ts", "timestamp"], &object);
+    let time = time.map_or_else(String::new, |it| format!("{it} "));
+    let mut text = String::new();
+    let lines = message.lines().filter_map(|it| {
+        clean(it.as_bytes(), &mut text);
+        (!text.is_empty()).then(|| format!("{time}{text}"))
+    });
+    let mut lines: Vec<String> = lines.collect();
+    lines.reverse();
+    lines
 }
 
 /// Skips an escape sequence: "[" … a letter, "]" … the bell or "ESC \\", "(" and the name of a

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::facts::{Facts, Statement, Subject};
+use super::facts::{Facts, Statement, Subject, is_name};
 use super::label::{Line, Worker};
 use super::scan;
 use crate::diagnosis::model::MAX_WORLD;
@@ -75,6 +75,7 @@ impl Names {
             .world
             .filter(|&size| highest.is_none_or(|rank| rank < size));
         names.expect_one_node(all);
+        names.learn_locals(all);
         names
     }
 
@@ -89,12 +90,40 @@ impl Names {
             _ => None,
         });
         let last = locals.last().copied();
-        let is_one = last.is_some() && self.world == last.map(|it| it + 1);
+        let has_all = |facts: &&Facts| {
+            let own = facts.facts.iter().filter_map(|it| match it.what {
+                Statement::Named { of: Some(size) } if Some(size) == self.world => it.who.rank,
+                _ => None,
+            });
+            let own: BTreeSet<u32> = own.collect();
+            self.world == u32::try_from(own.len()).ok()
+        };
+        // All of them write to the output of one launcher, or the last one of the node is known.
+        let is_one = self.world == last.map(|it| it + 1) || all.iter().any(has_all);
+        let is_one = is_one && last < self.world;
         if is_one && !of_communicators.any(|it| Some(it) == self.world) {
             for local in locals {
                 self.locals.entry(local).or_insert(Some(local));
             }
         }
+    }
+
+    /// Names processes that launchers started for local ranks.
+    fn learn_locals(&mut self, all: &[&Facts]) {
+        for fact in all.iter().flat_map(|facts| &facts.facts) {
+            let local = fact.who.label.local.filter(|_| is_name(&fact.what));
+            let rank = local.and_then(|it| *self.locals.get(&it)?);
+            if let (Some(rank), Some(pid)) = (rank, fact.who.pid) {
+                self.pids.learn(pid, fact.who.host.as_deref(), rank);
+            }
+        }
+    }
+
+    /// Ranks known to run on a host.
+    pub(super) fn on_host(&self, host: &str) -> Vec<u32> {
+        let processes = self.processes.iter();
+        let those = processes.filter(|(_, (it, _))| it.as_deref().map(short) == Some(short(host)));
+        those.map(|(&rank, _)| rank).collect()
     }
 
     /// Where every task that is known is the rank of its number, others are as well.
@@ -183,14 +212,18 @@ pub(super) fn of_task(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool
         let is_number = !own.is_empty() && own.bytes().all(|it| it.is_ascii_digit());
         let size = scan::number(rest).and_then(|it| u32::try_from(it).ok())?;
         let rank = scan::rank(own).filter(|&it| is_number && it < size)?;
-        Some((rank, size))
+        // "node-3: rank 12/64".
+        let host = before.trim().strip_suffix(':');
+        let is_host = |it: &&str| it.bytes().any(|it| it.is_ascii_digit()) && !it.contains(' ');
+        Some((rank, size, host.filter(is_host)))
     };
-    let Some((rank, size)) = line.label.task.and_then(|_| stated()) else {
+    let Some((rank, size, host)) = line.label.task.and_then(|_| stated()) else {
         return false;
     };
     let who = Subject {
         label: line.label,
         rank: Some(rank),
+        host: host.map(|it| scan::cut(it, 256).into()),
         ..Subject::default()
     };
     facts.add(who, at, Statement::Named { of: Some(size) });

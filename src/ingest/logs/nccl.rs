@@ -35,6 +35,10 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
         facts.add(who, at, Statement::Named { of: Some(size) });
         return true;
     }
+    if message.starts_with("INFO Using network ") {
+        facts.found_network(&who);
+        return true;
+    }
     let is_network = ["NET/IB", "Net : ", "socket"];
     if let Some(warning) = message.strip_prefix("WARN ")
         && is_network.iter().any(|it| warning.contains(it))

@@ -20,6 +20,8 @@ use crate::ingest::process;
 
 /// Maximum time by which the loss of a peer may be observed before the failure of that peer.
 const ECHO: Duration = Duration::from_secs(2);
+/// The signal SIGHUP.
+const HUP: i32 = 1;
 /// The signal SIGABRT.
 pub(super) const ABRT: i32 = 6;
 
@@ -246,8 +248,13 @@ impl Job {
             return;
         };
         self.events.push((at, Event::Interrupted { signal, at }));
+        let advice = if signal == HUP {
+            "; a terminal sends it when it is closed: start the job under tmux, nohup or setsid"
+        } else {
+            ""
+        };
         let signal = signal_name(signal);
-        let text = format!("{signal} ended the job: the text does not say who sent it");
+        let text = format!("{signal} ended the job: the text does not say who sent it{advice}");
         self.note(Topic::End, text);
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct Rank {
     /// The signal by which the launcher ended it.
     pub(super) stopped: Option<i32>,
     /// The kernel killed it for lack of memory.
-    pub(super) killed_for_memory: bool,
+    pub(super) killed_for_memory: Option<Timestamp>,
     pub(super) device: Option<Arc<str>>,
     /// Number of parameters of its model.
     pub(super) parameters: Option<(Timestamp, u64)>,
@@ -60,7 +60,11 @@ impl Rank {
             for raised in &mut self.raised {
                 raised.at = raised.at.min(*at);
             }
-            how.for_memory |= self.killed_for_memory && how.signal == Some(KILL);
+            how.for_memory |= self.killed_for_memory.is_some() && how.signal == Some(KILL);
+        } else if let Some(at) = self.killed_for_memory {
+            let for_memory = true;
+            let how = ExitStatus::of_status(-KILL);
+            self.ended = Some((at, ExitStatus { for_memory, ..how }));
         } else if self.ended_later.is_none() {
             self.ended_later = self.stopped.map(|signal| Exit {
                 code: None,

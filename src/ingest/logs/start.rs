@@ -26,6 +26,8 @@ pub(super) struct Joins {
     /// World size and number of ranks that had joined.
     counted: Option<(u32, u32)>,
     clients: Option<(u32, u32)>,
+    /// Ranks whose stores waited for clients.
+    servers: BTreeMap<u32, Wait>,
     /// Ranks whose address did not appear.
     addresses: BTreeSet<u32>,
     /// Barriers, by the rank that waited in them.
@@ -60,6 +62,7 @@ pub(super) fn is_about_a_wait(text: &str) -> bool {
 pub(super) const fn waited_ms(what: &Statement) -> u64 {
     match what {
         Statement::Joins { waited_ms, .. }
+        | Statement::Clients { waited_ms, .. }
         | Statement::MissesAddress { waited_ms, .. }
         | Statement::MissesAtBarrier { waited_ms, .. } => *waited_ms,
         _ => 0,
@@ -82,7 +85,12 @@ impl Joins {
                 self.counted = Some((*world_size, joined));
                 self.waiting.extend(rank.map(|rank| (rank, wait)));
             }
-            Statement::Clients { expected, joined } => self.clients = Some((*expected, *joined)),
+            Statement::Clients {
+                expected, joined, ..
+            } => {
+                self.clients = Some((*expected, *joined));
+                self.servers.extend(rank.map(|rank| (rank, wait)));
+            }
             Statement::MissesAddress { of, .. } => {
                 self.addresses.insert(*of);
                 self.waiting.extend(rank.map(|rank| (rank, wait)));
@@ -111,6 +119,20 @@ impl Joins {
     pub(super) fn lost_store(&mut self, rank: Option<u32>, server: &Arc<str>) {
         self.without_store.extend(rank);
         self.store.get_or_insert_with(|| Arc::clone(server));
+    }
+
+    /// Counts the rank whose store waited among those that joined it, which it does itself: where no other
+    /// rank had joined, all that did are known.
+    fn count_servers(&mut self) {
+        let all = self.servers.len() as u64;
+        let alone = self
+            .clients
+            .filter(|it| u64::from(it.1) == all && it.1 < it.0);
+        if let Some(counted) = alone.filter(|_| all == 1) {
+            self.counted = self.counted.or(Some(counted));
+            self.waiting.append(&mut self.servers);
+            self.clients = None;
+        }
     }
 
     /// Ranks that others name because they did not reach a barrier.
@@ -176,6 +198,7 @@ fn lasted_for(seconds: Option<u64>) -> String {
 pub(super) fn joins(job: &mut Job) -> bool {
     barriers(job);
     let at_barriers = !job.joins.barriers.is_empty();
+    job.joins.count_servers();
     let came: BTreeSet<u32> = job.joins.waiting.keys().copied().collect();
     if let Some((size, joined)) = job.joins.counted {
         let named = came.len() as u64 == u64::from(joined);

@@ -13,6 +13,8 @@ use super::{EARLIER, Log, before};
 pub(super) struct Clock {
     /// Time of the first fact that has one.
     pub(super) first: Timestamp,
+    /// Time of facts without one.
+    undated: Timestamp,
 }
 
 impl Clock {
@@ -22,8 +24,10 @@ impl Clock {
         let times = facts.map(|fact| fact.at).chain(stacks.map(|it| it.at));
         let first = times.filter(|at| at.0 > 0).min();
         let written = logs.iter().map(|log| log.written).max();
+        let undated = first.map(|first| before(first, EARLIER)).or(written);
         Self {
             first: first.or(written).unwrap_or_default(),
+            undated: undated.unwrap_or_default(),
         }
     }
 
@@ -36,11 +40,7 @@ impl Clock {
 
     /// The time of the fact with this index in its file; facts keep their order.
     pub(super) fn time(self, at: Timestamp, index: usize) -> Timestamp {
-        let at = if at.0 > 0 {
-            at
-        } else {
-            before(self.first, EARLIER)
-        };
+        let at = if at.0 > 0 { at } else { self.undated };
         at.plus(Duration::from_nanos(index as u64))
     }
 

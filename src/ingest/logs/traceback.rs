@@ -1,9 +1,11 @@
 //! Tracebacks of Python, also interleaved ones if labels tell the processes apart.
 
 use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::words::signal_name;
 
-use super::facts::{Facts, LineNumber, Statement, Subject};
+use super::facts::{ExitStatus, Facts, LineNumber, Statement, Subject};
 use super::label::{Label, Line};
+use super::launcher::ray_worker;
 use super::scan::{self, cut};
 use crate::ingest::stack_text::{frame_bytes, python_frame, users_line};
 
@@ -25,6 +27,8 @@ const REPORTS: [&str; 3] = [
 ];
 /// How a parent quotes the exception that ended its worker.
 const QUOTES: &str = "Worker failed with error '";
+/// How watchdogs report an error of NCCL.
+const ASYNC: &str = "raised the following async exception: ";
 const THROWN: &str = "watchdog thread terminated with exception: ";
 
 /// The traceback that a process is printing.
@@ -90,8 +94,9 @@ impl Traceback {
             self.at = at;
             return true;
         }
-        let thrown =
-            scan::after(text, THROWN).or_else(|| text.trim_start().strip_prefix("what():  "));
+        let thrown = scan::after(text, THROWN)
+            .or_else(|| scan::after(text, ASYNC))
+            .or_else(|| text.trim_start().strip_prefix("what():  "));
         if let Some(thrown) = thrown {
             // The watchdog reports its timeouts separately.
             self.finish(line.label, facts);
@@ -165,6 +170,7 @@ impl Traceback {
             "DistBackendError",
             "finished reduction",
             "monitoredBarrier",
+            "ActorDiedError",
         ];
         known.iter().any(|it| self.text.contains(it))
             && line.time.is_none()
@@ -216,7 +222,10 @@ impl Traceback {
             facts.add(Subject::default(), at, Statement::Quoted { text });
             return;
         }
-        if text.is_empty() || REPORTS.iter().any(|it| text.contains(it)) {
+        if is_end_of_child(&text, at, facts)
+            || text.is_empty()
+            || REPORTS.iter().any(|it| text.contains(it))
+        {
             return;
         }
         let innermost: Vec<Where> = frames.into_iter().rev().collect();
@@ -248,6 +257,39 @@ impl Traceback {
 
 fn size_of_frames(frames: &[Where]) -> usize {
     frames.iter().map(frame_bytes).sum()
+}
+
+/// Adds the end of another process that an exception reports: "process 2 terminated with signal SIGSEGV" of
+/// `torch.multiprocessing.spawn`, or the process and the address of Ray. Returns whether it is one.
+fn is_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
+    if let Some(child) = scan::after(text, "ProcessExitedException: process ")
+        && let Some(local) = scan::rank(child)
+    {
+        let signal = scan::after(child, "with signal ");
+        let signal = (1..65).find(|it| signal == Some(&*signal_name(*it)));
+        let code = scan::number_after(child, "with exit code ");
+        let code = code.and_then(|it| i32::try_from(it).ok());
+        if let Some(status) = code.or(signal.map(|it| -it)) {
+            let label = Label {
+                local: Some(local),
+                ..Label::default()
+            };
+            let who = Subject {
+                label,
+                ..Subject::default()
+            };
+            let how = ExitStatus::of_status(status);
+            facts.add(who, at, Statement::Ended(how));
+            return true;
+        }
+    }
+    let is_rays = text.contains("ActorDiedError") || text.contains("RayActorError");
+    let pid = scan::small_after(text, " pid: ").filter(|_| is_rays);
+    if let Some(pid) = pid {
+        let host = scan::after(text, " ip: ").map(|it| scan::until(it, &[' ']));
+        ray_worker(pid, host, at, facts);
+    }
+    pid.is_some()
 }
 
 /// The index in "-- Process 1 terminated with the following error:".

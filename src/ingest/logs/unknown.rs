@@ -37,6 +37,15 @@ impl Job {
                 self.note(Topic::Exception, text);
             }
             Statement::Ended(how) | Statement::Failed(how) => self.of_unknown_end(who, *how),
+            Statement::NodeFailed => {
+                let host = who.host.as_deref().unwrap_or_default();
+                let ranks = self.names.on_host(host);
+                for rank in &ranks {
+                    let known = self.ranks.entry(*rank).or_default();
+                    known.ended.get_or_insert((at, ExitStatus::default()));
+                }
+                self.note(Topic::End, format!("the batch system lost node {host}"));
+            }
             Statement::KilledForMemory => {
                 let text = format!("the kernel killed {} for lack of memory", name(who));
                 self.note(Topic::End, text);
@@ -50,11 +59,18 @@ impl Job {
             Statement::LostStore { server } => self.joins.lost_store(None, server),
             Statement::Network { text } => self.network.push((None, text.clone())),
             Statement::Cancelled { why, at: when } => {
+                let advice = match why.as_deref() {
+                    Some("TIME LIMIT") => {
+                        "; request more time, or save checkpoints and go on from them"
+                    }
+                    Some("PREEMPTION") => "; submit it with --requeue, and go on from checkpoints",
+                    _ => "",
+                };
                 let why = why.as_ref();
                 let why = why.map_or_else(String::new, |why| format!(" ({why})"));
                 self.note(
                     Topic::End,
-                    format!("the batch system cancelled the job{why} at {when}"),
+                    format!("the batch system cancelled the job{why} at {when}{advice}"),
                 );
                 let known = self.cancelled.into_iter();
                 self.cancelled = known.chain([at]).min();
@@ -150,7 +166,10 @@ impl Job {
     /// which names its host.
     fn of_unknown_end(&mut self, who: &Subject, how: ExitStatus) {
         let known = self.ranks.values().filter_map(|rank| rank.ended);
-        if known.into_iter().any(|(_, it)| it.signal == how.signal) {
+        let mut ranks = self.ranks.values();
+        let by_kernel = ranks.any(|rank| rank.killed_for_memory.is_some());
+        let is_known = known.into_iter().any(|(_, it)| it.signal == how.signal);
+        if is_known || by_kernel && how.is_requested() {
             return;
         }
         let same = |(other, it): &&mut (Subject, ExitStatus)| {
@@ -177,8 +196,14 @@ impl Job {
         let ends = std::mem::take(&mut self.unknown_ends);
         let is_explained =
             self.cancelled.is_some() || ends.iter().any(|(_, how)| !how.is_requested());
+        // One process that exited as an exception ends it, and one rank that raised one, are the same.
+        let mut raised = self.ranks.values().flat_map(|it| it.raised.first());
+        let has_raised = raised.next().is_some() && raised.next().is_none();
+        let exits = ends.iter().filter(|(_, how)| how.code == Some(1));
+        let is_one = has_raised && exits.count() == 1;
         for (who, how) in ends {
-            if !(is_explained && how.is_requested()) {
+            let is_raised = is_one && who.label.local.is_some() && how.code == Some(1);
+            if !(is_raised || is_explained && how.is_requested()) {
                 self.note(Topic::End, format!("{} {}", name(&who), ended(how)));
             }
         }
@@ -230,6 +255,7 @@ fn ended(how: ExitStatus) -> String {
     match (how.signal, how.code) {
         _ if how.for_memory => "was killed for lack of memory".into(),
         (Some(signal), _) => format!("was killed by {}", signal_name(signal)),
-        (None, code) => format!("ended with status {}", code.unwrap_or_default()),
+        (None, Some(code)) => format!("ended with status {code}"),
+        (None, None) => "ended in an unknown way".into(),
     }
 }

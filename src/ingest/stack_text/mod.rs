@@ -251,7 +251,7 @@ pub fn python_frame(line: &str) -> Option<Where> {
 fn frame(file: &str, number: &str, function: &str) -> Option<Where> {
     Some(Where {
         // Windows separates folders otherwise.
-        file: cut(file).replace('\\', "/").into(),
+        file: cut(file).replace('\\', "/"),
         line: number.trim().parse().ok()?,
         function: cut(function.trim()).into(),
         ..Where::default()

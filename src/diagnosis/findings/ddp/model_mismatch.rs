@@ -26,15 +26,21 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
         return None;
     };
     let group = &situation.model.group(breach.group).info;
-    let sides: Vec<String> = difference
-        .sides
-        .iter()
-        .map(|side| describe_side(side, difference.what, difference.index))
+    // Errors of DDP state the numbers of parameters alone.
+    let is_known = difference.sides.iter().any(|it| it.parameter.is_some());
+    let index = if is_known { difference.index } else { 0 };
+    let sides = difference.sides.iter();
+    let sides: Vec<String> = sides
+        .map(|side| describe_side(side, difference.what, index))
         .collect();
+    let first = if is_known {
+        format!(", first in parameter {index}")
+    } else {
+        String::new()
+    };
     draft.summary = format!(
-        "the models of {} differ, first in parameter {}: {}",
+        "the models of {} differ{first}: {}",
         words::group(group),
-        difference.index,
         sides.join(", ")
     );
     draft.why =

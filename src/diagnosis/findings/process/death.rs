@@ -204,6 +204,9 @@ fn advice(process: &Process, rank: u32, exit: Exit) -> String {
             "Its program had ended, and its work was done: a thread of PyTorch was still running when the interpreter shut down. If this recurs, flush what is buffered after destroy_process_group() and exit by os._exit(0).".into()
         }
         Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
+        None if exit.code.is_none() => format!(
+            "Find out how rank {rank} ended: the kernel's log (dmesg) and the state of its host may state it."
+        ),
         None => format!("Check the output of rank {rank}: it exited with that status by itself."),
     }
 }

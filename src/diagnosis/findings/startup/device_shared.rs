@@ -51,11 +51,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
         misled => (misled.to_vec(), Confidence::Supported),
     };
     draft.per_rank = skew::per_rank(situation, peers, ranks);
-    draft.summary = format!(
-        "{} use one GPU ({gpu}) of {}",
-        Ranks(ranks),
-        hosts(&sharers)
-    );
+    draft.summary = format!("{} use one GPU ({gpu}){}", Ranks(ranks), hosts(&sharers));
     draft.why = vec![
         "NCCL needs a GPU for each rank: it refuses to connect ranks that share one, or their kernels \
          block each other."
@@ -140,6 +136,9 @@ fn device(process: &Process) -> Option<String> {
 
 fn hosts(sharers: &[(u32, &Process)]) -> String {
     let hosts: BTreeSet<&str> = sharers.iter().map(|(_, process)| &*process.host).collect();
-    let hosts: Vec<&str> = hosts.into_iter().collect();
-    hosts.join(", ")
+    let hosts: Vec<&str> = hosts.into_iter().filter(|it| !it.is_empty()).collect();
+    if hosts.is_empty() {
+        return String::new();
+    }
+    format!(" of {}", hosts.join(", "))
 }
