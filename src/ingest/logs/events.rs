@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::NoteKind;
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
 use super::names::Names;
-use super::rank::{Raised, Rank, Waiting};
+use super::rank::{Raised, Rank};
 use super::times::{self, Clock};
 use super::{EARLIER, Log, before, groups, start};
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Stacks};
@@ -242,23 +242,9 @@ impl Job {
                 let before = seq.saturating_sub(1);
                 rank.progress.entry(group).or_insert((before, before));
             }
-            Statement::TimedOut {
-                seq,
-                op,
-                numel,
-                waited_ms,
-            } => {
+            Statement::TimedOut { waited_ms, .. } => {
                 let since = before(at, Duration::from_millis(*waited_ms));
-                let waiting = Waiting {
-                    seq: *seq,
-                    numel: *numel,
-                    at,
-                    ..Waiting::unnumbered(*op, since)
-                };
-                let first = rank.waits.entry(group).or_insert_with(|| waiting.clone());
-                if *seq < first.seq {
-                    *first = waiting;
-                }
+                rank.wait(group, what, since, at);
                 self.given_up = Some(self.given_up.map_or(at, |known| known.min(at)));
                 self.extend_to(since);
             }
@@ -270,23 +256,7 @@ impl Job {
                 let known = rank.progress.entry(group).or_default();
                 *known = (known.0.max(*enqueued), known.1.max(*completed));
             }
-            Statement::Runs {
-                seq,
-                op,
-                shape,
-                dtype,
-            } => {
-                let numel = shape
-                    .as_ref()
-                    .map(|it| it.iter().map(|&n| u64::from(n)).product());
-                rank.runs.get_or_insert_with(|| Waiting {
-                    seq: *seq,
-                    numel,
-                    shape: shape.clone(),
-                    dtype: dtype.clone(),
-                    ..Waiting::unnumbered(*op, at)
-                });
-            }
+            Statement::Runs { .. } => rank.run(what, at),
             Statement::Raised {
                 text,
                 place,
@@ -312,13 +282,7 @@ impl Job {
             Statement::Failed(how) => rank.failed = Some((at, *how)),
             Statement::Stopped { signal } => rank.stopped = Some(*signal),
             Statement::KilledForMemory => rank.killed_for_memory = Some(at),
-            Statement::CutOff { place } => {
-                let text = format!(
-                    "rank {number} began a traceback{}: the text ends before its exception",
-                    words::at(place.as_ref())
-                );
-                self.note(Topic::Exception, text);
-            }
+            Statement::CutOff { place } => self.cut_off(number, place.as_ref()),
             Statement::LostStore { server } => self.joins.lost_store(Some(number), server),
             Statement::WithoutGradient { total, lines } => {
                 rank.without
@@ -337,6 +301,14 @@ impl Job {
                 self.extend_to(before(at, Duration::from_millis(waited_ms)));
             }
         }
+    }
+
+    /// Adds a note on a traceback of a rank with which the text ends.
+    fn cut_off(&mut self, number: u32, place: Option<&Where>) {
+        let at = words::at(place);
+        let text =
+            format!("rank {number} began a traceback{at}: the text ends before its exception");
+        self.note(Topic::Exception, text);
     }
 
     /// The rank that was ended by this signal, if the text states that of one only.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
-use super::facts::{ExitStatus, GroupName};
+use super::facts::{ExitStatus, GroupName, Statement};
 use super::scan::{after, until};
 use crate::diagnosis::event::Stacks;
 
@@ -85,6 +85,50 @@ impl Rank {
         for raised in &mut self.raised {
             raised.place = raised.place.take().or_else(|| place.clone());
         }
+    }
+
+    /// Adds a collective that its watchdog gave up: the first one of a group counts.
+    pub(super) fn wait(
+        &mut self,
+        group: GroupName,
+        what: &Statement,
+        since: Timestamp,
+        at: Timestamp,
+    ) {
+        let Statement::TimedOut { seq, op, numel, .. } = what else {
+            return;
+        };
+        let waiting = Waiting {
+            seq: *seq,
+            numel: *numel,
+            at,
+            ..Waiting::unnumbered(*op, since)
+        };
+        let first = self.waits.entry(group).or_insert_with(|| waiting.clone());
+        if waiting.seq < first.seq {
+            *first = waiting;
+        }
+    }
+
+    /// Adds a call that PyTorch compared with those of others.
+    pub(super) fn run(&mut self, what: &Statement, at: Timestamp) {
+        let Statement::Runs {
+            seq,
+            op,
+            shape,
+            dtype,
+        } = what
+        else {
+            return;
+        };
+        let sizes = shape.as_ref().map(|it| it.iter().map(|&n| u64::from(n)));
+        self.runs.get_or_insert_with(|| Waiting {
+            seq: *seq,
+            numel: sizes.map(Iterator::product),
+            shape: shape.clone(),
+            dtype: dtype.clone(),
+            ..Waiting::unnumbered(*op, at)
+        });
     }
 
     /// Adds an exception. PyTorch's watchdog and the program may print the same error, but only the

@@ -131,16 +131,7 @@ impl Traceback {
             return false;
         }
         if text.starts_with(BECAUSE) || text.starts_with(WHILE) {
-            let is_cause = text.starts_with(BECAUSE)
-                || crate::diagnosis::evidence::allocation::failed(&self.text).is_some();
-            let before = (
-                std::mem::take(&mut self.text),
-                std::mem::take(&mut self.frames),
-            );
-            self.cause = is_cause.then(|| self.cause.take().unwrap_or(before));
-            let kept = self.cause.as_ref().map(|(_, frames)| frames);
-            self.bytes = kept.map_or(0, |frames| size_of_frames(frames));
-            self.lines = 0;
+            self.begin_next(text.starts_with(BECAUSE));
             return true;
         }
         let goes_on = self.lines < MAX_LINES && self.is_message(line);
@@ -152,6 +143,20 @@ impl Traceback {
             self.finish(line.label, facts);
         }
         goes_on
+    }
+
+    /// Begins the exception that was raised while this one was handled, or because of it: `is_cause`.
+    fn begin_next(&mut self, is_cause: bool) {
+        let is_cause =
+            is_cause || crate::diagnosis::evidence::allocation::failed(&self.text).is_some();
+        let before = (
+            std::mem::take(&mut self.text),
+            std::mem::take(&mut self.frames),
+        );
+        self.cause = is_cause.then(|| self.cause.take().unwrap_or(before));
+        let kept = self.cause.as_ref().map(|(_, frames)| frames);
+        self.bytes = kept.map_or(0, |frames| size_of_frames(frames));
+        self.lines = 0;
     }
 
     fn begin_message(&mut self, text: &str, at: Timestamp, line: LineNumber) {

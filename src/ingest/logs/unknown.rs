@@ -199,10 +199,11 @@ impl Job {
         // One process that exited as an exception ends it, and one rank that raised one, are the same.
         let mut raised = self.ranks.values().flat_map(|it| it.raised.first());
         let has_raised = raised.next().is_some() && raised.next().is_none();
-        let exits = ends.iter().filter(|(_, how)| how.code == Some(1));
+        let ends_so = |how: ExitStatus| how.code == Some(1) || how.signal == Some(ABRT);
+        let exits = ends.iter().filter(|(_, how)| ends_so(*how));
         let is_one = has_raised && exits.count() == 1;
         for (who, how) in ends {
-            let is_raised = is_one && who.label.local.is_some() && how.code == Some(1);
+            let is_raised = is_one && ends_so(how);
             if !(is_raised || is_explained && how.is_requested()) {
                 self.note(Topic::End, format!("{} {}", name(&who), ended(how)));
             }
