@@ -1,11 +1,11 @@
 //! Facts of all logs of a job as events for the engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::{NoteKind, Op};
 
 use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
 use super::names::Names;
@@ -69,6 +69,10 @@ pub(super) struct Job {
     pub(super) said: Timestamp,
     /// Ends of processes that the text does not identify.
     pub(super) unknown_ends: Vec<(Subject, ExitStatus)>,
+    /// Collectives that watchdogs of known ranks gave up.
+    pub(super) timed_out: HashSet<(Op, u64)>,
+    /// Number of exceptions that parents quoted.
+    pub(super) quotes: usize,
     /// Errors of the network, with the ranks that reported them.
     pub(super) network: Vec<(Option<u32>, Arc<str>)>,
     begins: Timestamp,
@@ -118,6 +122,8 @@ impl Job {
             finished: None,
             said: Timestamp::default(),
             unknown_ends: Vec::new(),
+            timed_out: HashSet::new(),
+            quotes: 0,
             network: Vec::new(),
             begins: clock.first,
             ends: clock.first,
@@ -242,7 +248,10 @@ impl Job {
                 let before = seq.saturating_sub(1);
                 rank.progress.entry(group).or_insert((before, before));
             }
-            Statement::TimedOut { waited_ms, .. } => {
+            Statement::TimedOut {
+                op, seq, waited_ms, ..
+            } => {
+                self.timed_out.insert((*op, *seq));
                 let since = before(at, Duration::from_millis(*waited_ms));
                 rank.wait(group, what, since, at);
                 self.given_up = Some(self.given_up.map_or(at, |known| known.min(at)));
@@ -322,14 +331,17 @@ impl Job {
         ended.next().is_none().then_some(*only)
     }
 
-    pub(super) fn note(&mut self, topic: Topic, text: String) {
+    /// Adds a note. Returns whether it is new, and there are few on its topic.
+    pub(super) fn note(&mut self, topic: Topic, text: String) -> bool {
         /// Length at which a note is cut.
         const MAX: usize = 600;
         let note = (topic, super::scan::cut(&text, MAX).to_owned());
         let of_topic = self.notes.iter().filter(|(it, _)| *it == topic);
-        if of_topic.count() < MAX_NOTES && !self.notes.contains(&note) {
+        let is_added = of_topic.count() < MAX_NOTES && !self.notes.contains(&note);
+        if is_added {
             self.notes.push(note);
         }
+        is_added
     }
 
     /// Drops ends and exceptions that a watchdog's timeout brought about.

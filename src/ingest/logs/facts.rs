@@ -1,6 +1,6 @@
 //! What lines of a log state, before it is known which rank each of them is about.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use ddp_doctor_proto::Op;
@@ -253,6 +253,8 @@ pub(super) struct Facts {
     pub(super) first: Timestamp,
     /// Time of the latest line with one.
     pub(super) last: Timestamp,
+    /// Processes that found a network, and the line that states it.
+    found_network: BTreeMap<(Option<u32>, Option<Arc<str>>), u64>,
     /// The line being read.
     pub(super) line: LineNumber,
 }
@@ -310,11 +312,21 @@ impl Facts {
         self.bytes = self.facts.iter().map(|fact| 2 * fact.what.bytes()).sum();
     }
 
-    /// Drops warnings about the network of a process that then found one.
-    pub(super) fn found_network(&mut self, who: &Subject) {
+    /// Takes note that a process found a network.
+    pub(super) fn found_network(&mut self, who: Subject) {
+        if self.found_network.len() < MAX_NAMES {
+            let process = (who.pid, who.host);
+            self.found_network.insert(process, self.line.number);
+        }
+    }
+
+    /// Drops warnings about the network of processes that then found one.
+    pub(super) fn drop_network_warnings(&mut self) {
+        let found = std::mem::take(&mut self.found_network);
         let is_over = |fact: &Fact| {
-            let is_own = (fact.who.pid, &fact.who.host) == (who.pid, &who.host);
-            is_own && matches!(fact.what, Statement::Network { .. })
+            let is_warning = matches!(fact.what, Statement::Network { .. });
+            let process = || (fact.who.pid, fact.who.host.clone());
+            is_warning && found.get(&process()) > Some(&fact.line.number)
         };
         self.facts.retain(|fact| !is_over(fact));
     }

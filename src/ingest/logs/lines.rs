@@ -7,6 +7,8 @@ use crate::files;
 
 /// Maximum length of a line in bytes; the rest of a longer one is skipped.
 const MAX_LINE: usize = 16 << 10;
+/// Maximum length of a time in bytes.
+const MAX_TIME: usize = 40;
 /// Maximum number of bytes read of one file, after decompression.
 pub(super) const MAX_BYTES: u64 = 8 << 30;
 
@@ -132,6 +134,7 @@ fn unwrapped(line: &str) -> Vec<String> {
         return Vec::new();
     };
     let time = value(&["time", "ts", "timestamp"], &object);
+    let time = time.filter(|it| it.len() <= MAX_TIME);
     let time = time.map_or_else(String::new, |it| format!("{it} "));
     let mut text = String::new();
     let lines = message.lines().filter_map(|it| {

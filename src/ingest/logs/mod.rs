@@ -381,6 +381,7 @@ impl Reader {
     fn finish(mut self) -> Facts {
         self.flush(true);
         self.name_unlabelled();
+        self.facts.drop_network_warnings();
         // Tracebacks are complete some lines after they begin.
         self.facts.facts.sort_by_key(|fact| fact.line.number);
         self.facts

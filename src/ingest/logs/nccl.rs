@@ -36,7 +36,7 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
         return true;
     }
     if message.starts_with("INFO Using network ") {
-        facts.found_network(&who);
+        facts.found_network(who);
         return true;
     }
     let is_network = ["NET/IB", "Net : ", "socket"];

@@ -11,6 +11,8 @@ use super::outcome::{ABRT, Loss};
 use super::{start, times};
 use crate::diagnosis::words;
 
+/// Maximum number of quoted exceptions that are looked up.
+const MAX_QUOTES: usize = 64;
 /// Maximum number of ends that are kept.
 const MAX_ENDS: usize = 256;
 
@@ -37,25 +39,12 @@ impl Job {
                 self.note(Topic::Exception, text);
             }
             Statement::Ended(how) | Statement::Failed(how) => self.of_unknown_end(who, *how),
-            Statement::NodeFailed => {
-                let host = who.host.as_deref().unwrap_or_default();
-                let ranks = self.names.on_host(host);
-                for rank in &ranks {
-                    let known = self.ranks.entry(*rank).or_default();
-                    known.ended.get_or_insert((at, ExitStatus::default()));
-                }
-                self.note(Topic::End, format!("the batch system lost node {host}"));
-            }
+            Statement::NodeFailed => self.lost_node(who.host.as_deref().unwrap_or_default(), at),
             Statement::KilledForMemory => {
                 let text = format!("the kernel killed {} for lack of memory", name(who));
                 self.note(Topic::End, text);
             }
-            Statement::Quoted { text } => {
-                let raised = self.ranks.values_mut().flat_map(|rank| &mut rank.raised);
-                for raised in raised.filter(|it| it.text.contains(&**text)) {
-                    raised.uncaught = true;
-                }
-            }
+            Statement::Quoted { text } => self.quoted(text),
             Statement::LostStore { server } => self.joins.lost_store(None, server),
             Statement::Network { text } => self.network.push((None, text.clone())),
             Statement::Cancelled { why, at: when } => {
@@ -82,8 +71,7 @@ impl Job {
             Statement::Restarted => self.restarted = self.restarted.max(Some(at)),
             Statement::Finished => self.finished = self.finished.max(Some(at)),
             Statement::TimedOut { op, seq, .. } => {
-                let waits = self.ranks.values().flat_map(|rank| rank.waits.values());
-                if waits.into_iter().any(|it| (it.op, it.seq) == (*op, *seq)) {
+                if self.timed_out.contains(&(*op, *seq)) {
                     return;
                 }
                 let text = format!(
@@ -92,6 +80,30 @@ impl Job {
                 self.note(Topic::Waits, text);
             }
             what => self.joins.take(None, what, Timestamp::default()),
+        }
+    }
+
+    /// Takes the exception that ended a worker, which its parent quotes: nothing caught it.
+    fn quoted(&mut self, text: &str) {
+        self.quotes += 1;
+        if self.quotes > MAX_QUOTES {
+            return;
+        }
+        let raised = self.ranks.values_mut().flat_map(|rank| &mut rank.raised);
+        for raised in raised.filter(|it| it.text.contains(text)) {
+            raised.uncaught = true;
+        }
+    }
+
+    /// Takes the failure of a node.
+    fn lost_node(&mut self, host: &str, at: Timestamp) {
+        let text = format!("the batch system lost node {host}");
+        if !self.note(Topic::End, text) {
+            return;
+        }
+        for rank in self.names.on_host(host) {
+            let known = self.ranks.entry(rank).or_default();
+            known.ended.get_or_insert((at, ExitStatus::default()));
         }
     }
 
