@@ -125,6 +125,33 @@ fn rank_between_two_that_contradict_each_other_is_not_named() {
 }
 
 #[test]
+fn thread_of_autograd_makes_calls_of_the_same_device() {
+    let of_autograd = |entry: Entry| entry.with("thread_id", json!("pt_autograd_0"));
+    let of_main = |entry: Entry| entry.with("thread_id", json!("python3"));
+    let waits = [
+        of_main(call("0", 1)),
+        of_autograd(call("1", 1).open()),
+        of_main(call("0", 2).open()),
+    ];
+    let skips = [of_main(call("0", 1)), of_main(call("0", 2).open())];
+    let mut dumps = vec![dump(FOUR, &waits); 3];
+    dumps.push(dump(FOUR, &skips));
+    assert_eq!(found(&dumps), expect("DD111", &[3], &[0, 1, 2]));
+}
+
+#[test]
+fn ranks_that_wait_for_two_at_odds_are_not_named() {
+    let groups = &[("0", "[0, 1, 2, 3]"), ("1", "[0, 1]"), ("2", "[2, 3]")];
+    // Ranks 2 and 3 are at odds in the same way as ranks 0 and 1, which close the smallest cycle.
+    let first = |own: &str| dump(groups, &[call("0", 1), call(own, 1).open()]);
+    let second = || dump(groups, &[call("0", 1), call("0", 2).open()]);
+    let dumps = [first("1"), second(), first("2"), second()];
+    let found = found(&dumps);
+    assert_eq!(found[0].0, "DD111");
+    assert_eq!(found[0].1.len(), 2, "{found:?}");
+}
+
+#[test]
 fn lone_rank_in_a_call_is_named_if_the_others_stopped_at_one() {
     let idle = [at(40, call("0", 1)), at(47, call("0", 2))];
     let lone = [
