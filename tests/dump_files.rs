@@ -1,6 +1,7 @@
 //! `analyze` on dumps by their names, folders, damage and times.
 
-use std::fs;
+use std::fs::{self, File};
+use std::time::{Duration, UNIX_EPOCH};
 
 use ddp_doctor::postmortem::{self, Analysis};
 use ddp_doctor_proto::report::{Confidence, Timestamp, Verdict};
@@ -183,6 +184,55 @@ fn unknown_durations_are_not_stated() {
     let waiting = report.ranks.iter().filter_map(|it| it.waiting_in.as_ref());
     let waiting: Vec<_> = waiting.map(|it| (it.seq, it.waited_ms)).collect();
     assert_eq!(waiting, [(Some(2), None); 2]);
+}
+
+#[test]
+fn dumps_written_right_after_their_calls_show_no_wait() {
+    let one = dump(&WORLD, &[all_reduce(1), all_reduce(2).open()]);
+    let behind = behind();
+    let files = [("rank_0", &one), ("rank_1", &behind), ("rank_2", &one)];
+    let (dir, _) = analyze_files(&files);
+    let written_at = |time: u64| {
+        for (name, _) in files {
+            let file = File::options().append(true).open(dir.path().join(name));
+            let written = UNIX_EPOCH + Duration::from_nanos(time);
+            file.unwrap().set_modified(written).unwrap();
+        }
+        postmortem::analyze(&[dir.path().to_owned()])
+    };
+    let analysis = written_at(START + 8 * SECOND);
+    assert_eq!(report(&analysis).verdict, Verdict::Insufficient);
+    assert_eq!(roots(&analysis), [("DD901".into(), vec![0, 1, 2])]);
+    let why = &report(&analysis).findings[0].why[0];
+    assert!(why.contains("at most 8 s after the first call"), "{why}");
+    assert_eq!(
+        roots(&written_at(START + 90 * SECOND)),
+        [("DD101".into(), vec![1])]
+    );
+    // The clock of the files is behind.
+    assert_eq!(
+        roots(&written_at(START - 3600 * SECOND)),
+        [("DD101".into(), vec![1])]
+    );
+}
+
+#[test]
+fn clocks_of_hosts_make_no_call_old() {
+    let call = |entry: Entry, at: u64| entry.with("time_created_ns", START + at * SECOND);
+    let rank = |clock: u64| {
+        let calls = [
+            call(all_reduce(1), clock),
+            call(all_reduce(2).open(), clock + 1),
+        ];
+        dump(&WORLD, &calls)
+    };
+    let behind = dump(&WORLD, &[call(all_reduce(1), 1300)]);
+    let analysis = analyze(&[rank(0), behind, rank(1200)]);
+    let finding = &report(&analysis).findings[0];
+    assert_eq!(finding.ranks.root, [1]);
+    assert_eq!(finding.confidence, Confidence::Suspected);
+    let times = finding.per_rank.iter().map(|it| it.waited_ms);
+    assert_eq!(times.flatten().next(), None);
 }
 
 #[test]

@@ -330,3 +330,52 @@ fn message_of_both_ranks_that_does_not_arrive_is_stuck_inside() {
     let dumps = [dump(groups, &done(sender)), dump(groups, &done(receiver))];
     assert_eq!(report(&analyze(&dumps)).verdict, Verdict::Healthy);
 }
+
+#[test]
+fn dump_older_than_a_completed_call_counts_as_missing() {
+    let behind = [call("0", 1), call("0", 2).open()];
+    let newer = [
+        call("0", 1),
+        call("0", 2),
+        call("0", 3),
+        call("0", 4).open(),
+    ];
+    let mut dumps = vec![dump(FOUR, &newer); 4];
+    // Either it lacks a call that others completed, or an earlier one is not complete.
+    let also_made = [&behind[..], &[call("0", 3).open()]].concat();
+    for older in [&behind[..], &also_made] {
+        dumps[1] = dump(FOUR, older);
+        assert_eq!(found(&dumps), expect("DD901", &[1], &[]));
+        let analysis = analyze(&dumps);
+        assert_eq!(report(&analysis).verdict, Verdict::Insufficient);
+        let summary = &report(&analysis).findings[0].summary;
+        assert!(
+            summary.contains("the dump is older than those of other ranks: all_reduce #3"),
+            "{summary}"
+        );
+    }
+    // The culprit is another rank.
+    dumps[3] = dump(FOUR, &newer[..3]);
+    let named = expect("DD101", &[3], &[0, 2]);
+    assert_eq!(found(&dumps)[..1], named);
+    // A rank may complete a broadcast before another one has made it.
+    let broadcast = |seq| Entry::new("nccl:broadcast", "0", seq);
+    let dumps = [
+        dump(FOUR, &[call("0", 1), broadcast(2), call("0", 3).open()]),
+        dump(FOUR, &[call("0", 1)]),
+        dump(FOUR, &[call("0", 1), broadcast(2), call("0", 3).open()]),
+        dump(FOUR, &[call("0", 1), broadcast(2), call("0", 3).open()]),
+    ];
+    assert_eq!(found(&dumps), expect("DD101", &[1], &[0, 2, 3]));
+}
+
+#[test]
+fn dump_without_calls_of_a_group_that_completed_some_counts_as_missing() {
+    let waits = [call("0", 1), call("0", 2).open()];
+    let mut dumps = vec![dump(FOUR, &waits); 4];
+    dumps[1] = dump(FOUR, &[]);
+    dumps[2] = dump(FOUR, &waits[..1]);
+    let found = found(&dumps);
+    assert_eq!(found[..1], expect("DD101", &[2], &[0, 3]));
+    assert_eq!(found[1..], expect("DD901", &[1], &[]));
+}

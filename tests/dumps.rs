@@ -351,7 +351,7 @@ fn rank_missing_in_a_broadcast_is_found_without_its_root() {
 
 #[test]
 fn device_without_completions_is_stuck_inside() {
-    let done = [all_reduce(1), all_reduce(2), all_reduce(3)];
+    let done = [all_reduce(1), all_reduce(2), all_reduce(3).open()];
     let stuck = [all_reduce(1), all_reduce(2).open(), all_reduce(3).open()];
     let dumps = [dump(WORLD, &done), dump(WORLD, &done), dump(WORLD, &stuck)];
     let found = found(&dumps);

@@ -1,9 +1,11 @@
 //! Finds dumps in files: plain, compressed, or in an archive.
 
+use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::UNIX_EPOCH;
 
 use super::document::{Document, Invalid, Value};
 use super::dump::{Dump, Room};
@@ -100,7 +102,10 @@ fn read(path: &Path, room: &Room) -> Contents {
         room,
     };
     let opened = files::open(path);
-    let result = opened.and_then(|file| read_stream(path, file, &mut reader));
+    let result = opened.and_then(|file| {
+        let written = since_epoch(&file);
+        read_stream(path, file, written, &mut reader)
+    });
     let mut contents = reader.contents;
     if let Err(error) = result {
         let text = format!("it cannot be read as a Flight Recorder dump: {error}");
@@ -116,14 +121,26 @@ struct Reader<'a> {
     room: &'a Room,
 }
 
-fn read_stream(path: &Path, file: impl Read, reader: &mut Reader<'_>) -> io::Result<()> {
+/// When a file was last changed, in nanoseconds since the Unix epoch.
+fn since_epoch(file: &File) -> Option<u64> {
+    let changed = file.metadata().ok()?.modified().ok()?;
+    let since = changed.duration_since(UNIX_EPOCH).ok()?;
+    since.as_nanos().try_into().ok()
+}
+
+fn read_stream(
+    path: &Path,
+    file: impl Read,
+    written: Option<u64>,
+    reader: &mut Reader<'_>,
+) -> io::Result<()> {
     let mut stream = files::decompressed(file)?;
     // The first bytes remain to be read.
     if is_archive(stream.fill_buf()?) {
         return read_archive(path, stream.take(MAX_ARCHIVE), reader);
     }
     let (bytes, cut) = read_bytes(stream, MAX_BYTES)?;
-    reader.add(path.to_owned(), bytes, cut);
+    reader.add(path.to_owned(), bytes, cut, written);
     Ok(())
 }
 
@@ -186,7 +203,7 @@ fn read_archive(path: &Path, mut stream: impl Read, reader: &mut Reader<'_>) -> 
             _ => {
                 let name = long_name.take().unwrap_or_else(|| name_of(&header));
                 if matches!(kind, b'0' | 0) {
-                    reader.member(path.join(name), &mut member, size);
+                    reader.member(path.join(name), &mut member, size, written_at(&header));
                 }
             }
         }
@@ -231,6 +248,11 @@ fn number(field: &[u8]) -> Option<u64> {
     u64::from_str_radix(text, 8).ok()
 }
 
+/// When a member was last changed, in nanoseconds since the Unix epoch.
+fn written_at(header: &[u8; BLOCK]) -> Option<u64> {
+    number(&header[136..148])?.checked_mul(1_000_000_000)
+}
+
 /// Path of a member: the prefix and the name of its header.
 fn name_of(header: &[u8; BLOCK]) -> PathBuf {
     let text = |field: &[u8]| {
@@ -252,7 +274,7 @@ impl Reader<'_> {
     }
 
     /// Reads a member of an archive. Members that are no dumps are skipped.
-    fn member(&mut self, path: PathBuf, stream: &mut impl Read, size: u64) {
+    fn member(&mut self, path: PathBuf, stream: &mut impl Read, size: u64, written: Option<u64>) {
         let result = read_bytes(stream.take(size), MAX_BYTES);
         let (bytes, cut) = match result {
             Ok(read) => read,
@@ -273,13 +295,16 @@ impl Reader<'_> {
         };
         let head = &bytes[..bytes.len().min(4096)];
         if is_candidate(head) {
-            self.add(path, bytes, cut);
+            self.add(path, bytes, cut, written);
         }
     }
 
-    fn add(&mut self, path: PathBuf, bytes: Vec<u8>, damage: Option<String>) {
+    fn add(&mut self, path: PathBuf, bytes: Vec<u8>, damage: Option<String>, written: Option<u64>) {
         match parse(bytes, damage, self.room) {
-            Ok(dump) => self.contents.dumps.push(Found { path, dump }),
+            Ok(dump) => {
+                let dump = Dump { written, ..dump };
+                self.contents.dumps.push(Found { path, dump });
+            }
             Err(Invalid(text)) => self.unreadable(path, text),
         }
     }

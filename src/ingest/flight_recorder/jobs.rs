@@ -305,6 +305,7 @@ fn combine(mut one: Dump, other: Dump) -> Dump {
     for (name, config) in other.groups {
         one.groups.entry(name).or_insert(config);
     }
+    one.written = one.written.max(other.written);
     one.skipped += other.skipped;
     one.cut = one.cut.or(other.cut);
     one

@@ -3,25 +3,24 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report};
 
-use super::dump::State;
+use super::age::Age;
 use super::groups::{Group, Progress};
 use super::inside;
 use super::odd;
 use super::play::Play;
 use super::transfer;
-use super::units::is_on_host;
-use crate::diagnosis::timing::Timing;
 use crate::diagnosis::verdict_of;
 use crate::diagnosis::words::Ranks;
 
 /// The report, without proofs that rest on waits, and without what dumps cannot show.
 pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
-    let lasts = play.job.gave_up || shows_a_hang(play);
+    let is_long = play.age == Age::Long;
+    let lasts = is_long || play.groups.all.iter().any(is_device_behind);
     let entries = play.job.ranks.values().map(|dump| dump.count as u64);
     report.evidence.records = entries.sum();
     // Dumps name no hosts.
     report.job.nodes = 0;
-    if report.findings.iter().all(is_about_ends) {
+    if !play.age.is_recent() && report.findings.iter().all(is_about_ends) {
         report.findings.extend(transfer::detect(play));
     }
     let is_alone = report.findings.len() == 1;
@@ -36,27 +35,36 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
         if rank.waiting_in.is_none() {
             rank.waiting_in = play.waiting_in(rank.rank);
         }
-        if let Some(waiting) = rank.waiting_in.as_mut().filter(|_| !lasts) {
+        if let Some(waiting) = rank.waiting_in.as_mut().filter(|_| !is_long) {
             waiting.waited_ms = None;
         }
     }
     for finding in &mut report.findings {
         if is_about_ends(finding) {
-            finding.why = vec![
-                "A dump shows its process at one moment. Calls of these ranks are incomplete, and the \
-                 dumps do not show which rank the others wait for."
+            let why = match play.age {
+                Age::Recent(most) => format!(
+                    "The dumps were written at most {} s after the first call that is not complete: the \
+                     job may go on.",
+                    most.as_secs() + 1,
+                ),
+                _ => "A dump shows its process at one moment. Calls of these ranks are incomplete, and \
+                      the dumps do not show which rank the others wait for."
                     .into(),
-            ];
+            };
+            finding.why = vec![why];
             finding.next = vec![
                 "Compare the calls in which the ranks wait with those of dumps written later, or with \
                  the stacks of the ranks (py-spy dump)."
                     .into(),
             ];
         } else if catalogue::is_gap(&finding.code) {
-            finding.why = vec!["A process that ends abruptly writes no dump.".into()];
+            finding.why = vec![
+                "A process that ends abruptly writes no dump, and a dump shows no later calls."
+                    .into(),
+            ];
             finding.next = vec![
-                "Add the missing dumps (TORCH_FR_DUMP_TEMP_FILE names where they are written), or \
-                 look into the logs of these ranks."
+                "Add dumps of these ranks that were written with the others (TORCH_FR_DUMP_TEMP_FILE \
+                 names where), or look into the logs of these ranks."
                     .into(),
             ];
         }
@@ -64,7 +72,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
             let ranks = Ranks(&finding.ranks.root);
             finding.summary = format!("the dump of {ranks} ends early: later calls are unknown");
         }
-        if !lasts {
+        if !is_long {
             for call in &mut finding.per_rank {
                 call.waited_ms = None;
             }
@@ -97,22 +105,6 @@ fn drop_findings(findings: &mut Vec<Finding>, is_dropped: impl Fn(&Finding) -> b
 /// dumps.
 fn is_about_ends(finding: &Finding) -> bool {
     finding.code == catalogue::DD901.code && finding.summary.starts_with("it is unknown how")
-}
-
-/// Whether the dumps show that calls stay incomplete, so that they are not of a job that goes on: one
-/// timed out, is old, or is not complete on one device alone. Ranks of a healthy job may differ by any
-/// number of calls, but devices complete a collective together.
-fn shows_a_hang(play: &Play<'_>) -> bool {
-    let limit = Timing::default().default_stall_after.as_nanos() as u64;
-    let latest = play.job.ranks.values().map(|dump| dump.period.1).max();
-    let latest = latest.unwrap_or(0);
-    let mut open = play.open_entries();
-    let lasts = open.any(|entry| {
-        let timed_out = entry.retired && !is_on_host(&entry.group.backend);
-        let is_old = entry.created > 0 && latest.saturating_sub(entry.created) >= limit;
-        (timed_out && entry.state != State::Completed) || is_old
-    });
-    lasts || play.groups.all.iter().any(is_device_behind)
 }
 
 /// Whether the device of a rank has not completed a collective that others completed, although these

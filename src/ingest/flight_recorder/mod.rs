@@ -16,6 +16,7 @@ use ddp_doctor_proto::report::Report;
 use crate::diagnosis::Engine;
 use crate::ingest::{Observer, Progress, Remark};
 
+mod age;
 mod beside;
 mod document;
 mod dump;
@@ -31,6 +32,7 @@ mod messages;
 mod names;
 mod notes;
 mod odd;
+mod older;
 mod pickle;
 mod place;
 mod play;
@@ -59,7 +61,10 @@ pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -
 /// Diagnoses a job. Returns the engine in its final state, and the report, limited to what dumps
 /// show.
 pub(crate) fn diagnose(mut job: Job, observer: &mut dyn Observer) -> (Engine, Report) {
-    let groups = groups::Groups::of(&job);
+    let mut groups = groups::Groups::of(&job);
+    if older::set_aside(&mut job, &groups) {
+        groups = groups::Groups::of(&job);
+    }
     settled::remove(&mut job, &groups);
     let play = play::Play::of(&job, groups);
     let engine = play.run(observer);

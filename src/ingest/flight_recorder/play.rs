@@ -8,6 +8,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, Finding, Timestamp, WaitingIn};
 use ddp_doctor_proto::{DType, Op};
 
+use super::age::Age;
 use super::dump::{Dump, Entry};
 use super::groups::{GroupAt, Groups, Progress};
 use super::jobs::Job;
@@ -40,7 +41,9 @@ pub(super) struct Play<'a> {
     pub(super) end: u64,
     /// When the first wait reached its timeout.
     first_timeout: u64,
-    stall_after: Duration,
+    pub(super) stall_after: Duration,
+    /// How long calls have been incomplete, as far as the dumps show it.
+    pub(super) age: Age,
 }
 
 impl<'a> Play<'a> {
@@ -63,10 +66,12 @@ impl<'a> Play<'a> {
             end: 0,
             first_timeout: 0,
             stall_after: Timing::default().default_stall_after,
+            age: Age::Unknown,
         };
         play.first_open = play.find_first_open();
         play.shown = play.representatives();
         play.set_end();
+        play.age = Age::of(&play);
         play
     }
 
@@ -101,18 +106,29 @@ impl<'a> Play<'a> {
 
     /// Entries that are not complete.
     pub(super) fn open_entries(&self) -> impl Iterator<Item = &'a Entry> {
+        self.open_in_dumps().map(|(_, entry)| entry)
+    }
+
+    /// Entries that are not complete, with their dumps.
+    pub(super) fn open_in_dumps(&self) -> impl Iterator<Item = (&'a Dump, &'a Entry)> {
         let open = self.calls.iter().flat_map(|(rank, calls)| {
-            let entries = &self.job.ranks[rank].entries;
+            let dump = &self.job.ranks[rank];
             let open = calls.units.iter().filter(|unit| !unit.is_complete);
-            open.map(|unit| &entries[unit.entries.start])
+            open.map(move |unit| (dump, &dump.entries[unit.entries.start]))
         });
         open.collect::<Vec<_>>().into_iter()
     }
 
     /// Plays the whole job. Returns the engine after its only evaluation.
     pub(super) fn run(&self, observer: &mut dyn Observer) -> Engine {
+        // Waits that are too short to be reported at any time.
+        let never = Duration::from_nanos(u64::MAX);
         let mut engine = Engine::new(Config {
-            stall_after: self.stall_after,
+            stall_after: if self.age.is_recent() {
+                never
+            } else {
+                self.stall_after
+            },
             has_timed_out: true,
             ..Config::default()
         });

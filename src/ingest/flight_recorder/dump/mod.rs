@@ -57,6 +57,9 @@ pub(super) struct Dump {
     pub(super) skipped: usize,
     /// Why the file ends too early, if it does.
     pub(super) cut: Option<String>,
+    /// When its file was last changed, in nanoseconds since the Unix epoch. The dump was written then or
+    /// before: a copy may be newer.
+    pub(super) written: Option<u64>,
 }
 
 /// Members of a process group.
@@ -267,9 +270,14 @@ impl Dump {
         entries.filter(|it| kinds[it.index as usize]).count()
     }
 
+    /// Whether it shows nothing of the process but its groups.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0 && self.status.is_empty()
+    }
+
     /// Whether the recorder was not in use: another one may have recorded the calls.
     pub(super) fn is_unused(&self) -> bool {
-        self.entries.is_empty() && self.status.is_empty() && self.groups.is_empty()
+        self.is_empty() && self.groups.is_empty()
     }
 }
 

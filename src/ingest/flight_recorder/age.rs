@@ -1,0 +1,51 @@
+//! How long the calls of dumps have been incomplete. Dumps do not contain the time at which they were
+//! written. Clocks of hosts differ, so that only times of one dump are compared.
+
+use std::time::Duration;
+
+use super::dump::{Dump, Entry, State};
+use super::play::Play;
+use super::units::is_on_host;
+use crate::diagnosis::timing::Timing;
+
+/// How long calls have been incomplete, at most or at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Age {
+    /// A call has been incomplete for long enough to be reported: it timed out, the rank made
+    /// another one much later, or a log states it.
+    Long,
+    /// The files were changed too soon after the calls: no call has been incomplete for longer than
+    /// this.
+    Recent(Duration),
+    Unknown,
+}
+
+impl Age {
+    pub(super) fn of(play: &Play<'_>) -> Self {
+        let limit = Timing::default().default_stall_after.as_nanos() as u64;
+        let is_long = |(dump, entry): (&Dump, &Entry)| {
+            let timed_out = entry.retired && !is_on_host(&entry.group.backend);
+            let is_old = entry.created > 0 && dump.period.1.saturating_sub(entry.created) >= limit;
+            (timed_out && entry.state != State::Completed) || is_old
+        };
+        if play.job.gave_up || play.open_in_dumps().any(is_long) {
+            return Self::Long;
+        }
+        let ages = play.open_in_dumps().map(|(dump, entry)| {
+            // Of another clock, the file seems to be older than its calls.
+            let written = dump.written?.saturating_add(limit);
+            let is_known = entry.created > 0 && written >= dump.period.1;
+            is_known.then(|| (written - limit).saturating_sub(entry.created))
+        });
+        let most = ages.collect::<Option<Vec<u64>>>();
+        let most = most.and_then(|ages| ages.into_iter().max());
+        most.map(Duration::from_nanos)
+            .filter(|most| *most < play.stall_after)
+            .map_or(Self::Unknown, Self::Recent)
+    }
+
+    /// Whether no call can have been incomplete for long.
+    pub(super) const fn is_recent(self) -> bool {
+        matches!(self, Self::Recent(_))
+    }
+}
