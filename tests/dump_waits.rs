@@ -379,3 +379,31 @@ fn dump_without_calls_of_a_group_that_completed_some_counts_as_missing() {
     assert_eq!(found[..1], expect("DD101", &[2], &[0, 3]));
     assert_eq!(found[1..], expect("DD901", &[1], &[]));
 }
+
+#[test]
+fn group_with_other_members_on_one_rank_is_a_creation_mismatch() {
+    let groups = |members| [("0", "[0, 1, 2, 3]"), ("1", members)];
+    let with_description = |mut dump: Value| {
+        dump["pg_config"]["1"]["desc"] = "debug".into();
+        dump
+    };
+    let three = dump(
+        &groups("[0, 1, 2]"),
+        &[call("0", 1), call("1", 1), call("0", 2).open()],
+    );
+    let four = dump(
+        &groups("[0, 1, 2, 3]"),
+        &[call("0", 1), call("1", 1).open()],
+    );
+    let mut dumps = vec![with_description(three); 3];
+    dumps.push(with_description(four));
+    assert_eq!(found(&dumps), expect("DD114", &[3], &[0, 1, 2]));
+    let analysis = analyze(&dumps);
+    let summary = &report(&analysis).findings[0].summary;
+    assert!(
+        summary.contains(
+            "rank 3 has created it with ranks 0–3, ranks 0–2 have created it with ranks 0–2"
+        ),
+        "{summary}"
+    );
+}

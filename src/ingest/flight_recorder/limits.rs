@@ -4,6 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report};
 
 use super::age::Age;
+use super::creation;
 use super::groups::{Group, Progress};
 use super::inside;
 use super::odd;
@@ -77,6 +78,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
                 call.waited_ms = None;
             }
         }
+        creation::explain(finding, play);
         odd::name(finding, play);
         limit(finding, lasts);
         inside::explain(finding, play);

@@ -18,6 +18,7 @@ use crate::ingest::{Observer, Progress, Remark};
 
 mod age;
 mod beside;
+mod creation;
 mod document;
 mod dump;
 mod fields;
