@@ -370,6 +370,16 @@ fn dump_older_than_a_completed_call_counts_as_missing() {
 }
 
 #[test]
+fn dumps_that_are_older_than_each_other_are_all_read() {
+    let dumps = [
+        dump(PAIR, &[call("0", 1), call("0", 2), call("1", 1)]),
+        dump(PAIR, &[call("0", 1), call("1", 1), call("1", 2)]),
+    ];
+    let analysis = analyze(&dumps);
+    assert_eq!(report(&analysis).evidence.records, 6);
+}
+
+#[test]
 fn dump_without_calls_of_a_group_that_completed_some_counts_as_missing() {
     let waits = [call("0", 1), call("0", 2).open()];
     let mut dumps = vec![dump(FOUR, &waits); 4];

@@ -11,9 +11,14 @@ use super::groups::{Group, GroupAt, Groups};
 use super::jobs::Job;
 use super::units::{Calls, Unit, is_on_host};
 
-/// Moves dumps that are older than those of their peers to those that cannot be used.
+/// Moves dumps that are older than those of their peers to those that cannot be used. Returns whether
+/// there are any.
 pub(super) fn set_aside(job: &mut Job, groups: &Groups) -> bool {
     let older = find(job, groups);
+    // Each of two dumps that is older than the other: they are of no one run, and show no order.
+    if older.len() == job.ranks.len() {
+        return false;
+    }
     for (&rank, text) in &older {
         job.ranks.remove(&rank);
         job.unreadable.insert(rank, text.clone());
