@@ -233,6 +233,14 @@ fn clocks_of_hosts_make_no_call_old() {
     assert_eq!(finding.confidence, Confidence::Suspected);
     let times = finding.per_rank.iter().map(|it| it.waited_ms);
     assert_eq!(times.flatten().next(), None);
+    // A call timed out after ten minutes.
+    let mut timed_out = rank(0);
+    timed_out["entries"][1]["retired"] = true.into();
+    let behind = dump(&WORLD, &[call(all_reduce(1), 1300)]);
+    let analysis = analyze(&[timed_out, behind, rank(1200)]);
+    let waiting = report(&analysis).ranks.iter();
+    let waits = waiting.filter_map(|it| it.waiting_in.as_ref()?.waited_ms);
+    assert_eq!(waits.max(), Some(600_000));
 }
 
 #[test]

@@ -49,3 +49,21 @@ impl Age {
         matches!(self, Self::Recent(_))
     }
 }
+
+/// Longest wait of a rank in a call that is not complete, in milliseconds: until its timeout, or until
+/// the last call of its dump. Clocks of other ranks may be later.
+pub(super) fn longest_wait(play: &Play<'_>, rank: u32) -> Option<u64> {
+    let dump = play.job.ranks.get(&rank)?;
+    let open = play
+        .calls
+        .get(&rank)?
+        .units
+        .iter()
+        .filter(|it| !it.is_complete);
+    let waits = open.map(|unit| {
+        let entry = &dump.entries[unit.entries.start];
+        let until_last = dump.period.1.saturating_sub(entry.created) / 1_000_000;
+        Some(entry.timeout_ms?.max(until_last))
+    });
+    waits.collect::<Option<Vec<u64>>>()?.into_iter().max()
+}

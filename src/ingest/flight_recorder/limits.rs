@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report};
 
-use super::age::Age;
+use super::age::{self, Age};
 use super::creation;
 use super::groups::{Group, Progress};
 use super::inside;
@@ -16,6 +16,10 @@ use crate::diagnosis::words::Ranks;
 /// The report, without proofs that rest on waits, and without what dumps cannot show.
 pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
     let is_long = play.age == Age::Long;
+    let waited = |rank: u32, known: Option<u64>| {
+        let most = age::longest_wait(play, rank).unwrap_or(u64::MAX);
+        known.filter(|_| is_long).map(|known| known.min(most))
+    };
     let lasts = is_long || play.groups.all.iter().any(is_device_behind);
     let entries = play.job.ranks.values().map(|dump| dump.count as u64);
     report.evidence.records = entries.sum();
@@ -36,8 +40,8 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
         if rank.waiting_in.is_none() {
             rank.waiting_in = play.waiting_in(rank.rank);
         }
-        if let Some(waiting) = rank.waiting_in.as_mut().filter(|_| !is_long) {
-            waiting.waited_ms = None;
+        if let Some(waiting) = &mut rank.waiting_in {
+            waiting.waited_ms = waited(rank.rank, waiting.waited_ms);
         }
     }
     for finding in &mut report.findings {
@@ -73,10 +77,8 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
             let ranks = Ranks(&finding.ranks.root);
             finding.summary = format!("the dump of {ranks} ends early: later calls are unknown");
         }
-        if !is_long {
-            for call in &mut finding.per_rank {
-                call.waited_ms = None;
-            }
+        for call in &mut finding.per_rank {
+            call.waited_ms = waited(call.rank, call.waited_ms);
         }
         creation::explain(finding, play);
         odd::name(finding, play);
