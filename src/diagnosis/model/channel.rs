@@ -458,11 +458,13 @@ impl Channel {
         let nth = lane.made[side as usize];
         if nth <= lane.made[side.other() as usize] {
             // Partners of earlier calls were not recorded.
-            while lane.open.pop_front_if(|it| it.nth < nth).is_some() {
+            while lane.open.front().is_some_and(|it| it.nth < nth) {
+                lane.open.pop_front();
                 self.open -= 1;
             }
             // Beyond the limit of open calls, the partner may have been dropped.
-            let partner = lane.open.pop_front_if(|it| it.nth == nth)?;
+            let first = lane.open.front()?.nth;
+            let partner = (first == nth).then(|| lane.open.pop_front()).flatten()?;
             self.open -= 1;
             return Some((partner.joined.call, nth));
         }
