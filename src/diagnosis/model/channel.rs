@@ -290,7 +290,7 @@ impl Traffic {
         }
         let channel = self.channels.entry(way).or_default();
         channel.forget(way, &self.left);
-        channel.follow(side, call.seq);
+        channel.follow(side, call.seq, self.left.contains_key(&rank));
         // Without a tag it may belong to any lane.
         channel.blurred |= self.transport.matching != Matching::InOrder && call.tag.is_none();
         let met = channel.post(side, post.lane, call);
@@ -412,16 +412,17 @@ impl Left {
 }
 
 impl Channel {
-    /// Detects missed calls by gaps in their sequence numbers. If all calls have one tag, these numbers
-    /// show which calls belong together after a gap.
-    fn follow(&mut self, side: Side, seq: u64) {
+    /// Detects missed calls by gaps in their sequence numbers. If records of the rank were `left` out and
+    /// all calls have one tag, these numbers show which calls belong together after a gap.
+    fn follow(&mut self, side: Side, seq: u64, left: bool) {
         let last = &mut self.seqs[side as usize];
         if seq == 0 {
             return;
         }
         if seq != *last + 1 {
             self.blurred = true;
-            if let (1, Some(lane)) = (self.lanes.len(), self.lanes.values_mut().next()) {
+            let mut lanes = self.lanes.values_mut();
+            if let (true, Some(lane), None) = (left, lanes.next(), lanes.next()) {
                 if lane.side() != side {
                     let before = lane.open.len();
                     lane.open.retain(|it| it.nth >= seq);
