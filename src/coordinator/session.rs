@@ -385,7 +385,7 @@ impl Session {
     fn look(&mut self) -> bool {
         let mut changed = false;
         loop {
-            let verdict = self.engine.verdict();
+            let verdict = self.engine.verdict_of_findings();
             if let Some(kind) = self.flow.poll((self.now)(), verdict) {
                 let attached = self.nodes.iter().filter(|node| !node.ended);
                 for (_, requests) in attached.filter_map(|node| node.attached.as_ref()) {

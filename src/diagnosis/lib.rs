@@ -289,10 +289,16 @@ impl Engine {
         let mut later = model.processes.values().map(|process| process.later_exit);
         let is_unexplained = later.any(failed_later)
             || model.has_failed && (self.current < self.findings.len() || is_unknown());
-        match verdict_of(self.findings.get(..self.current).unwrap_or_default()) {
+        match self.verdict_of_findings() {
             Verdict::Healthy if is_blind || is_unexplained => Verdict::Insufficient,
             verdict => verdict,
         }
+    }
+
+    /// The verdict by the findings alone, at a cost that does not depend on the number of processes.
+    #[must_use]
+    pub fn verdict_of_findings(&self) -> Verdict {
+        verdict_of(self.findings.get(..self.current).unwrap_or_default())
     }
 
     fn rank_states(&self, attempts: &Attempts) -> Vec<Rank> {

@@ -25,7 +25,7 @@ const HUP: i32 = 1;
 /// The signal SIGABRT.
 pub(super) const ABRT: i32 = 6;
 
-/// What an exception says of other ranks.
+/// How an exception concerns other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Loss {
     Connection,
