@@ -280,6 +280,10 @@ impl<'a> Truth<'a> {
         if matches!(finding.code.as_str(), "DD101" | "DD113") && !self.course.raised.is_empty() {
             return true;
         }
+        // A rank may lose the connection to one that its rooted call does not wait for.
+        if finding.code == "DD102" && self.has_rooted_call_that_failed(finding) {
+            return true;
+        }
         // A send may or may not wait for its receiver, so that a wait in a send proves nothing.
         if finding.code == "DD112" || finding.op.as_deref() == Some("send") {
             return true;
@@ -293,6 +297,20 @@ impl<'a> Truth<'a> {
                 .root
                 .iter()
                 .any(|&rank| self.threads(rank) > 1)
+    }
+
+    fn has_rooted_call_that_failed(&self, finding: &Finding) -> bool {
+        let op = finding
+            .op
+            .as_deref()
+            .and_then(ddp_doctor_proto::Op::from_name);
+        let raised = |victim: &u32| {
+            self.course
+                .raised
+                .iter()
+                .any(|&it| u32::from(it) == *victim)
+        };
+        op.is_some_and(ddp_doctor_proto::Op::is_rooted) && finding.ranks.victims.iter().any(raised)
     }
 
     fn threads(&self, rank: u32) -> usize {

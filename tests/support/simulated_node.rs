@@ -189,6 +189,7 @@ impl Rank {
                 process,
                 before,
                 threads_inside: inside.map(|(thread, _)| thread).collect(),
+                threads: self.summary.threads().collect(),
             }));
         }
         let first = self.records.partition_point(|(ticket, _)| *ticket < from);

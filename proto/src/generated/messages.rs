@@ -1326,6 +1326,9 @@ pub struct RecordsLeftOut {
     /// Threads that are still inside the call or wait of their latest record before those left out.
     #[prost(uint32, repeated, tag = "3")]
     pub threads_inside: ::prost::alloc::vec::Vec<u32>,
+    /// All threads that have made records.
+    #[prost(uint32, repeated, tag = "4")]
+    pub threads: ::prost::alloc::vec::Vec<u32>,
 }
 /// Every record that the boxes contained was sent. Answers a Pull, or precedes evidence that records
 /// must not follow, such as the end of a process.

@@ -89,11 +89,16 @@ struct Open {
     joined: JoinedCall,
 }
 
-/// Point-to-point calls of a rank: number recorded, and number according to its counters.
+/// Point-to-point calls of a rank.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
+    /// Number recorded, and number according to its counters.
     seen: u64,
     reported: u64,
+    /// Some of its records are missing.
+    gap: bool,
+    /// Some of its calls are among them: `seen` never catches up.
+    missed: bool,
 }
 
 /// A call without a partner, as far as known.
@@ -330,11 +335,17 @@ impl Traffic {
         }
     }
 
-    /// Applies the counter of a rank, which includes lost records.
+    /// Records of a rank are missing.
+    pub(super) fn miss(&mut self, rank: u32) {
+        self.counts.entry(rank).or_default().gap = true;
+    }
+
+    /// Applies the counter of a rank, which includes calls whose records are missing.
     pub(super) fn advance(&mut self, rank: u32, issued: u64) {
         if issued > 0 {
             let count = self.counts.entry(rank).or_default();
             count.reported = count.reported.max(issued);
+            count.missed |= count.gap && count.reported > count.seen;
         }
     }
 
@@ -364,7 +375,7 @@ impl Traffic {
     fn is_sure(&self, way: (u32, u32)) -> bool {
         let has_all_records = |rank: u32| {
             let count = self.counts.get(&rank).copied().unwrap_or_default();
-            count.reported <= count.seen && !self.unclear.contains(&rank)
+            count.reported <= count.seen && !count.missed && !self.unclear.contains(&rank)
         };
         has_all_records(way.0)
             && has_all_records(way.1)

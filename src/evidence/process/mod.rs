@@ -177,10 +177,11 @@ impl Process {
             self.next_ticket = before;
             self.announced = 0;
             self.begin_gap();
-            let inside = left_out.threads_inside.iter();
+            let of = |threads: &[u32]| threads.iter().map(|&it| ThreadId(it)).collect();
             out.push(Event::RecordsLeftOut {
                 process,
-                inside: inside.map(|&thread| ThreadId(thread)).collect(),
+                inside: of(&left_out.threads_inside),
+                threads: of(&left_out.threads),
             });
         }
     }

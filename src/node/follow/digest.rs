@@ -137,6 +137,11 @@ impl Summary {
         inside.map(|(&thread, it)| (thread, it.entered))
     }
 
+    /// Threads that have made records.
+    pub fn threads(&self) -> impl Iterator<Item = u32> {
+        self.threads.keys().copied()
+    }
+
     fn define(&mut self, group: &v1::GroupDefined) {
         let layer = match group.seat {
             Some(_) => "nccl",

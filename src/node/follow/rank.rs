@@ -274,6 +274,7 @@ impl Rank {
                 process: self.process,
                 before,
                 threads_inside: inside.map(|(thread, _)| thread).collect(),
+                threads: self.reported.summary.threads().collect(),
             }));
         }
         self.reader.rewind_to(from);

@@ -298,6 +298,8 @@ pub enum Event {
         process: ProcessId,
         /// Threads that are still inside the call or wait of their latest event.
         inside: Vec<ThreadId>,
+        /// All its threads with events, of which every one may have been left out.
+        threads: Vec<ThreadId>,
     },
     /// The evidence is incomplete in a known way.
     Note {

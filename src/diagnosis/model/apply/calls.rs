@@ -259,7 +259,7 @@ impl Model {
     }
 
     /// Updates the wait of a rank. Returns the call if its whole wait is known now.
-    fn set_wait(
+    pub(super) fn set_wait(
         &mut self,
         rank: Option<u32>,
         target: Option<Target>,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
-use crate::evidence::event::{Event, OomKills, ProcessId};
+use crate::evidence::event::{Event, OomKills, ProcessId, ThreadId};
 use crate::model::Model;
+use crate::model::join::Wait;
 use crate::model::process::{Announced, End, Ending, Exception, Process};
 
 impl Model {
@@ -79,6 +80,29 @@ impl Model {
         }
     }
 
+    /// Records of a process are missing, with which all threads but those `inside` left their calls.
+    fn records_left_out(&mut self, process: ProcessId, inside: &[ThreadId], threads: &[ThreadId]) {
+        let Some(process) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let left = process.left_out(inside, threads);
+        let at = process.last_at;
+        let Some(rank) = process.rank else {
+            return;
+        };
+        let messages = process.messages();
+        for (_, group) in process.groups.values() {
+            let traffic = &mut self.groups[group.0 as usize].traffic;
+            traffic.miss(rank);
+            if let Some(latest) = &process.last_call {
+                traffic.leave(rank, latest.at, messages.clone());
+            }
+        }
+        for target in left {
+            self.set_wait(Some(rank), Some(target), Wait::Over(at), false);
+        }
+    }
+
     /// Samples and records of a process.
     pub(super) fn apply_observations(&mut self, event: Event) {
         match event {
@@ -98,19 +122,11 @@ impl Model {
                 }
             }
             Event::Gap { from, to, .. } => self.gaps.add(from, to),
-            Event::RecordsLeftOut { process, inside } => {
-                let Some(process) = self.processes.get_mut(&process) else {
-                    return;
-                };
-                process.left_out(&inside);
-                if let (Some(rank), Some(latest)) = (process.rank, &process.last_call) {
-                    let messages = process.messages();
-                    for (_, group) in process.groups.values() {
-                        let traffic = &mut self.groups[group.0 as usize].traffic;
-                        traffic.leave(rank, latest.at, messages.clone());
-                    }
-                }
-            }
+            Event::RecordsLeftOut {
+                process,
+                inside,
+                threads,
+            } => self.records_left_out(process, &inside, &threads),
             Event::Site {
                 process,
                 place,

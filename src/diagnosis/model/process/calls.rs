@@ -338,7 +338,7 @@ impl Process {
         }
     }
 
-    fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
+    pub(super) fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
         let thread = self.threads.entry(id).or_insert_with(|| Thread {
             doing: Doing::Nothing,
             issuing: None,

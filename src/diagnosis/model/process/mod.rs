@@ -377,11 +377,22 @@ impl Process {
         self.threads.values().filter_map(of).collect()
     }
 
-    /// Records were left out, with which all other threads left the calls that they were inside.
-    pub(super) fn left_out(&mut self, inside: &[ThreadId]) {
+    /// Records were left out, with which all other threads left the calls that they were inside. Returns
+    /// what they had waited for.
+    pub(super) fn left_out(&mut self, inside: &[ThreadId], threads: &[ThreadId]) -> Vec<Target> {
+        for &thread in threads {
+            if !self.threads.contains_key(&thread) {
+                self.thread(thread, self.last_at);
+            }
+        }
+        let mut left = Vec::new();
         let others = |(id, _): &(&ThreadId, &mut Thread)| !inside.contains(id);
         for (_, thread) in self.threads.iter_mut().filter(others) {
-            thread.doing = Doing::Nothing;
+            match std::mem::replace(&mut thread.doing, Doing::Nothing) {
+                Doing::Wait(target, ..) => left.extend(target),
+                Doing::Call(call) => left.extend(self.calls.get(call.id)),
+                Doing::Nothing => {}
+            }
             thread.issuing = None;
             thread.within = None;
         }
@@ -391,6 +402,7 @@ impl Process {
         self.phases.clear();
         self.turns.lost();
         self.accumulation.lost();
+        left
     }
 
     /// Adds a capture of stacks, which says nothing about progress. Captures from before the latest

@@ -244,6 +244,7 @@ fn gap_lasts_from_the_record_before_to_the_one_after() {
         process: 1,
         before: 50,
         threads_inside: Vec::new(),
+        threads: Vec::new(),
     };
     let events = decode(
         &mut decoder,
