@@ -38,9 +38,12 @@ const SETTLED: Duration = Duration::from_secs(2);
 const SLOW: Duration = Duration::from_secs(10);
 /// Interval over which the rate is measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval of looks at some records of each process, and number of records of all processes: 240 kB/s.
+/// Interval of looks at some records of each process, and number of records of all processes while ranks wait
+/// much: 240 kB/s.
 const REFRESH: Duration = Duration::from_secs(10);
 const REFRESHED: u64 = 1 << 16;
+/// Maximum number of records of one process in such a pull while they do not: 90 B/s, as much as digests.
+const REFRESHED_CALM: u64 = 24;
 /// Records of all processes that one pull requests after a long call, and after a disagreement, which may
 /// be some hundred calls ago. Decoding and applying them takes half a second, and eight.
 const PULLED: u64 = 1 << 18;
@@ -61,8 +64,9 @@ const EXAMINATION: Duration = Duration::from_secs(30);
 const EXAMINATION_PAUSE: Duration = Duration::from_secs(300);
 /// Factor of the share of time inside calls at which the next examination begins at once.
 const CHANGED: f64 = 1.5;
-/// Longest call that is taken as usual.
+/// Longest call that is taken as usual, and for how long one is: the start of a job has calls as no other time.
 const MAX_PATIENCE: Duration = Duration::from_secs(5);
+const PATIENT: Duration = Duration::from_secs(60);
 /// While a rank stands still, pulls follow each other after this part of the time for which it has.
 const OFTEN: u32 = 4;
 
@@ -84,12 +88,15 @@ pub(super) struct Flow {
     suspicious_until: Timestamp,
     /// Maximum number of records of all processes in the next pull.
     pulled: u64,
-    /// Ranks that stand still for this long are usual.
+    /// Ranks that stand still for this long are usual, until then.
     patience: Duration,
+    patient_until: Timestamp,
     /// The longest time for which one has since that became suspicious.
     longest: Duration,
-    /// Sum of the shares of time inside calls, and number of digests.
+    /// Sum of the shares of time inside calls, and number of digests, since `share` was computed.
     waited: (u64, u64),
+    /// Share of their time, of 1, that ranks spent inside calls.
+    share: f64,
     /// End of the examination of contiguous records, and the earliest start of the next.
     examined_until: Timestamp,
     next_examination: Timestamp,
@@ -147,8 +154,10 @@ impl Flow {
             suspicious_until: Timestamp::default(),
             pulled: PULLED,
             patience: DIGEST_INTERVAL,
+            patient_until: Timestamp::default(),
             longest: Duration::ZERO,
             waited: (0, 0),
+            share: 0.0,
             examined_until: Timestamp::default(),
             next_examination: Timestamp::default(),
             examined_share: 0.0,
@@ -290,19 +299,19 @@ impl Flow {
         self.pulled_at = now;
         self.suspicious_until = Timestamp::default();
         self.longest = Duration::ZERO;
-        self.waited = (0, 0);
+        (self.waited, self.share) = ((0, 0), 0.0);
         self.may_look = false;
     }
 
     fn next_pull(&mut self, now: Timestamp, verdict: Verdict) -> Option<Kind> {
         let is_slow = self.rate.below.is_some_and(|at| now.since(at) >= SLOW);
         let is_known = verdict == Verdict::Slow;
-        let is_examined = !is_known && self.begins_examination(now);
+        let is_examined = self.measures_waits() && !is_known && self.begins_examination(now);
         let is_stopped = matches!(verdict, Verdict::Hang | Verdict::Crash);
         if self.disturbed || is_stopped || is_examined || is_slow && self.limit > 0 {
             self.mode = Mode::Returning;
             self.may_look = false;
-            return Some(self.request(now, self.pulled, true));
+            return Some(self.request(now, self.pulled, PULLED_EACH.1, true));
         }
         let since = now.since(self.pulled_at);
         if since < DIGEST_INTERVAL {
@@ -311,38 +320,50 @@ impl Flow {
         // Some ranks wait for an hour, and others go on.
         let pause = (self.longest / OFTEN).min(REFRESH);
         if now <= self.suspicious_until && since >= pause {
-            return Some(self.request(now, self.pulled, false));
+            return Some(self.request(now, self.pulled, PULLED_EACH.1, false));
         }
         if !self.longest.is_zero() && now > self.suspicious_until {
             // It ended by itself.
             self.patience = (self.longest * 2).clamp(self.patience, MAX_PATIENCE);
+            self.patient_until = now.plus(PATIENT);
             self.longest = Duration::ZERO;
+        } else if now > self.patient_until {
+            self.patience = DIGEST_INTERVAL;
         }
         if now > self.suspicious_until {
             self.pulled = PULLED;
         }
         if since >= REFRESH {
-            return Some(self.request(now, REFRESHED, false));
+            let most = match self.share > WAITED {
+                true => PULLED_EACH.1,
+                false => REFRESHED_CALM,
+            };
+            return Some(self.request(now, REFRESHED, most, false));
         }
         None
     }
 
-    /// Whether records are to be examined for what slows the job down from now on.
-    fn begins_examination(&mut self, now: Timestamp) -> bool {
-        if self.waited.1 < WAITED_OVER * self.digests.processes() as u64 || self.waited.1 == 0 {
+    /// Computes the share of time that ranks spend inside calls, once there are enough digests.
+    fn measures_waits(&mut self) -> bool {
+        if self.waited.1 < WAITED_OVER * self.digests.processes().max(1) as u64 {
             return false;
         }
         let (waited, count) = std::mem::take(&mut self.waited);
-        let share = waited as f64 / count as f64 / 1000.0;
-        let is_due = now >= self.next_examination || share > CHANGED * self.examined_share;
+        self.share = waited as f64 / count as f64 / 1000.0;
+        true
+    }
+
+    /// Whether records are to be examined for what slows the job down from now on.
+    fn begins_examination(&mut self, now: Timestamp) -> bool {
+        let is_due = now >= self.next_examination || self.share > CHANGED * self.examined_share;
         let rate = self.rate.latest;
         let is_possible = rate.is_some_and(|rate| rate <= self.max_examined());
-        if share <= WAITED || !is_due || !is_possible {
+        if self.share <= WAITED || !is_due || !is_possible {
             return false;
         }
         self.examined_until = now.plus(EXAMINATION);
         self.next_examination = self.examined_until.plus(EXAMINATION_PAUSE);
-        self.examined_share = share;
+        self.examined_share = self.share;
         true
     }
 
@@ -354,8 +375,8 @@ impl Flow {
         }
     }
 
-    /// A pull of `records` of all processes, within bounds for each of them.
-    fn request(&mut self, now: Timestamp, records: u64, release: bool) -> Kind {
+    /// A pull of `records` of all processes, at most `most` of each.
+    fn request(&mut self, now: Timestamp, records: u64, most: u64, release: bool) -> Kind {
         self.pulls += 1;
         self.pulled_at = now;
         self.pull = Some(Pull {
@@ -365,7 +386,7 @@ impl Flow {
         let processes = self.digests.processes().max(1) as u64;
         Kind::Pull(v1::Pull {
             number: self.pulls,
-            records: (records / processes).clamp(PULLED_EACH.0, PULLED_EACH.1),
+            records: (records / processes).clamp(PULLED_EACH.0, most),
             release,
         })
     }

@@ -165,9 +165,17 @@ fn engine_rests_while_digests_agree() {
     let asked = (0..19).filter_map(|_| job.digests([0, 20])).count();
     assert_eq!(asked, 0);
     let refresh = pull(job.digests([0, 0]));
-    assert_eq!((refresh.records, refresh.release), (PULLED_EACH.1, false));
+    assert_eq!((refresh.records, refresh.release), (REFRESHED_CALM, false));
     job.answer(&refresh);
     assert!(!job.flow.may_look(), "only once");
+}
+
+#[test]
+fn refresh_is_large_if_ranks_wait() {
+    let mut job = Job::with_digests();
+    job.verdict = Verdict::Slow;
+    let refresh = (0..40).find_map(|_| job.digest([0, 0], 300, [7, 7]));
+    assert_eq!(pull(refresh).records, PULLED_EACH.1);
 }
 
 #[test]
@@ -193,6 +201,27 @@ fn long_call_is_looked_at_and_then_usual() {
     assert!(pulls(&mut job, 0) <= 2);
     assert_eq!(pulls(&mut job, 2_000), 0);
     assert!(!pull(job.digests([2_300, 0])).release);
+}
+
+#[test]
+fn long_call_is_unusual_again_after_a_minute() {
+    let mut job = Job::with_digests();
+    let mut pulled = |still_ms| {
+        let asked = job.digests([still_ms, 0]);
+        if let Some(kind) = &asked {
+            job.answer(&pull(Some(kind.clone())));
+        }
+        asked.is_some_and(|kind| pull(Some(kind)).records > REFRESHED_CALM)
+    };
+    assert!(pulled(1_100));
+    for _ in 0..4 {
+        pulled(0);
+    }
+    assert!(!pulled(1_100), "usual");
+    for _ in 0..130 {
+        pulled(0);
+    }
+    assert!(pulled(1_100));
 }
 
 #[test]
