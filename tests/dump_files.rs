@@ -114,6 +114,63 @@ fn jobs_of_one_folder_are_told_apart_by_name_and_time() {
     assert!(analysis.remarks[0].text.contains("several dumps of rank 1"));
 }
 
+#[test]
+fn jobs_of_one_folder_at_one_time_are_told_apart_by_their_calls() {
+    let later = |seq| all_reduce(seq).with("time_created_ns", START + seq * 1_000_000 + 7);
+    let (waits, behind) = (waits(), behind());
+    let done = dump(&WORLD, &[later(1), later(2)]);
+    let (_dir, analysis) = analyze_files(&[
+        ("a_rank_0", &waits),
+        ("a_rank_1", &behind),
+        ("a_rank_2", &waits),
+        ("b_rank_0", &done),
+        ("b_rank_1", &done),
+        ("b_rank_2", &done),
+    ]);
+    assert_eq!(analysis.remarks, []);
+    let reports = analysis.reports.iter();
+    let verdicts: Vec<_> = reports.map(|it| (it.job.id.as_str(), it.verdict)).collect();
+    assert_eq!(verdicts, [("a", Verdict::Hang), ("b", Verdict::Healthy)]);
+}
+
+#[test]
+fn dumps_of_an_earlier_job_are_left_out() {
+    let world = [("0", "[0, 1, 2, 3, 4]")];
+    let earlier = |groups, hours: u64| {
+        let at = START - hours * 3600 * SECOND;
+        let entries = (1..=9).map(|seq| all_reduce(seq).with("time_created_ns", at));
+        dump(groups, &entries.collect::<Vec<_>>())
+    };
+    // A job of more ranks.
+    let (waits, behind, old) = (waits(), behind(), earlier(&world, 1));
+    let (_dir, analysis) = analyze_files(&[
+        ("trace_rank_0", &waits),
+        ("trace_rank_1", &behind),
+        ("trace_rank_2", &waits),
+        ("trace_rank_3", &old),
+        ("trace_rank_4", &old),
+    ]);
+    assert_eq!(roots(&analysis), [("DD101".into(), vec![1])]);
+    assert_eq!(report(&analysis).job.world_size, Some(3));
+    let remarks = analysis.remarks.iter();
+    assert_eq!(
+        remarks.filter(|it| it.text.contains("another job")).count(),
+        2
+    );
+    // A job of as many ranks, of the day before: it came further.
+    let old = earlier(&WORLD, 24);
+    let (_dir, analysis) = analyze_files(&[
+        ("trace_rank_0", &waits),
+        ("trace_rank_1", &behind),
+        ("trace_rank_2", &old),
+    ]);
+    assert_eq!(
+        roots(&analysis),
+        [("DD101".into(), vec![1]), ("DD901".into(), vec![2])]
+    );
+    assert_eq!(analysis.remarks.len(), 1, "{:?}", analysis.remarks);
+}
+
 // --- Missing and damaged dumps -------------------------------------------------------------------
 
 #[test]

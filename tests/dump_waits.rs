@@ -1,6 +1,6 @@
 //! `analyze` on dumps of ranks that wait for each other: which of them is named.
 
-use ddp_doctor_proto::report::Verdict;
+use ddp_doctor_proto::report::{Confidence, Verdict};
 use serde_json::{Value, json};
 
 use crate::support::dumps::{Entry, analyze, dump, findings, report};
@@ -271,6 +271,113 @@ fn sizes_of_an_all_to_all_are_compared_in_total() {
     // Sizes that fit in total may be right.
     let dumps = [rank(30), rank(36), rank(24)];
     assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1, 2]));
+}
+
+/// An `all_to_all` of these many elements at a line of the program.
+fn exchange(line: u64, seq: u64, dtype: &str, [sent, expected]: [u64; 2]) -> Entry {
+    let entry = Entry::new("nccl:all_to_all", "0", seq);
+    let entry = entry.sizes(json!([[sent]]), json!([[expected]]));
+    let dtypes = json!([dtype]);
+    at(
+        line,
+        entry
+            .with("input_dtypes", dtypes.clone())
+            .with("output_dtypes", dtypes),
+    )
+}
+
+#[test]
+fn all_to_all_that_a_rank_leaves_out_leads_those_after_it() {
+    let rank = |there: [u64; 2], back: [u64; 2]| {
+        dump(
+            FOUR,
+            &[
+                exchange(37, 1, "Long", [4, 4]),
+                exchange(38, 2, "BFloat16", there).open(),
+                exchange(52, 3, "BFloat16", back).open(),
+            ],
+        )
+    };
+    let skips = dump(
+        FOUR,
+        &[
+            exchange(37, 1, "Long", [4, 4]),
+            exchange(52, 2, "BFloat16", [100, 90]).open(),
+            exchange(37, 3, "Long", [4, 4]).open(),
+        ],
+    );
+    let dumps = [
+        rank([90, 80], [80, 90]),
+        rank([90, 110], [110, 90]),
+        skips,
+        rank([90, 120], [120, 90]),
+    ];
+    let analysis = analyze(&dumps);
+    let report = report(&analysis);
+    assert_eq!(report.verdict, Verdict::Hang);
+    let places = report
+        .findings
+        .iter()
+        .map(|it| (&*it.code, it.seq, &it.caused_by[..]));
+    assert_eq!(
+        places.collect::<Vec<_>>(),
+        [("DD108", Some(2), &[][..]), ("DD108", Some(3), &[0][..])]
+    );
+    let lead = &report.findings[0];
+    assert_eq!(lead.ranks.root, [2]);
+    assert_eq!(lead.ranks.victims, [0, 1, 3]);
+    assert_eq!(lead.ranks.root_confidence, Confidence::Suspected);
+    assert!(lead.next[0].contains("Check the two lines"), "{lead:?}");
+}
+
+#[test]
+fn sizes_of_an_all_to_all_precede_its_dtypes() {
+    let rank = |dtype, sizes| dump(FOUR, &[exchange(37, 1, dtype, sizes).open()]);
+    let long = || rank("Long", [4, 4]);
+    let dumps = [long(), rank("BFloat16", [400, 300]), long(), long()];
+    assert_eq!(found(&dumps), expect("DD108", &[1], &[0, 2, 3]));
+    // Sizes that fit in total.
+    let dumps = [long(), rank("BFloat16", [400, 400]), long(), long()];
+    assert_eq!(found(&dumps), expect("DD105", &[1], &[0, 2, 3]));
+}
+
+#[test]
+fn rank_whose_counters_alone_show_its_wait_is_named() {
+    // Rank 3 has left out a call of the second group. Its ring has lost its first calls that are not
+    // complete.
+    let waits = dump(FOUR, &[call("0", 1), call("0", 2), call("1", 2).open()]);
+    let rank = |others: &Value| {
+        let entries = [
+            call("0", 5).open(),
+            call("1", 2).open(),
+            call("0", 6).open(),
+        ];
+        let mut goes_on = dump(FOUR, &entries);
+        for (entry, record) in goes_on["entries"]
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .zip(7..)
+        {
+            entry["record_id"] = record.into();
+        }
+        goes_on["pg_status"] = json!({
+            "0": { "last_enqueued_collective": 6, "last_completed_collective": 2 },
+            "1": { "last_enqueued_collective": 2, "last_completed_collective": 1 },
+            "2": others,
+        });
+        goes_on
+    };
+    let idle = json!({ "last_enqueued_collective": 3, "last_completed_collective": 3 });
+    let dumps = [waits.clone(), waits.clone(), waits.clone(), rank(&idle)];
+    assert_eq!(found(&dumps), expect("DD111", &[3], &[0, 1, 2]));
+    let analysis = analyze(&dumps);
+    let waiting = report(&analysis).ranks[3].waiting_in.as_ref().unwrap();
+    assert_eq!((&*waiting.group, waiting.seq), ("0", Some(3)));
+    // It may wait in a call of a group that none of its entries is of.
+    let busy = json!({ "last_enqueued_collective": 4, "last_completed_collective": 3 });
+    let dumps = [waits.clone(), waits.clone(), waits, rank(&busy)];
+    assert_eq!(report(&analyze(&dumps)).verdict, Verdict::Insufficient);
 }
 
 #[test]

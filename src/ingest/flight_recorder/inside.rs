@@ -1,24 +1,56 @@
 //! Calls that do not complete although all ranks have made them: what dumps show of the reason.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Effect, Finding, RankCall};
+use ddp_doctor_proto::report::{Confidence, Effect, Finding, RankCall, Role};
 
 use super::dump::State;
-use super::groups::GroupAt;
 use super::play::Play;
 use super::units::Unit;
+use crate::diagnosis::evidence::align::{OddOnes, odd_ones};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 /// Adds to a finding about such a call why it does not complete, if that shows.
 pub(super) fn explain(finding: &mut Finding, play: &Play<'_>) {
     let is_message = |it: &RankCall| it.peer.is_some();
-    if finding.code != catalogue::DD116.code || finding.per_rank.iter().any(is_message) {
+    let is_inside = finding.code == catalogue::DD116.code;
+    // Sizes come before dtypes.
+    let may_be_sizes = is_inside || finding.code == catalogue::DD105.code;
+    if !may_be_sizes || finding.per_rank.iter().any(is_message) {
         return;
     }
-    if let Some(calls) = calls(finding, play) {
-        name_devices(finding, play, &calls);
+    let Some(calls) = calls(finding, play) else {
+        return;
+    };
+    match totals(play, &calls) {
+        Some((sent, expected)) if sent != expected => {
+            explain_sizes(finding, play, &calls, [sent, expected]);
+        }
+        _ if is_inside => name_devices(finding, play, &calls),
+        _ => {}
     }
-    explain_sizes(finding, play);
+}
+
+/// Makes mismatches effects of a smaller number of their group whose sizes do not fit. Only
+/// [`explain`] shows that it is one.
+pub(super) fn lead(findings: &mut [Finding]) {
+    let sizes = findings.iter().enumerate();
+    let sizes = sizes.filter(|(_, it)| it.code == catalogue::DD108.code);
+    let sizes: Vec<_> = sizes
+        .map(|(at, it)| (it.seq, at, it.group.clone()))
+        .collect();
+    for finding in findings {
+        let is_mismatch = ("DD103"..="DD109").contains(&&*finding.code);
+        let earlier = sizes
+            .iter()
+            .filter(|(seq, _, group)| is_mismatch && *seq < finding.seq && *group == finding.group);
+        if let Some((_, at, _)) = earlier.min_by_key(|it| it.0) {
+            finding.role = Role::Cascade;
+            finding.caused_by = vec![*at];
+        }
+    }
 }
 
 /// The calls of all members of the group.
@@ -63,46 +95,85 @@ fn not_started(play: &Play<'_>, calls: &[(u32, &Unit)]) -> Option<Vec<u32>> {
     (2 * not_started.len() <= calls.len()).then_some(not_started)
 }
 
-/// Turns the finding into DD108 split-mismatch, if the ranks of an `all_to_all` send another number of
+/// Turns the finding into DD108 split-mismatch: the ranks of an `all_to_all` send another number of
 /// elements than they expect. Dumps contain totals instead of splits.
-fn explain_sizes(finding: &mut Finding, play: &Play<'_>) {
-    let Some((group, sent, expected)) = totals(finding, play) else {
+fn explain_sizes(
+    finding: &mut Finding,
+    play: &Play<'_>,
+    calls: &[(u32, &Unit)],
+    [sent, expected]: [u64; 2],
+) {
+    let Some((group, seq)) = play.group_of(finding).zip(finding.seq) else {
         return;
     };
-    let Some(seq) = finding.seq.filter(|_| sent != expected) else {
-        return;
+    if finding.code == catalogue::DD105.code {
+        // Its sentence on bytes.
+        finding.why.remove(0);
+    } else {
+        finding.why.clear();
+        finding.next = vec![
+            "Exchange the sizes first: an all_to_all_single of the input splits (one integer for              each peer) gives every rank its output splits."
+                .into(),
+        ];
+        name_other_lines(finding, play, calls);
+    }
+    let unknown = if finding.ranks.root.is_empty() {
+        " Dumps contain the totals of each rank alone, so that the wrong rank is unknown."
+    } else {
+        ""
     };
+    let why = format!(
+        "In an all_to_all, a rank sends to each peer exactly what this peer expects from it.{unknown}"
+    );
+    finding.why.insert(0, why);
     finding.code = catalogue::DD108.code.into();
     finding.name = catalogue::DD108.name.into();
     finding.severity = catalogue::DD108.severity;
     finding.effect = Effect::Blocks;
     finding.confidence = Confidence::Supported;
+    finding.certificate = None;
     finding.summary = format!(
-        "The sizes of all_to_all #{seq} of {} do not fit together: its ranks send {sent} elements \
-         and expect {expected}",
+        "The sizes of all_to_all #{seq} of {} do not fit together: its ranks send {sent} elements          and expect {expected}",
         words::group(&play.groups.all[group].info),
     );
-    finding.why = vec![
-        "In an all_to_all, a rank sends to each peer exactly what this peer expects from it. Dumps \
-         contain the totals of each rank alone, so that the wrong rank is unknown."
-            .into(),
-    ];
-    finding.next = vec![
-        "Exchange the sizes first: an all_to_all_single of the input splits (one integer for each \
-         peer) gives every rank its output splits."
-            .into(),
-    ];
 }
 
-/// The group of an `all_to_all`, and the elements that all members send and expect.
-fn totals(finding: &Finding, play: &Play<'_>) -> Option<(GroupAt, u64, u64)> {
-    let group = play.group_of(finding)?;
+/// Names the ranks whose calls are at another line than those of most, if there are any.
+fn name_other_lines(finding: &mut Finding, play: &Play<'_>, calls: &[(u32, &Unit)]) {
+    let mut by_line: BTreeMap<(&str, u32), Vec<u32>> = BTreeMap::new();
+    for (rank, unit) in calls {
+        let entry = &play.job.ranks[rank].entries[unit.entries.start];
+        let Some(place) = &entry.place else { return };
+        let line = by_line.entry((&place.file, place.line)).or_default();
+        line.push(*rank);
+    }
+    let mut classes: Vec<Vec<u32>> = by_line.into_values().collect();
+    classes.sort_by_key(|ranks| Reverse(ranks.len()));
+    let OddOnes::Outnumbered(odd) = odd_ones(&classes) else {
+        return;
+    };
+    finding.why.push(format!(
+        "{} {} it at another line than the others: a rank that leaves out a call is in the next one.",
+        Capital(Ranks(&odd)),
+        number(&odd, "calls", "call"),
+    ));
+    finding.next = vec![
+        "Check the two lines: the call that only some ranks reach has to be reached by all of them,          or by none."
+            .into(),
+    ];
+    finding.ranks.victims.retain(|rank| !odd.contains(rank));
+    finding.ranks.root_confidence = Confidence::Suspected;
+    finding.ranks.root = odd;
+}
+
+/// The elements that all members of an `all_to_all` send and expect.
+fn totals(play: &Play<'_>, calls: &[(u32, &Unit)]) -> Option<(u64, u64)> {
     let (mut sent, mut expected) = (0_u64, 0_u64);
-    for (rank, unit) in calls(finding, play)? {
-        let entry = &play.job.ranks[&rank].entries[unit.entries.start];
+    for (rank, unit) in calls {
+        let entry = &play.job.ranks[rank].entries[unit.entries.start];
         let (own_sent, own_expected) = entry.exchanged?;
         sent = sent.checked_add(own_sent)?;
         expected = expected.checked_add(own_expected)?;
     }
-    Some((group, sent, expected))
+    Some((sent, expected))
 }

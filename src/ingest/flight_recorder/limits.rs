@@ -1,7 +1,9 @@
 //! Limits findings to what dumps can show.
 
+use std::collections::BTreeMap;
+
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report};
+use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report, Role};
 
 use super::age::{self, Age};
 use super::creation;
@@ -29,13 +31,16 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
         report.findings.extend(transfer::detect(play));
     }
     let is_alone = report.findings.len() == 1;
-    drop_findings(&mut report.findings, |finding| {
+    let is_kept = |finding: &Finding| {
         // Clocks of hosts that cannot be compared make ranks appear late.
         let is_about_time =
             finding.code.starts_with("DD6") || finding.code == catalogue::DD903.code;
-        is_about_time || (!is_alone && is_about_ends(finding))
-    });
-    report.verdict = verdict_of(&report.findings);
+        !is_about_time && (is_alone || !is_about_ends(finding))
+    };
+    let findings = report.findings.iter().enumerate();
+    let kept = findings.filter(|(_, it)| is_kept(it)).map(|(at, _)| at);
+    let kept: Vec<usize> = kept.collect();
+    arrange(&mut report.findings, &kept);
     for rank in &mut report.ranks {
         if rank.waiting_in.is_none() {
             rank.waiting_in = play.waiting_in(rank.rank);
@@ -85,24 +90,23 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
         limit(finding, lasts);
         inside::explain(finding, play);
     }
+    inside::lead(&mut report.findings);
+    let mut order: Vec<usize> = (0..report.findings.len()).collect();
+    order.sort_by_key(|&at| report.findings[at].role == Role::Cascade);
+    arrange(&mut report.findings, &order);
+    report.verdict = verdict_of(&report.findings);
     report
 }
 
-/// Removes findings, and the references to them.
-fn drop_findings(findings: &mut Vec<Finding>, is_dropped: impl Fn(&Finding) -> bool) {
-    let mut kept = 0..;
-    let places = findings
-        .iter()
-        .map(|it| (!is_dropped(it)).then(|| kept.next()).flatten());
-    let places: Vec<Option<usize>> = places.collect();
-    findings.retain(|finding| !is_dropped(finding));
-    for finding in findings {
-        let known = finding
-            .caused_by
-            .iter()
-            .filter_map(|&cause| places.get(cause).copied()?);
-        finding.caused_by = known.collect();
+/// Keeps the findings at these indexes, in this order, and the references to them.
+fn arrange(findings: &mut Vec<Finding>, kept: &[usize]) {
+    let places: BTreeMap<usize, usize> = kept.iter().copied().zip(0..).collect();
+    let mut arranged: Vec<Finding> = kept.iter().map(|&at| findings[at].clone()).collect();
+    for finding in &mut arranged {
+        let known = finding.caused_by.iter().filter_map(|it| places.get(it));
+        finding.caused_by = known.copied().collect();
     }
+    *findings = arranged;
 }
 
 /// Whether a finding states that the ends of processes were not recorded, which holds for all
