@@ -1,10 +1,11 @@
 //! Groups dumps into jobs, with one dump for each rank.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::dump::{Dump, Kind};
+use super::dump::{Dump, Entry, Kind};
 use super::files::{Contents, Found};
 use super::rank;
 use crate::ingest::Remark;
@@ -63,12 +64,29 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
     };
     let one_job = shared.is_empty() && is_one_job(&ranked);
     let first = common_folder(&ranked);
+    let mut by_place: BTreeMap<PathBuf, Vec<Ranked>> = BTreeMap::new();
     for it in ranked {
         let own = place_of(&it.path);
         let key = first.clone().filter(|_| one_job).unwrap_or(own);
-        let job = jobs.entry(key.clone()).or_default();
-        job.folder = key;
-        job.add(it, remarks);
+        by_place.entry(key).or_default().push(it);
+    }
+    for (folder, ranked) in by_place {
+        let mut job = Job::default();
+        let (latest, others) = of_latest(ranked);
+        for it in latest {
+            job.add(it, remarks);
+        }
+        for it in others {
+            let text = "the dump is of another job, whose last call was earlier";
+            job.unreadable.insert(it.rank, text.into());
+            let text = format!("{text}: it is left out");
+            remarks.push(Remark {
+                path: it.path,
+                text,
+            });
+        }
+        job.folder.clone_from(&folder);
+        jobs.insert(folder, job);
     }
     for (path, text) in unreadable {
         let job = if one_job {
@@ -110,7 +128,8 @@ fn is_one_job(ranked: &[Ranked]) -> bool {
 }
 
 /// Folders in which names with different beginnings are those of different jobs: a rank is in several
-/// of them, with calls of one backend, and no two were written at the same time.
+/// of them, with calls of one backend, and they are of different processes, or no two were written at
+/// the same time.
 fn folders_of_several_jobs(ranked: &[Ranked]) -> BTreeSet<PathBuf> {
     let mut by_prefix: BTreeMap<PathBuf, BTreeMap<String, Vec<&Ranked>>> = BTreeMap::new();
     for it in ranked {
@@ -120,16 +139,53 @@ fn folders_of_several_jobs(ranked: &[Ranked]) -> BTreeSet<PathBuf> {
     }
     let is_shared = |parts: &BTreeMap<String, Vec<&Ranked>>| {
         let mut first: BTreeMap<u32, &Dump> = BTreeMap::new();
-        let is_repeated = parts.values().flatten().any(|it| {
-            let known = first.insert(it.rank, &it.dump);
-            known.is_some_and(|known| have_one_backend(known, &it.dump))
+        let repeated = parts.values().flatten().filter_map(|it| {
+            let known = first.insert(it.rank, &it.dump)?;
+            have_one_backend(known, &it.dump).then_some((known, &it.dump))
         });
+        let repeated: Vec<(&Dump, &Dump)> = repeated.collect();
         let mut periods: Vec<(u64, u64)> = parts.values().map(|part| period(part)).collect();
         periods.sort_unstable();
-        is_repeated && periods.windows(2).all(|pair| pair[0].1 < pair[1].0)
+        let are_apart = periods.windows(2).all(|pair| pair[0].1 < pair[1].0);
+        let differ = |(one, other): &(&Dump, &Dump)| are_of_other_processes(one, other);
+        !repeated.is_empty() && (are_apart || repeated.iter().any(differ))
     };
     let shared = by_prefix.into_iter().filter(|(_, parts)| is_shared(parts));
     shared.map(|(folder, _)| folder).collect()
+}
+
+/// Minimum time without a call, in nanoseconds, between dumps of one file name that are not of one job:
+/// longer than any timeout.
+const APART: u64 = 6 * 3600 * 1_000_000_000;
+
+/// The dumps of the job with the latest call, and those that an earlier job left: their group of all
+/// ranks has other members, or their calls are long before those of all others.
+fn of_latest(ranked: Vec<Ranked>) -> (Vec<Ranked>, Vec<Ranked>) {
+    let world = |it: &Ranked| {
+        let config = it.dump.groups.get("0")?;
+        (&*config.description == "default_pg").then(|| Arc::clone(&config.members))
+    };
+    let newest = ranked.iter().filter(|it| world(it).is_some());
+    let newest = newest.max_by_key(|it| it.dump.period.1).and_then(world);
+    let is_of_world = |it: &Ranked| world(it).is_none_or(|own| Some(own) == newest);
+    let (ranked, mut others): (Vec<_>, Vec<_>) = ranked.into_iter().partition(is_of_world);
+    let mut periods: Vec<(u64, u64)> = ranked.iter().map(|it| it.dump.period).collect();
+    periods.sort_unstable_by_key(|period| Reverse(period.1));
+    let mut begin = 0;
+    for (first, last) in periods {
+        if begin > last.saturating_add(APART) {
+            break;
+        }
+        begin = if begin == 0 { first } else { begin.min(first) };
+    }
+    // Dumps without times are of any job.
+    let is_near = |it: &Ranked| {
+        let last = it.dump.period.1;
+        last == 0 || last.saturating_add(APART) >= begin
+    };
+    let (latest, earlier): (Vec<_>, Vec<_>) = ranked.into_iter().partition(is_near);
+    others.extend(earlier);
+    (latest, others)
 }
 
 /// Times of the first and of the latest call of some dumps.
@@ -138,6 +194,17 @@ fn period(dumps: &[&Ranked]) -> (u64, u64) {
     let first = periods.clone().map(|it| it.0).min();
     let latest = periods.map(|it| it.1).max();
     (first.unwrap_or(0), latest.unwrap_or(0))
+}
+
+/// Whether a call of one number was made at different times.
+fn are_of_other_processes(one: &Dump, other: &Dump) -> bool {
+    let entries = one.entries.iter();
+    let times: BTreeMap<i64, u64> = entries.map(|it| (it.record, it.created)).collect();
+    let is_other = |it: &Entry| {
+        let known = times.get(&it.record);
+        known.is_some_and(|&known| known > 0 && it.created > 0 && known != it.created)
+    };
+    other.entries.iter().any(is_other)
 }
 
 fn have_one_backend(one: &Dump, other: &Dump) -> bool {
