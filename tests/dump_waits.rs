@@ -341,43 +341,71 @@ fn sizes_of_an_all_to_all_precede_its_dtypes() {
     assert_eq!(found(&dumps), expect("DD105", &[1], &[0, 2, 3]));
 }
 
+/// The dump of a rank whose ring has lost its first calls that are not complete, and its counters: calls
+/// that were made and completed, by group.
+fn overrun(entries: &[Entry], counters: &[(&str, [u64; 2])]) -> Value {
+    let mut dump = dump(FOUR, entries);
+    let entries = dump["entries"].as_array_mut().unwrap();
+    for (entry, record) in entries.iter_mut().zip(7..) {
+        entry["record_id"] = record.into();
+    }
+    for (group, [made, completed]) in counters {
+        dump["pg_status"][group] = json!({
+            "last_enqueued_collective": made,
+            "last_completed_collective": completed,
+        });
+    }
+    dump
+}
+
 #[test]
 fn rank_whose_counters_alone_show_its_wait_is_named() {
-    // Rank 3 has left out a call of the second group. Its ring has lost its first calls that are not
-    // complete.
-    let waits = dump(FOUR, &[call("0", 1), call("0", 2), call("1", 2).open()]);
-    let rank = |others: &Value| {
+    // Rank 3 has left out a call of the second group.
+    let waits = || dump(FOUR, &[call("0", 1), call("0", 2), call("1", 2).open()]);
+    let goes_on = |last: [u64; 2]| {
         let entries = [
             call("0", 5).open(),
             call("1", 2).open(),
             call("0", 6).open(),
         ];
-        let mut goes_on = dump(FOUR, &entries);
-        for (entry, record) in goes_on["entries"]
-            .as_array_mut()
-            .unwrap()
-            .iter_mut()
-            .zip(7..)
-        {
-            entry["record_id"] = record.into();
-        }
-        goes_on["pg_status"] = json!({
-            "0": { "last_enqueued_collective": 6, "last_completed_collective": 2 },
-            "1": { "last_enqueued_collective": 2, "last_completed_collective": 1 },
-            "2": others,
-        });
-        goes_on
+        overrun(&entries, &[("0", [6, 2]), ("1", [2, 1]), ("2", last)])
     };
-    let idle = json!({ "last_enqueued_collective": 3, "last_completed_collective": 3 });
-    let dumps = [waits.clone(), waits.clone(), waits.clone(), rank(&idle)];
-    assert_eq!(found(&dumps), expect("DD111", &[3], &[0, 1, 2]));
+    let dumps = [waits(), waits(), waits(), goes_on([3, 3])];
+    assert_eq!(found(&dumps), expect("DD101", &[3], &[0, 1, 2]));
     let analysis = analyze(&dumps);
     let waiting = report(&analysis).ranks[3].waiting_in.as_ref().unwrap();
     assert_eq!((&*waiting.group, waiting.seq), ("0", Some(3)));
     // It may wait in a call of a group that none of its entries is of.
-    let busy = json!({ "last_enqueued_collective": 4, "last_completed_collective": 3 });
-    let dumps = [waits.clone(), waits.clone(), waits, rank(&busy)];
+    let dumps = [waits(), waits(), waits(), goes_on([4, 3])];
     assert_eq!(report(&analyze(&dumps)).verdict, Verdict::Insufficient);
+    // The others have left out a call of the first group.
+    let dumps = [waits(), goes_on([3, 3]), goes_on([3, 3]), goes_on([3, 3])];
+    assert_eq!(report(&analyze(&dumps)).verdict, Verdict::Insufficient);
+}
+
+#[test]
+fn rank_whose_counters_show_that_it_waits_is_no_culprit() {
+    // All wait for rank 2. The ring of rank 3 has lost its call.
+    let waits = || {
+        dump(
+            FOUR,
+            &[call("0", 1), call("0", 2).open(), call("1", 1).open()],
+        )
+    };
+    let entries = [
+        call("1", 1).open(),
+        call("1", 2).open(),
+        call("0", 3).open(),
+    ];
+    let lost = overrun(&entries, &[("0", [3, 1]), ("1", [2, 0])]);
+    let dumps = [waits(), waits(), dump(FOUR, &[call("0", 1)]), lost];
+    assert_eq!(found(&dumps), expect("DD101", &[2], &[0, 1, 3]));
+    // Rank 3 is ahead of all: it waits in a call that no other rank has made.
+    let entries = [call("1", 4).open(), call("0", 2).open()];
+    let ahead = || overrun(&entries, &[("0", [2, 1]), ("1", [4, 0])]);
+    let waits = || dump(FOUR, &[call("0", 1), call("0", 2).open()]);
+    let dumps = [waits(), waits(), dump(FOUR, &[call("0", 1)]), ahead()];
+    assert_eq!(found(&dumps), expect("DD101", &[2], &[0, 1, 3]));
 }
 
 #[test]

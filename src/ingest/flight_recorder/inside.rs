@@ -106,16 +106,23 @@ fn explain_sizes(
     let Some((group, seq)) = play.group_of(finding).zip(finding.seq) else {
         return;
     };
+    let lines = lines(play, calls);
+    let next = if lines.len() > 1 {
+        "Check the two lines: the call that only some ranks reach has to be reached by all of them, or \
+         by none."
+    } else if finding.code == catalogue::DD105.code {
+        "Make every rank of the group issue the same collectives in the same order."
+    } else {
+        "Exchange the sizes first: an all_to_all_single of the input splits (one integer for each \
+         peer) gives every rank its output splits."
+    };
+    finding.next = vec![next.into()];
     if finding.code == catalogue::DD105.code {
         // Its sentence on bytes.
         finding.why.remove(0);
     } else {
         finding.why.clear();
-        finding.next = vec![
-            "Exchange the sizes first: an all_to_all_single of the input splits (one integer for              each peer) gives every rank its output splits."
-                .into(),
-        ];
-        name_other_lines(finding, play, calls);
+        name_other_line(finding, &lines);
     }
     let unknown = if finding.ranks.root.is_empty() {
         " Dumps contain the totals of each rank alone, so that the wrong rank is unknown."
@@ -133,23 +140,31 @@ fn explain_sizes(
     finding.confidence = Confidence::Supported;
     finding.certificate = None;
     finding.summary = format!(
-        "The sizes of all_to_all #{seq} of {} do not fit together: its ranks send {sent} elements          and expect {expected}",
+        "The sizes of all_to_all #{seq} of {} do not fit together: its ranks send {sent} elements \
+         and expect {expected}",
         words::group(&play.groups.all[group].info),
     );
 }
 
-/// Names the ranks whose calls are at another line than those of most, if there are any.
-fn name_other_lines(finding: &mut Finding, play: &Play<'_>, calls: &[(u32, &Unit)]) {
+/// Ranks by the line of their calls, those of most first; empty: a line is unknown.
+fn lines(play: &Play<'_>, calls: &[(u32, &Unit)]) -> Vec<Vec<u32>> {
     let mut by_line: BTreeMap<(&str, u32), Vec<u32>> = BTreeMap::new();
     for (rank, unit) in calls {
         let entry = &play.job.ranks[rank].entries[unit.entries.start];
-        let Some(place) = &entry.place else { return };
-        let line = by_line.entry((&place.file, place.line)).or_default();
-        line.push(*rank);
+        let Some(place) = &entry.place else {
+            return Vec::new();
+        };
+        let ranks = by_line.entry((&place.file, place.line)).or_default();
+        ranks.push(*rank);
     }
-    let mut classes: Vec<Vec<u32>> = by_line.into_values().collect();
-    classes.sort_by_key(|ranks| Reverse(ranks.len()));
-    let OddOnes::Outnumbered(odd) = odd_ones(&classes) else {
+    let mut lines: Vec<Vec<u32>> = by_line.into_values().collect();
+    lines.sort_by_key(|ranks| Reverse(ranks.len()));
+    lines
+}
+
+/// Names the ranks whose calls are at another line than those of most, if there are any.
+fn name_other_line(finding: &mut Finding, lines: &[Vec<u32>]) {
+    let OddOnes::Outnumbered(odd) = odd_ones(lines) else {
         return;
     };
     finding.why.push(format!(
@@ -157,10 +172,6 @@ fn name_other_lines(finding: &mut Finding, play: &Play<'_>, calls: &[(u32, &Unit
         Capital(Ranks(&odd)),
         number(&odd, "calls", "call"),
     ));
-    finding.next = vec![
-        "Check the two lines: the call that only some ranks reach has to be reached by all of them,          or by none."
-            .into(),
-    ];
     finding.ranks.victims.retain(|rank| !odd.contains(rank));
     finding.ranks.root_confidence = Confidence::Suspected;
     finding.ranks.root = odd;

@@ -18,6 +18,8 @@ use crate::ingest::{Observer, Progress, Remark};
 
 mod age;
 mod beside;
+mod calls;
+mod counted;
 mod creation;
 mod document;
 mod dump;
@@ -34,6 +36,7 @@ mod names;
 mod notes;
 mod odd;
 mod older;
+mod open;
 mod pickle;
 mod place;
 mod play;
@@ -64,6 +67,9 @@ pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -
 pub(crate) fn diagnose(mut job: Job, observer: &mut dyn Observer) -> (Engine, Report) {
     let mut groups = groups::Groups::of(&job);
     if older::set_aside(&mut job, &groups) {
+        groups = groups::Groups::of(&job);
+    }
+    if counted::add(&mut job, &groups) {
         groups = groups::Groups::of(&job);
     }
     settled::remove(&mut job, &groups);

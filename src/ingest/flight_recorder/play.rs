@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BinaryHeap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Exit, Finding, Timestamp, WaitingIn};
-use ddp_doctor_proto::{DType, Op};
+use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use super::age::Age;
 use super::dump::{Dump, Entry};
-use super::groups::{GroupAt, Groups, Progress};
+use super::groups::{Groups, Progress};
 use super::jobs::Job;
 use super::messages::{Messages, Placed};
 use super::units::{Calls, Unit, is_on_host};
@@ -36,7 +35,7 @@ pub(super) struct Play<'a> {
     /// For each group, the first collective that a rank has not completed, with that rank.
     pub(super) first_open: Vec<Option<(u32, Unit)>>,
     /// For coalesced groups, the entry that differs between ranks, by group and number.
-    shown: BTreeMap<(usize, u64), usize>,
+    pub(super) shown: BTreeMap<(usize, u64), usize>,
     /// When the dumps were written, in nanoseconds since the Unix epoch.
     pub(super) end: u64,
     /// When the first wait reached its timeout.
@@ -351,6 +350,10 @@ impl<'a> Play<'a> {
     /// Shows an issued call with the times that the dump has of it.
     fn show(&self, rank: u32, at: usize, issued: Option<&Event>, observer: &mut dyn Observer) {
         let Some(issued) = issued else { return };
+        let first = self.calls[&rank].units[at].entries.start;
+        if self.job.ranks[&rank].entries[first].is_counted() {
+            return;
+        }
         observer.event(issued);
         let unit = &self.calls[&rank].units[at];
         if unit.is_complete {
@@ -373,71 +376,6 @@ impl<'a> Play<'a> {
             place: None,
             at: Timestamp(entry.created),
         })
-    }
-
-    /// The group of a finding.
-    pub(super) fn group_of(&self, finding: &Finding) -> Option<GroupAt> {
-        let of = finding.group.as_ref()?;
-        let mut groups = self.groups.all.iter().map(|group| &group.info.key);
-        groups.position(|key| key.name == of.name && key.members == of.ranks)
-    }
-
-    /// A collective of a rank, with its index.
-    pub(super) fn collective(&self, rank: u32, group: GroupAt, seq: u64) -> Option<(usize, &Unit)> {
-        let mut units = self.calls.get(&rank)?.units.iter().enumerate();
-        units.find(|(_, it)| !it.is_message && (it.group, it.seq) == (group, seq))
-    }
-
-    /// The first incomplete call of a rank.
-    pub(super) fn waiting_in(&self, rank: u32) -> Option<WaitingIn> {
-        let units = &self.calls.get(&rank)?.units;
-        let at = units.iter().position(|it| !it.is_complete)?;
-        let call = self.numbered_call(rank, at);
-        let waited = Timestamp(self.end).since(call.at);
-        Some(WaitingIn {
-            group: self.groups.all[units[at].group].info.key.name.clone(),
-            seq: Some(call.seq).filter(|&seq| seq > 0),
-            op: call.op.to_string(),
-            waited_ms: Some(waited.as_millis() as u64),
-        })
-    }
-
-    /// A call, with the number that it has among the messages to its peer if it is one.
-    pub(super) fn numbered_call(&self, rank: u32, at: usize) -> Call {
-        let mut call = self.call(rank, &self.calls[&rank].units[at], CallId(0));
-        if let Some(placed) = self.messages.placed(rank, at) {
-            placed.apply(&mut call);
-        }
-        call
-    }
-
-    /// A call, without what dumps do not contain.
-    pub(super) fn call(&self, rank: u32, unit: &Unit, id: CallId) -> Call {
-        let dump = &self.job.ranks[&rank];
-        let group = &self.groups.all[unit.group];
-        let shown = self
-            .shown
-            .get(&(unit.group, unit.seq))
-            .copied()
-            .unwrap_or(0);
-        let at = unit.entries.start + shown.min(unit.entries.len() - 1);
-        let entry = &dump.entries[at];
-        let stream = if self.calls[&rank].one_stream {
-            1
-        } else {
-            unit.group as u64 + 2
-        };
-        Call {
-            id,
-            seq: unit.seq,
-            shape: entry.shape.as_ref().map(|it| it.to_vec()),
-            on_stream: (!is_on_host(&entry.group.backend)).then_some(OnStream {
-                stream,
-                launch: unit.launch,
-            }),
-            place: entry.place.clone(),
-            ..entry.content(&group.info)
-        }
     }
 
     /// How far a rank got, from entries and counters.
@@ -482,37 +420,7 @@ impl<'a> Play<'a> {
         });
         hidden.map(|(_, unit)| unit.seq)
     }
-
-    /// For each coalesced group of collectives, the first entry that differs between ranks.
-    fn representatives(&self) -> BTreeMap<(usize, u64), usize> {
-        let signatures = |rank: u32, unit: &Unit| -> Vec<Signature> {
-            let entries = &self.job.ranks[&rank].entries[unit.entries.clone()];
-            let signature = |it: &Entry| (it.op, it.numel, it.dtype);
-            entries.iter().map(signature).collect()
-        };
-        let mut first: BTreeMap<(usize, u64), Vec<Signature>> = BTreeMap::new();
-        let mut shown = BTreeMap::new();
-        for (&rank, calls) in &self.calls {
-            let several = calls.units.iter().filter(|unit| unit.entries.len() > 1);
-            for unit in several.filter(|unit| !unit.is_message) {
-                let own = signatures(rank, unit);
-                let known = first
-                    .entry((unit.group, unit.seq))
-                    .or_insert_with(|| own.clone());
-                let pairs = own.iter().zip(known.iter());
-                let differs = pairs.enumerate().find(|(_, (a, b))| a != b);
-                if let Some((at, _)) = differs {
-                    let at_first = shown.entry((unit.group, unit.seq)).or_insert(at);
-                    *at_first = at.min(*at_first);
-                }
-            }
-        }
-        shown
-    }
 }
-
-/// What the entries of a coalesced group must agree on.
-type Signature = (Op, Option<u64>, DType);
 
 /// Streams of calls that are derived from counters have numbers from here on.
 const COUNTED: u64 = 1 << 32;

@@ -8,6 +8,9 @@ use std::sync::Arc;
 use super::dump::{Dump, Entry, State};
 use super::groups::{GroupAt, Groups};
 
+/// Launch of the calls that counters alone show.
+const COUNTED_LAUNCH: u32 = 1;
+
 /// One or more entries that are one call.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
@@ -51,7 +54,8 @@ impl Calls {
         let mut next = 0;
         // Entries of other groups may lie between those of a coalesced group.
         let mut taken: BTreeSet<usize> = BTreeSet::new();
-        let mut launches = 0;
+        // Calls that counters alone show may have been launched in any order.
+        let mut launches = COUNTED_LAUNCH;
         while next < dump.entries.len() {
             let at = next;
             next += 1;
@@ -68,6 +72,11 @@ impl Calls {
                 Vec::new()
             };
             let Some((&end, inner)) = together.split_last().filter(|(_, it)| !it.is_empty()) else {
+                let launch = if entry.is_counted() {
+                    COUNTED_LAUNCH
+                } else {
+                    0
+                };
                 units.push(unit(
                     rank,
                     groups,
@@ -75,7 +84,7 @@ impl Calls {
                     entry,
                     at..at + 1,
                     entry,
-                    0,
+                    launch,
                     &silent,
                 ));
                 continue;

@@ -47,6 +47,8 @@ pub(super) struct Dump {
     pub(super) period: (u64, u64),
     /// The ring was not full: the entries are all calls since the start of the process.
     pub(super) is_whole: bool,
+    /// The first incomplete call of each group is among the entries.
+    pub(super) shows_waits: bool,
     /// No calls are left out between those that are recorded.
     pub(super) is_contiguous: bool,
     /// Names of the threads that made calls.
@@ -121,7 +123,29 @@ impl std::ops::Deref for Entry {
     }
 }
 
+/// Record number of calls that counters alone show.
+const COUNTED: i64 = -1;
+
 impl Entry {
+    /// A call that was made at this time or before, and that counters alone show.
+    pub(super) const fn counted(kind: Arc<Kind>, seq: u64, created: u64) -> Self {
+        Self {
+            kind,
+            record: COUNTED,
+            seq,
+            seq_of_messages: 0,
+            created,
+            completed: 0,
+            state: State::Scheduled,
+            retired: false,
+        }
+    }
+
+    /// Whether counters alone show the call.
+    pub(super) const fn is_counted(&self) -> bool {
+        self.record == COUNTED
+    }
+
     /// The call in its group, with what its peers must agree on.
     pub(super) fn content(&self, group: &Arc<GroupInfo>) -> Call {
         Call {
