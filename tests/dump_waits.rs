@@ -331,6 +331,33 @@ fn all_to_all_that_a_rank_leaves_out_leads_those_after_it() {
 }
 
 #[test]
+fn rank_that_leaves_out_an_all_to_all_is_known_from_the_call_after_it() {
+    let rank = |sizes, last: Entry| {
+        let first = Entry::new("nccl:all_to_all", "0", 1).open();
+        let [sent, expected]: [u64; 2] = sizes;
+        let first = first.sizes(json!([[sent]]), json!([[expected]]));
+        dump(FOUR, &[first, last.open()])
+    };
+    let goes_on = |sizes| rank(sizes, call("0", 2));
+    let skips = |sizes| rank(sizes, Entry::new("nccl:broadcast", "0", 2));
+    let dumps = [
+        goes_on([40, 30]),
+        skips([50, 30]),
+        goes_on([30, 30]),
+        goes_on([30, 30]),
+    ];
+    assert_eq!(found(&dumps), expect("DD108", &[1], &[0, 2, 3]));
+    // Two of them differ from two.
+    let dumps = [
+        goes_on([40, 30]),
+        skips([50, 30]),
+        skips([30, 30]),
+        goes_on([30, 30]),
+    ];
+    assert_eq!(found(&dumps), expect("DD108", &[], &[0, 1, 2, 3]));
+}
+
+#[test]
 fn sizes_of_an_all_to_all_precede_its_dtypes() {
     let rank = |dtype, sizes| dump(FOUR, &[exchange(37, 1, dtype, sizes).open()]);
     let long = || rank("Long", [4, 4]);
@@ -339,6 +366,38 @@ fn sizes_of_an_all_to_all_precede_its_dtypes() {
     // Sizes that fit in total.
     let dumps = [long(), rank("BFloat16", [400, 400]), long(), long()];
     assert_eq!(found(&dumps), expect("DD105", &[1], &[0, 2, 3]));
+}
+
+#[test]
+fn rank_at_a_line_that_never_met_that_of_the_others_is_suspected() {
+    let broadcast = |seq: u64, line: u64| at(line, Entry::new("nccl:broadcast", "0", seq));
+    let rank = |lines: [u64; 5]| {
+        let mut entries: Vec<Entry> = (1..)
+            .zip(lines)
+            .map(|(seq, line)| broadcast(seq, line))
+            .collect();
+        entries[4] = entries[4].clone().open();
+        dump(FOUR, &entries)
+    };
+    // Dumps do not show which rank sends. Rank 2 leaves out the call of line 10.
+    let goes_on = || rank([10, 12, 10, 12, 10]);
+    let dumps = [goes_on(), goes_on(), rank([10, 12, 10, 12, 12]), goes_on()];
+    assert_eq!(found(&dumps), expect("DD116", &[2], &[0, 1, 3]));
+    // These lines always meet.
+    let dumps = [goes_on(), goes_on(), rank([20, 22, 20, 22, 20]), goes_on()];
+    assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1, 2, 3]));
+    // They have not been reached before.
+    let dumps = [
+        rank([10, 12, 10, 12, 14]),
+        rank([10, 12, 10, 12, 14]),
+        rank([10, 12, 10, 12, 16]),
+        rank([10, 12, 10, 12, 14]),
+    ];
+    assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1, 2, 3]));
+    // Two ranks disagree with two.
+    let skips = || rank([10, 12, 10, 12, 12]);
+    let dumps = [goes_on(), skips(), skips(), goes_on()];
+    assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1, 2, 3]));
 }
 
 /// The dump of a rank whose ring has lost its first calls that are not complete, and its counters: calls

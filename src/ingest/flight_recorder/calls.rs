@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ddp_doctor_proto::report::{Finding, Timestamp, WaitingIn};
+use ddp_doctor_proto::report::{Finding, Timestamp, WaitingIn, Where};
 use ddp_doctor_proto::{DType, Op};
 
 use super::dump::Entry;
@@ -23,6 +23,12 @@ impl Play<'_> {
     pub(super) fn collective(&self, rank: u32, group: GroupAt, seq: u64) -> Option<(usize, &Unit)> {
         let mut units = self.calls.get(&rank)?.units.iter().enumerate();
         units.find(|(_, it)| !it.is_message && (it.group, it.seq) == (group, seq))
+    }
+
+    /// The line of a call.
+    pub(super) fn place(&self, rank: u32, unit: &Unit) -> Option<&Where> {
+        let entry = &self.job.ranks[&rank].entries[unit.entries.start];
+        entry.place.as_deref()
     }
 
     /// The first incomplete call of a rank.

@@ -4,12 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Finding;
 use ddp_doctor_proto::{DType, Op};
 
 use super::dump::{Dump, Entry, Kind};
 use super::groups::{GroupAt, Groups};
 use super::jobs::Job;
+use super::play::Play;
 use super::units::{Calls, is_on_host};
+use crate::diagnosis::words;
 
 /// A call that a ring has lost.
 struct Lost {
@@ -60,6 +64,35 @@ pub(super) fn add(job: &mut Job, groups: &Groups) -> bool {
         }
     }
     true
+}
+
+/// Adds to a finding about a missing rank in which calls that rank may wait.
+pub(super) fn explain(finding: &mut Finding, play: &Play<'_>) {
+    if finding.code != catalogue::DD101.code {
+        return;
+    }
+    for rank in &finding.ranks.root {
+        let Some(dump) = play.job.ranks.get(rank) else {
+            continue;
+        };
+        let entries = dump.entries.iter().take_while(|it| it.is_counted());
+        let calls = entries.filter_map(|it| {
+            let group = &play.groups.all[play.groups.of_kind(*rank, it)?];
+            Some(format!(
+                "#{} of {}",
+                group.seq(it),
+                words::group(&group.info)
+            ))
+        });
+        let calls: Vec<String> = calls.collect();
+        if !calls.is_empty() {
+            finding.why.push(format!(
+                "The dump of rank {rank} begins after its first incomplete calls: its counters show \
+                 that they are {}.",
+                calls.join(" and "),
+            ));
+        }
+    }
 }
 
 /// The calls of one rank; `None`: counters do not show the first incomplete one of each group.

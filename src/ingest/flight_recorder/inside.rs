@@ -4,13 +4,20 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Effect, Finding, RankCall, Role};
+use ddp_doctor_proto::report::{Confidence, Effect, Finding, RankCall, Role, Where};
 
 use super::dump::State;
 use super::play::Play;
 use super::units::Unit;
 use crate::diagnosis::evidence::align::{OddOnes, odd_ones};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
+
+/// Advice for calls at one line that were not meant for each other.
+const SAME_ORDER: &str =
+    "Make every rank of the group issue the same collectives in the same order.";
+/// Advice for calls at different lines that were not meant for each other.
+const OTHER_LINES: &str = "Check the two lines: the call that only some ranks reach has to be reached by \
+     all of them, or by none.";
 
 /// Adds to a finding about such a call why it does not complete, if that shows.
 pub(super) fn explain(finding: &mut Finding, play: &Play<'_>) {
@@ -28,27 +35,58 @@ pub(super) fn explain(finding: &mut Finding, play: &Play<'_>) {
         Some((sent, expected)) if sent != expected => {
             explain_sizes(finding, play, &calls, [sent, expected]);
         }
-        _ if is_inside => name_devices(finding, play, &calls),
+        _ if is_inside => {
+            let op =
+                |(rank, unit): &(u32, &Unit)| play.job.ranks[rank].entries[unit.entries.start].op;
+            if calls.iter().any(|it| op(it).is_rooted()) {
+                let why = "Dumps do not contain the root of a call: ranks that pass different ones \
+                           wait as well.";
+                finding.why.push(why.into());
+            }
+            name_devices(finding, play, &calls);
+            name_strange_line(finding, play, &calls);
+        }
         _ => {}
     }
 }
 
 /// Makes mismatches effects of a smaller number of their group whose sizes do not fit. Only
-/// [`explain`] shows that it is one.
+/// [`explain`] shows that it is one. A rank that differs from most in both is named in both.
 pub(super) fn lead(findings: &mut [Finding]) {
-    let sizes = findings.iter().enumerate();
-    let sizes = sizes.filter(|(_, it)| it.code == catalogue::DD108.code);
-    let sizes: Vec<_> = sizes
-        .map(|(at, it)| (it.seq, at, it.group.clone()))
-        .collect();
-    for finding in findings {
-        let is_mismatch = ("DD103"..="DD109").contains(&&*finding.code);
-        let earlier = sizes
-            .iter()
-            .filter(|(seq, _, group)| is_mismatch && *seq < finding.seq && *group == finding.group);
-        if let Some((_, at, _)) = earlier.min_by_key(|it| it.0) {
+    let is_mismatch = |it: &Finding| ("DD103"..="DD109").contains(&&*it.code);
+    let place = |it: &Finding| Some((it.seq?, it.group.clone()?));
+    for at in 0..findings.len() {
+        let is_first = findings[at].role == Role::Initiating;
+        if !is_first || findings[at].code != catalogue::DD108.code {
+            continue;
+        }
+        let Some((first, group)) = place(&findings[at]) else {
+            continue;
+        };
+        let later = findings.iter_mut().filter(|it| {
+            let is_later = |(seq, of)| seq > first && of == group;
+            is_mismatch(it) && place(it).is_some_and(is_later)
+        });
+        let mut next: Option<(u64, Vec<u32>)> = None;
+        for finding in later {
             finding.role = Role::Cascade;
-            finding.caused_by = vec![*at];
+            finding.caused_by = vec![at];
+            let is_clear = finding.ranks.root_confidence > Confidence::Suspected;
+            let seq = finding.seq.filter(|_| is_clear).unwrap_or(u64::MAX);
+            if next.as_ref().is_none_or(|(known, _)| seq < *known) {
+                next = Some((seq, finding.ranks.root.clone()));
+            }
+        }
+        let own = &mut findings[at];
+        if let Some((seq, odd)) = next.filter(|it| it.0 < u64::MAX && own.ranks.root.is_empty()) {
+            own.why.push(format!(
+                "{} {} from the others in #{seq}: a call may have been left out, or made once more.",
+                Capital(Ranks(&odd)),
+                number(&odd, "differs", "differ"),
+            ));
+            own.next = vec![SAME_ORDER.into()];
+            own.ranks.root_confidence = Confidence::Suspected;
+            blame(own, odd);
         }
     }
 }
@@ -72,11 +110,7 @@ pub(super) fn name_devices(finding: &mut Finding, play: &Play<'_>, calls: &[(u32
         number(&not_started, "has", "have"),
         number(&not_started, "its device is", "their devices are"),
     ));
-    let blame = &mut finding.ranks;
-    blame.victims.append(&mut blame.root);
-    blame.victims.retain(|rank| !not_started.contains(rank));
-    blame.victims.sort_unstable();
-    blame.root = not_started;
+    blame(finding, not_started);
 }
 
 /// Ranks whose dumps record starts, and not that of the call; `None` if they are more than the others,
@@ -108,10 +142,9 @@ fn explain_sizes(
     };
     let lines = lines(play, calls);
     let next = if lines.len() > 1 {
-        "Check the two lines: the call that only some ranks reach has to be reached by all of them, or \
-         by none."
+        OTHER_LINES
     } else if finding.code == catalogue::DD105.code {
-        "Make every rank of the group issue the same collectives in the same order."
+        SAME_ORDER
     } else {
         "Exchange the sizes first: an all_to_all_single of the input splits (one integer for each \
          peer) gives every rank its output splits."
@@ -150,8 +183,7 @@ fn explain_sizes(
 fn lines(play: &Play<'_>, calls: &[(u32, &Unit)]) -> Vec<Vec<u32>> {
     let mut by_line: BTreeMap<(&str, u32), Vec<u32>> = BTreeMap::new();
     for (rank, unit) in calls {
-        let entry = &play.job.ranks[rank].entries[unit.entries.start];
-        let Some(place) = &entry.place else {
+        let Some(place) = play.place(*rank, unit) else {
             return Vec::new();
         };
         let ranks = by_line.entry((&place.file, place.line)).or_default();
@@ -160,6 +192,64 @@ fn lines(play: &Play<'_>, calls: &[(u32, &Unit)]) -> Vec<Vec<u32>> {
     let mut lines: Vec<Vec<u32>> = by_line.into_values().collect();
     lines.sort_by_key(|ranks| Reverse(ranks.len()));
     lines
+}
+
+/// Names the ranks whose calls are at another line than those of most, if earlier calls of the group
+/// were at one of these lines, and the two never met.
+fn name_strange_line(finding: &mut Finding, play: &Play<'_>, calls: &[(u32, &Unit)]) {
+    let OddOnes::Outnumbered(odd) = odd_ones(&lines(play, calls)) else {
+        return;
+    };
+    let Some((most, _)) = calls.iter().find(|(rank, _)| !odd.contains(rank)) else {
+        return;
+    };
+    let of = |rank: &u32| calls.iter().copied().find(|it| it.0 == *rank);
+    let never_met = |rank: &u32| {
+        let pair = of(most).zip(of(rank));
+        pair.is_some_and(|(one, other)| never_met(play, one, other))
+    };
+    if !odd.iter().all(never_met) {
+        return;
+    }
+    finding.why = vec![
+        "All members have made the call. Dumps contain neither its root nor its reduce operator."
+            .into(),
+        format!(
+            "{} {} it at another line than the others, which that line did not meet in any earlier \
+             call of the group: a call may have been left out, or made once more.",
+            Capital(Ranks(&odd)),
+            number(&odd, "makes", "make"),
+        ),
+    ];
+    finding.next = vec![OTHER_LINES.into()];
+    finding.ranks.root_confidence = Confidence::Suspected;
+    blame(finding, odd);
+}
+
+/// Whether the lines of two calls of one collective never met before, although one was in use.
+fn never_met(play: &Play<'_>, (one, unit): (u32, &Unit), (other, of_other): (u32, &Unit)) -> bool {
+    let lines = play.place(one, unit).zip(play.place(other, of_other));
+    let Some((line, line_of_other)) = lines else {
+        return false;
+    };
+    let earlier = |rank: u32| -> BTreeMap<u64, &Where> {
+        let units = play.calls[&rank].units.iter();
+        let units =
+            units.filter(|it| !it.is_message && it.group == unit.group && it.seq < unit.seq);
+        units
+            .filter_map(|it| Some((it.seq, play.place(rank, it)?)))
+            .collect()
+    };
+    let of_other = earlier(other);
+    let pairs = earlier(one).into_iter().filter_map(|(seq, place)| {
+        let place_of_other = of_other.get(&seq)?;
+        Some([
+            place.is_same_line(line),
+            place_of_other.is_same_line(line_of_other),
+        ])
+    });
+    let pairs: Vec<[bool; 2]> = pairs.collect();
+    pairs.iter().any(|it| it.contains(&true)) && !pairs.contains(&[true; 2])
 }
 
 /// Names the ranks whose calls are at another line than those of most, if there are any.
@@ -172,9 +262,17 @@ fn name_other_line(finding: &mut Finding, lines: &[Vec<u32>]) {
         Capital(Ranks(&odd)),
         number(&odd, "calls", "call"),
     ));
-    finding.ranks.victims.retain(|rank| !odd.contains(rank));
     finding.ranks.root_confidence = Confidence::Suspected;
-    finding.ranks.root = odd;
+    blame(finding, odd);
+}
+
+/// Makes ranks the root cause.
+fn blame(finding: &mut Finding, odd: Vec<u32>) {
+    let ranks = &mut finding.ranks;
+    ranks.victims.append(&mut ranks.root);
+    ranks.victims.retain(|rank| !odd.contains(rank));
+    ranks.victims.sort_unstable();
+    ranks.root = odd;
 }
 
 /// The elements that all members of an `all_to_all` send and expect.

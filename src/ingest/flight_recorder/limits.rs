@@ -6,6 +6,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report, Role};
 
 use super::age::{self, Age};
+use super::counted;
 use super::creation;
 use super::groups::{Group, Progress};
 use super::inside;
@@ -50,34 +51,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
         }
     }
     for finding in &mut report.findings {
-        if is_about_ends(finding) {
-            let why = match play.age {
-                Age::Recent(most) => format!(
-                    "The dumps were written at most {} s after the first call that is not complete: the \
-                     job may go on.",
-                    most.as_secs() + 1,
-                ),
-                _ => "A dump shows its process at one moment. Calls of these ranks are incomplete, and \
-                      the dumps do not show which rank the others wait for."
-                    .into(),
-            };
-            finding.why = vec![why];
-            finding.next = vec![
-                "Compare the calls in which the ranks wait with those of dumps written later, or with \
-                 the stacks of the ranks (py-spy dump)."
-                    .into(),
-            ];
-        } else if catalogue::is_gap(&finding.code) {
-            finding.why = vec![
-                "A process that ends abruptly writes no dump, and a dump shows no later calls."
-                    .into(),
-            ];
-            finding.next = vec![
-                "Add dumps of these ranks that were written with the others (TORCH_FR_DUMP_TEMP_FILE \
-                 names where), or look into the logs of these ranks."
-                    .into(),
-            ];
-        }
+        explain_gap(finding, play);
         if finding.code == catalogue::DD902.code {
             let ranks = Ranks(&finding.ranks.root);
             finding.summary = format!("the dump of {ranks} ends early: later calls are unknown");
@@ -89,6 +63,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
         odd::name(finding, play);
         limit(finding, lasts);
         inside::explain(finding, play);
+        counted::explain(finding, play);
     }
     inside::lead(&mut report.findings);
     let mut order: Vec<usize> = (0..report.findings.len()).collect();
@@ -96,6 +71,45 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
     arrange(&mut report.findings, &order);
     report.verdict = verdict_of(&report.findings);
     report
+}
+
+/// Makes the sentences of a finding on missing evidence those of dumps.
+fn explain_gap(finding: &mut Finding, play: &Play<'_>) {
+    if is_about_ends(finding) {
+        let ranks = std::mem::take(&mut finding.ranks.root);
+        let (what, why) = match play.age {
+            Age::Recent(most) => (
+                "whether the job hangs",
+                format!(
+                    "The dumps were written at most {} s after the first call that is not \
+                     complete: the job may go on.",
+                    most.as_secs() + 1,
+                ),
+            ),
+            _ => (
+                "which rank the others wait for",
+                "A dump shows its process at one moment. Calls of these ranks are incomplete."
+                    .into(),
+            ),
+        };
+        finding.summary = format!("the dumps of {} do not show {what}", Ranks(&ranks));
+        finding.ranks.victims = ranks;
+        finding.why = vec![why];
+        finding.next = vec![
+            "Compare the calls in which the ranks wait with those of dumps written later, or with \
+             the stacks of the ranks (py-spy dump)."
+                .into(),
+        ];
+    } else if catalogue::is_gap(&finding.code) {
+        finding.why = vec![
+            "A process that ends abruptly writes no dump, and a dump shows no later calls.".into(),
+        ];
+        finding.next = vec![
+            "Add dumps of these ranks that were written with the others (TORCH_FR_DUMP_TEMP_FILE \
+             names where), or look into the logs of these ranks."
+                .into(),
+        ];
+    }
 }
 
 /// Keeps the findings at these indexes, in this order, and the references to them.

@@ -11,7 +11,7 @@ use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
 use crate::stacks::{self, Activity};
 use crate::timing::Timing;
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// DD101: live ranks that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -94,6 +94,9 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
         )
     } else if absent.watched && unseen {
         format!("{needs_all} {are} alive, and in no recorded call.")
+    } else if absent.processes.iter().any(|it| it.unwatched.is_some()) && absent.watched {
+        let missing = Capital(Ranks(&absent.ranks));
+        format!("{needs_all} {missing} had not reached it when the evidence ended.")
     } else if absent.watched {
         format!("{needs_all} {are} alive and not in a collective.")
     } else {
@@ -101,19 +104,7 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
             "{needs_all} {are} last seen outside of any collective; its later state is unknown."
         )
     }];
-    for process in &absent.processes {
-        let Some(rank) = process.rank else { continue };
-        why.push(format!(
-            "Rank {rank}: {}{}.{}",
-            last_call_beside(situation.model, process, Some(absent.stall.group)),
-            if absent.is_past {
-                String::new()
-            } else {
-                format!("; its process is {}", process.state)
-            },
-            whereabouts(process, situation),
-        ));
-    }
+    why.extend(last_calls(situation, absent));
     if situation.is_cut_short(absent.stall) {
         why.push("The job was interrupted while they waited.".into());
     }
@@ -122,6 +113,33 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
         why.push(format!("A wait for {them} has already failed."));
     }
     why
+}
+
+/// A sentence on the last calls of ranks that made the same one.
+fn last_calls(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
+    let mut by_text: Vec<(String, Vec<u32>)> = Vec::new();
+    for process in &absent.processes {
+        let Some(rank) = process.rank else { continue };
+        let text = format!(
+            "{}{}.{}",
+            last_call_beside(situation.model, process, Some(absent.stall.group)),
+            if absent.is_past {
+                String::new()
+            } else {
+                format!("; its process is {}", process.state)
+            },
+            whereabouts(process, situation),
+        );
+        match by_text.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => by_text.push((text, vec![rank])),
+        }
+    }
+    let sentence = |(text, ranks): (String, Vec<u32>)| match &ranks[..] {
+        [rank] => format!("Rank {rank}: {text}"),
+        ranks => format!("Each of {}: {text}", Ranks(ranks)),
+    };
+    by_text.into_iter().map(sentence).collect()
 }
 
 /// A sentence on the call that the rank is inside, or on the line that its stacks show.

@@ -175,28 +175,31 @@ fn busy(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<u32> {
 fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u32]) -> String {
     let name = words::call(call);
     let waiting = &inside.waiting;
+    let (all, none) = if members == 2 {
+        ("both".into(), "neither")
+    } else {
+        (format!("all {members}"), "none")
+    };
     match (inside.on_device, back) {
         (false, []) => {
-            format!(
-                "all {members} ranks have entered {name} of {group}, and none has returned from it"
-            )
+            format!("{all} ranks have entered {name} of {group}, and {none} has returned from it")
         }
         (false, back) => format!(
-            "all {members} ranks have entered {name} of {group}; {} {} returned from it, {} {} not",
+            "{all} ranks have entered {name} of {group}; {} {} returned from it, {} {} not",
             Ranks(back),
             number(back, "has", "have"),
             Ranks(waiting),
             number(waiting, "has", "have"),
         ),
         (true, []) if waiting.len() < members => format!(
-            "all {members} ranks have put {name} of {group} on their streams, and on {} it does not complete",
+            "{all} ranks have put {name} of {group} on their streams, and on {} it does not complete",
             Ranks(waiting),
         ),
         (true, []) => format!(
-            "all {members} ranks have put {name} of {group} on their streams, and it completes on none"
+            "{all} ranks have put {name} of {group} on their streams, and it completes on {none}"
         ),
         (true, back) => format!(
-            "all {members} ranks have put {name} of {group} on their streams; it is complete on {}, \
+            "{all} ranks have put {name} of {group} on their streams; it is complete on {}, \
              and not on {}",
             Ranks(back),
             Ranks(waiting),

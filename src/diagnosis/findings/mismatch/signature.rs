@@ -1,6 +1,8 @@
 //! DD103 op-mismatch, DD104 shape-mismatch, DD105 dtype-mismatch, DD106 reduce-op-mismatch and DD107
 //! root-mismatch: calls that meet as one collective and differ where they must agree.
 
+use std::collections::BTreeSet;
+
 use ddp_doctor_proto::ReduceOp;
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::CertificateKind;
@@ -22,7 +24,7 @@ struct Rule {
     /// Subject of the summary: "Different collectives".
     what: &'static str,
     /// Why such calls cannot match.
-    why: &'static str,
+    why: fn(&Join) -> &'static str,
     /// Advice for calls at one line.
     next: &'static str,
 }
@@ -37,7 +39,7 @@ pub(crate) fn op(situation: &Situation<'_>) -> Vec<Draft> {
         code: &catalogue::DD103,
         proof: CertificateKind::UnsatisfiableJoin,
         what: "Different collectives",
-        why: "Different operations exchange different messages: neither side can complete.",
+        why: |_| "Different operations exchange different messages: neither side can complete.",
         next: "Make every rank of the group issue the same collectives in the same order.",
     };
     rule.drafts(situation)
@@ -50,7 +52,7 @@ pub(crate) fn shape(situation: &Situation<'_>) -> Vec<Draft> {
         code: &catalogue::DD104,
         proof: CertificateKind::UnsatisfiableJoin,
         what: "Tensors of different sizes",
-        why: "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest and never returns.",
+        why: |_| "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest and never returns.",
         next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
     };
     rule.drafts(situation)
@@ -63,7 +65,7 @@ pub(crate) fn dtype(situation: &Situation<'_>) -> Vec<Draft> {
         code: &catalogue::DD105,
         proof: CertificateKind::Contradiction,
         what: "Tensors of different dtypes",
-        why: "The bytes of one dtype are interpreted as the other: if the byte counts agree, the job continues with a wrong result.",
+        why: on_bytes,
         next: "Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a default dtype that differs between ranks is the usual reason.",
     };
     rule.drafts(situation)
@@ -76,7 +78,7 @@ pub(crate) fn reduce_op(situation: &Situation<'_>) -> Vec<Draft> {
         code: &catalogue::DD106,
         proof: CertificateKind::Contradiction,
         what: "Different reduction operators",
-        why: "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
+        why: |_| "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
         next: "Pass the same reduce op on every rank.",
     };
     let mut drafts = rule.drafts(situation);
@@ -107,7 +109,7 @@ pub(crate) fn root(situation: &Situation<'_>) -> Vec<Draft> {
         code: &catalogue::DD107,
         proof: CertificateKind::UnsatisfiableJoin,
         what: "Different roots",
-        why: "Each side waits for, or sends to, a rank that the other side does not expect.",
+        why: |_| "Each side waits for, or sends to, a rank that the other side does not expect.",
         next: "Pass the same src or dst on every rank. It is the global rank, not the rank in the group, and must not be computed from the caller's own rank.",
     };
     rule.drafts(situation)
@@ -153,7 +155,7 @@ impl Rule {
         );
         let mut why = vec![format!(
             "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
-            self.why
+            (self.why)(join)
         )];
         let differences = all_differences(join);
         if differences.len() > 1 {
@@ -169,6 +171,23 @@ impl Rule {
         let reading = reading(situation, group_id, seq, &classes, divergence.met);
         draft.explain(reading);
         draft
+    }
+}
+
+/// What becomes of tensors of different dtypes, by their byte counts.
+fn on_bytes(join: &Join) -> &'static str {
+    let calls = join.calls.values();
+    let bytes = calls.map(|it| it.call.numel?.checked_mul(it.call.dtype.size()?));
+    match bytes.collect::<Option<BTreeSet<u64>>>() {
+        Some(bytes) if bytes.len() > 1 => {
+            "The byte counts differ: ranks wait for bytes that never arrive, or continue with a wrong result."
+        }
+        Some(_) => {
+            "The byte counts agree: the bytes of one dtype are interpreted as the other, and the job continues with a wrong result."
+        }
+        None => {
+            "The bytes of one dtype are interpreted as the other: if the byte counts agree, the job continues with a wrong result."
+        }
     }
 }
 
