@@ -91,6 +91,13 @@ pub(super) fn explain(finding: &mut Finding, play: &Play<'_>) {
                  that they are {}.",
                 calls.join(" and "),
             ));
+            // Its last call is one of these.
+            let about_it = format!("Rank {rank}: ");
+            finding.why.retain(|it| !it.starts_with(&about_it));
+            finding.next = vec![format!(
+                "Compare the calls of rank {rank} with those of its peers in these groups: it may have \
+                 left out a call, or made one more."
+            )];
         }
     }
 }

@@ -56,8 +56,7 @@ pub(super) fn lead(findings: &mut [Finding]) {
     let is_mismatch = |it: &Finding| ("DD103"..="DD109").contains(&&*it.code);
     let place = |it: &Finding| Some((it.seq?, it.group.clone()?));
     for at in 0..findings.len() {
-        let is_first = findings[at].role == Role::Initiating;
-        if !is_first || findings[at].code != catalogue::DD108.code {
+        if findings[at].code != catalogue::DD108.code {
             continue;
         }
         let Some((first, group)) = place(&findings[at]) else {
@@ -69,8 +68,10 @@ pub(super) fn lead(findings: &mut [Finding]) {
         });
         let mut next: Option<(u64, Vec<u32>)> = None;
         for finding in later {
-            finding.role = Role::Cascade;
-            finding.caused_by = vec![at];
+            if finding.role == Role::Initiating {
+                finding.role = Role::Cascade;
+                finding.caused_by = vec![at];
+            }
             let is_clear = finding.ranks.root_confidence > Confidence::Suspected;
             let seq = finding.seq.filter(|_| is_clear).unwrap_or(u64::MAX);
             if next.as_ref().is_none_or(|(known, _)| seq < *known) {
@@ -87,6 +88,9 @@ pub(super) fn lead(findings: &mut [Finding]) {
             own.next = vec![SAME_ORDER.into()];
             own.ranks.root_confidence = Confidence::Suspected;
             blame(own, odd);
+        } else if own.ranks.root.is_empty() {
+            let why = "Dumps contain the totals of each rank alone: the wrong rank is unknown.";
+            own.why.push(why.into());
         }
     }
 }
@@ -157,15 +161,8 @@ fn explain_sizes(
         finding.why.clear();
         name_other_line(finding, &lines);
     }
-    let unknown = if finding.ranks.root.is_empty() {
-        " Dumps contain the totals of each rank alone, so that the wrong rank is unknown."
-    } else {
-        ""
-    };
-    let why = format!(
-        "In an all_to_all, a rank sends to each peer exactly what this peer expects from it.{unknown}"
-    );
-    finding.why.insert(0, why);
+    let why = "In an all_to_all, a rank sends to each peer exactly what this peer expects from it.";
+    finding.why.insert(0, why.into());
     finding.code = catalogue::DD108.code.into();
     finding.name = catalogue::DD108.name.into();
     finding.severity = catalogue::DD108.severity;
