@@ -465,6 +465,14 @@ fn rank_whose_counters_show_that_it_waits_is_no_culprit() {
     let waits = || dump(FOUR, &[call("0", 1), call("0", 2).open()]);
     let dumps = [waits(), waits(), dump(FOUR, &[call("0", 1)]), ahead()];
     assert_eq!(found(&dumps), expect("DD101", &[2], &[0, 1, 3]));
+    // The rings of all ranks that wait have lost it.
+    let lost = || {
+        let entries = [call("0", 5).open(), call("0", 6).open()];
+        overrun(&entries, &[("0", [6, 2])])
+    };
+    let idle = dump(FOUR, &[call("0", 1), call("0", 2)]);
+    let dumps = [lost(), lost(), idle, lost()];
+    assert_eq!(found(&dumps), expect("DD101", &[2], &[0, 1, 3]));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::dump::{Dump, Entry, Kind};
 use super::groups::{GroupAt, Groups};
 use super::jobs::Job;
 use super::play::Play;
-use super::units::{Calls, is_on_host};
+use super::units::{Calls, Unit, is_on_host};
 use crate::diagnosis::words;
 
 /// A call that a ring has lost.
@@ -111,16 +111,18 @@ fn lost(rank: u32, dump: &Dump, groups: &Groups) -> Option<Vec<Lost>> {
         return None;
     }
     let units = Calls::of(rank, dump, groups).units;
+    let mut first_of: BTreeMap<i64, (&Unit, &Entry)> = BTreeMap::new();
+    for unit in &units {
+        let entry = &dump.entries[unit.entries.start];
+        first_of.entry(entry.pg).or_insert((unit, entry));
+    }
     let mut lost = Vec::new();
     for (id, status) in &dump.status {
-        let entry = |at: usize| &dump.entries[at];
-        let mut of_group = units.iter().filter(|it| entry(it.entries.start).pg == *id);
-        let Some(first) = of_group.next() else {
+        let Some(&(first, later)) = first_of.get(id) else {
             // Of a group without entries, no call may be incomplete.
             (status.enqueued == status.completed).then_some(())?;
             continue;
         };
-        let later = entry(first.entries.start);
         let by = later.seq.saturating_sub(status.completed? + 1);
         if !first.is_complete && by > 0 {
             lost.push(Lost {

@@ -54,18 +54,13 @@ pub(super) fn explain(finding: &mut Finding, play: &Play<'_>) {
 /// [`explain`] shows that it is one. A rank that differs from most in both is named in both.
 pub(super) fn lead(findings: &mut [Finding]) {
     let is_mismatch = |it: &Finding| ("DD103"..="DD109").contains(&&*it.code);
-    let place = |it: &Finding| Some((it.seq?, it.group.clone()?));
     for at in 0..findings.len() {
         if findings[at].code != catalogue::DD108.code {
             continue;
         }
-        let Some((first, group)) = place(&findings[at]) else {
-            continue;
-        };
-        let later = findings.iter_mut().filter(|it| {
-            let is_later = |(seq, of)| seq > first && of == group;
-            is_mismatch(it) && place(it).is_some_and(is_later)
-        });
+        let (first, group) = (findings[at].seq, findings[at].group.clone());
+        let later = findings.iter_mut();
+        let later = later.filter(|it| is_mismatch(it) && it.seq > first && it.group == group);
         let mut next: Option<(u64, Vec<u32>)> = None;
         for finding in later {
             if finding.role == Role::Initiating {
