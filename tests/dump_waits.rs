@@ -465,6 +465,15 @@ fn rank_whose_counters_show_that_it_waits_is_no_culprit() {
     let waits = || dump(FOUR, &[call("0", 1), call("0", 2).open()]);
     let dumps = [waits(), waits(), dump(FOUR, &[call("0", 1)]), ahead()];
     assert_eq!(found(&dumps), expect("DD101", &[2], &[0, 1, 3]));
+    // It waits for rank 2 in another group, and neither has reached the call that the others wait in.
+    let groups = &[("0", "[0, 1, 2, 3]"), ("1", "[2, 3]")];
+    let behind = dump(groups, &[call("0", 1), call("1", 1)]);
+    let entries = [call("1", 4).open(), call("1", 5).open()];
+    let mut lost = overrun(&entries, &[("1", [5, 1])]);
+    lost["pg_config"]["1"]["ranks"] = "[2, 3]".into();
+    let waits = || dump(&groups[..1], &[call("0", 1), call("0", 2).open()]);
+    let dumps = [waits(), waits(), behind, lost];
+    assert_eq!(found(&dumps), expect("DD101", &[2], &[0, 1, 3]));
     // The rings of all ranks that wait have lost it.
     let lost = || {
         let entries = [call("0", 5).open(), call("0", 6).open()];

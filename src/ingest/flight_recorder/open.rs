@@ -267,8 +267,7 @@ impl<'a> Open<'a> {
             peer.is_some_and(|peer| self.is_idle(peer)) && !self.is_send(rank, at)
         };
         let ranks = self.calls.keys().filter_map(|&rank| {
-            let mut open = self.of_rank(rank);
-            let first = open.find(|(at, unit)| self.is_known(rank, *at) && lacks(rank, *at, unit));
+            let first = self.of_rank(rank).find(|(at, unit)| lacks(rank, *at, unit));
             first.map(|(at, _)| (rank, at))
         });
         ranks.collect()

@@ -127,8 +127,7 @@ impl<'a> Waiting<'a> {
             ..Waits::default()
         };
         for (&rank, first) in &self.open.first {
-            let lacking = first.iter();
-            let lacking = lacking.filter(|it| self.lacks(rank, it, &unknown));
+            let lacking = first.iter().filter(|(_, call)| self.lacks(*call, &unknown));
             let receives = |it: &&(usize, Call)| !self.open.is_send(rank, it.0);
             let first_lacking = lacking.clone().find(receives).or(lacking.clone().next());
             if let Some(at) = self.open.disagreeing_of(rank) {
@@ -220,12 +219,9 @@ impl<'a> Waiting<'a> {
         !unit.is_message && disagreeing.any(|&(group, seq)| is_first(Call::Collective(group, seq)))
     }
 
-    /// Whether a call of a rank lacks a rank of which something is known.
-    fn lacks(&self, rank: u32, (at, call): &(usize, Call), unknown: &BTreeSet<u32>) -> bool {
-        if !self.open.is_known(rank, *at) {
-            return false;
-        }
-        let own = Node::Call(*call);
+    /// Whether a call lacks a rank of which something is known.
+    fn lacks(&self, call: Call, unknown: &BTreeSet<u32>) -> bool {
+        let own = Node::Call(call);
         let mut edges = self.graph.get(&own).into_iter().flatten();
         edges.any(|edge| {
             let Node::Rank(rank) = edge.to else {
@@ -245,7 +241,7 @@ impl<'a> Waiting<'a> {
         let mut first = self.open.first.get(&rank).into_iter().flatten();
         self.late.contains_key(&rank)
             || self.open.disagreeing_of(rank).is_some()
-            || first.any(|it| self.lacks(rank, it, unknown))
+            || first.any(|(_, call)| self.lacks(*call, unknown))
     }
 
     /// The closed cycle of waits that a rank is in.
