@@ -436,6 +436,20 @@ fn compressed_files_and_archives_are_read() {
 }
 
 #[test]
+fn member_of_an_archive_has_the_time_of_its_header() {
+    let dump = pickled();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dump.tar");
+    let mut archive = tar(&[("_dump_0", &dump), ("_dump_1", &dump)]);
+    // The archive is written now, its first member was last changed in 2023.
+    archive[136..147].copy_from_slice(format!("{:011o}", 1_700_000_000).as_bytes());
+    std::fs::write(&path, archive).unwrap();
+    let dumps = read_all(&[path], &Progress::default()).remove(0).dumps;
+    let written: Vec<Option<u64>> = dumps.into_iter().map(|it| it.dump.written).collect();
+    assert_eq!(written, [Some(1_700_000_000_000_000_000), None]);
+}
+
+#[test]
 fn damaged_archives_keep_what_was_read() {
     let dump = pickled();
     let packed = gzip(&dump);
