@@ -191,6 +191,7 @@ pub fn side(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> Strin
             match process.map(|process| process.state) {
                 Some(RankState::Stopped) => "stopped",
                 Some(RankState::Waiting) => "waits elsewhere",
+                _ if finding.code == "DD501" && is_root => "raised",
                 _ => "elsewhere",
             }
             .into()

@@ -14,12 +14,15 @@ use crate::findings::process::{death, exception};
 use crate::findings::view::{last_call, with_place};
 use crate::model::{Device, Ending, Exception, Process, libc_signal};
 use crate::situation::Situation;
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// Divisor of a device's memory: with less of it free, the device counts as nearly full.
 const LITTLE: u64 = 8;
 /// Maximum time from an allocation to the end of a process, or to a sample, that it explains.
 const LATELY: Duration = Duration::from_secs(10);
+/// What to do if a rank needs more memory than there is.
+const NEED_LESS: &str = "Use less memory: a smaller batch, a limit on the length of the longest one, activation \
+                         checkpointing.";
 
 /// DD501: failed allocations that ended a rank or made it leave the path of the others.
 pub(crate) fn ended(situation: &Situation<'_>) -> Vec<Draft> {
@@ -110,7 +113,7 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         draft.why.insert(1, held);
     }
     draft.next = vec![
-        need_less(&[rank]),
+        NEED_LESS.into(),
         format!("Find the allocation that failed in the output of rank {rank}."),
     ];
     draft.root = vec![rank];
@@ -134,7 +137,7 @@ fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: 
     draft.why.splice(0..0, held(process, failed, free.as_ref()));
     // Replaces the advice to fix the exception.
     let lay_out = free.filter(Free::would_do).map(|_| lay_out());
-    let next = lay_out.into_iter().chain([need_less(&draft.root)]);
+    let next = lay_out.into_iter().chain([NEED_LESS.into()]);
     draft.next.splice(0..1, next);
     draft
 }
@@ -167,7 +170,7 @@ fn of_caught(process: &Process) -> Option<Draft> {
         "Have all ranks skip the step together: all_reduce a flag after the `try`, before any rank \
          makes the next call. Or let the exception end the rank."
             .into(),
-        need_less(&draft.root),
+        NEED_LESS.into(),
     ];
     draft
         .next
@@ -451,13 +454,4 @@ fn listed(parts: &[String]) -> String {
         [first @ .., last] if !first.is_empty() => format!("{}, and {last}", first.join(", ")),
         _ => parts.concat(),
     }
-}
-
-fn need_less(ranks: &[u32]) -> String {
-    format!(
-        "Reduce the memory that {} {}: a smaller batch, a limit on the length of the longest one, \
-         activation checkpointing.",
-        Ranks(ranks),
-        number(ranks, "needs", "need")
-    )
 }
