@@ -11,6 +11,12 @@ use ddp_doctor_proto::words::runs;
 use crate::evidence::event::{Call, GroupInfo};
 use crate::model::Place;
 
+/// What to do if a process was killed by SIGKILL.
+pub const AFTER_SIGKILL: &str = "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person.";
+/// What to do if a process crashed.
+pub const AFTER_A_CRASH: &str =
+    "Run the rank under a debugger or with core dumps on: a native library crashed.";
+
 /// Formats ranks: "rank 1", "ranks 0 and 2", "ranks 0–5, 7 and 9".
 #[derive(Clone, Copy, Debug)]
 pub struct Ranks<'a>(pub &'a [u32]);

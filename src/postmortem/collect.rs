@@ -406,7 +406,8 @@ fn is_gone(error: &OpenError) -> bool {
     matches!(error, OpenError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-const NOTHING_IN_TEXT: &str = "nothing in this text states a failure: it has no such line of a launcher, PyTorch or NCCL, and no stacks";
+const NOTHING_IN_TEXT: &str = "nothing in this text states a failure or the success of a job: it has no such line of a launcher, \
+     PyTorch or NCCL, and no stacks";
 const WANTED: &str = "give run directories, journals, black boxes, Flight Recorder dumps (pickle or JSON), logs of a \
      job, or stacks as text";
 

@@ -8,3 +8,4 @@ pub mod place;
 pub mod roster;
 pub mod settings;
 pub mod splits;
+pub mod transport;

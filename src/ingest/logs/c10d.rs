@@ -4,7 +4,9 @@ use ddp_doctor_proto::Op;
 
 use super::facts::{Facts, GroupName, Statement, Subject};
 use super::label::{Line, bracketed_rank};
-use super::scan::{after, cut, number, number_after, rank, small_after, until, world_size_after};
+use super::scan::{
+    after, cut, number, number_after, rank, small_after, split, until, world_size_after,
+};
 use ddp_doctor_proto::report::Timestamp;
 
 /// Maximum length of a name.
@@ -19,10 +21,7 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
     let text = line.text;
     let who = who(line);
     let mut found = Vec::new();
-    if let Some(work) = after(
-        text,
-        "Watchdog caught collective operation timeout: WorkNCCL(",
-    ) {
+    if let Some(work) = after(text, "operation timeout: WorkNCCL(") {
         found.extend(timed_out(work));
     }
     found.extend(progress(text));
@@ -46,12 +45,11 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
 }
 
 fn who(line: &Line<'_>) -> Subject {
+    let (group, rank) = in_group(line.text).unzip();
     Subject {
         label: line.label,
-        rank: bracketed_rank(line.text).or_else(|| in_group(line.text).map(|(_, rank)| rank)),
-        group: in_group(line.text)
-            .map(|(group, _)| group)
-            .unwrap_or_default(),
+        rank: bracketed_rank(line.text).or(rank),
+        group: group.unwrap_or_default(),
         ..Subject::default()
     }
 }
@@ -87,9 +85,8 @@ fn timed_out(work: &str) -> Option<Statement> {
 
 /// "last enqueued work: 7, last completed work: 6", in several forms.
 fn progress(text: &str) -> Option<Statement> {
-    let (before, status) = text
-        .split_once("ast enqueued work: ")
-        .or_else(|| text.split_once("ast enqueued NCCL work: "))?;
+    let (before, status) =
+        split(text, "ast enqueued work: ").or_else(|| split(text, "ast enqueued NCCL work: "))?;
     let completed = after(status, "ast completed work: ")
         .or_else(|| after(status, "ast completed NCCL work: "))?;
     let failed = ["at work sequence id: ", "at work: ", "NCCL work: "]
@@ -121,7 +118,7 @@ fn stuck(text: &str) -> Option<Statement> {
 /// "[3, 5] finished collective #29, but didn't join collective #30", in a report on a desync.
 fn not_joined(text: &str) -> Vec<Statement> {
     let ranks = || {
-        let (before, seq) = text.split_once(", but didn't join collective #")?;
+        let (before, seq) = split(text, ", but didn't join collective #")?;
         let (before, _) = before.split_once("] finished collective #")?;
         let (_, ranks) = before.rsplit_once('[')?;
         Some((ranks.split(',').take(MAX_LIST), number(seq)?))
@@ -138,7 +135,7 @@ fn not_joined(text: &str) -> Vec<Statement> {
 /// "Rank 1 is running collective: CollectiveFingerPrint(…), but Rank 0 is running collective: …".
 fn fingerprints(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
     const RUNS: &str = " is running collective: CollectiveFingerPrint(";
-    let Some(both) = after(text, "Detected mismatch between collectives on ranks. ") else {
+    let Some(both) = after(text, " between collectives on ranks. ") else {
         return false;
     };
     let mut any = false;
@@ -213,7 +210,7 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
         }
         return true;
     }
-    if let Some((before, rest)) = text.split_once(" waiting for clients. ")
+    if let Some((before, rest)) = split(text, " waiting for clients. ")
         && let Some(joined) = number(rest)
         && let Some(expected) = number_after(rest, "/")
     {
@@ -256,7 +253,7 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
 /// "world_size=8", but not "tp_world_size=8".
 fn world_size(text: &str) -> Option<u32> {
     const KEY: &str = "world_size=";
-    let (before, _) = text.split_once(KEY)?;
+    let (before, _) = split(text, KEY)?;
     let is_part = before.ends_with(|it: char| it.is_ascii_alphanumeric() || it == '_');
     world_size_after(text, KEY).filter(|_| !is_part)
 }
@@ -279,7 +276,7 @@ fn hours(text: &str) -> Option<u64> {
 
 /// "Rank 1 failed to pass monitoredBarrier in 1000 ms", "Ranks 1, 2 failed …".
 fn barrier(text: &str) -> Option<Statement> {
-    let (before, rest) = text.split_once(" failed to pass monitoredBarrier in ")?;
+    let (before, rest) = split(text, " failed to pass monitoredBarrier in ")?;
     let list = before.rsplit("Rank").next()?.trim_start_matches('s');
     let ranks = list.split(',').take(MAX_LIST);
     let ranks: Option<Vec<u32>> = ranks.map(|it| rank(it.trim())).collect();

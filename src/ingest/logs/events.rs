@@ -10,9 +10,10 @@ use ddp_doctor_proto::{NoteKind, Op};
 use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
 use super::names::Names;
 use super::rank::{Raised, Rank};
-use super::times::{self, Clock};
+use super::times::Clock;
 use super::{EARLIER, Log, before, groups, start};
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Stacks};
+use crate::diagnosis::evidence::transport;
 use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::{self, Ranks};
 use crate::ingest::process;
@@ -331,11 +332,13 @@ impl Job {
         ended.next().is_none().then_some(*only)
     }
 
-    /// Adds a note. Returns whether it is new, and there are few on its topic.
+    /// Adds a note; its second line states what to do. Returns whether it is new, and there are few on its
+    /// topic.
     pub(super) fn note(&mut self, topic: Topic, text: String) -> bool {
         /// Length at which a note is cut.
         const MAX: usize = 600;
-        let note = (topic, super::scan::cut(&text, MAX).to_owned());
+        let (what, advice) = text.split_at(text.find('\n').unwrap_or(text.len()));
+        let note = (topic, super::scan::cut(what, MAX).to_owned() + advice);
         let of_topic = self.notes.iter().filter(|(it, _)| *it == topic);
         let is_added = of_topic.count() < MAX_NOTES && !self.notes.contains(&note);
         if is_added {
@@ -539,10 +542,7 @@ pub(super) fn group(
 
 /// Whether an exception is about the communication with other ranks.
 fn is_about_communication(text: &str) -> bool {
-    let words = ["NCCL", "gloo", "ProcessGroup", "Dist", "TCPStore"];
-    words.iter().any(|it| text.contains(it))
-        || times::is_due_to_others(text)
-        || start::is_about_a_wait(text)
+    text.contains("Dist") || transport::is_from_transport(text) || start::is_about_a_wait(text)
 }
 
 /// "ranks 0–3" and "was" or "were".

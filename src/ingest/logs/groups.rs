@@ -21,6 +21,8 @@ use crate::ingest::{dtypes, process};
 pub(super) const UNNAMED: &str = "unnamed";
 /// Name of such a group whose calls the text does not number either.
 pub(super) const UNNUMBERED: &str = "unnumbered";
+/// Name of the group of a monitored barrier, for which the engine has a barrier.
+pub(super) const MONITORED: &str = "monitored";
 /// Time between two dumps of stacks after which the calls in them count as waits.
 const LASTING: Duration = Duration::from_secs(60);
 
@@ -415,8 +417,8 @@ fn describe(job: &mut Job) {
             .map(|(text, ranks)| format!("{} {text}", were(ranks)));
         let places: Vec<String> = places.collect();
         job.note(Topic::Waits, format!(
-            "one moment does not show whether ranks wait: {}; add a second dump of every rank, a minute \
-             later, with the time before each",
+            "one moment does not show whether ranks wait: {}\nAdd a second dump of every rank, a minute later, \
+             with the time before each.",
             places.join("; ")
         ));
     }

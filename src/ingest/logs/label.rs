@@ -94,6 +94,8 @@ pub(super) struct Line<'a> {
     pub(super) is_own_rank: bool,
     /// Time in the line, if it has one.
     pub(super) time: Option<Timestamp>,
+    /// The line does not state the year of its time.
+    pub(super) is_guessed: bool,
     pub(super) text: &'a str,
 }
 
@@ -132,7 +134,22 @@ impl<'a> Line<'a> {
         let day = day.or_else(|| glog(line.text));
         let complete = |(month, date, of_day)| year.complete(month, date, of_day);
         let time = line.time.or_else(|| day.and_then(complete));
-        Self { time, ..line }
+        let is_guessed = line.time != time;
+        Self {
+            time,
+            is_guessed,
+            ..line
+        }
+    }
+
+    /// The time that the line states with its year: at its beginning, or in a report of torchrun or Slurm.
+    pub(super) fn full_time(&self) -> Option<Timestamp> {
+        let reported = || {
+            let time = self.text.trim_start().strip_prefix("time ");
+            let time = time.and_then(|it| it.trim_start().strip_prefix(": "));
+            report_time(time.or_else(|| scan::after(self.text, " CANCELLED AT "))?)
+        };
+        self.time.filter(|_| !self.is_guessed).or_else(reported)
     }
 
     /// The line, and the day and the time that a header in it states without their year.
@@ -179,6 +196,7 @@ impl<'a> Line<'a> {
             label,
             is_own_rank: own.is_some(),
             time,
+            is_guessed: false,
             text,
         };
         (line, day)
@@ -347,17 +365,6 @@ fn glog(text: &str) -> Option<Day> {
     Some((month.parse().ok()?, date.parse().ok()?, of_day))
 }
 
-/// The time that a line states with its year: at its beginning, or in a report of torchrun or Slurm.
-pub(super) fn full_time(line: &str) -> Option<Timestamp> {
-    let (line, _) = Line::split(line);
-    let reported = || {
-        let time = line.text.trim_start().strip_prefix("time ");
-        let time = time.and_then(|it| it.trim_start().strip_prefix(": "));
-        report_time(time.or_else(|| scan::after(line.text, " CANCELLED AT "))?)
-    };
-    line.time.or_else(reported)
-}
-
 /// The time in the report of torchrun: "2025-05-21_15:43:03".
 pub(super) fn report_time(text: &str) -> Option<Timestamp> {
     stamp(text.trim()).map(|(at, _)| at)
@@ -377,8 +384,9 @@ fn clock(text: &str) -> Option<(u64, &str)> {
     let mut nanos = 0;
     if let Some(fraction) = rest.strip_prefix(['.', ',']) {
         let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
-        let shown: String = fraction[..digits.min(9)].into();
-        nanos = format!("{shown:0<9}").parse().unwrap_or(0);
+        let shown = &fraction[..digits.min(9)];
+        let unit = 10_u64.pow(9 - shown.len() as u32);
+        nanos = shown.parse::<u64>().unwrap_or(0) * unit;
         rest = &fraction[digits..];
     }
     Some((

@@ -8,6 +8,15 @@ use super::scan::{self, after, cut, number, small_after, until};
 use super::traceback::Traceback;
 use crate::diagnosis::model::MAX_WORLD;
 
+/// How launchers and frameworks report that all ended well, by two parts of a line: torchrun, DeepSpeed,
+/// Lightning, fairseq, and the trainer of Transformers.
+const SUCCESSES: [(&str, &str); 5] = [
+    ("worker group successfully finished", ""),
+    ("] Process ", " exits successfully."),
+    ("`Trainer.fit` stopped: `max_", ""),
+    ("fairseq_cli.train ", " done training in "),
+    ("Training completed. Do not forget to share your model", ""),
+];
 /// The signal SIGTERM.
 pub(super) const TERM: i32 = 15;
 /// Maximum number of tasks in a range of Slurm.
@@ -77,10 +86,8 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
     if text.contains("will restart worker group") {
         facts.add(Subject::default(), at, Statement::Restarted);
     }
-    let is_fit = text.starts_with("`Trainer.fit` stopped: `max_");
-    let is_success =
-        is_fit || text.contains("] Process ") && text.ends_with(" exits successfully.");
-    if is_success || text.contains("worker group successfully finished") {
+    let is_success = |(one, other): &(&str, &str)| text.contains(one) && text.contains(other);
+    if SUCCESSES.iter().any(is_success) {
         facts.add(Subject::default(), at, Statement::Finished);
     }
     if let Some(rest) = after(text, "failed (exitcode: ")
@@ -90,7 +97,7 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
         let who = of_local(local, after(rest, "pid: ").unwrap_or_default());
         facts.add(who, at, Statement::Failed(ExitStatus::of_status(status)));
     }
-    if let Some((child, how)) = text.split_once(" terminated with code ")
+    if let Some((child, how)) = scan::split(text, " terminated with code ")
         && let Some((before, pid)) = child.split_once("] Child process with PID ")
         && let Some(local) = after(before, "[rank: ").and_then(scan::rank)
         && let Some(how) = status(how)
@@ -99,7 +106,7 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
         let how = ExitStatus::of_status(how);
         facts.add(of_local(local, pid), at, Statement::Ended(how));
     }
-    if let Some((before, command)) = text.split_once(" spawned with command: ")
+    if let Some((before, command)) = scan::split(text, " spawned with command: ")
         && let Some((_, pid)) = before.rsplit_once("process ")
         && let Some(local) = after(command, "--local_rank=").and_then(scan::rank)
     {
@@ -275,6 +282,7 @@ const fn of_failure(text: &str, label: Label, at: Timestamp) -> Line<'_> {
         label,
         is_own_rank: true,
         time: Some(at),
+        is_guessed: false,
         text,
     }
 }
@@ -301,7 +309,7 @@ fn status(value: &str) -> Option<i32> {
 
 /// Reads one line of Slurm: "srun: error: node: task 3: Out Of Memory".
 pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
-    if let Some((_, when)) = line.text.split_once(" CANCELLED AT ") {
+    if let Some((_, when)) = scan::split(line.text, " CANCELLED AT ") {
         let when = when.trim_end_matches([' ', '*']);
         let (when, why) = when.split_once(" DUE TO ").unwrap_or((when, ""));
         let why = until(why, &[',']);

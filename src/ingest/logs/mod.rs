@@ -115,15 +115,7 @@ pub fn read(path: &Path) -> io::Result<Log> {
     // Some file systems keep no times.
     let written = written.filter(|it| !it.is_zero());
     let written = written.map_or_else(Timestamp::now, |it| Timestamp(it.as_nanos() as u64));
-    let mut reader = Reader {
-        facts: Facts::default(),
-        streams: HashMap::new(),
-        open_bytes: 0,
-        max_open_bytes: MAX_OPEN_BYTES,
-        named: in_path(path),
-        year: first_full_time(path)?.map_or(Year::Before(written), Year::Near),
-        speaker: None,
-    };
+    let mut reader = Reader::of(path, Year::Before(written));
     let mut lines = Lines::open(path)?;
     let mut text = String::new();
     let mut trouble = None;
@@ -135,6 +127,10 @@ pub fn read(path: &Path) -> io::Result<Log> {
                 trouble = Some(format!("it could not be read to its end: {error}"));
                 break;
             }
+        }
+        if reader.begins_anew {
+            reader = Reader::of(path, reader.year);
+            lines = Lines::open(path)?;
         }
     }
     if lines.is_cut() {
@@ -152,18 +148,6 @@ pub fn read(path: &Path) -> io::Result<Log> {
         facts,
         written,
     })
-}
-
-/// The first time that a file states with its year. Most files state one in their first lines.
-fn first_full_time(path: &Path) -> io::Result<Option<Timestamp>> {
-    let mut lines = Lines::open(path)?;
-    let mut text = String::new();
-    while lines.read(&mut text).unwrap_or(false) {
-        if let Some(at) = label::full_time(&text) {
-            return Ok(Some(at));
-        }
-    }
-    Ok(None)
 }
 
 /// Files of a folder that may be logs.
@@ -307,13 +291,36 @@ struct Reader {
     /// Process that the path names.
     named: Label,
     year: Year,
+    /// Some line without a year was read.
+    has_guessed: bool,
+    /// Such lines precede the first time that the file states in full, which decides their year.
+    begins_anew: bool,
     /// The process whose message of several lines is being read.
     speaker: Option<Label>,
 }
 
 impl Reader {
+    fn of(path: &Path, year: Year) -> Self {
+        Self {
+            facts: Facts::default(),
+            streams: HashMap::new(),
+            open_bytes: 0,
+            max_open_bytes: MAX_OPEN_BYTES,
+            named: in_path(path),
+            year,
+            has_guessed: false,
+            begins_anew: false,
+            speaker: None,
+        }
+    }
+
     fn line(&mut self, text: &str) {
         let mut line = Line::of(text, self.year);
+        if let (Year::Before(_), Some(at)) = (self.year, line.full_time()) {
+            self.year = Year::Near(at);
+            self.begins_anew = self.has_guessed;
+        }
+        self.has_guessed |= line.is_guessed;
         let is_bare = line.label == Label::default() && line.time.is_none();
         if let Some(label) = self.speaker.filter(|_| is_bare) {
             line.label = label;

@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::facts::{Facts, Statement, Subject};
 use super::label::Line;
-use super::scan::{after, cut, rank, until, world_size_after};
+use super::scan::{after, cut, rank, split, until, world_size_after};
 
 /// Maximum length of a text that is kept.
 const MAX_TEXT: usize = 1024;
@@ -17,7 +17,7 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
     if let Some(rest) = after(text, "Duplicate GPU detected : rank ") {
         duplicate(rest, line, at, facts);
     }
-    let Some((head, message)) = text.split_once(" NCCL ") else {
+    let Some((head, message)) = split(text, " NCCL ") else {
         return false;
     };
     let Some(who) = process(head, line) else {

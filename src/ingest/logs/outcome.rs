@@ -13,8 +13,9 @@ use super::facts::ExitStatus;
 use super::launcher::TERM;
 use super::rank::{CHECKPOINT, MISMATCH, Raised, Rank};
 use super::scan::after;
-use super::{start, times};
+use super::start;
 use crate::diagnosis::event::{Event, OomKills, ProcessId};
+use crate::diagnosis::evidence::transport;
 use crate::diagnosis::words::{self, Ranks};
 use crate::ingest::process;
 
@@ -43,8 +44,8 @@ impl Loss {
         match text {
             _ if text.contains(MISMATCH) => Self::Difference,
             _ if text.contains(CHECKPOINT) => Self::Failure,
-            _ if times::is_start(text) => Self::Start,
-            _ if times::is_loss_of_peer(text) => Self::Connection,
+            _ if transport::is_start(text) => Self::Start,
+            _ if transport::is_loss_of_peer(text) => Self::Connection,
             _ => Self::Wait,
         }
     }
@@ -55,28 +56,28 @@ impl Loss {
             Self::Connection => (
                 "lost its connection to another process",
                 "lost their connections to another process",
-                "find out how that process ended",
+                "Find out how that process ended: add its log.",
             ),
             Self::Start => (
                 "could not connect to another process",
                 "could not connect to other processes",
-                "check that this process runs, that no firewall is between them, and the network interface \
-                 (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)",
+                "Check that this process runs, that no firewall is between them, and the network interface \
+                 (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME).",
             ),
             Self::Wait => (
                 "stopped waiting for other ranks",
                 "stopped waiting for other ranks",
-                "find out where the others were",
+                "Find out where the others were: add their logs.",
             ),
             Self::Difference => (
                 "made a call that differs from that of another rank",
                 "made calls that differ from those of other ranks",
-                "let all ranks make the same call",
+                "Let all ranks make the same call.",
             ),
             Self::Failure => (
                 "reports that other ranks failed",
                 "report that other ranks failed",
-                "find out why these failed",
+                "Find out why these failed: add their logs.",
             ),
         }
     }
@@ -89,7 +90,7 @@ impl Loss {
         let text = after(text, " between collectives on ranks. ").unwrap_or(text);
         let text = after(text, "Collectives differ in ").unwrap_or(text);
         let (at, text) = (words::at(place), text.trim_end_matches('.'));
-        format!("{who} {what}{at}: {text}; {next}")
+        format!("{who} {what}{at}: {text}\n{next}")
     }
 }
 
@@ -141,7 +142,7 @@ impl Job {
     /// watchdogs abort their processes once a rank has failed.
     pub(super) fn take_back_aborts(&mut self) {
         let raised = self.ranks.values().flat_map(|rank| &rank.raised);
-        let raised = raised.filter(|it| it.uncaught && !times::is_due_to_others(&it.text));
+        let raised = raised.filter(|it| it.uncaught && !transport::is_due_to_others(&it.text));
         let Some(first) = raised.map(|it| it.at).min() else {
             return;
         };
@@ -195,7 +196,7 @@ impl Job {
             Loss::Difference => !differ,
             Loss::Failure => raised.is_of_others(number),
             _ if start::is_about_a_wait(&raised.text) => !named,
-            _ => times::is_due_to_others(&raised.text),
+            _ => transport::is_due_to_others(&raised.text),
         };
         let is_victim = |(number, rank): &(&u32, &Rank)| {
             let reports_network = self.network.iter().any(|(by, _)| *by == Some(**number));
@@ -229,7 +230,11 @@ impl Job {
             more => format!("; {more} more such errors follow"),
         };
         let by = rank.map_or_else(String::new, |rank| format!(" on rank {rank}"));
-        self.note(Topic::Network, format!("NCCL reported{by}: {text}{others}"));
+        let text = format!(
+            "NCCL reported{by}: {text}{others}\nCheck the network between the hosts, and which of it NCCL uses \
+             (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA)."
+        );
+        self.note(Topic::Network, text);
     }
 
     /// Adds the request of a person or a batch system to end the job.
@@ -249,12 +254,12 @@ impl Job {
         };
         self.events.push((at, Event::Interrupted { signal, at }));
         let advice = if signal == HUP {
-            "; a terminal sends it when it is closed: start the job under tmux, nohup or setsid"
+            "A terminal sends SIGHUP when it is closed: start the job under tmux, nohup or setsid."
         } else {
-            ""
+            "Find out who sent the signal: a batch system, a scheduler, a person."
         };
         let signal = signal_name(signal);
-        let text = format!("{signal} ended the job: the text does not say who sent it{advice}");
+        let text = format!("{signal} ended the job: the text does not say who sent it\n{advice}");
         self.note(Topic::End, text);
     }
 }

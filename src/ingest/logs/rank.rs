@@ -15,7 +15,7 @@ pub(super) const MISMATCH: &str = "Detected mismatch between collectives";
 /// How a distributed checkpoint names the ranks that failed to write or read it.
 pub(super) const CHECKPOINT: &str = "CheckpointException ranks:dict_keys([";
 /// The signal SIGKILL.
-const KILL: i32 = 9;
+pub(super) const KILL: i32 = 9;
 
 /// What is known of a rank.
 #[derive(Debug, Default)]

@@ -1,10 +1,13 @@
 //! What a report from text alone may claim.
 
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Timestamp};
 
 use super::Log;
-use super::groups::{UNNAMED, UNNUMBERED};
+use super::groups::{MONITORED, UNNAMED, UNNUMBERED};
 
 /// What a report may claim.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,9 +72,10 @@ fn limit(report: &mut Report, first: Option<Timestamp>) {
     without_numbers(&mut report.findings);
     for rank in &mut report.ranks {
         if let Some(waiting) = &mut rank.waiting_in
-            && [UNNUMBERED, UNNAMED].contains(&&*waiting.group)
+            && [MONITORED, UNNUMBERED, UNNAMED].contains(&&*waiting.group)
         {
-            waiting.seq.take_if(|_| waiting.group == UNNUMBERED);
+            waiting.seq.take_if(|_| waiting.group != UNNAMED);
+            waiting.op = stated(&waiting.group, &waiting.op);
             waiting.group.clear();
         }
     }
@@ -79,40 +83,56 @@ fn limit(report: &mut Report, first: Option<Timestamp>) {
 
 /// Removes groups and numbers of calls that the engine needs and the text does not state.
 fn without_numbers(findings: &mut [Finding]) {
-    let mut ops = Vec::new();
+    // Operations, and what the text calls them.
+    let mut ops = BTreeMap::new();
     for finding in findings.iter_mut() {
-        if finding.group.take_if(|it| it.name == UNNUMBERED).is_some() {
+        let group = finding
+            .group
+            .take_if(|it| [MONITORED, UNNUMBERED].contains(&&*it.name));
+        if let Some(group) = group {
             finding.seq = None;
-            ops.extend(finding.op.clone());
+            let named = finding.op.clone().map(|op| (stated(&group.name, &op), op));
+            finding.op = named.as_ref().map(|(stated, _)| stated.clone());
+            ops.extend(named.map(|(stated, op)| (op, stated)));
         }
         finding.group.take_if(|it| it.name == UNNAMED);
     }
     for finding in findings {
         let texts = finding.why.iter_mut().chain(&mut finding.next);
         for text in texts.chain([&mut finding.summary]) {
-            for name in [UNNUMBERED, UNNAMED] {
+            for name in [MONITORED, UNNUMBERED, UNNAMED] {
                 *text = text.replace(&format!(" of group \"{name}\""), "");
             }
-            for op in &ops {
-                *text = without_number(text, op);
+            for (op, stated) in &ops {
+                *text = without_number(text, op, stated);
             }
         }
         for call in &mut finding.per_rank {
-            if call.op.as_ref().is_some_and(|it| ops.contains(it)) {
-                call.seq = call.seq.filter(|&it| it != 1);
+            let stated = call.op.as_ref().and_then(|op| ops.get(op));
+            if let (Some(stated), Some(1)) = (stated, call.seq) {
+                call.seq = None;
+                call.op = Some(stated.clone());
             }
         }
     }
 }
 
-/// "barrier #1" as "barrier", but "barrier #12" as it is.
-fn without_number(text: &str, op: &str) -> String {
+/// What the text calls an operation of this group.
+fn stated(group: &str, op: &str) -> String {
+    match group {
+        MONITORED => Op::MonitoredBarrier.to_string(),
+        _ => op.to_owned(),
+    }
+}
+
+/// "barrier #1" as `stated`, but "barrier #12" as it is.
+fn without_number(text: &str, op: &str, stated: &str) -> String {
     let numbered = format!("{op} #1");
     let mut parts = text.split(&numbered);
     let mut shown = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let goes_on = part.starts_with(|it: char| it.is_ascii_digit());
-        shown.push_str(if goes_on { &numbered } else { op });
+        shown.push_str(if goes_on { &numbered } else { stated });
         shown.push_str(part);
     }
     shown
@@ -127,7 +147,11 @@ mod tests {
         let shown = without_number(
             "rank 0 waits in barrier #1; barrier #12 is complete",
             "barrier",
+            "monitored_barrier",
         );
-        assert_eq!(shown, "rank 0 waits in barrier; barrier #12 is complete");
+        assert_eq!(
+            shown,
+            "rank 0 waits in monitored_barrier; barrier #12 is complete"
+        );
     }
 }

@@ -3,9 +3,18 @@
 use crate::diagnosis::model::MAX_WORLD;
 pub(super) use crate::evidence::values::cut;
 
+/// What precedes and what follows `key` in `text`.
+pub(super) fn split<'a>(text: &'a str, key: &str) -> Option<(&'a str, &'a str)> {
+    // Most lines do not have it, which `contains` finds faster.
+    if !text.contains(key) {
+        return None;
+    }
+    text.split_once(key)
+}
+
 /// What follows `key` in `text`.
 pub(super) fn after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    text.split_once(key).map(|(_, rest)| rest)
+    split(text, key).map(|(_, rest)| rest)
 }
 
 /// The number at the beginning of `text`.

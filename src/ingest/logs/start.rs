@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::events::{Job, Topic, were};
 use super::facts::Statement;
-use super::groups::UNNUMBERED;
+use super::groups::MONITORED;
 use super::{before, events};
 use crate::diagnosis::event::{Call, CallId, Event, ThreadId};
 use crate::diagnosis::words::Ranks;
@@ -17,6 +17,10 @@ use crate::ingest::process;
 
 /// Where ranks meet, if the text does not say it.
 const STORE: &str = "their store";
+
+/// What to do if ranks are missing, whichever they are.
+const LAUNCH: &str = "Compare what was launched (nodes × processes per node) with the size of the world, and check \
+                      for nodes that did not start.";
 
 /// What ranks stated about such waits.
 #[derive(Debug, Default)]
@@ -161,7 +165,7 @@ impl Joins {
         if let Some((expected, joined)) = self.clients {
             notes.push(format!(
                 "{joined} of {expected} ranks had joined the store when the wait for them timed out; the \
-                 text does not say which"
+                 text does not say which\n{LAUNCH}"
             ));
         }
         if let Some(server) = &self.store {
@@ -173,7 +177,8 @@ impl Joins {
             };
             notes.push(format!(
                 "{who} lost the connection to the store at {server}: the process that serves it, mostly that of \
-                 rank 0, had ended or could not be reached"
+                 rank 0, had ended or could not be reached\nFind out how that process ended: add its log. At the \
+                 end of a training, this is no failure."
             ));
         }
         if !self.stuck.is_empty() {
@@ -207,9 +212,11 @@ pub(super) fn joins(job: &mut Job) -> bool {
         } else {
             let ranks: Vec<u32> = came.iter().copied().collect();
             let why = if joined >= size {
-                "another attempt or another job uses the same store"
+                "another attempt or another job uses the same store\nGive each job and each attempt a port or a \
+                 file of its own."
+                    .to_owned()
             } else {
-                "the text does not name all of those that joined"
+                format!("the text does not name all of those that joined\n{LAUNCH}")
             };
             job.note(Topic::Startup, format!(
                 "{} waiting for the world to form when {joined} of {size} workers had joined: {why}",
@@ -312,7 +319,7 @@ fn barriers(job: &mut Job) {
         members.push(rank);
         members.sort_unstable();
         members.dedup();
-        let group = events::group(UNNUMBERED, "", "gloo", members.clone());
+        let group = events::group(MONITORED, "", "gloo", members.clone());
         for member in members {
             if !job.ranks.contains_key(&member) {
                 continue;

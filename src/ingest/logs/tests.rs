@@ -34,7 +34,8 @@ fn texts(log: Log) -> (Vec<String>, Vec<String>) {
                 let line = place.map(|it| format!(" @{}", it.line)).unwrap_or_default();
                 raised.push(format!("{text}{line}"));
             }
-            Event::Note { text, .. } => notes.push(text.to_string()),
+            // The second line states what to do.
+            Event::Note { text, .. } => notes.extend(text.lines().next().map(str::to_owned)),
             _ => {}
         }
     }
@@ -272,13 +273,8 @@ fn indented_lines_do_not_end_stacks() {
 #[test]
 fn memory_of_incomplete_tracebacks_is_limited() {
     let mut reader = Reader {
-        facts: Facts::default(),
-        streams: HashMap::new(),
-        open_bytes: 0,
         max_open_bytes: 64 << 10,
-        named: Label::default(),
-        year: Year::Before(Timestamp::now()),
-        speaker: None,
+        ..Reader::of(Path::new("a.log"), Year::Before(Timestamp::now()))
     };
     let frame = "  File \"/job/train.py\", line 7, in step";
     for rank in 0..200 {

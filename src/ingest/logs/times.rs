@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::facts::{Fact, Facts, Statement};
 use super::{EARLIER, Log, before};
+use crate::diagnosis::evidence::transport::is_due_to_others;
 
 /// Times of facts.
 #[derive(Clone, Copy)]
@@ -106,59 +107,4 @@ fn may_be_later(fact: &Fact) -> bool {
         _ => false,
     };
     is_consequence && !fact.line.is_dated
-}
-
-/// Whether an exception of PyTorch is due to another process: it was lost, or a wait for it ended.
-pub(super) fn is_due_to_others(text: &str) -> bool {
-    is_loss_of_peer(text) || is_end_of_wait(text)
-}
-
-/// Whether an exception of PyTorch states that a wait for other processes timed out or was aborted.
-pub(super) fn is_end_of_wait(text: &str) -> bool {
-    const ENDS: [&str; 3] = [
-        "Timed out waiting",
-        "Socket Timeout",
-        "communicator was aborted",
-    ];
-    contains(text, &ENDS) && is_pytorchs(text)
-}
-
-/// Whether an exception of PyTorch states that a connection was never made.
-pub(super) fn is_start(text: &str) -> bool {
-    const START: [&str; 2] = ["connectFullMesh failed", "client socket has timed out"];
-    contains(text, &START)
-}
-
-/// Whether an exception of PyTorch states that another process closed or never opened its connection.
-pub(super) fn is_loss_of_peer(text: &str) -> bool {
-    const LOST: [&str; 5] = [
-        "onnection closed by peer",
-        "onnection reset by peer",
-        "onnection refused",
-        "roken pipe",
-        "remote process exited",
-    ];
-    (contains(text, &LOST) || is_start(text)) && is_pytorchs(text) && !text.contains("NET/IB")
-}
-
-/// Whether an exception is one of PyTorch. Programs have connections of their own, whose errors have other
-/// classes in Python.
-fn is_pytorchs(text: &str) -> bool {
-    const PARTS: [&str; 10] = [
-        "gloo",
-        "NCCL",
-        "ProcessGroup",
-        "TCPStore",
-        "DistNetworkError",
-        "DistStoreError",
-        "DistBackendError",
-        "RuntimeError: Connection ",
-        "RuntimeError: Broken pipe",
-        "RuntimeError: Socket Timeout",
-    ];
-    contains(text, &PARTS)
-}
-
-fn contains(text: &str, parts: &[&str]) -> bool {
-    parts.iter().any(|it| text.contains(it))
 }

@@ -8,11 +8,15 @@ use ddp_doctor_proto::words::signal_name;
 use super::events::{Job, Topic};
 use super::facts::{ExitStatus, Fact, GroupName, LineNumber, Statement, Subject};
 use super::outcome::{ABRT, Loss};
-use super::{start, times};
+use super::rank::KILL;
+use super::start;
+use crate::diagnosis::evidence::transport;
 use crate::diagnosis::words;
 
 /// Maximum number of quoted exceptions that are looked up.
 const MAX_QUOTES: usize = 64;
+/// What to do if a host has too little memory.
+const LESS_MEMORY: &str = "Run fewer or smaller processes on that host.";
 /// Maximum number of ends that are kept.
 const MAX_ENDS: usize = 256;
 
@@ -31,7 +35,7 @@ impl Job {
             } => {
                 let text = if *by_launcher {
                     return self.of_launcher(text);
-                } else if times::is_due_to_others(text) {
+                } else if transport::is_due_to_others(text) {
                     Loss::of(text).note(&name(who), 1, place.as_ref(), text)
                 } else {
                     raised(&name(who), text, place.as_ref())
@@ -41,7 +45,8 @@ impl Job {
             Statement::Ended(how) | Statement::Failed(how) => self.of_unknown_end(who, *how),
             Statement::NodeFailed => self.lost_node(who.host.as_deref().unwrap_or_default(), at),
             Statement::KilledForMemory => {
-                let text = format!("the kernel killed {} for lack of memory", name(who));
+                let who = name(who);
+                let text = format!("the kernel killed {who} for lack of memory\n{LESS_MEMORY}");
                 self.note(Topic::End, text);
             }
             Statement::Quoted { text } => self.quoted(text),
@@ -50,16 +55,18 @@ impl Job {
             Statement::Cancelled { why, at: when } => {
                 let advice = match why.as_deref() {
                     Some("TIME LIMIT") => {
-                        "; request more time, or save checkpoints and go on from them"
+                        "Request more time, or save checkpoints and go on from them."
                     }
-                    Some("PREEMPTION") => "; submit it with --requeue, and go on from checkpoints",
-                    _ => "",
+                    Some("PREEMPTION") => "Submit it with --requeue, and go on from checkpoints.",
+                    _ => {
+                        "Find out who cancelled it, and why: a person, or a limit of the batch system."
+                    }
                 };
                 let why = why.as_ref();
                 let why = why.map_or_else(String::new, |why| format!(" ({why})"));
                 self.note(
                     Topic::End,
-                    format!("the batch system cancelled the job{why} at {when}{advice}"),
+                    format!("the batch system cancelled the job{why} at {when}\n{advice}"),
                 );
                 let known = self.cancelled.into_iter();
                 self.cancelled = known.chain([at]).min();
@@ -97,7 +104,9 @@ impl Job {
 
     /// Takes the failure of a node.
     fn lost_node(&mut self, host: &str, at: Timestamp) {
-        let text = format!("the batch system lost node {host}");
+        let text = format!(
+            "the batch system lost node {host}\nFind out why that node failed (sinfo -R), and exclude it."
+        );
         if !self.note(Topic::End, text) {
             return;
         }
@@ -165,8 +174,11 @@ impl Job {
     /// Takes an exception of a launcher.
     pub(super) fn of_launcher(&mut self, text: &str) {
         let note = if text.starts_with("RendezvousTimeoutError") {
-            format!("a launcher raised {text}: not all nodes of the launch came in time")
-        } else if times::is_loss_of_peer(text) {
+            format!(
+                "a launcher raised {text}: not all nodes of the launch came in time\nCheck that every node was \
+                 started, and that all have the same --rdzv-endpoint, --rdzv-id and --nnodes."
+            )
+        } else if transport::is_loss_of_peer(text) {
             Loss::of(text).note("a launcher", 1, None, text)
         } else {
             format!("a launcher raised {text}")
@@ -217,7 +229,14 @@ impl Job {
         for (who, how) in ends {
             let is_raised = is_one && ends_so(how);
             if !(is_raised || is_explained && how.is_requested()) {
-                self.note(Topic::End, format!("{} {}", name(&who), ended(how)));
+                let advice = match how.signal {
+                    _ if how.for_memory => LESS_MEMORY,
+                    Some(KILL) => words::AFTER_SIGKILL,
+                    Some(_) if !how.is_requested() => words::AFTER_A_CRASH,
+                    _ => "",
+                };
+                let text = format!("{} {}\n{advice}", name(&who), ended(how));
+                self.note(Topic::End, text.trim_end().to_owned());
             }
         }
     }

@@ -113,6 +113,8 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
     if is_blind(situation) && !is_text(situation) {
         draft.severity = Severity::Error;
     }
+    // A note on a text may have a second line: what to do.
+    let (text, advice) = note.text.split_once('\n').unwrap_or((&note.text, ""));
     let who = match (note.rank, note.pid) {
         (Some(rank), Some(pid)) => format!("rank {rank} (process {pid})"),
         (Some(_), None) => Ranks(&ranks).to_string(),
@@ -120,12 +122,12 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
         (None, None) => "a process".into(),
     };
     draft.summary = match (note.rank, note.pid) {
-        (None, None) => note.text.to_string(),
-        _ if note.kind == NoteKind::SeveralRanks => format!("{who} {}", note.text),
+        (None, None) => text.to_owned(),
+        _ if note.kind == NoteKind::SeveralRanks => format!("{who} {text}"),
         _ if note.kind == NoteKind::Unreadable => {
-            format!("later calls of {who} are unknown: {}", note.text)
+            format!("later calls of {who} are unknown: {text}")
         }
-        _ => format!("the collectives of {who} are not recorded: {}", note.text),
+        _ => format!("the collectives of {who} are not recorded: {text}"),
     };
     let is_text = is_text(situation) && note.rank.is_none() && note.pid.is_none();
     draft.why = vec![match note.kind {
@@ -165,12 +167,14 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
         NoteKind::SeveralRanks => "Run one process per device to have all of them recorded.".into(),
         _ => "Start every rank under ddp-doctor run.".into(),
     }];
-    if is_text {
+    if !advice.is_empty() {
+        draft.next = vec![advice.into()];
+    } else if is_text {
         draft.next = next_for_text();
     }
     let only = note.rank.filter(|_| ranks.len() == 1);
     draft.root = ranks;
-    missing(draft, only, note.pid, &note.text)
+    missing(draft, only, note.pid, text)
 }
 
 fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {

@@ -193,9 +193,7 @@ fn advice(process: &Process, rank: u32, exit: Exit) -> String {
                 "" => String::new(),
                 host => format!(" Host of the process: {host}."),
             };
-            format!(
-                "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person.{host}"
-            )
+            format!("{}{host}", words::AFTER_SIGKILL)
         }
         Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
             "Find out who sent the signal: the launcher after another rank failed, a batch system, a person.".into()
@@ -203,7 +201,7 @@ fn advice(process: &Process, rank: u32, exit: Exit) -> String {
         Some(_) if process.aborted_on_its_way_out() => {
             "Its program had ended, and its work was done: a thread of PyTorch was still running when the interpreter shut down. If this recurs, flush what is buffered after destroy_process_group() and exit by os._exit(0).".into()
         }
-        Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
+        Some(_) => words::AFTER_A_CRASH.into(),
         None if exit.code.is_none() => format!(
             "Find out how rank {rank} ended: the kernel's log (dmesg) and the state of its host may state it."
         ),

@@ -6,6 +6,7 @@ use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op};
 
 use crate::evidence::event::{Call, CallId, OomKills, ThreadId};
+use crate::evidence::transport::is_from_transport;
 
 use super::{Doing, Process, libc_signal};
 
@@ -133,23 +134,10 @@ impl Process {
     /// comes from a transport.
     #[must_use]
     pub fn is_from_communication(&self, exception: &Exception) -> bool {
-        const TRANSPORT: [&str; 10] = [
-            "gloo",
-            "NCCL",
-            "ProcessGroup",
-            "TCPStore",
-            "onnection closed by peer",
-            "onnection reset by peer",
-            "roken pipe",
-            "Timed out waiting",
-            "client socket has",
-            "recvValue failed",
-        ];
         let is_same = |other: &Exception| {
             other.kind == ExceptionKind::LeftCollective && other.text == exception.text
         };
-        self.exceptions.iter().any(is_same)
-            || TRANSPORT.iter().any(|word| exception.text.contains(word))
+        self.exceptions.iter().any(is_same) || is_from_transport(&exception.text)
     }
 
     /// The uncaught exception, if it may be due to the failure of a peer.

@@ -1,0 +1,106 @@
+//! Errors in the communication between ranks, by the texts of exceptions.
+
+/// Layers whose names only their own errors contain.
+const LAYERS: [&str; 5] = [
+    "gloo",
+    "NCCL",
+    "ProcessGroup",
+    "TCPStore",
+    "recvValue failed",
+];
+/// Beginnings of other exceptions of PyTorch. Programs have connections of their own, whose errors have other
+/// classes in Python: `BrokenPipeError`, `ConnectionResetError`.
+const CLASSES: [&str; 7] = [
+    "DistNetworkError",
+    "DistStoreError",
+    "DistBackendError",
+    "RuntimeError: Connection ",
+    "RuntimeError: Broken pipe",
+    "RuntimeError: Socket Timeout",
+    "RuntimeError: Timed out waiting",
+];
+
+/// Whether an exception comes from the transport between ranks, so that it may be due to the failure of a peer.
+#[must_use]
+pub fn is_from_transport(text: &str) -> bool {
+    contains(text, &LAYERS) || is_due_to_others(text)
+}
+
+/// Whether an exception of PyTorch is due to another process: it was lost, or a wait for it ended.
+#[must_use]
+pub fn is_due_to_others(text: &str) -> bool {
+    is_loss_of_peer(text) || is_end_of_wait(text)
+}
+
+/// Whether an exception of PyTorch states that a wait for other processes timed out or was aborted.
+fn is_end_of_wait(text: &str) -> bool {
+    const ENDS: [&str; 3] = [
+        "Timed out waiting",
+        "Socket Timeout",
+        "communicator was aborted",
+    ];
+    contains(text, &ENDS) && is_pytorchs(text)
+}
+
+/// Whether an exception of PyTorch states that a connection was never made.
+#[must_use]
+pub fn is_start(text: &str) -> bool {
+    const START: [&str; 2] = ["connectFullMesh failed", "client socket has"];
+    contains(text, &START)
+}
+
+/// Whether an exception of PyTorch states that another process closed or never opened its connection.
+#[must_use]
+pub fn is_loss_of_peer(text: &str) -> bool {
+    const LOST: [&str; 5] = [
+        "onnection closed by peer",
+        "onnection reset by peer",
+        "onnection refused",
+        "roken pipe",
+        "remote process exited",
+    ];
+    let is_lost = contains(text, &LOST) && is_pytorchs(text) && !text.contains("NET/IB");
+    is_lost || is_start(text)
+}
+
+fn is_pytorchs(text: &str) -> bool {
+    contains(text, &LAYERS) || contains(text, &CLASSES)
+}
+
+fn contains(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|it| text.contains(it))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_of_the_program_are_not_the_transport() {
+        for text in [
+            "BrokenPipeError: [Errno 32] Broken pipe",
+            "ConnectionResetError: [Errno 104] Connection reset by peer",
+            "ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",
+            "TimeoutError: Timed out waiting for the lock of the cache",
+            "RuntimeError: upload failed: Broken pipe",
+        ] {
+            assert!(!is_from_transport(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_of_layers_are_the_transport() {
+        for text in [
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:2",
+            "RuntimeError: Connection reset by peer",
+            "RuntimeError: Broken pipe",
+            "DistNetworkError: Broken pipe",
+            "DistBackendError: store->get('0') got error: Connection reset by peer",
+            "DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (a, 1).",
+            "RuntimeError: NCCL communicator was aborted on rank 1.",
+            "RuntimeError: Timed out waiting 30000ms for recv operation to complete",
+        ] {
+            assert!(is_from_transport(text), "{text}");
+        }
+    }
+}
