@@ -16,8 +16,8 @@ const MAX_LIST: usize = 4096;
 /// An element count that c10d prints for a call without one.
 const NO_COUNT: u64 = u64::MAX;
 
-/// Reads one line. Returns whether it was one of c10d's.
-pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+/// Reads one line.
+pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     let text = line.text;
     let who = who(line);
     let mut found = Vec::new();
@@ -27,21 +27,18 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
     found.extend(progress(text));
     found.extend(stuck(text));
     found.extend(not_joined(text));
-    let mut any = !found.is_empty();
     for what in found {
         facts.add(who.clone(), at, what);
     }
-    any |= fingerprints(text, &who, at, facts);
-    any |= store(text, &who, at, facts);
-    any |= ddp(text, &who, at, facts);
+    fingerprints(text, &who, at, facts);
+    store(text, &who, at, facts);
+    ddp(text, &who, at, facts);
     if let Some(what) = barrier(text) {
         let mut who = who;
         // Only rank 0 names others.
         who.rank = who.rank.or(who.label.rank);
         facts.add(who, at, what);
-        any = true;
     }
-    any
 }
 
 fn who(line: &Line<'_>) -> Subject {
@@ -133,12 +130,11 @@ fn not_joined(text: &str) -> Vec<Statement> {
 }
 
 /// "Rank 1 is running collective: CollectiveFingerPrint(…), but Rank 0 is running collective: …".
-fn fingerprints(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
+fn fingerprints(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
     const RUNS: &str = " is running collective: CollectiveFingerPrint(";
     let Some(both) = after(text, " between collectives on ranks. ") else {
-        return false;
+        return;
     };
-    let mut any = false;
     let mut seq = None;
     let mut rest = both;
     while let Some((before, print)) = rest.split_once(RUNS) {
@@ -155,21 +151,14 @@ fn fingerprints(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> 
         let seq = *seq.get_or_insert(own);
         let shape = after(print, "TensorShape=[").map(|shape| until(shape, &[']']));
         let dtype = after(print, "TensorDtypes=").map(|dtype| until(dtype, &[',', ')']));
-        let who = Subject {
-            rank: Some(rank),
-            label: super::label::Label::default(),
-            ..who.clone()
-        };
         let what = Statement::Runs {
             seq,
             op: op(until(name, &[',', ')'])),
             shape: shape.and_then(sizes),
             dtype: cut(dtype.unwrap_or_default(), MAX_NAME).to_owned(),
         };
-        facts.add(who, at, what);
-        any = true;
+        facts.add(named(who, rank), at, what);
     }
-    any
 }
 
 /// The part about one rank.
@@ -186,7 +175,7 @@ fn sizes(text: &str) -> Option<Vec<u32>> {
 }
 
 /// Waits for the store, in which ranks meet.
-fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
+fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
     if let Some(rest) = after(text, "store based barrier")
         && let Some(rank) = after(rest, "rank: ").and_then(rank)
         && let Some(world_size) = world_size_after(rest, "world_size=")
@@ -208,7 +197,7 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
         } else {
             facts.add(who, at, Statement::Named { of: None });
         }
-        return true;
+        return;
     }
     if let Some((before, rest)) = split(text, " waiting for clients. ")
         && let Some(joined) = number(rest)
@@ -221,20 +210,20 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
                 .map_or(0, |it| it.saturating_mul(1000)),
         };
         facts.add(who.clone(), at, what);
-        return true;
+        return;
     }
     let lost = [
         "recvValue failed on",
         "sendBytes failed on",
         "recvVector failed on",
     ];
-    if lost.iter().any(|it| text.contains(it))
-        && let Some(server) = after(text, "remote=[")
+    if let Some(server) = after(text, "remote=[")
+        && lost.iter().any(|it| text.contains(it))
     {
         let server = until(server, &[')']).replacen(']', "", 1);
         let server = cut(&server, MAX_NAME).into();
         facts.add(who.clone(), at, Statement::LostStore { server });
-        return true;
+        return;
     }
     if let Some(rest) = after(text, "wait timeout after ")
         && let Some(key) = after(rest, "keys: /default_pg/0//")
@@ -244,10 +233,9 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
     {
         let waited_ms = number(rest).unwrap_or(0);
         facts.add(who.clone(), at, Statement::MissesAddress { of, waited_ms });
-        return true;
+        return;
     }
     facts.worlds.extend(world_size(text));
-    false
 }
 
 /// "world_size=8", but not "tp_world_size=8".
@@ -287,40 +275,27 @@ fn barrier(text: &str) -> Option<Statement> {
 }
 
 /// Errors of DDP that name parameters.
-fn ddp(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
-    const INDICES: &str = "Parameter indices which did not receive grad for rank ";
-    const NAMES: &str = "Parameters which did not receive grad for rank ";
+fn ddp(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
+    const LACKS: &str = " which did not receive grad for rank ";
     const EXPECTS: &str = "DDP expects same model across all ranks, but Rank ";
-    if let Some(rest) = after(text, NAMES)
-        && let Some((own, names)) = rest.split_once(": ")
+    if let Some((what, rest)) = split(text, LACKS)
+        && let Some((own, list)) = rest.split_once(": ")
         && let Some(rank) = rank(own.trim())
     {
-        let names: Vec<&str> = names.split(", ").map(str::trim).collect();
-        let lines = names.iter().take(MAX_LIST);
-        let lines: String = lines.map(|it| format!("- - {it}\n")).collect();
+        let (kind, list): (_, Vec<&str>) = if what.ends_with("indices") {
+            let is_number = |it: &&str| it.bytes().all(|it| it.is_ascii_digit());
+            let numbers = list.split_whitespace().take_while(is_number);
+            ("parameter ", numbers.collect())
+        } else {
+            ("", list.split(", ").map(str::trim).collect())
+        };
+        let lines = list.iter().take(MAX_LIST);
+        let lines: String = lines.map(|it| format!("- - {kind}{it}\n")).collect();
         let what = Statement::WithoutGradient {
-            total: names.len() as u64,
+            total: list.len() as u64,
             lines: lines.into(),
         };
         facts.add(named(who, rank), at, what);
-        return true;
-    }
-    if let Some(rest) = after(text, INDICES)
-        && let Some((own, indices)) = rest.split_once(": ")
-        && let Some(rank) = rank(own.trim())
-    {
-        let indices = indices.split_whitespace();
-        let indices: Vec<&str> = indices
-            .take_while(|it| it.bytes().all(|it| it.is_ascii_digit()))
-            .collect();
-        let lines = indices.iter().take(MAX_LIST);
-        let lines: String = lines.map(|it| format!("- - parameter {it}\n")).collect();
-        let what = Statement::WithoutGradient {
-            total: indices.len() as u64,
-            lines: lines.into(),
-        };
-        facts.add(named(who, rank), at, what);
-        return true;
     }
     if let Some(rest) = after(text, EXPECTS)
         && let Some((own, other)) = rest.split_once(", while rank ")
@@ -332,9 +307,7 @@ fn ddp(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) -> bool {
         for (rank, total) in [(first, total), (peer, count)] {
             facts.add(named(who, rank), at, Statement::Parameters { total });
         }
-        return true;
     }
-    false
 }
 
 fn named(who: &Subject, rank: u32) -> Subject {
@@ -345,23 +318,13 @@ fn named(who: &Subject, rank: u32) -> Subject {
     }
 }
 
-/// The operation that c10d calls this.
+/// The operation that c10d calls this: "_ALLGATHER_BASE".
 fn op(name: &str) -> Op {
-    match name {
-        "ALLREDUCE" => Op::AllReduce,
-        "ALLREDUCE_COALESCED" => Op::AllReduceCoalesced,
-        "ALLGATHER" | "_ALLGATHER_BASE" => Op::AllGather,
-        "ALLGATHER_COALESCED" => Op::AllGatherCoalesced,
-        "REDUCE_SCATTER" | "_REDUCE_SCATTER_BASE" => Op::ReduceScatter,
-        "REDUCE_SCATTER_COALESCED" => Op::ReduceScatterCoalesced,
-        "ALLTOALL" | "ALLTOALL_BASE" => Op::AllToAll,
-        "BROADCAST" => Op::Broadcast,
-        "REDUCE" => Op::Reduce,
-        "GATHER" => Op::Gather,
-        "SCATTER" => Op::Scatter,
-        "BARRIER" => Op::Barrier,
-        "SEND" => Op::Send,
-        "RECV" | "RECVANYSOURCE" => Op::Recv,
-        _ => Op::Unspecified,
-    }
+    let name = name.trim_start_matches('_').trim_end_matches("_BASE");
+    let name = match name {
+        "ALLTOALL" => "all_to_all".to_owned(),
+        "RECVANYSOURCE" => "recv".to_owned(),
+        name => name.replace("ALL", "ALL_").to_lowercase(),
+    };
+    Op::from_name(&name).unwrap_or(Op::Unspecified)
 }

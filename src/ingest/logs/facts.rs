@@ -48,6 +48,15 @@ pub(super) struct Subject {
     pub(super) host: Option<Arc<str>>,
 }
 
+impl From<Label> for Subject {
+    fn from(label: Label) -> Self {
+        Self {
+            label,
+            ..Self::default()
+        }
+    }
+}
+
 /// Where a fact is stated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LineNumber {

@@ -14,7 +14,7 @@ use super::rank::{Rank, Waiting};
 use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, Stacks, ThreadId};
 use crate::diagnosis::evidence::align::compare;
 use crate::diagnosis::stacks;
-use crate::diagnosis::words::Ranks;
+use crate::diagnosis::words::{self, Ranks};
 use crate::ingest::{dtypes, process};
 
 /// Name of a group that the text does not name.
@@ -58,7 +58,7 @@ impl Members {
         let progress =
             progress.filter_map(|(&number, rank)| Some((number, *rank.progress.get(name)?)));
         let is_gone =
-            |rank: &Rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.is_uncaught());
+            |rank: &Rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.uncaught);
         let gone = job
             .ranks
             .iter()
@@ -97,7 +97,7 @@ impl Members {
     fn may_be_left(&self) -> bool {
         let last = self.waiting.values().map(|it| it.seq).max();
         let mut behind = self.waiting.values().filter(|it| Some(it.seq) < last);
-        let can_leave = |it: &Waiting| is_rooted(it.op) && Some(it.seq + 1) == last;
+        let can_leave = |it: &Waiting| it.op.is_rooted() && Some(it.seq + 1) == last;
         behind.clone().next().is_some() && behind.all(can_leave)
     }
 
@@ -236,7 +236,7 @@ impl Members {
                 were(&ranks)
             ));
         } else if let behind @ [_, ..] = &self.behind(first.seq)[..]
-            && !(is_rooted(first.op) || first.op.direction() == Direction::Symmetric)
+            && !(first.op.is_rooted() || first.op.direction() == Direction::Symmetric)
         {
             job.note(Topic::Waits, format!(
                 "{} waiting {waited} s for {what}, which {} had not reached: whether it needs all ranks is \
@@ -265,11 +265,6 @@ fn differ(one: &Waiting, other: &Waiting) -> bool {
     is_known && one.op != other.op || same_size && sizes.is_some_and(|(one, other)| one != other)
 }
 
-/// Whether some ranks may leave the call before all have entered it.
-fn is_rooted(op: Op) -> bool {
-    matches!(op.direction(), Direction::FromRoot | Direction::ToRoot)
-}
-
 /// Adds the call that a rank waited in.
 fn issue(
     job: &mut Job,
@@ -292,7 +287,7 @@ fn issue(
         tensors: if waiting.op.is_coalesced() { 2 } else { 1 },
         place: place.map(Arc::new),
         // What watchdogs give up was enqueued on the device: whichever member lacks a rooted call may be its root.
-        on_stream: is_rooted(waiting.op).then_some(OnStream {
+        on_stream: waiting.op.is_rooted().then_some(OnStream {
             stream: u64::from(thread),
             launch: 0,
         }),
@@ -426,20 +421,13 @@ fn describe(job: &mut Job) {
 
 /// Where the main thread of a process was: "in `all_reduce` at train.py:9".
 pub(super) fn place_of(stacks: &Arc<Stacks>) -> String {
-    let line =
-        stacks::line_of(stacks).map(|line| format!(" at {}:{}", file_name(&line.file), line.line));
+    let at = words::at(stacks::line_of(stacks));
     match in_collective(stacks) {
-        Some((Some(op), _)) => format!("in {op}{}", line.unwrap_or_default()),
-        Some((None, _)) => format!("in PyTorch{}", line.unwrap_or_default()),
-        None => line.map_or_else(
-            || "at no line of the program".into(),
-            |it| it[1..].to_owned(),
-        ),
+        Some((Some(op), _)) => format!("in {op}{at}"),
+        Some((None, _)) => format!("in PyTorch{at}"),
+        None if at.is_empty() => "at no line of the program".into(),
+        None => at.trim_start().to_owned(),
     }
-}
-
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The operation that the main thread of a process has called, and the user's line; `None` outside:

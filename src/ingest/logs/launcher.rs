@@ -7,6 +7,7 @@ use super::label::{Label, Line, Worker, report_time};
 use super::scan::{self, after, cut, number, small_after, until};
 use super::traceback::Traceback;
 use crate::diagnosis::model::MAX_WORLD;
+use crate::diagnosis::model::libc_signal::TERM;
 
 /// How launchers and frameworks report that all ended well, by two parts of a line: torchrun, DeepSpeed,
 /// Lightning, fairseq, and the trainer of Transformers.
@@ -17,8 +18,6 @@ const SUCCESSES: [(&str, &str); 5] = [
     ("fairseq_cli.train ", " done training in "),
     ("Training completed. Do not forget to share your model", ""),
 ];
-/// The signal SIGTERM.
-pub(super) const TERM: i32 = 15;
 /// Maximum number of tasks in a range of Slurm.
 const MAX_TASKS: u32 = 4096;
 
@@ -72,13 +71,9 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
         facts.add(Subject::default(), at, Statement::Interrupted { signal });
     }
     if let Some(ranks) = after(text, "global_ranks=[") {
-        let ranks = until(ranks, &[']'])
-            .split(',')
-            .filter_map(|it| scan::rank(it.trim()));
-        for rank in ranks {
-            let rank = Some(rank);
+        for rank in until(ranks, &[']']).split(',') {
             facts.name(Label {
-                rank,
+                rank: scan::rank(rank.trim()),
                 ..Label::default()
             });
         }
@@ -121,7 +116,7 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
         facts.add(Subject::default(), at, Statement::Ended(how));
     }
     if let Some(rest) = after(text, "Sending process ")
-        && let Some(pid) = number(rest).and_then(|it| u32::try_from(it).ok())
+        && let Some(pid) = scan::small(rest)
         && let Some(signal) = after(rest, "closing signal ").and_then(signal_of)
     {
         let who = Subject {
@@ -133,15 +128,14 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
 }
 
 /// The process with this rank on its node, and the process id at the beginning of `pid`.
-fn of_local(local: u32, pid: &str) -> Subject {
+pub(super) fn of_local(local: u32, pid: &str) -> Subject {
     let label = Label {
         local: Some(local),
         ..Label::default()
     };
     Subject {
-        label,
-        pid: number(pid).and_then(|it| u32::try_from(it).ok()),
-        ..Subject::default()
+        pid: scan::small(pid),
+        ..label.into()
     }
 }
 
@@ -215,11 +209,10 @@ impl Report {
                 };
                 facts.name(named);
                 let who = Subject {
-                    label: named,
                     rank: Some(rank),
                     pid: small_after(value, "pid: "),
                     host: host.map(Into::into),
-                    ..Subject::default()
+                    ..named.into()
                 };
                 self.failures.push(Failure {
                     rank,
@@ -308,7 +301,7 @@ fn status(value: &str) -> Option<i32> {
 }
 
 /// Reads one line of Slurm: "srun: error: node: task 3: Out Of Memory".
-pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     if let Some((_, when)) = scan::split(line.text, " CANCELLED AT ") {
         let when = when.trim_end_matches([' ', '*']);
         let (when, why) = when.split_once(" DUE TO ").unwrap_or((when, ""));
@@ -322,10 +315,10 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
             cancelled,
             Statement::Cancelled { why, at },
         );
-        return true;
+        return;
     }
     let Some(message) = after(line.text, "srun: error: ") else {
-        return false;
+        return;
     };
     if let Some(host) = message.strip_prefix("Node failure on ") {
         let host = Some(cut(host.trim(), 256).into());
@@ -334,32 +327,30 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
             ..Subject::default()
         };
         facts.add(who, at, Statement::NodeFailed);
-        return true;
+        return;
     }
     let Some((host, message)) = message.split_once(": task") else {
-        return false;
+        return;
     };
     let Some((tasks, how)) = message.trim_start_matches('s').split_once(": ") else {
-        return false;
+        return;
     };
-    let Some(how) = ended(how) else { return false };
+    let Some(how) = ended(how) else { return };
     for task in tasks.split(',').filter_map(range).flatten() {
         let label = Label {
             task: Some(task),
             ..Label::default()
         };
         let who = Subject {
-            label,
             host: Some(cut(host, 256).into()),
-            ..Subject::default()
+            ..label.into()
         };
         facts.add(who, at, Statement::Ended(how));
     }
-    true
 }
 
 /// Reads one line of mpirun or of the kernel about the end of a process.
-pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     if let Some(rest) = after(line.text, " noticed that process rank ")
         && let Some(host) = after(rest, " on node ")
         && let Some(signal) = small_after(host, "exited on signal ")
@@ -370,19 +361,18 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool
             ..Label::default()
         };
         let who = Subject {
-            label,
             pid: small_after(rest, " with PID ").filter(|&pid| pid > 0),
             host: Some(cut(until(host, &[' ']), 256).into()),
-            ..Subject::default()
+            ..label.into()
         };
         let how = ExitStatus::of_status(-signal);
         facts.add(who, at, Statement::Ended(how));
-        return true;
+        return;
     }
     if let Some(pid) = small_after(line.text, "Worker PID: ") {
         let host = after(line.text, "ip=").map(|it| until(it, &[')', ',']));
         ray_worker(pid, host, at, facts);
-        return true;
+        return;
     }
     let is_kernel = ["ut of memory", "total-vm:"];
     if let Some(pid) = small_after(line.text, "Killed process ")
@@ -393,24 +383,16 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool
             ..Subject::default()
         };
         facts.add(who, at, Statement::KilledForMemory);
-        return true;
     }
-    false
 }
 
 /// Adds the end of a worker of Ray on this host, which Ray observes without its status.
 pub(super) fn ray_worker(pid: u32, host: Option<&str>, at: Timestamp, facts: &mut Facts) {
-    let worker = Worker::of_ray(pid, host);
     let label = Label {
-        worker,
+        worker: Worker::of_ray(pid, host),
         ..Label::default()
     };
-    let who = Subject {
-        label,
-        ..Subject::default()
-    };
-    let how = ExitStatus::default();
-    facts.add(who, at, Statement::Ended(how));
+    facts.add(label.into(), at, Statement::Ended(ExitStatus::default()));
 }
 
 /// "3" or "1-3".
@@ -422,11 +404,6 @@ fn range(text: &str) -> Option<std::ops::RangeInclusive<u32>> {
 }
 
 fn ended(how: &str) -> Option<ExitStatus> {
-    let signal = |signal, for_memory| ExitStatus {
-        code: None,
-        signal: Some(signal),
-        for_memory,
-    };
     if let Some(code) = after(how, "Exited with exit code ") {
         let code = number(code).and_then(|it| i32::try_from(it).ok())?;
         return Some(ExitStatus::of_status(code));
@@ -440,6 +417,7 @@ fn ended(how: &str) -> Option<ExitStatus> {
         ("Terminated", 15, false),
     ];
     let mut signals = signals.into_iter();
-    let (_, number, for_memory) = signals.find(|(words, ..)| how.starts_with(words))?;
-    Some(signal(number, for_memory))
+    let (_, signal, for_memory) = signals.find(|(words, ..)| how.starts_with(words))?;
+    let how = ExitStatus::of_status(-signal);
+    Some(ExitStatus { for_memory, ..how })
 }

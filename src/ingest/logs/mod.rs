@@ -416,12 +416,11 @@ impl Stream {
         if launcher::torchrun(line, at, &mut self.report, facts) {
             return;
         }
-        let _is_known = c10d::read(line, at, facts)
-            || nccl::read(line, at, facts)
-            || launcher::slurm(line, at, facts)
-            || launcher::process(line, at, facts)
-            || names::of_lightning(line, at, facts)
-            || names::of_task(line, at, facts);
+        c10d::read(line, at, facts);
+        nccl::read(line, at, facts);
+        launcher::slurm(line, at, facts);
+        launcher::process(line, at, facts);
+        names::read(line, at, facts);
         self.traceback.read(line, at, facts);
     }
 
@@ -429,17 +428,12 @@ impl Stream {
     fn flush(&mut self, label: Label, facts: &mut Facts) {
         let dump = std::mem::take(&mut self.dump);
         let who = Subject {
-            label,
             pid: dump.pid,
-            ..Subject::default()
+            ..label.into()
         };
         let signal = dump.signal;
-        if signal.is_some() {
-            let how = ExitStatus {
-                code: None,
-                signal,
-                for_memory: false,
-            };
+        if let Some(signal) = signal {
+            let how = ExitStatus::of_status(-signal);
             facts.add(who.clone(), self.dumped_at, Statement::Ended(how));
         }
         if let Some(stacks) = dump.stacks(self.dumped_at) {

@@ -201,53 +201,42 @@ fn stated_by_tasks(all: &[&Facts]) -> Option<u32> {
     (is_world && ranks.len() == stated.len()).then_some(size)
 }
 
-/// Reads a line in which a task states its rank: "12: INFO: rank 12/64". Returns whether it is one.
-pub(super) fn of_task(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
-    let stated = || {
-        let (before, own) = line.text.split_once("rank ")?;
-        // A word in front would say of what: "local rank 3/8".
-        let is_word = |it: char| it.is_alphanumeric() || matches!(it, '_' | '-');
-        let is_alone = !before.trim_end().ends_with(is_word);
-        let (own, rest) = own.split_once('/').filter(|_| is_alone)?;
-        let is_number = !own.is_empty() && own.bytes().all(|it| it.is_ascii_digit());
-        let size = scan::number(rest).and_then(|it| u32::try_from(it).ok())?;
-        let rank = scan::rank(own).filter(|&it| is_number && it < size)?;
-        // "node-3: rank 12/64".
-        let host = before.trim().strip_suffix(':');
-        let is_host = |it: &&str| it.bytes().any(|it| it.is_ascii_digit()) && !it.contains(' ');
-        Some((rank, size, host.filter(is_host)))
-    };
-    let Some((rank, size, host)) = line.label.task.and_then(|_| stated()) else {
-        return false;
+/// Reads a line in which a process states its rank.
+pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+    let by_task = || of_task(line.label.task.and(Some(line.text))?);
+    let Some((rank, size, host)) = of_lightning(line.text, facts).or_else(by_task) else {
+        return;
     };
     let who = Subject {
-        label: line.label,
         rank: Some(rank),
         host: host.map(|it| scan::cut(it, 256).into()),
-        ..Subject::default()
+        ..line.label.into()
     };
     facts.add(who, at, Statement::Named { of: Some(size) });
-    true
 }
 
-/// Reads the line of Lightning in which a process states its rank: "GLOBAL_RANK: 1, MEMBER: 2/8". Returns
-/// whether it is one.
-pub(super) fn of_lightning(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
-    let Some(own) = scan::after(line.text, "GLOBAL_RANK: ") else {
-        return false;
-    };
-    let size = scan::after(own, "MEMBER: ").and_then(|it| scan::world_size_after(it, "/"));
-    let (Some(rank), Some(size)) = (scan::rank(own), size) else {
-        return false;
-    };
+/// The rank, the number of ranks and the host in the line of a task: "node-3: rank 12/64".
+fn of_task(text: &str) -> Option<(u32, u32, Option<&str>)> {
+    let (before, own) = text.split_once("rank ")?;
+    // A word in front would say of what: "local rank 3/8".
+    let is_word = |it: char| it.is_alphanumeric() || matches!(it, '_' | '-');
+    let is_alone = !before.trim_end().ends_with(is_word);
+    let (own, rest) = own.split_once('/').filter(|_| is_alone)?;
+    let is_number = !own.is_empty() && own.bytes().all(|it| it.is_ascii_digit());
+    let size = scan::small(rest)?;
+    let rank = scan::rank(own).filter(|&it| is_number && it < size)?;
+    let host = before.trim().strip_suffix(':');
+    let is_host = |it: &&str| it.bytes().any(|it| it.is_ascii_digit()) && !it.contains(' ');
+    Some((rank, size, host.filter(is_host)))
+}
+
+/// The same in a line of Lightning, "GLOBAL_RANK: 1, MEMBER: 2/8", which states the size of the world.
+fn of_lightning<'a>(text: &'a str, facts: &mut Facts) -> Option<(u32, u32, Option<&'a str>)> {
+    let own = scan::after(text, "GLOBAL_RANK: ")?;
+    let size = scan::world_size_after(scan::after(own, "MEMBER: ")?, "/")?;
+    let rank = scan::rank(own)?;
     facts.worlds.insert(size);
-    let who = Subject {
-        label: line.label,
-        rank: Some(rank),
-        ..Subject::default()
-    };
-    facts.add(who, at, Statement::Named { of: Some(size) });
-    true
+    Some((rank, size, None))
 }
 
 /// Ranks by process id and host; `None`: the host is unknown. Processes of two hosts may have one id.

@@ -11,17 +11,17 @@ use super::scan::{after, cut, rank, split, until, world_size_after};
 /// Maximum length of a text that is kept.
 const MAX_TEXT: usize = 1024;
 
-/// Reads one line. Returns whether it was one of NCCL's.
-pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
+/// Reads one line.
+pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     let text = line.text;
     if let Some(rest) = after(text, "Duplicate GPU detected : rank ") {
         duplicate(rest, line, at, facts);
     }
     let Some((head, message)) = split(text, " NCCL ") else {
-        return false;
+        return;
     };
     let Some(who) = process(head, line) else {
-        return false;
+        return;
     };
     if let Some(rest) = after(message, " rank ")
         && let Some(size) = world_size_after(rest, " nranks ")
@@ -33,11 +33,11 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
             ..who
         };
         facts.add(who, at, Statement::Named { of: Some(size) });
-        return true;
+        return;
     }
     if message.starts_with("INFO Using network ") {
         facts.found_network(who);
-        return true;
+        return;
     }
     let is_network = ["NET/IB", "Net : ", "socket"];
     if let Some(warning) = message.strip_prefix("WARN ")
@@ -46,7 +46,6 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
         let text = Arc::from(cut(warning, MAX_TEXT));
         facts.add(who, at, Statement::Network { text });
     }
-    true
 }
 
 /// The process in "host:2303:2343 [4]".

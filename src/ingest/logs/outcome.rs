@@ -10,21 +10,17 @@ use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
 use super::events::{Job, Topic};
 use super::facts::ExitStatus;
-use super::launcher::TERM;
 use super::rank::{CHECKPOINT, MISMATCH, Raised, Rank};
 use super::scan::after;
 use super::start;
 use crate::diagnosis::event::{Event, OomKills, ProcessId};
 use crate::diagnosis::evidence::transport;
+use crate::diagnosis::model::libc_signal::{ABRT, HUP, TERM};
 use crate::diagnosis::words::{self, Ranks};
 use crate::ingest::process;
 
 /// Maximum time by which the loss of a peer may be observed before the failure of that peer.
 const ECHO: Duration = Duration::from_secs(2);
-/// The signal SIGHUP.
-const HUP: i32 = 1;
-/// The signal SIGABRT.
-pub(super) const ABRT: i32 = 6;
 
 /// How an exception concerns other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -231,7 +227,7 @@ impl Job {
         };
         let by = rank.map_or_else(String::new, |rank| format!(" on rank {rank}"));
         let text = format!(
-            "NCCL reported{by}: {text}{others}\nCheck the network between the hosts, and which of it NCCL uses \
+            "NCCL reported{by}: {text}{others}\nCheck the network between the hosts, and the interface that NCCL uses \
              (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA)."
         );
         self.note(Topic::Network, text);

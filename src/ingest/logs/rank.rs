@@ -9,13 +9,12 @@ use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use super::facts::{ExitStatus, GroupName, Statement};
 use super::scan::{after, until};
 use crate::diagnosis::event::Stacks;
+use crate::diagnosis::model::libc_signal::KILL;
 
 /// What PyTorch's comparison of calls reports.
 pub(super) const MISMATCH: &str = "Detected mismatch between collectives";
 /// How a distributed checkpoint names the ranks that failed to write or read it.
 pub(super) const CHECKPOINT: &str = "CheckpointException ranks:dict_keys([";
-/// The signal SIGKILL.
-pub(super) const KILL: i32 = 9;
 
 /// What is known of a rank.
 #[derive(Debug, Default)]
@@ -180,6 +179,7 @@ pub(super) struct Raised {
     pub(super) at: Timestamp,
     pub(super) text: Arc<str>,
     pub(super) place: Option<Where>,
+    /// Nothing caught it, as PyTorch's label shows.
     pub(super) uncaught: bool,
     /// It is the last output of the rank.
     pub(super) is_last: bool,
@@ -204,10 +204,5 @@ impl Raised {
             Some(first) => first != Ok(rank) && failed.all(|it| it != Ok(rank)),
             None => OTHERS.iter().any(|it| self.text.contains(it)),
         }
-    }
-
-    /// Whether nothing caught it, as PyTorch's label shows.
-    pub(super) const fn is_uncaught(&self) -> bool {
-        self.uncaught
     }
 }

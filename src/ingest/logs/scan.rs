@@ -23,10 +23,14 @@ pub(super) fn number(text: &str) -> Option<u64> {
     text[..digits].parse().ok()
 }
 
+/// The number at the beginning of `text`, if it fits.
+pub(super) fn small(text: &str) -> Option<u32> {
+    u32::try_from(number(text)?).ok()
+}
+
 /// The rank at the beginning of `text`; `None` if it is no possible one.
 pub(super) fn rank(text: &str) -> Option<u32> {
-    let rank = u32::try_from(number(text)?).ok()?;
-    (rank < MAX_WORLD).then_some(rank)
+    small(text).filter(|it| *it < MAX_WORLD)
 }
 
 /// The world size that follows `key`; `None` if it is no possible one.
@@ -41,7 +45,7 @@ pub(super) fn number_after(text: &str, key: &str) -> Option<u64> {
 
 /// The number that follows `key`, if it fits.
 pub(super) fn small_after(text: &str, key: &str) -> Option<u32> {
-    u32::try_from(number_after(text, key)?).ok()
+    small(after(text, key)?)
 }
 
 /// The part of `text` before the first of `ends`.

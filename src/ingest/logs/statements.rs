@@ -8,7 +8,6 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::Log;
 use super::events::{self, Job, Topic};
-use super::rank::Raised;
 use crate::diagnosis::event::Event;
 
 /// Statements of the logs of one job.
@@ -95,7 +94,7 @@ impl Statements {
         for (&rank, known) in &self.job.ranks {
             if known.ended.is_some() {
                 of_ranks.ended.insert(rank);
-            } else if known.raised.iter().any(Raised::is_uncaught) {
+            } else if known.raised.iter().any(|it| it.uncaught) {
                 of_ranks.raised.insert(rank);
             }
         }

@@ -5,7 +5,7 @@ use ddp_doctor_proto::words::signal_name;
 
 use super::facts::{ExitStatus, Facts, LineNumber, Statement, Subject};
 use super::label::{Label, Line};
-use super::launcher::ray_worker;
+use super::launcher::{of_local, ray_worker};
 use super::scan::{self, cut};
 use crate::ingest::stack_text::{frame_bytes, python_frame, users_line};
 
@@ -62,15 +62,14 @@ impl Traceback {
         self.bytes
     }
 
-    /// Reads one line of a process. Returns whether it belongs to a traceback.
-    pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
-        if line.text.trim().is_empty() {
-            return false;
+    /// Reads one line of a process.
+    pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+        if !line.text.trim().is_empty() {
+            self.is_last = self.part(line, at, facts);
         }
-        self.is_last = self.part(line, at, facts);
-        self.is_last
     }
 
+    /// Reads a line that is not empty. Returns whether it belongs to a traceback.
     fn part(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) -> bool {
         let text = line.text;
         if let Some(index) = spawned(text) {
@@ -191,11 +190,7 @@ impl Traceback {
         if self.is_open && self.is_last && self.is_own_rank && self.cause.is_none() {
             let innermost = std::mem::take(&mut self.frames).into_iter().rev();
             let place = users_line(innermost.collect());
-            let who = Subject {
-                label,
-                ..Subject::default()
-            };
-            facts.add(who, self.at, Statement::CutOff { place });
+            facts.add(label.into(), self.at, Statement::CutOff { place });
         }
         self.add(label, self.is_last, facts);
     }
@@ -241,21 +236,18 @@ impl Traceback {
             is_last,
             by_launcher,
         };
-        let who = Subject {
-            label: match of_rank {
-                Some(_) => Label {
-                    rank: of_rank,
-                    ..Label::default()
-                },
-                None => Label {
-                    local: label.local.or(spawned),
-                    ..label
-                },
+        let who = match of_rank {
+            Some(_) => Label {
+                rank: of_rank,
+                ..Label::default()
             },
-            ..Subject::default()
+            None => Label {
+                local: label.local.or(spawned),
+                ..label
+            },
         };
         let line = std::mem::replace(&mut facts.line, begins);
-        facts.add(who, at, what);
+        facts.add(who.into(), at, what);
         facts.line = line;
     }
 }
@@ -275,16 +267,8 @@ fn is_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
         let code = scan::number_after(child, "with exit code ");
         let code = code.and_then(|it| i32::try_from(it).ok());
         if let Some(status) = code.or(signal.map(|it| -it)) {
-            let label = Label {
-                local: Some(local),
-                ..Label::default()
-            };
-            let who = Subject {
-                label,
-                ..Subject::default()
-            };
             let how = ExitStatus::of_status(status);
-            facts.add(who, at, Statement::Ended(how));
+            facts.add(of_local(local, ""), at, Statement::Ended(how));
             return true;
         }
     }

@@ -7,10 +7,10 @@ use ddp_doctor_proto::words::signal_name;
 
 use super::events::{Job, Topic};
 use super::facts::{ExitStatus, Fact, GroupName, LineNumber, Statement, Subject};
-use super::outcome::{ABRT, Loss};
-use super::rank::KILL;
+use super::outcome::Loss;
 use super::start;
 use crate::diagnosis::evidence::transport;
+use crate::diagnosis::model::libc_signal::{ABRT, KILL};
 use crate::diagnosis::words;
 
 /// Maximum number of quoted exceptions that are looked up.
