@@ -334,9 +334,10 @@ impl Flow {
             self.pulled = PULLED;
         }
         if since >= REFRESH {
-            let most = match self.share > WAITED {
-                true => PULLED_EACH.1,
-                false => REFRESHED_CALM,
+            let most = if self.share > WAITED {
+                PULLED_EACH.1
+            } else {
+                REFRESHED_CALM
             };
             return Some(self.request(now, REFRESHED, most, false));
         }

@@ -187,7 +187,7 @@ impl Collected {
         self.remark(path, text);
     }
 
-    /// Adds a log, if it states something.
+    /// Adds a log. Returns whether it states anything about a job.
     fn log(&mut self, path: &Path) -> bool {
         self.progress.found(1);
         let log = logs::read(path);
@@ -202,11 +202,16 @@ impl Collected {
         if let Some(trouble) = &log.trouble {
             self.remark(path, trouble.clone());
         }
-        let states_something = !log.is_empty();
-        if states_something && self.takes(path) {
+        if log.is_empty() {
+            if log.states_success() {
+                self.remark(path, "this text states no failure: its job ended well");
+            }
+            return log.states_success();
+        }
+        if self.takes(path) {
             self.logs.push(log);
         }
-        states_something
+        true
     }
 
     /// Adds a run directory, or any directory with evidence.
@@ -406,8 +411,8 @@ fn is_gone(error: &OpenError) -> bool {
     matches!(error, OpenError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-const NOTHING_IN_TEXT: &str = "nothing in this text states a failure or the success of a job: it has no such line of a launcher, \
-     PyTorch or NCCL, and no stacks";
+const NOTHING_IN_TEXT: &str = "nothing in this text states how a job ended: it has no such line of a launcher, PyTorch or NCCL, and \
+     no stacks";
 const WANTED: &str = "give run directories, journals, black boxes, Flight Recorder dumps (pickle or JSON), logs of a \
      job, or stacks as text";
 

@@ -271,8 +271,9 @@ pub(super) struct Facts {
 impl Facts {
     /// Whether nothing was found that concerns a job.
     pub(super) fn is_empty(&self) -> bool {
-        // That a job went on says nothing by itself.
-        let is_news = |fact: &Fact| fact.what != Statement::Restarted;
+        // That a job went on, or ended well, says nothing by itself.
+        let is_news =
+            |fact: &Fact| !matches!(fact.what, Statement::Restarted | Statement::Finished);
         !self.facts.iter().any(is_news) && self.stacks.is_empty()
     }
 

@@ -80,6 +80,13 @@ impl Log {
         self.facts.is_empty()
     }
 
+    /// Whether it states that its job ended well.
+    #[must_use]
+    pub fn states_success(&self) -> bool {
+        let mut facts = self.facts.facts.iter();
+        facts.any(|fact| fact.what == Statement::Finished)
+    }
+
     /// Adds nanoseconds to all of its times.
     pub(crate) fn shift(&mut self, by: i64) {
         let facts = self.facts.facts.iter_mut().map(|fact| &mut fact.at);
