@@ -1,4 +1,5 @@
-"""Draws the figures of the engine's table in docs/performance.md against the number of ranks: docs/scale.svg.
+"""Draws figures of the tables of the engine and of the coordinator in docs/performance.md against the number of
+ranks: docs/scale.svg.
 
     python3 benches/plot.py
 """
@@ -7,21 +8,23 @@ import math
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-HEADER = "| ranks | job | events | one event |"
-# Title, column, unit, budget.
+ENGINE = "| ranks | job | events | one event |"
+COORDINATOR = "| ranks | nodes | step |"
+# Beginning of the table's header, title, column, unit, budget.
 PANELS = [
-    ("One event", 3, "µs", 1),
-    ("Worst evaluation", 5, "ms", None),
-    ("Heap a rank", 6, "KiB", 64),
+    (ENGINE, "One event", 3, "µs", 1),
+    (ENGINE, "Worst evaluation", 5, "ms", None),
+    (ENGINE, "Heap a rank", 6, "KiB", 64),
+    (COORDINATOR, "Finding after the fault", 10, "s", 2),
 ]
 WIDTH, HEIGHT, LEFT, TOP, GAP = 250, 170, 56, 40, 64
 INK, LINE, BUDGET = "#57606a", "#0969da", "#cf222e"
 
 
-def rows():
-    """The cells of the table, the longest job of each number of ranks left out."""
+def rows(header):
+    """The cells of a table, by number of ranks: those of the first job, if there are several."""
     text = (DOCS / "performance.md").read_text().splitlines()
-    start = next(at for at, line in enumerate(text) if line.startswith(HEADER))
+    start = next(at for at, line in enumerate(text) if line.startswith(header))
     found = {}
     for line in text[start + 2 :]:
         if not line.startswith("|"):
@@ -41,8 +44,9 @@ def axis(values):
     return math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
 
 
-def panel(index, table):
-    title, column, unit, budget = PANELS[index]
+def panel(index):
+    header, title, column, unit, budget = PANELS[index]
+    table = rows(header)
     x0, y0 = LEFT + index * (WIDTH + GAP), TOP
     points = [(ranks, number(cells[column])) for ranks, cells in table.items()]
     low, high = axis([value for _, value in points] + ([budget] if budget else []))
@@ -68,7 +72,7 @@ def panel(index, table):
     parts += [text(x(ranks), y0 + HEIGHT + 18, f"{ranks:,.0f}".replace(",", " ")) for ranks, _ in points[::2]]
     if budget:
         parts += [line(x0, y(budget), x0 + WIDTH, y(budget), BUDGET, "4 3")]
-        parts += [text(x0 + WIDTH, y(budget) - 5, f"budget {budget} {unit}", "end")]
+        parts += [text(x0 + 4, y(budget) - 5, f"budget {budget} {unit}", "start")]
     path = " ".join(f"{x(ranks):.1f},{y(value):.1f}" for ranks, value in points)
     parts += [f'<polyline points="{path}" fill="none" stroke="{LINE}" stroke-width="2"/>']
     parts += [f'<circle cx="{x(ranks):.1f}" cy="{y(value):.1f}" r="3" fill="{LINE}"/>' for ranks, value in points]
@@ -76,7 +80,6 @@ def panel(index, table):
 
 
 def main():
-    table = rows()
     width = LEFT + len(PANELS) * (WIDTH + GAP) - GAP + 24
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{TOP + HEIGHT + 48}"'
@@ -84,7 +87,7 @@ def main():
         '<rect width="100%" height="100%" fill="white"/>',
     ]
     for index in range(len(PANELS)):
-        lines += panel(index, table)
+        lines += panel(index)
     lines += [f'<text x="{width / 2:.0f}" y="{TOP + HEIGHT + 40}" text-anchor="middle" font-size="12">ranks</text>', "</svg>"]
     (DOCS / "scale.svg").write_text("\n".join(lines) + "\n")
 

@@ -113,8 +113,10 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
     if is_blind(situation) && !is_text(situation) {
         draft.severity = Severity::Error;
     }
-    // A note on a text may have a second line: what to do.
-    let (text, advice) = note.text.split_once('\n').unwrap_or((&note.text, ""));
+    let is_text = is_text(situation) && note.rank.is_none() && note.pid.is_none();
+    // A note on a text may have one more line: what to do.
+    let parts = note.text.rsplit_once('\n').filter(|_| is_text);
+    let (text, advice) = parts.unwrap_or((&note.text, ""));
     let who = match (note.rank, note.pid) {
         (Some(rank), Some(pid)) => format!("rank {rank} (process {pid})"),
         (Some(_), None) => Ranks(&ranks).to_string(),
@@ -129,7 +131,6 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
         }
         _ => format!("the collectives of {who} are not recorded: {text}"),
     };
-    let is_text = is_text(situation) && note.rank.is_none() && note.pid.is_none();
     draft.why = vec![match note.kind {
         _ if is_text => WHY_FOR_TEXT.into(),
         NoteKind::NoHooks => {
