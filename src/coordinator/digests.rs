@@ -7,6 +7,7 @@ use ddp_doctor_proto::v1;
 
 use crate::diagnosis::event::ProcessId;
 use crate::evidence::decode::Decoder;
+use crate::node::follow::digest::EVERY;
 
 /// Sequence numbers at which the hash of a group is kept: more than ranks are apart.
 const KEPT_CHECKS: usize = 16;
@@ -30,6 +31,10 @@ struct Checks {
     hashes: BTreeMap<u64, u64>,
     /// Members disagreed once: from then on their hashes differ for long.
     disagreed: bool,
+    /// The latest sequence number and hash that a member stated while it waited.
+    waiting: (u64, u64),
+    /// Members that waited disagreed once.
+    waited_differently: bool,
 }
 
 /// What a digest says.
@@ -39,6 +44,8 @@ pub(super) struct News {
     pub(super) records: u64,
     /// The calls of a group disagree, for the first time.
     pub(super) disagrees: bool,
+    /// The same of members that wait in their latest call.
+    pub(super) waits_differently: bool,
 }
 
 impl Digests {
@@ -55,7 +62,7 @@ impl Digests {
         let through = self.through.entry(process).or_insert(digest.through);
         let records = digest.through.saturating_sub(*through);
         *through = digest.through;
-        let mut disagrees = false;
+        let (mut disagrees, mut waits_differently) = (false, false);
         for group in &digest.groups {
             let key = (process, group.group, group.values);
             let known = self.places.get(&key).copied();
@@ -73,10 +80,18 @@ impl Digests {
                 continue;
             };
             for check in &group.checks {
-                disagrees |= self.groups[place].add(check);
+                if check.below.is_multiple_of(EVERY) {
+                    disagrees |= self.groups[place].add(check);
+                } else {
+                    waits_differently |= self.groups[place].add_waiting(check);
+                }
             }
         }
-        News { records, disagrees }
+        News {
+            records,
+            disagrees,
+            waits_differently,
+        }
     }
 }
 
@@ -91,5 +106,14 @@ impl Checks {
             self.hashes.pop_first();
         }
         self.disagreed
+    }
+
+    /// The same of a check of all calls of a member that waits.
+    fn add_waiting(&mut self, check: &v1::Check) -> bool {
+        let (below, hash) = std::mem::replace(&mut self.waiting, (check.below, check.hash));
+        let differs = below == check.below && hash != check.hash;
+        let is_news = differs && !self.disagreed && !self.waited_differently;
+        self.waited_differently |= is_news;
+        is_news
     }
 }

@@ -4,8 +4,8 @@
 //! it asks the nodes for digests, whose size does not depend on what the job does, and the engine
 //! rests. It looks again, at records that the coordinator pulls from the black boxes,
 //!
-//! - while ranks stand still for longer than ranks of this job did before, or the hashes of the calls of a
-//!   group disagree: a hang or a mismatch;
+//! - while ranks stand still for longer than ranks of this job did in the last minutes, or the hashes of the calls
+//!   of a group disagree: a hang or a mismatch;
 //! - every ten seconds, at some records of each process: what slows the job down, memory, and what viewers show.
 //!
 //! If ranks spend much of their time inside calls, records travel again for a while, since more of them show
@@ -64,9 +64,10 @@ const EXAMINATION: Duration = Duration::from_secs(30);
 const EXAMINATION_PAUSE: Duration = Duration::from_secs(300);
 /// Factor of the share of time inside calls at which the next examination begins at once.
 const CHANGED: f64 = 1.5;
-/// Longest call that is taken as usual, and for how long one is: the start of a job has calls as no other time.
+/// Longest call that is taken as usual, and time after which half of it is: the start of a job has calls as no other
+/// time.
 const MAX_PATIENCE: Duration = Duration::from_secs(5);
-const PATIENT: Duration = Duration::from_secs(60);
+const PATIENT: Duration = Duration::from_secs(120);
 /// While a rank stands still, pulls follow each other after this part of the time for which it has.
 const OFTEN: u32 = 4;
 
@@ -88,7 +89,7 @@ pub(super) struct Flow {
     suspicious_until: Timestamp,
     /// Maximum number of records of all processes in the next pull.
     pulled: u64,
-    /// Ranks that stand still for this long are usual, until then.
+    /// Ranks that stand still for this long are usual, until then. Half of it is afterwards.
     patience: Duration,
     patient_until: Timestamp,
     /// The longest time for which one has since that became suspicious.
@@ -228,6 +229,9 @@ impl Flow {
             self.pulled = PULLED_AFTER_DISAGREEMENT;
             self.suspicious_until = now.plus(SUSPICIOUS);
         }
+        if news.waits_differently {
+            self.suspicious_until = now.plus(SUSPICIOUS);
+        }
         let still = Duration::from_millis(u64::from(digest.still_ms));
         if still >= self.patience {
             self.longest = self.longest.max(still);
@@ -328,7 +332,8 @@ impl Flow {
             self.patient_until = now.plus(PATIENT);
             self.longest = Duration::ZERO;
         } else if now > self.patient_until {
-            self.patience = DIGEST_INTERVAL;
+            self.patience = (self.patience / 2).max(DIGEST_INTERVAL);
+            self.patient_until = now.plus(PATIENT);
         }
         if now > self.suspicious_until {
             self.pulled = PULLED;

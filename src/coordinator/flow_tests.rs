@@ -204,7 +204,7 @@ fn long_call_is_looked_at_and_then_usual() {
 }
 
 #[test]
-fn long_call_is_unusual_again_after_a_minute() {
+fn long_call_is_unusual_again_after_some_minutes() {
     let mut job = Job::with_digests();
     let mut pulled = |still_ms| {
         let asked = job.digests([still_ms, 0]);
@@ -218,10 +218,46 @@ fn long_call_is_unusual_again_after_a_minute() {
         pulled(0);
     }
     assert!(!pulled(1_100), "usual");
-    for _ in 0..130 {
+    for _ in 0..500 {
         pulled(0);
     }
     assert!(pulled(1_100));
+}
+
+#[test]
+fn ranks_that_wait_in_different_calls_are_looked_at_once() {
+    let mut job = Job::with_digests();
+    assert_eq!(job.digests([0, 0]), None);
+    let mut wait = |hashes: [u64; 2]| {
+        job.now = job.now.plus(DIGEST_INTERVAL);
+        for node in [0, 1] {
+            let check = v1::Check {
+                below: job.records + 2,
+                hash: hashes[node as usize],
+            };
+            let digest = v1::Digest {
+                process: 1,
+                through: job.records,
+                groups: vec![v1::GroupDigest {
+                    group: 1,
+                    issued: job.records + 1,
+                    checks: vec![check],
+                    values: false,
+                }],
+                ..v1::Digest::default()
+            };
+            job.report(node, event::Kind::Digest(digest), 1);
+        }
+        let asked = job.poll(HEALTHY);
+        if let Some(kind) = &asked {
+            job.answer(&pull(Some(kind.clone())));
+        }
+        asked.is_some()
+    };
+    assert!(!wait([5, 5]));
+    assert!(wait([5, 6]));
+    let again = (0..6).filter(|_| wait([5, 6])).count();
+    assert!(again <= 2, "{again} pulls for a difference that is known");
 }
 
 #[test]

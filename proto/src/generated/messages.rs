@@ -1298,7 +1298,8 @@ pub struct GroupDigest {
     #[prost(uint64, tag = "2")]
     pub issued: u64,
     /// Checks of the calls before a sequence number that is a multiple of 64, at most two: all members
-    /// choose numbers with many trailing zeros, so that they report the same ones.
+    /// choose numbers with many trailing zeros, so that they report the same ones. If a thread has been inside a
+    /// call since the previous digest and the group has no new call: a check of all its calls, once.
     #[prost(message, repeated, tag = "3")]
     pub checks: ::prost::alloc::vec::Vec<Check>,
     /// It covers the elements of parameters that members report (PARAMETER_FACT_VALUES), by their number,

@@ -4,7 +4,8 @@
 //! it has stood still or a thread been inside a call, and a hash of the part of its calls that its peers must agree
 //! on. The hash is stated at sequence numbers that are multiples of 64, so that ranks which are at
 //! different places can be compared. Of those since the previous digest the ones with the most trailing
-//! zeros are stated: they are the same on every member, wherever its digests begin.
+//! zeros are stated: they are the same on every member, wherever its digests begin. While a thread stays inside
+//! a call, the hash of all calls is stated as well, once: peers that wait in one call are compared at once.
 //!
 //! The records stay in the black box, from which the coordinator requests them when digests disagree
 //! or calls take long.
@@ -20,8 +21,8 @@ use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 use crate::diagnosis::evidence::align::{EMPTY_HASH, Signature, mix};
 use crate::evidence::values::number;
 
-/// Interval of sequence numbers at which the hash is known.
-const EVERY: u64 = 64;
+/// Interval of sequence numbers at which all members state the hash.
+pub const EVERY: u64 = 64;
 /// Maximum number of checks of a group in one digest.
 const MOST_CHECKS: usize = 2;
 /// At multiples of this sequence number the hash begins anew, so that a loss of records does not
@@ -56,6 +57,8 @@ struct Group {
     checks: Vec<v1::Check>,
     stride: u64,
     is_changed: bool,
+    /// Number of calls whose hash was stated while a thread was inside a call.
+    stated: u64,
 }
 
 #[derive(Debug, Default)]
@@ -106,9 +109,11 @@ impl Summary {
     pub fn digest(&mut self, process: u64, now: u64) -> Option<v1::Digest> {
         let span = now.saturating_sub(self.since).max(1);
         let (mut still, mut waited) = (now.saturating_sub(self.latest), 0);
+        let mut stays = false;
         for thread in self.threads.values_mut() {
             let lasts = thread.inside.map_or(0, |since| now.saturating_sub(since));
             still = still.max(lasts);
+            stays |= lasts > span;
             waited = waited.max(thread.waited + lasts.min(span));
             thread.waited = 0;
         }
@@ -116,7 +121,7 @@ impl Summary {
         let groups: Vec<v1::GroupDigest> = self
             .groups
             .iter_mut()
-            .filter(|(_, group)| group.is_changed)
+            .filter(|(_, group)| group.is_changed || stays && group.stated < group.issued)
             .map(|(&(number, values), group)| group.digest(number, values))
             .collect();
         let through = self.through;
@@ -223,6 +228,7 @@ impl Group {
             checks: Vec::new(),
             stride: EVERY,
             is_changed: false,
+            stated: 0,
         }
     }
 
@@ -257,12 +263,19 @@ impl Group {
     }
 
     fn digest(&mut self, group: u32, values: bool) -> v1::GroupDigest {
+        let mut checks = std::mem::take(&mut self.checks);
+        if !self.is_changed {
+            self.stated = self.issued;
+            let (below, hash) = (self.issued + 1, self.hash);
+            let hash = hash.filter(|_| !below.is_multiple_of(EVERY));
+            checks.extend(hash.map(|hash| v1::Check { below, hash }));
+        }
         self.is_changed = false;
         self.stride = EVERY;
         v1::GroupDigest {
             group,
             issued: self.issued,
-            checks: std::mem::take(&mut self.checks),
+            checks,
             values,
         }
     }
@@ -427,11 +440,15 @@ mod tests {
         assert_eq!(summary.inside().collect::<Vec<_>>(), [(0, 4)]);
         let digest = summary.digest(1, 800 * MILLISECOND).unwrap();
         assert_eq!((digest.still_ms, digest.waited_permille), (700, 1000));
+        // Peers that are inside the same call state the same hash.
+        let checks: Vec<u64> = digest.groups[0].checks.iter().map(|it| it.below).collect();
+        assert_eq!(checks, [2]);
+        let digest = summary.digest(1, 850 * MILLISECOND).unwrap();
         assert_eq!(digest.groups, [], "no new call");
         let over = record(RecordKind::WaitEnd, 5, 900 * MILLISECOND);
         summary.add(&Kind::Record(over));
         let digest = summary.digest(1, 1_200 * MILLISECOND).unwrap();
-        assert_eq!((digest.still_ms, digest.waited_permille), (300, 250));
+        assert_eq!((digest.still_ms, digest.waited_permille), (300, 142));
         let digest = summary.digest(1, 1_600 * MILLISECOND).unwrap();
         assert_eq!((digest.still_ms, digest.waited_permille), (700, 0));
     }

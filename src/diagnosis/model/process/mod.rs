@@ -382,7 +382,8 @@ impl Process {
     pub(super) fn left_out(&mut self, inside: &[ThreadId], threads: &[ThreadId]) -> Vec<Target> {
         for &thread in threads {
             if !self.threads.contains_key(&thread) {
-                self.thread(thread, self.last_at);
+                // It may be one of the program, and make any call.
+                self.thread(thread, self.last_at).of_the_program = true;
             }
         }
         let mut left = Vec::new();
