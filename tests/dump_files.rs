@@ -82,6 +82,24 @@ fn dumps_in_folders_of_hosts_are_one_job() {
     assert_eq!(report(&analysis).job.id, name);
 }
 
+/// Dumps of a job that hangs, and of one that is `done`, by the beginnings of their names.
+#[track_caller]
+fn assert_are_two_jobs(done: &Value) {
+    let (waits, behind) = (waits(), behind());
+    let (_dir, analysis) = analyze_files(&[
+        ("a_rank_0", &waits),
+        ("a_rank_1", &behind),
+        ("a_rank_2", &waits),
+        ("b_rank_0", done),
+        ("b_rank_1", done),
+        ("b_rank_2", done),
+    ]);
+    assert_eq!(analysis.remarks, []);
+    let reports = analysis.reports.iter();
+    let verdicts: Vec<_> = reports.map(|it| (it.job.id.as_str(), it.verdict)).collect();
+    assert_eq!(verdicts, [("a", Verdict::Hang), ("b", Verdict::Healthy)]);
+}
+
 #[test]
 fn jobs_of_one_folder_are_told_apart_by_name_and_time() {
     let later = |entries: &[Entry]| {
@@ -89,20 +107,8 @@ fn jobs_of_one_folder_are_told_apart_by_name_and_time() {
         let entries = entries.map(|(it, at)| it.with("time_created_ns", START + at * 900 * SECOND));
         dump(&WORLD, &entries.collect::<Vec<_>>())
     };
+    assert_are_two_jobs(&later(&[all_reduce(1), all_reduce(2)]));
     let (waits, behind) = (waits(), behind());
-    let done = later(&[all_reduce(1), all_reduce(2)]);
-    let (_dir, analysis) = analyze_files(&[
-        ("a_rank_0", &waits),
-        ("a_rank_1", &behind),
-        ("a_rank_2", &waits),
-        ("b_rank_0", &done),
-        ("b_rank_1", &done),
-        ("b_rank_2", &done),
-    ]);
-    assert_eq!(analysis.remarks, []);
-    let reports = analysis.reports.iter();
-    let verdicts: Vec<_> = reports.map(|it| (it.job.id.as_str(), it.verdict)).collect();
-    assert_eq!(verdicts, [("a", Verdict::Hang), ("b", Verdict::Healthy)]);
     // At the same time, they are dumps of one job.
     let (_dir, analysis) = analyze_files(&[
         ("a_rank_0", &waits),
@@ -115,22 +121,9 @@ fn jobs_of_one_folder_are_told_apart_by_name_and_time() {
 }
 
 #[test]
-fn jobs_of_one_folder_at_one_time_are_told_apart_by_their_calls() {
+fn jobs_at_one_time_are_told_apart_by_their_calls() {
     let later = |seq| all_reduce(seq).with("time_created_ns", START + seq * 1_000_000 + 7);
-    let (waits, behind) = (waits(), behind());
-    let done = dump(&WORLD, &[later(1), later(2)]);
-    let (_dir, analysis) = analyze_files(&[
-        ("a_rank_0", &waits),
-        ("a_rank_1", &behind),
-        ("a_rank_2", &waits),
-        ("b_rank_0", &done),
-        ("b_rank_1", &done),
-        ("b_rank_2", &done),
-    ]);
-    assert_eq!(analysis.remarks, []);
-    let reports = analysis.reports.iter();
-    let verdicts: Vec<_> = reports.map(|it| (it.job.id.as_str(), it.verdict)).collect();
-    assert_eq!(verdicts, [("a", Verdict::Hang), ("b", Verdict::Healthy)]);
+    assert_are_two_jobs(&dump(&WORLD, &[later(1), later(2)]));
 }
 
 #[test]

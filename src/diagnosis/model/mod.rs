@@ -144,7 +144,7 @@ pub struct Note {
     pub rank: Option<u32>,
     /// Process id concerned.
     pub pid: Option<u32>,
-    /// Description. A second line, if there is one, states what to do.
+    /// Description. In notes on texts, one more line states what to do.
     pub text: Arc<str>,
     /// When it was noticed.
     pub at: Timestamp,
