@@ -127,7 +127,12 @@ impl Traceback {
             return false;
         }
         if self.text.is_empty() {
-            return false;
+            let is_alone = line.is_own_rank && is_exception(text) && is_error(text);
+            if is_alone {
+                self.is_own_rank = true;
+                self.begin_message(text, at, facts.line);
+            }
+            return is_alone;
         }
         if text.starts_with(BECAUSE) || text.starts_with(WHILE) {
             self.begin_next(text.starts_with(BECAUSE));
@@ -323,6 +328,13 @@ fn is_exception(text: &str) -> bool {
         && class.starts_with(|it: char| it.is_ascii_uppercase())
         && class.contains(|it: char| it.is_ascii_lowercase())
         && (message.is_empty() || message.starts_with(' '))
+}
+
+/// Whether the class of an exception is named as an error: of a log that was searched for errors, this line of
+/// a traceback is left.
+fn is_error(text: &str) -> bool {
+    let name = text.split(':').next().unwrap_or_default();
+    name.ends_with("Error")
 }
 
 /// "torch.cuda.OutOfMemoryError: x" as "`OutOfMemoryError`: x", which is how ranks report it.
