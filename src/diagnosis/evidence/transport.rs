@@ -45,7 +45,12 @@ fn is_end_of_wait(text: &str) -> bool {
 /// Whether an exception of PyTorch states that a connection was never made.
 #[must_use]
 pub fn is_start(text: &str) -> bool {
-    const START: [&str; 2] = ["connectFullMesh failed", "client socket has"];
+    const START: [&str; 4] = [
+        "connectFullMesh failed",
+        "client socket has",
+        "socketStartConnect: Connect to",
+        "socketPollConnect: connect to",
+    ];
     contains(text, &START)
 }
 

@@ -15,6 +15,10 @@ use crate::situation::origin::Origin;
 
 /// Text of the exception that DDP raises at the next forward.
 pub const UNFINISHED: &str = "Expected to have finished reduction in the prior iteration";
+/// Text of the exception that DDP raises when a gradient is ready twice.
+pub const READY_TWICE: &str = "Expected to mark a variable ready only once";
+/// Text of the exception that DDP raises when a static graph changes.
+pub const GRAPH_CHANGED: &str = "training graph has changed";
 /// Maximum number of models compared per group.
 const MOST_MODELS: u32 = 64;
 /// Maximum number of distinct layouts that are compared parameter by parameter.

@@ -1,18 +1,23 @@
 //! Lines of PyTorch's c10d: watchdog, store, barriers, comparison of collectives, DDP.
 
-use ddp_doctor_proto::Op;
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::{Op, ParameterFact};
 
 use super::facts::{Facts, GroupName, Statement, Subject};
 use super::label::{Line, bracketed_rank};
 use super::scan::{
     after, cut, number, number_after, rank, small_after, split, until, world_size_after,
 };
-use ddp_doctor_proto::report::Timestamp;
+use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE};
 
 /// Maximum length of a name.
 const MAX_NAME: usize = 128;
 /// Maximum number of ranks or parameters in a list.
 const MAX_LIST: usize = 4096;
+/// Name of the key under which ranks meet in a store, before its number.
+const BARRIER_KEY: &str = "store_based_barrier_key:";
 /// An element count that c10d prints for a call without one.
 const NO_COUNT: u64 = u64::MAX;
 
@@ -26,7 +31,7 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     }
     found.extend(progress(text));
     found.extend(stuck(text));
-    found.extend(not_joined(text));
+    found.extend(desync(text));
     for what in found {
         facts.add(who.clone(), at, what);
     }
@@ -112,21 +117,33 @@ fn stuck(text: &str) -> Option<Statement> {
     is_stuck.then_some(Statement::WatchdogStuck { seconds })
 }
 
-/// "[3, 5] finished collective #29, but didn't join collective #30", in a report on a desync.
-fn not_joined(text: &str) -> Vec<Statement> {
+/// "[3, 5] finished collective #29, but didn't join collective #30" or "[0, 1] joined but didn't finish collective
+/// #30", in a report on a desync.
+fn desync(text: &str) -> Vec<Statement> {
     let ranks = || {
-        let (before, seq) = split(text, ", but didn't join collective #")?;
-        let (before, _) = before.split_once("] finished collective #")?;
+        const INSIDE: &str = "] joined but didn't finish collective #";
+        let (before, seq, is_inside) = match split(text, INSIDE) {
+            Some((before, seq)) => (before, seq, true),
+            None => {
+                let (before, seq) = split(text, ", but didn't join collective #")?;
+                let (before, _) = before.split_once("] finished collective #")?;
+                (before, seq, false)
+            }
+        };
         let (_, ranks) = before.rsplit_once('[')?;
-        Some((ranks.split(',').take(MAX_LIST), number(seq)?))
+        let before = number(seq)?.saturating_sub(1);
+        Some((ranks.split(',').take(MAX_LIST), before, is_inside))
     };
-    let Some((ranks, seq)) = ranks() else {
+    let Some((ranks, seq, is_inside)) = ranks() else {
         return Vec::new();
     };
     let ranks = ranks.filter_map(|it| rank(it.trim()));
-    ranks
-        .map(|rank| Statement::NotJoined { rank, seq })
-        .collect()
+    let finishes = ranks.map(|rank| Statement::Finishes {
+        rank,
+        seq,
+        is_inside,
+    });
+    finishes.collect()
 }
 
 /// "Rank 1 is running collective: CollectiveFingerPrint(…), but Rank 0 is running collective: …".
@@ -191,12 +208,23 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
             let what = Statement::Joins {
                 world_size,
                 joined,
+                key: number_after(rest, BARRIER_KEY).unwrap_or(0),
                 waited_ms,
             };
             facts.add(who, at, what);
         } else {
             facts.add(who, at, Statement::Named { of: None });
         }
+        return;
+    }
+    if let Some(key) = number_after(text, BARRIER_KEY)
+        && let Some(rank) = after(text, " to store for rank: ").and_then(rank)
+    {
+        let who = Subject {
+            rank: Some(rank),
+            ..who.clone()
+        };
+        facts.add(who, at, Statement::Joined { key });
         return;
     }
     if let Some((before, rest)) = split(text, " waiting for clients. ")
@@ -291,7 +319,8 @@ fn ddp(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
         };
         let lines = list.iter().take(MAX_LIST);
         let lines: String = lines.map(|it| format!("- - {kind}{it}\n")).collect();
-        let what = Statement::WithoutGradient {
+        let what = Statement::OfModel {
+            fact: ParameterFact::WithoutGradient,
             total: list.len() as u64,
             lines: lines.into(),
         };
@@ -305,8 +334,35 @@ fn ddp(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
         && [total, count].iter().all(|it| (1..1 << 24).contains(it))
     {
         for (rank, total) in [(first, total), (peer, count)] {
-            facts.add(named(who, rank), at, Statement::Parameters { total });
+            let (fact, lines) = (ParameterFact::Layout, Arc::default());
+            facts.add(
+                named(who, rank),
+                at,
+                Statement::OfModel { fact, total, lines },
+            );
         }
+    }
+    let raised = [
+        (READY_TWICE, ParameterFact::ReadyTwice),
+        (GRAPH_CHANGED, ParameterFact::GraphChanged),
+    ];
+    for (_, fact) in raised.iter().filter(|(words, _)| text.contains(words)) {
+        let (fact, total, lines) = (*fact, 0, Arc::default());
+        facts.add(who.clone(), at, Statement::OfModel { fact, total, lines });
+    }
+    if let Some(rest) = after(text, "Parameter at index ")
+        && let Some((before, _)) = rest.split_once(" has been marked as ready twice")
+    {
+        let name = match before.split_once(" with name ") {
+            Some((_, name)) => cut(name, MAX_NAME).to_owned(),
+            None => format!("parameter {}", cut(before, MAX_NAME)),
+        };
+        let what = Statement::OfModel {
+            fact: ParameterFact::ReadyTwice,
+            total: 1,
+            lines: format!("- - {name}\n").into(),
+        };
+        facts.add(who.clone(), at, what);
     }
 }
 

@@ -8,9 +8,9 @@ use ddp_doctor_proto::{ExceptionKind, Op, ParameterFact, ProcessState};
 use super::events::{Job, Topic};
 use super::facts::GroupName;
 use super::groups::UNNAMED;
-use super::rank::Rank;
+use super::rank::{OfModel, Rank, SAME_MODEL};
 use crate::diagnosis::event::{Event, OomKills, Parameters};
-use crate::diagnosis::situation::contract::UNFINISHED;
+use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE, UNFINISHED};
 use crate::diagnosis::words;
 use crate::ingest::process;
 
@@ -74,9 +74,12 @@ impl Job {
     /// Adds what ranks state about the parameters of their models.
     pub(super) fn add_models(&mut self) {
         let mut statements: Vec<(u32, Timestamp, Parameters)> = Vec::new();
-        let lacking = self.ranks.values().filter(|it| it.without.is_some());
-        let lacking = lacking.count();
-        let mut others = self.ranks.values().filter(|it| it.without.is_none());
+        let lacking = self
+            .ranks
+            .values()
+            .filter(|it| it.lacks_gradients())
+            .count();
+        let mut others = self.ranks.values().filter(|it| !it.lacks_gradients());
         let has_waits = others.any(|rank| rank.waits.keys().any(GroupName::is_world));
         let world_size = self
             .names
@@ -85,18 +88,18 @@ impl Job {
         // The parameters without a gradient on some ranks decide nothing if others may lack more.
         let is_decisive = has_waits || lacking == world_size && lacking > 1;
         for (&number, rank) in &self.ranks {
-            if let Some((at, total)) = rank.parameters {
-                let raised = rank.raised.first();
+            for report in &rank.of_model {
+                let words = match report.fact {
+                    ParameterFact::WithoutGradient if !is_decisive => continue,
+                    ParameterFact::WithoutGradient => UNFINISHED,
+                    ParameterFact::ReadyTwice => READY_TWICE,
+                    ParameterFact::GraphChanged => GRAPH_CHANGED,
+                    _ => SAME_MODEL,
+                };
+                let raised = rank.raised.iter().find(|it| it.text.contains(words));
+                let at = raised.map_or(report.at, |it| it.at.min(report.at));
                 let place = raised.and_then(|it| it.place.clone());
-                let fact = ParameterFact::Layout;
-                statements.push((number, at, parameters(fact, total, Arc::default(), place)));
-            }
-            if let Some((at, total, lines)) = rank.without.clone().filter(|_| is_decisive) {
-                let raised = rank.raised.iter().find(|it| it.text.contains(UNFINISHED));
-                let place = raised.and_then(|it| it.place.clone());
-                let at = raised.map_or(at, |it| it.at.min(at));
-                let fact = ParameterFact::WithoutGradient;
-                statements.push((number, at, parameters(fact, total, lines, place)));
+                statements.push((number, at, parameters(report, place)));
             }
         }
         if statements.is_empty() {
@@ -131,10 +134,10 @@ impl Job {
     /// Names the group of reductions that wait for a rank whose parameters got no gradient: it did not
     /// complete its own.
     pub(super) fn name_reductions(&mut self) {
-        if self.ranks.values().all(|it| it.without.is_none()) {
+        if !self.ranks.values().any(Rank::lacks_gradients) {
             return;
         }
-        let others = self.ranks.values_mut().filter(|it| it.without.is_none());
+        let others = self.ranks.values_mut().filter(|it| !it.lacks_gradients());
         for rank in others {
             let unnamed = GroupName::default();
             if let Some(waiting) = rank.waits.remove(&unnamed) {
@@ -154,17 +157,12 @@ fn model_group() -> GroupName {
     }
 }
 
-fn parameters(
-    fact: ParameterFact,
-    total: u64,
-    lines: Arc<str>,
-    place: Option<Where>,
-) -> Parameters {
+fn parameters(report: &OfModel, place: Option<Where>) -> Parameters {
     Parameters {
-        fact,
+        fact: report.fact,
         model: 1,
-        total,
-        lines,
+        total: report.total,
+        lines: Arc::clone(&report.lines),
         place: place.map(Arc::new),
         ..Parameters::default()
     }

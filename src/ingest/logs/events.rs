@@ -9,7 +9,7 @@ use ddp_doctor_proto::{NoteKind, Op};
 
 use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
 use super::names::Names;
-use super::rank::{Raised, Rank};
+use super::rank::{OfModel, Raised, Rank};
 use super::times::Clock;
 use super::{EARLIER, Log, before, groups, start};
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Stacks};
@@ -215,13 +215,15 @@ impl Job {
     /// Takes a fact; `false`: the text does not say which rank it is about.
     fn fact(&mut self, fact: &Fact, groups: &Groups, at: Timestamp) -> bool {
         let mut who = fact.who.clone();
-        if let Statement::TimedOut { seq, .. } | Statement::NotJoined { seq, .. } = fact.what
-            && !who.group.is_named()
-            && let Some(group) = groups.get(&(who.label, who.rank, seq))
-        {
-            who.group = group.clone();
-        }
-        if let Statement::NotJoined { rank, .. } = fact.what {
+        let seq = match fact.what {
+            Statement::TimedOut { seq, .. } => Some(seq),
+            Statement::Finishes { seq, .. } => Some(seq + 1),
+            _ => None,
+        };
+        let seq = seq.filter(|_| !who.group.is_named());
+        let group = seq.and_then(|seq| groups.get(&(who.label, who.rank, seq)));
+        who.group = group.cloned().unwrap_or(who.group);
+        if let Statement::Finishes { rank, .. } = fact.what {
             // The report counts ranks within the group.
             who.label.rank = None;
             who.rank = Some(rank);
@@ -245,9 +247,9 @@ impl Job {
             | Statement::Interrupted { .. }
             | Statement::Restarted
             | Statement::Finished => {}
-            Statement::NotJoined { seq, .. } => {
-                let before = seq.saturating_sub(1);
-                rank.progress.entry(group).or_insert((before, before));
+            Statement::Finishes { seq, is_inside, .. } => {
+                let joined = seq + u64::from(*is_inside);
+                rank.progress.entry(group).or_insert((joined, *seq));
             }
             Statement::TimedOut {
                 op, seq, waited_ms, ..
@@ -294,14 +296,19 @@ impl Job {
             Statement::KilledForMemory => rank.killed_for_memory = Some(at),
             Statement::CutOff { place } => self.cut_off(number, place.as_ref()),
             Statement::LostStore { server } => self.joins.lost_store(Some(number), server),
-            Statement::WithoutGradient { total, lines } => {
-                rank.without
-                    .get_or_insert_with(|| (at, *total, Arc::clone(lines)));
-            }
-            Statement::Parameters { total } => rank.parameters = Some((at, *total)),
+            Statement::OfModel { fact, total, lines } => rank.report(OfModel {
+                at,
+                fact: *fact,
+                total: *total,
+                lines: Arc::clone(lines),
+            }),
             Statement::Uses { device } => rank.device = Some(Arc::clone(device)),
             Statement::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),
             Statement::Network { text } => self.network.push((Some(number), Arc::clone(text))),
+            Statement::Joined { key } => {
+                let at = Some(at).filter(|_| is_dated);
+                self.joins.joined(number, *key, at);
+            }
             Statement::Joins { .. }
             | Statement::Clients { .. }
             | Statement::MissesAddress { .. }

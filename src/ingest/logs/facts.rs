@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
+use ddp_doctor_proto::{Op, ParameterFact};
 
 use super::label::Label;
 use crate::diagnosis::event::{Stacks, ThreadStack};
@@ -136,14 +136,22 @@ pub(super) enum Statement {
     Restarted,
     /// The launcher reports that all of its ranks ended well.
     Finished,
-    /// This rank of the group did not join the collective with this number, as another one reports.
-    NotJoined { rank: u32, seq: u64 },
+    /// This rank of the group finished this collective as its last one, as another rank reports; `is_inside`: it
+    /// joined the next one.
+    Finishes {
+        rank: u32,
+        seq: u64,
+        is_inside: bool,
+    },
     /// It waits for the other ranks of the world, of which `joined` have come.
     Joins {
         world_size: u32,
         joined: u32,
+        key: u64,
         waited_ms: u64,
     },
+    /// It joined the barrier in the store under this key.
+    Joined { key: u64 },
     /// A store waited for clients, of which `joined` have come.
     Clients {
         expected: u32,
@@ -154,10 +162,12 @@ pub(super) enum Statement {
     MissesAddress { of: u32, waited_ms: u64 },
     /// It waited in a monitored barrier for these ranks.
     MissesAtBarrier { ranks: Vec<u32>, waited_ms: u64 },
-    /// Parameters of DDP's model that got no gradient.
-    WithoutGradient { total: u64, lines: Arc<str> },
-    /// Number of parameters of DDP's model.
-    Parameters { total: u64 },
+    /// What DDP reported about its model: the number of parameters concerned, and a line for each that is named.
+    OfModel {
+        fact: ParameterFact,
+        total: u64,
+        lines: Arc<str>,
+    },
     /// It uses this device of its host.
     Uses { device: Arc<str> },
     /// Its watchdog was blocked, for this long if that is stated.
@@ -177,7 +187,7 @@ impl Statement {
             Self::CutOff { place } => place.as_ref().map_or(0, frame_bytes),
             Self::LostStore { server } => server.len(),
             Self::Cancelled { why, at } => at.len() + why.as_ref().map_or(0, |it| it.len()),
-            Self::WithoutGradient { lines, .. } => lines.len(),
+            Self::OfModel { lines, .. } => lines.len(),
             Self::MissesAtBarrier { ranks, .. } => ranks.len() * 4,
             Self::Runs { shape, .. } => shape.as_ref().map_or(0, |it| it.len() * 4),
             _ => 0,

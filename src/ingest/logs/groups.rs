@@ -226,7 +226,7 @@ impl Members {
             ));
         } else if !self.is_consistent() {
             job.note(Topic::Waits, format!(
-                "{} waiting in {group} at calls that cannot belong to one group: the text does not state the group of each call",
+                "{} waiting in {group} at calls that cannot belong to one group as they are numbered",
                 were(&ranks)
             ));
         } else if !is_known {

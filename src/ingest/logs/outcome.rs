@@ -14,13 +14,18 @@ use super::rank::{CHECKPOINT, MISMATCH, Raised, Rank};
 use super::scan::after;
 use super::start;
 use crate::diagnosis::event::{Event, OomKills, ProcessId};
-use crate::diagnosis::evidence::transport;
+use crate::diagnosis::evidence::{request, transport};
 use crate::diagnosis::model::libc_signal::{ABRT, HUP, TERM};
 use crate::diagnosis::words::{self, Ranks};
 use crate::ingest::process;
 
 /// Maximum time by which the loss of a peer may be observed before the failure of that peer.
 const ECHO: Duration = Duration::from_secs(2);
+
+/// What PyTorch and Gloo report if the calls of two ranks are not alike.
+const DIFFERENCES: [&str; 2] = [MISMATCH, "op.preamble.length <= op.nbytes"];
+/// What DDP reports if a parameter has another shape on another rank.
+const OTHER_SHAPE: &str = "appears not to match sizes of the same param";
 
 /// How an exception concerns other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +36,8 @@ pub(super) enum Loss {
     Wait,
     /// Their calls are not alike.
     Difference,
+    /// Their models are not alike.
+    Models,
     /// They failed to write or read their part of a checkpoint.
     Failure,
 }
@@ -38,7 +45,8 @@ pub(super) enum Loss {
 impl Loss {
     pub(super) fn of(text: &str) -> Self {
         match text {
-            _ if text.contains(MISMATCH) => Self::Difference,
+            _ if DIFFERENCES.iter().any(|it| text.contains(it)) => Self::Difference,
+            _ if text.contains(OTHER_SHAPE) => Self::Models,
             _ if text.contains(CHECKPOINT) => Self::Failure,
             _ if transport::is_start(text) => Self::Start,
             _ if transport::is_loss_of_peer(text) => Self::Connection,
@@ -69,6 +77,11 @@ impl Loss {
                 "made a call that differs from that of another rank",
                 "made calls that differ from those of other ranks",
                 "Let all ranks make the same call.",
+            ),
+            Self::Models => (
+                "found that its model differs from that of another rank",
+                "found that their models differ from those of other ranks",
+                "Build the same model on all ranks: the same parameters, in the same order.",
             ),
             Self::Failure => (
                 "reports that other ranks failed",
@@ -190,6 +203,7 @@ impl Job {
     fn victims_of_unknown_ranks(&self, named: bool, differ: bool) -> Vec<u32> {
         let is_loss = |number: u32, raised: &Raised| match Loss::of(&raised.text) {
             Loss::Difference => !differ,
+            Loss::Models => true,
             Loss::Failure => raised.is_of_others(number),
             _ if start::is_about_a_wait(&raised.text) => !named,
             _ => transport::is_due_to_others(&raised.text),
@@ -233,6 +247,13 @@ impl Job {
         self.note(Topic::Network, text);
     }
 
+    /// The signal that raised all exceptions of ranks, and when it was received.
+    fn interruption_raised(&self) -> Option<(Timestamp, i32)> {
+        let raised = self.ranks.values().flat_map(|rank| &rank.raised);
+        let signals = raised.map(|it| Some((it.at, request::signal_of(&it.text)?)));
+        signals.collect::<Option<Vec<_>>>()?.into_iter().min()
+    }
+
     /// Adds the request of a person or a batch system to end the job.
     pub(super) fn add_interruption(&mut self) {
         if let Some(cancelled) = self.cancelled {
@@ -245,7 +266,7 @@ impl Job {
                 .push((at, Event::Interrupted { signal: TERM, at }));
             return;
         }
-        let Some((at, signal)) = self.interrupted else {
+        let Some((at, signal)) = self.interrupted.or_else(|| self.interruption_raised()) else {
             return;
         };
         self.events.push((at, Event::Interrupted { signal, at }));

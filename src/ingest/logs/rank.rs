@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
+use ddp_doctor_proto::{Op, ParameterFact};
 
 use super::facts::{ExitStatus, GroupName, Statement};
 use super::scan::{after, until};
@@ -13,6 +13,8 @@ use crate::diagnosis::model::libc_signal::KILL;
 
 /// What PyTorch's comparison of calls reports.
 pub(super) const MISMATCH: &str = "Detected mismatch between collectives";
+/// How DDP reports that models have different numbers of parameters.
+pub(super) const SAME_MODEL: &str = "DDP expects same model";
 /// How a distributed checkpoint names the ranks that failed to write or read it.
 pub(super) const CHECKPOINT: &str = "CheckpointException ranks:dict_keys([";
 
@@ -36,10 +38,8 @@ pub(super) struct Rank {
     /// The kernel killed it for lack of memory.
     pub(super) killed_for_memory: Option<Timestamp>,
     pub(super) device: Option<Arc<str>>,
-    /// Number of parameters of its model.
-    pub(super) parameters: Option<(Timestamp, u64)>,
-    /// Parameters without a gradient.
-    pub(super) without: Option<(Timestamp, u64, Arc<str>)>,
+    /// What DDP reported about its model.
+    pub(super) of_model: Vec<OfModel>,
     pub(super) stacks: Vec<Arc<Stacks>>,
 }
 
@@ -130,6 +130,21 @@ impl Rank {
         });
     }
 
+    /// Adds what DDP reported about its model: what names parameters counts.
+    pub(super) fn report(&mut self, new: OfModel) {
+        match self.of_model.iter_mut().find(|it| it.fact == new.fact) {
+            Some(known) if known.total > 0 => {}
+            Some(known) => *known = new,
+            None => self.of_model.push(new),
+        }
+    }
+
+    /// Whether some of its parameters got no gradient.
+    pub(super) fn lacks_gradients(&self) -> bool {
+        let mut facts = self.of_model.iter().map(|it| it.fact);
+        facts.any(|it| it == ParameterFact::WithoutGradient)
+    }
+
     /// Adds an exception. PyTorch's watchdog and the program may print the same error, but only the
     /// program prints its line.
     pub(super) fn raise(&mut self, raised: Raised) {
@@ -140,6 +155,17 @@ impl Rank {
             _ => self.raised.push(raised),
         }
     }
+}
+
+/// What DDP reported about the model of a rank.
+#[derive(Clone, Debug)]
+pub(super) struct OfModel {
+    pub(super) at: Timestamp,
+    pub(super) fact: ParameterFact,
+    /// Number of parameters concerned; 0: not stated.
+    pub(super) total: u64,
+    /// A line for each that is named.
+    pub(super) lines: Arc<str>,
 }
 
 /// A collective that a rank waited for.
@@ -191,7 +217,7 @@ impl Raised {
     /// Whether it says that something is wrong with other ranks than this one.
     pub(super) fn is_of_others(&self, rank: u32) -> bool {
         const OTHERS: [&str; 5] = [
-            "DDP expects same model",
+            SAME_MODEL,
             MISMATCH,
             "DistStoreError",
             "store based barrier",

@@ -29,6 +29,10 @@ pub(super) struct Joins {
     waiting: BTreeMap<u32, Wait>,
     /// World size and number of ranks that had joined.
     counted: Option<(u32, u32)>,
+    /// Key of the barrier in the store at which they waited.
+    key: u64,
+    /// Ranks that joined such barriers: the key, and when if that is stated.
+    joined: Vec<(u32, u64, Option<Timestamp>)>,
     clients: Option<(u32, u32)>,
     /// Ranks whose stores waited for clients.
     servers: BTreeMap<u32, Wait>,
@@ -83,8 +87,12 @@ impl Joins {
         };
         match what {
             Statement::Joins {
-                world_size, joined, ..
+                world_size,
+                joined,
+                key,
+                ..
             } => {
+                self.key = *key;
                 let joined = self.counted.map_or(*joined, |known| known.1.max(*joined));
                 self.counted = Some((*world_size, joined));
                 self.waiting.extend(rank.map(|rank| (rank, wait)));
@@ -139,6 +147,23 @@ impl Joins {
         }
     }
 
+    /// Takes that a rank joined the barrier in the store under a key.
+    pub(super) fn joined(&mut self, rank: u32, key: u64, at: Option<Timestamp>) {
+        self.joined.push((rank, key, at));
+    }
+
+    /// Adds the ranks that joined the barrier at which others waited.
+    fn count_joined(&mut self) {
+        let first = self.waiting.values().map(|it| it.since).min();
+        for (rank, _, at) in self.joined.iter().filter(|it| it.1 == self.key) {
+            let wait = Wait {
+                since: at.or(first).unwrap_or_default(),
+                lasted: Duration::ZERO,
+            };
+            self.waiting.entry(*rank).or_insert(wait);
+        }
+    }
+
     /// Ranks that others name because they did not reach a barrier.
     pub(super) fn missing_at_barriers(&self) -> BTreeSet<u32> {
         let missing = self.barriers.values().flat_map(|(missing, _)| missing);
@@ -149,6 +174,7 @@ impl Joins {
     pub(super) fn gave_up(&self, rank: u32) -> Option<Timestamp> {
         let at_barrier = self.barriers.get(&rank).map(|(_, wait)| wait);
         let waits = self.waiting.get(&rank).into_iter().chain(at_barrier);
+        let waits = waits.filter(|it| !it.lasted.is_zero());
         waits.map(|it| it.since.plus(it.lasted)).max()
     }
 
@@ -204,6 +230,9 @@ pub(super) fn joins(job: &mut Job) -> bool {
     barriers(job);
     let at_barriers = !job.joins.barriers.is_empty();
     job.joins.count_servers();
+    if job.joins.counted.is_some() {
+        job.joins.count_joined();
+    }
     let came: BTreeSet<u32> = job.joins.waiting.keys().copied().collect();
     if let Some((size, joined)) = job.joins.counted {
         let named = came.len() as u64 == u64::from(joined);

@@ -17,10 +17,13 @@ const MAX_LINES: usize = 8;
 const MAX_TEXT: usize = 4096;
 
 const BEGIN: &str = "Traceback (most recent call last):";
+/// How an exception that wraps one of a worker process quotes that.
+const ORIGINAL: &str = "Original Traceback (most recent call last):";
 const BECAUSE: &str = "The above exception was the direct cause";
 const WHILE: &str = "During handling of the above exception";
 /// Exceptions of launchers that report what ranks state themselves.
-const REPORTS: [&str; 3] = [
+const REPORTS: [&str; 4] = [
+    "WorkerProc initialization failed",
     "ChildFailedError",
     "SignalException",
     "ProcessRaisedException",
@@ -76,6 +79,10 @@ impl Traceback {
             self.finish(line.label, facts);
             self.spawned = Some(index);
             return true;
+        }
+        if text.ends_with(ORIGINAL) {
+            // The exception that wraps the original one says less.
+            self.text.clear();
         }
         let of_rank = failed_rank(text);
         if text.ends_with(BEGIN) || of_rank.is_some() || is_box(text) {

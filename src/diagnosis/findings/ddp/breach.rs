@@ -169,8 +169,8 @@ fn raised<'a>(process: &'a Process, breach: &Breach) -> Option<&'a Exception> {
     let words: &[&str] = match breach.kind {
         Kind::Models(_) | Kind::Boundaries(_) | Kind::Bypassed => return None,
         Kind::Unused | Kind::UnusedDiffer => &[contract::UNFINISHED],
-        Kind::ReadyTwice => &["Expected to mark a variable ready only once"],
-        Kind::GraphChanged => &["training graph has changed"],
+        Kind::ReadyTwice => &[contract::READY_TWICE],
+        Kind::GraphChanged => &[contract::GRAPH_CHANGED],
     };
     process.exceptions.iter().find(|it| {
         it.kind != ExceptionKind::InFlight

@@ -4,7 +4,7 @@ use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
-use crate::evidence::allocation;
+use crate::evidence::{allocation, request};
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
 use crate::findings::hang::message;
 use crate::findings::process::death::is_process;
@@ -19,7 +19,7 @@ const KNOWN: [(&str, &str); 6] = [
     ("uncorrectable ECC error", FAULTY_DEVICE),
     ("uncorrectable NVLink error", FAULTY_DEVICE),
     ("GPU has fallen off the bus", FAULTY_DEVICE),
-    ("DataLoader worker", LOST_WORKER),
+    ("DataLoader worker (pid", LOST_WORKER),
     ("insufficient shared memory (shm)", LOST_WORKER),
     (
         "EADDRINUSE",
@@ -92,7 +92,7 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
 }
 
 /// The exception that explains the end or the calls of a rank: one that was in flight at a call
-/// which its peers did not make, or else an uncaught one. A `KeyboardInterrupt` does not count.
+/// which its peers did not make, or else an uncaught one. Requests to end the job do not count.
 fn decisive<'a>(
     situation: &Situation<'_>,
     process: &'a Process,
@@ -112,7 +112,7 @@ fn decisive<'a>(
                 .is_before_shutdown(exception.at)
                 .then_some(exception)
         })
-        .filter(|exception| !exception.text.starts_with("KeyboardInterrupt"))
+        .filter(|exception| request::signal_of(&exception.text).is_none())
 }
 
 /// Group and sequence number at which the ranks diverged, or else of the first stall.
@@ -235,14 +235,18 @@ fn why(ended: &Ended<'_>) -> String {
 }
 
 fn advice(exception: &Exception, from_communication: bool) -> Vec<String> {
-    let mut next = vec![if from_communication {
-        "The error occurred in the communication with other ranks: find one that ended or \
-         left, or a fault of the network between them."
-            .into()
-    } else {
-        let known = KNOWN.iter().find(|(part, _)| exception.text.contains(part));
-        let at = words::at(exception.place.as_deref());
-        known.map_or_else(|| format!("Fix the exception{at}."), |(_, it)| (*it).into())
+    let known = KNOWN.iter().find(|(part, _)| exception.text.contains(part));
+    let mut next = vec![match known {
+        Some((_, advice)) => (*advice).into(),
+        None if from_communication => {
+            "The error occurred in the communication with other ranks: find one that \
+                                       ended or left, or a fault of the network between them."
+                .into()
+        }
+        None => {
+            let at = words::at(exception.place.as_deref());
+            format!("Fix the exception{at}.")
+        }
     }];
     if exception.kind == ExceptionKind::InFlight {
         next.push(

@@ -494,7 +494,8 @@ fn input_ended_before(process: &Process, at: Timestamp) -> bool {
 pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
     let uncaught = process.uncaught();
     process.exceptions.iter().rev().find(|exception| {
-        exception.at <= at
+        // A text does not say what follows.
+        !process.is_from_text() && exception.at <= at
             // Without a call in between it may be what was raised anew and not caught.
             && uncaught.is_none_or(|it| it.after_calls > exception.after_calls)
             && matches!(
