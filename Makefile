@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test test-all test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
+.PHONY: demo test test-all test-frameworks test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
 
 # Expanded only where needed, since creating the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -53,6 +53,13 @@ endef
 VERSIONS ?= 2.4.1 2.8.0 2.15.0
 test-versions:
 	python3 tests/versions.py --versions $(VERSIONS) $(VERSION_FLAGS)
+
+# Live jobs of frameworks, in an environment of their own; DDP_DOCTOR_TEST_VENV=$(scripts/pytorch-env --frameworks)
+# make recordings records them.
+test-frameworks:
+	$(CARGO) build --workspace --all-targets --all-features
+	venv=$$(scripts/pytorch-env --frameworks) && DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" \
+	    $(CARGO) test --workspace --all-features --test truth -- live::frameworks --include-ignored
 
 # Records the live jobs whose recording is missing or stale; RECORD=all records all of them.
 RECORD ?= stale

@@ -188,13 +188,12 @@ fn sentences(finding: &Finding) -> Vec<&str> {
 
 /// Text is no proof, and no other rank is a culprit.
 fn makes_no_further_claims(report: &Report, truth: &Truth) -> Result<(), String> {
-    let findings = report
-        .findings
-        .iter()
-        .filter(|it| !it.code.starts_with("DD9"));
-    for finding in findings {
+    for finding in &report.findings {
         if finding.confidence == Confidence::Proved || finding.certificate.is_some() {
             return Err(format!("{} is proved", finding.code));
+        }
+        if finding.code.starts_with("DD9") {
+            continue;
         }
         let is_new = |rank: &u32| !truth.root.contains(rank) && !truth.suspects.contains(rank);
         let is_sure = finding.ranks.root_confidence >= Confidence::Supported;

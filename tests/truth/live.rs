@@ -70,7 +70,9 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     }
     if case.variant == Variant::Healthy {
         let stderr = finished.stderr.lines();
-        let ours: Vec<&str> = stderr.filter(|line| line.contains("ddp-doctor")).collect();
+        let is_ours =
+            |line: &&str| line.contains("ddp-doctor: ") || line.contains("ddp-doctor explain");
+        let ours: Vec<&str> = stderr.filter(is_ours).collect();
         assert_eq!(ours.len(), 2, "{case}: {ours:#?}\n{finished}");
     }
     Ok(Run {

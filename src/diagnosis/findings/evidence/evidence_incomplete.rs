@@ -175,7 +175,7 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
     }
     let only = note.rank.filter(|_| ranks.len() == 1);
     draft.root = ranks;
-    missing(draft, only, note.pid, text)
+    missing(situation, draft, only, note.pid, text)
 }
 
 fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {
@@ -227,7 +227,13 @@ fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {
         draft.next = next_for_text();
     }
     draft.root = unseen;
-    Some(missing(draft, None, None, "ranks that never reported"))
+    Some(missing(
+        situation,
+        draft,
+        None,
+        None,
+        "ranks that never reported",
+    ))
 }
 
 fn of_nothing(situation: &Situation<'_>) -> Option<Draft> {
@@ -272,7 +278,7 @@ fn of_nothing(situation: &Situation<'_>) -> Option<Draft> {
                 .into(),
         ];
     }
-    Some(missing(draft, None, None, "any rank"))
+    Some(missing(situation, draft, None, None, "any rank"))
 }
 
 /// How the processes ended that started as ranks and joined nothing.
@@ -361,11 +367,21 @@ fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
         draft.next = next_for_text();
     }
     draft.root = names;
-    Some(missing(draft, None, None, "how ranks ended"))
+    Some(missing(situation, draft, None, None, "how ranks ended"))
 }
 
-fn missing(mut draft: Draft, rank: Option<u32>, pid: Option<u32>, what: &str) -> Draft {
+fn missing(
+    situation: &Situation<'_>,
+    mut draft: Draft,
+    rank: Option<u32>,
+    pid: Option<u32>,
+    what: &str,
+) -> Draft {
     draft.root_confidence = Confidence::Supported;
+    if is_text(situation) {
+        // What a text does not state proves nothing.
+        return draft;
+    }
     let facts = vec![Fact::Missing {
         rank,
         pid,

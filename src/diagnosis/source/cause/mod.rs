@@ -13,6 +13,7 @@ use ddp_doctor_proto::{ExceptionKind, GuardForm, GuardSubject};
 
 use crate::evidence::align::Mismatch;
 use crate::evidence::event::Guard;
+use crate::evidence::transport;
 use crate::model::{Exception, GroupId, Process};
 use crate::situation::Situation;
 use crate::source::guards;
@@ -494,8 +495,10 @@ fn input_ended_before(process: &Process, at: Timestamp) -> bool {
 pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
     let uncaught = process.uncaught();
     process.exceptions.iter().rev().find(|exception| {
-        // A text does not say what follows.
-        !process.is_from_text() && exception.at <= at
+        // A text does not say what follows, and the loss of a peer is due to that peer.
+        !process.is_from_text()
+            && !transport::is_loss_of_peer(&exception.text)
+            && exception.at <= at
             // Without a call in between it may be what was raised anew and not caught.
             && uncaught.is_none_or(|it| it.after_calls > exception.after_calls)
             && matches!(
