@@ -11,8 +11,10 @@
 //! first input. Without it, a fixed number of inputs is run. An input that fails is kept, and its
 //! number printed.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +25,7 @@ use ddp_doctor::postmortem;
 use flate2::read::GzDecoder;
 
 use crate::oracle::program::Random;
+use crate::support::dumps::{Entry, dump};
 
 /// Number of inputs of each kind without `FUZZ_SECONDS`.
 const INPUTS: u64 = 150;
@@ -289,4 +292,30 @@ fn mutated_journals_never_panic() {
     }
     all.extend(seeds("tests/fuzz", &[".ddpj"]));
     fuzz("journal", all);
+}
+
+#[test]
+fn mutated_file_names_never_panic() {
+    let seeds = [
+        "é_rank_1",
+        "训练rank1.log",
+        "x·rank_1.gz",
+        "训练12é.json",
+        "host1_local_rank_2",
+    ];
+    let seeds = seeds.map(|it| it.as_bytes().to_vec());
+    let text = dump(&[], &[Entry::new("nccl:all_reduce", "0", 1)]).to_string();
+    let dir = tempfile::tempdir().unwrap();
+    for number in 0..INPUTS {
+        let mut name = input(&seeds, number);
+        name.retain(|byte| !matches!(byte, 0 | b'/'));
+        name.truncate(200);
+        // The name is neither empty nor that of a folder.
+        name.push(b'_');
+        let path = dir.path().join(OsStr::from_bytes(&name));
+        fs::write(&path, &text).unwrap();
+        let analysis = postmortem::analyze(&[path]);
+        let answers = analysis.reports.len() + analysis.remarks.len();
+        assert!(answers > 0, "{name:?}");
+    }
 }

@@ -37,9 +37,8 @@ pub(super) fn last_number(name: &str) -> Option<u32> {
     for range in others.into_iter().rev() {
         name.replace_range(range, "");
     }
-    let end = name.rfind(|it: char| it.is_ascii_digit())? + 1;
-    let start = name[..end].rfind(|it: char| !it.is_ascii_digit());
-    number(&name[start.map_or(0, |at| at + 1)..])
+    let until_last = name.trim_end_matches(|it: char| !it.is_ascii_digit());
+    number(last_part(until_last, |it| !it.is_ascii_digit()))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,8 +64,7 @@ fn statements(name: &str) -> impl Iterator<Item = (Kind, u32, Range<usize>)> {
 /// What has the rank, by the part of the name before the word "rank".
 fn kind(before: &str) -> Kind {
     let words = before.trim_end_matches(SEPARATORS);
-    let start = words.rfind(|it: char| !it.is_ascii_alphanumeric());
-    let word = &words[start.map_or(0, |at| at + 1)..];
+    let word = last_part(words, |it| !it.is_ascii_alphanumeric());
     let is_joined = before.len() == words.len() && !word.is_empty();
     match word {
         "local" => Kind::Local,
@@ -75,6 +73,11 @@ fn kind(before: &str) -> Kind {
         _ if is_joined => Kind::Other,
         _ => Kind::Global,
     }
+}
+
+/// The part of a text after its last separator.
+fn last_part(text: &str, is_separator: impl Fn(char) -> bool) -> &str {
+    text.rsplit(is_separator).next().unwrap_or_default()
 }
 
 /// The number at the beginning of a text, if it is a possible rank.
@@ -102,6 +105,9 @@ mod tests {
             ("frank3.log", None, None),
             ("node7_rank4.log", Some(4), None),
             ("rank4000000000.log", None, None),
+            ("é_rank_1", Some(1), None),
+            ("训练rank1.log", Some(1), None),
+            ("lauf-\u{fffd}rank1", Some(1), None),
         ] {
             assert_eq!(ranks(name), FileRanks { global, local }, "{name}");
         }
@@ -112,5 +118,8 @@ mod tests {
         assert_eq!(last_number("dump_node_rank1"), None);
         assert_eq!(last_number("7_local_rank_0"), Some(7));
         assert_eq!(last_number("host17_12"), Some(12));
+        assert_eq!(last_number("é1"), Some(1));
+        assert_eq!(last_number("训练12é.json"), Some(12));
+        assert_eq!(last_number("训练"), None);
     }
 }
