@@ -394,14 +394,15 @@ impl Job {
     /// The processes of all ranks.
     fn open(&mut self, logs: &[Log]) {
         let begins = before(self.begins, EARLIER);
-        // Several files are those of their folder.
-        let name = logs.first().and_then(|log| match logs {
-            [_] => log.path.file_stem(),
-            _ => log.path.parent().and_then(|it| it.file_name()),
+        // Several files are those of their folder, which may be the current one.
+        let path = logs
+            .first()
+            .and_then(|log| std::path::absolute(&log.path).ok());
+        let name = path.as_deref().and_then(|path| match logs {
+            [_] => path.file_stem(),
+            _ => path.parent()?.file_name(),
         });
-        let name = name
-            .map(|it| it.to_string_lossy().into_owned())
-            .unwrap_or_default();
+        let name = name.map_or_else(|| "job".into(), |it| it.to_string_lossy().into_owned());
         let mut hosts: Vec<Arc<str>> = self.ranks.keys().map(|&rank| self.host(rank)).collect();
         hosts.sort_unstable();
         hosts.dedup();
