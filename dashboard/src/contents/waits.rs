@@ -112,7 +112,7 @@ fn row(lead: &str, who: &str, tone: Tone, what: String) -> Row {
 /// Ranks that wait although no rank is known to be missing: their calls do not match, or they wait
 /// for something other than a rank.
 fn others(state: &State, shown: &BTreeSet<u32>) -> Vec<Row> {
-    let mut parties: BTreeMap<String, (Vec<u32>, u64)> = BTreeMap::new();
+    let mut parties: BTreeMap<String, (Vec<u32>, Option<u64>)> = BTreeMap::new();
     for view in state.ranks.iter() {
         if let Some(waited) = view.waited_ms()
             && view.detail.waits_for.is_empty()
@@ -120,7 +120,7 @@ fn others(state: &State, shown: &BTreeSet<u32>) -> Vec<Row> {
         {
             let (ranks, longest) = parties.entry(call(view)).or_default();
             ranks.push(view.rank());
-            *longest = (*longest).max(waited);
+            *longest = (*longest).max(Some(waited));
         }
     }
     let mut rows = Vec::new();
@@ -129,7 +129,7 @@ fn others(state: &State, shown: &BTreeSet<u32>) -> Vec<Row> {
         rows.push(row("", text, Tone::Warn, String::new()));
     }
     for (call, (ranks, waited)) in parties {
-        let what = format!("  {call} for {}", brief(waited));
+        let what = format!("  {call}{}", lasting(waited));
         rows.push(row("   ", &name(&ranks), Tone::Strong, what));
     }
     rows
@@ -147,7 +147,7 @@ fn behind(
     if depth > MAX_DEPTH || rows.len() >= MAX_LINES {
         return;
     }
-    let mut parties: BTreeMap<String, (Vec<u32>, u64)> = BTreeMap::new();
+    let mut parties: BTreeMap<String, (Vec<u32>, Option<u64>)> = BTreeMap::new();
     let its = waiters.get(&rank).into_iter().flatten();
     for &waiter in its.filter(|&waiter| !shown.contains(waiter)) {
         let Some(view) = state.ranks.get(waiter) else {
@@ -155,7 +155,7 @@ fn behind(
         };
         let (ranks, waited) = parties.entry(call(view)).or_default();
         ranks.push(waiter);
-        *waited = (*waited).max(view.waited_ms().unwrap_or(0));
+        *waited = (*waited).max(view.waited_ms());
     }
     for (ranks, _) in parties.values() {
         shown.extend(ranks);
@@ -163,9 +163,9 @@ fn behind(
     let lead = format!("{}└─ ", "   ".repeat(depth));
     for (call, (ranks, waited)) in parties {
         let what = format!(
-            "  wait{} {call} for {}",
+            "  wait{} {call}{}",
             if ranks.len() == 1 { "s" } else { "" },
-            brief(waited)
+            lasting(waited)
         );
         rows.push(row(&lead, &name(&ranks), Tone::Strong, what));
         for rank in ranks {
@@ -179,6 +179,12 @@ fn name(ranks: &[u32]) -> String {
         [rank] => format!("rank {rank}"),
         _ => format!("ranks {}", words::rank_list(ranks)),
     }
+}
+
+/// " for 1.2 s", if the duration is known.
+fn lasting(ms: Option<u64>) -> String {
+    ms.map(|ms| format!(" for {}", brief(ms)))
+        .unwrap_or_default()
 }
 
 /// The call of a rank: "in all_reduce #2 of group 0".
@@ -205,8 +211,7 @@ fn does(state: &State, sources: &Sources, rank: u32) -> String {
     };
     let doing = match &view.status.waiting_in {
         Some(waiting) => {
-            let waited = waiting.waited_ms.map(|ms| format!(" for {}", brief(ms)));
-            format!("waits {}{}", call(view), waited.unwrap_or_default())
+            format!("waits {}{}", call(view), lasting(waiting.waited_ms))
         }
         None if !view.detail.waits_for.is_empty() => "waits since just now".into(),
         None => view.state.word().to_owned(),

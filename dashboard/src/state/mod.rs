@@ -122,11 +122,13 @@ impl State {
         })
     }
 
-    /// Duration of the job so far, or in total, in milliseconds.
+    /// Duration of the job so far, or in total, in milliseconds. `None`: its start or end is unknown.
     #[must_use]
     pub fn age_ms(&self) -> Option<u64> {
         let started = self.job.started_at?;
-        let until = self.job.ended_at.unwrap_or(self.at);
+        // Evidence without nodes, such as dumps, does not show when the job ended.
+        let is_open = !self.ended || self.job.nodes > 0;
+        let until = self.job.ended_at.or(is_open.then_some(self.at))?;
         Some(until.since(started).as_millis() as u64)
     }
 
