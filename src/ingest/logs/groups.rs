@@ -412,7 +412,7 @@ fn describe(job: &mut Job) {
             .map(|(text, ranks)| format!("{} {text}", were(ranks)));
         let places: Vec<String> = places.collect();
         job.note(Topic::Waits, format!(
-            "one moment does not show whether ranks wait: {}\nAdd a second dump of every rank, a minute later, \
+            "these stacks do not show whether ranks wait: {}\nAdd a second dump of every rank, a minute later, \
              with the time before each.",
             places.join("; ")
         ));
