@@ -67,7 +67,14 @@ fn rank_words(rank: &Rank) -> String {
     if let Some(place) = &rank.place {
         text.push_str(&format!(", {}:{}", plain(&place.file), place.line));
     }
-    text + &format!(", pid {} on {}", rank.pid, plain(&rank.host))
+    // Evidence of other tools may name neither process nor host.
+    if rank.pid > 0 {
+        text.push_str(&format!(", pid {}", rank.pid));
+    }
+    if !rank.host.is_empty() {
+        text.push_str(&format!(" on {}", plain(&rank.host)));
+    }
+    text
 }
 
 #[cfg(test)]
