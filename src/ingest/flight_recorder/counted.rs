@@ -107,7 +107,7 @@ fn lost(rank: u32, dump: &Dump, groups: &Groups) -> Option<Vec<Lost>> {
     // With messages in a group, its counters are those of whichever came last.
     let is_uncounted = |it: &Arc<Kind>| it.is_message || is_on_host(&it.group.backend);
     let is_counted = !dump.status.is_empty() && !dump.kinds.iter().any(is_uncounted);
-    if dump.is_whole || dump.cut.is_some() || !is_counted {
+    if dump.is_whole || dump.is_partial() || !is_counted {
         return None;
     }
     let units = Calls::of(rank, dump, groups).units;

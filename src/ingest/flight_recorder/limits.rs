@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report, Role};
+use ddp_doctor_proto::report::{
+    CallState, CertificateKind, Confidence, Finding, RankState, Report, Role, Timestamp,
+};
 
 use super::age::{self, Age};
 use super::counted;
 use super::creation;
+use super::dump::Dump;
 use super::groups::{Group, Progress};
 use super::inside;
 use super::odd;
 use super::play::Play;
 use super::transfer;
 use crate::diagnosis::verdict_of;
-use crate::diagnosis::words::Ranks;
+use crate::diagnosis::words::{Ranks, number};
 
 /// The report, without proofs that rest on waits, and without what dumps cannot show.
 pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
@@ -28,6 +31,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
     report.evidence.records = entries.sum();
     // Dumps name no hosts.
     report.job.nodes = 0;
+    report.job.started_at = report.job.started_at.filter(|at| at.0 > 0);
     if !play.age.is_recent() && report.findings.iter().all(is_about_ends) {
         report.findings.extend(transfer::detect(play));
     }
@@ -43,18 +47,32 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
     let kept: Vec<usize> = kept.collect();
     arrange(&mut report.findings, &kept);
     for rank in &mut report.ranks {
-        if rank.waiting_in.is_none() {
-            rank.waiting_in = play.waiting_in(rank.rank);
+        let may_wait = matches!(rank.state, RankState::Running | RankState::Unknown);
+        if let Some(waiting) = play.waiting_in(rank.rank).filter(|_| may_wait) {
+            rank.waiting_in = Some(waiting);
+            rank.state = RankState::Waiting;
+        } else if may_wait
+            && play
+                .job
+                .ranks
+                .get(&rank.rank)
+                .is_some_and(|it| it.count == 0)
+        {
+            rank.state = RankState::Unknown;
         }
         if let Some(waiting) = &mut rank.waiting_in {
             waiting.waited_ms = waited(rank.rank, waiting.waited_ms);
         }
     }
     for finding in &mut report.findings {
+        if !is_long {
+            // When the wait became reportable is unknown: the last call is the latest known time.
+            finding.detected_at = Timestamp(play.job.period().1);
+            finding.latency_ms = 0;
+        }
         explain_gap(finding, play);
         if finding.code == catalogue::DD902.code {
-            let ranks = Ranks(&finding.ranks.root);
-            finding.summary = format!("the dump of {ranks} ends early: later calls are unknown");
+            finding.summary = about_lost(&finding.ranks.root, play);
         }
         for call in &mut finding.per_rank {
             call.waited_ms = waited(call.rank, call.waited_ms);
@@ -73,10 +91,34 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
     report
 }
 
+/// A sentence on calls that are not among the entries of dumps.
+fn about_lost(ranks: &[u32], play: &Play<'_>) -> String {
+    let lossy = ranks.iter().filter_map(|rank| play.job.ranks.get(rank));
+    let lossy: Vec<&Dump> = lossy.collect();
+    let skipped: usize = lossy.iter().map(|dump| dump.skipped).sum();
+    let of = format!("{} of {}", number(ranks, "dump", "dumps"), Ranks(ranks));
+    if skipped > 0 {
+        format!("calls in the {of} cannot be read ({skipped} in all): they are unknown")
+    } else if lossy.iter().any(|dump| dump.cut.is_some()) {
+        format!(
+            "the {of} {} early: later calls are unknown",
+            number(ranks, "ends", "end")
+        )
+    } else {
+        format!("incomplete calls are missing from the {of}: counters alone show them")
+    }
+}
+
 /// Makes the sentences of a finding on missing evidence those of dumps.
 fn explain_gap(finding: &mut Finding, play: &Play<'_>) {
     if is_about_ends(finding) {
         let ranks = std::mem::take(&mut finding.ranks.root);
+        // A rank whose last call is complete may be behind the others.
+        for call in &mut finding.per_rank {
+            if matches!(call.state, CallState::Returned | CallState::Completed) {
+                call.state = CallState::NotIssued;
+            }
+        }
         let (what, why) = match play.age {
             Age::Recent(most) => (
                 "whether the job hangs",

@@ -64,8 +64,8 @@ impl Messages {
         let whole: BTreeSet<u32> = whole.map(|(&rank, _)| rank).collect();
         for ((group, sender, receiver), channel) in channels {
             let both = whole.contains(&sender) && whole.contains(&receiver);
-            // The last messages of a dump that was cut off are unknown.
-            let is_read = |rank: &u32| job.ranks.get(rank).is_some_and(|it| it.cut.is_none());
+            // Messages that could not be read are unknown.
+            let is_read = |rank: &u32| job.ranks.get(rank).is_some_and(|it| !it.is_partial());
             let seen = is_read(&sender) && is_read(&receiver);
             let from = if both {
                 None

@@ -50,20 +50,32 @@ impl Play<'_> {
         notes.collect()
     }
 
+    /// A note on dumps that contain no readable call.
+    pub(super) fn no_calls(&self) -> Option<Event> {
+        let is_without = self.job.ranks.values().all(|dump| dump.count == 0);
+        is_without.then(|| self.note("the dumps contain no call that can be read".into()))
+    }
+
     /// A note on groups whose calls are left out.
     pub(super) fn left_out_groups(&self) -> Option<Event> {
         let count = self.groups.left_out();
-        (count > 0).then(|| Event::Note {
+        (count > 0).then(|| {
+            self.note(format!(
+                "the calls of {count} process groups are left out: together the groups have too many members"
+            ))
+        })
+    }
+
+    /// A note on the whole job.
+    fn note(&self, text: String) -> Event {
+        Event::Note {
             process: None,
             kind: NoteKind::Unreadable,
             rank: None,
             pid: None,
-            text: format!(
-                "the calls of {count} process groups are left out: together the groups have too many members"
-            )
-            .into(),
+            text: text.into(),
             at: Timestamp(self.end),
-        })
+        }
     }
 
     /// Groups whose ranks with a dump have all made a call that is not complete, with a sentence on

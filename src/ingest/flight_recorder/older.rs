@@ -62,10 +62,13 @@ fn find(job: &Job, groups: &Groups) -> BTreeMap<u32, String> {
     let mut older = BTreeMap::new();
     for (at, (group, [any, symmetric])) in groups.all.iter().zip(latest).enumerate() {
         for (&rank, progress) in &group.progress {
-            let is_empty = job.ranks[&rank].is_empty();
+            let dump = &job.ranks[&rank];
+            let is_empty = dump.is_empty() && !dump.is_partial();
+            // Calls that could not be read may be the latest ones.
+            let lacks = |seq: u64| progress.lacks(seq) && !dump.is_partial();
             let is_older = |it: &Completed<'_>| {
                 let is_open = open.get(&(at, rank)).is_some_and(|&seq| seq < it.seq);
-                is_empty || progress.lacks(it.seq) || is_open
+                is_empty || lacks(it.seq) || is_open
             };
             if let Some(shown) = (if is_empty { any } else { symmetric }).filter(is_older) {
                 older

@@ -180,8 +180,8 @@ impl<'a> Open<'a> {
 
     fn is_unseen(&self, rank: u32) -> bool {
         let dump = self.job.ranks.get(&rank);
-        let is_cut = dump.is_none_or(|dump| dump.cut.is_some() && dump.status.is_empty());
-        is_cut || self.is_ahead(rank)
+        let is_lost = dump.is_none_or(|dump| dump.is_partial() && dump.status.is_empty());
+        is_lost || self.is_ahead(rank)
     }
 
     /// Whether a rank has completed all of its calls, and another one not the last of these.

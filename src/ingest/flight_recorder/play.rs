@@ -86,6 +86,8 @@ impl<'a> Play<'a> {
             .min();
         let timeout = |entry: &Entry| entry.timeout_ms.or(known).map(Duration::from_millis);
         let first = open.min_by_key(|entry| entry.created.saturating_add(nanos(timeout(entry))));
+        // Without any time, numbers alone show the order of calls.
+        let first = first.or_else(|| self.open_entries().next().filter(|_| latest == 0));
         let Some(first) = first else {
             self.end = latest;
             self.first_timeout = latest;
@@ -156,6 +158,7 @@ impl<'a> Play<'a> {
         let stated = self.logs(started, &mut events);
         events.extend(self.missing_dumps(&stated));
         events.extend(self.left_out_groups());
+        events.extend(self.no_calls());
         let end = Timestamp(self.end);
         let is_open = self.open_entries().next().is_some();
         let unwatched = |&rank| Event::Unwatched {
@@ -238,8 +241,9 @@ impl<'a> Play<'a> {
                 group: Arc::clone(&self.groups.all[group].info),
             });
         }
-        if dump.cut.is_some() {
-            out.push(Event::RecordsLost { process, count: 1 });
+        let count = dump.lost();
+        if count > 0 {
+            out.push(Event::RecordsLost { process, count });
         }
         self.completed_before(rank, at, out);
     }
@@ -385,23 +389,22 @@ impl<'a> Play<'a> {
             let Some(progress) = group.progress.get(&rank) else {
                 continue;
             };
-            // The last calls of a dump that was cut off are in its counters alone.
+            // Calls that could not be read are in its counters alone.
             let first = self.first_open[at].as_ref().map(|(_, unit)| unit.seq);
-            let issued = match dump.cut {
-                Some(_) if dump.status.is_empty() => UNKNOWN_PROGRESS,
-                _ if self.waits.hides_calls(rank) => UNKNOWN_PROGRESS,
-                _ if progress.is_limit && self.waits.shows_all_calls(rank) => {
-                    first.map_or(UNKNOWN_PROGRESS, |seq| seq - 1)
-                }
-                _ if progress.is_limit && !first.is_some_and(|seq| progress.lacks(seq)) => {
-                    UNKNOWN_PROGRESS
-                }
-                _ => match self.first_hidden(rank, at) {
+            let is_unread = dump.is_partial() && dump.status.is_empty();
+            let issued = if is_unread || self.waits.hides_calls(rank) {
+                UNKNOWN_PROGRESS
+            } else if progress.is_limit && self.waits.shows_all_calls(rank) {
+                first.map_or(UNKNOWN_PROGRESS, |seq| seq - 1)
+            } else if progress.is_limit && !first.is_some_and(|seq| progress.lacks(seq)) {
+                UNKNOWN_PROGRESS
+            } else {
+                match self.first_hidden(rank, at) {
                     None => progress.issued,
                     // The device of the rank has not reached it.
                     Some(seq) if self.waits.hides_later_calls(rank) => seq - 1,
                     Some(_) => UNKNOWN_PROGRESS,
-                },
+                }
             };
             out.push(Event::Frontier {
                 process: process(rank),

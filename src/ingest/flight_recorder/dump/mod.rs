@@ -299,6 +299,20 @@ impl Dump {
         self.count == 0 && self.status.is_empty()
     }
 
+    /// Whether calls are missing among the entries that the file contained.
+    pub(super) const fn is_partial(&self) -> bool {
+        self.cut.is_some() || self.skipped > 0
+    }
+
+    /// Number of calls that are not among the entries, at least: they could not be read, or a counter
+    /// shows incomplete calls of a group without entries.
+    pub(super) fn lost(&self) -> u64 {
+        let is_open = |it: &Status| it.enqueued > it.completed && it.completed.is_some();
+        let mut open = self.status.iter().filter(|(_, status)| is_open(status));
+        let is_counted_alone = open.any(|(id, _)| self.kinds.iter().all(|kind| kind.pg != *id));
+        self.skipped as u64 + u64::from(self.cut.is_some()) + u64::from(is_counted_alone)
+    }
+
     /// Whether the recorder was not in use: another one may have recorded the calls.
     pub(super) fn is_unused(&self) -> bool {
         self.is_empty() && self.groups.is_empty()
