@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::time::{Duration, UNIX_EPOCH};
 
 use ddp_doctor::postmortem::{self, Analysis};
-use ddp_doctor_proto::report::{Confidence, Timestamp, Verdict};
+use ddp_doctor_proto::report::{CallState, Confidence, RankState, Severity, Timestamp, Verdict};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -164,6 +164,158 @@ fn dumps_of_an_earlier_job_are_left_out() {
     assert_eq!(analysis.remarks.len(), 1, "{:?}", analysis.remarks);
 }
 
+fn shifted(dump: &Value, hours: u64) -> Value {
+    let mut dump = dump.clone();
+    for entry in dump["entries"].as_array_mut().unwrap() {
+        let at = entry["time_created_ns"].as_u64().unwrap();
+        entry["time_created_ns"] = (at + hours * 3600 * SECOND).into();
+    }
+    dump
+}
+
+#[test]
+fn dumps_below_a_folder_with_dumps_are_read() {
+    let (waits, behind) = (waits(), behind());
+    let files = [("trace_rank_0", &waits), ("node1/trace_rank_1", &behind)];
+    let (dir, _) = analyze_files(&files);
+    let (elsewhere, _) = analyze_files(&[("trace_rank_2", &waits)]);
+    std::os::unix::fs::symlink(elsewhere.path(), dir.path().join("node2")).unwrap();
+    // Links in a circle.
+    std::os::unix::fs::symlink(dir.path(), dir.path().join("node1/all")).unwrap();
+    std::os::unix::fs::symlink("node1", dir.path().join("a_link")).unwrap();
+    let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    assert_eq!(roots(&analysis), [("DD101".into(), vec![1])]);
+    assert_eq!(report(&analysis).evidence.ranks_reporting, 3);
+    assert_eq!(analysis.remarks, []);
+}
+
+#[test]
+fn attempts_of_several_hosts_are_two_jobs() {
+    let (waits, behind) = (waits(), behind());
+    let later = [&waits, &behind].map(|it| shifted(it, 1));
+    let (_dir, analysis) = analyze_files(&[
+        ("attempt_0/node0/trace_rank_0", &waits),
+        ("attempt_0/node0/trace_rank_1", &behind),
+        ("attempt_0/node1/trace_rank_2", &waits),
+        ("attempt_1/node0/trace_rank_0", &later[0]),
+        ("attempt_1/node0/trace_rank_1", &later[0]),
+        ("attempt_1/node1/trace_rank_2", &later[1]),
+    ]);
+    let shown = analysis.reports.iter().map(|it| {
+        let roots = it.findings.iter().map(|it| it.ranks.root.clone());
+        (it.job.id.as_str(), roots.collect::<Vec<_>>())
+    });
+    let shown: Vec<_> = shown.collect();
+    assert_eq!(
+        shown,
+        [("attempt_0", vec![vec![1]]), ("attempt_1", vec![vec![2]])]
+    );
+    assert_eq!(analysis.remarks, []);
+}
+
+#[test]
+fn jobs_in_folders_of_one_name_have_different_names() {
+    let (waits, behind) = (waits(), behind());
+    let later = shifted(&behind, 1);
+    let (_dir, analysis) = analyze_files(&[
+        ("a/dumps/trace_rank_0", &waits),
+        ("a/dumps/trace_rank_1", &behind),
+        ("b/dumps/trace_rank_0", &later),
+        ("b/dumps/trace_rank_1", &later),
+    ]);
+    let names: Vec<&str> = analysis
+        .reports
+        .iter()
+        .map(|it| it.job.id.as_str())
+        .collect();
+    assert_eq!(names, ["a/dumps", "b/dumps"]);
+}
+
+#[test]
+fn hosts_of_another_world_or_day_are_another_job() {
+    let (waits, behind) = (waits(), behind());
+    let world = [("0", "[0, 1, 2, 3]")];
+    let other_world = dump(&world, &[all_reduce(1), all_reduce(2).open()]);
+    for other in [other_world, shifted(&waits, 24)] {
+        let (_dir, analysis) = analyze_files(&[
+            ("host0/trace_rank_0", &waits),
+            ("host0/trace_rank_1", &behind),
+            ("host1/trace_rank_2", &other),
+        ]);
+        assert_eq!(analysis.reports.len(), 2, "{:?}", analysis.remarks);
+    }
+}
+
+#[test]
+fn copies_of_dumps_are_one_job() {
+    let (waits, behind) = (waits(), behind());
+    let mut without_lines = waits.clone();
+    let mut with_lines = waits.clone();
+    let frames = json!([{ "name": "main", "filename": "/job/train.py", "line": 7 }]);
+    for entry in with_lines["entries"].as_array_mut().unwrap() {
+        entry["frames"] = frames.clone();
+    }
+    without_lines["version"] = "2.7".into();
+    let (_dir, analysis) = analyze_files(&[
+        ("a/trace_rank_0", &without_lines),
+        ("a/trace_rank_1", &behind),
+        ("a/trace_rank_2", &waits),
+        ("b/trace_rank_0", &with_lines),
+        ("b/trace_rank_1", &behind),
+        ("b/trace_rank_2", &waits),
+    ]);
+    assert_eq!(roots(&analysis), [("DD101".into(), vec![1])]);
+    let calls = &report(&analysis).findings[0].per_rank;
+    let lines = calls.iter().filter_map(|it| Some(it.place.as_ref()?.line));
+    assert_eq!(lines.collect::<Vec<_>>(), [7]);
+    let texts = analysis.remarks.iter().map(|it| it.text.as_str());
+    let texts: Vec<&str> = texts.collect();
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    assert!(texts[0].contains("several dumps of 3 ranks with the same calls"));
+}
+
+#[test]
+fn empty_and_packed_files_beside_dumps_are_reported() {
+    let waits = waits();
+    let (dir, _) = analyze_files(&[("trace_rank_0", &waits), ("trace_rank_1", &waits)]);
+    fs::write(dir.path().join("trace_rank_2"), "").unwrap();
+    fs::write(dir.path().join("host1.tar.xz"), b"\xfd7zXZ\0").unwrap();
+    // They are no dumps by their names.
+    fs::write(dir.path().join("lock"), "").unwrap();
+    fs::write(dir.path().join("weights.bin"), [0xff; 64]).unwrap();
+    let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    let remarks = analysis.remarks.iter().map(ToString::to_string);
+    let remarks: Vec<String> = remarks.collect();
+    assert_eq!(remarks.len(), 2, "{remarks:?}");
+    let has = |texts: [&str; 2]| {
+        remarks
+            .iter()
+            .any(|it| texts.iter().all(|text| it.contains(text)))
+    };
+    assert!(has(["trace_rank_2", "it is empty"]), "{remarks:?}");
+    assert!(has(["host1.tar.xz", "unpack it"]), "{remarks:?}");
+    let summary = &report(&analysis).findings[0].summary;
+    assert!(
+        summary.contains("rank 2 are unknown: the dump cannot be read"),
+        "{summary}"
+    );
+}
+
+#[test]
+fn run_directory_below_dumps_is_reported() {
+    let waits = waits();
+    let (dir, _) = analyze_files(&[("dumps/trace_rank_0", &waits)]);
+    let run = dir.path().join("run");
+    fs::create_dir(&run).unwrap();
+    fs::write(run.join("journal.ddpj"), "DDPJ").unwrap();
+    let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    let remark = analysis.remarks[0].to_string();
+    assert!(
+        remark.contains("1 run directory below it is left out"),
+        "{remark}"
+    );
+}
+
 // --- Missing and damaged dumps -------------------------------------------------------------------
 
 #[test]
@@ -187,6 +339,140 @@ fn dump_that_ends_before_its_calls_is_damaged() {
         "{summary}"
     );
     assert!(!summary.contains("another recorder"), "{summary}");
+}
+
+#[test]
+fn dumps_without_calls_are_insufficient() {
+    let empty = dump(&WORLD, &[]);
+    let mut counted = empty.clone();
+    counted["pg_status"]["0"] = json!({
+        "last_enqueued_collective": 6, "last_started_collective": 6, "last_completed_collective": 5,
+    });
+    for dump in [empty, counted] {
+        let analysis = analyze(&[dump.clone(), dump.clone(), dump]);
+        let report = report(&analysis);
+        assert_eq!(report.verdict, Verdict::Insufficient);
+        assert_eq!(report.findings[0].code, "DD901");
+        assert_eq!(report.findings[0].severity, Severity::Error);
+        assert_eq!(report.job.started_at, None);
+        let mut states = report.ranks.iter().map(|it| it.state);
+        assert!(states.all(|it| it == RankState::Unknown), "{report:?}");
+    }
+}
+
+#[test]
+fn rank_that_is_behind_did_not_go_on() {
+    let (waits, behind) = (
+        dump(&WORLD, &[all_reduce(1), all_reduce(2).open()]),
+        behind(),
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let written = UNIX_EPOCH + Duration::from_nanos(START + SECOND);
+    for (rank, dump) in [&waits, &behind, &waits].into_iter().enumerate() {
+        let path = dir.path().join(format!("trace_rank_{rank}"));
+        fs::write(&path, dump.to_string()).unwrap();
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_modified(written)
+            .unwrap();
+    }
+    let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    let finding = &report(&analysis).findings[0];
+    assert_eq!(finding.code, "DD901");
+    let states = finding.per_rank.iter().map(|it| (it.rank, it.state));
+    let states: Vec<_> = states.filter(|(rank, _)| *rank == 1).collect();
+    assert_eq!(states, [(1, CallState::NotIssued)]);
+}
+
+#[test]
+fn calls_without_times_are_compared_by_their_numbers() {
+    let untimed = |seq| all_reduce(seq).with("time_created_ns", Value::Null);
+    let waits = dump(&WORLD, &[untimed(1), untimed(2).open()]);
+    let behind = dump(&WORLD, &[untimed(1)]);
+    let analysis = analyze(&[waits.clone(), behind, waits]);
+    assert_eq!(roots(&analysis), [("DD101".into(), vec![1])]);
+    assert_eq!(report(&analysis).job.started_at, None);
+    let remarks = analysis.remarks.iter();
+    let about_times = remarks.filter(|it| it.text.contains("no usable times"));
+    assert_eq!(about_times.count(), 3);
+}
+
+#[test]
+fn incomplete_call_is_a_wait_without_a_known_duration() {
+    let analysis = analyze(&[waits(), behind(), waits()]);
+    let report = report(&analysis);
+    let states: Vec<RankState> = report.ranks.iter().map(|it| it.state).collect();
+    assert_eq!(
+        (states[0], states[2]),
+        (RankState::Waiting, RankState::Waiting)
+    );
+    assert_ne!(states[1], RankState::Waiting);
+    let short = dump(&WORLD, &[all_reduce(1), all_reduce(2).open()]);
+    let analysis = analyze(&[short.clone(), behind(), short]);
+    let finding = &analysis.reports[0].findings[0];
+    assert!(finding.per_rank.iter().all(|it| it.waited_ms.is_none()));
+    assert_eq!(finding.detected_at, Timestamp(START + 2_000_000));
+    assert_eq!(finding.latency_ms, 0);
+}
+
+#[test]
+fn dump_that_was_cut_off_is_not_older() {
+    let done = dump(&WORLD, &[all_reduce(1), all_reduce(2)]);
+    let (dir, _) = analyze_files(&[("trace_rank_0", &done), ("trace_rank_1", &done)]);
+    let text = dump(&WORLD, &[all_reduce(1), all_reduce(2)]).to_string();
+    let end = text.find("\"op_id\":2").unwrap();
+    fs::write(dir.path().join("trace_rank_2"), &text[..end]).unwrap();
+    let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    let report = report(&analysis);
+    assert_eq!(report.verdict, Verdict::Insufficient);
+    assert_eq!(report.evidence.ranks_reporting, 3);
+    let summary = &report.findings[0].summary;
+    assert_eq!(
+        summary,
+        "the dump of rank 2 ends early: later calls are unknown"
+    );
+}
+
+#[test]
+fn calls_that_cannot_be_read_leave_the_verdict_open() {
+    let done = dump(&WORLD, &[all_reduce(1), all_reduce(2)]);
+    let unnamed = |entry: Entry| entry.with("profiling_name", Value::Null);
+    let last = dump(&WORLD, &[all_reduce(1), unnamed(all_reduce(2).open())]);
+    let all = dump(&WORLD, &[unnamed(all_reduce(1)), unnamed(all_reduce(2))]);
+    for unread in [last, all] {
+        let analysis = analyze(&[done.clone(), done.clone(), unread]);
+        assert_eq!(roots(&analysis), [("DD902".into(), vec![2])]);
+        let report = report(&analysis);
+        assert_eq!(report.verdict, Verdict::Insufficient);
+        let summary = &report.findings[0].summary;
+        assert!(
+            summary.contains("dump of rank 2 cannot be read"),
+            "{summary}"
+        );
+    }
+    let analysis = analyze(&[done.clone(), done.clone(), done]);
+    assert_eq!(report(&analysis).verdict, Verdict::Healthy);
+}
+
+#[test]
+fn incomplete_calls_in_counters_alone_leave_the_verdict_open() {
+    let groups = [("0", "[0, 1, 2]"), ("1", "[0, 1, 2]")];
+    let with_status = |completed: u64| {
+        let mut dump = dump(&groups, &[all_reduce(1)]);
+        dump["pg_status"]["1"] = json!({
+            "last_enqueued_collective": 6, "last_started_collective": 6,
+            "last_completed_collective": completed,
+        });
+        dump
+    };
+    let verdict = |completed| {
+        let dumps = [6, 6, completed].map(with_status);
+        report(&analyze(&dumps)).verdict
+    };
+    assert_eq!(verdict(5), Verdict::Insufficient);
+    assert_eq!(verdict(6), Verdict::Healthy);
 }
 
 #[test]

@@ -613,9 +613,11 @@ fn clocks_of_hosts_are_not_compared() {
 #[test]
 fn two_jobs_give_two_reports() {
     let dir = tempfile::tempdir().unwrap();
-    let calls = [all_reduce(1), all_reduce(2).open()];
     let mut paths = Vec::new();
-    for job in ["first", "second"] {
+    for (job, began) in [("first", 1_700_000_000), ("second", 1_700_000_060)] {
+        let at = began * 1_000_000_000_u64;
+        let calls = [all_reduce(1), all_reduce(2).open()];
+        let calls = calls.map(|it| it.with("time_created_ns", at));
         fs::create_dir(dir.path().join(job)).unwrap();
         for rank in 0..3 {
             let path = dir.path().join(job).join(format!("trace_rank_{rank}"));

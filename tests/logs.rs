@@ -9,12 +9,13 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use ddp_doctor::postmortem;
+use ddp_doctor::postmortem::{self, Progress};
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Deserialize;
 
+use crate::support::dumps::{Entry, dump};
 use crate::support::process::program;
 
 /// The truth of an excerpt.
@@ -256,7 +257,9 @@ fn excerpts_of_real_logs_lead_to_their_truths() {
 #[test]
 fn playback_of_a_log_proves_nothing() {
     let path = folder().join("killed_rank_of_torchrun.log");
-    let updates = postmortem::record(&[path]).unwrap().updates;
+    let updates = postmortem::record(&[path], &mut Vec::new(), &Progress::default())
+        .unwrap()
+        .updates;
     let findings = updates.into_iter().filter_map(|it| it.findings);
     let findings: Vec<_> = findings.flatten().collect();
     assert!(findings.iter().any(|it| it.code == "DD201"));
@@ -353,6 +356,25 @@ fn file_without_evidence_is_named_with_what_was_expected() {
         let expected = ["logs of a job", "Flight Recorder dump"];
         let names_it = expected.iter().any(|it| message.contains(it));
         assert!(message.contains(name) && names_it, "{message}");
+    }
+}
+
+#[test]
+fn job_of_files_in_the_current_folder_has_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("job7");
+    fs::create_dir(&folder).unwrap();
+    let entries = [Entry::new("nccl:all_reduce", "0", 1)];
+    for rank in 0..2 {
+        fs::write(folder.join(format!("rank{rank}.err")), excerpt()).unwrap();
+        let dump = dump(&[("0", "[0, 1]")], &entries).to_string();
+        fs::write(folder.join(format!("trace_rank_{rank}")), dump).unwrap();
+    }
+    for paths in [["rank0.err", "rank1.err"], ["trace_rank_0", "trace_rank_1"]] {
+        let mut command = program(&folder);
+        let command = command.args(["analyze", "--format", "json"]).args(paths);
+        let report: Report = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        assert_eq!(report.job.id, "job7", "{paths:?}");
     }
 }
 

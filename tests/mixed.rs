@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ddp_doctor::postmortem::{self, Analysis};
+use ddp_doctor::postmortem::{self, Analysis, Progress};
 use ddp_doctor_proto::report::{CallState, Confidence, Timestamp};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -90,7 +90,7 @@ fn found(analysis: &Analysis) -> Vec<(String, Vec<u32>)> {
 
 #[test]
 fn log_explains_the_rank_that_is_behind_in_dumps() {
-    for zone in [0, 9, -7] {
+    for zone in [0, 9, -7, 14, -12] {
         let dir = tempfile::tempdir().unwrap();
         write_dumps(dir.path(), &[0, 1, 2, 3], 2);
         let log = exception(2, &label(41, zone)) + &timeouts(&[0, 1, 3], zone);
@@ -153,7 +153,9 @@ fn log_that_names_a_rank_without_a_dump_does_not_blame_it() {
 fn log_of_another_job_has_a_report_of_its_own() {
     let other = timeouts(&[0, 1, 3], 0).replace("SeqNum=42", "SeqNum=7");
     let larger = timeouts(&[0, 1, 3, 5], 0);
-    for log in [other, larger] {
+    // The clock of no time zone is a day ahead, or 13 hours behind.
+    let later = [24, -13].map(|zone| exception(2, &label(41, zone)) + &timeouts(&[0, 1, 3], zone));
+    for log in [other, larger].into_iter().chain(later) {
         let dir = tempfile::tempdir().unwrap();
         write_dumps(dir.path(), &[0, 1, 2, 3], 2);
         let analysis = analyze(&dir, &log);
@@ -166,6 +168,71 @@ fn log_of_another_job_has_a_report_of_its_own() {
             "{remark}"
         );
     }
+}
+
+#[test]
+fn log_in_a_subdirectory_explains_the_dumps() {
+    let dir = tempfile::tempdir().unwrap();
+    for folder in ["dumps", "logs/host0", "logs/other"] {
+        fs::create_dir_all(dir.path().join(folder)).unwrap();
+    }
+    write_dumps(&dir.path().join("dumps"), &[0, 1, 2, 3], 2);
+    let log = exception(2, &label(41, 0)) + &timeouts(&[0, 1, 3], 0);
+    let path = dir.path().join("logs/host0/job.out");
+    fs::write(&path, &log).unwrap();
+    let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    assert_eq!(found(&analysis), [("DD202".into(), vec![2])]);
+    // That of another job has no report.
+    fs::write(&path, log.replace("SeqNum=42", "SeqNum=7")).unwrap();
+    let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    assert_eq!(found(&analysis), [("DD101".into(), vec![2])]);
+    let remark = &analysis.remarks[0];
+    assert!(remark.text.contains("it is left out"), "{remark}");
+}
+
+/// A tar archive of the files of a folder.
+fn archive(dir: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let contents = fs::read(&path).unwrap();
+        let mut header = [0_u8; 512];
+        let name = path.file_name().unwrap().to_str().unwrap();
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        header[124..135].copy_from_slice(format!("{:011o}", contents.len()).as_bytes());
+        let written = format!("{:011o}", START / 1_000_000_000 + 3600);
+        header[136..147].copy_from_slice(written.as_bytes());
+        header[156] = b'0';
+        header[257..262].copy_from_slice(b"ustar");
+        bytes.extend(header);
+        bytes.extend(&contents);
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+    }
+    bytes.extend([0; 1024]);
+    bytes
+}
+
+#[test]
+fn log_in_an_archive_explains_the_dumps_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dumps(dir.path(), &[0, 1, 2, 3], 2);
+    let log = exception(2, &label(41, 0)) + &timeouts(&[0, 1, 3], 0);
+    fs::write(dir.path().join("job.out"), log).unwrap();
+    let archived = tempfile::tempdir().unwrap();
+    let path = archived.path().join("all.tar");
+    fs::write(&path, archive(dir.path())).unwrap();
+    let analysis = postmortem::analyze(&[path]);
+    assert_eq!(found(&analysis), [("DD202".into(), vec![2])]);
+    assert_eq!(analysis.remarks, []);
+    // Without dumps, it is analyzed like the log itself.
+    for rank in 0..4 {
+        fs::remove_file(dir.path().join(format!("trace_rank_{rank}"))).unwrap();
+    }
+    let path = archived.path().join("log.tar");
+    fs::write(&path, archive(dir.path())).unwrap();
+    let analysis = postmortem::analyze(&[path]);
+    let unpacked = postmortem::analyze(&[dir.path().to_owned()]);
+    assert_eq!(found(&analysis), found(&unpacked));
 }
 
 // --- Beside a recording --------------------------------------------------------------------------
@@ -217,7 +284,12 @@ fn dumps_of_a_recorded_job_are_left_out() {
 #[test]
 fn dumps_of_another_time_have_a_report_of_their_own() {
     let (_dir, paths) = recorded(3_600_000_000_000);
-    assert_eq!(postmortem::analyze(&paths).reports.len(), 2);
+    let analysis = postmortem::analyze(&paths);
+    assert_eq!(analysis.reports.len(), 2);
+    let [remark] = &analysis.remarks[..] else {
+        panic!("{:?}", analysis.remarks);
+    };
+    assert!(remark.text.contains("a report of its own"), "{remark}");
 }
 
 // --- In the dashboard ----------------------------------------------------------------------------
@@ -226,7 +298,12 @@ fn dumps_of_another_time_have_a_report_of_their_own() {
 fn dumps_are_shown_as_one_limited_update() {
     let dir = tempfile::tempdir().unwrap();
     write_dumps(dir.path(), &[0, 1, 2, 3], 2);
-    let recording = postmortem::record(&[dir.path().to_owned()]).unwrap();
+    let recording = postmortem::record(
+        &[dir.path().to_owned()],
+        &mut Vec::new(),
+        &Progress::default(),
+    )
+    .unwrap();
     let [update] = &recording.updates[..] else {
         panic!("{} updates", recording.updates.len());
     };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use ddp_doctor::postmortem;
+use ddp_doctor::postmortem::{self, Progress};
 use ddp_doctor_dashboard::screen::Screen;
 use ddp_doctor_dashboard::sources::{Read, Sources};
 use ddp_doctor_dashboard::view::lines_of;
@@ -51,7 +51,9 @@ fn watched_with(scenario: &str, theme: Theme, when: When, source: Read) -> App {
     let dir = tempfile::tempdir().unwrap();
     let scenario = Scenario::parse(scenario).unwrap();
     let journals = scenario.journals(dir.path(), 1).unwrap();
-    let mut updates = postmortem::record(&journals).unwrap().updates;
+    let mut updates = postmortem::record(&journals, &mut Vec::new(), &Progress::default())
+        .unwrap()
+        .updates;
     if when == When::Live {
         // The last two updates mark the end of the evidence.
         updates.truncate(updates.len().saturating_sub(2));

@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
 use crate::support::coordinator::Coordinator;
+use crate::support::dumps::{Entry, dump};
 use crate::support::jobs::{launch, variant, venv};
 use crate::support::process::{eventually, program};
 use crate::support::tmux::Terminal;
@@ -306,4 +307,73 @@ fn watch_shows_several_files_and_ends_without_evidence() {
     let screen = terminal.until("the exit status", |screen| screen.contains("it is "));
     assert!(screen.contains("no evidence of a job in"), "{screen}");
     assert!(screen.contains("it is 3"), "{screen}");
+}
+
+/// Writes dumps of three ranks whose calls are `later` seconds later than others, of which rank 1 is behind.
+fn write_dumps(dir: &Path, later: u64) {
+    std::fs::create_dir(dir).unwrap();
+    for rank in 0..3 {
+        let last = if rank == 1 { 1 } else { 2 };
+        let entries = (1..=last).map(|seq| {
+            let at = 1_700_000_000_000_000_000_u64 + (later + seq) * 1_000_000_000;
+            let entry = Entry::new("nccl:all_reduce", "0", seq).with("time_created_ns", at);
+            if seq == 2 { entry.open() } else { entry }
+        });
+        let dump = dump(&[("0", "[0, 1, 2]")], &entries.collect::<Vec<_>>());
+        std::fs::write(dir.join(format!("trace_rank_{rank}")), dump.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn watch_of_several_jobs_shows_the_newest_and_counts_the_others() {
+    let scratch = tempfile::tempdir().unwrap();
+    write_dumps(&scratch.path().join("newer"), 50_000);
+    write_dumps(&scratch.path().join("older"), 0);
+    let mut command = program(scratch.path());
+    let output = command
+        .args(["watch", "--once", "newer", "older"])
+        .output()
+        .unwrap();
+    let (screen, remarks) = (
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    );
+    assert!(
+        screen.contains("newer") && !screen.contains("older"),
+        "{screen}"
+    );
+    assert!(
+        !screen.contains("0 ms"),
+        "the end of the job is unknown: {screen}"
+    );
+    assert!(remarks.contains("1 more job is not shown"), "{remarks}");
+    let mut command = program(scratch.path());
+    let output = command.args(["watch", "--once", "older"]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn watch_of_files_prints_remarks() {
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = scratch.path().join("dumps");
+    write_dumps(&folder, 0);
+    let once = || {
+        let mut command = program(scratch.path());
+        let output = command.args(["watch", "--once", "dumps"]).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    std::fs::write(folder.join("trace_rank_0"), "").unwrap();
+    let (status, remarks) = once();
+    assert_eq!(status, Some(0));
+    assert!(remarks.contains("trace_rank_0: it is empty"), "{remarks}");
+    std::fs::remove_file(folder.join("trace_rank_0")).unwrap();
+    for (from, to) in [("trace_rank_1", "a"), ("trace_rank_2", "b")] {
+        std::fs::rename(folder.join(from), folder.join(to)).unwrap();
+    }
+    let (status, remarks) = once();
+    assert_eq!(status, Some(3));
+    assert!(remarks.contains("end the name with the rank"), "{remarks}");
 }

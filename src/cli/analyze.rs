@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 
 use super::fail_on::FailOn;
 use super::output::output;
-use super::{FOUND, Global};
+use super::{FOUND, Global, viewing};
 use crate::postmortem::{self, Analysis, Progress};
 use crate::report::text::{self, Style};
 use crate::report::{csv, html, json, markdown, perfetto, sarif};
@@ -125,10 +125,7 @@ impl Analyze {
             postmortem::analyze_with(&self.paths, progress)
         });
         if global.quiet < 2 {
-            for remark in &analysis.remarks {
-                let line = text::plain(&remark.to_string());
-                writeln!(io::stderr(), "ddp-doctor: {line}")?;
-            }
+            viewing::print(&analysis.remarks);
         }
         if analysis.reports.is_empty() {
             bail!("nothing to analyze: no PATH contains usable evidence");

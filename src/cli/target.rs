@@ -161,7 +161,10 @@ impl Live {
         if path.is_dir() {
             return of_run_dir(path, credentials);
         }
-        if path.exists() || !target.contains(':') {
+        if !path.exists() && !target.contains(':') {
+            bail!("{target}: there is no such file or directory, and it is not HOST:PORT");
+        }
+        if path.exists() {
             bail!("{target} is neither a run directory nor HOST:PORT");
         }
         Ok(Self {
@@ -301,7 +304,10 @@ mod tests {
         };
         for (target, reason) in [
             (path, "is not a run directory"),
-            ("nonsense", "neither a run directory nor HOST:PORT"),
+            (
+                "nonsense",
+                "no such file or directory, and it is not HOST:PORT",
+            ),
             ("/dev/null", "neither a run directory nor HOST:PORT"),
             ("192.0.2.1:7077", "needs a token"),
             ("127.0.0.1:notaport", "is not an address"),

@@ -1,5 +1,6 @@
 //! Updates of a job for viewers, from a coordinator or from evidence.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use v1::viewer_service_client::ViewerServiceClient;
 
 use super::target::{self, Live, Target};
 use crate::coordinator::MAX_UPDATE;
-use crate::postmortem;
+use crate::postmortem::{self, Progress, Remark};
 use crate::report::text::plain;
 use crate::transport::{self, Credentials, document};
 
@@ -49,13 +50,15 @@ pub(super) fn now(target: &Target) -> anyhow::Result<Update> {
 
 /// The final state of the newest job in files, as one update.
 pub(super) fn last_update(paths: &[PathBuf]) -> anyhow::Result<Update> {
-    let analysis = postmortem::analyze(paths);
-    let Some(report) = analysis.reports.last() else {
+    let mut remarks = Vec::new();
+    let report = postmortem::last_report(paths, &mut remarks);
+    print(&remarks);
+    let Some(report) = report else {
         bail!(nothing_in(paths));
     };
     let at = report.job.ended_at.or(report.job.started_at);
     let mut sent = crate::report::viewer::Sent::default();
-    Ok(sent.update(report, None, at.unwrap_or_default(), true))
+    Ok(sent.update(&report, None, at.unwrap_or_default(), true))
 }
 
 async fn first_update(live: &Live) -> anyhow::Result<Update> {
@@ -112,7 +115,9 @@ pub(super) fn feed(mut target: Target, send: impl Fn(Input) -> bool) {
 /// Feeds a viewer from evidence. Returns false if there is no evidence yet.
 fn feed_evidence(path: &Path, send: &impl Fn(Input) -> bool) -> bool {
     let paths = [path.to_owned()];
-    let Some(recording) = postmortem::record(&paths) else {
+    // The terminal shows the screens: it has no place for remarks.
+    let mut remarks = Vec::new();
+    let Some(recording) = postmortem::record(&paths, &mut remarks, &Progress::default()) else {
         let why = nothing_in(&paths);
         return !send(Input::Link(Link::Lost { why }));
     };
@@ -125,6 +130,15 @@ pub(super) fn replay(updates: Vec<Update>, send: impl Fn(Input) -> bool) {
     if send(Input::Link(Link::Recorded)) {
         let mut updates = updates.into_iter();
         updates.all(|update| send(Input::Update(Box::new(update))));
+    }
+}
+
+/// Prints messages about files.
+pub(super) fn print(remarks: &[Remark]) {
+    for remark in remarks {
+        let line = plain(&remark.to_string());
+        // Standard error may be closed: the result counts.
+        drop(writeln!(io::stderr(), "ddp-doctor: {line}"));
     }
 }
 
@@ -214,7 +228,7 @@ fn refused(live: &Live, status: &tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("coordinator {}: {}", live.address, plain(status.message()))
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

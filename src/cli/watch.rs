@@ -80,9 +80,11 @@ impl Watch {
                 terminal::run(app, start, || viewing::request_stacks(&asked))?;
             }
             Source::Files(paths) => {
+                let mut remarks = Vec::new();
                 let recording = with_progress(global.quiet == 0, |progress| {
-                    postmortem::record_with(&paths, progress)
+                    postmortem::record(&paths, &mut remarks, progress)
                 });
+                viewing::print(&remarks);
                 let updates = recording
                     .with_context(|| viewing::nothing_in(&paths))?
                     .updates;

@@ -1,17 +1,18 @@
 //! Finds the evidence in paths. The kind of a file follows from its content, not from its name.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, Metadata};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_agent::blackbox::{Identity, NoBox, OpenError, Reader as BoxReader};
 use ddp_doctor_proto::v1::{self, event::Kind};
 
+use super::below::{self, Below, MAX_DEPTH, MAX_FILES};
+use super::kind::{FileKind, is_named_log, is_packed, kind_of};
 use super::{Progress, Remark};
 use crate::evidence::journal::{JournalError, Reader};
-use crate::files;
 use crate::ingest::{
     flight_recorder,
     logs::{self, Log},
@@ -20,14 +21,8 @@ use crate::node::follow::boxes::BoxDir;
 use crate::node::launch::rundir::Description;
 use crate::private::SHARED_MEMORY;
 
-/// Maximum number of files examined per directory.
-const MAX_FILES: usize = 65_536;
-/// Maximum depth of subdirectories that are searched for dumps.
-const MAX_DEPTH: usize = 3;
 /// Maximum number of names listed in a remark.
 const LISTED: usize = 3;
-/// Number of bytes at the beginning of a file that determine its kind.
-const HEAD: usize = 4096;
 
 /// The evidence found in the paths.
 #[derive(Debug, Default)]
@@ -37,12 +32,14 @@ pub(super) struct Collected {
     pub(super) no_boxes: Vec<NoBoxFile>,
     /// Logs that state something.
     pub(super) logs: Vec<Log>,
+    /// Logs below folders with dumps, by subdirectory.
+    pub(super) beside: Vec<Vec<Log>>,
     /// Files that may contain Flight Recorder dumps.
     pub(super) dumps: Vec<PathBuf>,
     /// Evidence that exists and is unreadable.
     pub(super) gaps: Vec<Gap>,
     pub(super) remarks: Vec<Remark>,
-    /// Files that cannot be opened.
+    /// Files that cannot be read.
     closed: Vec<(PathBuf, io::Error)>,
     /// Device and inode of files already taken: each is taken once.
     taken: HashSet<(u64, u64)>,
@@ -107,19 +104,6 @@ pub(super) struct Gap {
     pub(super) text: String,
 }
 
-/// Kind of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FileKind {
-    Journal,
-    BlackBox,
-    FlightRecorder,
-    Report,
-    Description,
-    Text,
-    Empty,
-    Unknown,
-}
-
 /// Finds the evidence in these paths.
 pub(super) fn collect(paths: &[PathBuf], progress: &Progress) -> Collected {
     let mut found = Collected {
@@ -133,18 +117,35 @@ pub(super) fn collect(paths: &[PathBuf], progress: &Progress) -> Collected {
             Err(error) => found.remark(path, reason(&error)),
         }
     }
-    for (path, error) in std::mem::take(&mut found.closed) {
-        // Beside dumps, it is more likely the dump of another rank than anything else.
-        if found.dumps.iter().any(|it| it.parent() == path.parent()) {
-            found.dumps.push(path);
-        } else {
-            found.remark(&path, reason(&error));
-        }
-    }
+    found.report_closed();
     found
 }
 
 impl Collected {
+    /// Files that cannot be read and whose names are those of the dump of a rank are dumps. Others are
+    /// reported if opening them fails.
+    fn report_closed(&mut self) {
+        let series = self
+            .dumps
+            .iter()
+            .filter_map(|path| flight_recorder::series(path));
+        let series: HashSet<String> = series.collect();
+        let folders = self.dumps.iter().filter_map(|path| path.parent());
+        let folders: HashSet<PathBuf> = folders.map(Path::to_owned).collect();
+        for (path, error) in std::mem::take(&mut self.closed) {
+            let is_beside = path.parent().is_some_and(|it| folders.contains(it));
+            let is_alike = flight_recorder::series(&path).is_some_and(|it| series.contains(&it));
+            match error.kind() {
+                io::ErrorKind::InvalidData if is_packed(&path) => self.remark(&path, PACKED),
+                _ if is_alike => self.dumps.push(path),
+                io::ErrorKind::InvalidData => {}
+                // It is more likely the dump of another rank than anything else.
+                _ if is_beside => self.dumps.push(path),
+                _ => self.remark(&path, reason(&error)),
+            }
+        }
+    }
+
     fn remark(&mut self, path: &Path, text: impl Into<String>) {
         self.remarks.push(Remark {
             path: path.to_owned(),
@@ -157,7 +158,6 @@ impl Collected {
         if !metadata.is_file() {
             return self.remark(path, "it is neither a directory nor a regular file");
         }
-        let is_marker = file_name(path).is_some_and(|name| NoBox::parse(&name).is_some());
         let text = match kind_of(path) {
             Err(error) => return self.closed.push((path.to_owned(), error)),
             Ok(FileKind::Journal) => {
@@ -165,7 +165,7 @@ impl Collected {
                 return self.journal(path, place, description.flatten().as_ref());
             }
             Ok(FileKind::BlackBox) => return self.black_box(path, place, None),
-            Ok(_) if is_marker => return self.marker(path, place),
+            Ok(_) if self.marker(path, place) => return,
             Ok(FileKind::FlightRecorder) => return self.dump(path),
             Ok(FileKind::Report) => {
                 "this is a report of ddp-doctor: give the evidence it was made from, the run \
@@ -182,6 +182,7 @@ impl Collected {
                 format!("{NOTHING_IN_TEXT}: {WANTED}")
             }
             Ok(FileKind::Empty) => "the file is empty".into(),
+            Ok(FileKind::Unknown) if is_packed(path) => PACKED.into(),
             Ok(FileKind::Unknown) => format!("this is no evidence of a known kind: {WANTED}"),
         };
         self.remark(path, text);
@@ -237,30 +238,82 @@ impl Collected {
         if kept.is_dir() {
             self.folder(&kept, place, description.as_ref(), None);
         }
-        if self.met == before.0 {
-            self.dumps_below(dir, MAX_DEPTH);
-        }
         // Beside recordings, the output of a job says nothing more.
+        let mut runs = Vec::new();
         if self.met - before.0 == self.dumps.len() - dumps {
-            let files = logs::find(dir);
-            for path in files.paths {
-                if matches!(kind_of(&path), Ok(FileKind::Text)) {
-                    self.log(&path);
-                }
+            let below = Below::of(dir);
+            self.dumps_below(dir, &below);
+            let files = self.logs(dir, |_| true);
+            if self.dumps.len() > dumps {
+                self.logs_below(dir, &below, files);
             }
-            if let Some(first) = files.earlier.first() {
-                let text = format!(
-                    "{} earlier launches are left out: to analyze one, give its folder, such as {}",
-                    files.earlier.len(),
-                    first.display()
-                );
-                self.remark(dir, text);
-            }
+            runs = below.runs;
         }
         if (self.met, self.remarks.len(), self.closed.len()) == before {
-            let text = nothing_in(dir);
+            self.remark(dir, nothing_in(dir, runs));
+        } else if let Some(first) = runs.first() {
+            let (what, are) = match runs.len() {
+                1 => ("run directory", "is"),
+                _ => ("run directories", "are"),
+            };
+            let text = format!(
+                "{} {what} below it {are} left out: to analyze one, give its path, such as {}",
+                runs.len(),
+                first.display()
+            );
             self.remark(dir, text);
         }
+    }
+
+    /// Adds the logs of a folder whose paths are accepted. Returns all that may be logs.
+    fn logs(&mut self, dir: &Path, accepts: impl Fn(&Path) -> bool) -> logs::Files {
+        let files = logs::find(dir);
+        for path in files.paths.iter().filter(|path| accepts(path)) {
+            if matches!(kind_of(path), Ok(FileKind::Text)) {
+                self.log(path);
+            }
+        }
+        if let Some(first) = files.earlier.first() {
+            let text = format!(
+                "{} earlier launches are left out: to analyze one, give its folder, such as {}",
+                files.earlier.len(),
+                first.display()
+            );
+            self.remark(dir, text);
+        }
+        files
+    }
+
+    /// Adds the logs in the subdirectories of a folder with dumps. Those of each subdirectory may be of
+    /// another job. `known`: the files of the folder itself.
+    fn logs_below(&mut self, dir: &Path, below: &Below, known: logs::Files) {
+        let mut searched: HashSet<PathBuf> = HashSet::new();
+        let mut earlier: Vec<PathBuf> = Vec::new();
+        let mut groups: BTreeMap<PathBuf, Vec<Log>> = BTreeMap::new();
+        let mut files = known;
+        let mut folders = below.folders.iter();
+        loop {
+            // Folders of a launcher are searched with the folder that they are in.
+            let within = files.paths.iter().flat_map(|path| path.ancestors().skip(1));
+            searched.extend(within.map(Path::to_owned));
+            earlier.append(&mut files.earlier);
+            let is_new = |folder: &&PathBuf| {
+                let is_of_launch = earlier.iter().any(|it| folder.starts_with(it));
+                !is_of_launch && !searched.contains(*folder)
+            };
+            let Some(folder) = folders.find(is_new) else {
+                break;
+            };
+            let before = self.logs.len();
+            files = self.logs(folder, is_named_log);
+            let part = folder
+                .strip_prefix(dir)
+                .ok()
+                .and_then(|it| it.iter().next());
+            let group = groups.entry(dir.join(part.unwrap_or_default()));
+            group.or_default().extend(self.logs.drain(before..));
+        }
+        self.beside.extend(groups.into_values());
     }
 
     /// Adds the files of a folder. `kept`: where another process may move its boxes meanwhile.
@@ -271,39 +324,57 @@ impl Collected {
         description: Option<&Description>,
         kept: Option<&Path>,
     ) {
-        let entries = match fs::read_dir(folder) {
+        let is_file = |path: &Path| !path.is_dir() && !BoxDir::is_partial(path);
+        let entries = match below::entries(folder, is_file) {
             Ok(entries) => entries,
             // It was moved.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return self.remark(folder, reason(&error)),
         };
-        for path in sorted(entries, Path::is_file) {
+        for path in entries {
             match kind_of(&path) {
                 Ok(FileKind::Journal) => self.journal(&path, place, description),
                 Ok(FileKind::BlackBox) => self.black_box(&path, place, kept),
                 Ok(FileKind::FlightRecorder) => self.dump(&path),
-                Ok(_) => self.marker(&path, place),
-                // It was moved.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => self.closed.push((path, error)),
+                Ok(kind) if !self.marker(&path, place) => self.other(&path, kind),
+                Ok(_) => {}
+                Err(error) => self.closed(&path, error),
             }
         }
     }
 
     /// Adds the dumps in subdirectories, of which there may be one for each host.
-    fn dumps_below(&mut self, dir: &Path, depth: usize) {
-        let read = |dir: &Path, is: fn(&Path) -> bool| {
-            fs::read_dir(dir).map_or_else(|_| Vec::new(), |entries| sorted(entries, is))
+    fn dumps_below(&mut self, dir: &Path, below: &Below) {
+        for path in &below.files {
+            match kind_of(path) {
+                Ok(FileKind::FlightRecorder) => self.dump(path),
+                Ok(kind) => self.other(path, kind),
+                Err(error) => self.closed(path, error),
+            }
+        }
+        for (folder, error) in &below.closed {
+            self.remark(folder, reason(error));
+        }
+        if below.is_cut {
+            let text = format!("only the first {MAX_FILES} files below it are examined");
+            self.remark(dir, text);
+        }
+    }
+
+    /// A file of a folder that is no evidence of a known kind.
+    fn other(&mut self, path: &Path, kind: FileKind) {
+        let why = match kind {
+            FileKind::Empty => "the file is empty",
+            FileKind::Unknown => PACKED,
+            _ => return,
         };
-        for folder in read(dir, |path| path.is_dir() && !path.is_symlink()) {
-            for path in read(&folder, Path::is_file) {
-                if matches!(kind_of(&path), Ok(FileKind::FlightRecorder)) {
-                    self.dump(&path);
-                }
-            }
-            if depth > 1 {
-                self.dumps_below(&folder, depth - 1);
-            }
+        self.closed(path, io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+
+    fn closed(&mut self, path: &Path, error: io::Error) {
+        // It was moved.
+        if error.kind() != io::ErrorKind::NotFound {
+            self.closed.push((path.to_owned(), error));
         }
     }
 
@@ -367,12 +438,15 @@ impl Collected {
         }
     }
 
-    fn marker(&mut self, path: &Path, place: Place) {
+    /// Adds the marker that a file is. Returns whether it is one.
+    fn marker(&mut self, path: &Path, place: Place) -> bool {
         let marker = file_name(path).and_then(|name| NoBox::parse(&name));
-        if let Some(marker) = marker {
-            self.met += 1;
-            self.no_boxes.push(NoBoxFile { place, marker });
-        }
+        let Some(marker) = marker else {
+            return false;
+        };
+        self.met += 1;
+        self.no_boxes.push(NoBoxFile { place, marker });
+        true
     }
 
     /// Records evidence that is unreadable.
@@ -396,70 +470,15 @@ impl Collected {
     }
 }
 
-/// The entries of a directory that are of a kind, in the order of their names.
-fn sorted(entries: fs::ReadDir, is: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
-    let paths = entries.flatten().map(|entry| entry.path());
-    let mut paths: Vec<PathBuf> = paths
-        .filter(|path| is(path) && !BoxDir::is_partial(path))
-        .take(MAX_FILES)
-        .collect();
-    paths.sort_unstable();
-    paths
-}
-
 fn is_gone(error: &OpenError) -> bool {
     matches!(error, OpenError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
 const NOTHING_IN_TEXT: &str = "nothing in this text states how a job ended: it has no such line of a launcher, PyTorch or NCCL, and \
      no stacks";
+const PACKED: &str = "this form of compression or archive is not read: unpack it";
 const WANTED: &str = "give run directories, journals, black boxes, Flight Recorder dumps (pickle or JSON), logs of a \
      job, or stacks as text";
-
-/// Detects the kind of a file from its beginning.
-fn kind_of(path: &Path) -> io::Result<FileKind> {
-    let mut head = Vec::new();
-    files::open(path)?
-        .take(HEAD as u64)
-        .read_to_end(&mut head)?;
-    let text = String::from_utf8_lossy(&head);
-    let has = |key: &str| text.contains(&format!("\"{key}\""));
-    Ok(match head.as_slice() {
-        [] => FileKind::Empty,
-        [b'D', b'D', b'P', b'J', ..] => FileKind::Journal,
-        [b'D', b'D', b'P', b'D', b'B', b'O', b'X', ..] => FileKind::BlackBox,
-        [b'{', ..] if has("ddp-doctor/report") => FileKind::Report,
-        [b'{', ..] if has("boot_id") && has("start_ticks") => FileKind::Description,
-        head => kind_of_output(head, &inflated(path, head)),
-    })
-}
-
-/// Tells dumps from logs by the beginning of a file, as it is and decompressed.
-fn kind_of_output(head: &[u8], inflated: &[u8]) -> FileKind {
-    // A compressed file of which nothing is readable is more likely a dump: it is named.
-    let is_damaged = head != inflated && inflated.is_empty();
-    if is_damaged || flight_recorder::is_candidate(inflated) {
-        FileKind::FlightRecorder
-    } else if logs::is_text(inflated) {
-        FileKind::Text
-    } else {
-        FileKind::Unknown
-    }
-}
-
-/// The beginning of a file, decompressed if it is compressed.
-fn inflated(path: &Path, head: &[u8]) -> Vec<u8> {
-    if !files::is_compressed(head) {
-        return head.to_vec();
-    }
-    let mut inner = Vec::new();
-    let stream = files::open(path).and_then(files::decompressed);
-    if let Ok(stream) = stream {
-        // The part before the damage decides.
-        let _damage = stream.take(HEAD as u64).read_to_end(&mut inner);
-    }
-    inner
-}
 
 /// Hello of the journal; `None`: the journal ends before it.
 fn first_event(path: &Path) -> Result<Option<v1::Hello>, JournalError> {
@@ -475,27 +494,22 @@ fn first_event(path: &Path) -> Result<Option<v1::Hello>, JournalError> {
     Ok(None)
 }
 
-/// Message about a directory without evidence.
-fn nothing_in(dir: &Path) -> String {
-    let mut runs: Vec<(std::time::SystemTime, String)> = fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| entry.path().join("journal.ddpj").exists())
-        .filter_map(|entry| {
-            let modified = entry.metadata().ok()?.modified().ok()?;
-            Some((modified, entry.path().display().to_string()))
-        })
-        .collect();
+/// Message about a directory without evidence; `runs`: run directories below it.
+fn nothing_in(dir: &Path, runs: Vec<PathBuf>) -> String {
+    let modified = |path: &PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
+    let runs = runs.into_iter();
+    let runs = runs.map(|path| (modified(&path), path.display().to_string()));
+    let mut runs: Vec<(Option<std::time::SystemTime>, String)> = runs.collect();
     runs.sort();
     let names: Vec<&str> = runs.iter().rev().map(|(_, name)| name.as_str()).collect();
     match names.as_slice() {
         [] if dir.join("report.json").exists() => {
             "there is a report and no evidence: journal and black boxes are gone".into()
         }
-        [] => "there is no evidence in it: neither a journal, a black box nor a log that states a failure, \
-             and no Flight Recorder dump here or in its subdirectories"
-            .into(),
+        [] => format!(
+            "there is no evidence in it: neither a journal, a black box nor a log that states a failure, \
+             and no Flight Recorder dump here or in its subdirectories down to {MAX_DEPTH} levels"
+        ),
         [one] => format!("this is no run directory; there is one in it: {one}"),
         several => format!(
             "this is no run directory; there are {} in it, the newest: {}",

@@ -20,15 +20,17 @@ use ddp_doctor_proto::report::Report;
 use crate::report::timeline::Timeline;
 use sources::Source;
 
+mod below;
 mod collect;
 mod jobs;
+mod kind;
 mod play;
 mod record;
 mod sources;
 mod timeline;
 
 pub use crate::ingest::{Progress, Remark};
-pub use record::{Recording, record, record_with};
+pub use record::{Recording, last_report, record};
 
 /// Result of an analysis.
 #[derive(Debug, Default)]
@@ -57,6 +59,9 @@ pub fn analyze_with(paths: &[PathBuf], progress: &Progress) -> Analysis {
         if let Some(remark) = remark {
             analysis.remarks.push(remark);
             continue;
+        }
+        if recordings > 0 {
+            analysis.remarks.extend(source.separate());
         }
         recordings += usize::from(matches!(source, Source::Recorded(_)));
         let mut collector = timeline::Collector::default();

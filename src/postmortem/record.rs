@@ -24,45 +24,62 @@ pub struct Recording {
     pub updates: Vec<Update>,
     /// The final report.
     pub report: Report,
-    /// Messages about the files, apart from the findings.
-    pub remarks: Vec<Remark>,
 }
 
-/// Records the newest job in the evidence; `None`: there is none.
+/// Records the newest job in the evidence; `None`: there is none. Messages about the files are added to
+/// `remarks`.
 #[must_use]
-pub fn record(paths: &[PathBuf]) -> Option<Recording> {
-    record_with(paths, &Progress::default())
-}
-
-/// Like [`record`], with progress for another thread to show.
-#[must_use]
-pub fn record_with(paths: &[PathBuf], progress: &Progress) -> Option<Recording> {
-    let mut remarks = Vec::new();
-    let found = sources::find(paths, &mut remarks, progress);
-    let source = newest(found)?;
+pub fn record(
+    paths: &[PathBuf],
+    remarks: &mut Vec<Remark>,
+    progress: &Progress,
+) -> Option<Recording> {
+    let source = newest(paths, remarks, progress)?;
     let mut recorder = Recorder {
         claims: source.claims(),
         only_last: matches!(source, Source::Dumps(_)),
         ..Recorder::default()
     };
-    let (engine, report) = source.play(&mut remarks, &mut recorder);
+    let (engine, report) = source.play(remarks, &mut recorder);
     let last = recorder.evaluated;
     recorder.take(&report, &Detail::of(engine.model(), last), last, true);
     Some(Recording {
         updates: recorder.updates,
         report,
-        remarks,
     })
 }
 
-/// The newest recorded job; without one, the last of the others.
-fn newest(mut found: Vec<Source>) -> Option<Source> {
-    let is_recorded = |source: &Source| matches!(source, Source::Recorded(_));
-    let last = found.iter().rposition(is_recorded);
-    match last {
-        Some(at) => Some(found.swap_remove(at)),
-        None => found.pop(),
+/// The final report on the job that [`record`] records.
+#[must_use]
+pub fn last_report(paths: &[PathBuf], remarks: &mut Vec<Remark>) -> Option<Report> {
+    let source = newest(paths, remarks, &Progress::default())?;
+    Some(source.play(remarks, &mut Unobserved).1)
+}
+
+/// The newest job: of those that ddp-doctor recorded, if there are any.
+fn newest(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -> Option<Source> {
+    let mut found = sources::find(paths, remarks, progress);
+    let at = (0..found.len()).max_by_key(|&at| found[at].precedence())?;
+    let others = found.len() - 1;
+    if others > 0 {
+        let (other, is) = if others == 1 {
+            ("job", "is")
+        } else {
+            ("jobs", "are")
+        };
+        let text = format!(
+            "{others} more {other} {is} not shown: give the path of one, or use ddp-doctor analyze"
+        );
+        let path = paths.first().cloned().unwrap_or_default();
+        remarks.push(Remark { path, text });
     }
+    Some(found.swap_remove(at))
+}
+
+struct Unobserved;
+
+impl Observer for Unobserved {
+    fn evaluated(&mut self, _: &Engine, _: Timestamp, _: bool) {}
 }
 
 #[derive(Default)]

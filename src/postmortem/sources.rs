@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Report;
+use ddp_doctor_proto::report::{Report, Timestamp};
 
 use super::Progress;
 use super::collect::{self, Collected};
@@ -34,9 +34,11 @@ pub(super) fn find(
 ) -> Vec<Source> {
     let mut found = collect::collect(paths, progress);
     remarks.append(&mut found.remarks);
-    let files = std::mem::take(&mut found.dumps);
-    let mut dumps = flight_recorder::read(&files, remarks, progress);
-    found.logs = beside_dumps(&mut dumps, std::mem::take(&mut found.logs), remarks);
+    let dumps = flight_recorder::read(&found.dumps, remarks, progress);
+    found.logs.extend(dumps.logs);
+    found.beside.extend(dumps.beside);
+    let mut dumps = dumps.jobs;
+    add_logs(&mut dumps, &mut found, remarks);
     let (logs, recorded): (Vec<jobs::Job>, Vec<jobs::Job>) = of_jobs(found, remarks);
     let recorded = recorded.into_iter().map(Source::Recorded);
     let dumps = dumps.into_iter().map(Source::Dumps);
@@ -49,31 +51,46 @@ fn of_jobs(found: Collected, remarks: &mut Vec<Remark>) -> (Vec<jobs::Job>, Vec<
     jobs.partition(|job| !job.logs.is_empty())
 }
 
-/// Adds logs to the dumps of their job. Returns them if nothing shows which job it is.
-fn beside_dumps(
-    dumps: &mut [flight_recorder::Job],
-    logs: Vec<Log>,
-    remarks: &mut Vec<Remark>,
-) -> Vec<Log> {
-    let Some(first) = logs.first().filter(|_| !dumps.is_empty()) else {
-        return logs;
+/// Adds logs to the dumps of their job. Those that were found beside dumps are left out if nothing shows
+/// which job it is.
+fn add_logs(dumps: &mut [flight_recorder::Job], found: &mut Collected, remarks: &mut Vec<Remark>) {
+    let beside = std::mem::take(&mut found.beside);
+    if dumps.is_empty() {
+        found.logs.extend(beside.into_iter().flatten());
+        return;
+    }
+    let mut remark = |log: &Log, what: &str| {
+        let text = format!("nothing shows that it is of the same job as the dumps: {what}");
+        let path = log.path.clone();
+        remarks.push(Remark { path, text });
     };
+    for logs in beside {
+        if let Some(first) = of_job(dumps, logs).first() {
+            remark(first, "it is left out; to analyze it, give its path");
+        }
+    }
+    found.logs = of_job(dumps, std::mem::take(&mut found.logs));
+    if let Some(first) = found.logs.first() {
+        remark(first, "it has a report of its own");
+    }
+}
+
+/// Adds logs to the only job that they are shown to be of. Otherwise returns them.
+fn of_job(dumps: &mut [flight_recorder::Job], logs: Vec<Log>) -> Vec<Log> {
+    if logs.is_empty() {
+        return logs;
+    }
     let statements = Statements::of(&logs);
     let offsets = dumps.iter_mut().filter_map(|job| {
         let offset = job.offset_of(&statements)?;
         Some((job, offset))
     });
     let mut offsets: Vec<_> = offsets.collect();
-    if let [(job, offset)] = &mut offsets[..] {
-        job.add_logs(logs, *offset);
-        return Vec::new();
-    }
-    remarks.push(Remark {
-        path: first.path.clone(),
-        text: "nothing shows that it is of the same job as the dumps: it has a report of its own"
-            .into(),
-    });
-    logs
+    let [(job, offset)] = &mut offsets[..] else {
+        return logs;
+    };
+    job.add_logs(logs, *offset);
+    Vec::new()
 }
 
 impl Source {
@@ -96,6 +113,37 @@ impl Source {
         }
     }
 
+    /// Precedence among the jobs of which one is shown: those that ddp-doctor recorded state most, then
+    /// the latest.
+    pub(super) fn precedence(&self) -> (bool, Timestamp) {
+        match self {
+            Self::Recorded(job) => {
+                let starts = job.nodes.iter().map(|node| node.hello.started_unix_ns);
+                (true, Timestamp(starts.min().unwrap_or(0)))
+            }
+            Self::Dumps(job) => (false, job.begins()),
+            Self::Logs(job) => (false, Statements::of(&job.logs).period().0),
+        }
+    }
+
+    /// Path of evidence that other tools left.
+    fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Recorded(_) => None,
+            Self::Dumps(job) => Some(job.folder().to_owned()),
+            Self::Logs(job) => Some(job.logs.first()?.path.clone()),
+        }
+    }
+
+    /// A remark on evidence of other tools that is reported beside recordings.
+    pub(super) fn separate(&self) -> Option<Remark> {
+        let text = "nothing shows that it is of a recorded job: it has a report of its own";
+        self.path().map(|path| Remark {
+            path,
+            text: text.into(),
+        })
+    }
+
     /// What reports may claim while the evidence is played.
     pub(super) fn claims(&self) -> logs::Claims {
         match self {
@@ -106,21 +154,16 @@ impl Source {
 
     /// A remark if ddp-doctor recorded the job that this evidence is of: the recording states more.
     pub(super) fn is_recorded(&self, recordings: &[Timeline]) -> Option<Remark> {
-        let path = match self {
-            Self::Recorded(_) => return None,
-            Self::Dumps(job) => {
-                let known = recordings.iter().any(|it| has_calls_of(it, job));
-                known.then(|| job.folder().to_owned())
-            }
+        let is_known = match self {
+            Self::Recorded(_) => false,
+            Self::Dumps(job) => recordings.iter().any(|it| has_calls_of(it, job)),
             Self::Logs(job) => {
                 let statements = Statements::of(&job.logs);
-                let known = recordings
-                    .iter()
-                    .any(|it| has_processes_of(it, &statements));
-                known.then_some(job.logs.first()?.path.clone())
+                let mut recordings = recordings.iter();
+                recordings.any(|it| has_processes_of(it, &statements))
             }
         };
-        path.map(|path| Remark {
+        self.path().filter(|_| is_known).map(|path| Remark {
             path,
             text: "it is of a job that was recorded, and the recording states more: left out"
                 .into(),

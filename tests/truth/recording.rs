@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use ddp_doctor::evidence::journal;
-use ddp_doctor::postmortem;
+use ddp_doctor::postmortem::{self, Progress};
 use ddp_doctor::report::json::Assembler;
 use ddp_doctor::report::text::{self, Style};
 use ddp_doctor_proto::blackbox::LAYOUT_VERSION;
@@ -113,8 +113,10 @@ pub(crate) fn replay(case: &Case) -> Outcome {
     let (meta, bytes) = read(fs::File::open(path(case)).unwrap());
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join(JOURNAL), bytes).unwrap();
-    let recorded = postmortem::record(&[scratch.path().to_owned()]).unwrap();
-    assert_eq!(recorded.remarks, [], "{case}");
+    let mut remarks = Vec::new();
+    let paths = [scratch.path().to_owned()];
+    let recorded = postmortem::record(&paths, &mut remarks, &Progress::default()).unwrap();
+    assert_eq!(remarks, [], "{case}");
     if case.variant == Variant::Healthy {
         let mut shown = Assembler::new(Job::default());
         for update in recorded.updates {

@@ -8,6 +8,8 @@ use crate::ingest::logs::{GivenUp, Log, Statements};
 
 /// Offsets of time zones are multiples of this many nanoseconds: a quarter of an hour.
 const ZONES: i64 = 15 * 60 * 1_000_000_000;
+/// How much a clock can be behind and ahead of UTC: in nanoseconds, 12 and 14 hours.
+const FURTHEST: [i64; 2] = [12 * 3600 * 1_000_000_000, 14 * 3600 * 1_000_000_000];
 /// Maximum difference between the time of a call and that in a log, in nanoseconds.
 const MAX_SKEW: i64 = 60 * 1_000_000_000;
 /// Time after the last call of a dump until which its logs may end: longer than any timeout.
@@ -43,7 +45,8 @@ impl Job {
         let created = entries.rev().find(is_it)?.created;
         let difference = i64::try_from(created).ok()? - i64::try_from(wait.since.0).ok()?;
         let zone = (difference + ZONES / 2).div_euclid(ZONES) * ZONES;
-        ((difference - zone).abs() <= MAX_SKEW).then_some(zone)
+        let is_zone = (-FURTHEST[1]..=FURTHEST[0]).contains(&zone);
+        (is_zone && (difference - zone).abs() <= MAX_SKEW).then_some(zone)
     }
 
     /// Adds the logs of this job, whose times are behind by `offset` nanoseconds.
@@ -51,8 +54,13 @@ impl Job {
         for log in &mut logs {
             log.shift(offset);
         }
-        self.gave_up = Statements::of(&logs).given_up().next().is_some();
+        self.gave_up |= Statements::of(&logs).given_up().next().is_some();
         self.logs.extend(logs);
+    }
+
+    /// Time of the first call.
+    pub(crate) fn begins(&self) -> Timestamp {
+        Timestamp(self.period().0)
     }
 
     /// Times of the first and the last call of the dumps, in nanoseconds since the Unix epoch.

@@ -7,11 +7,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::UNIX_EPOCH;
 
+use ddp_doctor_proto::report::Timestamp;
+
 use super::document::{Document, Invalid, Value};
 use super::dump::{Dump, Room};
 use super::{json, pickle};
 use crate::files;
 use crate::ingest::Progress;
+use crate::ingest::logs::{self, Log};
 
 /// Maximum size of a dump, decompressed.
 const MAX_BYTES: u64 = 128 << 20;
@@ -39,6 +42,8 @@ pub(super) struct Found {
 pub(super) struct Contents {
     pub(super) dumps: Vec<Found>,
     pub(super) unreadable: Vec<(PathBuf, String)>,
+    /// Logs in an archive.
+    pub(super) logs: Vec<Log>,
 }
 
 /// Whether a file that begins with these bytes, decompressed, may contain dumps.
@@ -172,8 +177,8 @@ fn read_archive(path: &Path, mut stream: impl Read, reader: &mut Reader<'_>) -> 
         }
         if header.iter().all(|&byte| byte == 0) {
             if reader.contents.is_empty() {
-                let text =
-                    "the archive contains no Flight Recorder dump: to analyze logs, unpack it";
+                let text = "the archive contains neither a Flight Recorder dump nor a log that \
+                            states how a job ended";
                 reader.unreadable(path.to_owned(), text);
             }
             return Ok(());
@@ -264,7 +269,7 @@ fn name_of(header: &[u8; BLOCK]) -> PathBuf {
 
 impl Contents {
     const fn is_empty(&self) -> bool {
-        self.dumps.is_empty() && self.unreadable.is_empty()
+        self.dumps.is_empty() && self.unreadable.is_empty() && self.logs.is_empty()
     }
 }
 
@@ -273,7 +278,7 @@ impl Reader<'_> {
         self.contents.unreadable.push((path, text.into()));
     }
 
-    /// Reads a member of an archive. Members that are no dumps are skipped.
+    /// Reads a member of an archive. Members that are neither dumps nor logs are skipped.
     fn member(&mut self, path: PathBuf, stream: &mut impl Read, size: u64, written: Option<u64>) {
         let result = read_bytes(stream.take(size), MAX_BYTES);
         let (bytes, cut) = match result {
@@ -296,6 +301,13 @@ impl Reader<'_> {
         let head = &bytes[..bytes.len().min(4096)];
         if is_candidate(head) {
             self.add(path, bytes, cut, written);
+        } else if logs::is_text(head) {
+            let at = written.map_or_else(Timestamp::now, Timestamp);
+            match logs::read_contents(&path, &bytes.into(), at) {
+                Ok(log) if log.is_empty() => {}
+                Ok(log) => self.contents.logs.push(log),
+                Err(error) => self.unreadable(path, error.to_string()),
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::dump::{Dump, Entry, Kind};
 use super::files::{Contents, Found};
+use super::merge::{self, Part};
 use super::rank;
 use crate::ingest::Remark;
 use crate::ingest::logs::Log;
@@ -14,8 +15,12 @@ use crate::ingest::logs::Log;
 /// The dumps of one job.
 #[derive(Debug, Default)]
 pub struct Job {
+    /// Name of the job: the end of its folder, as long as it takes to tell it from other jobs.
+    pub(super) name: String,
     /// Folder of the dumps.
     pub(super) folder: PathBuf,
+    /// Folders of the dumps, with the beginning of file names where a folder has several jobs.
+    pub(super) places: BTreeSet<PathBuf>,
     /// Dumps by rank.
     pub(super) ranks: BTreeMap<u32, Dump>,
     /// What is wrong with the dump of a rank.
@@ -27,14 +32,14 @@ pub struct Job {
 }
 
 /// A dump whose rank is known.
-struct Ranked {
-    rank: u32,
-    path: PathBuf,
-    dump: Dump,
+#[derive(Debug)]
+pub(super) struct Ranked {
+    pub(super) rank: u32,
+    pub(super) path: PathBuf,
+    pub(super) dump: Dump,
 }
 
-/// Groups the contents of files into jobs. Dumps of different folders are one job unless they
-/// contain a rank twice.
+/// Groups dumps into jobs, and files that cannot be read with them.
 pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job> {
     let mut ranked: Vec<Ranked> = Vec::new();
     let mut unreadable: Vec<(PathBuf, String)> = Vec::new();
@@ -52,7 +57,7 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
             ranked.extend(with_rank(found, remarks));
         }
     }
-    let mut jobs: BTreeMap<PathBuf, Job> = BTreeMap::new();
+    let ranked = merge::without_copies(ranked, remarks);
     let shared = folders_of_several_jobs(&ranked);
     let place_of = |path: &Path| {
         let folder = folder(path);
@@ -62,69 +67,83 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
             folder
         }
     };
-    let one_job = shared.is_empty() && is_one_job(&ranked);
-    let first = common_folder(&ranked);
     let mut by_place: BTreeMap<PathBuf, Vec<Ranked>> = BTreeMap::new();
     for it in ranked {
-        let own = place_of(&it.path);
-        let key = first.clone().filter(|_| one_job).unwrap_or(own);
-        by_place.entry(key).or_default().push(it);
+        by_place.entry(place_of(&it.path)).or_default().push(it);
     }
-    for (folder, ranked) in by_place {
-        let mut job = Job::default();
-        let (latest, others) = of_latest(ranked);
-        for it in latest {
-            job.add(it, remarks);
-        }
-        for it in others {
-            let text = "the dump is of another job, whose last call was earlier";
-            job.unreadable.insert(it.rank, text.into());
-            let text = format!("{text}: it is left out");
-            remarks.push(Remark {
-                path: it.path,
-                text,
-            });
-        }
-        job.folder.clone_from(&folder);
-        jobs.insert(folder, job);
-    }
+    let parts = merge::merge(by_place);
+    let mut jobs: Vec<Job> = parts.into_iter().map(|it| Job::of(it, remarks)).collect();
     for (path, text) in unreadable {
-        let job = if one_job {
-            jobs.values_mut().next()
-        } else {
-            jobs.get_mut(&place_of(&path))
-        };
+        let job = nearest(&mut jobs, &place_of(&path));
         if let (Some(job), Some(rank)) = (job, rank::named(&path)) {
             let text = format!("the dump cannot be read: {text}");
             job.unreadable.entry(rank).or_insert(text);
         }
         remarks.push(Remark { path, text });
     }
-    jobs.into_values().collect()
+    name(&mut jobs);
+    jobs
 }
 
-/// The folder that contains all dumps.
-fn common_folder(ranked: &[Ranked]) -> Option<PathBuf> {
-    let mut folders = ranked.iter().map(|it| folder(&it.path));
-    let first = folders.next()?;
-    let common = folders.fold(first.clone(), |common, other| {
-        let above = common.ancestors().find(|it| other.starts_with(it));
-        above.map_or(first.clone(), Path::to_owned)
-    });
-    Some(common)
+/// The job with a place that has most folders in common with this one; `None`: several have.
+fn nearest<'a>(jobs: &'a mut [Job], place: &Path) -> Option<&'a mut Job> {
+    let common = |other: &PathBuf| {
+        let folders = place.components().zip(other.components());
+        folders.take_while(|(one, other)| one == other).count()
+    };
+    let shared = |job: &Job| job.places.iter().map(common).max().unwrap_or(0);
+    let most = jobs.iter().map(shared).max()?;
+    let mut nearest = jobs.iter_mut().filter(|job| shared(job) == most);
+    let first = nearest.next()?;
+    nearest.next().is_none().then_some(first)
 }
 
-fn folder(path: &Path) -> PathBuf {
-    path.parent().unwrap_or(Path::new("")).to_owned()
-}
-
-/// Whether no two folders contain the same rank.
-fn is_one_job(ranked: &[Ranked]) -> bool {
-    let mut folders: BTreeMap<u32, BTreeSet<PathBuf>> = BTreeMap::new();
-    for it in ranked {
-        folders.entry(it.rank).or_default().insert(folder(&it.path));
+/// Names jobs by the ends of their folders, each as long as it takes to tell the jobs apart.
+fn name(jobs: &mut [Job]) {
+    /// Maximum number of folders in a name.
+    const LONGEST: usize = 8;
+    let folders: Vec<Vec<String>> = jobs.iter().map(|job| ends(&job.folder)).collect();
+    for len in 1..=LONGEST {
+        let names: Vec<String> = folders.iter().map(|it| last(it, len)).collect();
+        let mut count: BTreeMap<&String, u32> = BTreeMap::new();
+        for name in &names {
+            *count.entry(name).or_default() += 1;
+        }
+        for (job, name) in jobs.iter_mut().zip(&names) {
+            let is_last = len == LONGEST;
+            if job.name.is_empty() && (is_last || count[name] == 1) {
+                job.name.clone_from(name);
+            }
+        }
     }
-    folders.values().all(|folders| folders.len() == 1)
+}
+
+/// The last of the folders of a path, joined.
+fn last(folders: &[String], len: usize) -> String {
+    folders[folders.len().saturating_sub(len)..].join("/")
+}
+
+/// The folders of a path, outermost first; at least one.
+fn ends(path: &Path) -> Vec<String> {
+    // An empty path is the current folder.
+    let path = if path.file_name().is_some() {
+        std::path::absolute(path)
+    } else {
+        Path::new(".").join(path).canonicalize()
+    };
+    let path = path.unwrap_or_default();
+    let folders = path.iter().skip(1);
+    let folders: Vec<String> = folders
+        .map(|it| it.to_string_lossy().into_owned())
+        .collect();
+    if folders.is_empty() {
+        return vec!["/".into()];
+    }
+    folders
+}
+
+pub(super) fn folder(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).to_owned()
 }
 
 /// Folders in which names with different beginnings are those of different jobs: a rank is in several
@@ -144,7 +163,8 @@ fn folders_of_several_jobs(ranked: &[Ranked]) -> BTreeSet<PathBuf> {
             have_one_backend(known, &it.dump).then_some((known, &it.dump))
         });
         let repeated: Vec<(&Dump, &Dump)> = repeated.collect();
-        let mut periods: Vec<(u64, u64)> = parts.values().map(|part| period(part)).collect();
+        let periods = parts.values().map(|part| period(part.iter().copied()));
+        let mut periods: Vec<(u64, u64)> = periods.collect();
         periods.sort_unstable();
         let are_apart = periods.windows(2).all(|pair| pair[0].1 < pair[1].0);
         let differ = |(one, other): &(&Dump, &Dump)| are_of_other_processes(one, other);
@@ -156,17 +176,12 @@ fn folders_of_several_jobs(ranked: &[Ranked]) -> BTreeSet<PathBuf> {
 
 /// Minimum time without a call, in nanoseconds, between dumps of one file name that are not of one job:
 /// longer than any timeout.
-const APART: u64 = 6 * 3600 * 1_000_000_000;
+pub(super) const APART: u64 = 6 * 3600 * 1_000_000_000;
 
 /// The dumps of the job with the latest call, and those that an earlier job left: their group of all
 /// ranks has other members, or their calls are long before those of all others.
 fn of_latest(ranked: Vec<Ranked>) -> (Vec<Ranked>, Vec<Ranked>) {
-    let world = |it: &Ranked| {
-        let config = it.dump.groups.get("0")?;
-        (&*config.description == "default_pg").then(|| Arc::clone(&config.members))
-    };
-    let newest = ranked.iter().filter(|it| world(it).is_some());
-    let newest = newest.max_by_key(|it| it.dump.period.1).and_then(world);
+    let newest = world_of_newest(&ranked);
     let is_of_world = |it: &Ranked| world(it).is_none_or(|own| Some(own) == newest);
     let (ranked, mut others): (Vec<_>, Vec<_>) = ranked.into_iter().partition(is_of_world);
     let mut periods: Vec<(u64, u64)> = ranked.iter().map(|it| it.dump.period).collect();
@@ -188,9 +203,22 @@ fn of_latest(ranked: Vec<Ranked>) -> (Vec<Ranked>, Vec<Ranked>) {
     (latest, others)
 }
 
+/// Members of the group of all ranks, as far as the dump names it.
+fn world(it: &Ranked) -> Option<Arc<[u32]>> {
+    let config = it.dump.groups.get("0")?;
+    (&*config.description == "default_pg").then(|| Arc::clone(&config.members))
+}
+
+/// Members of the group of all ranks in the dump with the latest call that names it.
+pub(super) fn world_of_newest(dumps: &[Ranked]) -> Option<Arc<[u32]>> {
+    let newest = dumps.iter().filter(|it| world(it).is_some());
+    newest.max_by_key(|it| it.dump.period.1).and_then(world)
+}
+
 /// Times of the first and of the latest call of some dumps.
-fn period(dumps: &[&Ranked]) -> (u64, u64) {
-    let periods = dumps.iter().map(|it| it.dump.period);
+pub(super) fn period<'a>(dumps: impl IntoIterator<Item = &'a Ranked>) -> (u64, u64) {
+    let periods: Vec<(u64, u64)> = dumps.into_iter().map(|it| it.dump.period).collect();
+    let periods = periods.iter();
     let first = periods.clone().map(|it| it.0).min();
     let latest = periods.map(|it| it.1).max();
     (first.unwrap_or(0), latest.unwrap_or(0))
@@ -251,16 +279,20 @@ fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
         )));
     }
     if let Some(cut) = &dump.cut {
-        let calls = dump.entries.len();
-        remarks.push(remark(format!(
-            "{cut}: only its first {calls} calls are used"
-        )));
+        let calls = match dump.entries.len() {
+            1 => "call is".to_owned(),
+            calls => format!("{calls} calls are"),
+        };
+        remarks.push(remark(format!("{cut}: only its first {calls} used")));
     }
     if dump.skipped > 0 {
         let count = dump.skipped;
         remarks.push(remark(format!(
             "{count} entries lack their name, group or number"
         )));
+    }
+    if dump.count > 0 && dump.period.1 == 0 {
+        remarks.push(remark("its calls have no usable times".into()));
     }
     let unknown = dump.count(|kind| !kind.is_known);
     if unknown > 0 {
@@ -289,6 +321,28 @@ fn fits_its_group(dump: &Dump, kind: &Kind) -> bool {
 }
 
 impl Job {
+    fn of(part: Part, remarks: &mut Vec<Remark>) -> Self {
+        let mut job = Self {
+            folder: part.folder(),
+            places: part.places,
+            ..Self::default()
+        };
+        let (latest, others) = of_latest(part.dumps);
+        for it in latest {
+            job.add(it, remarks);
+        }
+        for it in others {
+            let text = "the dump is of another job, whose last call was earlier";
+            job.unreadable.insert(it.rank, text.into());
+            let text = format!("{text}: it is left out");
+            remarks.push(Remark {
+                path: it.path,
+                text,
+            });
+        }
+        job
+    }
+
     /// Number of ranks of the job, as far as groups and dumps show it.
     pub(crate) fn world_size(&self) -> u32 {
         let dumps = self.ranks.values();

@@ -9,11 +9,12 @@
 //! A dump shows which calls a process made and which of them are complete. It shows neither whether
 //! the process waits, nor what became of it. So findings that depend on a wait are never proved.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::report::Report;
 
 use crate::diagnosis::Engine;
+use crate::ingest::logs::Log;
 use crate::ingest::{Observer, Progress, Remark};
 
 mod age;
@@ -31,6 +32,7 @@ mod inside;
 mod jobs;
 mod json;
 mod limits;
+mod merge;
 mod messages;
 mod names;
 mod notes;
@@ -56,10 +58,38 @@ pub fn is_candidate(head: &[u8]) -> bool {
     files::is_candidate(head)
 }
 
-/// Reads dumps and groups them into jobs.
+/// The contents of files.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    /// Dumps, by job.
+    pub jobs: Vec<Job>,
+    /// Logs of each archive that also contains dumps.
+    pub beside: Vec<Vec<Log>>,
+    /// Logs of archives without dumps.
+    pub logs: Vec<Log>,
+}
+
+/// The beginning of the name of a dump, up to its rank; `None`: the name has no rank.
 #[must_use]
-pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -> Vec<Job> {
-    jobs::of(files::read_all(paths, progress), remarks)
+pub fn series(path: &Path) -> Option<String> {
+    rank::named(path).map(|_| rank::prefix(path))
+}
+
+/// Reads dumps and the logs in their archives, and groups dumps into jobs.
+#[must_use]
+pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -> Evidence {
+    let mut contents = files::read_all(paths, progress);
+    let mut evidence = Evidence::default();
+    for it in &mut contents {
+        let logs = std::mem::take(&mut it.logs);
+        if it.dumps.is_empty() {
+            evidence.logs.extend(logs);
+        } else {
+            evidence.beside.push(logs);
+        }
+    }
+    evidence.jobs = jobs::of(contents, remarks);
+    evidence
 }
 
 /// Diagnoses a job. Returns the engine in its final state, and the report, limited to what dumps

@@ -136,7 +136,7 @@ impl<'a> Play<'a> {
         let mut events = Vec::new();
         let started = self.start();
         events.push(Event::JobStarted {
-            job: self.name(),
+            job: self.job.name.clone(),
             attempt: 0,
             host: "".into(),
             at: started,
@@ -219,13 +219,6 @@ impl<'a> Play<'a> {
         }
         out.append(&mut stated.events);
         stated
-    }
-
-    /// Name of the folder of the dumps.
-    fn name(&self) -> String {
-        let folder = std::path::absolute(&self.job.folder).unwrap_or_default();
-        let name = folder.file_name().unwrap_or_default();
-        name.to_string_lossy().into_owned()
     }
 
     fn start(&self) -> Timestamp {

@@ -342,7 +342,7 @@ fn groups_of_a_claimed_world_are_limited() {
     let path = "/job/_dump_0".into();
     let contents = Contents {
         dumps: vec![Found { path, dump }],
-        unreadable: Vec::new(),
+        ..Contents::default()
     };
     let jobs = jobs::of(vec![contents], &mut Vec::new());
     let groups = Groups::of(&jobs[0]);
@@ -535,7 +535,7 @@ fn frame_with_a_huge_window_is_an_error() {
 fn archive_without_dumps_is_named() {
     let (_, messages) = in_file(&gzip(&tar(&[("job.log", b"step 1\n")])));
     assert!(
-        messages[0].contains("no Flight Recorder dump"),
+        messages[0].contains("neither a Flight Recorder dump nor a log"),
         "{messages:?}"
     );
 }
@@ -573,7 +573,7 @@ fn random_damage_never_panics() {
         });
         let contents = Contents {
             dumps: dumps.collect(),
-            unreadable: Vec::new(),
+            ..Contents::default()
         };
         for job in jobs::of(vec![contents], &mut Vec::new()) {
             drop(diagnose(job, &mut Silent));

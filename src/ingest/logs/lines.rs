@@ -27,7 +27,7 @@ impl Lines {
         Ok(Self::of(files::decompressed(files::open(path)?)?))
     }
 
-    fn of(reader: Box<dyn BufRead>) -> Self {
+    pub(super) fn of(reader: Box<dyn BufRead>) -> Self {
         Self {
             reader,
             line: Vec::new(),

@@ -12,8 +12,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io;
+use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ddp_doctor_proto::report::Timestamp;
@@ -122,8 +123,26 @@ pub fn read(path: &Path) -> io::Result<Log> {
     // Some file systems keep no times.
     let written = written.filter(|it| !it.is_zero());
     let written = written.map_or_else(Timestamp::now, |it| Timestamp(it.as_nanos() as u64));
+    read_lines(path, written, || Lines::open(path))
+}
+
+/// Reads a log from the contents of a file that was written at this time.
+///
+/// # Errors
+///
+/// Fails if the first line cannot be read.
+pub(crate) fn read_contents(path: &Path, bytes: &Arc<[u8]>, written: Timestamp) -> io::Result<Log> {
+    let open = || Ok(Lines::of(Box::new(Cursor::new(Arc::clone(bytes)))));
+    read_lines(path, written, open)
+}
+
+fn read_lines(
+    path: &Path,
+    written: Timestamp,
+    open: impl Fn() -> io::Result<Lines>,
+) -> io::Result<Log> {
     let mut reader = Reader::of(path, Year::Before(written));
-    let mut lines = Lines::open(path)?;
+    let mut lines = open()?;
     let mut text = String::new();
     let mut trouble = None;
     loop {
@@ -137,7 +156,7 @@ pub fn read(path: &Path) -> io::Result<Log> {
         }
         if reader.begins_anew {
             reader = Reader::of(path, reader.year);
-            lines = Lines::open(path)?;
+            lines = open()?;
         }
     }
     if lines.is_cut() {

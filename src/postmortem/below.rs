@@ -1,0 +1,96 @@
+//! The subdirectories of a folder, and their files.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::node::launch::rundir::Description;
+
+/// Maximum depth of subdirectories that are searched.
+pub(super) const MAX_DEPTH: usize = 3;
+/// Maximum number of files examined in one directory, and in all directories below it.
+pub(super) const MAX_FILES: usize = 65_536;
+
+/// The subdirectories of a folder, outermost first, and their files.
+#[derive(Debug, Default)]
+pub(super) struct Below {
+    pub(super) folders: Vec<PathBuf>,
+    pub(super) files: Vec<PathBuf>,
+    /// Run directories, which are not searched.
+    pub(super) runs: Vec<PathBuf>,
+    /// Directories that cannot be read.
+    pub(super) closed: Vec<(PathBuf, io::Error)>,
+    /// There are more files.
+    pub(super) is_cut: bool,
+    /// Device and inode of directories: each is searched once.
+    known: HashSet<(u64, u64)>,
+}
+
+impl Below {
+    /// Searches the subdirectories of a folder. Links are followed, but not to folders that contain it.
+    pub(super) fn of(dir: &Path) -> Self {
+        let mut below = Self::default();
+        let root = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        for folder in root.ancestors() {
+            below.enters(folder);
+        }
+        // The folder itself is read by the caller, which reports the error.
+        let mut level = entries(dir, Path::is_dir).unwrap_or_default();
+        for _ in 0..MAX_DEPTH {
+            let mut next = Vec::new();
+            // Links last: a folder that is also reached otherwise keeps its own name.
+            level.sort_by_cached_key(|path| (path.is_symlink(), path.clone()));
+            for folder in level {
+                next.extend(below.search(folder));
+            }
+            level = next;
+        }
+        below
+    }
+
+    /// Adds a folder and its files. Returns its subdirectories.
+    fn search(&mut self, folder: PathBuf) -> Vec<PathBuf> {
+        if is_run(&folder) {
+            self.runs.push(folder);
+            return Vec::new();
+        }
+        if !self.enters(&folder) {
+            return Vec::new();
+        }
+        match entries(&folder, |_| true) {
+            Ok(found) => {
+                let (folders, files): (Vec<_>, Vec<_>) =
+                    found.into_iter().partition(|path| path.is_dir());
+                let room = MAX_FILES - self.files.len();
+                self.is_cut |= files.len() > room;
+                self.files.extend(files.into_iter().take(room));
+                self.folders.push(folder);
+                folders
+            }
+            Err(error) => {
+                self.closed.push((folder, error));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Whether the folder was not searched before, under any name.
+    fn enters(&mut self, folder: &Path) -> bool {
+        let metadata = fs::metadata(folder);
+        metadata.is_ok_and(|it| self.known.insert((it.dev(), it.ino())))
+    }
+}
+
+/// The entries of a directory that are of a kind, in the order of their names.
+pub(super) fn entries(dir: &Path, is: impl Fn(&Path) -> bool) -> io::Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(dir)?.flatten().map(|entry| entry.path());
+    let mut paths: Vec<PathBuf> = paths.filter(|path| is(path)).take(MAX_FILES).collect();
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+fn is_run(folder: &Path) -> bool {
+    folder.join("journal.ddpj").exists() || Description::of(folder).is_ok_and(|it| it.is_some())
+}
