@@ -357,23 +357,25 @@ fn watch_of_files_prints_remarks() {
     let scratch = tempfile::tempdir().unwrap();
     let folder = scratch.path().join("dumps");
     write_dumps(&folder, 0);
-    let once = || {
+    let once = |options: &[&str]| {
         let mut command = program(scratch.path());
-        let output = command.args(["watch", "--once", "dumps"]).output().unwrap();
+        let arguments = ["watch", "--once", "dumps"];
+        let output = command.args(arguments).args(options).output().unwrap();
         (
             output.status.code(),
             String::from_utf8(output.stderr).unwrap(),
         )
     };
     std::fs::write(folder.join("trace_rank_0"), "").unwrap();
-    let (status, remarks) = once();
+    let (status, remarks) = once(&[]);
     assert_eq!(status, Some(0));
     assert!(remarks.contains("trace_rank_0: it is empty"), "{remarks}");
+    assert_eq!(once(&["-qq"]), (Some(0), String::new()));
     std::fs::remove_file(folder.join("trace_rank_0")).unwrap();
     for (from, to) in [("trace_rank_1", "a"), ("trace_rank_2", "b")] {
         std::fs::rename(folder.join(from), folder.join(to)).unwrap();
     }
-    let (status, remarks) = once();
+    let (status, remarks) = once(&[]);
     assert_eq!(status, Some(3));
     assert!(remarks.contains("end the name with the rank"), "{remarks}");
 }

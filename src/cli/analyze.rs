@@ -124,9 +124,7 @@ impl Analyze {
         let analysis = with_progress(has_terminal, |progress| {
             postmortem::analyze_with(&self.paths, progress)
         });
-        if global.quiet < 2 {
-            viewing::print(&analysis.remarks);
-        }
+        viewing::print(&analysis.remarks, global.quiet);
         if analysis.reports.is_empty() {
             bail!("nothing to analyze: no PATH contains usable evidence");
         }

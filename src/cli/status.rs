@@ -64,7 +64,7 @@ impl ShowStatus {
         if let Some(orphans) = Orphans::find(self.target.as_deref()) {
             writeln!(io::stderr(), "ddp-doctor: {orphans}")?;
         }
-        let update = viewing::now(&target)?;
+        let update = viewing::now(&target, global.quiet)?;
         let mut assembler = Assembler::new(Job::default());
         assembler.apply(update);
         let report: Report = assembler.report();

@@ -34,25 +34,25 @@ pub(super) fn find(
     Ok(target)
 }
 
-/// The current state of a job as one update.
-pub(super) fn now(target: &Target) -> anyhow::Result<Update> {
+/// The current state of a job as one update. Remarks on files are printed, unless `quiet` is 2.
+pub(super) fn now(target: &Target, quiet: u8) -> anyhow::Result<Update> {
     match target {
         Target::Live(live, dir) => match runtime()?.block_on(first_update(live)) {
             // The run may have just ended.
             Err(_) if dir.as_deref().is_some_and(target::is_over) => {
-                last_update(&[dir.clone().unwrap_or_else(|| ".".into())])
+                last_update(&[dir.clone().unwrap_or_else(|| ".".into())], quiet)
             }
             update => update,
         },
-        Target::Evidence(path) => last_update(std::slice::from_ref(path)),
+        Target::Evidence(path) => last_update(std::slice::from_ref(path), quiet),
     }
 }
 
 /// The final state of the newest job in files, as one update.
-pub(super) fn last_update(paths: &[PathBuf]) -> anyhow::Result<Update> {
+pub(super) fn last_update(paths: &[PathBuf], quiet: u8) -> anyhow::Result<Update> {
     let mut remarks = Vec::new();
     let report = postmortem::last_report(paths, &mut remarks);
-    print(&remarks);
+    print(&remarks, quiet);
     let Some(report) = report else {
         bail!(nothing_in(paths));
     };
@@ -133,9 +133,9 @@ pub(super) fn replay(updates: Vec<Update>, send: impl Fn(Input) -> bool) {
     }
 }
 
-/// Prints messages about files.
-pub(super) fn print(remarks: &[Remark]) {
-    for remark in remarks {
+/// Prints messages about files, unless `quiet` is 2.
+pub(super) fn print(remarks: &[Remark], quiet: u8) {
+    for remark in remarks.iter().filter(|_| quiet < 2) {
         let line = plain(&remark.to_string());
         // Standard error may be closed: the result counts.
         drop(writeln!(io::stderr(), "ddp-doctor: {line}"));

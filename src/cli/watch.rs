@@ -69,7 +69,7 @@ impl Watch {
         let sources = Sources::new(here.display().to_string(), Box::new(text::read));
         let app = App::new(theme, sources);
         if self.once {
-            return once(app, &source);
+            return once(app, &source, global.quiet);
         }
         match source {
             Source::Run(target) => {
@@ -84,7 +84,7 @@ impl Watch {
                 let recording = with_progress(global.quiet == 0, |progress| {
                     postmortem::record(&paths, &mut remarks, progress)
                 });
-                viewing::print(&remarks);
+                viewing::print(&remarks, global.quiet);
                 let updates = recording
                     .with_context(|| viewing::nothing_in(&paths))?
                     .updates;
@@ -120,10 +120,10 @@ enum Source {
     Files(Vec<PathBuf>),
 }
 
-fn once(mut app: App, source: &Source) -> anyhow::Result<u8> {
+fn once(mut app: App, source: &Source, quiet: u8) -> anyhow::Result<u8> {
     let update = match source {
-        Source::Run(target) => viewing::now(target)?,
-        Source::Files(paths) => viewing::last_update(paths)?,
+        Source::Run(target) => viewing::now(target, quiet)?,
+        Source::Files(paths) => viewing::last_update(paths, quiet)?,
     };
     let now = Timestamp::now();
     app.feed(

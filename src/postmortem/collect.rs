@@ -147,10 +147,14 @@ impl Collected {
     }
 
     fn remark(&mut self, path: &Path, text: impl Into<String>) {
-        self.remarks.push(Remark {
+        let remark = Remark {
             path: path.to_owned(),
             text: text.into(),
-        });
+        };
+        // A folder that cannot be opened is noticed by several readers.
+        if self.remarks.last() != Some(&remark) {
+            self.remarks.push(remark);
+        }
     }
 
     /// Adds a file that was given as a path.
