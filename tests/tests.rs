@@ -3,7 +3,8 @@
 //! * `check`: `ddp-doctor check` on one host and on several, healthy and with one fault at a time.
 //! * `copied`: the program without its Python package and libraries.
 //! * `digests`: jobs whose coordinator asks for digests instead of records.
-//! * `dump_files`: `analyze` on dumps by their names, folders, damage and times.
+//! * `dump_files`: `analyze` on dumps by their names, damage and times.
+//! * `dump_folders`: `analyze` on dumps of several folders.
 //! * `dump_waits`: `analyze` on dumps of ranks that wait for each other.
 //! * `dumps`: `analyze` on Flight Recorder dumps.
 //! * `framework`: a scenario with a wrong expectation fails with the difference.
@@ -54,6 +55,7 @@ mod digests;
 #[path = "doubles/harness.rs"]
 mod doubles;
 mod dump_files;
+mod dump_folders;
 mod dump_waits;
 mod dumps;
 mod formats;
