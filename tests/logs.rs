@@ -396,3 +396,28 @@ fn logs_of_ranks_in_one_folder_are_one_job() {
     assert_eq!(report.findings[0].ranks.root, [2]);
     assert_eq!(report.findings[0].ranks.victims, [0, 1, 3]);
 }
+
+#[test]
+fn exception_that_ends_the_file_of_a_rank_is_its_end() {
+    let raises = |text: &str| {
+        format!(
+            "Traceback (most recent call last):\n  File \"/srv/app/rows.py\", line 5, in next\n{text}\n"
+        )
+    };
+    let lost =
+        raises("torch.distributed.DistBackendError: NCCL error in: a.cpp:1, remote process exited");
+    let own = raises("IndexError: row 9 of 8");
+    let report = |others: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        for (rank, text) in [others, others, &own].into_iter().enumerate() {
+            fs::write(dir.path().join(format!("rank_{rank}.txt")), text).unwrap();
+        }
+        report_of(dir.path()).unwrap()
+    };
+    let crash = report(&lost);
+    assert_eq!(crash.findings[0].code, "DD202");
+    assert_eq!(crash.findings[0].ranks.root, [2]);
+    // The others did not stop: it may have been caught.
+    let unknown = report("step 8\n");
+    assert_eq!(unknown.verdict.to_string(), "insufficient");
+}

@@ -279,7 +279,7 @@ impl Collected {
         }
         if let Some(first) = files.earlier.first() {
             let text = format!(
-                "{} earlier launches are left out: to analyze one, give its folder, such as {}",
+                "{} earlier launches or attempts are left out: to analyze one, give its folder, such as {}",
                 files.earlier.len(),
                 first.display()
             );

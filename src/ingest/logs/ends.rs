@@ -6,15 +6,42 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op, ParameterFact, ProcessState};
 
 use super::events::{Job, Topic};
-use super::facts::GroupName;
+use super::facts::{Facts, GroupName};
 use super::groups::UNNAMED;
 use super::rank::{OfModel, Rank, SAME_MODEL};
 use crate::diagnosis::event::{Event, OomKills, Parameters};
+use crate::diagnosis::evidence::transport;
 use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE, UNFINISHED};
 use crate::diagnosis::words;
 use crate::ingest::process;
 
 impl Job {
+    /// Takes the exceptions with which the output of ranks ends as those that ended them, if no other failure is
+    /// known and others stopped as well: they lost a peer, or write to the same log and state no later progress.
+    /// Before PyTorch 2.3, nothing marks exceptions that are not caught.
+    pub(super) fn take_last_exceptions(&mut self, all: &[&Facts]) {
+        let fails = |rank: &Rank| {
+            let mut raised = rank.raised.iter();
+            let is_uncaught =
+                raised.any(|it| it.uncaught && !transport::is_due_to_others(&it.text));
+            is_uncaught || rank.ended.is_some() || !rank.waits.is_empty()
+        };
+        let lost = |rank: &Rank| {
+            let mut raised = rank.raised.iter();
+            raised.any(|it| transport::is_due_to_others(&it.text))
+        };
+        let is_shared = all.len() == 1 && self.ranks.len() > 1;
+        let stopped = is_shared || self.ranks.values().any(lost);
+        let has_progressed = all.iter().any(|it| it.has_progressed);
+        let is_finished = has_progressed || self.finished.is_some();
+        if !stopped || is_finished || self.ranks.values().any(fails) {
+            return;
+        }
+        for it in self.ranks.values_mut().flat_map(|rank| &mut rank.raised) {
+            it.uncaught |= it.is_last;
+        }
+    }
+
     /// Adds how ranks ended, what they raised, and where they stood.
     pub(super) fn add_ends(&mut self) {
         let mut notes = Vec::new();

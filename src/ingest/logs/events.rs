@@ -1,6 +1,7 @@
 //! Facts of all logs of a job as events for the engine.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use ddp_doctor_proto::{NoteKind, Op};
 
 use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
 use super::names::Names;
-use super::rank::{OfModel, Raised, Rank};
+use super::rank::{OfModel, Raised, Rank, went_on_after};
 use super::times::Clock;
-use super::{EARLIER, Log, before, groups, start};
+use super::{EARLIER, Log, before, groups, launch_of, start};
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Stacks};
 use crate::diagnosis::evidence::transport;
 use crate::diagnosis::model::TEXT_LAYER;
@@ -144,11 +145,17 @@ impl Job {
                 });
                 let rank = job.names.rank(&dumped.who, None);
                 let rank = rank.or_else(|| job.only_one_ended_by(dumped.signal));
-                if let Some(rank) = rank {
-                    job.ranks.entry(rank).or_default().stacks.push(stacks);
-                } else {
-                    job.of_unknown_stacks(&dumped.who, &groups::place_of(&stacks));
+                let place = groups::place_of(&stacks);
+                let Some(rank) = rank else {
+                    job.of_unknown_stacks(&dumped.who, &place);
+                    continue;
+                };
+                // The engine shows the line of a call.
+                if dumped.signal.is_some() && place.starts_with("at ") {
+                    let text = format!("rank {rank} was {place} when a signal ended it");
+                    job.note(Topic::Stacks, text);
                 }
+                job.ranks.entry(rank).or_default().stacks.push(stacks);
             }
         }
         job.note_unknown_ends();
@@ -159,6 +166,7 @@ impl Job {
             rank.stacks.sort_by_key(|stacks| stacks.at);
             rank.complete_end(number);
         }
+        job.take_last_exceptions(all);
         job
     }
 
@@ -236,7 +244,6 @@ impl Job {
     }
 
     pub(super) fn of_rank(&mut self, number: u32, group: GroupName, fact: &Fact, at: Timestamp) {
-        let is_dated = fact.line.is_dated;
         let what = &fact.what;
         let rank = self.ranks.entry(number).or_default();
         match what {
@@ -269,23 +276,7 @@ impl Job {
                 *known = (known.0.max(*enqueued), known.1.max(*completed));
             }
             Statement::Runs { .. } => rank.run(what, at),
-            Statement::Raised {
-                text,
-                place,
-                uncaught,
-                is_last,
-                by_launcher: false,
-            } => rank.raise(Raised {
-                at,
-                text: Arc::clone(text),
-                place: place.clone(),
-                uncaught: *uncaught,
-                is_last: *is_last,
-                is_dated,
-            }),
-            Statement::Raised { text, .. } => {
-                self.of_launcher(text);
-            }
+            Statement::Raised { .. } => self.raised(number, fact, at),
             Statement::Ended(how) => {
                 let known = rank.ended.get_or_insert((at, *how));
                 known.1.for_memory |= how.for_memory;
@@ -306,7 +297,7 @@ impl Job {
             Statement::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),
             Statement::Network { text } => self.network.push((Some(number), Arc::clone(text))),
             Statement::Joined { key } => {
-                let at = Some(at).filter(|_| is_dated);
+                let at = Some(at).filter(|_| fact.line.is_dated);
                 self.joins.joined(number, *key, at);
             }
             Statement::Joins { .. }
@@ -317,6 +308,36 @@ impl Job {
                 let waited_ms = start::waited_ms(what);
                 self.extend_to(before(at, Duration::from_millis(waited_ms)));
             }
+        }
+    }
+
+    /// Takes an exception of a rank.
+    fn raised(&mut self, number: u32, fact: &Fact, at: Timestamp) {
+        let Statement::Raised {
+            text,
+            place,
+            uncaught,
+            went_on,
+            is_last,
+            by_launcher,
+        } = &fact.what
+        else {
+            return;
+        };
+        if *by_launcher {
+            self.of_launcher(text);
+        } else if *went_on {
+            let note = went_on_after(&format!("rank {number}"), text, place.as_ref());
+            self.note(Topic::Exception, note);
+        } else {
+            self.ranks.entry(number).or_default().raise(Raised {
+                at,
+                text: Arc::clone(text),
+                place: place.clone(),
+                uncaught: *uncaught,
+                is_last: *is_last,
+                is_dated: fact.line.is_dated,
+            });
         }
     }
 
@@ -360,7 +381,8 @@ impl Job {
             return;
         };
         // Before PyTorch 2.3 nothing marks exceptions that are not caught.
-        let waits = |rank: &&mut Rank| rank.waits.keys().any(GroupName::is_world);
+        let may_be_world = |group: &GroupName| group.is_world() || !group.is_named();
+        let waits = |rank: &&mut Rank| rank.waits.keys().any(may_be_world);
         let (waiting, mut others): (Vec<_>, Vec<_>) = self.ranks.values_mut().partition(waits);
         if let ([_, ..], [only]) = (&waiting[..], &mut others[..]) {
             for it in &mut only.raised {
@@ -394,14 +416,17 @@ impl Job {
     /// The processes of all ranks.
     fn open(&mut self, logs: &[Log]) {
         let begins = before(self.begins, EARLIER);
-        // Several files are those of their folder, which may be the current one.
+        // Several files are those of their folder, which may be the current one; torchrun has one for each launch.
         let path = logs
             .first()
             .and_then(|log| std::path::absolute(&log.path).ok());
-        let name = path.as_deref().and_then(|path| match logs {
-            [_] => path.file_stem(),
-            _ => path.parent()?.file_name(),
-        });
+        let name = path
+            .as_deref()
+            .and_then(|path| match (launch_of(path), logs) {
+                (Some(launch), _) => launch.file_name().map(OsStr::to_owned),
+                (None, [_]) => path.file_stem().map(OsStr::to_owned),
+                (None, _) => Some(path.parent()?.file_name()?.to_owned()),
+            });
         let name = name.map_or_else(|| "job".into(), |it| it.to_string_lossy().into_owned());
         let mut hosts: Vec<Arc<str>> = self.ranks.keys().map(|&rank| self.host(rank)).collect();
         hosts.sort_unstable();

@@ -107,6 +107,8 @@ pub(super) enum Statement {
         place: Option<Where>,
         /// Nothing caught it.
         uncaught: bool,
+        /// Its process went on after it.
+        went_on: bool,
         /// It is the last output of its process.
         is_last: bool,
         /// A launcher raised it, not a rank.
@@ -276,6 +278,10 @@ pub(super) struct Facts {
     found_network: BTreeMap<(Option<u32>, Option<Arc<str>>), u64>,
     /// The line being read.
     pub(super) line: LineNumber,
+    /// Number of the last line in which the program states its progress; 0: there is none.
+    pub(super) progress: u64,
+    /// Such a line may follow: `progress` is that of the first one behind an exception.
+    pub(super) has_progressed: bool,
 }
 
 impl Facts {
@@ -288,6 +294,10 @@ impl Facts {
     }
 
     pub(super) fn add(&mut self, who: Subject, at: Timestamp, what: Statement) {
+        if what == Statement::Restarted {
+            // Later attempts may fail as earlier ones did.
+            self.seen.clear();
+        }
         let key = (who, what);
         if self.seen.contains(&key) {
             return;

@@ -1,14 +1,18 @@
 //! What stands before the text of a line: the process that wrote it, and the time.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::ops::Bound;
 
 use ddp_doctor_proto::report::Timestamp;
 
 use super::scan;
+use super::stamps::{Day, Year, clock, glog, report_time, stamp};
 
+/// Beginning of a label of PyTorch.
+const OPEN: &str = "[rank";
 /// Maximum length of what stands before a label of PyTorch.
-const BEFORE: usize = 160;
+pub(super) const BEFORE: usize = 160;
 
 /// The process that wrote a line, as far as labels name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,20 +49,36 @@ impl Worker {
     }
 }
 
+/// Maximum length of a name in bytes.
+const MAX_NAME: usize = 48;
+
 /// A short name, padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Name([u8; 24]);
+pub(super) struct Name([u8; MAX_NAME]);
 
 impl Name {
     fn of(text: &str) -> Option<Self> {
-        let mut name = [0; 24];
         let is_word =
             |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'_' | b'-' | b'.' | b':');
         let begins = text.starts_with(|it: char| it.is_ascii_alphabetic());
-        name.iter_mut()
-            .zip(text.bytes())
-            .for_each(|(to, from)| *to = from);
-        (begins && text.bytes().all(is_word)).then_some(Self(name))
+        let is_name = begins && text.bytes().all(is_word);
+        Some(Self::cut(text)).filter(|_| is_name)
+    }
+
+    /// The name of a container in the prefix of its lines; `None`: it has none, or is too long.
+    pub(super) fn of_container(prefix: &str) -> Option<Self> {
+        let is_border = |it: char| it.is_whitespace() || matches!(it, '[' | ']' | '|' | ':');
+        let name = prefix.trim_matches(is_border);
+        let is_plain = name.bytes().all(|it| matches!(it, b' '..=b'~'));
+        let fits = is_plain && (1..=MAX_NAME).contains(&name.len());
+        fits.then(|| Self::cut(name.strip_prefix("pod/").unwrap_or(name)))
+    }
+
+    fn cut(text: &str) -> Self {
+        let mut name = [0; MAX_NAME];
+        let letters = name.iter_mut().zip(text.bytes());
+        letters.for_each(|(to, from)| *to = from);
+        Self(name)
     }
 }
 
@@ -92,6 +112,8 @@ pub(super) struct Line<'a> {
     pub(super) label: Label,
     /// The line has PyTorch's label `[rank3]:`, which it puts before uncaught exceptions.
     pub(super) is_own_rank: bool,
+    /// Whether `[rank3]:` is the label of a launcher whose role is "rank", not PyTorch's, if the line shows it.
+    pub(super) shows_role: Option<bool>,
     /// Time in the line, if it has one.
     pub(super) time: Option<Timestamp>,
     /// The line does not state the year of its time.
@@ -99,40 +121,41 @@ pub(super) struct Line<'a> {
     pub(super) text: &'a str,
 }
 
-/// Month, day of the month, and nanoseconds of the day.
-type Day = (i64, i64, u64);
-
-/// What the year of lines follows from that state none.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Year {
-    /// A time that the text states in full: the nearest year.
-    Near(Timestamp),
-    /// When the file was written: the latest year before. Files may be copied later.
-    Before(Timestamp),
+/// What earlier lines state about the form of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Form {
+    pub(super) year: Year,
+    /// Whether `[rank3]:` is the label of a launcher, and the number the rank on its node; `None`: not known.
+    pub(super) is_role: Option<bool>,
+    /// What stands before the lines of each container, and its name.
+    pub(super) containers: BTreeMap<String, Name>,
 }
 
-impl Year {
-    /// The time of a date without its year.
-    fn complete(self, month: i64, date: i64, of_day: u64) -> Option<Timestamp> {
-        /// The time zone of the lines is unknown.
-        const ZONE: Duration = Duration::from_secs(26 * 3600);
-        let (Self::Near(known) | Self::Before(known)) = self;
-        let year: i64 = known.to_string().get(..4)?.parse().ok()?;
-        let years = [year + 1, year, year - 1].into_iter();
-        let mut times = years.filter_map(|year| moment(year, month, date, of_day));
-        match self {
-            Self::Near(known) => times.min_by_key(|at| at.0.abs_diff(known.0)),
-            Self::Before(known) => times.find(|at| *at <= known.plus(ZONE)),
+impl Form {
+    pub(super) const fn new(year: Year) -> Self {
+        Self {
+            year,
+            is_role: None,
+            containers: BTreeMap::new(),
         }
+    }
+
+    /// The container that wrote a line, and its text.
+    fn container<'a>(&self, text: &'a str) -> Option<(Name, &'a str)> {
+        let (prefix, name) = self
+            .containers
+            .range::<str, _>((Bound::Unbounded, Bound::Included(text)))
+            .next_back()?;
+        Some((*name, text.strip_prefix(&**prefix)?))
     }
 }
 
 impl<'a> Line<'a> {
     /// Splits a line of a file.
-    pub(super) fn of(line: &'a str, year: Year) -> Self {
-        let (line, day) = Self::split(line);
+    pub(super) fn of(line: &'a str, form: &Form) -> Self {
+        let (line, day) = Self::split(line, form);
         let day = day.or_else(|| glog(line.text));
-        let complete = |(month, date, of_day)| year.complete(month, date, of_day);
+        let complete = |(month, date, of_day)| form.year.complete(month, date, of_day);
         let time = line.time.or_else(|| day.and_then(complete));
         let is_guessed = line.time != time;
         Self {
@@ -153,11 +176,13 @@ impl<'a> Line<'a> {
     }
 
     /// The line, and the day and the time that a header in it states without their year.
-    fn split(line: &'a str) -> (Self, Option<Day>) {
+    fn split(line: &'a str, form: &Form) -> (Self, Option<Day>) {
+        let is_role = form.is_role == Some(true);
         let mut label = Label::default();
         let mut text = line;
-        if let Some((task, rest)) = task(text) {
+        if let Some((task, is_rank, rest)) = task(text) {
             label.task = Some(task);
+            label.rank = Some(task).filter(|_| is_rank);
             text = rest;
         }
         let mut time = None;
@@ -168,11 +193,17 @@ impl<'a> Line<'a> {
                 let (pid, host) = (None, None);
                 label.worker = label.worker.or(Some(Worker { name, pid, host }));
                 text = rest;
+            } else if let Some((name, rest)) = form.container(text) {
+                let (pid, host) = (None, None);
+                label.worker = label.worker.or(Some(Worker { name, pid, host }));
+                text = rest;
             } else if let Some((at, rest)) = stamp(text) {
                 time = time.or(Some(at));
                 text = rest;
-            } else if let Some((local, rest)) = local(text) {
-                label.local = label.local.or(Some(local));
+            } else if label.local.is_none()
+                && let Some((local, rest)) = local(text)
+            {
+                label.local = Some(local);
                 text = rest;
             } else if let Some((worker, rank, rest)) = worker(text) {
                 label.worker = label.worker.or(Some(worker));
@@ -187,14 +218,22 @@ impl<'a> Line<'a> {
                 break;
             }
         }
+        let is_single = label.local.is_none();
         let own = rank(text);
+        let shows_role = own.and_then(|(rank, rest)| shows_role(rest, rank));
         if let Some((rank, rest)) = own {
-            label.rank = Some(rank);
-            text = rest;
+            if is_role && is_single {
+                label.local = Some(rank);
+                text = rest;
+            } else {
+                label.rank = Some(rank);
+                text = rest.strip_prefix(' ').unwrap_or(rest);
+            }
         }
         let line = Self {
             label,
-            is_own_rank: own.is_some(),
+            is_own_rank: own.is_some() && !(is_role && is_single),
+            shows_role: shows_role.filter(|_| is_single),
             time,
             is_guessed: false,
             text,
@@ -203,15 +242,17 @@ impl<'a> Line<'a> {
     }
 }
 
-/// "12: text" of `srun --label`, or "[1,12]<stderr>:text" of mpirun.
-fn task(line: &str) -> Option<(u32, &str)> {
+/// The task in "12: text" of `srun --label`, or in "[1,12]<stderr>:text" of mpirun, and whether the label calls it
+/// a rank: "[1,mpirank:12,algo-2]<stderr>:text" of SageMaker.
+fn task(line: &str) -> Option<(u32, bool, &str)> {
     if let Some(rest) = line.strip_prefix('[')
         && let Some((job, rest)) = rest.split_once(',')
         && job.bytes().all(|it| it.is_ascii_digit())
         && let Some((task, rest)) = rest.split_once("]<std")
         && let Some((_, rest)) = rest.split_once(">:")
     {
-        return Some((scan::rank(task)?, rest));
+        let rank = task.strip_prefix("mpirank:");
+        return Some((scan::rank(rank.unwrap_or(task))?, rank.is_some(), rest));
     }
     let (task, rest) = line.split_once(':')?;
     let task = task.trim_start();
@@ -219,10 +260,10 @@ fn task(line: &str) -> Option<(u32, &str)> {
         !task.is_empty() && task.len() <= 6 && task.bytes().all(|it| it.is_ascii_digit());
     let ends = rest.is_empty() || rest.starts_with(' ');
     let task = scan::rank(task).filter(|_| is_number && ends)?;
-    Some((task, rest.strip_prefix(' ').unwrap_or(rest)))
+    Some((task, false, rest.strip_prefix(' ').unwrap_or(rest)))
 }
 
-/// "[default3]:text" of torchrun; the word is the role.
+/// "[default3]:text" of torchrun; the word is the role. "rank" is one if PyTorch's label follows it.
 fn local(text: &str) -> Option<(u32, &str)> {
     let (inner, rest) = text.strip_prefix('[')?.split_once("]:")?;
     let role = inner.trim_end_matches(|it: char| it.is_ascii_digit());
@@ -230,7 +271,8 @@ fn local(text: &str) -> Option<(u32, &str)> {
         && role
             .bytes()
             .all(|it| it.is_ascii_alphabetic() || it == b'_');
-    if !is_word || role == "rank" || role.len() > 32 {
+    let is_pytorchs = role == "rank" && !rest.starts_with(OPEN);
+    if !is_word || is_pytorchs || role.len() > 32 {
         return None;
     }
     Some((scan::rank(&inner[role.len()..])?, rest))
@@ -276,7 +318,6 @@ fn header(text: &str) -> Option<(Day, &str)> {
 
 /// "[rank12]:text" of PyTorch, wherever it stands at the beginning of the line.
 fn rank(text: &str) -> Option<(u32, &str)> {
-    const OPEN: &str = "[rank";
     let mut from = 0;
     while let Some(at) = text.get(from..)?.find(OPEN).map(|at| at + from)
         && at <= BEFORE
@@ -287,10 +328,28 @@ fn rank(text: &str) -> Option<(u32, &str)> {
         if let Some(after) = rest[digits..].strip_prefix("]:")
             && let Some(rank) = scan::rank(rest)
         {
-            return Some((rank, after.strip_prefix(' ').unwrap_or(after)));
+            return Some((rank, after));
         }
     }
     None
+}
+
+/// Whether a launcher wrote the label in front of `text`, if that shows it. Behind its label, PyTorch writes a
+/// space or the header of a message, and no higher rank within a group; a launcher writes no space before a
+/// traceback.
+fn shows_role(text: &str, rank: u32) -> Option<bool> {
+    let header = text.strip_prefix('[').unwrap_or(text);
+    let header = header.strip_prefix(['D', 'V', 'I', 'W', 'E', 'F', 'C']);
+    let header = header.or_else(|| text.strip_prefix('['));
+    let is_header = header.is_some_and(|it| it.starts_with(|it: char| it.is_ascii_digit()));
+    let is_own = text.is_empty() || text.starts_with(' ') || is_header;
+    let in_group = scan::after(text, "[PG ").and_then(|it| scan::after(it, " Rank "));
+    let in_group = bracketed_rank(text).or_else(|| scan::rank(in_group?));
+    if text.starts_with(" Traceback (") {
+        return Some(false);
+    }
+    let is_role = !is_own || in_group.is_some_and(|it| it > rank);
+    is_role.then_some(true)
 }
 
 /// "stderr: " of launchers, or "stderr F " of Kubernetes, in which "P" is a part of a line.
@@ -302,121 +361,6 @@ fn stream(text: &str) -> Option<&str> {
         .find_map(|end| text.strip_prefix(end))
 }
 
-/// "2026-01-31 12:00:00,123 " and its relatives.
-fn stamp(text: &str) -> Option<(Timestamp, &str)> {
-    let inner = text.strip_prefix('[').unwrap_or(text);
-    let day = inner.get(..10)?;
-    let mut parts = day.split('-');
-    let (year, month, date) = (parts.next()?, parts.next()?, parts.next()?);
-    let is_date = year.len() == 4 && month.len() == 2 && date.len() == 2;
-    let between = inner.as_bytes().get(10).copied();
-    if !is_date || !matches!(between, Some(b' ' | b'T' | b'_')) {
-        return None;
-    }
-    let (of_day, rest) = clock(inner.get(11..)?)?;
-    let at = moment(
-        year.parse().ok()?,
-        month.parse().ok()?,
-        date.parse().ok()?,
-        of_day,
-    )?;
-    let (ahead, rest) = offset(rest).unwrap_or((0, rest));
-    let at = Timestamp(at.0.saturating_add_signed(-ahead));
-    let rest = rest.strip_prefix(']').unwrap_or(rest);
-    // One separator: the indentation of a frame follows it.
-    let rest = rest.strip_prefix(' ').unwrap_or(rest);
-    Some((at, rest.strip_prefix("| ").unwrap_or(rest)))
-}
-
-/// Nanoseconds by which a time with this time zone, "Z", "+01:00" or "+0100", is ahead of UTC, and
-/// what follows.
-fn offset(text: &str) -> Option<(i64, &str)> {
-    if let Some(rest) = text.strip_prefix('Z') {
-        return Some((0, rest));
-    }
-    let sign = match text.get(..1)? {
-        "+" => 1,
-        "-" => -1,
-        _ => return None,
-    };
-    let minutes_at = if text.get(3..4)? == ":" { 4 } else { 3 };
-    let part = |at: usize, most: i64| -> Option<i64> {
-        let digits = text.get(at..at + 2)?;
-        let is_number = digits.bytes().all(|it| it.is_ascii_digit());
-        digits.parse().ok().filter(|it| is_number && *it <= most)
-    };
-    let minutes = part(1, 14)? * 60 + part(minutes_at, 59)?;
-    let rest = &text[minutes_at + 2..];
-    let ends = !rest.starts_with(|it: char| it.is_ascii_alphanumeric());
-    ends.then_some((sign * minutes * 60_000_000_000, rest))
-}
-
-/// The time in "E1206 18:44:12.715298746 ", which begins a line of PyTorch's C++ or launcher.
-fn glog(text: &str) -> Option<Day> {
-    let inner = text.strip_prefix('[').unwrap_or(text);
-    let inner = inner.strip_prefix(['E', 'W', 'I', 'F'])?;
-    let (day, rest) = inner.split_once(' ')?;
-    // The month has no leading zero in some versions.
-    if !matches!(day.len(), 3 | 4) {
-        return None;
-    }
-    let (month, date) = day.split_at_checked(day.len() - 2)?;
-    let (of_day, _) = clock(rest)?;
-    Some((month.parse().ok()?, date.parse().ok()?, of_day))
-}
-
-/// The time in the report of torchrun: "2025-05-21_15:43:03".
-pub(super) fn report_time(text: &str) -> Option<Timestamp> {
-    stamp(text.trim()).map(|(at, _)| at)
-}
-
-/// Nanoseconds of "18:44:12.715", and what follows.
-fn clock(text: &str) -> Option<(u64, &str)> {
-    let part = |at: usize| -> Option<u64> { text.get(at..at + 2)?.parse().ok() };
-    let colons = [2, 5]
-        .iter()
-        .all(|&at| text.as_bytes().get(at) == Some(&b':'));
-    let (hour, minute, second) = (part(0)?, part(3)?, part(6)?);
-    if !colons || hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    let mut rest = &text[8..];
-    let mut nanos = 0;
-    if let Some(fraction) = rest.strip_prefix(['.', ',']) {
-        let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
-        let shown = &fraction[..digits.min(9)];
-        let unit = 10_u64.pow(9 - shown.len() as u32);
-        nanos = shown.parse::<u64>().unwrap_or(0) * unit;
-        rest = &fraction[digits..];
-    }
-    Some((
-        ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nanos,
-        rest,
-    ))
-}
-
-/// A time from a date of the Gregorian calendar and the nanoseconds of the day.
-fn moment(year: i64, month: i64, date: i64, of_day: u64) -> Option<Timestamp> {
-    let plausible =
-        (1990..=2200).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&date);
-    if !plausible {
-        return None;
-    }
-    let days = days_from_civil(year, month, date);
-    Some(Timestamp(
-        u64::try_from(days).ok()? * 86_400_000_000_000 + of_day,
-    ))
-}
-
-/// Days since 1970-01-01.
-const fn days_from_civil(year: i64, month: i64, date: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + date - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
-}
-
 /// The rank in "[Rank 3]", which counts within the process group.
 pub(super) fn bracketed_rank(text: &str) -> Option<u32> {
     scan::rank(scan::after(text, "[Rank ")?)
@@ -426,14 +370,14 @@ pub(super) fn bracketed_rank(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn written() -> Year {
-        Year::Before("2026-05-01T00:00:00.000Z".parse().unwrap())
+    fn written() -> Form {
+        Form::new(Year::Before("2026-05-01T00:00:00.000Z".parse().unwrap()))
     }
 
     #[test]
     fn labels_of_launchers_are_split_off() {
         let label = |text| {
-            let line = Line::of(text, written());
+            let line = Line::of(text, &written());
             let label = line.label;
             (label.rank, label.local, label.task, line.text)
         };
@@ -450,8 +394,16 @@ mod tests {
             (Some(14), None, None, "[E909 09:55:29.3 P.cpp:607] x")
         );
         assert_eq!(
+            label("[rank1]:[rank9]:   File \"a.py\""),
+            (Some(9), Some(1), None, "  File \"a.py\"")
+        );
+        assert_eq!(
             label("[1,3]<stdout>:host:1:2 [0] NCCL INFO x"),
             (None, None, Some(3), "host:1:2 [0] NCCL INFO x")
+        );
+        assert_eq!(
+            label("[1,mpirank:3,algo-2]<stderr>:KeyError: 'x'"),
+            (Some(3), None, Some(3), "KeyError: 'x'")
         );
         let frame = "    wait (threading.py:331)";
         let of_kubernetes = format!("2026-01-31T12:00:00.123456789Z stderr F {frame}");
@@ -463,9 +415,43 @@ mod tests {
     }
 
     #[test]
+    fn label_of_a_role_is_not_that_of_pytorch() {
+        let shows_role = |text| Line::of(text, &written()).shows_role;
+        for text in [
+            "[rank1]:Traceback (most recent call last):",
+            "[rank1]:[titan] 2025-03-01 10:00:00 step: 3",
+            "[rank1]:[E301 10:00:00.1 P.cpp:6] [Rank 9] x",
+        ] {
+            assert_eq!(shows_role(text), Some(true), "{text}");
+        }
+        for text in [
+            "[rank1]:[rank9]: Traceback (most recent call last):",
+            "[rank9]:[E301 10:00:00.1 P.cpp:6] [Rank 1] x",
+            "[rank0]:W0301 10:00:00.1 411 torch/_dynamo/x.py] y",
+            "[rank0]:[2024-03-01 10:00:00,123] torch._dynamo: x",
+        ] {
+            assert_eq!(shows_role(text), None, "{text}");
+        }
+        assert_eq!(
+            shows_role("[rank1]: Traceback (most recent call last):"),
+            Some(false)
+        );
+        let role = Form {
+            is_role: Some(true),
+            ..written()
+        };
+        let line = Line::of("[rank1]:  File \"a.py\"", &role);
+        let label = (line.label.rank, line.label.local, line.is_own_rank);
+        assert_eq!(
+            (label, line.text),
+            ((None, Some(1), false), "  File \"a.py\"")
+        );
+    }
+
+    #[test]
     fn workers_of_ray_are_labels() {
         let worker = |text| {
-            let line = Line::of(text, written());
+            let line = Line::of(text, &written());
             let worker = line.label.worker;
             let host = worker.and_then(|it| it.host).map(|it| it.to_string());
             (
@@ -493,7 +479,7 @@ mod tests {
 
     #[test]
     fn times_are_read_in_several_formats() {
-        let time = |text| Line::of(text, written()).time.map(|at| at.to_string());
+        let time = |text| Line::of(text, &written()).time.map(|at| at.to_string());
         let noon = Some("2026-03-07T12:00:05.250Z".to_owned());
         assert_eq!(time("2026-03-07 12:00:05,250 INFO x"), noon);
         assert_eq!(time("[2026-03-07T12:00:05.250Z] x"), noon);

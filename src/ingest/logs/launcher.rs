@@ -3,11 +3,12 @@
 use ddp_doctor_proto::report::Timestamp;
 
 use super::facts::{ExitStatus, Facts, Statement, Subject};
-use super::label::{Label, Line, Worker, report_time};
+use super::label::{Label, Line, Name, Worker};
 use super::scan::{self, after, cut, number, small_after, until};
+use super::stamps::report_time;
 use super::traceback::Traceback;
 use crate::diagnosis::model::MAX_WORLD;
-use crate::diagnosis::model::libc_signal::TERM;
+use crate::diagnosis::model::libc_signal::{KILL, TERM};
 
 /// How launchers and frameworks report that all ended well, by two parts of a line: torchrun, DeepSpeed,
 /// Lightning, fairseq, and the trainer of Transformers.
@@ -27,11 +28,19 @@ pub(super) struct Report {
     time: Option<Timestamp>,
     host: Option<String>,
     rank: Option<(u32, Option<u32>)>,
+    /// The local ranks of an agent, whose ranks it lists in the same order below.
+    locals: Vec<Option<u32>>,
+    /// The process of mpirun whose status is the next line.
+    task: Option<u32>,
+    /// The pod that `kubectl describe` describes.
+    pod: Option<Name>,
     failures: Vec<Failure>,
     /// The next failure is the first that was observed, which the report lists last.
     is_first: bool,
     /// The process and the time of the failure that was read last.
     last: Option<(Label, Timestamp)>,
+    /// Time of the failures that an earlier report lists.
+    failed: Option<Timestamp>,
     /// The traceback of that failure is being read.
     is_traceback: bool,
     traceback: Traceback,
@@ -56,10 +65,21 @@ pub(super) fn torchrun(
     let is_inside = report.read_traceback(line, facts);
     if !is_inside {
         message(line.text, at, facts);
+        // Several launches may write to one file.
+        let is_later = |failed: &mut Timestamp| line.time.is_some_and(|it| it > *failed);
+        if is_launch(line.text) && report.failed.take_if(is_later).is_some() {
+            facts.add(Subject::default(), at, Statement::Restarted);
+        }
         report.read(line.text.trim_start(), at, facts);
         report.begin_traceback(line, facts);
     }
     is_inside || report.is_traceback
+}
+
+/// Whether torchrun writes this line when it starts.
+fn is_launch(text: &str) -> bool {
+    let is_banner = text.ends_with("] *****************************************");
+    is_banner || text.contains("Starting elastic_operator with launch configs")
 }
 
 /// Reads a message of torchrun's agent.
@@ -70,13 +90,21 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
     {
         facts.add(Subject::default(), at, Statement::Interrupted { signal });
     }
-    if let Some(ranks) = after(text, "global_ranks=[") {
-        for rank in until(ranks, &[']']).split(',') {
-            facts.name(Label {
-                rank: scan::rank(rank.trim()),
-                ..Label::default()
-            });
-        }
+    if let Some(node) = after(text, "The node '")
+        && let Some((node, rest)) = node.split_once("' has failed to send a keep-alive heartbeat")
+        && let Some(rendezvous) = after(rest, "to the rendezvous '")
+    {
+        let rendezvous = until(rendezvous, &['\'']);
+        let text = format!("RendezvousConnectionError: node {node} lost rendezvous {rendezvous}");
+        let what = Statement::Raised {
+            text: cut(&text, 512).into(),
+            place: None,
+            uncaught: false,
+            went_on: false,
+            is_last: false,
+            by_launcher: true,
+        };
+        facts.add(Subject::default(), at, what);
     }
     if text.contains("will restart worker group") {
         facts.add(Subject::default(), at, Statement::Restarted);
@@ -180,11 +208,31 @@ impl Report {
         }
     }
 
-    /// Reads a line of the list of failures.
+    /// Reads a line in which an agent lists its local ranks, "local_ranks=[0, 1]", or their ranks.
+    fn read_ranks(&mut self, text: &str, facts: &mut Facts) {
+        let list = |key| {
+            let ranks = until(after(text, key)?, &[']']).split(',');
+            let ranks = ranks.take(MAX_WORLD as usize);
+            Some(ranks.map(|it| scan::rank(it.trim())).collect::<Vec<_>>())
+        };
+        if let Some(locals) = list("local_ranks=[") {
+            self.locals = locals;
+        }
+        for (index, rank) in list("global_ranks=[").into_iter().flatten().enumerate() {
+            facts.name(Label {
+                rank,
+                local: self.locals.get(index).copied().flatten(),
+                ..Label::default()
+            });
+        }
+    }
+
+    /// Reads a line of the list of failures, or of mpirun's message on the first process that failed.
     fn read(&mut self, text: &str, at: Timestamp, facts: &mut Facts) {
         if text.starts_with("Root Cause (first observed failure)") {
             self.is_first = true;
         }
+        self.read_ranks(text, facts);
         let Some((key, value)) = text.split_once(':') else {
             return;
         };
@@ -195,6 +243,30 @@ impl Report {
             "rank" => {
                 let local = after(value, "local_rank: ").and_then(scan::rank);
                 self.rank = scan::rank(value).map(|rank| (rank, local));
+            }
+            "Name" => self.pod = Name::of_container(value),
+            "Reason" if value == "OOMKilled" => {
+                let (pid, host) = (None, None);
+                let worker = self.pod.map(|name| Worker { name, pid, host });
+                let label = Label {
+                    worker,
+                    ..Label::default()
+                };
+                let for_memory = true;
+                let how = ExitStatus::of_status(-KILL);
+                let how = ExitStatus { for_memory, ..how };
+                facts.add(label.into(), at, Statement::Ended(how));
+            }
+            "Process name" => self.task = value.rsplit_once(',').and_then(|it| scan::rank(it.1)),
+            "Exit code" => {
+                if let (Some(task), Some(status)) = (self.task.take(), status(value)) {
+                    let label = Label {
+                        task: Some(task),
+                        ..Label::default()
+                    };
+                    let how = ExitStatus::of_status(status);
+                    facts.add(label.into(), at, Statement::Ended(how));
+                }
             }
             "exitcode" => {
                 let at = self.time.take().unwrap_or(at);
@@ -240,8 +312,10 @@ impl Report {
         let Self {
             mut failures,
             is_first,
+            failed,
             ..
         } = std::mem::take(self);
+        self.failed = failed;
         if failures.len() > 1 && failures.iter().all(|it| it.how.signal == Some(TERM)) {
             let at = failures.iter().map(|it| it.at).min().unwrap_or_default();
             facts.add(
@@ -256,6 +330,7 @@ impl Report {
             }
             return;
         };
+        self.failed = Some(first.at);
         facts.add(first.who, first.at, Statement::Ended(first.how));
         for it in failures {
             let is_later = it.at > first.at || it.rank < first.rank;
@@ -274,6 +349,7 @@ const fn of_failure(text: &str, label: Label, at: Timestamp) -> Line<'_> {
     Line {
         label,
         is_own_rank: true,
+        shows_role: None,
         time: Some(at),
         is_guessed: false,
         text,

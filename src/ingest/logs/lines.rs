@@ -123,14 +123,23 @@ fn clean(line: &[u8], text: &mut String) {
 /// The lines of a message in JSON behind its time, the first one last: Docker and structured loggers wrap
 /// each line. Empty: the line is none.
 fn unwrapped(line: &str) -> Vec<String> {
-    let value = |keys: &[&str], object: &serde_json::Map<String, serde_json::Value>| {
+    type Object = serde_json::Map<String, serde_json::Value>;
+    let value = |keys: &[&str], object: &Object| {
         let found = keys.iter().find_map(|key| object.get(*key)?.as_str());
         found.map(str::to_owned)
     };
-    let Some(Ok(object)) = line.starts_with('{').then(|| serde_json::from_str(line)) else {
+    let Some(Ok(object)) = line
+        .starts_with('{')
+        .then(|| serde_json::from_str::<Object>(line))
+    else {
         return Vec::new();
     };
-    let Some(message) = value(&["log", "msg", "message"], &object) else {
+    // An error file of torchrun has the traceback in its message.
+    let info = object.get("message").and_then(|it| it.get("extraInfo"));
+    let traceback = info.and_then(|it| it.get("py_callstack")?.as_str());
+    let traceback = traceback.map(str::to_owned);
+    let message = value(&["log", "msg", "message"], &object).or(traceback);
+    let Some(message) = message else {
         return Vec::new();
     };
     let time = value(&["time", "ts", "timestamp"], &object);

@@ -1,7 +1,7 @@
 //! Plain logs of a job: the output of torchrun, Slurm, NCCL and PyTorch, and stacks as text.
 //!
 //! A log is read line by line (`lines`): labels of launchers name the process and the time
-//! (`label`), and the text states facts (`c10d`, `nccl`, `launcher`, `traceback`, and
+//! (`label`, `containers`, `stamps`), and the text states facts (`c10d`, `nccl`, `launcher`, `traceback`, and
 //! [`super::stack_text`]). Once all logs of a job are read, `names` finds out which rank each fact
 //! is about, and `events` turns facts into events for the engine.
 //!
@@ -10,7 +10,7 @@
 //! group decide something only as far as the group's members are known: that all ranks in the text
 //! agree says nothing about the others.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
@@ -21,12 +21,15 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::file_names;
 use super::stack_text::{Dump, Part};
+use containers::Prefixes;
 use facts::{ExitStatus, Facts, LineNumber, Statement, Subject};
-use label::{Label, Line, Year};
+use label::{Form, Label, Line};
 use lines::{Lines, MAX_BYTES};
+use stamps::Year;
 use traceback::Traceback;
 
 mod c10d;
+mod containers;
 mod ends;
 mod events;
 mod facts;
@@ -40,6 +43,7 @@ mod outcome;
 mod rank;
 mod report;
 mod scan;
+mod stamps;
 mod start;
 mod statements;
 mod times;
@@ -141,21 +145,22 @@ fn read_lines(
     written: Timestamp,
     open: impl Fn() -> io::Result<Lines>,
 ) -> io::Result<Log> {
-    let mut reader = Reader::of(path, Year::Before(written));
+    let mut reader = Reader::of(path, Form::new(Year::Before(written)));
     let mut lines = open()?;
     let mut text = String::new();
     let mut trouble = None;
     loop {
         match lines.read(&mut text) {
             Ok(true) => reader.line(&text),
-            Ok(false) => break,
+            Ok(false) if !reader.finds_containers() => break,
+            Ok(false) => {}
             Err(error) => {
                 trouble = Some(format!("it could not be read to its end: {error}"));
                 break;
             }
         }
         if reader.begins_anew {
-            reader = Reader::of(path, reader.year);
+            reader = Reader::of(path, reader.form);
             lines = open()?;
         }
     }
@@ -181,7 +186,7 @@ fn read_lines(
 pub struct Files {
     /// The files to read.
     pub paths: Vec<PathBuf>,
-    /// Folders of earlier launches of torchrun, whose files are left out.
+    /// Folders of earlier launches of torchrun, and of earlier attempts, whose files are left out.
     pub earlier: Vec<PathBuf>,
 }
 
@@ -202,10 +207,16 @@ pub fn find(dir: &Path) -> Files {
         }
     }
     let mut times = BTreeMap::new();
+    let mut attempts = Vec::new();
     for (launch, paths) in &mut launches {
         let attempt = |path: &PathBuf| numbered(path, ATTEMPT);
         let last = paths.iter().filter_map(attempt).max();
-        paths.retain(|path| attempt(path) == last);
+        let (kept, dropped): (Vec<_>, Vec<_>) =
+            paths.drain(..).partition(|path| attempt(path) == last);
+        *paths = kept;
+        let dropped: BTreeSet<u32> = dropped.iter().filter_map(attempt).collect();
+        let folders = dropped.iter().rev();
+        attempts.extend(folders.map(|it| launch.join(format!("{ATTEMPT}{it}"))));
         times.insert(launch.clone(), period(paths));
     }
     let newest = times.values().max_by_key(|(_, end)| *end).copied();
@@ -214,9 +225,11 @@ pub fn find(dir: &Path) -> Files {
         if end >= newest.map(|(start, _)| start) {
             files.paths.extend(paths);
         } else {
+            attempts.retain(|it: &PathBuf| !it.starts_with(&launch));
             files.earlier.push(launch);
         }
     }
+    files.earlier.extend(attempts);
     files
 }
 
@@ -289,7 +302,7 @@ fn in_path(path: &Path) -> Label {
         .and_then(|it| it.to_str())
         .unwrap_or_default();
     let stated = file_names::ranks(name);
-    let is_output = matches!(name, "stdout.log" | "stderr.log");
+    let is_output = matches!(name, "stdout.log" | "stderr.log" | "error.json");
     let folder = path.parent().and_then(|it| it.file_name()?.to_str());
     let local = folder.filter(|_| is_output && numbered(path, ATTEMPT).is_some());
     Label {
@@ -316,24 +329,27 @@ struct Reader {
     max_open_bytes: usize,
     /// Process that the path names.
     named: Label,
-    year: Year,
+    form: Form,
+    /// Prefixes of lines, until it is known which ones are those of containers.
+    prefixes: Prefixes,
     /// Some line without a year was read.
     has_guessed: bool,
-    /// Such lines precede the first time that the file states in full, which decides their year.
+    /// A line states the form of the file in another way than the lines before it were read.
     begins_anew: bool,
     /// The process whose message of several lines is being read.
     speaker: Option<Label>,
 }
 
 impl Reader {
-    fn of(path: &Path, year: Year) -> Self {
+    fn of(path: &Path, form: Form) -> Self {
         Self {
             facts: Facts::default(),
             streams: HashMap::new(),
             open_bytes: 0,
             max_open_bytes: MAX_OPEN_BYTES,
             named: in_path(path),
-            year,
+            form,
+            prefixes: Prefixes::default(),
             has_guessed: false,
             begins_anew: false,
             speaker: None,
@@ -341,10 +357,16 @@ impl Reader {
     }
 
     fn line(&mut self, text: &str) {
-        let mut line = Line::of(text, self.year);
-        if let (Year::Before(_), Some(at)) = (self.year, line.full_time()) {
-            self.year = Year::Near(at);
+        let mut line = Line::of(text, &self.form);
+        self.prefixes.read(line.text);
+        if let (Year::Before(_), Some(at)) = (self.form.year, line.full_time()) {
+            self.form.year = Year::Near(at);
             self.begins_anew = self.has_guessed;
+        }
+        if line.shows_role.is_some() && self.form.is_role != Some(false) {
+            // Lines of the program may have a label like that of a launcher.
+            self.begins_anew |= line.shows_role != self.form.is_role.or(Some(false));
+            self.form.is_role = line.shows_role;
         }
         self.has_guessed |= line.is_guessed;
         let is_bare = line.label == Label::default() && line.time.is_none();
@@ -376,6 +398,16 @@ impl Reader {
         if self.open_bytes > self.max_open_bytes {
             self.flush(false);
         }
+    }
+
+    /// Whether lines have the prefixes of containers, which were not known before: the file is to be read again.
+    fn finds_containers(&mut self) -> bool {
+        let found = std::mem::take(&mut self.prefixes).containers();
+        self.begins_anew = self.form.containers.is_empty() && !found.is_empty();
+        if self.begins_anew {
+            self.form.containers = found;
+        }
+        self.begins_anew
     }
 
     /// Adds what is not complete; `is_end`: the text ends here.

@@ -62,11 +62,15 @@ impl Names {
             if let (Some(task), Statement::Named { of: Some(_) }) = (who.label.task, &fact.what) {
                 learn(&mut names.tasks, task, rank);
             }
+            if let Some(local) = who.label.local.filter(|_| who.group.is_world()) {
+                learn(&mut names.locals, local, rank);
+            }
             let known = names.processes.entry(rank).or_default();
             known.0 = known.0.take().or_else(|| who.host.clone());
             known.1 = known.1.or(who.pid);
         }
         names.expect_tasks_to_be_ranks(all);
+        names.expect_locals_to_be_ranks(all);
         for rank in all.iter().flat_map(|facts| &facts.ranks) {
             names.processes.entry(*rank).or_default();
         }
@@ -126,10 +130,23 @@ impl Names {
         those.map(|(&rank, _)| rank).collect()
     }
 
+    /// The same of local ranks, if the text names no rank of another node.
+    fn expect_locals_to_be_ranks(&mut self, all: &[&Facts]) {
+        let facts = all.iter().flat_map(|facts| &facts.facts);
+        let locals: BTreeSet<u32> = facts.filter_map(|it| it.who.label.local).collect();
+        let of_labels = all.iter().flat_map(|facts| &facts.ranks).max();
+        let highest = self.processes.keys().next_back().max(of_labels);
+        let last = locals.last().max(self.locals.keys().next_back());
+        if agree(&self.locals) && highest <= last {
+            for local in locals {
+                self.locals.entry(local).or_insert(Some(local));
+            }
+        }
+    }
+
     /// Where every task that is known is the rank of its number, others are as well.
     fn expect_tasks_to_be_ranks(&mut self, all: &[&Facts]) {
-        let agree = self.tasks.iter().all(|(task, rank)| *rank == Some(*task));
-        if self.tasks.is_empty() || !agree {
+        if !agree(&self.tasks) {
             return;
         }
         let facts = all.iter().flat_map(|facts| &facts.facts);
@@ -174,6 +191,12 @@ impl Names {
             })
             .or_else(|| of(&self.tasks, who.label.task))
     }
+}
+
+/// Whether numbers are known, and each of them is its rank.
+fn agree(known: &Known<u32>) -> bool {
+    let mut all = known.iter();
+    !known.is_empty() && all.all(|(number, rank)| *rank == Some(*number))
 }
 
 /// What identifies a worker.

@@ -10,6 +10,7 @@ use super::facts::{ExitStatus, GroupName, Statement};
 use super::scan::{after, until};
 use crate::diagnosis::event::Stacks;
 use crate::diagnosis::model::libc_signal::KILL;
+use crate::diagnosis::words;
 
 /// What PyTorch's comparison of calls reports.
 pub(super) const MISMATCH: &str = "Detected mismatch between collectives";
@@ -231,4 +232,10 @@ impl Raised {
             None => OTHERS.iter().any(|it| self.text.contains(it)),
         }
     }
+}
+
+/// States an exception that did not end its process.
+pub(super) fn went_on_after(who: &str, text: &str, place: Option<&Where>) -> String {
+    let at = words::at(place);
+    format!("{who} logged an exception and went on: {text}{at}")
 }

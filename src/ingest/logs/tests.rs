@@ -114,7 +114,11 @@ fn last_attempt_of_torchrun_is_read() {
             fs::write(folder.join("stderr.log"), "x").unwrap();
         }
     }
-    let found = find(dir.path()).paths;
+    let Files {
+        paths: found,
+        earlier,
+    } = find(dir.path());
+    assert_eq!(earlier, [dir.path().join("run/attempt_0")]);
     let is_last = |path: &PathBuf| path.to_string_lossy().contains("attempt_1");
     assert!(found.len() == 2 && found.iter().all(is_last), "{found:?}");
     assert_eq!(in_path(&found[1]).local, Some(1));
@@ -141,7 +145,8 @@ fn newest_launch_and_those_at_its_time_are_read() {
     }
     fs::write(dir.path().join("job.out"), "x").unwrap();
     let found = find(dir.path());
-    assert_eq!(found.earlier, [dir.path().join("none_a")]);
+    let earlier = ["none_a", "none_c/attempt_0"];
+    assert_eq!(found.earlier, earlier.map(|it| dir.path().join(it)));
     let expected = [
         "job.out",
         "none_b/attempt_0/0/stderr.log",
@@ -191,6 +196,24 @@ fn path_completes_the_labels_of_lines() {
 }
 
 #[test]
+fn error_file_of_torchrun_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("run/attempt_0/3");
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("error.json");
+    let info = serde_json::json!({"py_callstack": RAISES, "timestamp": "1776000000"});
+    let message = serde_json::json!({"message": "KeyError: 'x'", "extraInfo": info});
+    let error = serde_json::json!({ "message": message });
+    fs::write(&path, error.to_string()).unwrap();
+    let log = read(&path).unwrap();
+    let events = evidence(std::slice::from_ref(&log)).events;
+    let is_job = |event: &Event| matches!(event, Event::JobStarted { job, .. } if job == "run");
+    assert!(events.iter().any(is_job), "{events:?}");
+    let (_, notes) = texts(log);
+    assert_eq!(notes, ["local rank 3 raised KeyError: 'x' at a.py:7"]);
+}
+
+#[test]
 fn process_of_two_hosts_with_one_id_is_ambiguous() {
     let named = |host: &str, rank: u32| {
         format!("{host}:70:71 [0] NCCL INFO comm 0x1 rank {rank} nranks 2 - Init COMPLETE\n")
@@ -213,7 +236,7 @@ fn ray_workers_are_identified_by_their_labels() {
     let prefix = "(RayTrainWorker pid=41, ip=10.0.0.7) ";
     let raises = RAISES.lines().map(|line| format!("{prefix}{line}\n"));
     let text = format!(
-        "{prefix}[rank5]: x\n(RayTrainWorker pid=41) [rank1]: x\n{}",
+        "{prefix}[rank5]: x\n(RayTrainWorker pid=41) [rank1]: x\n{}step 2\n",
         raises.collect::<String>()
     );
     let (_, notes) = texts(log("a.log", &text));
@@ -274,7 +297,10 @@ fn indented_lines_do_not_end_stacks() {
 fn memory_of_incomplete_tracebacks_is_limited() {
     let mut reader = Reader {
         max_open_bytes: 64 << 10,
-        ..Reader::of(Path::new("a.log"), Year::Before(Timestamp::now()))
+        ..Reader::of(
+            Path::new("a.log"),
+            Form::new(Year::Before(Timestamp::now())),
+        )
     };
     let frame = "  File \"/job/train.py\", line 7, in step";
     for rank in 0..200 {

@@ -7,6 +7,7 @@ use super::facts::{ExitStatus, Facts, LineNumber, Statement, Subject};
 use super::label::{Label, Line};
 use super::launcher::{of_local, ray_worker};
 use super::scan::{self, cut};
+use super::stamps::report_time;
 use crate::ingest::stack_text::{frame_bytes, python_frame, users_line};
 
 /// Maximum number of frames kept of a traceback; the outermost ones are dropped.
@@ -16,7 +17,7 @@ const MAX_LINES: usize = 8;
 /// Maximum length of the text of an exception.
 const MAX_TEXT: usize = 4096;
 
-const BEGIN: &str = "Traceback (most recent call last):";
+pub(super) const BEGIN: &str = "Traceback (most recent call last):";
 /// How an exception that wraps one of a worker process quotes that.
 const ORIGINAL: &str = "Original Traceback (most recent call last):";
 const BECAUSE: &str = "The above exception was the direct cause";
@@ -43,6 +44,8 @@ pub(super) struct Traceback {
     bytes: usize,
     is_open: bool,
     is_own_rank: bool,
+    /// Nothing can catch it: C++ reports it.
+    is_thrown: bool,
     /// The exception and the number of its lines.
     text: String,
     lines: usize,
@@ -51,6 +54,10 @@ pub(super) struct Traceback {
     begins: LineNumber,
     /// The last line of the process belongs to it.
     is_last: bool,
+    /// It did not end its process: that wrote further output of the program, or reports the exception as ignored.
+    went_on: bool,
+    /// The line before begins a report of an exception that does not end its process.
+    is_ignored: bool,
     /// The process whose exception `torch.multiprocessing.spawn` prints, by its index.
     spawned: Option<u32>,
     /// The rank whose exception another one prints, as a part of a distributed checkpoint's.
@@ -68,6 +75,10 @@ impl Traceback {
     /// Reads one line of a process.
     pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         if !line.text.trim().is_empty() {
+            if !facts.has_progressed && is_progress(line) {
+                facts.has_progressed = true;
+                facts.progress = facts.line.number;
+            }
             self.is_last = self.part(line, at, facts);
         }
     }
@@ -84,6 +95,7 @@ impl Traceback {
             // The exception that wraps the original one says less.
             self.text.clear();
         }
+        let is_ignored = std::mem::replace(&mut self.is_ignored, ends_no_process(text));
         let of_rank = failed_rank(text);
         if text.ends_with(BEGIN) || of_rank.is_some() || is_box(text) {
             let spawned = self.spawned.filter(|_| self.text.is_empty());
@@ -97,6 +109,7 @@ impl Traceback {
             self.frames.clear();
             self.is_open = true;
             self.is_own_rank = line.is_own_rank;
+            self.went_on |= is_ignored;
             self.at = at;
             return true;
         }
@@ -107,53 +120,67 @@ impl Traceback {
             // The watchdog reports its timeouts separately.
             self.finish(line.label, facts);
             if !thrown.contains("Watchdog caught collective operation timeout") {
-                self.is_own_rank = true;
-                self.begin_message(thrown, at, facts.line);
+                self.is_thrown = true;
+                self.begin_message(thrown, at, facts);
             }
             return true;
         }
         if self.is_open {
-            if let Some(frame) = python_frame(text).or_else(|| boxed_frame(text)) {
-                self.bytes += frame_bytes(&frame);
-                self.frames.push(frame);
-                if self.frames.len() > 2 * MAX_FRAMES {
-                    let dropped: Vec<Where> = self.frames.drain(..MAX_FRAMES).collect();
-                    self.bytes -= size_of_frames(&dropped);
-                }
-                return true;
-            }
-            if text.starts_with(|it: char| it.is_whitespace() || matches!(it, '│' | '╰')) {
-                return true;
-            }
-            if is_exception(text) {
-                self.is_open = false;
-                self.begin_message(text, at, facts.line);
-                return true;
-            }
-            // Another process wrote between the lines.
-            return false;
+            return self.inside(text, at, facts);
         }
-        if self.text.is_empty() {
+        let is_complete = self.lines == MAX_LINES;
+        if self.text.is_empty() || is_complete {
             let is_alone = line.is_own_rank && is_exception(text) && is_error(text);
             if is_alone {
+                self.finish(line.label, facts);
                 self.is_own_rank = true;
-                self.begin_message(text, at, facts.line);
+                self.begin_message(text, at, facts);
+                return true;
             }
-            return is_alone;
+            if self.text.is_empty() {
+                return false;
+            }
         }
         if text.starts_with(BECAUSE) || text.starts_with(WHILE) {
             self.begin_next(text.starts_with(BECAUSE));
             return true;
         }
-        let goes_on = self.lines < MAX_LINES && self.is_message(line);
+        let goes_on = !is_complete && self.is_message(line);
         if goes_on {
             self.lines += 1;
             self.text.push(' ');
             self.text.push_str(text.trim());
         } else {
-            self.finish(line.label, facts);
+            self.lines = MAX_LINES;
+            if !self.is_thrown && self.spawned.is_none() && is_progress(line) {
+                self.went_on = true;
+                self.finish(line.label, facts);
+            }
         }
         goes_on
+    }
+
+    /// Reads a line below the beginning of a traceback. Returns whether it belongs to it.
+    fn inside(&mut self, text: &str, at: Timestamp, facts: &mut Facts) -> bool {
+        if let Some(frame) = python_frame(text).or_else(|| boxed_frame(text)) {
+            self.bytes += frame_bytes(&frame);
+            self.frames.push(frame);
+            if self.frames.len() > 2 * MAX_FRAMES {
+                let dropped: Vec<Where> = self.frames.drain(..MAX_FRAMES).collect();
+                self.bytes -= size_of_frames(&dropped);
+            }
+            return true;
+        }
+        if text.starts_with(|it: char| it.is_whitespace() || matches!(it, '│' | '╰')) {
+            return true;
+        }
+        if is_exception(text) {
+            self.is_open = false;
+            self.begin_message(text, at, facts);
+            return true;
+        }
+        // Another process wrote between the lines.
+        false
     }
 
     /// Begins the exception that was raised while this one was handled, or because of it: `is_cause`.
@@ -170,8 +197,9 @@ impl Traceback {
         self.lines = 0;
     }
 
-    fn begin_message(&mut self, text: &str, at: Timestamp, line: LineNumber) {
-        self.begins = line;
+    fn begin_message(&mut self, text: &str, at: Timestamp, facts: &mut Facts) {
+        self.begins = facts.line;
+        facts.has_progressed = false;
         self.text = cut(text.trim(), MAX_TEXT).to_owned();
         self.lines = 1;
         if self.at == Timestamp::default() {
@@ -196,15 +224,16 @@ impl Traceback {
             && !line.text.starts_with("Exception raised from")
     }
 
-    /// Adds the exception to the facts at the end of the text: one that is the last output of its process,
-    /// or the traceback that is cut off there.
+    /// Adds the exception to the facts at the end of the text: one that is the last output of its process, and
+    /// after which no other states its progress, or the traceback that is cut off there.
     pub(super) fn end(&mut self, label: Label, facts: &mut Facts) {
         if self.is_open && self.is_last && self.is_own_rank && self.cause.is_none() {
             let innermost = std::mem::take(&mut self.frames).into_iter().rev();
             let place = users_line(innermost.collect());
             facts.add(label.into(), self.at, Statement::CutOff { place });
         }
-        self.add(label, self.is_last, facts);
+        let is_last = self.is_last && self.begins.number > facts.progress;
+        self.add(label, is_last, facts);
     }
 
     /// Adds the exception to the facts, if there is one.
@@ -220,10 +249,14 @@ impl Traceback {
             begins,
             cause,
             is_own_rank,
+            is_thrown,
             spawned,
             of_rank,
+            went_on,
+            is_ignored,
             ..
         } = std::mem::take(self);
+        self.is_ignored = is_ignored;
         let causes = cause.iter().flat_map(|(_, frames)| frames);
         let by_launcher = frames.iter().chain(causes).any(|it| is_launcher(&it.file));
         // A cause in a library has the line that led to the exception which it caused.
@@ -244,7 +277,8 @@ impl Traceback {
         let what = Statement::Raised {
             text: reason_first(&without_module(cut(&text, MAX_TEXT))).into(),
             place: users_line(innermost).or(outer),
-            uncaught: is_own_rank || spawned.is_some(),
+            uncaught: is_thrown || spawned.is_some() || is_own_rank && !went_on,
+            went_on,
             is_last,
             by_launcher,
         };
@@ -303,6 +337,30 @@ fn spawned(text: &str) -> Option<u32> {
 /// Whether a line is the first of a logged message with a traceback: "Step failed: Traceback (…):".
 pub(super) fn is_message(text: &str) -> bool {
     text.ends_with(BEGIN) && text.len() > BEGIN.len()
+}
+
+/// Whether a line reports the exception whose traceback follows, and states that it does not end the process.
+fn ends_no_process(text: &str) -> bool {
+    ["Exception ignored in", "Exception in thread "]
+        .iter()
+        .any(|it| text.starts_with(it))
+}
+
+/// Whether a program wrote the line in the course of its work: it names a step, or the time behind the label of
+/// its rank.
+fn is_progress(line: &Line<'_>) -> bool {
+    const STEPS: [&str; 6] = ["step", "Step", "epoch", "Epoch", "iter", "Iter"];
+    let text = line.text;
+    let counts = |word: &str| {
+        let rest = scan::after(text, word).unwrap_or_default();
+        let rest = rest.strip_prefix("ation").unwrap_or(rest);
+        let number = rest.trim_start_matches(['=', ':', ' ']);
+        number.starts_with(|it: char| it.is_ascii_digit())
+    };
+    let is_dated = line.is_own_rank && report_time(text).is_some();
+    // A bar is also drawn when its process ends.
+    let is_line = !text.starts_with(char::is_whitespace) && !text.contains("%|");
+    is_line && (is_dated || STEPS.into_iter().any(counts))
 }
 
 /// Whether a line begins a traceback in a box of the library Rich.

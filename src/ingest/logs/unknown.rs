@@ -8,6 +8,7 @@ use ddp_doctor_proto::words::signal_name;
 use super::events::{Job, Topic};
 use super::facts::{ExitStatus, Fact, GroupName, LineNumber, Statement, Subject};
 use super::outcome::Loss;
+use super::rank::went_on_after;
 use super::start;
 use crate::diagnosis::evidence::transport;
 use crate::diagnosis::model::libc_signal::{ABRT, KILL};
@@ -31,10 +32,13 @@ impl Job {
                 text,
                 place,
                 by_launcher,
+                went_on,
                 ..
             } => {
                 let text = if *by_launcher {
                     return self.of_launcher(text);
+                } else if *went_on {
+                    went_on_after(&name(who), text, place.as_ref())
                 } else if transport::is_due_to_others(text) {
                     Loss::of(text).note(&name(who), 1, place.as_ref(), text)
                 } else {
@@ -140,6 +144,7 @@ impl Job {
             match fact.what {
                 Statement::Raised {
                     by_launcher: false,
+                    went_on: false,
                     uncaught,
                     ..
                 } if is_unlabelled => Some((index, uncaught)),
@@ -177,6 +182,11 @@ impl Job {
             format!(
                 "a launcher raised {text}: not all nodes of the launch came in time\nCheck that every node was \
                  started, and that all have the same --rdzv-endpoint, --rdzv-id and --nnodes."
+            )
+        } else if text.starts_with("RendezvousConnectionError") {
+            format!(
+                "a launcher raised {text}\nFind out whether the host of --rdzv-endpoint runs, and check the network \
+                 to it."
             )
         } else if transport::is_loss_of_peer(text) {
             Loss::of(text).note("a launcher", 1, None, text)
