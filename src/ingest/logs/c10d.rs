@@ -46,7 +46,8 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     }
 }
 
-fn who(line: &Line<'_>) -> Subject {
+/// The process that a line of PyTorch is about.
+pub(super) fn who(line: &Line<'_>) -> Subject {
     let (group, rank) = in_group(line.text).unzip();
     Subject {
         label: line.label,
@@ -54,6 +55,12 @@ fn who(line: &Line<'_>) -> Subject {
         group: group.unwrap_or_default(),
         ..Subject::default()
     }
+}
+
+/// The rank that a line states, if it does so within the group of all ranks.
+pub(super) fn rank_in_world(text: &str) -> Option<u32> {
+    let (group, rank) = in_group(text)?;
+    group.is_world().then_some(rank)
 }
 
 /// The group and the rank in "[PG ID 0 PG GUID 119(name) Rank 1]" and its older forms.

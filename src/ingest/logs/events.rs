@@ -267,6 +267,7 @@ impl Job {
                 self.given_up = Some(self.given_up.map_or(at, |known| known.min(at)));
                 self.extend_to(since);
             }
+            Statement::CalledAt { place } => rank.called_at = Some(place.clone()),
             Statement::Progress {
                 enqueued,
                 completed,

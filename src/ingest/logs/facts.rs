@@ -88,6 +88,8 @@ pub(super) enum Statement {
         numel: Option<u64>,
         waited_ms: u64,
     },
+    /// It made the call that its watchdog gave up at this line.
+    CalledAt { place: Where },
     /// Sequence numbers of the last collectives; `failed`: the one that the watchdog gave up.
     Progress {
         enqueued: u64,
@@ -186,6 +188,7 @@ impl Statement {
         match self {
             Self::Raised { text, place, .. } => text.len() + place.as_ref().map_or(0, frame_bytes),
             Self::Network { text } | Self::Quoted { text } => text.len(),
+            Self::CalledAt { place } => frame_bytes(place),
             Self::CutOff { place } => place.as_ref().map_or(0, frame_bytes),
             Self::LostStore { server } => server.len(),
             Self::Cancelled { why, at } => at.len() + why.as_ref().map_or(0, |it| it.len()),

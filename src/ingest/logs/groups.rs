@@ -277,6 +277,8 @@ fn issue(
     let place = known
         .and_then(|it| in_collective(it.stacks.last()?))
         .and_then(|it| it.1);
+    let given_up = || known.filter(|it| it.waits.len() == 1)?.called_at.clone();
+    let place = place.or_else(given_up);
     let call = Call {
         group: group.cloned(),
         seq: waiting.seq,

@@ -23,6 +23,7 @@ use super::file_names;
 use super::stack_text::{Dump, Part};
 use containers::Prefixes;
 use facts::{ExitStatus, Facts, LineNumber, Statement, Subject};
+use failed_call::FailedCall;
 use label::{Form, Label, Line};
 use lines::{Lines, MAX_BYTES};
 use stamps::Year;
@@ -33,6 +34,7 @@ mod containers;
 mod ends;
 mod events;
 mod facts;
+mod failed_call;
 mod groups;
 mod label;
 mod launcher;
@@ -317,6 +319,7 @@ fn in_path(path: &Path) -> Label {
 struct Stream {
     traceback: Traceback,
     report: launcher::Report,
+    failed_call: FailedCall,
     dump: Dump,
     dumped_at: Timestamp,
 }
@@ -374,7 +377,7 @@ impl Reader {
             line.label = label;
         } else {
             // The lines of a message have its label in the first one only, if it has other words in front.
-            let begins = traceback::is_message(line.text);
+            let begins = traceback::is_message(line.text) || failed_call::begins(line.text);
             self.speaker = Some(line.label).filter(|_| begins);
         }
         line.label = line.label.or(self.named);
@@ -479,6 +482,7 @@ impl Stream {
         launcher::slurm(line, at, facts);
         launcher::process(line, at, facts);
         names::read(line, at, facts);
+        self.failed_call.read(line, at, facts);
         self.traceback.read(line, at, facts);
     }
 

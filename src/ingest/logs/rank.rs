@@ -26,6 +26,8 @@ pub(super) struct Rank {
     pub(super) waits: BTreeMap<GroupName, Waiting>,
     /// Numbers of the last collectives that it enqueued and completed.
     pub(super) progress: BTreeMap<GroupName, (u64, u64)>,
+    /// The line of the call that its watchdog gave up.
+    pub(super) called_at: Option<Where>,
     /// A collective that PyTorch compared with those of others.
     pub(super) runs: Option<Waiting>,
     pub(super) raised: Vec<Raised>,

@@ -121,6 +121,7 @@ impl Traceback {
             self.finish(line.label, facts);
             if !thrown.contains("Watchdog caught collective operation timeout") {
                 self.is_thrown = true;
+                self.of_rank = super::c10d::rank_in_world(text);
                 self.begin_message(thrown, at, facts);
             }
             return true;
