@@ -33,6 +33,8 @@ const INPUTS: u64 = 150;
 const MAX_SEED: usize = 64 << 10;
 /// Time after which an input counts as a hang, if `FUZZ_SECONDS` is set.
 const HANG: Duration = Duration::from_secs(60);
+/// Processor time between two lines about the progress.
+const REPORT_EVERY: Duration = Duration::from_secs(300);
 /// Maximum resident memory if `FUZZ_SECONDS` is set, in KiB: 1 GiB.
 const MAX_MEMORY: u64 = 1 << 20;
 
@@ -211,6 +213,18 @@ fn fuzz(kind: &str, mut seeds: Vec<Vec<u8>>) {
     let path = dir.path().join(name);
     let mut slowest = (Duration::ZERO, from);
     let mut number = from;
+    let (started, mut next_report) = (Instant::now(), REPORT_EVERY);
+    let report = |number: u64, slowest: (Duration, u64)| {
+        println!(
+            "{kind}: {} inputs in {} s ({} s of processor time); the slowest ({}) took {} ms, peak memory {} MiB",
+            number - from,
+            started.elapsed().as_secs(),
+            (processor_time() - began).as_secs(),
+            slowest.1,
+            slowest.0.as_millis(),
+            peak_memory() >> 10
+        );
+    };
     loop {
         let is_over = match seconds {
             Some(seconds) => (processor_time() - began).as_secs() >= seconds,
@@ -234,15 +248,12 @@ fn fuzz(kind: &str, mut seeds: Vec<Vec<u8>>) {
         }
         slowest = slowest.max((start.elapsed(), number));
         number += 1;
+        if processor_time() - began >= next_report {
+            report(number, slowest);
+            next_report += REPORT_EVERY;
+        }
     }
-    println!(
-        "{kind}: {} inputs in {} s of processor time; the slowest ({}) took {} ms, peak memory {} MiB",
-        number - from,
-        (processor_time() - began).as_secs(),
-        slowest.1,
-        slowest.0.as_millis(),
-        peak_memory() >> 10
-    );
+    report(number, slowest);
     assert!(
         seconds.is_none() || peak_memory() <= MAX_MEMORY,
         "{} KiB",
