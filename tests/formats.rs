@@ -56,6 +56,36 @@ fn every_format_prints_the_finding_to_stdout() {
 }
 
 #[test]
+fn timelines_are_exported_whatever_the_findings() {
+    let dir = tempfile::tempdir().unwrap();
+    journal(dir.path());
+    let export = |arguments: &[&str]| {
+        let mut export = program(dir.path());
+        export.arg("export").args(arguments).output().unwrap()
+    };
+    for format in ["perfetto", "html"] {
+        let output = export(&["node-0.ddpj", "--format", format]);
+        let analyzed = analyze(dir.path(), &["node-0.ddpj", "--format", format]);
+        assert_eq!(output.stdout, analyzed.stdout, "{format}");
+        assert_eq!(output.status.code(), Some(0), "{format}");
+    }
+    let output = export(&["node-0.ddpj", "--format", "jsonl"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output);
+    let lines = text.lines().map(serde_json::from_str);
+    let lines: Vec<Value> = lines.collect::<Result<_, _>>().unwrap();
+    assert_eq!(lines[0]["schema"], "ddp-doctor/timeline");
+    let finding = lines.iter().find(|it| it["kind"] == "finding");
+    assert_eq!(finding.unwrap()["finding"]["code"], "DD103");
+    let ops = lines.iter().filter(|it| it["kind"] == "call");
+    assert!(ops.clone().count() >= 2 && ops.clone().all(|it| it["op"].is_string()));
+    let nothing = export(&["absent", "--format", "jsonl"]);
+    assert_eq!(nothing.status.code(), Some(3));
+    assert!(stderr(&nothing).contains("absent"), "{nothing:?}");
+    assert_eq!(export(&["node-0.ddpj"]).status.code(), Some(2), "no format");
+}
+
+#[test]
 fn fail_on_sets_the_exit_status() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());

@@ -19,6 +19,7 @@ mod coordinator;
 mod demo;
 mod dump;
 mod explain;
+mod export;
 mod fail_on;
 mod monitoring;
 mod output;
@@ -70,6 +71,8 @@ enum Command {
     Dump(dump::ShowStacks),
     /// Diagnose a job from the files it left behind
     Analyze(analyze::Analyze),
+    /// Write the timeline of a job for other tools
+    Export(export::Export),
     /// Explain a finding: meaning, example, causes and fixes
     Explain(explain::Explain),
     /// Run a small job with a planted fault and diagnose it
@@ -183,6 +186,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
         Command::Status(status) => status.run(&cli.global),
         Command::Dump(dump) => dump.run(&cli.global),
         Command::Analyze(analyze) => analyze.run(&cli.global),
+        Command::Export(export) => export.run(&cli.global),
         Command::Explain(explain) => explain.run(&cli.global),
         Command::Demo(demo) => demo.run(&cli.global),
         Command::DemoRank(rank) => rank.run(),

@@ -5,6 +5,7 @@ pub mod dump;
 pub mod explain;
 pub mod html;
 pub mod json;
+pub mod jsonl;
 pub mod live;
 pub mod markdown;
 pub mod perfetto;
