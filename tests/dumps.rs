@@ -11,7 +11,7 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
-use crate::support::dumps::{Entry, analyze, dump, findings, report};
+use crate::support::dumps::{Entry, analyze, analyze_ranks, dump, findings, report};
 use crate::support::process::program;
 
 fn fixture(name: &str) -> PathBuf {
@@ -276,6 +276,28 @@ fn found(dumps: &[Value]) -> Vec<(String, String, Vec<u32>)> {
 
 fn expect(code: &str, confidence: &str, root: &[u32]) -> Vec<(String, String, Vec<u32>)> {
     vec![(code.into(), confidence.into(), root.to_vec())]
+}
+
+#[test]
+fn numbers_in_names_may_count_from_one() {
+    let ahead = dump(WORLD, &[all_reduce(1), all_reduce(2).open()]);
+    let behind = dump(WORLD, &[all_reduce(1)]);
+    let dumps = [(1, ahead.clone()), (2, behind), (3, ahead)];
+    let analysis = analyze_ranks(&dumps);
+    assert_eq!(
+        findings(report(&analysis)),
+        expect("DD101", "suspected", &[1])
+    );
+    let remarks: Vec<&str> = analysis.remarks.iter().map(|it| &*it.text).collect();
+    assert!(
+        remarks.iter().any(|it| it.contains("count from 1")),
+        "{remarks:?}"
+    );
+    // Rank 0 left no dump, and the last number is a rank.
+    let analysis = analyze_ranks(&dumps[..2]);
+    let ranks = report(&analysis).ranks.iter().map(|it| it.rank);
+    assert_eq!(ranks.collect::<Vec<_>>(), [1, 2]);
+    assert!(analysis.remarks.is_empty(), "{:?}", analysis.remarks);
 }
 
 #[test]

@@ -43,6 +43,13 @@ pub(super) struct Ranked {
 pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job> {
     let mut ranked: Vec<Ranked> = Vec::new();
     let mut unreadable: Vec<(PathBuf, String)> = Vec::new();
+    let from_one = counted_from_one(&contents);
+    for (folder, _) in &from_one {
+        remarks.push(Remark {
+            path: folder.clone(),
+            text: "the numbers in the names of its dumps count from 1: rank 0 is number 1".into(),
+        });
+    }
     for contents in contents {
         unreadable.extend(contents.unreadable);
         for found in contents.dumps {
@@ -54,7 +61,8 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
                 unreadable.push((found.path, text));
                 continue;
             }
-            ranked.extend(with_rank(found, remarks));
+            let first = from_one.contains(&series(&found.path)).into();
+            ranked.extend(with_rank(found, first, remarks));
         }
     }
     let ranked = merge::without_copies(ranked, remarks);
@@ -243,10 +251,32 @@ fn have_one_backend(one: &Dump, other: &Dump) -> bool {
     !backends(one).is_disjoint(&backends(other))
 }
 
-/// The dump with its rank, by the name of its file unless its contents contradict.
-fn with_rank(found: Found, remarks: &mut Vec<Remark>) -> Option<Ranked> {
+/// The files among which one has the number of its rank: a folder, and the beginning of their names.
+fn series(path: &Path) -> (PathBuf, String) {
+    (folder(path), rank::prefix(path))
+}
+
+/// Series whose numbers count from one: one number is that of the highest rank plus one, and none is 0.
+fn counted_from_one(contents: &[Contents]) -> BTreeSet<(PathBuf, String)> {
+    let mut numbers: BTreeMap<(PathBuf, String), (u32, bool)> = BTreeMap::new();
+    for Found { path, dump } in contents.iter().flat_map(|it| &it.dumps) {
+        let Some(number) = rank::named(path) else {
+            continue;
+        };
+        let possible = rank::possible(dump);
+        let is_above =
+            possible.len() > 1 && possible.iter().max() == number.checked_sub(1).as_ref();
+        let known = numbers.entry(series(path)).or_insert((number, false));
+        *known = (known.0.min(number), known.1 || is_above);
+    }
+    numbers.retain(|_, (lowest, is_above)| *lowest > 0 && *is_above);
+    numbers.into_keys().collect()
+}
+
+/// The dump with its rank, by the name of its file unless its contents contradict; `first`: the number of rank 0.
+fn with_rank(found: Found, first: u32, remarks: &mut Vec<Remark>) -> Option<Ranked> {
     let Found { path, dump } = found;
-    let named = rank::named(&path);
+    let named = rank::named(&path).and_then(|it| it.checked_sub(first));
     let possible = rank::possible(&dump);
     let fits = |rank: &u32| possible.is_empty() || possible.contains(rank);
     let remark = |text: String| Remark {
