@@ -43,7 +43,8 @@ def answers(run):
 def read(text, file):
     """The answer in the output of torchfrtrace."""
     if "Traceback (most recent call last):" in text:
-        return Answer(False, unusable="torchfrtrace fails: " + text.strip().splitlines()[-1])
+        error = text.strip().splitlines()[-1]
+        return Answer(False, unusable="torchfrtrace fails: " + error.split(":")[0])
     lines = frozenset(int(line) for path, line in STACK.findall(text) if path.rsplit("/", 1)[-1] == file)
     culprits = CULPRIT.findall(text)
     if culprits:
