@@ -323,6 +323,23 @@ fn rank_without_further_calls_is_missing() {
 }
 
 #[test]
+fn nodes_hosts_and_processes_of_dumps_are_null() {
+    let ahead = [all_reduce(1), all_reduce(2).open()];
+    let analysis = analyze(&[
+        dump(WORLD, &ahead),
+        dump(WORLD, &[all_reduce(1)]),
+        dump(WORLD, &ahead),
+    ]);
+    let written = json!(report(&analysis));
+    let rank = &written["ranks"][0];
+    for unknown in [&written["job"]["nodes"], &rank["host"], &rank["pid"]] {
+        assert_eq!(*unknown, Value::Null, "{written}");
+    }
+    let read: Report = serde_json::from_value(written).unwrap();
+    assert_eq!(read, *report(&analysis));
+}
+
+#[test]
 fn timeline_of_dumps_has_no_times_that_they_lack() {
     let at = |seq: u64| 1_700_000_000_000_000_000 + seq * 1_000_000;
     let timed = all_reduce(1).with("time_discovered_completed_ns", at(1) + 70_000);

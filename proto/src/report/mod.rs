@@ -69,7 +69,8 @@ pub struct Job {
     pub attempt: u32,
     /// Number of ranks, once known.
     pub world_size: Option<u32>,
-    /// Nodes that reported.
+    /// Nodes that reported; 0: unknown, `null` in JSON.
+    #[serde(with = "unknown_is_null")]
     pub nodes: u32,
     /// Communication backends in use.
     pub backends: Vec<String>,
@@ -244,16 +245,16 @@ pub struct Parameter {
     pub missing_on: Vec<u32>,
 }
 
-/// Numbers of which zero stands for an unknown one.
-mod zero_is_null {
+/// Values whose default stands for an unknown one, which is `null` in JSON.
+mod unknown_is_null {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<T, S>(number: &T, out: S) -> Result<S::Ok, S::Error>
+    pub(super) fn serialize<T, S>(value: &T, out: S) -> Result<S::Ok, S::Error>
     where
-        T: Copy + Default + PartialEq + Serialize,
+        T: Default + PartialEq + Serialize,
         S: Serializer,
     {
-        let known = Some(*number).filter(|it| *it != T::default());
+        let known = Some(value).filter(|it| **it != T::default());
         known.serialize(out)
     }
 
@@ -271,10 +272,11 @@ mod zero_is_null {
 pub struct Rank {
     /// Global rank.
     pub rank: u32,
-    /// Host name.
+    /// Host name; empty: unknown, `null` in JSON.
+    #[serde(with = "unknown_is_null")]
     pub host: String,
     /// Process id; 0: unknown, `null` in JSON.
-    #[serde(with = "zero_is_null")]
+    #[serde(with = "unknown_is_null")]
     pub pid: u32,
     /// Attempt that the process belongs to: number of earlier starts of the ranks by the launcher.
     #[serde(default)]
@@ -284,7 +286,7 @@ pub struct Rank {
     /// Exit status, if the process has ended.
     pub exit: Exit,
     /// Training step; 0: unknown, `null` in JSON.
-    #[serde(with = "zero_is_null")]
+    #[serde(with = "unknown_is_null")]
     pub step: u64,
     /// Call site of the rank's last call: `where` and `via` in JSON.
     #[serde(flatten, with = "crate::place")]
