@@ -99,7 +99,16 @@ pub(super) fn without_copies(ranked: Vec<Ranked>, remarks: &mut Vec<Remark>) -> 
     let mut known: HashMap<(u32, u64), usize> = HashMap::new();
     // Ranks of copies, by their folder and that of the others.
     let mut copies: BTreeMap<(PathBuf, PathBuf), Vec<u32>> = BTreeMap::new();
+    let mut dumps: HashMap<u32, usize> = HashMap::new();
+    for it in &ranked {
+        *dumps.entry(it.rank).or_default() += 1;
+    }
     for it in ranked {
+        if dumps[&it.rank] == 1 {
+            // Most jobs have one dump of each rank: reading all of its calls once more would be waste.
+            kept.push(it);
+            continue;
+        }
         let at = known
             .entry((it.rank, contents(&it.dump)))
             .or_insert(kept.len());
