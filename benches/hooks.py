@@ -1,4 +1,4 @@
-"""Measures what capture adds to one collective called from Python, in a one-rank Gloo job.
+"""Measures what capture adds to one collective called from Python, in a job of one rank.
 
 Every variant runs in its own process; all start at once, and all but one sleep. In every round each
 variant runs one short block of the same calls, in random order. The result is the median of the
@@ -8,6 +8,7 @@ Flight Recorder.
 
     python benches/hooks.py
     python benches/hooks.py --rounds 20 --calls all_reduce
+    python benches/hooks.py --backend nccl                  on a GPU: the time until a call returns
 
 Needs the release build. PyTorch before 2.14 has no hooks, and calls are intercepted.
 """
@@ -42,7 +43,7 @@ LISTS = (1, 16, 1024)
 class Variant:
     """A process that runs blocks on request."""
 
-    def __init__(self, name, scratch):
+    def __init__(self, name, backend, scratch):
         boxes = os.path.join(scratch, "boxes")
         os.makedirs(boxes, exist_ok=True)
         environment = dict(os.environ, DDP_DOCTOR_JOB="bench", DDP_DOCTOR_BOX_DIR=boxes, OMP_NUM_THREADS="1")
@@ -51,7 +52,7 @@ class Variant:
         environment["DDP_DOCTOR_NATIVE_HOOKS"] = "0" if name.endswith("in Python") else "1"
         environment["DDP_DOCTOR_CAPTURE"] = "interception" if name.startswith("ours, intercepted") else ""
         environment.pop("PYTHONPATH", None)
-        command = [sys.executable, os.path.abspath(__file__), "--variant", name]
+        command = [sys.executable, os.path.abspath(__file__), "--variant", name, "--backend", backend]
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True
         )
@@ -69,7 +70,7 @@ class Variant:
         self.process.wait()
 
 
-def serve(name):
+def serve(name, backend):
     """Runs one variant: answers requests on standard input until end of file."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Gloo prints to standard output
@@ -84,8 +85,12 @@ def serve(name):
 
     warnings.simplefilter("ignore")  # PyTorch warns of deprecated functions
     torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(0)
+        torch.set_default_device("cuda")
+    settle = torch.cuda.synchronize if backend == "nccl" else lambda: None
     with tempfile.TemporaryDirectory() as store:
-        dist.init_process_group("gloo", init_method="file://" + store + "/store", rank=0, world_size=1)
+        dist.init_process_group(backend, init_method="file://" + store + "/store", rank=0, world_size=1)
         if name == "two empty hooks":
             nothing = lambda args: None  # noqa: E731
             dist.group.WORLD.register_pre_hook(1, nothing)
@@ -100,10 +105,12 @@ def serve(name):
                 now = time.thread_time_ns if request[2] == "cpu" else time.perf_counter_ns
                 for _ in range(int(count * WARM_UP)):
                     call()
+                settle()
                 begin = now()
                 for _ in range(count):
                     call()
                 answer = (now() - begin) / count / 1000
+                settle()
             print(json.dumps(answer), file=answers, flush=True)
         dist.destroy_process_group()
 
@@ -229,18 +236,19 @@ def main():
         default="wall",
         help="cpu: processor time of the calling thread, which other processes affect less",
     )
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--quick", action="store_true", help="few rounds: a smoke test without meaningful results")
     parser.add_argument("--variant", choices=VARIANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.variant:
-        return serve(options.variant)
+        return serve(options.variant, options.backend)
     rounds = 5 if options.quick else options.rounds
     calls = ["all_reduce", "broadcast", "all_reduce 20 frames deep", "all_reduce 20 frames deep in a package", "DDP step"]
     calls += ["all_reduce_coalesced of %d" % length for length in LISTS]
 
     print(machine())
     with tempfile.TemporaryDirectory() as scratch:
-        variants = {name: Variant(name, scratch) for name in VARIANTS}
+        variants = {name: Variant(name, options.backend, scratch) for name in VARIANTS}
         for call in options.calls or calls:
             took = {name: [] for name in VARIANTS}
             count = BLOCK.get(call, DEFAULT_BLOCK)

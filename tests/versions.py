@@ -3,6 +3,7 @@
 
     tests/versions.py                                       the default versions
     tests/versions.py --versions 2.4.1 2.8.0 --jobs op_mismatch
+    tests/versions.py --versions 2.6.0@python3.9            with another interpreter
     tests/versions.py --write docs/pytorch-versions.md      replaces the table in that file
 
 Each version is one run of `cargo test --test truth live::` with another Python environment, which compares a job's
@@ -31,7 +32,8 @@ RESULT = re.compile(r"^test live::(\S+)\s+\.\.\. (ok|FAILED|ignored.*)$")
 def environment_of(version):
     """The folder of the environment, and whether it was there before."""
     script = str(ROOT / "scripts" / "pytorch-env")
-    environment = dict(os.environ, TORCH=version)
+    torch, _, python = version.partition("@")
+    environment = dict(os.environ, TORCH=torch, PYTHON=python)
     there = subprocess.run([script, "--find"], env=environment, capture_output=True).returncode == 0
     made = subprocess.run([script], env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return made.stdout.strip(), there
@@ -61,12 +63,7 @@ def write(file, versions, results):
     rows = ["| job | %s |" % " | ".join(versions), "|---|%s" % ("---|" * len(versions))]
     for job in jobs:
         rows.append("| %s | %s |" % (job, " | ".join(results[version].get(job, "") for version in versions)))
-    python = "%d.%d" % sys.version_info[:2]
-    about = "Run on %s with Python %s: `tests/versions.py --versions %s`.\n\n" % (
-        datetime.date.today(),
-        python,
-        " ".join(versions),
-    )
+    about = "Run on %s: `tests/versions.py --versions %s`.\n\n" % (datetime.date.today(), " ".join(versions))
     table = re.escape(BEGIN) + ".*" + re.escape(END)
     text = re.sub(table, lambda _: BEGIN + about + "\n".join(rows) + "\n" + END, file.read_text(), flags=re.DOTALL)
     file.write_text(text)
@@ -74,7 +71,7 @@ def write(file, versions, results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--versions", nargs="+", default=VERSIONS)
+    parser.add_argument("--versions", nargs="+", default=VERSIONS, metavar="VERSION[@PYTHON]")
     parser.add_argument("--jobs", default="", help="beginning of FAMILY::PROGRAM::VARIANT")
     parser.add_argument("--drop", action="store_true", help="remove environments that this made")
     parser.add_argument("--write", metavar="FILE", help="replace the table in this file")

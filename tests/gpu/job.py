@@ -4,13 +4,16 @@ Rank 1 makes the fault in step 10: `missing` comes no more, `shape` reduces anot
 asks for more memory than there is, `none` does as the others. Rank 0 prints the median time of a step.
 """
 
+import datetime
 import os
 import statistics
 import sys
 import time
 
 BACKEND = os.environ.get("GPU_TEST_BACKEND", "nccl")
-STEPS, FAULTY_STEP = 20, 10
+STEPS, FAULTY_STEP = int(os.environ.get("GPU_TEST_STEPS", "20")), 10
+
+TIMEOUT = datetime.timedelta(seconds=int(os.environ.get("GPU_TEST_TIMEOUT", "600")))
 
 
 def place(rank):
@@ -43,7 +46,7 @@ def main():
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    dist.init_process_group(BACKEND)
+    dist.init_process_group(BACKEND, timeout=TIMEOUT)
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(256, 256).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -81,6 +84,7 @@ def main():
             dist.all_reduce(values)
         graph.replay()
         settle()
+        graph.reset()  # NCCL destroys no communicator that a graph still uses
     if rank == 0:
         print("step %.6f" % statistics.median(took[2:]), flush=True)
     dist.destroy_process_group()

@@ -8,6 +8,7 @@ Without a GPU all of it is skipped. `--backend gloo` shows that the tests themse
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ HOOKS = {
     "missing": ({"DD101", "DD204"}, [1]),
     "shape": ({"DD104"}, [1]),
     "exit": ({"DD102"}, [1]),
-    "memory": ({"DD202"}, [1]),
+    "memory": ({"DD501"}, [1]),
 }
 # Without the hooks an exception is one that ends a process.
 NCCL = dict(HOOKS, memory=({"DD201", "DD202"}, [1]))
@@ -52,16 +53,18 @@ def run(command, environment):
     return done.returncode, done.stdout, done.stderr
 
 
-def check(program, way, fault, environment):
-    """A line that says what is wrong, or None."""
+def check(program, way, fault, environment, folder):
+    """A line that says what is wrong, or None. Leaves the run directory, the report and the output in the folder."""
     options, more, expected = WAYS[way]
-    with tempfile.TemporaryDirectory() as scratch:
-        report = os.path.join(scratch, "report.json")
-        command = [program, "run", "--quiet", "--report", report, "--run-dir", os.path.join(scratch, "run")]
-        command += ["--on-hang", "kill", "--kill-after", "2", "--stall-after", "15"] + options + ["--"] + torchrun(fault)
-        status, _, said = run(command, dict(environment, **more))
-        with open(report) as file:
-            report = json.load(file)
+    os.makedirs(folder)
+    report = os.path.join(folder, "report.json")
+    command = [program, "run", "--report", report, "--run-dir", os.path.join(folder, "run")]
+    command += ["--on-hang", "kill", "--kill-after", "2", "--stall-after", "15"] + options + ["--"] + torchrun(fault)
+    status, output, said = run(command, dict(environment, **more))
+    with open(os.path.join(folder, "output"), "w") as file:
+        file.write(output + said)
+    with open(report) as file:
+        report = json.load(file)
     findings = [finding for finding in report["findings"] if finding["severity"] != "note"]
     first = next((finding for finding in findings if finding["role"] == "initiating"), None)
     if expected[fault] is None:
@@ -109,6 +112,8 @@ def main():
     parser.add_argument("--backend", choices=("nccl", "gloo"), default="nccl")
     parser.add_argument("--ways", nargs="*", choices=list(WAYS))
     parser.add_argument("--faults", nargs="*", choices=list(HOOKS))
+    parser.add_argument("--jobs", type=int, default=1, help="jobs that run beside each other while none is timed")
+    parser.add_argument("--keep", metavar="FOLDER", help="keep run directories, reports and outputs in a new folder")
     parser.add_argument("--pairs", type=int, default=5, help="pairs of healthy jobs that are timed; 0: none")
     parser.add_argument("--program", default=os.path.join(ROOT, "target", "release", "ddp-doctor"))
     options = parser.parse_args()
@@ -120,14 +125,23 @@ def main():
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DDP_DOCTOR")}
     environment.update(OMP_NUM_THREADS="1", GPU_TEST_BACKEND=options.backend)
     ways = options.ways or (list(WAYS) if options.backend == "nccl" else ["hooks"])
+    cases = [(way, fault) for way in ways for fault in options.faults or HOOKS]
     failed = 0
-    for way in ways:
-        for fault in options.faults or HOOKS:
-            wrong = check(options.program, way, fault, environment)
-            failed += wrong is not None
-            print("%-10s %-8s %s" % (way, fault, wrong or "ok"), flush=True)
-        if options.pairs:
-            print("%-10s %s" % (way, measure(options.program, way, environment, options.pairs)), flush=True)
+    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+
+        def wrong(case):
+            way, fault = case
+            folder = os.path.join(options.keep or scratch, "%s-%s" % case)
+            try:
+                return check(options.program, way, fault, environment, folder)
+            except Exception as error:  # The other cases are worth running.
+                return repr(error)
+
+        for (way, fault), said in zip(cases, pool.map(wrong, cases)):
+            failed += said is not None
+            print("%-10s %-8s %s" % (way, fault, said or "ok"), flush=True)
+    for way in ways if options.pairs else []:
+        print("%-10s %s" % (way, measure(options.program, way, environment, options.pairs)), flush=True)
     if failed:
         sys.exit("%d failed" % failed)
 

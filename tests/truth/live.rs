@@ -35,7 +35,7 @@ impl Run {
 /// Runs a case under `ddp-doctor run`, and checks that `analyze` reproduces the report.
 pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     let truth = &case.truth;
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch(case);
     let mut command = command(case)?;
     without_own_variables(&mut command);
     command.current_dir(scratch.path());
@@ -57,6 +57,7 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
         command.env("DDP_DOCTOR_DIGEST_ABOVE", "0");
     }
     let finished = run_to_end(command);
+    fs::write(scratch.path().join("output"), finished.to_string()).unwrap();
     if let Some(skipped) = finished.stdout.split("SKIPPED: ").nth(1) {
         let why = skipped.lines().next().unwrap_or_default();
         return Err(Unable(why.into()));
@@ -83,6 +84,17 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
         },
         scratch,
     })
+}
+
+/// The directory of a run, which is kept if `DDP_DOCTOR_TEST_KEEP` names a folder for it.
+fn scratch(case: &Case) -> TempDir {
+    let Some(folder) = std::env::var_os("DDP_DOCTOR_TEST_KEEP") else {
+        return tempfile::tempdir().unwrap();
+    };
+    let mut builder = tempfile::Builder::new();
+    builder.disable_cleanup(true);
+    let name = case.to_string().replace("::", ".");
+    builder.prefix(&name).tempdir_in(folder).unwrap()
 }
 
 /// A command for `ddp-doctor`, with a private `/dev/shm` if the case needs one.

@@ -8,6 +8,9 @@ ten seconds; the exit status is then 1. It suits programs whose ranks need no co
 With LAUNCH_OUTPUT=FOLDER, the output of each rank goes to FOLDER/rank.N, and FOLDER/ends gets a line for each rank
 that ends: rank, exit status, Unix time in ns. The SIGTERM then follows a second after the first failure, so that
 the other ranks can print their own errors.
+
+With LAUNCH_BACKEND=nccl, the program uses NCCL instead of Gloo, and its tensors are created on a GPU. Ranks may
+share a GPU: NCCL takes each for a host of its own.
 """
 
 import gc
@@ -21,10 +24,19 @@ from datetime import timedelta
 
 # Collections during the import take a fifth of its time.
 gc.disable()
+import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 GRACE_SECONDS = 10
 OUTPUT = os.environ.get("LAUNCH_OUTPUT")
+BACKEND = os.environ.get("LAUNCH_BACKEND", "gloo")
+SHARE_GPU = dict(
+    NCCL_SOCKET_IFNAME="lo",
+    NCCL_IB_DISABLE="1",
+    NCCL_P2P_DISABLE="1",
+    NCCL_NVLS_ENABLE="0",
+    NCCL_MAX_CTAS="2",
+)
 
 
 def run(code, program, arguments, rank, world_size, port):
@@ -51,6 +63,11 @@ def run(code, program, arguments, rank, world_size, port):
         TORCHELASTIC_RUN_ID="none",
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
+    if BACKEND == "nccl":
+        os.environ.update(SHARE_GPU, NCCL_HOSTID=f"rank{rank}")
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        torch.set_default_device(device)
     main = types.ModuleType("__main__")
     main.__file__ = program
     main.__builtins__ = __builtins__
@@ -88,7 +105,7 @@ def supervise(ranks):
 def main():
     world_size, program, arguments = int(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3:]
     with open(program) as file:
-        text = file.read()
+        text = file.read().replace('"gloo"', f'"{BACKEND}"')
     code = compile(text, program, "exec")
     if "torch.optim" in text or "DistributedDataParallel" in text:
         # Otherwise every rank imports it, which takes as long as PyTorch.
