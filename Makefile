@@ -46,6 +46,9 @@ part "Python tests" python agent/python/tests > "$$said" 2>&1 & \
 status=0; part "Rust tests" $(CARGO) test --workspace --all-features --no-fail-fast $(FLAGS) || status=$$?; \
 wait $$! || status=$$?; cat "$$said"; \
 part "tests of the hang benchmark" python tests/hangbench || status=$$?; \
+venv=$$(TORCH=oldest scripts/pytorch-env); \
+part "live jobs with the oldest PyTorch" env DDP_DOCTOR_TEST_VENV="$$venv" PET_STANDALONE=1 $(CARGO) test --workspace --all-features \
+    --test truth -- live:: --skip live::nccl --skip live::layers --skip live::frameworks || status=$$?; \
 exit $$status
 endef
 
@@ -121,7 +124,7 @@ nccl:
 	    DDP_DOCTOR_TEST_NCCL="$$(tr '\n' : <<<"$$libraries")" \
 	    $(CARGO) test -p ddp-doctor --test tests nccl::real -- --nocapture
 
-# Real jobs over NCCL, on a machine with a GPU. Has not been run on one yet.
+# Real jobs over NCCL, on a machine with a GPU (docs/pytorch-versions.md has the results).
 gpu:
 	@if [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ]; then echo "skipped: this machine has no NVIDIA GPU"; exit; fi; \
 	$(MAKE) build && venv=$(VENV) && "$$venv/bin/python" tests/gpu/run.py

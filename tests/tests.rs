@@ -10,6 +10,7 @@
 //! * `framework`: a scenario with a wrong expectation fails with the difference.
 //! * `hostile`: peers with the token that send too much or what is not true, or read nothing.
 //! * `fuzz`: mutated evidence of every kind.
+//! * `gpu`: jobs over NCCL on a real GPU, replayed.
 //! * `hosts`: jobs on several hosts, which are network namespaces.
 //! * `launchers`: ways to start a job, and failures between `run` and the job.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
@@ -61,6 +62,7 @@ mod dumps;
 mod formats;
 mod framework;
 mod fuzz;
+mod gpu;
 mod hostile;
 mod hosts;
 mod large_jobs;

@@ -23,8 +23,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERSIONS = ["2.4.1", "2.8.0", "2.15.0"]
 BUILD = ["--workspace", "--all-features"]
-# These run without PyTorch, or with a backend that old versions lack.
-OTHERS = ["nccl", "layers"]
+# These run without PyTorch, with a backend that old versions lack, or in an environment of their own.
+OTHERS = ["nccl", "layers", "frameworks"]
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
 RESULT = re.compile(r"^test live::(\S+)\s+\.\.\. (ok|FAILED|ignored.*)$")
 

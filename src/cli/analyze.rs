@@ -54,6 +54,19 @@ const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_m
 /// Width of the bar, in columns.
 const BAR: usize = 24;
 
+/// Analyzes the evidence at these paths; remarks and progress go to the terminal.
+pub(super) fn read(paths: &[PathBuf], global: &Global) -> anyhow::Result<Analysis> {
+    let has_terminal = io::stderr().is_terminal() && global.quiet == 0;
+    let analysis = with_progress(has_terminal, |progress| {
+        postmortem::analyze_with(paths, progress)
+    });
+    viewing::print(&analysis.remarks, global.quiet);
+    if analysis.reports.is_empty() {
+        bail!("nothing to analyze: no PATH contains usable evidence");
+    }
+    Ok(analysis)
+}
+
 /// Runs an analysis and shows its progress on the terminal if it takes long.
 pub(super) fn with_progress<T>(is_shown: bool, analyze: impl FnOnce(&Progress) -> T) -> T {
     let progress = Progress::default();
@@ -120,14 +133,7 @@ enum Format {
 
 impl Analyze {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        let has_terminal = io::stderr().is_terminal() && global.quiet == 0;
-        let analysis = with_progress(has_terminal, |progress| {
-            postmortem::analyze_with(&self.paths, progress)
-        });
-        viewing::print(&analysis.remarks, global.quiet);
-        if analysis.reports.is_empty() {
-            bail!("nothing to analyze: no PATH contains usable evidence");
-        }
+        let analysis = read(&self.paths, global)?;
         let style = Style {
             past: true,
             ..global.style(io::stdout().is_terminal())

@@ -1,15 +1,12 @@
 //! `ddp-doctor export`
 
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::bail;
 use clap::{Args, ValueEnum};
 
-use super::analyze::with_progress;
 use super::output::output;
-use super::{Global, viewing};
-use crate::postmortem;
+use super::{Global, analyze};
 use crate::report::{html, jsonl, perfetto};
 
 /// Write the timeline of a job for other tools.
@@ -38,14 +35,7 @@ enum Format {
 
 impl Export {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        let has_terminal = io::stderr().is_terminal() && global.quiet == 0;
-        let analysis = with_progress(has_terminal, |progress| {
-            postmortem::analyze_with(&self.paths, progress)
-        });
-        viewing::print(&analysis.remarks, global.quiet);
-        if analysis.reports.is_empty() {
-            bail!("nothing to export: no PATH contains usable evidence");
-        }
+        let analysis = analyze::read(&self.paths, global)?;
         let jobs: Vec<_> = analysis.reports.iter().zip(&analysis.timelines).collect();
         let out = &mut output();
         match self.format {

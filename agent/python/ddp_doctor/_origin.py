@@ -28,6 +28,7 @@ _CALL_FILES = (
     "_ops.py",
     "_library/",
     "utils/_contextlib.py",
+    "utils/_device.py",
     "overrides.py",
 )
 # Names of code that the user has typed. Other names in angle brackets are those of generated code.

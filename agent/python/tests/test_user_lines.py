@@ -184,6 +184,18 @@ with ThreadPoolExecutor(1) as pool:
         self.assertEqual([len(call.via) for call in calls], [0, 1, 0, 1])
         self.assertFalse(any(call.flags & HIDDEN for call in calls))
 
+    def test_calls_under_a_default_device_are_the_programs(self):
+        """PyTorch passes the call through a mode that moves new tensors to the device."""
+        o = self.run_job(
+            """
+torch.set_default_device("cpu")
+dist.all_reduce(torch.ones(3))  # call
+"""
+        )
+        (call,) = self.issued(o.box, ALL_REDUCE)
+        self.assertEqual(call.site[1], o.line("call"))
+        self.assertFalse(call.flags & HIDDEN)
+
     def test_asynchronous_checkpoint_carries_the_line_of_its_save(self):
         o = self.run_job(
             """

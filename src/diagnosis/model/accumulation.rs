@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use ddp_doctor_proto::report::Timestamp;
+
 use crate::evidence::event::Forward;
 
 /// Number of synchronised forwards kept.
@@ -14,18 +16,18 @@ pub struct Accumulation {
     forwards: u64,
     /// Number of those that synchronise.
     synchronised: u64,
-    /// 1-based indices of the latest synchronised forwards, oldest first.
-    recent: VecDeque<u64>,
+    /// 1-based indices of the latest synchronised forwards and when they began, oldest first.
+    recent: VecDeque<(u64, Timestamp)>,
     /// Records were lost: forwards cannot be counted.
     lossy: bool,
 }
 
 impl Accumulation {
-    pub(super) fn begin(&mut self, forward: &Forward) {
+    pub(super) fn begin(&mut self, forward: &Forward, at: Timestamp) {
         self.forwards += 1;
         if !forward.unsynchronised {
             self.synchronised += 1;
-            self.recent.push_back(self.forwards);
+            self.recent.push_back((self.forwards, at));
             if self.recent.len() > KEPT {
                 self.recent.pop_front();
             }
@@ -46,9 +48,17 @@ impl Accumulation {
     /// known.
     #[must_use]
     pub fn is_synchronised(&self, nth: u64) -> Option<bool> {
-        let known = self.synchronised <= KEPT as u64 || self.recent.front() <= Some(&nth);
+        let oldest = self.recent.front().map(|&(nth, _)| nth);
+        let known = self.synchronised <= KEPT as u64 || oldest <= Some(nth);
         let made = (1..=self.forwards).contains(&nth) && !self.lossy;
-        (known && made).then(|| self.recent.contains(&nth))
+        (known && made).then(|| self.recent.iter().any(|&(it, _)| it == nth))
+    }
+
+    /// The latest synchronised forward that began before this time, from 1.
+    #[must_use]
+    pub fn synchronised_before(&self, at: Timestamp) -> Option<u64> {
+        let mut latest = self.recent.iter().rev();
+        latest.find(|(_, began)| *began <= at).map(|&(nth, _)| nth)
     }
 
     /// Whether both ranks synchronise at the same forwards: always (`true`), never (`false`) or
@@ -58,7 +68,7 @@ impl Accumulation {
         let nth = |it: &Self, nth: u64| {
             let first = it.synchronised - it.recent.len() as u64;
             let at = usize::try_from(nth.checked_sub(first + 1)?).ok()?;
-            it.recent.get(at).copied()
+            it.recent.get(at).map(|&(nth, _)| nth)
         };
         let both = 1..=self.synchronised.min(other.synchronised);
         let mut pairs = both.filter_map(|n| Some(nth(self, n)? == nth(other, n)?));
@@ -74,10 +84,12 @@ mod tests {
     fn of(flags: &str) -> Accumulation {
         let mut accumulation = Accumulation::default();
         for flag in flags.chars() {
-            accumulation.begin(&Forward {
+            let forward = Forward {
                 unsynchronised: flag == '.',
                 ..Forward::default()
-            });
+            };
+            let at = Timestamp(10 * (accumulation.forwards() + 1));
+            accumulation.begin(&forward, at);
         }
         accumulation
     }
@@ -90,6 +102,14 @@ mod tests {
         assert_eq!(it.is_synchronised(4), Some(false));
         assert_eq!(it.is_synchronised(0), None);
         assert_eq!(it.is_synchronised(6), None);
+    }
+
+    #[test]
+    fn the_forward_of_a_call_is_the_last_synchronised_one_before_it() {
+        let it = of("..s.s.");
+        assert_eq!(it.synchronised_before(Timestamp(29)), None);
+        assert_eq!(it.synchronised_before(Timestamp(45)), Some(3));
+        assert_eq!(it.synchronised_before(Timestamp(70)), Some(5));
     }
 
     #[test]

@@ -470,23 +470,29 @@ fn waits_for(
     Some(hopeless.map_or(Waits::Open, |at| Waits::Hopeless(at.max(stall.since))))
 }
 
-/// Ranks that made the same number of forwards, the last of which synchronises gradients on some
-/// ranks only.
+/// Ranks that made a forward which synchronises gradients on some ranks only: the forward whose
+/// backward issued the call that waits. On NCCL, a rank goes on to later forwards meanwhile.
 fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
     let diverged = situation.divergences.iter().find(|it| it.group == group.id);
     let met = diverged.and_then(|it| {
         let join = situation.join(group.id, it.seq)?;
         let hidden = join.calls.iter().filter(|(_, joined)| joined.call.hidden);
         let waiting: Vec<u32> = hidden.map(|(&rank, _)| rank).collect();
-        Some((waiting, join.mismatch?.1))
+        Some((waiting, it.seq, join.mismatch?.1))
     });
     let stalled = situation.stalls.iter().find(|it| {
         it.group == group.id && matches!(it.origin, Origin::Left(_) | Origin::Leaving(_))
     });
-    let (waiting, since) = met.or_else(|| stalled.map(|it| (it.waiting.clone(), it.since)))?;
+    let (waiting, seq, since) =
+        met.or_else(|| stalled.map(|it| (it.waiting.clone(), it.seq, it.since)))?;
     let of = |rank: u32| Some(&situation.model.member(group.id, rank)?.accumulation);
-    let waits = of(*waiting.first()?)?;
-    let forward = waits.forwards();
+    let first = waiting.first()?;
+    let call = &situation.join(group.id, seq)?.calls.get(first)?.call;
+    let forward = if call.hidden {
+        of(*first)?.synchronised_before(call.at)?
+    } else {
+        of(*first)?.forwards()
+    };
     let (mut synchronise, mut accumulate) = (Vec::new(), Vec::new());
     for &rank in group.members.keys() {
         let accumulation = of(rank)?;

@@ -3,7 +3,7 @@
 //! From 3.13 on an interpreter publishes it for debuggers and profilers (`_Py_DebugOffsets` at the
 //! start of `_PyRuntime`). Older versions, which no longer change, have tables here, taken from the
 //! headers of CPython (`Include/internal/pycore_{runtime,interp,frame,gil}.h`,
-//! `Include/cpython/{pystate,code,unicodeobject}.h`) for 64-bit machines.
+//! `Include/cpython/{pystate,code,frameobject,unicodeobject}.h`) for 64-bit machines.
 
 use crate::node::stacks::lines::LineFormat;
 use crate::node::stacks::memory::{Fault, Memory, Pages, at};
@@ -91,6 +91,8 @@ pub enum Innermost {
 pub enum Place {
     /// Offset of the number of the instruction, four bytes.
     Number(u64),
+    /// Offset of its offset in bytes, four bytes.
+    Byte(u64),
     /// Offset of its address, and offset of the first instruction in the code object.
     Address(u64, u64),
 }
@@ -103,6 +105,7 @@ impl Layout {
     #[must_use]
     pub fn of(version: Version) -> Option<Self> {
         match version {
+            (3, 9) => Some(PYTHON_3_9),
             (3, 10) => Some(PYTHON_3_10),
             (3, 11) => Some(PYTHON_3_11),
             (3, 12) => Some(PYTHON_3_12),
@@ -185,6 +188,12 @@ impl Layout {
         Ok(pages.u64(at(runtime, 16)?)? != 0)
     }
 }
+
+const PYTHON_3_9: Layout = Layout {
+    place: Place::Byte(104),
+    line_format: LineFormat::Deltas,
+    ..PYTHON_3_10
+};
 
 const PYTHON_3_10: Layout = Layout {
     interpreters: 32,

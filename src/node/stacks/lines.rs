@@ -1,12 +1,14 @@
 //! Maps an instruction to its line by the line table of a code object.
 //!
-//! Sources: CPython, `Objects/lnotab_notes.txt` (3.10) and `InternalDocs/code_objects.md`,
+//! Sources: CPython, `Objects/lnotab_notes.txt` (3.9 and 3.10) and `InternalDocs/code_objects.md`,
 //! `Objects/locations.md` (3.11 and later).
 
 /// Format of a line table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFormat {
-    /// 3.10: pairs of bytes.
+    /// Up to 3.9: pairs of bytes, each for the beginning of a line.
+    Deltas,
+    /// 3.10: pairs of bytes, each for the end of a line.
     Pairs,
     /// 3.11 and later: entries of varying length.
     Locations,
@@ -22,11 +24,27 @@ impl LineFormat {
             return u32::try_from(first_line).ok();
         }
         let line = match self {
+            Self::Deltas => in_deltas(table, first_line, instruction),
             Self::Pairs => in_pairs(table, first_line, instruction),
             Self::Locations => in_locations(table, first_line, instruction),
         };
         line.and_then(|line| u32::try_from(line).ok())
     }
+}
+
+/// Pairs of a number of code bytes and the signed difference of the line behind them to the line
+/// before.
+fn in_deltas(table: &[u8], first_line: i32, instruction: i64) -> Option<i32> {
+    let mut line = first_line;
+    let mut begin = 0_i64;
+    for pair in table.chunks_exact(2) {
+        begin += i64::from(pair[0]);
+        if begin > instruction {
+            break;
+        }
+        line = line.checked_add(i32::from(pair[1] as i8))?;
+    }
+    Some(line)
 }
 
 /// Pairs of a number of code bytes and the signed difference to the previous line; −128 means no
@@ -118,7 +136,39 @@ mod tests {
         assert_eq!(format.line(table, 1, -2), Some(1));
     }
 
-    // All tables are of the same function, with a comprehension and a sum that span several lines.
+    /// Of a function with a sum and a call that span several lines; `dis.findlinestarts` gives the
+    /// lines. The table does not tell where the code ends.
+    #[test]
+    fn tables_of_3_9_are_read() {
+        let table = [
+            0, 1, 4, 1, 2, 1, 2, 255, 8, 3, 4, 1, 2, 255, 8, 3, 4, 1, 10, 1,
+        ];
+        let lines = [
+            (-2, 1),
+            (0, 2),
+            (2, 2),
+            (4, 3),
+            (6, 4),
+            (8, 3),
+            (14, 3),
+            (16, 6),
+            (20, 7),
+            (22, 6),
+            (30, 9),
+            (34, 10),
+            (44, 11),
+            (46, 11),
+        ];
+        for (at, line) in lines {
+            assert_eq!(
+                LineFormat::Deltas.line(&table, 1, at),
+                Some(line),
+                "at {at}"
+            );
+        }
+    }
+
+    // All later tables are of one function, with a comprehension and a sum that span several lines.
 
     #[test]
     fn tables_of_3_10_are_read() {

@@ -276,6 +276,7 @@ impl Interpreter {
                     Place::Number(offset) => {
                         2 * i64::from(pages.u32(at(frame, offset)?)?.cast_signed())
                     }
+                    Place::Byte(offset) => i64::from(pages.u32(at(frame, offset)?)?.cast_signed()),
                     Place::Address(offset, first) => pages
                         .u64(at(frame, offset)?)?
                         .wrapping_sub(at(code, first)?)

@@ -518,7 +518,7 @@ impl Memory for Garbage {
 
 #[test]
 fn random_memory_terminates() {
-    let versions = [(3, 10), (3, 11), (3, 12)];
+    let versions = [(3, 9), (3, 10), (3, 11), (3, 12)];
     let layouts: Vec<Layout> = versions.into_iter().filter_map(Layout::of).collect();
     let constants = [
         Some(0),

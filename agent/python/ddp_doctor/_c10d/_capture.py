@@ -4,11 +4,9 @@ Hooks are removed when a group is destroyed and before the interpreter exits, si
 hook after the interpreter.
 """
 
-from .. import _box, _words
+from .. import _box
 from . import _extension, _groups, _hooks, _kernels
 
-# The note that calls are not captured was recorded.
-_noted = False
 # Groups whose hooks are installed, including groups being destroyed.
 _hooked = []
 
@@ -23,7 +21,7 @@ def register(c10d, pg, ranks, name=None):
     try:
         _capture(pg, group)
     except Exception as error:
-        _note_uncaptured(error)
+        _kernels.note_uncaptured("calls from C++" if _groups.intercepts else "calls", error)
 
 
 def register_missing(c10d):
@@ -44,18 +42,6 @@ def _capture(pg, group):
     pg.register_post_hook(_hooks.HOOK_ID, after)
     _hooked[:] = [other for other in _hooked if other.reference() is not None]
     _hooked.append(group)
-
-
-def _note_uncaptured(error):
-    """Records once that calls are not captured, and why."""
-    global _noted
-    if not _noted:
-        _noted = True
-        import torch
-
-        what = "calls from C++" if _groups.intercepts else "calls"
-        why = "%s: %s" % (type(error).__name__, error)
-        _box.note(_words.NO_HOOKS, "with PyTorch %s %s are not captured (%s)" % (torch.__version__, what, why))
 
 
 def unhook(left):
@@ -85,8 +71,6 @@ def unhook_all():
 
 
 def _reset():
-    global _noted
-    _noted = False
     _hooked.clear()
 
 

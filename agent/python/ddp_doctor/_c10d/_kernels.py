@@ -12,8 +12,9 @@ operator, and the program may need it.
 
 import sys
 
+from .. import _box, _words
 from .._tracebacks import conceal
-from . import _calls, _groups, _hooks
+from . import _calls, _groups, _hooks, _script_objects
 
 _getframe = sys._getframe
 
@@ -50,6 +51,8 @@ _C = None
 _unbox = None
 _tensor = ()
 _plain = ()
+# The note that calls are not captured was recorded.
+_noted = False
 # Dispatch key, or _FUNCTIONAL → library object; its kernels are registered while the object lives.
 _registered = {}
 
@@ -126,7 +129,11 @@ def _kernel(operator, name, key):
         return args[at] if at < len(args) else default
 
     def begins(args, frame):
-        group = _groups.find(_unbox(args[group_at]))
+        try:
+            group = _groups.find(_unbox(args[group_at]))
+        except Exception as error:
+            note_uncaptured("calls from C++", error)
+            return False
         if group is None or _calls.is_inside(group.number) or not _is_real(args[0]):
             return False
         described = _hooks.Arguments(
@@ -226,7 +233,7 @@ def see():
     _C = torch._C
     _tensor = torch.Tensor
     _plain = (torch.Tensor, torch.nn.Parameter)
-    _unbox = torch._C._distributed_c10d.ProcessGroup.unbox
+    _unbox = getattr(torch._C._distributed_c10d.ProcessGroup, "unbox", _script_objects.group_of)
     taken = any(_C._dispatch_has_kernel_for_dispatch_key("c10d::" + name, "AutogradCPU") for name in _OPERATORS)
     _see(_AUTOGRAD)
     if not hasattr(torch._ops.OpOverload, "redispatch"):
@@ -240,6 +247,25 @@ def see():
         see_every_call()
 
 
+def note_uncaptured(what, error):
+    """Records once that calls are not captured, and why."""
+    global _noted
+    if not _noted:
+        _noted = True
+        import torch
+
+        why = "%s: %s" % (type(error).__name__, error)
+        _box.note(_words.NO_HOOKS, "with PyTorch %s %s are not captured (%s)" % (torch.__version__, what, why))
+
+
 def forget():
     """Removes the kernels before the interpreter exits."""
     _registered.clear()
+
+
+def _reset():
+    global _noted
+    _noted = False
+
+
+_box.on_reset.append(_reset)

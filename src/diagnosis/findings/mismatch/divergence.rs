@@ -130,6 +130,16 @@ fn effect(
     code: &Code,
     everybody: &[u32],
 ) -> (Effect, Severity) {
+    let model = situation.model;
+    let endings: Vec<Ending<'_>> = everybody
+        .iter()
+        .filter_map(|&rank| Some(model.ending_of(model.member(divergence.group, rank)?)))
+        .collect();
+    // NCCL does not check sizes: if the messages are small, no rank waits.
+    let have_ended = endings.iter().all(|it| matches!(it, Ending::InOrder));
+    if have_ended && endings.len() == everybody.len() {
+        return (Effect::Corrupts, Severity::Critical);
+    }
     match code.effect {
         Effect::Corrupts => {
             // Such calls usually complete, with wrong results.
@@ -140,18 +150,8 @@ fn effect(
             }
         }
         Effect::Crashes => {
-            let crashed = everybody.iter().any(|&rank| {
-                situation
-                    .model
-                    .member(divergence.group, rank)
-                    .is_some_and(|process| {
-                        matches!(
-                            situation.model.ending_of(process),
-                            Ending::Raised(_) | Ending::Died(_)
-                        )
-                    })
-            });
-            let effect = if crashed {
+            let has_crashed = |it| matches!(it, Ending::Raised(_) | Ending::Died(_));
+            let effect = if endings.into_iter().any(has_crashed) {
                 Effect::Crashes
             } else {
                 Effect::Blocks

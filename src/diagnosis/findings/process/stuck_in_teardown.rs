@@ -246,13 +246,11 @@ fn keeps_others_waiting(
     Some(draft)
 }
 
-/// Ranks that do not return from `destroy_process_group`, and that no stall is waiting for.
+/// Ranks that do not return from `destroy_process_group`. A rank that is missing elsewhere, or whose
+/// own call cannot complete, is part of that finding.
 fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     let limit = situation.config.stall_after;
-    let is_explained = |rank: u32| {
-        let mut stalls = situation.stalls.iter();
-        stalls.any(|stall| stall.missing.iter().any(|absent| absent.rank == rank))
-    };
+    let is_explained = |rank: u32| is_stalled_or_diverged(situation, |it| it == rank);
     let destroys = |process: &&Process| {
         situation.model.ending_of(process) == Ending::None
             && !process.is_stopped()
@@ -315,14 +313,20 @@ fn is_kept(situation: &Situation<'_>, process: &Process, call: &Call) -> bool {
     let Some(group) = call.group.as_ref().filter(|it| it.key.layer == "nccl") else {
         return false;
     };
-    let is_other = |rank: &u32| process.rank != Some(*rank) && group.key.members.contains(rank);
+    is_stalled_or_diverged(situation, |rank| {
+        process.rank != Some(rank) && group.key.members.contains(&rank)
+    })
+}
+
+/// Whether one of these ranks waits, is missing, or made a call that does not match.
+fn is_stalled_or_diverged(situation: &Situation<'_>, is: impl Fn(u32) -> bool) -> bool {
     let stalled = situation.stalls.iter().any(|stall| {
         let missing = stall.missing.iter().map(|absent| &absent.rank);
-        stall.waiting.iter().chain(missing).any(is_other)
+        stall.waiting.iter().chain(missing).any(|&rank| is(rank))
     });
     let diverged = situation.divergences.iter().any(|divergence| {
         let join = situation.join(divergence.group, divergence.seq);
-        join.is_some_and(|join| join.calls.keys().any(is_other))
+        join.is_some_and(|join| join.calls.keys().any(|&rank| is(rank)))
     });
     stalled || diverged
 }

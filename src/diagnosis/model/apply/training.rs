@@ -24,7 +24,7 @@ impl Model {
                     process.pace.step(at);
                     process.turns.begin(forward.as_ref());
                     if let Some(forward) = &forward {
-                        process.accumulation.begin(forward);
+                        process.accumulation.begin(forward, at);
                     }
                 });
             }
