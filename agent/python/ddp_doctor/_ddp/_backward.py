@@ -9,12 +9,28 @@ from .._tracebacks import conceal
 from . import _buckets, _parameters
 
 
-def patch(autograd, late):
-    original = getattr(autograd, "_engine_run_backward", None)
-    if original is None:
-        return
-    _buckets.patch(getattr(getattr(autograd, "Variable", None), "_execution_engine", None))
+class _Engine:
+    """The engine of PyTorch before 2.3, which has no function for all backward passes."""
 
+    def __init__(self, engine):
+        self._engine = engine
+        self.run_backward = _wrap(engine.run_backward)
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+
+def patch(autograd, late):
+    engine = getattr(getattr(autograd, "Variable", None), "_execution_engine", None)
+    _buckets.patch(engine)
+    original = getattr(autograd, "_engine_run_backward", None)
+    if original is not None:
+        autograd._engine_run_backward = _wrap(original)
+    elif engine is not None:
+        autograd.Variable._execution_engine = _Engine(engine)
+
+
+def _wrap(original):
     @functools.wraps(original)
     def _engine_run_backward(*args, **kwargs):
         _guarded(_parameters.backward_begins)
@@ -31,7 +47,7 @@ def patch(autograd, late):
         _guarded(_parameters.backward_ended, sys._getframe(1))
         return result
 
-    autograd._engine_run_backward = _engine_run_backward
+    return _engine_run_backward
 
 
 def _guarded(call, *arguments):
