@@ -82,8 +82,8 @@ def _keys_of(values, keys):
 
 def _passes_on(operator, key):
     """A function that forwards a call to the keys after this one."""
-    handle = getattr(operator, "_handle", None)
-    if handle is None:
+    redispatch = getattr(getattr(operator, "_handle", None), "redispatch_boxed", None)
+    if redispatch is None:
         # PyTorch before 2.4; five times slower.
         def call_below(args, kwargs):
             try:
@@ -100,7 +100,6 @@ def _passes_on(operator, key):
     for passed in (_C.DispatchKey.ADInplaceOrView, _C.DispatchKey.BackendSelect, _C.DispatchKey.PythonDispatcher):
         below = below.remove(passed)
     included, excluded = _C._dispatch_tls_local_include_set, _C._dispatch_tls_local_exclude_set
-    redispatch = handle.redispatch_boxed
 
     def pass_on(args, kwargs):
         try:
