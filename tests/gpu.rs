@@ -30,7 +30,7 @@ fn replay(name: &str) -> (Report, Vec<Finding>) {
     let mut findings = Vec::new();
     for update in recorded.updates {
         shown.apply(update);
-        findings.extend(shown.findings().into_iter().cloned());
+        findings.extend(shown.findings().iter().cloned());
     }
     (recorded.report, findings)
 }
