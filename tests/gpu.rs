@@ -87,7 +87,7 @@ fn a_rank_without_memory_is_named() {
 
 /// On NCCL, a rank goes on to later forwards while its call waits.
 #[test]
-fn other_boundaries_of_accumulation_are_found_behind_later_forwards() {
+fn accumulation_is_compared_at_the_waiting_forward() {
     let (report, _) = replay("2.11.0/no-sync-off-by-one");
     let finding = leading(&report);
     assert_eq!(finding.code, "DD406", "{report:#?}");
@@ -99,7 +99,7 @@ fn other_boundaries_of_accumulation_are_found_behind_later_forwards() {
 
 /// NCCL does not compare the sizes of small messages: the ranks end in order.
 #[test]
-fn a_mismatch_after_which_all_ranks_end_in_order_has_corrupted_data() {
+fn a_mismatch_that_completes_is_wrong() {
     let (report, _) = replay("2.15.0/uneven-splits");
     assert_eq!(leading(&report).code, "DD108", "{report:#?}");
     assert_eq!(report.verdict, Verdict::Wrong, "{report:#?}");

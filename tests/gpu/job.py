@@ -12,7 +12,6 @@ import time
 
 BACKEND = os.environ.get("GPU_TEST_BACKEND", "nccl")
 STEPS, FAULTY_STEP = int(os.environ.get("GPU_TEST_STEPS", "20")), 10
-
 TIMEOUT = datetime.timedelta(seconds=int(os.environ.get("GPU_TEST_TIMEOUT", "600")))
 
 
