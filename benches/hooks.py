@@ -4,10 +4,13 @@ Every variant runs in its own process; all start at once, and all but one sleep.
 variant runs one short block of the same calls, in random order. The result is the median of the
 differences to the baseline's block of the same round, with its 95 % interval, and the median ratio.
 Separate processes also allow variants that cannot be switched within a process, such as PyTorch's
-Flight Recorder.
+Flight Recorder. Since processes differ by about a microsecond, several sets of them are measured.
+
+All run on one CPU: with two, the time in which Gloo's thread wakes up on the other one varies by more
+than capture costs.
 
     python benches/hooks.py
-    python benches/hooks.py --rounds 20 --calls all_reduce
+    python benches/hooks.py --sets 1 --rounds 20 --calls all_reduce
     python benches/hooks.py --backend nccl                  on a GPU: the time until a call returns
 
 Needs the release build. PyTorch before 2.14 has no hooks, and calls are intercepted.
@@ -228,7 +231,8 @@ def warm(torch, dist):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--sets", type=int, default=3, help="how often all processes are started")
+    parser.add_argument("--rounds", type=int, default=60, help="blocks in each process")
     parser.add_argument("--calls", nargs="*", help="only these calls")
     parser.add_argument(
         "--clock",
@@ -246,34 +250,51 @@ def main():
     calls = ["all_reduce", "broadcast", "all_reduce 20 frames deep", "all_reduce 20 frames deep in a package", "DDP step"]
     calls += ["all_reduce_coalesced of %d" % length for length in LISTS]
 
-    print(machine())
-    with tempfile.TemporaryDirectory() as scratch:
-        variants = {name: Variant(name, options.backend, scratch) for name in VARIANTS}
-        for call in options.calls or calls:
-            took = {name: [] for name in VARIANTS}
-            count = BLOCK.get(call, DEFAULT_BLOCK)
-            order = list(VARIANTS)
-            for turn in range(rounds + 1):
-                random.shuffle(order)
-                for name in order:
-                    micros = variants[name].ask([call, count, options.clock])
-                    if turn:  # the first block fills caches
-                        took[name].append(micros)
-            base = statistics.median(took[BASE])
-            print("\n%s: %.1f us without capture (median of %d blocks of %d)" % (call, base, rounds, count))
-            for name in VARIANTS[1:]:
-                added = interval([a - b for a, b in zip(took[name], took[BASE])])
-                ratio = statistics.median(a / b for a, b in zip(took[name], took[BASE]))
-                least = min(took[name]) - min(took[BASE])
-                print("    %-28s adds %6.2f us (95 %%: %.2f to %.2f), ratio %.3f, minima %+.2f us" % ((name,) + added + (ratio, least)))
-            versus = interval([a - b for a, b in zip(took["ours"], took["Flight Recorder"])])
-            print("    %-28s      %+6.2f us (95 %%: %+.2f to %+.2f)" % (("ddp-doctor against it",) + versus))
-        if HOOKS:
-            print("\nthe hooks and the wait alone, in Python, warm:")
-            for call, micros in variants["ours, in Python"].ask("warm").items():
-                print("    %-28s %.2f us" % (call, micros))
-        for variant in variants.values():
-            variant.end()
+    if options.backend == "gloo":
+        os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+    print(machine(), flush=True)
+    calls = options.calls or calls
+    took = {call: {name: [] for name in VARIANTS} for call in calls}
+    warm_costs = {}
+    for _ in range(1 if options.quick else options.sets):
+        with tempfile.TemporaryDirectory() as scratch:
+            variants = {name: Variant(name, options.backend, scratch) for name in VARIANTS}
+            for call in calls:
+                measure(variants, [call, BLOCK.get(call, DEFAULT_BLOCK), options.clock], rounds, took[call])
+            if HOOKS:
+                warm_costs = variants["ours, in Python"].ask("warm")
+            for variant in variants.values():
+                variant.end()
+    for call in calls:
+        tell(call, took[call])
+    if warm_costs:
+        print("\nthe hooks and the wait alone, in Python, warm:")
+        for call, micros in warm_costs.items():
+            print("    %-28s %.2f us" % (call, micros))
+
+
+def measure(variants, request, rounds, took):
+    """Runs `rounds` blocks in every variant and appends their times to `took`."""
+    order = list(variants)
+    for turn in range(rounds + 1):
+        random.shuffle(order)
+        for name in order:
+            micros = variants[name].ask(request)
+            if turn:  # the first block fills caches
+                took[name].append(micros)
+
+
+def tell(call, took):
+    base = took[BASE]
+    count = BLOCK.get(call, DEFAULT_BLOCK)
+    print("\n%s: %.1f us without capture (median of %d blocks of %d)" % (call, statistics.median(base), len(base), count))
+    for name in VARIANTS[1:]:
+        added = interval([a - b for a, b in zip(took[name], base)])
+        ratio = statistics.median(a / b for a, b in zip(took[name], base))
+        least = min(took[name]) - min(base)
+        print("    %-28s adds %6.2f us (95 %%: %.2f to %.2f), ratio %.3f, minima %+.2f us" % ((name,) + added + (ratio, least)))
+    versus = interval([a - b for a, b in zip(took["ours"], took["Flight Recorder"])])
+    print("    %-28s      %+6.2f us (95 %%: %+.2f to %+.2f)" % (("ddp-doctor against it",) + versus))
 
 
 if __name__ == "__main__":

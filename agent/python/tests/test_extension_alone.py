@@ -95,7 +95,7 @@ class Alone(unittest.TestCase):
             "waits": lambda work, frame: self.waits.append(work) or 0,
             "check": lambda work: True,
         }
-        for name in ("described", "below_autograd", "record_gpu", "in_flight", "sent", "remember", "expect"):
+        for name in ("described", "below_autograd", "enter_guard", "exit_guard", "record_gpu", "in_flight", "sent", "remember", "expect"):
             callbacks[name] = lambda *args: None
         for name, callback in callbacks.items():
             passed[name] = self.breakable(name, callback)

@@ -188,7 +188,13 @@ def replace(process_group):
 
 def needed():
     """What the extension needs of this module, by name."""
-    return {"described": _described, "below_autograd": _below_autograd}
+    guard = _below_autograd
+    return {
+        "described": _described,
+        "below_autograd": guard,
+        "enter_guard": getattr(guard, "__enter__", None),
+        "exit_guard": getattr(guard, "__exit__", None),
+    }
 
 
 def _described(index, *args, **kwargs):

@@ -1,20 +1,20 @@
 //! Frames of the running program.
 #![expect(unsafe_code, reason = "calls functions of CPython")]
 
-use std::cell::OnceCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use crate::object::{Owned, Ref, find};
-use crate::python::{Pointer, PyEval_GetFrame, PyFrame_GetCode};
+use crate::python::{Pointer, Py_GetVersion, PyEval_GetFrame, PyFrame_GetCode};
 
 type GetBack = unsafe extern "C" fn(Pointer) -> Pointer;
 type GetLasti = unsafe extern "C" fn(Pointer) -> c_int;
 type GetVar = unsafe extern "C" fn(Pointer, Pointer) -> Pointer;
 
-/// Functions outside the limited API of 3.9. Without one, the attribute of the frame is read.
+/// Functions outside the limited API of 3.9. Without `back` or `lasti`, the attribute of the frame is
+/// read.
 struct Functions {
     /// Since 3.9.
     back: Option<GetBack>,
@@ -28,7 +28,6 @@ struct Functions {
 pub(crate) struct Names {
     pub(crate) back: Ref<'static>,
     pub(crate) lasti: Ref<'static>,
-    pub(crate) locals: Ref<'static>,
 }
 
 impl Names {
@@ -36,7 +35,53 @@ impl Names {
         Some(Self {
             back: Owned::name(c"f_back")?.leak(),
             lasti: Owned::name(c"f_lasti")?.leak(),
-            locals: Owned::name(c"f_locals")?.leak(),
+        })
+    }
+}
+
+/// Where a version of CPython without `PyFrame_GetVar` keeps the variables of a running function.
+/// These versions change no more, except for their security.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Offset in the frame object of the pointer to the structure with code and variables; `None`:
+    /// it is the object itself.
+    inner: Option<usize>,
+    /// Offset of the pointer to the code.
+    code: usize,
+    /// Offset of the pointers to the variables, the arguments first.
+    variables: usize,
+}
+
+impl Layout {
+    /// `PyFrameObject` (Include/cpython/frameobject.h)
+    const PYTHON_3_9: Self = Self {
+        inner: None,
+        code: 32,
+        variables: 360,
+    };
+    const PYTHON_3_10: Self = Self {
+        variables: 352,
+        ..Self::PYTHON_3_9
+    };
+    /// `_PyInterpreterFrame` (Include/internal/pycore_frame.h)
+    const PYTHON_3_11: Self = Self {
+        inner: Some(24),
+        code: 32,
+        variables: 72,
+    };
+
+    /// The layout of this process.
+    fn find() -> Option<Self> {
+        static FOUND: OnceLock<Option<Layout>> = OnceLock::new();
+        *FOUND.get_or_init(|| {
+            // SAFETY: returns a constant text that ends with NUL.
+            let version = unsafe { CStr::from_ptr(Py_GetVersion()) };
+            match version.to_bytes() {
+                [b'3', b'.', b'9', b'.', ..] => Some(Self::PYTHON_3_9),
+                [b'3', b'.', b'1', b'0', b'.', ..] => Some(Self::PYTHON_3_10),
+                [b'3', b'.', b'1', b'1', b'.', ..] => Some(Self::PYTHON_3_11),
+                _ => None,
+            }
         })
     }
 }
@@ -114,38 +159,28 @@ impl Frame {
             }
         }
     }
-}
-
-/// The local variables of a running function.
-pub(crate) struct Variables<'a> {
-    frame: &'a Frame,
-    code: Ref<'a>,
-    /// A dictionary of all of them, for interpreters that have no other way.
-    copy: OnceCell<Option<Owned>>,
-}
-
-impl<'a> Variables<'a> {
-    pub(crate) fn of(frame: &'a Frame, code: Ref<'a>) -> Self {
-        Self {
-            frame,
-            code,
-            copy: OnceCell::new(),
-        }
-    }
-
-    /// The function's code.
-    pub(crate) fn code(&self) -> Ref<'a> {
-        self.code
-    }
-
-    /// Value of an argument; `None`: it has none.
-    pub(crate) fn argument(&self, name: Ref<'_>) -> Option<Owned> {
+    /// Value of the argument of this name and position; `None`: it is deleted, or cannot be read.
+    /// `code` is the frame's code, and none of its variables is a cell.
+    pub(crate) fn argument(&self, code: Ref<'_>, name: Ref<'_>, at: u8) -> Option<Owned> {
+        let frame = self.object().pointer();
         if let Some(var) = functions().var {
             // SAFETY: both objects are alive; returns a new reference or null.
-            return unsafe { Owned::new(var(self.frame.object().pointer(), name.pointer())) };
+            return unsafe { Owned::new(var(frame, name.pointer())) };
         }
-        let locals = || self.frame.object().attribute(self.frame.names.locals);
-        let copy = self.copy.get_or_init(locals).as_ref()?;
-        copy.as_ref().value(name)
+        let layout = Layout::find()?;
+        // SAFETY: the frame is running, which keeps its structures and arguments alive. A build with
+        // another layout has something else in the place of the code, inside the frame object.
+        unsafe {
+            let inner = match layout.inner {
+                Some(offset) => frame.byte_add(offset).cast::<Pointer>().read(),
+                None => frame,
+            };
+            let is_it = inner.byte_add(layout.code).cast::<usize>().read() == code.address();
+            if !is_it {
+                return None;
+            }
+            let variables = inner.byte_add(layout.variables).cast::<Pointer>();
+            Ref::new(variables.add(at.into()).read()).map(Ref::own)
+        }
     }
 }

@@ -5,11 +5,11 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::{Call, flags};
 
 use crate::calls::{self, Place};
-use crate::frame::{Frame, Variables};
+use crate::frame::Frame;
 use crate::memo::Way;
 use crate::methods::{self, Method};
 use crate::object::{Owned, Ref, handled_exception, is_escaping, this_thread};
-use crate::state::{LIBRARY, State, What, tensor};
+use crate::state::{Arguments, LIBRARY, State, What, tensor};
 
 /// What passes a call to this library.
 pub(crate) enum Source<'a> {
@@ -178,16 +178,11 @@ fn describe(
         root_or_peer: -1,
         ..Call::default()
     };
-    let is_async = if is_of_c10d && what.has_more() {
-        of_function(
-            state,
-            source,
-            what,
-            &Variables::of(frame, code.as_ref()),
-            &mut record,
-        )?
-    } else {
-        of_source(state, source, what, &mut record)?
+    let function = is_of_c10d.then(|| Function::new(state, frame, code.as_ref()));
+    let is_async = match function {
+        Some(Some(function)) => of_function(state, source, what, &function, &mut record)?,
+        Some(None) if what.has_more() => return None,
+        _ => of_source(state, source, what, &mut record)?,
     };
     record.flags |= flags;
     if is_async {
@@ -227,34 +222,57 @@ fn locate(state: &State, start: Frame) -> Option<(u32, u16)> {
     }
 }
 
+/// A running c10d function whose arguments describe its call.
+struct Function<'a> {
+    frame: &'a Frame,
+    code: Ref<'a>,
+    arguments: Arguments,
+}
+
+impl<'a> Function<'a> {
+    fn new(state: &State, frame: &'a Frame, code: Ref<'a>) -> Option<Self> {
+        let arguments = state.arguments(code)?;
+        Some(Self {
+            frame,
+            code,
+            arguments,
+        })
+    }
+
+    /// The argument of this name and position, if it is not `None`.
+    fn value(&self, name: Ref<'_>, at: u8) -> Option<Owned> {
+        let value = self.frame.argument(self.code, name, at)?;
+        (!value.as_ref().is_none()).then_some(value)
+    }
+}
+
 /// Reads the arguments of the c10d function. Returns whether the call is asynchronous.
 fn of_function(
     state: &State,
     source: &Source<'_>,
     what: What,
-    variables: &Variables<'_>,
+    function: &Function<'_>,
     record: &mut Call,
 ) -> Option<bool> {
     let names = &state.names;
-    let has = state.arguments(variables.code())?;
-    let argument = |name| {
-        let value = variables.argument(name)?;
-        (!value.as_ref().is_none()).then_some(value)
-    };
-    if has.op {
-        record.reduce_op = state.reduce_op(argument(names.op)?.as_ref())?;
+    let arguments = function.arguments;
+    if let Some(at) = arguments.op {
+        let value = function.value(names.op, at)?;
+        record.reduce_op = state.reduce_op(value.as_ref())?;
     } else if source.has_reduce_op() {
         return None;
     }
-    if has.tensor && what.tensor() == tensor::INPUT {
-        set_tensor(state, argument(names.tensor)?.as_ref(), record)?;
-    } else {
-        set_tensor_of_source(state, source, what, record)?;
+    match arguments.tensor {
+        Some(at) if what.tensor() == tensor::INPUT => {
+            let tensor = function.value(names.tensor, at)?;
+            set_tensor(state, tensor.as_ref(), record)?;
+        }
+        _ => set_tensor_of_source(state, source, what, record)?,
     }
-    if !has.async_op {
-        return None;
+    match arguments.async_op {
+        Some(at) => function.value(names.async_op, at)?.as_ref().is_true(),
+        None => source.is_async(state),
     }
-    argument(names.async_op)?.as_ref().is_true()
 }
 
 /// Reads what the source passes. Returns whether the call is asynchronous.

@@ -34,19 +34,14 @@ struct Group {
 fn enter_guard(state: &State) -> Option<Owned> {
     // A guard can be entered once.
     let guard = state.python.below_autograd.call(&[])?;
-    guard
-        .as_ref()
-        .attribute(state.names.enter)?
-        .as_ref()
-        .call(&[])?;
+    state.python.enter_guard.call(&[guard.as_ref()])?;
     Some(guard)
 }
 
 fn exit_guard(state: &State, guard: &Owned) {
-    if let Some(exit) = guard.as_ref().attribute(state.names.exit) {
-        let none = Owned::none();
-        exit.as_ref().call(&[none.as_ref(); 3]);
-    }
+    let (guard, none) = (guard.as_ref(), Owned::none());
+    let none = none.as_ref();
+    state.python.exit_guard.call(&[guard, none, none, none]);
 }
 
 /// Calls a replaced method, and records the call. `arguments` begin with the group; the last ones

@@ -75,6 +75,7 @@ unsafe extern "C" {
     pub(crate) static PyExc_Exception: Pointer;
     pub(crate) static PyExc_ValueError: Pointer;
 
+    pub(crate) fn Py_GetVersion() -> *const c_char;
     pub(crate) fn Py_IncRef(object: Pointer);
     pub(crate) fn Py_DecRef(object: Pointer);
     pub(crate) fn PyErr_Occurred() -> Pointer;

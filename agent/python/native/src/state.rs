@@ -70,12 +70,39 @@ impl What {
     }
 }
 
-/// Which arguments a c10d function has.
+/// Positions of the arguments of a c10d function that describe its call; `None`: it lacks that one.
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments {
-    pub(crate) tensor: bool,
-    pub(crate) op: bool,
-    pub(crate) async_op: bool,
+    pub(crate) tensor: Option<u8>,
+    pub(crate) op: Option<u8>,
+    pub(crate) async_op: Option<u8>,
+}
+
+impl Arguments {
+    /// Instead of a position: there is no such argument.
+    const ABSENT: u8 = u8::MAX;
+    /// Other variables may describe the call as well.
+    const INSUFFICIENT: u32 = u32::MAX;
+
+    fn pack(self) -> u32 {
+        let [tensor, op, async_op] =
+            [self.tensor, self.op, self.async_op].map(|at| at.unwrap_or(Self::ABSENT));
+        u32::from_le_bytes([tensor, op, async_op, 0])
+    }
+
+    fn unpack(packed: u32) -> Option<Self> {
+        if packed == Self::INSUFFICIENT {
+            return None;
+        }
+        let [tensor, op, async_op, _] = packed
+            .to_le_bytes()
+            .map(|at| (at != Self::ABSENT).then_some(at));
+        Some(Self {
+            tensor,
+            op,
+            async_op,
+        })
+    }
 }
 
 /// Functions and dictionaries of the Python package.
@@ -94,6 +121,9 @@ pub(crate) struct Python {
     pub(crate) groups: Static,
     /// PyTorch's guard that makes the dispatcher skip the Autograd keys.
     pub(crate) below_autograd: Static,
+    /// Its `__enter__` and `__exit__`.
+    pub(crate) enter_guard: Static,
+    pub(crate) exit_guard: Static,
     /// `(args)`: called before a call with a new signature.
     pub(crate) record_gpu: Static,
     /// `(exception)`: records an exception that is being handled.
@@ -125,8 +155,6 @@ pub(crate) struct Names {
     pub(crate) dtype: Static,
     pub(crate) shape: Static,
     pub(crate) root_rank: Static,
-    pub(crate) enter: Static,
-    pub(crate) exit: Static,
     pub(crate) generation: Static,
     pub(crate) reference: Static,
     pub(crate) number: Static,
@@ -199,6 +227,8 @@ impl State {
                 described: kept(c"described")?,
                 groups: kept(c"groups")?,
                 below_autograd: kept(c"below_autograd")?,
+                enter_guard: kept(c"enter_guard")?,
+                exit_guard: kept(c"exit_guard")?,
                 record_gpu: kept(c"record_gpu")?,
                 in_flight: kept(c"in_flight")?,
                 sent: kept(c"sent")?,
@@ -220,8 +250,6 @@ impl State {
                 dtype: name(c"dtype")?,
                 shape: name(c"shape")?,
                 root_rank: name(c"rootRank")?,
-                enter: name(c"__enter__")?,
-                exit: name(c"__exit__")?,
                 generation: name(c"generation")?,
                 reference: name(c"reference")?,
                 number: name(c"number")?,
@@ -322,44 +350,38 @@ impl State {
         self.cached(code, instruction, 3, read).map(What)
     }
 
-    /// Which arguments of a c10d function describe its call; `None`: its other variables may
+    /// The arguments of a c10d function that describe its call; `None`: its other variables may
     /// describe it as well.
     pub(crate) fn arguments(&self, code: Ref<'_>) -> Option<Arguments> {
         let packed = self.memo.get(code, ARGUMENTS).unwrap_or_else(|| {
             let found = self.find_arguments(code);
-            let packed = found.map_or(u32::MAX, |has| u32::from_le_bytes(has.map(u8::from)));
+            let packed = found.map_or(Arguments::INSUFFICIENT, Arguments::pack);
             self.memo.put(code, ARGUMENTS, packed);
             packed
         });
-        let [tensor, op, async_op, other] = packed.to_le_bytes();
-        (other == 0).then_some(Arguments {
-            tensor: tensor != 0,
-            op: op != 0,
-            async_op: async_op != 0,
-        })
+        Arguments::unpack(packed)
     }
 
-    fn find_arguments(&self, code: Ref<'_>) -> Option<[bool; 4]> {
+    fn find_arguments(&self, code: Ref<'_>) -> Option<Arguments> {
         let names = &self.names;
         let count = code.attribute(names.argument_count)?.as_ref().as_int()?;
         let variables = code.attribute(names.variables)?;
         let cells = code.attribute(names.cells)?;
         let all = variables.as_ref().tuple_length()?;
-        let has = |name: Ref<'_>| {
+        let find = |name: Ref<'_>| {
             let is_it = |at: &isize| variables.as_ref().tuple_item(*at) == Some(name);
             match (0..all).find(is_it) {
-                None => Some(false),
-                Some(at) if (at as i64) < count => Some(true),
+                None => Some(None),
+                Some(at) if (at as i64) < count => u8::try_from(at).ok().map(Some),
                 Some(_) => None, // a variable that may not be set yet
             }
         };
-        let is_plain = cells.as_ref().tuple_length()? == 0 && !has(names.op_list)?;
-        let found = [
-            has(names.tensor)?,
-            has(names.op)?,
-            has(names.async_op)?,
-            false,
-        ];
+        let is_plain = cells.as_ref().tuple_length()? == 0 && find(names.op_list)?.is_none();
+        let found = Arguments {
+            tensor: find(names.tensor)?,
+            op: find(names.op)?,
+            async_op: find(names.async_op)?,
+        };
         is_plain.then_some(found)
     }
 
