@@ -130,6 +130,21 @@ class Activation(unittest.TestCase):
         self.assertEqual(outcome.box.of("note"), [])
         self.assertEqual([call.op for call in outcome.box.of("issued")], [32, 1, 34])
 
+    def test_interception_needs_no_names_of_hooks(self):
+        """PyTorch 2.14 has hooks, but no names for some operations."""
+        outcome = job(
+            """
+            import torch, torch.distributed as dist
+            from ddp_doctor._c10d import _hooks
+            torch._C._distributed_c10d.HookOpName = object()
+            _hooks.numbers.clear()
+            _hooks.prepare(dist.distributed_c10d, True)
+            assert set(_hooks.numbers) == set(_hooks._OPS), _hooks.numbers
+            """
+        )
+        os.unlink(outcome.file)
+        self.assertEqual(outcome.statuses, [0], outcome.outputs)
+
     def test_missing_hooks_are_noted(self):
         outcome = job(
             """

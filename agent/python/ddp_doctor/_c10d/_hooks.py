@@ -79,7 +79,7 @@ _P2P = (_words.SEND, _words.RECV)
 # c10d's functions that wait for their message. Since 2.7 they call isend() and irecv().
 _BLOCKING = ("send", "recv")
 
-# Number of an operation (PyTorch's HookOpName, otherwise the position in _OPS) → entry in _OPS.
+# Number of an operation (PyTorch's HookOpName; of an intercepted one the position in _OPS) → entry in _OPS.
 _ops = {}
 # Name of an operation → its number.
 numbers = {}
@@ -90,13 +90,15 @@ _reduce_ops = {}
 _reduce_op_type = ()
 # Signature → (record, reference to it)
 _records = {}
+
+
 def prepare(c10d, intercepts):
     """Reads PyTorch's constants. `c10d` is torch.distributed.distributed_c10d."""
     global _reduce_op_type
     import torch
 
     bindings = torch._C._distributed_c10d
-    names = getattr(bindings, "HookOpName", None)
+    names = None if intercepts else bindings.HookOpName
     for position, (name, entry) in enumerate(_OPS.items()):
         value = getattr(names, name, None) if names is not None else position
         if value is not None:
