@@ -156,7 +156,7 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
     }];
     draft.next = vec![match note.kind {
         NoteKind::NoHooks => {
-            "Run the job with PyTorch 2.4 or later, and without other tools that patch torch.distributed.".into()
+            "Run the job with PyTorch 2.1 or later, and without other tools that patch torch.distributed.".into()
         }
         NoteKind::CaptureLost => {
             "Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the environment is rebuilt.".into()
@@ -274,7 +274,8 @@ fn of_nothing(situation: &Situation<'_>) -> Option<Draft> {
         draft.next = vec![
             "If this was a training job with PyTorch that joins a process group: keep PYTHONPATH and \
              DDP_DOCTOR_*, start Python without -I, -E or -S, and install the package ddp_doctor if \
-             ddp-doctor reported at the start that it is missing. In other programs, link the agent."
+             ddp-doctor reported at the start that it is missing. In other programs, link the agent; \
+             the calls of NCCL alone are recorded with ddp-doctor run --nccl always."
                 .into(),
         ];
     }
