@@ -49,6 +49,26 @@ work.wait()  # wait
         self.assertEqual(o.box.rank, 0)
         self.assertEqual(o.box.layer, "c10d")
 
+    def test_subclasses_are_recorded_with_the_data_that_is_exchanged(self):
+        o = self.run_job(
+            """
+used = []
+class Ragged(torch.Tensor):
+    shape = property(lambda self: torch.Size([1]))
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        used.append(getattr(func, "__qualname__", repr(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+t = torch.ones(4, 3).as_subclass(Ragged)
+dist.broadcast(t, 0)
+dist.all_reduce(t)
+print("used:", [name for name in used if "shape" in name or "dtype" in name or "__get__" in name])
+"""
+        )
+        shapes = [call.shape for op in (BROADCAST, ALL_REDUCE) for call in self.issued(o.box, op)]
+        self.assertEqual(shapes, [[4, 3], [4, 3]])
+        self.assertIn("used: []", o.outputs[0])
+
     def test_dropped_works_are_recorded_as_unawaited(self):
         o = self.run_job(
             """

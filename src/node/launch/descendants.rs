@@ -25,6 +25,8 @@ const CHECKS: [Duration; 7] = [
 /// Prefixes of the names of PyTorch's libraries.
 const TORCH: [&str; 3] = ["libtorch_cpu.", "libtorch_python.", "libtorch.so"];
 
+/// Prefix of the name of the agent's library, which a process loads when it joins a process group.
+const AGENT: [&str; 1] = ["libddp_doctor.so"];
 /// Prefix of the name of NCCL's library, by which programs that call NCCL directly are recognized.
 const NCCL: [&str; 1] = ["libnccl.so"];
 
@@ -162,8 +164,11 @@ impl Descendants {
             return None;
         }
         let rank = variable(&environment, "RANK").and_then(|rank| rank.parse().ok());
-        // Workers of a reported rank, and launchers, are not ranks.
-        if self.parent_is_reported(pid) || (rank.is_none() && is_launcher(&arguments)) {
+        // Workers of a rank, such as Inductor's, and launchers are not ranks.
+        if self.parent_is_reported(pid)
+            || self.helps(pid, rank)
+            || (rank.is_none() && is_launcher(&arguments))
+        {
             return None;
         }
         let known = self.known.get_mut(&pid)?;
@@ -183,7 +188,17 @@ impl Descendants {
     }
 
     fn parent_is_reported(&self, pid: u32) -> bool {
-        self.descends_from(pid, |known| known.is_reported)
+        self.descends_from(pid, |_, known| known.is_reported)
+    }
+
+    /// Whether a process was started by a captured rank: one that has loaded the agent, or that
+    /// will become this rank. One that does not run PyTorch is only a wrapper of the rank.
+    fn helps(&self, pid: u32, rank: Option<u32>) -> bool {
+        self.descends_from(pid, |above, known| {
+            let is_this_rank = rank.is_some() && known.rank == rank;
+            (is_this_rank && proc::maps_library(above, &TORCH))
+                || proc::maps_library(above, &AGENT)
+        })
     }
 
     /// Adds a process that will become a rank. Launchers and helpers of the same rank, which may have
@@ -200,7 +215,7 @@ impl Descendants {
         if !captured
             || variable(environment, "WORLD_SIZE").is_none()
             || is_launcher(arguments)
-            || self.descends_from(pid, |known| known.rank == Some(rank))
+            || self.descends_from(pid, |_, known| known.rank == Some(rank))
         {
             return;
         }
@@ -217,16 +232,17 @@ impl Descendants {
     }
 
     /// Whether the condition holds for a process between this one and the root.
-    fn descends_from(&self, pid: u32, is: impl Fn(&ProcessEntry) -> bool) -> bool {
-        let mut at = self.known.get(&pid).map(|known| known.parent);
-        while let Some(known) = at
-            .and_then(|pid| self.known.get(&pid))
-            .filter(|known| known.is_below)
+    fn descends_from(&self, pid: u32, is: impl Fn(u32, &ProcessEntry) -> bool) -> bool {
+        let parent = |pid: u32| self.known.get(&pid).map(|known| known.parent);
+        let mut at = parent(pid);
+        while let Some((above, known)) = at
+            .and_then(|pid| Some((pid, self.known.get(&pid)?)))
+            .filter(|(_, known)| known.is_below)
         {
-            if is(known) {
+            if is(above, known) {
                 return true;
             }
-            at = Some(known.parent);
+            at = parent(above);
         }
         false
     }

@@ -88,14 +88,20 @@ _dtypes = {}
 # id(ReduceOp.SUM) → number; the values are attributes of a class that lives as long as PyTorch.
 _reduce_ops = {}
 _reduce_op_type = ()
+# torch.Tensor and two of its getters, and what disables `__torch_function__`.
+_tensor = _dtype_of = _shape_of = _without_subclasses = None
 # Signature → (record, reference to it)
 _records = {}
 
 
 def prepare(c10d, intercepts):
     """Reads PyTorch's constants. `c10d` is torch.distributed.distributed_c10d."""
-    global _reduce_op_type
+    global _reduce_op_type, _tensor, _dtype_of, _shape_of, _without_subclasses
     import torch
+
+    _tensor = torch.Tensor
+    _dtype_of, _shape_of = _tensor.dtype.__get__, _tensor.shape.__get__
+    _without_subclasses = torch._C.DisableTorchFunctionSubclass
 
     bindings = torch._C._distributed_c10d
     names = None if intercepts else bindings.HookOpName
@@ -179,6 +185,14 @@ def _record(key):
         _records.clear()
     prepared = _records[key] = _box.lib.reference(record)  # keeps the record alive
     return prepared
+
+
+def _dtype_and_shape(tensor):
+    """Those of the data that is exchanged. A subclass may show others, and its `__torch_function__` is the program's."""
+    if type(tensor) is _tensor:
+        return tensor.dtype, tensor.shape
+    with _without_subclasses():
+        return _dtype_of(tensor), _shape_of(tensor)
 
 
 def _at_place(code, args):
@@ -280,7 +294,7 @@ def _signature(what, args, frame, values, flags):
     root = args.root if rooted else None
     if tensor is None:
         return (op, 0, None, flags, reduce_op, root, tag, count)
-    return (op, tensor.dtype, tensor.shape, flags, reduce_op, root, tag, count)
+    return (op, *_dtype_and_shape(tensor), flags, reduce_op, root, tag, count)
 
 
 def make(group):
@@ -355,7 +369,7 @@ def issue(args, number, frame):
         if values["async_op"]:
             flags |= _ASYNC
         reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
-        key = (op, tensor.dtype, tensor.shape, flags, reduce_op, args.root if rooted else None, None, 1)
+        key = (op, *_dtype_and_shape(tensor), flags, reduce_op, args.root if rooted else None, None, 1)
         tensor = None
     else:
         key = _signature(what, args, frame, values, flags)

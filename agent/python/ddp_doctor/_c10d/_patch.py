@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+from time import sleep
 
 # _exit, _garbage, _threads and _uncaught install their hooks when they are imported.
 from .. import _box, _sites, _words  # noqa: F401
@@ -13,6 +14,10 @@ from . import _calls, _capture, _creations, _garbage, _groups, _hooks, _init, _k
 
 # "interception": calls are intercepted even if PyTorch has hooks.
 _CAPTURE = "DDP_DOCTOR_CAPTURE"
+# Gloo's threads release the tensors of completed calls, and need the interpreter's lock for those that have a Python object,
+# which DDP's buckets have through the capture. The destructor of a group waits for its threads without giving up the lock.
+# Before a group is destroyed, they get it for this long, in seconds; they need microseconds.
+_RELEASE = 0.002
 
 _c10d = None
 _getframe = sys._getframe
@@ -212,6 +217,7 @@ def _wrap_destroy(original):
                     left = _groups.leave(None if everything else group)
                     if everything:
                         _calls.flush_unawaited()
+                    sleep(_RELEASE)
         except Exception:
             pass
         try:
