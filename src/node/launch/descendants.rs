@@ -196,8 +196,7 @@ impl Descendants {
     fn helps(&self, pid: u32, rank: Option<u32>) -> bool {
         self.descends_from(pid, |above, known| {
             let is_this_rank = rank.is_some() && known.rank == rank;
-            (is_this_rank && proc::maps_library(above, &TORCH))
-                || proc::maps_library(above, &AGENT)
+            (is_this_rank && proc::maps_library(above, &TORCH)) || proc::maps_library(above, &AGENT)
         })
     }
 
