@@ -159,6 +159,7 @@ impl Frame {
             }
         }
     }
+
     /// Value of the argument of this name and position; `None`: it is deleted, or cannot be read.
     /// `code` is the frame's code, and none of its variables is a cell.
     pub(crate) fn argument(&self, code: Ref<'_>, name: Ref<'_>, at: u8) -> Option<Owned> {
