@@ -134,14 +134,15 @@ ops! {
     AllGatherCoalesced = 13, "all_gather_coalesced", Symmetric Coalesced;
     /// Several tensors reduced and scattered as one call.
     ReduceScatterCoalesced = 14, "reduce_scatter_coalesced", Symmetric Reduces Coalesced;
-    /// Joins the world. Like the following ones not a collective of a group, without a sequence number.
+    /// Joins the world. Like the following ones, except `MonitoredBarrier`, not a collective of a group, without a
+    /// sequence number.
     InitProcessGroup = 32, "init_process_group", Unknown;
     /// Creates a process group.
     NewGroup = 33, "new_group", Unknown CreatesGroup;
     /// Leaves a group, or all groups.
     DestroyProcessGroup = 34, "destroy_process_group", Unknown;
-    /// Gloo's barrier that reports the missing ranks.
-    MonitoredBarrier = 35, "monitored_barrier", Unknown;
+    /// Gloo's barrier that reports the missing ranks. It uses numbers of its group's messages, as a collective does.
+    MonitoredBarrier = 35, "monitored_barrier", Symmetric;
     /// Creates a group out of another one.
     SplitGroup = 36, "split_group", Unknown CreatesGroup;
     /// A call for which this version has no name.
@@ -174,6 +175,12 @@ impl Op {
     #[must_use]
     pub const fn creates_group(self) -> bool {
         self.facts() & Fact::CreatesGroup as u8 != 0
+    }
+
+    /// Whether other calls may be made inside a call of this op. Such a call has no sequence number.
+    #[must_use]
+    pub const fn encloses_calls(self) -> bool {
+        self as u8 >= Self::InitProcessGroup as u8 && !self.is_collective()
     }
 
     /// Whether the op is a collective of a group, which has a sequence number there.

@@ -90,7 +90,7 @@ pub(super) struct Run {
     stacks: Stacks,
     /// How to trace NCCL calls
     ///
-    /// Collectives that PyTorch issues are captured without this option. Not yet run on a GPU.
+    /// Collectives that PyTorch issues are captured without this option. Run on one GPU only, which several ranks shared.
     #[arg(
         long,
         value_name = "WHEN",

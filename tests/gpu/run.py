@@ -1,8 +1,9 @@
 """Real DDP jobs over NCCL on a GPU, under `ddp-doctor run`: `make gpu`.
 
-Each fault of job.py is seen in three ways: by PyTorch's hooks, by the preloaded library alone, and by what
-NCCL tells its profiler alone. Three ranks share a GPU where there are fewer. A healthy job says nothing, and
-its steps are timed with us and without, in turns.
+Each fault of job.py is seen in several ways: by PyTorch's calls, by the preloaded library alone (also in place of
+`libnccl.so.2`, and with what is off by default), by what NCCL tells its profiler alone, and by PyTorch's and NCCL's
+calls together. Three ranks share a GPU where there are fewer. A healthy job says nothing, and its steps are timed
+with us and without, in turns.
 
 Without a GPU all of it is skipped. `--backend gloo` shows that the tests themselves work, by the hooks alone.
 """
@@ -31,11 +32,16 @@ HOOKS = {
 }
 # Without the hooks an exception is one that ends a process.
 NCCL = dict(HOOKS, memory=({"DD201", "DD202"}, [1]))
+# Off by default.
+SAMPLED = {"DDP_DOCTOR_GPU_MEMORY": "1", "DDP_DOCTOR_NCCL_COMPLETION": "1"}
 WAYS = {
     "hooks": ([], {}, HOOKS),
     # A package that is not there switches the hooks off.
     "preloaded": (["--nccl", "always"], {"DDP_DOCTOR_PYTHON": "/nowhere"}, NCCL),
+    "soname": (["--nccl", "soname"], {"DDP_DOCTOR_PYTHON": "/nowhere"}, NCCL),
     "profiler": (["--nccl", "profiler"], {"DDP_DOCTOR_PYTHON": "/nowhere"}, NCCL),
+    "both": (["--nccl", "always"], {}, HOOKS),
+    "sampled": (["--nccl", "always"], {"DDP_DOCTOR_PYTHON": "/nowhere", **SAMPLED}, NCCL),
 }
 
 

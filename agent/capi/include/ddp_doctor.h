@@ -200,8 +200,8 @@ void ddp_doctor_group_destroyed(uint32_t group);
 /* --- Calls ------------------------------------------------------------------------------------ */
 
 /* ddp_doctor_call.op. Variants that are compatible with each other on the wire share one op.
- * From DDP_DOCTOR_OP_INIT_PROCESS_GROUP on: calls that may block but are not collectives: no sequence
- * number; `group` may be 0. */
+ * From DDP_DOCTOR_OP_INIT_PROCESS_GROUP on, except DDP_DOCTOR_OP_MONITORED_BARRIER: calls that may block but
+ * are not collectives: no sequence number; `group` may be 0. */
 enum ddp_doctor_op {
     DDP_DOCTOR_OP_ALL_REDUCE = 1,
     DDP_DOCTOR_OP_ALL_GATHER = 2,

@@ -290,6 +290,29 @@ dist.barrier()
             destroyed = next(i for i, r in enumerate(box.records) if r.kind == "group-destroyed")
             self.assertEqual(box.records[destroyed - 1].op, DESTROY)
 
+    def test_monitored_barrier_is_a_collective_of_its_group(self):
+        o = self.run_job(
+            """
+dist.barrier()
+dist.monitored_barrier()  # here
+if rank == 0:
+    try:
+        dist.monitored_barrier(timeout=__import__("datetime").timedelta(milliseconds=200))  # alone
+    except RuntimeError as error:
+        print(error)
+time.sleep(1)
+""",
+            2,
+        )
+        found = [self.issued(box, MONITORED) for box in o.boxes]
+        self.assertEqual([[call.seq for call in calls] for calls in found], [[2, 3], [2]])
+        box, (first, alone) = o.boxes[0], found[0]
+        self.assertEqual((first.site[1], alone.site[1], first.group), (o.line("here"), o.line("alone"), 1))
+        waits = [w for w in box.of("wait-begin") if w.call in (first.call, alone.call)]
+        self.assertEqual([w.site[1] for w in waits], [o.line("here"), o.line("alone")])
+        self.assertEqual(len([w for w in box.of("wait-end") if w.call in (first.call, alone.call)]), 2)
+        self.assertIn("failed to pass monitoredBarrier", o.outputs[0])
+
     def test_calls_of_threads_record_their_sites(self):
         o = self.run_job(
             """

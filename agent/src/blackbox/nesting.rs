@@ -28,7 +28,7 @@ impl Frame {
     pub(super) fn level(self) -> u8 {
         match self.kind {
             inside::WAIT => 2,
-            _ if self.op.number() >= Op::InitProcessGroup.number() => 0,
+            _ if self.op.encloses_calls() => 0,
             _ => 1,
         }
     }
@@ -164,7 +164,6 @@ mod tests {
             Op::InitProcessGroup,
             Op::NewGroup,
             Op::SplitGroup,
-            Op::MonitoredBarrier,
             Op::DestroyProcessGroup,
             Op::Other,
         ];

@@ -20,6 +20,12 @@ const CLASSES: [&str; 7] = [
     "RuntimeError: Timed out waiting",
 ];
 
+/// Errors of a monitored barrier that lasted too long: of rank 0, and of the ranks that then lose rank 0.
+const MONITORED: [&str; 2] = [
+    " failed to pass monitoredBarrier in ",
+    " successfully reached monitoredBarrier, but ",
+];
+
 /// Whether an exception comes from the transport between ranks, so that it may be due to the failure of a peer.
 #[must_use]
 pub fn is_from_transport(text: &str) -> bool {
@@ -39,7 +45,14 @@ fn is_end_of_wait(text: &str) -> bool {
         "Socket Timeout",
         "communicator was aborted",
     ];
-    contains(text, &ENDS) && is_pytorchs(text)
+    contains(text, &ENDS) && is_pytorchs(text) || contains(text, &MONITORED)
+}
+
+/// Whether an exception states that a wait lasted too long.
+#[must_use]
+pub fn is_timeout(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    contains(&lower, &["timed out", "timeout"]) || contains(text, &MONITORED)
 }
 
 /// Whether an exception of PyTorch states that a connection was never made.
@@ -104,6 +117,7 @@ mod tests {
             "DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (a, 1).",
             "RuntimeError: NCCL communicator was aborted on rank 1.",
             "RuntimeError: Timed out waiting 30000ms for recv operation to complete",
+            "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 10000 ms",
         ] {
             assert!(is_from_transport(text), "{text}");
         }

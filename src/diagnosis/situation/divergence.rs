@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::align::Mismatch;
@@ -52,7 +53,10 @@ impl<'a> Situation<'a> {
         let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
         let (raised, leaving) = self.on_their_way_out(group.id, calls);
         let some = |ranks: &Vec<u32>| !ranks.is_empty() && ranks.len() < join.calls.len();
-        let origin = if some(&raised) {
+        // If most ranks make their call in a handler after which they go on, the others have left out something.
+        let common = raised.len() * 2 > join.calls.len()
+            && raised.iter().all(|&it| self.goes_on_after(group, it, join));
+        let origin = if some(&raised) && !common {
             Origin::Raised(raised)
         } else if some(&leaving) {
             Origin::Leaving(leaving)
@@ -96,6 +100,16 @@ impl<'a> Situation<'a> {
             }
         }
         (raised, leaving)
+    }
+
+    /// Whether a rank makes its call in a handler that neither raises nor ends the program.
+    fn goes_on_after(&self, group: &Group, rank: u32, join: &Join) -> bool {
+        let process = self.model.member(group.id, rank);
+        let place = join.calls.get(&rank).and_then(|it| it.call.place.as_ref());
+        process.zip(place).is_some_and(|(process, place)| {
+            let mut around = guards::around(process, place);
+            process.uncaught().is_none() && around.any(|(_, it)| it.form == GuardForm::Handles)
+        })
     }
 
     /// The test on the rank that explains a mismatch: around one of the calls, or around an earlier

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
+use crate::evidence::transport::is_timeout;
 use crate::model::{
     Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Process, Side, Wait, libc_signal,
 };
@@ -495,11 +496,10 @@ impl Situation<'_> {
             Wait::Over(at) if group.holds_threads(joined.call.op) => at,
             _ => process.end?.at,
         };
-        let says_so = process.exceptions.iter().any(|exception| {
-            let text = exception.text.to_ascii_lowercase();
-            exception.at >= joined.call.at
-                && (text.contains("timed out") || text.contains("timeout"))
-        });
+        let says_so = process
+            .exceptions
+            .iter()
+            .any(|exception| exception.at >= joined.call.at && is_timeout(&exception.text));
         let timeout = group.members.get(&rank)?.timeout;
         let lasted = over.since(joined.call.at).saturating_add(ABOUT);
         let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);

@@ -261,7 +261,8 @@ impl Source {
                 }
                 self.ends(header, at, found);
             }
-            Head::Except => {
+            // A handler that leaves is passed on the way out of the exception.
+            Head::Except if !self.leaves(header) => {
                 let mut guard = self.guard(line.first, &line.text, GuardForm::Handles);
                 guard.subject = GuardSubject::Other;
                 found.push(guard);
@@ -334,31 +335,33 @@ impl Source {
     fn catches(&self, header: usize) -> Option<usize> {
         let indent = self.lines[header].indent;
         let mut i = self.suite_end(header);
-        while let Some(line) = self.lines.get(i).filter(|line| line.indent == indent) {
+        while self.lines.get(i).is_some_and(|line| line.indent == indent) {
             if self.head(i) != Head::Except {
                 return None;
             }
-            let end = self.suite_end(i);
-            let leaves = |text: &str| {
-                [
-                    "raise", "sys.exit", "os._exit", "exit(", "quit(", "os.abort",
-                ]
-                .iter()
-                .any(|word| text.starts_with(word))
-            };
-            let one_line = line
-                .text
-                .split_once(':')
-                .map_or("", |(_, suite)| suite.trim());
-            // A handler that raises under a condition, as after the last of several attempts, goes on otherwise.
-            let suite = &self.lines[i + 1..end];
-            let is_certain = |it: &&Line| Some(it.indent) == suite.first().map(|it| it.indent);
-            if !leaves(one_line) && !suite.iter().filter(is_certain).any(|it| leaves(&it.text)) {
+            if !self.leaves(i) {
                 return Some(i);
             }
-            i = end;
+            i = self.suite_end(i);
         }
         None
+    }
+
+    /// Whether a handler raises or ends the program.
+    fn leaves(&self, handler: usize) -> bool {
+        let leaves = |text: &str| {
+            [
+                "raise", "sys.exit", "os._exit", "exit(", "quit(", "os.abort",
+            ]
+            .iter()
+            .any(|word| text.starts_with(word))
+        };
+        let one_line = self.lines[handler].text.split_once(':');
+        // A handler that raises under a condition, as after the last of several attempts, goes on otherwise.
+        let suite = &self.lines[handler + 1..self.suite_end(handler)];
+        let is_certain = |it: &&Line| Some(it.indent) == suite.first().map(|it| it.indent);
+        one_line.is_some_and(|(_, suite)| leaves(suite.trim()))
+            || suite.iter().filter(is_certain).any(|it| leaves(&it.text))
     }
 
     /// The exit statement at the end of a header's suite.

@@ -33,8 +33,8 @@ def register_missing(c10d):
 
 def _capture(pg, group):
     """Starts recording the calls of a group."""
+    _groups.by_id[id(pg)] = group
     if _groups.intercepts:
-        _groups.by_id[id(pg)] = group
         _kernels.see()
         return
     before, after = _extension.hooks_of(group) or _hooks.make(group)

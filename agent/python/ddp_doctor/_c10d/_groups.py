@@ -15,7 +15,7 @@ epoch = 0
 _next_epoch = 0
 # group name → Group
 _groups = {}
-# id(PyTorch's group) → Group, if calls are intercepted.
+# id(PyTorch's group) → Group, for methods that are replaced.
 by_id = {}
 # PyTorch has no hooks, so its functions are replaced to record calls.
 intercepts = False

@@ -79,8 +79,10 @@ _P2P = (_words.SEND, _words.RECV)
 # c10d's functions that wait for their message. Since 2.7 they call isend() and irecv().
 _BLOCKING = ("send", "recv")
 
+# In place of a number: PyTorch has no hook for it, and `_methods` always replaces its method.
+UNHOOKED = -1
 # Number of an operation (PyTorch's HookOpName; of an intercepted one the position in _OPS) → entry in _OPS.
-_ops = {}
+_ops = {UNHOOKED: (_words.MONITORED_BARRIER, _NONE, False, False)}
 # Name of an operation → its number.
 numbers = {}
 # torch.dtype → number
@@ -324,7 +326,7 @@ def make(group):
 
 
 def issue(args, number, frame):
-    """Records a call on the group `number`. `frame` is the caller; `None`: the thread runs no Python."""
+    """Records a call on the group `number`. Returns its id. `frame` is the caller; `None`: the thread runs no Python."""
     if frame is None:
         places = None
     else:
@@ -358,7 +360,7 @@ def issue(args, number, frame):
         except KeyError:
             what = places[frame.f_lasti] = _at_place(code, args)
     if what is None:
-        return
+        return None
     op, _, rooted, more = what
     if more and places is not None:
         values = frame.f_locals
@@ -394,6 +396,7 @@ def issue(args, number, frame):
         _buckets.sent(get_ident())
     if op == _ALL_TO_ALL:
         _splits(call, values, args)
+    return call
 
 
 def needed():

@@ -1,4 +1,5 @@
-"""Records calls from Python on PyTorch without hooks (before 2.14) by replacing the methods of `ProcessGroup`.
+"""Records calls from Python by replacing methods of `ProcessGroup`: on PyTorch without hooks (before 2.14) all that
+communicate, on later versions the one that has no hook.
 
 Each replacement records the call and forwards it. `_kernels` would record the c10d operator behind the method
 again, so the method enters the guard that skips Autograd kernels. Backends written in Python run in the calling
@@ -8,6 +9,8 @@ thread and would be affected by the guard, so their calls are forwarded without 
 import functools
 import sys
 
+from .. import _sites, _words
+from .._process import _exceptions
 from .._tracebacks import conceal
 from . import _calls, _groups, _hooks
 
@@ -184,6 +187,41 @@ def replace(process_group):
             replacement = _calls.as_method(_replacement(original, number, roles), method)
             setattr(process_group, method, replacement)
             _replaced.append((method, original, replacement, number, name.startswith(_REDUCTIONS), roles))
+
+
+def replace_monitored_barrier(process_group):
+    """Replaces the method without a hook.
+
+    It waits itself, and is recorded like a barrier of c10d: as a call that returns, and a wait for it.
+    """
+    original = getattr(process_group, "monitored_barrier", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def method(self, *args, **kwargs):
+        call = None
+        try:
+            group = _groups.find(self)
+            if group is not None:
+                frame = _getframe(1)
+                call = _hooks.issue(_hooks.Arguments(_hooks.UNHOOKED, (), async_op=False), group.number, frame)
+                _calls.interrupted()
+                _calls.wait_begin(call, _sites.locate(frame)[0])
+                frame = None
+        except Exception:
+            pass
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            _exceptions.record(_words.LEFT_COLLECTIVE, error)
+            conceal(error)
+            raise
+        finally:
+            if call is not None:
+                _calls.wait_end(call)
+
+    process_group.monitored_barrier = _calls.as_method(method, "monitored_barrier")
 
 
 def needed():

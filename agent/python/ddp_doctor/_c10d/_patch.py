@@ -52,34 +52,6 @@ def _failed(error):
     _exceptions.record(_words.LEFT_COLLECTIVE, error)
 
 
-def _recorded(op, group_of):
-    """Wraps a function so that its calls are recorded. Recording never raises; the call is unchanged."""
-
-    def wrap(original):
-        @functools.wraps(original)
-        def call(*args, **kwargs):
-            issued = None
-            if _box.is_open:
-                try:
-                    issued = _issue(op, group_of(args, kwargs), _getframe(1))
-                except Exception:
-                    pass
-            try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
-                _failed(error)
-                conceal(error)
-                raise
-            finally:
-                if issued is not None:
-                    _return(issued)
-            return result
-
-        return call
-
-    return wrap
-
-
 def _making(op):
     """Wraps a function that creates a group."""
 
@@ -124,11 +96,6 @@ def _argument(args, kwargs, index, name, default=None):
 
 def _default_group():
     return _c10d.GroupMember.WORLD
-
-
-def _group_argument(args, kwargs):
-    pg = _argument(args, kwargs, 0, "group")
-    return _groups.number_of(pg if pg is not None else _default_group())
 
 
 def _parent(args, kwargs):
@@ -373,7 +340,6 @@ def patch(c10d, late):
             ("_new_group_with_tag", _making(_words.NEW_GROUP)),
             ("split_group", _making(_words.SPLIT_GROUP)),
             ("_process_group_name", _noted(_note_name)),
-            ("monitored_barrier", _recorded(_words.MONITORED_BARRIER, _group_argument)),
             # Older versions have only `_set_pg_timeout`; in newer ones it calls `set_timeout`.
             ("set_timeout" if hasattr(c10d, "set_timeout") else "_set_pg_timeout", _noted(_note_timeout)),
             ("_new_process_group_helper", _noted(_note_made, _making_begins)),
@@ -382,6 +348,7 @@ def patch(c10d, late):
         ],
         late,
     )
+    _methods.replace_monitored_barrier(c10d.ProcessGroup)
     if _groups.intercepts:
         _methods.replace(c10d.ProcessGroup)
     _calls.patch(c10d.Work)

@@ -14,8 +14,6 @@ use crate::blackbox::recent::CallFacts;
 use crate::blackbox::threads::Local;
 use crate::sys;
 
-/// Ops from this number on contain other calls and have no sequence number.
-const FIRST_ENCLOSING: u8 = Op::InitProcessGroup.number();
 /// Maximum number of split sizes that are recorded per list, so that they do not fill the ring.
 const MOST_SPLITS: usize = 50 * SPLITS_PER_RECORD;
 
@@ -92,7 +90,7 @@ impl Writer {
         call: &Call,
         flags: u16,
     ) -> u64 {
-        if op.number() >= FIRST_ENCLOSING {
+        if op.encloses_calls() {
             return 0;
         }
         if !op.is_point_to_point() {

@@ -192,6 +192,16 @@ except RuntimeError:
 ",
     );
     assert_eq!(found, ["handles other 3 except RuntimeError:"]);
+    let found = guards(
+        "\
+try:
+    step(x)
+except RuntimeError:
+    dist.barrier()  # here
+    raise
+",
+    );
+    assert!(found.is_empty());
 }
 
 #[test]
