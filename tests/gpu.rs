@@ -35,18 +35,48 @@ fn replay(name: &str) -> (Report, Vec<Finding>) {
     (recorded.report, findings)
 }
 
-/// Name of a recorded run of a fault, for both versions of PyTorch and each of these ways.
-fn runs<'a>(fault: &'a str, ways: &'a [&str]) -> impl Iterator<Item = String> + 'a {
-    ["2.11.0", "2.15.0"].into_iter().flat_map(move |version| {
+/// How the calls of a job are seen.
+#[derive(Clone, Copy, PartialEq)]
+enum Seen {
+    /// By the Python package, also together with NCCL's calls.
+    ByPackage,
+    /// Only as calls of NCCL.
+    ByNccl,
+}
+use Seen::{ByNccl, ByPackage};
+
+/// The recorded ways, by version of PyTorch.
+const WAYS: [(&str, &[(&str, Seen)]); 3] = [
+    (
+        "2.8.0",
+        &[
+            ("hooks", ByPackage),
+            ("both", ByPackage),
+            ("preloaded", ByNccl),
+            ("soname", ByNccl),
+            ("sampled", ByNccl),
+        ],
+    ),
+    ("2.11.0", &EARLIER),
+    ("2.15.0", &EARLIER),
+];
+const EARLIER: [(&str, Seen); 3] = [
+    ("hooks", ByPackage),
+    ("preloaded", ByNccl),
+    ("profiler", ByNccl),
+];
+
+/// Names of the recorded runs of a fault in which it was seen so.
+fn runs(fault: &str, seen: Seen) -> impl Iterator<Item = String> {
+    WAYS.into_iter().flat_map(move |(version, ways)| {
         ways.iter()
-            .map(move |way| format!("{version}/{way}-{fault}"))
+            .filter(move |way| way.1 == seen)
+            .map(move |(way, _)| format!("{version}/{way}-{fault}"))
     })
 }
 
-const WAYS: [&str; 3] = ["hooks", "preloaded", "profiler"];
-
-fn names_rank_1(fault: &str, ways: &[&str], codes: &[&str]) {
-    for name in runs(fault, ways) {
+fn names_rank_1(fault: &str, seen: Seen, codes: &[&str]) {
+    for name in runs(fault, seen) {
         let (report, _) = replay(&name);
         let finding = leading(&report);
         assert!(codes.contains(&&*finding.code), "{name}: {report:#?}");
@@ -56,7 +86,7 @@ fn names_rank_1(fault: &str, ways: &[&str], codes: &[&str]) {
 
 #[test]
 fn a_healthy_job_has_no_finding_at_any_time() {
-    for name in runs("none", &WAYS) {
+    for name in runs("none", ByPackage).chain(runs("none", ByNccl)) {
         let (report, findings) = replay(&name);
         assert_eq!(report.verdict, Verdict::Healthy, "{name}");
         assert!(findings.is_empty(), "{name}: {findings:#?}");
@@ -65,24 +95,27 @@ fn a_healthy_job_has_no_finding_at_any_time() {
 
 #[test]
 fn a_rank_that_makes_no_further_call_is_named() {
-    names_rank_1("missing", &WAYS, &["DD101", "DD204"]);
+    names_rank_1("missing", ByPackage, &["DD101", "DD204"]);
+    names_rank_1("missing", ByNccl, &["DD101", "DD204"]);
 }
 
 #[test]
 fn a_tensor_of_another_size_is_named() {
-    names_rank_1("shape", &WAYS, &["DD104"]);
+    names_rank_1("shape", ByPackage, &["DD104"]);
+    names_rank_1("shape", ByNccl, &["DD104"]);
 }
 
 #[test]
 fn a_rank_that_exits_is_named() {
-    names_rank_1("exit", &WAYS, &["DD102"]);
+    names_rank_1("exit", ByPackage, &["DD102"]);
+    names_rank_1("exit", ByNccl, &["DD102"]);
 }
 
 #[test]
 fn a_rank_without_memory_is_named() {
-    names_rank_1("memory", &["hooks"], &["DD501"]);
-    // Without the Python package, only its end is seen.
-    names_rank_1("memory", &["preloaded", "profiler"], &["DD201"]);
+    names_rank_1("memory", ByPackage, &["DD501"]);
+    // Only its end is seen.
+    names_rank_1("memory", ByNccl, &["DD201"]);
 }
 
 /// On NCCL, a rank goes on to later forwards while its call waits.
@@ -102,6 +135,9 @@ fn accumulation_is_compared_at_the_waiting_forward() {
 fn a_mismatch_that_completes_is_wrong() {
     let (report, _) = replay("2.15.0/uneven-splits");
     assert_eq!(leading(&report).code, "DD108", "{report:#?}");
+    assert_eq!(report.verdict, Verdict::Wrong, "{report:#?}");
+    let (report, _) = replay("2.8.0/message-of-another-size");
+    assert_eq!(leading(&report).code, "DD113", "{report:#?}");
     assert_eq!(report.verdict, Verdict::Wrong, "{report:#?}");
 }
 

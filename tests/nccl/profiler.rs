@@ -48,7 +48,9 @@ fn told(ranks: u32, version: u32, words: &str, environment: &[(&str, &str)]) -> 
     let doubles = Doubles::get()?;
     let dir = tempfile::tempdir().unwrap();
     let host = host()?.display();
-    let tell = format!("exec {host} {version} \"$NCCL_PROFILER_PLUGIN\" {words}");
+    // As NCCL 2.27 does, which accepts no path.
+    let tell =
+        format!("exec {host} {version} \"libnccl-profiler-$NCCL_PROFILER_PLUGIN.so\" {words}");
     let mut run = program(dir.path());
     run.args(["run", "--nccl", "profiler", "--run-dir", "kept"])
         .args(["--on-hang", "kill", "--kill-after", "0.5"])

@@ -1,7 +1,7 @@
 //! Detects when calls are complete on their streams, by CUDA events that are recorded after the
 //! calls and polled by a separate thread.
 //!
-//! Off unless `DDP_DOCTOR_NCCL_COMPLETION=1` is set, since it has not run on a GPU yet. No event is
+//! Off unless `DDP_DOCTOR_NCCL_COMPLETION=1` is set: its cost has not been measured on a GPU. No event is
 //! recorded on a stream that is captured or may be captured. If no event is free, the call is not
 //! tracked: completion is reported late or never, but not too early.
 

@@ -4,7 +4,7 @@
 //! context. The interval is shorter if little memory is left, since memory may run out between two
 //! steps.
 //!
-//! Off unless `DDP_DOCTOR_GPU_MEMORY=1` is set, since it has not run on a GPU yet.
+//! Off unless `DDP_DOCTOR_GPU_MEMORY=1` is set: its cost has not been measured on a GPU.
 
 use std::env;
 use std::ffi::c_int;

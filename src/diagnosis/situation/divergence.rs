@@ -6,7 +6,7 @@ use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::align::Mismatch;
-use crate::model::{Group, GroupId, Join, JoinedCall, Slip};
+use crate::model::{Ending, Group, GroupId, Join, JoinedCall, Slip};
 use crate::situation::Situation;
 use crate::situation::origin::Origin;
 use crate::situation::stall::Stall;
@@ -78,6 +78,16 @@ impl<'a> Situation<'a> {
             met,
             origin,
             nature,
+        })
+    }
+
+    /// Whether these ranks have ended in order although their calls did not match: NCCL does not check sizes, and if the
+    /// messages are small, no rank waits.
+    #[must_use]
+    pub fn have_ended_in_order(&self, group: GroupId, ranks: &[u32]) -> bool {
+        ranks.iter().all(|&rank| {
+            let process = self.model.member(group, rank);
+            process.is_some_and(|it| self.model.ending_of(it) == Ending::InOrder)
         })
     }
 

@@ -303,7 +303,11 @@ fn nccl_loading(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<NcclLoadi
         }
         Nccl::Never => return None,
         Nccl::Always => environment::find_nccl(&mut log).map(NcclLoading::Preloaded),
-        Nccl::Profiler => environment::find_nccl(&mut log).map(NcclLoading::Profiler),
+        Nccl::Profiler => environment::find_nccl(&mut log).and_then(|library| {
+            let folder = boxes.path().join(NCCL_FOLDER);
+            let made = environment::name_profiler(&folder, &library);
+            made.is_ok().then_some(NcclLoading::Profiler(folder))
+        }),
         Nccl::Soname => environment::find_nccl_by_name(&mut log).and_then(|library| {
             let folder = boxes.path().join(NCCL_FOLDER);
             let made = environment::name_nccl(&folder, &library);

@@ -23,6 +23,10 @@ const PRELOAD: &str = "LD_PRELOAD";
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// The profiler plugin that NCCL loads.
 const PROFILER: &str = "NCCL_PROFILER_PLUGIN";
+/// Name of this tool's profiler. NCCL 2.27 accepts no path, and puts the name into that of a library.
+const OUR_PROFILER: &str = "ddp_doctor";
+/// The library that NCCL loads for this name.
+const OUR_PROFILER_LIBRARY: &str = "libnccl-profiler-ddp_doctor.so";
 /// The profiler plugin to which this tool's profiler forwards every call.
 const NEXT_PROFILER: &str = "DDP_DOCTOR_NEXT_PROFILER";
 /// Directory of the Python package that must be first in `PYTHONPATH`.
@@ -71,7 +75,7 @@ pub enum NcclLoading {
         /// Directory with the library under NCCL's names, which the loader searches first.
         folder: PathBuf,
     },
-    /// NCCL loads it as its profiler plugin.
+    /// NCCL loads it as its profiler plugin, from this directory, which the loader searches first.
     Profiler(PathBuf),
 }
 
@@ -94,10 +98,14 @@ impl NcclLoading {
                     (LIBRARY_PATH, prepend(folder, path.as_deref())),
                 ]
             }
-            Self::Profiler(library) => {
-                let mut variables = vec![(PROFILER, library.clone().into_os_string())];
+            Self::Profiler(folder) => {
+                let path = inherited(LIBRARY_PATH);
+                let mut variables = vec![
+                    (PROFILER, OUR_PROFILER.into()),
+                    (LIBRARY_PATH, prepend(folder, path.as_deref())),
+                ];
                 // The user's plugin becomes the next one, unless a next one is already set.
-                let other = inherited(PROFILER).filter(|it| !it.is_empty() && it != library);
+                let other = inherited(PROFILER).filter(|it| !it.is_empty() && it != OUR_PROFILER);
                 if let Some(other) = other.filter(|_| inherited(NEXT_PROFILER).is_none()) {
                     variables.push((NEXT_PROFILER, other));
                 }
@@ -240,8 +248,21 @@ pub fn find_nccl_by_name(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
 ///
 /// If it cannot be created.
 pub fn name_nccl(folder: &Path, library: &Path) -> io::Result<()> {
+    name(folder, library, &NCCL_NAMES)
+}
+
+/// Creates a directory in which the loader finds the library that traces NCCL calls under the name of its profiler.
+///
+/// # Errors
+///
+/// If it cannot be created.
+pub fn name_profiler(folder: &Path, library: &Path) -> io::Result<()> {
+    name(folder, library, &[OUR_PROFILER_LIBRARY])
+}
+
+fn name(folder: &Path, library: &Path, names: &[&str]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    NCCL_NAMES.iter().try_for_each(|name| {
+    names.iter().try_for_each(|name| {
         let made = symlink(library, folder.join(name));
         made.or_else(|error| match error.kind() {
             // An earlier run in the same directory created it.
@@ -361,21 +382,21 @@ mod tests {
 
     #[test]
     fn inherited_profiler_becomes_the_next_one() {
-        let library = Path::new("/l/libddp_doctor_nccl.so");
-        let profiler = NcclLoading::Profiler(library.to_owned());
+        let profiler = NcclLoading::Profiler("/b/nccl".into());
         let with = |plugin: Option<&'static str>, next: Option<&'static str>| {
             let values = [(PROFILER, plugin), (NEXT_PROFILER, next)];
             let value = |name: &str| values.iter().find(|it| it.0 == name)?.1.map(OsString::from);
             profiler.variables(value)
         };
-        let ours = (PROFILER, OsString::from(library));
-        assert_eq!(with(None, None), std::slice::from_ref(&ours));
-        assert_eq!(with(Some(""), None), std::slice::from_ref(&ours));
-        let path = library.to_str();
-        assert_eq!(with(path, None), std::slice::from_ref(&ours));
+        let path = (LIBRARY_PATH, OsString::from("/b/nccl"));
+        let ours = [(PROFILER, OsString::from("ddp_doctor")), path];
+        assert_eq!(with(None, None), ours);
+        assert_eq!(with(Some(""), None), ours);
+        assert_eq!(with(Some("ddp_doctor"), None), ours);
         let next = (NEXT_PROFILER, OsString::from("inspector"));
-        assert_eq!(with(Some("inspector"), None), [ours.clone(), next]);
-        assert_eq!(with(Some("inspector"), Some("other")), [ours]);
+        let [first, second] = ours.clone();
+        assert_eq!(with(Some("inspector"), None), [first, second, next]);
+        assert_eq!(with(Some("inspector"), Some("other")), ours);
     }
 
     #[test]

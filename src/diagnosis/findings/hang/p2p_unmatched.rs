@@ -1,7 +1,9 @@
 //! DD113 p2p-unmatched: a send or receive without a partner, or with a different tag or size.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCall, Timestamp};
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Effect, RankCall, Severity, Timestamp,
+};
 
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
@@ -66,6 +68,9 @@ fn other_size(
     draft.op = Some(receive.op);
     draft.root = both(from, to);
     draft.blocked_at = Some(met);
+    if situation.have_ended_in_order(group.id, &[from, to]) {
+        (draft.effect, draft.severity) = (Effect::Corrupts, Severity::Critical);
+    }
     let reading = message::cause(situation, &[from], &[to], met);
     for (rank, call) in [(from, send), (to, receive)] {
         let process = situation.model.member(group.id, rank)?;

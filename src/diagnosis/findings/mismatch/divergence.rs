@@ -135,9 +135,7 @@ fn effect(
         .iter()
         .filter_map(|&rank| Some(model.ending_of(model.member(divergence.group, rank)?)))
         .collect();
-    // NCCL does not check sizes: if the messages are small, no rank waits.
-    let have_ended = endings.iter().all(|it| matches!(it, Ending::InOrder));
-    if have_ended && endings.len() == everybody.len() {
+    if situation.have_ended_in_order(divergence.group, everybody) {
         return (Effect::Corrupts, Severity::Critical);
     }
     match code.effect {
