@@ -192,6 +192,12 @@ impl Op {
         )
     }
 
+    /// Whether the op carries no data, and blocks the thread until every rank has entered.
+    #[must_use]
+    pub const fn is_barrier(self) -> bool {
+        matches!(self, Self::Barrier | Self::MonitoredBarrier)
+    }
+
     /// Whether the op has a root rank.
     #[must_use]
     pub const fn is_rooted(self) -> bool {

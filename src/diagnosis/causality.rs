@@ -16,8 +16,8 @@ use crate::situation::Situation;
 struct Link {
     /// Codes of the findings that follow.
     effects: &'static [&'static Code],
-    /// Code of the finding that they follow from.
-    cause: &'static Code,
+    /// Codes of the finding that they follow from.
+    causes: &'static [&'static Code],
     /// Identifies the cause of a finding among those of its code; `None`: there is none.
     place: fn(&Situation<'_>, &Draft) -> Option<KeyPlace>,
     /// Whether the link requires that the cause was found. Without it, a finding whose cause is not
@@ -40,33 +40,40 @@ static LINKS: &[Link] = &[
             &catalogue::DD109,
             &catalogue::DD117,
         ],
-        cause: &catalogue::DD110,
+        causes: &[&catalogue::DD110],
         place: earlier_slip,
         if_found: false,
+    },
+    // On NCCL, ranks go on after calls that do not match, until one of them has no more.
+    Link {
+        effects: &[&catalogue::DD101, &catalogue::DD102],
+        causes: &[&catalogue::DD103, &catalogue::DD109],
+        place: earlier_divergence,
+        if_found: true,
     },
     // A rank that is still joining the world cannot make the call.
     Link {
         effects: &[&catalogue::DD101],
-        cause: &catalogue::DD301,
+        causes: &[&catalogue::DD301],
         place: unfinished_joining,
         if_found: false,
     },
     // Ranks that have come, and do not reach each other.
     Link {
         effects: &[&catalogue::DD301],
-        cause: &catalogue::DD308,
+        causes: &[&catalogue::DD308],
         place: unusable_interface,
         if_found: true,
     },
     Link {
         effects: &[&catalogue::DD201],
-        cause: &catalogue::DD506,
+        causes: &[&catalogue::DD506],
         place: same_place,
         if_found: true,
     },
     Link {
         effects: &[&catalogue::DD201],
-        cause: &catalogue::DD501,
+        causes: &[&catalogue::DD501],
         place: same_place,
         if_found: true,
     },
@@ -78,18 +85,22 @@ pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
     for link in LINKS {
         let causes: Vec<Key> = found
             .iter()
-            .filter(|it| it.draft.code == link.cause && it.standing != Standing::OnlyAsCause)
+            .filter(|it| {
+                link.causes.contains(&it.draft.code) && it.standing != Standing::OnlyAsCause
+            })
             .map(|it| it.draft.key.clone())
             .collect();
         for Candidate { draft, .. } in found.iter_mut() {
             if draft.follows.is_some() || !link.effects.contains(&draft.code) {
                 continue;
             }
-            let key = (link.place)(situation, draft).map(|place| Key {
-                code: link.cause.code,
-                place,
+            draft.follows = (link.place)(situation, draft).and_then(|place| {
+                let mut keys = link.causes.iter().map(|code| Key {
+                    code: code.code,
+                    place: place.clone(),
+                });
+                keys.find(|key| !link.if_found || causes.contains(key))
             });
-            draft.follows = key.filter(|key| !link.if_found || causes.contains(key));
         }
     }
     out_of_memory::lead(situation, found);
@@ -126,6 +137,14 @@ fn earlier_slip(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
     };
     let slip = situation.slip_before(group, seq)?;
     Some(KeyPlace::Join(group, slip.seq))
+}
+
+/// Calls of the group before this one that cannot match.
+fn earlier_divergence(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
+    let (group, seq) = draft.place?;
+    let mut divergences = situation.divergences.iter();
+    let found = divergences.find(|it| it.group == group && it.seq < seq)?;
+    Some(KeyPlace::Join(group, found.seq))
 }
 
 /// The world that the only root cause rank is joining.

@@ -105,7 +105,7 @@ pub fn signature(call: &Call) -> String {
         (None, Some(numel)) => Some(format!("[{numel} elements]")),
         (None, None) => None,
     };
-    if call.op != ddp_doctor_proto::Op::Barrier && (dtype.is_some() || size.is_some()) {
+    if !call.op.is_barrier() && (dtype.is_some() || size.is_some()) {
         let unknown = if dtype.is_some() { "[?]" } else { "" };
         let size = size.unwrap_or_else(|| unknown.into());
         let _infallible = write!(text, " {}{size}", dtype.unwrap_or_default());

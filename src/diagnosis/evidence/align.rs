@@ -132,7 +132,8 @@ pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
 #[must_use]
 pub fn size(call: &Call) -> Option<u64> {
     match call.op {
-        Op::AllToAll | Op::Barrier => None,
+        Op::AllToAll => None,
+        op if op.is_barrier() => None,
         // c10d turns an all_gather of unequal pieces into broadcasts, except on Gloo.
         Op::AllGather | Op::ReduceScatter if !is_even(call) => call.whole,
         // Only the first tensor of a call is recorded, so other sizes are unknown.
@@ -150,7 +151,7 @@ fn is_even(call: &Call) -> bool {
 
 /// Whether the dtype is meaningful: that of a barrier depends on its transport.
 const fn carries_data(op: Op) -> bool {
-    !matches!(op, Op::Barrier) && !matches!(op.direction(), Direction::Unknown)
+    !op.is_barrier() && !matches!(op.direction(), Direction::Unknown)
 }
 
 /// The hash of nothing.

@@ -214,7 +214,7 @@ pub fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call
         dtype: call
             .dtype
             .name()
-            .filter(|_| call.op != Op::Barrier)
+            .filter(|_| !call.op.is_barrier())
             .map(str::to_owned),
         shapes: call
             .shape

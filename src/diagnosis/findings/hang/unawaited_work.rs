@@ -54,7 +54,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn is_lost_without(unawaited: &Unawaited) -> bool {
     matches!(&*unawaited.group.backend, "gloo" | "cpu:gloo")
         && unawaited.op.direction() == Direction::Symmetric
-        && unawaited.op != Op::Barrier
+        && !unawaited.op.is_barrier()
 }
 
 fn never_waited(

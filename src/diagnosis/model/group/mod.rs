@@ -183,7 +183,7 @@ impl Group {
     pub fn holds_threads(&self, op: Op) -> bool {
         let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
         match &*self.info.key.layer {
-            "c10d" => on_host || op == Op::Barrier,
+            "c10d" => on_host || op.is_barrier(),
             "nccl" => op.creates_group(),
             _ => true,
         }

@@ -80,7 +80,7 @@ impl Process {
         }
         thread.issuing = call.is_async.then(|| Arc::clone(call));
         self.last_call = Some(Arc::clone(call));
-        let is_empty = matches!(call.op, Op::Barrier | Op::Broadcast | Op::Scatter);
+        let is_empty = call.op.is_barrier() || matches!(call.op, Op::Broadcast | Op::Scatter);
         if !call.hidden && call.seq > 0 && !is_empty {
             // Only the first of several tensors is recorded.
             let numel = call.numel.filter(|_| call.tensors <= 1);
