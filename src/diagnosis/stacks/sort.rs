@@ -203,7 +203,11 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     };
     /// Frames beyond these belong to the interpreter and its callers.
     const INNERMOST: usize = 6;
-    let mut innermost = thread.native.iter().take(INNERMOST);
+    // Since glibc 2.41, a call of the kernel has frames without names inside it.
+    let native = thread.native.iter();
+    let mut innermost = native
+        .skip_while(|frame| frame.function.is_empty())
+        .take(INNERMOST);
     // Its client waits for the network.
     let mut stores = innermost.clone();
     let is_store = |frame: &Where| frame.function.contains("Store::");
@@ -299,6 +303,13 @@ mod tests {
         let receives = ("/usr/lib/libc.so.6", "recv");
         let store = ("/v/torch/lib/libtorch_cpu.so", "c10d::TCPStore::doWait");
         assert_eq!(sorted(native(&[receives, store])), Some(What::Store));
+        let (glibc, torch) = (
+            ("/usr/lib/libc.so.6", ""),
+            ("/v/torch/lib/libtorch_cpu.so", ""),
+        );
+        let polls = ("/usr/lib/libc.so.6", "poll");
+        let newer = [glibc, glibc, glibc, polls, torch, torch, store];
+        assert_eq!(sorted(native(&newer)), Some(What::Store));
     }
 
     #[test]
