@@ -18,7 +18,7 @@ struct Link {
     effects: &'static [&'static Code],
     /// Codes of the finding that they follow from.
     causes: &'static [&'static Code],
-    /// Identifies the cause of a finding among those of its code; `None`: there is none.
+    /// Identifies the cause of a finding among those of these codes; `None`: there is none.
     place: fn(&Situation<'_>, &Draft) -> Option<KeyPlace>,
     /// Whether the link requires that the cause was found. Without it, a finding whose cause is not
     /// found has no other cause by kind.

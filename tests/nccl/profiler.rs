@@ -48,7 +48,7 @@ fn told(ranks: u32, version: u32, words: &str, environment: &[(&str, &str)]) -> 
     let doubles = Doubles::get()?;
     let dir = tempfile::tempdir().unwrap();
     let host = host()?.display();
-    // As NCCL 2.27 does, which accepts no path.
+    // As NCCL 2.27.3 does, which accepts no path.
     let tell =
         format!("exec {host} {version} \"libnccl-profiler-$NCCL_PROFILER_PLUGIN.so\" {words}");
     let mut run = program(dir.path());

@@ -295,12 +295,17 @@ dist.barrier()
             """
 dist.barrier()
 dist.monitored_barrier()  # here
+store = dist.distributed_c10d._get_default_store()
 if rank == 0:
     try:
         dist.monitored_barrier(timeout=__import__("datetime").timedelta(milliseconds=200))  # alone
     except RuntimeError as error:
         print(error)
-time.sleep(1)
+    store.set("raised", "")
+    store.wait(["seen"])
+else:
+    store.wait(["raised"])
+    store.set("seen", "")
 """,
             2,
         )

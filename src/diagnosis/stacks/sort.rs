@@ -203,7 +203,7 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     };
     /// Frames beyond these belong to the interpreter and its callers.
     const INNERMOST: usize = 6;
-    // Since glibc 2.41, a call of the kernel has frames without names inside it.
+    // In newer versions of glibc (seen in 2.43), a call of the kernel has frames without names inside it.
     let native = thread.native.iter();
     let mut innermost = native
         .skip_while(|frame| frame.function.is_empty())

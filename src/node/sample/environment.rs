@@ -23,7 +23,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// The profiler plugin that NCCL loads.
 const PROFILER: &str = "NCCL_PROFILER_PLUGIN";
-/// Name of this tool's profiler. NCCL 2.27 accepts no path, and puts the name into that of a library.
+/// Name of this tool's profiler. NCCL 2.27.3 accepts no path, and puts the name into that of a library.
 const OUR_PROFILER: &str = "ddp_doctor";
 /// The library that NCCL loads for this name.
 const OUR_PROFILER_LIBRARY: &str = "libnccl-profiler-ddp_doctor.so";

@@ -8,7 +8,7 @@
 # ranks = { root = [1], victims = [0, 2] }
 # [healthy]
 # ///
-"""Rank 1 sleeps until the monitored barrier of the others raises: whoever raises is not whose fault it is.
+"""Rank 1 sleeps until the monitored barrier of the other ranks raises. They are victims, although they raise first.
 
 Healthy: Rank 1 is late, but not beyond the timeout.
 """
