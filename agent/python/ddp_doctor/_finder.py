@@ -14,6 +14,8 @@ _TARGETS = {
     "torch.nn.parallel.distributed": "_ddp._patch",
     "torch.autograd": "_ddp._backward",
     "torch.utils.data.dataloader": "_ddp._data",
+    "torch._dynamo.skipfiles": "_dynamo",
+    "torch._dynamo.trace_rules": "_dynamo",
 }
 
 _installed = None

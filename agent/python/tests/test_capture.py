@@ -20,7 +20,7 @@ from boxreader import (
     SEND,
     SPLIT,
 )
-from support import HEAD, PACKAGE, CaptureTest, job
+from support import HEAD, PACKAGE, CaptureTest, environment, free_port, job, python
 
 
 class Capture(CaptureTest):
@@ -444,6 +444,25 @@ assert objects == [{"a": 1}]
         )
         self.assertGreater(len(self.issued(o.box, ALL_REDUCE)), 5)
         self.assertEqual(len(o.box.of("step")), 6)
+
+    def test_graph_breaks_where_it_does_without_capture(self):
+        code = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+compiled = torch.compile(model, backend="eager")
+for i in range(2):
+    compiled(torch.ones(1, 3)).sum().backward()
+from torch._dynamo.utils import counters
+print("counted", counters["frames"]["total"], sum(counters["graph_break"].values()))
+"""
+        o = self.run_job(code, forked=False)
+        self.assertEqual(len(o.box.of("step")), 2)
+        rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        plain = python(HEAD + code, env=environment(PYTHONPATH=None, DDP_DOCTOR_JOB=None, **rank))
+        counted = [
+            line for output in (o.outputs[0], plain.stdout) for line in output.splitlines() if line.startswith("counted")
+        ]
+        self.assertEqual(len(counted), 2, (o.outputs, plain.stdout, plain.stderr))
+        self.assertEqual(counted[0], counted[1])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@
 #[cfg(target_endian = "big")]
 compile_error!("black boxes are little-endian, and so far are only written in place");
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,6 +21,8 @@ use ddp_doctor_proto::blackbox::WORD;
 use super::faults::Protected;
 use crate::sys;
 
+/// Words of a cache line.
+const WORDS_PER_LINE: usize = 64 / WORD;
 /// Words of the smallest page.
 const WORDS_PER_PAGE: usize = 4096 / WORD;
 
@@ -114,6 +118,21 @@ impl Map {
         // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; all bit
         // patterns are valid words. Code in this folder does not store into read-only maps.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.words) }
+    }
+
+    /// Asks the processor to bring these words into its cache, without waiting for them.
+    #[inline]
+    pub(super) fn prefetch(&self, at: usize, count: usize) {
+        let words = self.words().get(at..at + count).unwrap_or_default();
+        for word in words.iter().step_by(WORDS_PER_LINE) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a hint, which does not access memory; x86-64 includes SSE.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(word.as_ptr().cast_const().cast());
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = word;
+        }
     }
 }
 

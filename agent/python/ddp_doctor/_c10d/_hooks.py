@@ -54,6 +54,16 @@ _OPS = {
 }
 # Instead of True: the arguments `tensor`, `op` and `async_op` of the c10d function are sufficient.
 _ARGUMENTS = "arguments"
+# c10d's functions that pass several calls as one. PyTorch 2.14 names it to the hook like one of them.
+_COALESCING = ("_coalescing_manager", "all_reduce_coalesced")
+_COALESCED = {
+    _OPS[name][0]: _OPS[coalesced]
+    for name, coalesced in (
+        ("ALLREDUCE", "ALLREDUCE_COALESCED"),
+        ("ALLGATHER", "ALLGATHER_INTO_TENSOR_COALESCED"),
+        ("REDUCE_SCATTER", "REDUCE_SCATTER_TENSOR_COALESCED"),
+    )
+}
 # Names of c10d's local variables with the list of tensors, by op.
 _LISTS = {
     _words.ALL_TO_ALL: ("input_tensor_list",),
@@ -200,6 +210,8 @@ def _dtype_and_shape(tensor):
 def _at_place(code, args):
     """The entry of _OPS for an instruction of this c10d function, which always makes the same call."""
     what = _ops.get(int(args.name), _UNKNOWN)
+    if what is not None and code.co_name in _COALESCING:
+        what = _COALESCED.get(what[0], what)
     if what is not None and what[1] == _INPUT and what[3] and what[0] not in _P2P:
         arguments = code.co_varnames[: code.co_argcount]
         if all(name in arguments for name in ("tensor", "op", "async_op")):

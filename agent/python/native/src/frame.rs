@@ -39,8 +39,8 @@ impl Names {
     }
 }
 
-/// Where a version of CPython without `PyFrame_GetVar` keeps the variables of a running function.
-/// These versions change no more, except for their security.
+/// Where a version of CPython keeps the variables of a running function. These versions change no
+/// more, except for their security.
 #[derive(Clone, Copy)]
 struct Layout {
     /// Offset in the frame object of the pointer to the structure with code and variables; `None`:
@@ -70,6 +70,11 @@ impl Layout {
         variables: 72,
     };
 
+    const PYTHON_3_12: Self = Self {
+        code: 0,
+        ..Self::PYTHON_3_11
+    };
+
     /// The layout of this process.
     fn find() -> Option<Self> {
         static FOUND: OnceLock<Option<Layout>> = OnceLock::new();
@@ -80,6 +85,7 @@ impl Layout {
                 [b'3', b'.', b'9', b'.', ..] => Some(Self::PYTHON_3_9),
                 [b'3', b'.', b'1', b'0', b'.', ..] => Some(Self::PYTHON_3_10),
                 [b'3', b'.', b'1', b'1', b'.', ..] => Some(Self::PYTHON_3_11),
+                [b'3', b'.', b'1', b'2' | b'3', b'.', ..] => Some(Self::PYTHON_3_12),
                 _ => None,
             }
         })
@@ -164,24 +170,23 @@ impl Frame {
     /// `code` is the frame's code, and none of its variables is a cell.
     pub(crate) fn argument(&self, code: Ref<'_>, name: Ref<'_>, at: u8) -> Option<Owned> {
         let frame = self.object().pointer();
-        if let Some(var) = functions().var {
-            // SAFETY: both objects are alive; returns a new reference or null.
-            return unsafe { Owned::new(var(frame, name.pointer())) };
-        }
-        let layout = Layout::find()?;
-        // SAFETY: the frame is running, which keeps its structures and arguments alive. A build with
-        // another layout has something else in the place of the code, inside the frame object.
-        unsafe {
-            let inner = match layout.inner {
-                Some(offset) => frame.byte_add(offset).cast::<Pointer>().read(),
-                None => frame,
-            };
-            let is_it = inner.byte_add(layout.code).cast::<usize>().read() == code.address();
-            if !is_it {
-                return None;
+        if let Some(layout) = Layout::find() {
+            // SAFETY: the frame is running, which keeps its structures and arguments alive. A build
+            // with another layout has something else in the place of the code, inside the frame
+            // object.
+            unsafe {
+                let inner = match layout.inner {
+                    Some(offset) => frame.byte_add(offset).cast::<Pointer>().read(),
+                    None => frame,
+                };
+                if inner.byte_add(layout.code).cast::<usize>().read() == code.address() {
+                    let variables = inner.byte_add(layout.variables).cast::<Pointer>();
+                    return Ref::new(variables.add(at.into()).read()).map(Ref::own);
+                }
             }
-            let variables = inner.byte_add(layout.variables).cast::<Pointer>();
-            Ref::new(variables.add(at.into()).read()).map(Ref::own)
         }
+        let var = functions().var?;
+        // SAFETY: both objects are alive; returns a new reference or null.
+        unsafe { Owned::new(var(frame, name.pointer())) }
     }
 }

@@ -179,8 +179,8 @@ fn describe(
         ..Call::default()
     };
     let function = is_of_c10d.then(|| Function::new(state, frame, code.as_ref()));
-    let is_async = match function {
-        Some(Some(function)) => of_function(state, source, what, &function, &mut record)?,
+    let is_async = match &function {
+        Some(Some(function)) => of_function(state, source, what, function, &mut record)?,
         Some(None) if what.has_more() => return None,
         _ => of_source(state, source, what, &mut record)?,
     };
@@ -189,7 +189,8 @@ fn describe(
         record.flags |= flags::ASYNC;
     }
     if what.has_root() {
-        let root = source.root(state)?;
+        let root = function.flatten().and_then(|it| it.root(state, what));
+        let root = root.or_else(|| source.root(state))?;
         if root >= 0 {
             record.root_or_peer = i32::try_from(root).ok()?;
             record.flags |= flags::ROOT;
@@ -243,6 +244,17 @@ impl<'a> Function<'a> {
     fn value(&self, name: Ref<'_>, at: u8) -> Option<Owned> {
         let value = self.frame.argument(self.code, name, at)?;
         (!value.as_ref().is_none()).then_some(value)
+    }
+
+    /// The root's rank in the group, if it is in an argument.
+    fn root(&self, state: &State, what: What) -> Option<i64> {
+        let receives = [Op::Reduce as u8, Op::Gather as u8].contains(&what.op());
+        let name = if receives {
+            state.names.group_dst
+        } else {
+            state.names.group_src
+        };
+        self.value(name, self.arguments.root?)?.as_ref().as_int()
     }
 }
 

@@ -13,11 +13,15 @@ use std::marker::PhantomData;
 use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::python::*;
 
 /// Maximum number of arguments that [`Arguments`] keeps without an allocation.
 const MAX_ARGUMENTS: usize = 8;
+
+/// Number of threads that keep an exception, so that the common path needs no thread-local variable.
+static KEEPING: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// The kept exception of this thread: type, value and traceback; nulls: none.
@@ -398,6 +402,9 @@ fn clear() {
             PyErr_Clear();
             return;
         }
+        if !is_escaping() {
+            KEEPING.fetch_add(1, Ordering::Relaxed);
+        }
         for earlier in ESCAPING.replace(fetch()) {
             if !earlier.is_null() {
                 Py_DecRef(earlier);
@@ -416,15 +423,16 @@ fn fetch() -> [Pointer; 3] {
 
 /// Whether an exception is kept that escapes `except Exception`.
 pub(crate) fn is_escaping() -> bool {
-    !ESCAPING.get()[0].is_null()
+    KEEPING.load(Ordering::Relaxed) != 0 && !ESCAPING.get()[0].is_null()
 }
 
 /// Sets the kept exception. Returns whether there was one.
 fn raise_escaping() -> bool {
-    let [kind, value, trace] = ESCAPING.replace([ptr::null_mut(); 3]);
-    if kind.is_null() {
+    if !is_escaping() {
         return false;
     }
+    KEEPING.fetch_sub(1, Ordering::Relaxed);
+    let [kind, value, trace] = ESCAPING.replace([ptr::null_mut(); 3]);
     // SAFETY: called with the GIL; the references are passed on.
     unsafe { PyErr_Restore(kind, value, trace) };
     true

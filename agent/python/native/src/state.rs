@@ -76,31 +76,33 @@ pub(crate) struct Arguments {
     pub(crate) tensor: Option<u8>,
     pub(crate) op: Option<u8>,
     pub(crate) async_op: Option<u8>,
+    /// The root's rank in the group, which the function has computed when it makes the call.
+    pub(crate) root: Option<u8>,
 }
 
 impl Arguments {
     /// Instead of a position: there is no such argument.
     const ABSENT: u8 = u8::MAX;
-    /// Other variables may describe the call as well.
-    const INSUFFICIENT: u32 = u32::MAX;
+    /// Other variables may describe the call as well. No two arguments have the same position.
+    const INSUFFICIENT: u32 = 0;
 
     fn pack(self) -> u32 {
-        let [tensor, op, async_op] =
-            [self.tensor, self.op, self.async_op].map(|at| at.unwrap_or(Self::ABSENT));
-        u32::from_le_bytes([tensor, op, async_op, 0])
+        let positions = [self.tensor, self.op, self.async_op, self.root];
+        u32::from_le_bytes(positions.map(|at| at.unwrap_or(Self::ABSENT)))
     }
 
     fn unpack(packed: u32) -> Option<Self> {
         if packed == Self::INSUFFICIENT {
             return None;
         }
-        let [tensor, op, async_op, _] = packed
+        let [tensor, op, async_op, root] = packed
             .to_le_bytes()
             .map(|at| (at != Self::ABSENT).then_some(at));
         Some(Self {
             tensor,
             op,
             async_op,
+            root,
         })
     }
 }
@@ -155,6 +157,8 @@ pub(crate) struct Names {
     pub(crate) dtype: Static,
     pub(crate) shape: Static,
     pub(crate) root_rank: Static,
+    pub(crate) group_src: Static,
+    pub(crate) group_dst: Static,
     pub(crate) generation: Static,
     pub(crate) reference: Static,
     pub(crate) number: Static,
@@ -250,6 +254,8 @@ impl State {
                 dtype: name(c"dtype")?,
                 shape: name(c"shape")?,
                 root_rank: name(c"rootRank")?,
+                group_src: name(c"group_src")?,
+                group_dst: name(c"group_dst")?,
                 generation: name(c"generation")?,
                 reference: name(c"reference")?,
                 number: name(c"number")?,
@@ -377,10 +383,15 @@ impl State {
             }
         };
         let is_plain = cells.as_ref().tuple_length()? == 0 && find(names.op_list)?.is_none();
+        let root = match (find(names.group_src)?, find(names.group_dst)?) {
+            (Some(_), Some(_)) => None,
+            (source, destination) => source.or(destination),
+        };
         let found = Arguments {
             tensor: find(names.tensor)?,
             op: find(names.op)?,
             async_op: find(names.async_op)?,
+            root,
         };
         is_plain.then_some(found)
     }

@@ -149,13 +149,16 @@ impl Writer {
         // Bounded, since another process sets it.
         let size = header[header::RING_SIZE].load(Ordering::Relaxed);
         let size = size.clamp(1, self.capacities.max_records as u64);
-        let slot = (ticket % size) as usize;
-        let Some(slot) = self.entry::<RECORD_WORDS>(self.layout.ring_at, slot) else {
+        let at = (ticket % size) as usize;
+        let Some(slot) = self.entry::<RECORD_WORDS>(self.layout.ring_at, at) else {
             return;
         };
         if !ring::write(slot, ticket, payload) {
             header[header::RING_DROPPED].fetch_add(1, Ordering::Relaxed);
         }
+        // The next slot was last used a lap ago, so a write to it would wait for memory.
+        self.map
+            .prefetch(self.layout.ring_at + (at + 1) * RECORD_WORDS, RECORD_WORDS);
     }
 
     // --- Threads -------------------------------------------------------------------------------
