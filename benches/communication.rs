@@ -65,10 +65,7 @@ fn model(number: u64) -> Model {
             restarts: 0,
             at: Timestamp(0),
         });
-        model.apply(Event::GroupJoined {
-            process,
-            group: Arc::clone(&group),
-        });
+        model.apply(Event::GroupJoined { process, group: Arc::clone(&group) });
     }
     for seq in 1..=number {
         let at = Timestamp((seq + seq / CALLS * CALLS) * MILLISECOND);
@@ -83,10 +80,7 @@ fn model(number: u64) -> Model {
                 place: Some(Arc::clone(&place)),
                 ..Call::new(CallId(seq), at, thread, Op::AllReduce)
             };
-            model.apply(Event::Issued {
-                process,
-                call: Arc::new(call),
-            });
+            model.apply(Event::Issued { process, call: Arc::new(call) });
         }
         for process in processes {
             model.apply(Event::Returned {

@@ -27,10 +27,7 @@ fn main() {
     println!("twice a second, of each rank:");
     let mut system = System::new();
     let which = [Pid::from_u32(pid)];
-    let what = ProcessRefreshKind::nothing()
-        .with_memory()
-        .with_cpu()
-        .without_tasks();
+    let what = ProcessRefreshKind::nothing().with_memory().with_cpu().without_tasks();
     report("resident set, address space, processor time", || {
         system.refresh_processes_specifics(ProcessesToUpdate::Some(&which), true, what);
     });
@@ -49,12 +46,9 @@ fn main() {
     println!("twice a second, of each control group, and of the host:");
     let group = MemoryGroup::of(&proc::cgroups(pid));
     match &group {
-        Some(group) => report(
-            "usage, limit, kills and reclaims of a control group",
-            || {
-                black_box((group.tightest(), group.oom_kills()));
-            },
-        ),
+        Some(group) => report("usage, limit, kills and reclaims of a control group", || {
+            black_box((group.tightest(), group.oom_kills()));
+        }),
         None => println!("  no control group counts this process's memory"),
     }
     report("the host's memory", || {

@@ -122,11 +122,8 @@ fn report(name: &str, mut work: impl FnMut()) {
         })
         .collect();
     batches.sort_by(f64::total_cmp);
-    let (median, low, high) = (
-        batches[BATCHES / 2],
-        batches[BATCHES / 10],
-        batches[BATCHES * 9 / 10],
-    );
+    let (median, low, high) =
+        (batches[BATCHES / 2], batches[BATCHES / 10], batches[BATCHES * 9 / 10]);
     println!(
         "{name:32} {median:7.1} ns a pair, {:6.1} ns each (10 to 90 %: {low:.1} to {high:.1} a pair)",
         median / 2.0
@@ -134,10 +131,7 @@ fn report(name: &str, mut work: impl FnMut()) {
 }
 
 fn monotonic() -> i64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is valid for the write.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_nsec
@@ -145,13 +139,8 @@ fn monotonic() -> i64 {
 
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let processors = info
-        .lines()
-        .filter(|line| line.starts_with("processor"))
-        .count();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let processors = info.lines().filter(|line| line.starts_with("processor")).count();
     let (_, model) = model.unwrap_or(("", "unknown processor"));
     format!("{model}, {processors} processors")
 }
@@ -172,9 +161,6 @@ struct Text {
 
 impl Text {
     fn new(text: &'static str) -> Self {
-        Self {
-            data: text.as_ptr().cast(),
-            length: text.len(),
-        }
+        Self { data: text.as_ptr().cast(), length: text.len() }
     }
 }

@@ -32,10 +32,7 @@ pub fn decompressed<'a>(stream: impl Read + 'a) -> io::Result<Box<dyn BufRead + 
     let mut stream = BufReader::with_capacity(BUFFER, stream);
     let head = stream.fill_buf()?;
     Ok(if head.starts_with(&GZIP) {
-        Box::new(BufReader::with_capacity(
-            BUFFER,
-            MultiGzDecoder::new(stream),
-        ))
+        Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(stream)))
     } else if head.starts_with(&ZSTD) {
         Box::new(BufReader::with_capacity(BUFFER, Zstd::new(stream)))
     } else {
@@ -52,11 +49,7 @@ struct Zstd<R> {
 
 impl<R: BufRead> Zstd<R> {
     fn new(stream: R) -> Self {
-        Self {
-            stream,
-            decoder: FrameDecoder::new(),
-            in_frame: false,
-        }
+        Self { stream, decoder: FrameDecoder::new(), in_frame: false }
     }
 
     /// Begins the next frame; `false`: there is none.
@@ -106,10 +99,8 @@ impl<R: BufRead> Read for Zstd<R> {
 ///
 /// Fails if the file cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
-    let file = File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)?;
+    let file =
+        File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     if file.metadata()?.is_file() {
         return Ok(file);
     }

@@ -31,10 +31,7 @@ pub fn ensure_private(path: &Path) -> io::Result<()> {
     }
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
-        format!(
-            "{} belongs to another user or is accessible to others",
-            path.display()
-        ),
+        format!("{} belongs to another user or is accessible to others", path.display()),
     ))
 }
 

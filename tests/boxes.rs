@@ -64,10 +64,7 @@ fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
     assert_eq!(left.lines().count(), 4, "{left}{stderr}");
     assert!(left.lines().all(|it| it.starts_with(at)), "{left}{stderr}");
     let last = stderr.lines().last().unwrap();
-    assert!(
-        last.contains("the last report could not be written"),
-        "{stderr}"
-    );
+    assert!(last.contains("the last report could not be written"), "{stderr}");
 }
 
 #[test]
@@ -98,8 +95,5 @@ fn records_lost_while_run_is_stopped_are_reported() {
     assert!(report.evidence.records_lost > 0, "{report:#?}");
     assert_eq!(report.verdict, Verdict::Insufficient);
     let stderr = job.stderr();
-    assert!(
-        stderr.contains("note[DD902]") && stderr.contains("insufficient"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("note[DD902]") && stderr.contains("insufficient"), "{stderr}");
 }

@@ -73,12 +73,7 @@ fn text(check: &Process) -> String {
 #[track_caller]
 fn assert_says(check: &Process, part: &str) {
     let text = text(check);
-    assert!(
-        text.contains(part),
-        "{part}\n{}{}",
-        check.stdout(),
-        check.stderr()
-    );
+    assert!(text.contains(part), "{part}\n{}{}", check.stdout(), check.stderr());
 }
 
 #[test]
@@ -90,15 +85,9 @@ fn healthy_hosts_pass() {
         assert_says(check, "PASS nodes: 3 nodes came: host-0, host-1, host-2.");
         assert_says(check, "PASS reachability: All nodes reach each other");
         assert_says(check, "PASS clock: Clocks differ by at most");
-        assert_says(
-            check,
-            "PASS interfaces: Gloo uses eth0 (by the name of the host).",
-        );
+        assert_says(check, "PASS interfaces: Gloo uses eth0 (by the name of the host).");
         let text = text(check);
-        assert!(
-            !text.contains("CRITICAL") && !text.contains("UNKNOWN"),
-            "{text}"
-        );
+        assert!(!text.contains("CRITICAL") && !text.contains("UNKNOWN"), "{text}");
         assert_eq!(check.stdout(), checks[0].stdout());
     }
 }
@@ -112,18 +101,12 @@ fn firewall_that_admits_the_master_port_only_is_critical() {
     let mut checks = run(&hosts, 2, |_, _| ());
     assert_statuses(&mut checks, &[1, 1]);
     for check in &checks {
-        assert_says(
-            check,
-            "CRITICAL reachability: host-1 → host-0: no answer from 10.77.0.1:",
-        );
+        assert_says(check, "CRITICAL reachability: host-1 → host-0: no answer from 10.77.0.1:");
         assert_says(
             check,
             "an ephemeral port as NCCL and Gloo use them, although port 29500 is reached",
         );
-        assert_says(
-            check,
-            "WARNING reachability: host-1 → host-0: no answer from host-0:19500",
-        );
+        assert_says(check, "WARNING reachability: host-1 → host-0: no answer from host-0:19500");
         let text = text(check);
         assert!(!text.contains("host-0 → host-1"), "{text}");
     }
@@ -155,14 +138,8 @@ fn master_that_cannot_be_reached_is_critical() {
         command.env("DDP_DOCTOR_WAIT", "4");
     });
     assert_statuses(&mut checks, &[4, 1]);
-    assert_says(
-        &checks[0],
-        "UNKNOWN nodes: 1 of 2 nodes came within 4 s; missing: node rank 1.",
-    );
-    assert_says(
-        &checks[1],
-        "CRITICAL reachability: This node cannot reach host-0",
-    );
+    assert_says(&checks[0], "UNKNOWN nodes: 1 of 2 nodes came within 4 s; missing: node rank 1.");
+    assert_says(&checks[1], "CRITICAL reachability: This node cannot reach host-0");
 }
 
 #[test]
@@ -177,10 +154,7 @@ fn node_that_does_not_come_is_named() {
         .into();
     assert_statuses(&mut checks, &[4, 4]);
     for check in &checks {
-        assert_says(
-            check,
-            "UNKNOWN nodes: 2 of 3 nodes came within 5 s; missing: node rank 1.",
-        );
+        assert_says(check, "UNKNOWN nodes: 2 of 3 nodes came within 5 s; missing: node rank 1.");
         assert_says(check, "PASS reachability");
     }
 }
@@ -195,20 +169,14 @@ fn node_with_another_token_is_not_judged() {
         }
     });
     assert_statuses(&mut checks, &[4, 4]);
-    assert_says(
-        &checks[0],
-        "Not checked, because they have another token: 10.77.0.2.",
-    );
+    assert_says(&checks[0], "Not checked, because they have another token: 10.77.0.2.");
     assert_says(
         &checks[1],
         "UNKNOWN nodes: The other nodes are not checked: host-0 has another token.",
     );
     for check in &checks {
         let text = check.stdout() + &check.stderr();
-        assert!(
-            !text.contains(TOKEN) && !text.contains(OTHER_TOKEN),
-            "{text}"
-        );
+        assert!(!text.contains(TOKEN) && !text.contains(OTHER_TOKEN), "{text}");
     }
 }
 
@@ -220,10 +188,7 @@ fn node_without_a_token_is_checked_alone() {
     let mut check = hosts.start(0, "check", command);
     assert_eq!(check.end(), Some(4), "{}{}", check.stdout(), check.stderr());
     assert_says(&check, "UNKNOWN nodes: The other nodes are not checked");
-    assert_says(
-        &check,
-        "fix: export DDP_DOCTOR_TOKEN=$(openssl rand -hex 16) once",
-    );
+    assert_says(&check, "fix: export DDP_DOCTOR_TOKEN=$(openssl rand -hex 16) once");
     assert_says(&check, "PASS shared-memory");
 }
 
@@ -306,13 +271,7 @@ fn versions_and_settings_that_differ_are_warnings() {
                 .args(["check", "--format", "json", "--fail-on", "warning", "--"])
                 .arg(python)
                 .args(["-m", "torch.distributed.run", "--nnodes", "2"])
-                .args([
-                    "--master-addr",
-                    "host-0",
-                    "--node-rank",
-                    &host.to_string(),
-                    "train.py",
-                ]);
+                .args(["--master-addr", "host-0", "--node-rank", &host.to_string(), "train.py"]);
             if host == 1 {
                 command.env("NCCL_ALGO", "Ring");
             }
@@ -332,17 +291,11 @@ fn versions_and_settings_that_differ_are_warnings() {
             })
         };
         assert!(
-            has(
-                "versions",
-                "PyTorch differs: 2.0.0 on host-0, 2.1.0 on host-1"
-            ),
+            has("versions", "PyTorch differs: 2.0.0 on host-0, 2.1.0 on host-1"),
             "{document:#}"
         );
         assert!(
-            has(
-                "settings",
-                "NCCL_ALGO differs: Ring on host-1, not set on host-0"
-            ),
+            has("settings", "NCCL_ALGO differs: Ring on host-1, not set on host-0"),
             "{document:#}"
         );
     }
@@ -428,29 +381,15 @@ fn tasks_of_slurm_on_two_hosts_are_two_nodes() {
 fn shared_memory_of_one_machine_must_suffice() {
     let Some(hosts) = Hosts::new(1) else { return };
     for (size, status, line) in [
-        (
-            "4m",
-            1,
-            "CRITICAL shared-memory: /dev/shm has 4.0 MiB free of 4.0 MiB, less than",
-        ),
-        (
-            "512m",
-            0,
-            "WARNING shared-memory: /dev/shm has 512 MiB free",
-        ),
+        ("4m", 1, "CRITICAL shared-memory: /dev/shm has 4.0 MiB free of 4.0 MiB, less than"),
+        ("512m", 0, "WARNING shared-memory: /dev/shm has 512 MiB free"),
         ("2g", 0, "PASS shared-memory: /dev/shm has 2.0 GiB free"),
     ] {
         let mount = "mount -t tmpfs -o size=$0 tmpfs /dev/shm && exec \"$1\" check";
         let mut command = hosts.command(0, "sh");
         command.args(["-c", mount, size, PROGRAM]);
         let mut check = hosts.start(0, size, command);
-        assert_eq!(
-            check.end(),
-            Some(status),
-            "{}{}",
-            check.stdout(),
-            check.stderr()
-        );
+        assert_eq!(check.end(), Some(status), "{}{}", check.stdout(), check.stderr());
         assert_says(&check, line);
         assert!(!text(&check).contains("nodes:"), "{}", check.stdout());
     }

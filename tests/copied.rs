@@ -20,10 +20,7 @@ fn copied_program_reports_that_python_is_not_captured() {
     let finished = run_to_end(run);
     assert_eq!(finished.status, Some(0), "{finished}");
     let first = finished.stderr.lines().next().unwrap_or_default();
-    assert!(
-        first.contains("will not be captured") && first.contains("pip install"),
-        "{finished}"
-    );
+    assert!(first.contains("will not be captured") && first.contains("pip install"), "{finished}");
     let report = fs::read_to_string(dir.path().join("report.json")).unwrap();
     let report: Report = serde_json::from_str(&report).unwrap();
     assert_eq!(report.verdict, Verdict::Insufficient);

@@ -54,15 +54,7 @@ fn run(variant: &str) -> Option<Job> {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = program(dir.path());
     command
-        .args([
-            "run",
-            "--run-dir",
-            "run",
-            "--on-hang",
-            "kill",
-            "--kill-after",
-            "1",
-        ])
+        .args(["run", "--run-dir", "run", "--on-hang", "kill", "--kill-after", "1"])
         .arg("--")
         .args(launch(2, Path::new("job.py")))
         .arg(variant)
@@ -79,11 +71,7 @@ fn run(variant: &str) -> Option<Job> {
         let is_record = |kind: &Option<Kind>| matches!(kind, Some(Kind::Record(_)));
         journaled += events.filter(|event| is_record(&event.kind)).count() as u64;
     }
-    Some(Job {
-        finished,
-        report: serde_json::from_slice(&report).unwrap(),
-        journaled,
-    })
+    Some(Job { finished, report: serde_json::from_slice(&report).unwrap(), journaled })
 }
 
 #[test]

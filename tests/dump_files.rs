@@ -51,11 +51,7 @@ pub(crate) fn roots(analysis: &Analysis) -> Vec<(String, Vec<u32>)> {
 #[test]
 fn number_that_is_no_member_is_not_a_rank() {
     for names in [
-        [
-            "node100_trace.pickle",
-            "node101_trace.pickle",
-            "node102_trace.pickle",
-        ],
+        ["node100_trace.pickle", "node101_trace.pickle", "node102_trace.pickle"],
         ["job_7/a.pickle", "job_7/b.pickle", "job_7/c.pickle"],
         ["job_1/a.pickle", "job_1/b.pickle", "job_1/c.pickle"],
     ] {
@@ -146,10 +142,7 @@ fn dumps_of_an_earlier_job_are_left_out() {
     assert_eq!(roots(&analysis), [("DD101".into(), vec![1])]);
     assert_eq!(report(&analysis).job.world_size, Some(3));
     let remarks = analysis.remarks.iter();
-    assert_eq!(
-        remarks.filter(|it| it.text.contains("another job")).count(),
-        2
-    );
+    assert_eq!(remarks.filter(|it| it.text.contains("another job")).count(), 2);
     // A job of as many ranks, of the day before: it came further.
     let old = earlier(&WORLD, 24);
     let (_dir, analysis) = analyze_files(&[
@@ -157,10 +150,7 @@ fn dumps_of_an_earlier_job_are_left_out() {
         ("trace_rank_1", &behind),
         ("trace_rank_2", &old),
     ]);
-    assert_eq!(
-        roots(&analysis),
-        [("DD101".into(), vec![1]), ("DD901".into(), vec![2])]
-    );
+    assert_eq!(roots(&analysis), [("DD101".into(), vec![1]), ("DD901".into(), vec![2])]);
     assert_eq!(analysis.remarks.len(), 1, "{:?}", analysis.remarks);
 }
 
@@ -210,21 +200,13 @@ fn dumps_without_calls_are_insufficient() {
 
 #[test]
 fn rank_that_is_behind_did_not_go_on() {
-    let (waits, behind) = (
-        dump(&WORLD, &[all_reduce(1), all_reduce(2).open()]),
-        behind(),
-    );
+    let (waits, behind) = (dump(&WORLD, &[all_reduce(1), all_reduce(2).open()]), behind());
     let dir = tempfile::tempdir().unwrap();
     let written = UNIX_EPOCH + Duration::from_nanos(START + SECOND);
     for (rank, dump) in [&waits, &behind, &waits].into_iter().enumerate() {
         let path = dir.path().join(format!("trace_rank_{rank}"));
         fs::write(&path, dump.to_string()).unwrap();
-        File::options()
-            .write(true)
-            .open(&path)
-            .unwrap()
-            .set_modified(written)
-            .unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(written).unwrap();
     }
     let analysis = postmortem::analyze(&[dir.path().to_owned()]);
     let finding = &report(&analysis).findings[0];
@@ -252,10 +234,7 @@ fn incomplete_call_is_a_wait_without_a_known_duration() {
     let analysis = analyze(&[waits(), behind(), waits()]);
     let report = report(&analysis);
     let states: Vec<RankState> = report.ranks.iter().map(|it| it.state).collect();
-    assert_eq!(
-        (states[0], states[2]),
-        (RankState::Waiting, RankState::Waiting)
-    );
+    assert_eq!((states[0], states[2]), (RankState::Waiting, RankState::Waiting));
     assert_ne!(states[1], RankState::Waiting);
     let short = dump(&WORLD, &[all_reduce(1), all_reduce(2).open()]);
     let analysis = analyze(&[short.clone(), behind(), short]);
@@ -277,10 +256,7 @@ fn dump_that_was_cut_off_is_not_older() {
     assert_eq!(report.verdict, Verdict::Insufficient);
     assert_eq!(report.evidence.ranks_reporting, 3);
     let summary = &report.findings[0].summary;
-    assert_eq!(
-        summary,
-        "the dump of rank 2 ends early: later calls are unknown"
-    );
+    assert_eq!(summary, "the dump of rank 2 ends early: later calls are unknown");
 }
 
 #[test]
@@ -295,10 +271,7 @@ fn calls_that_cannot_be_read_leave_the_verdict_open() {
         let report = report(&analysis);
         assert_eq!(report.verdict, Verdict::Insufficient);
         let summary = &report.findings[0].summary;
-        assert!(
-            summary.contains("dump of rank 2 cannot be read"),
-            "{summary}"
-        );
+        assert!(summary.contains("dump of rank 2 cannot be read"), "{summary}");
     }
     let analysis = analyze(&[done.clone(), done.clone(), done]);
     assert_eq!(report(&analysis).verdict, Verdict::Healthy);
@@ -326,10 +299,8 @@ fn incomplete_calls_in_counters_alone_leave_the_verdict_open() {
 #[test]
 fn rank_behind_a_rank_without_a_dump_is_no_culprit() {
     // Rank 1 is in a call with rank 2, of which nothing is known, and rank 0 waits for rank 1.
-    let groups: [&[(&str, &str)]; 2] = [
-        &[("1", "[0, 1]"), ("3", "[0, 2]")],
-        &[("1", "[0, 1]"), ("2", "[1, 2]")],
-    ];
+    let groups: [&[(&str, &str)]; 2] =
+        [&[("1", "[0, 1]"), ("3", "[0, 2]")], &[("1", "[0, 1]"), ("2", "[1, 2]")]];
     let call = |group, seq| Entry::new("nccl:all_reduce", group, seq);
     let first = dump(groups[0], &[call("1", 1), call("1", 2).open()]);
     let second = dump(groups[1], &[call("1", 1), call("2", 1).open()]);
@@ -343,13 +314,7 @@ fn rank_that_waits_to_send_is_no_culprit() {
     let message = |name, nth| Entry::message(name, "0", nth);
     let dumps = [
         dump(&WORLD, &[message("nccl:recv 0<-1", 1)]),
-        dump(
-            &WORLD,
-            &[
-                message("nccl:send 1->0", 1),
-                message("nccl:send 1->0", 2).open(),
-            ],
-        ),
+        dump(&WORLD, &[message("nccl:send 1->0", 1), message("nccl:send 1->0", 2).open()]),
         dump(&WORLD, &[message("nccl:recv 2<-1", 1).open()]),
     ];
     assert_eq!(roots(&analyze(&dumps)), [("DD113".into(), vec![0])]);
@@ -393,25 +358,16 @@ fn dumps_written_right_after_their_calls_show_no_wait() {
     );
     let why = &report(&analysis).findings[0].why[0];
     assert!(why.contains("at most 8 s after the first call"), "{why}");
-    assert_eq!(
-        roots(&written_at(START + 90 * SECOND)),
-        [("DD101".into(), vec![1])]
-    );
+    assert_eq!(roots(&written_at(START + 90 * SECOND)), [("DD101".into(), vec![1])]);
     // The clock of the files is behind.
-    assert_eq!(
-        roots(&written_at(START - 3600 * SECOND)),
-        [("DD101".into(), vec![1])]
-    );
+    assert_eq!(roots(&written_at(START - 3600 * SECOND)), [("DD101".into(), vec![1])]);
 }
 
 #[test]
 fn clocks_of_hosts_make_no_call_old() {
     let call = |entry: Entry, at: u64| entry.with("time_created_ns", START + at * SECOND);
     let rank = |clock: u64| {
-        let calls = [
-            call(all_reduce(1), clock),
-            call(all_reduce(2).open(), clock + 1),
-        ];
+        let calls = [call(all_reduce(1), clock), call(all_reduce(2).open(), clock + 1)];
         dump(&WORLD, &calls)
     };
     let behind = dump(&WORLD, &[call(all_reduce(1), 1300)]);
@@ -486,9 +442,5 @@ fn group_of_one_rank_is_not_stuck_in_the_network() {
     let world = [("0", "[0]")];
     let analysis = analyze(&[dump(&world, &[all_reduce(1), all_reduce(2).open()])]);
     let codes = roots(&analysis).into_iter().map(|(code, _)| code);
-    assert!(
-        codes.clone().all(|it| it != "DD116"),
-        "{:?}",
-        codes.collect::<Vec<_>>()
-    );
+    assert!(codes.clone().all(|it| it != "DD116"), "{:?}", codes.collect::<Vec<_>>());
 }

@@ -51,10 +51,7 @@ fn attempts_of_several_hosts_are_two_jobs() {
         (it.job.id.as_str(), roots.collect::<Vec<_>>())
     });
     let shown: Vec<_> = shown.collect();
-    assert_eq!(
-        shown,
-        [("attempt_0", vec![vec![1]]), ("attempt_1", vec![vec![2]])]
-    );
+    assert_eq!(shown, [("attempt_0", vec![vec![1]]), ("attempt_1", vec![vec![2]])]);
     assert_eq!(analysis.remarks, []);
 }
 
@@ -68,11 +65,7 @@ fn jobs_in_folders_of_one_name_have_different_names() {
         ("b/dumps/trace_rank_0", &later),
         ("b/dumps/trace_rank_1", &later),
     ]);
-    let names: Vec<&str> = analysis
-        .reports
-        .iter()
-        .map(|it| it.job.id.as_str())
-        .collect();
+    let names: Vec<&str> = analysis.reports.iter().map(|it| it.job.id.as_str()).collect();
     assert_eq!(names, ["a/dumps", "b/dumps"]);
 }
 
@@ -132,18 +125,12 @@ fn empty_and_packed_files_beside_dumps_are_reported() {
     let remarks = analysis.remarks.iter().map(ToString::to_string);
     let remarks: Vec<String> = remarks.collect();
     assert_eq!(remarks.len(), 2, "{remarks:?}");
-    let has = |texts: [&str; 2]| {
-        remarks
-            .iter()
-            .any(|it| texts.iter().all(|text| it.contains(text)))
-    };
+    let has =
+        |texts: [&str; 2]| remarks.iter().any(|it| texts.iter().all(|text| it.contains(text)));
     assert!(has(["trace_rank_2", "it is empty"]), "{remarks:?}");
     assert!(has(["host1.tar.xz", "unpack it"]), "{remarks:?}");
     let summary = &report(&analysis).findings[0].summary;
-    assert!(
-        summary.contains("rank 2 are unknown: the dump cannot be read"),
-        "{summary}"
-    );
+    assert!(summary.contains("rank 2 are unknown: the dump cannot be read"), "{summary}");
 }
 
 #[test]
@@ -155,8 +142,5 @@ fn run_directory_below_dumps_is_reported() {
     fs::write(run.join("journal.ddpj"), "DDPJ").unwrap();
     let analysis = postmortem::analyze(&[dir.path().to_owned()]);
     let remark = analysis.remarks[0].to_string();
-    assert!(
-        remark.contains("1 run directory below it is left out"),
-        "{remark}"
-    );
+    assert!(remark.contains("1 run directory below it is left out"), "{remark}");
 }

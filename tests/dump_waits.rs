@@ -37,19 +37,9 @@ fn expect(code: &str, root: &[u32], victims: &[u32]) -> Vec<(String, Vec<u32>, V
 
 #[test]
 fn rank_with_one_more_call_than_its_peers_is_named() {
-    let goes_on = [
-        call("1", 1),
-        call("0", 1),
-        call("1", 2),
-        call("0", 2).open(),
-    ];
-    let one_more = [
-        call("1", 1),
-        call("0", 1),
-        call("1", 2),
-        call("1", 3).open(),
-        call("0", 2).open(),
-    ];
+    let goes_on = [call("1", 1), call("0", 1), call("1", 2), call("0", 2).open()];
+    let one_more =
+        [call("1", 1), call("0", 1), call("1", 2), call("1", 3).open(), call("0", 2).open()];
     let mut dumps = vec![dump(FOUR, &goes_on); 3];
     dumps.push(dump(FOUR, &one_more));
     assert_eq!(found(&dumps), expect("DD111", &[3], &[0, 1, 2]));
@@ -61,12 +51,7 @@ fn rank_with_one_more_call_than_its_peers_is_named() {
 #[test]
 fn rank_without_a_call_of_its_peers_is_named() {
     let goes_on = [call("1", 1), call("0", 1), call("0", 2).open()];
-    let waits = [
-        call("1", 1),
-        call("0", 1),
-        call("1", 2).open(),
-        call("0", 2).open(),
-    ];
+    let waits = [call("1", 1), call("0", 1), call("1", 2).open(), call("0", 2).open()];
     let mut dumps = vec![dump(FOUR, &waits); 3];
     dumps.push(dump(FOUR, &goes_on));
     assert_eq!(found(&dumps), expect("DD111", &[3], &[0, 1, 2]));
@@ -78,26 +63,9 @@ fn stage_that_skips_a_message_on_both_sides_is_named() {
     let message = |name: &str, nth| Entry::message(&format!("nccl:{name}"), "0", nth);
     let sync = || call("0", 2).open();
     let dumps = [
-        dump(
-            groups,
-            &[
-                message("send 0->1", 1),
-                message("send 0->1", 2).open(),
-                sync(),
-            ],
-        ),
-        dump(
-            groups,
-            &[message("recv 1<-0", 1), message("send 1->2", 2), sync()],
-        ),
-        dump(
-            groups,
-            &[
-                message("recv 2<-1", 1),
-                message("recv 2<-1", 2).open(),
-                sync(),
-            ],
-        ),
+        dump(groups, &[message("send 0->1", 1), message("send 0->1", 2).open(), sync()]),
+        dump(groups, &[message("recv 1<-0", 1), message("send 1->2", 2), sync()]),
+        dump(groups, &[message("recv 2<-1", 1), message("recv 2<-1", 2).open(), sync()]),
     ];
     assert_eq!(found(&dumps), expect("DD112", &[1], &[0, 2]));
 }
@@ -108,17 +76,8 @@ fn rank_between_two_that_contradict_each_other_is_not_named() {
     let message = |name: &str, nth| Entry::message(&format!("nccl:{name}"), "0", nth);
     // Rank 1 waits for a message of rank 2, which waits for rank 0, which waits for rank 1.
     let dumps = [
-        dump(
-            groups,
-            &[message("recv 0<-1", 1).open(), call("1", 1).open()],
-        ),
-        dump(
-            groups,
-            &[
-                message("recv 1<-2", 1).open(),
-                message("send 1->0", 2).open(),
-            ],
-        ),
+        dump(groups, &[message("recv 0<-1", 1).open(), call("1", 1).open()]),
+        dump(groups, &[message("recv 1<-2", 1).open(), message("send 1->0", 2).open()]),
         dump(groups, &[call("1", 1).open()]),
     ];
     assert_eq!(found(&dumps), expect("DD112", &[1, 2], &[0]));
@@ -128,11 +87,8 @@ fn rank_between_two_that_contradict_each_other_is_not_named() {
 fn thread_of_autograd_makes_calls_of_the_same_device() {
     let of_autograd = |entry: Entry| entry.with("thread_id", json!("pt_autograd_0"));
     let of_main = |entry: Entry| entry.with("thread_id", json!("python3"));
-    let waits = [
-        of_main(call("0", 1)),
-        of_autograd(call("1", 1).open()),
-        of_main(call("0", 2).open()),
-    ];
+    let waits =
+        [of_main(call("0", 1)), of_autograd(call("1", 1).open()), of_main(call("0", 2).open())];
     let skips = [of_main(call("0", 1)), of_main(call("0", 2).open())];
     let mut dumps = vec![dump(FOUR, &waits); 3];
     dumps.push(dump(FOUR, &skips));
@@ -154,23 +110,15 @@ fn ranks_that_wait_for_two_at_odds_are_not_named() {
 #[test]
 fn lone_rank_in_a_call_is_named_if_the_others_stopped_at_one() {
     let idle = [at(40, call("0", 1)), at(47, call("0", 2))];
-    let lone = [
-        at(40, call("0", 1)),
-        at(47, call("0", 2)),
-        at(55, call("0", 3)).open(),
-    ];
+    let lone = [at(40, call("0", 1)), at(47, call("0", 2)), at(55, call("0", 3)).open()];
     let mut dumps = vec![dump(FOUR, &idle); 3];
     dumps.insert(2, dump(FOUR, &lone));
     assert_eq!(found(&dumps), expect("DD101", &[2], &[]));
     // The others have stopped after different calls.
     let groups = &[FOUR[0], ("2", "[0, 1]")];
     let further = [idle[0].clone(), idle[1].clone(), at(50, call("2", 1))];
-    let dumps = [
-        dump(groups, &further),
-        dump(groups, &further),
-        dump(FOUR, &lone),
-        dump(FOUR, &idle),
-    ];
+    let dumps =
+        [dump(groups, &further), dump(groups, &further), dump(FOUR, &lone), dump(FOUR, &idle)];
     assert_eq!(found(&dumps), expect("DD101", &[0, 1, 3], &[2]));
     // As many ranks wait as are missing.
     let dumps = [dump(PAIR, &idle), dump(PAIR, &lone)];
@@ -183,16 +131,11 @@ fn call_that_may_be_queued_behind_another_is_not_stuck_inside() {
     let rank = |shard: usize, replicas: (&'static str, &'static str), gradients: Entry| {
         let name = ["1", "2"][shard];
         let gather = |seq| call(name, seq);
-        dump(
-            &groups(shard, replicas),
-            &[gather(1), gradients, gather(2), gather(3).open()],
-        )
+        dump(&groups(shard, replicas), &[gather(1), gradients, gather(2), gather(3).open()])
     };
     let (even, odd) = (("3", "[0, 2]"), ("4", "[1, 3]"));
     let half = |entry: Entry| {
-        entry
-            .with("input_dtypes", json!(["Half"]))
-            .with("output_dtypes", json!(["Half"]))
+        entry.with("input_dtypes", json!(["Half"])).with("output_dtypes", json!(["Half"]))
     };
     let mut dumps = [
         rank(0, even, half(call("3", 1)).open()),
@@ -216,9 +159,7 @@ fn call_that_may_be_queued_behind_another_is_not_stuck_inside() {
 fn dtypes_that_differ_block_ranks_whose_call_is_incomplete() {
     let groups = &[("0", "[0, 1, 2]")];
     let dtype = |entry: Entry, name: &str| {
-        entry
-            .with("input_dtypes", json!([name]))
-            .with("output_dtypes", json!([name]))
+        entry.with("input_dtypes", json!([name])).with("output_dtypes", json!([name]))
     };
     let rank = |name, is_open: bool| {
         let own = dtype(call("0", 1), name);
@@ -227,11 +168,7 @@ fn dtypes_that_differ_block_ranks_whose_call_is_incomplete() {
     let open = [rank("Float", true), rank("Half", true), rank("Float", true)];
     assert_eq!(found(&open), expect("DD105", &[1], &[0, 2]));
     assert_eq!(report(&analyze(&open)).verdict, Verdict::Hang);
-    let done = [
-        rank("Float", false),
-        rank("Half", false),
-        rank("Float", false),
-    ];
+    let done = [rank("Float", false), rank("Half", false), rank("Float", false)];
     assert_eq!(report(&analyze(&done)).verdict, Verdict::Wrong);
 }
 
@@ -247,9 +184,7 @@ fn sizes_of_an_all_to_all_that_may_differ_explain_no_wait() {
         dump(world, &[exchange(30, 40), call("1", 1).open()]),
         dump(world, &[exchange(50, 40), call("1", 1).open()]),
     ];
-    let codes = found(&dumps)
-        .into_iter()
-        .map(|(code, root, _)| (code, root));
+    let codes = found(&dumps).into_iter().map(|(code, root, _)| (code, root));
     assert_eq!(codes.collect::<Vec<_>>(), [("DD901".to_owned(), vec![2])]);
 }
 
@@ -258,10 +193,7 @@ fn sizes_of_an_all_to_all_are_compared_in_total() {
     let world = &[("0", "[0, 1, 2]")];
     let rank = |inputs: u64| {
         let entry = Entry::new("nccl:all_to_all", "0", 1).open();
-        dump(
-            world,
-            &[entry.sizes(json!([[inputs, 8]]), json!([[30, 8]]))],
-        )
+        dump(world, &[entry.sizes(json!([[inputs, 8]]), json!([[30, 8]]))])
     };
     let dumps = [rank(30), rank(36), rank(30)];
     let analysis = analyze(&dumps);
@@ -278,12 +210,7 @@ fn exchange(line: u64, seq: u64, dtype: &str, [sent, expected]: [u64; 2]) -> Ent
     let entry = Entry::new("nccl:all_to_all", "0", seq);
     let entry = entry.sizes(json!([[sent]]), json!([[expected]]));
     let dtypes = json!([dtype]);
-    at(
-        line,
-        entry
-            .with("input_dtypes", dtypes.clone())
-            .with("output_dtypes", dtypes),
-    )
+    at(line, entry.with("input_dtypes", dtypes.clone()).with("output_dtypes", dtypes))
 }
 
 #[test]
@@ -306,19 +233,12 @@ fn all_to_all_that_a_rank_leaves_out_leads_those_after_it() {
             exchange(37, 3, "Long", [4, 4]).open(),
         ],
     );
-    let dumps = [
-        rank([90, 80], [80, 90]),
-        rank([90, 110], [110, 90]),
-        skips,
-        rank([90, 120], [120, 90]),
-    ];
+    let dumps =
+        [rank([90, 80], [80, 90]), rank([90, 110], [110, 90]), skips, rank([90, 120], [120, 90])];
     let analysis = analyze(&dumps);
     let report = report(&analysis);
     assert_eq!(report.verdict, Verdict::Hang);
-    let places = report
-        .findings
-        .iter()
-        .map(|it| (&*it.code, it.seq, &it.caused_by[..]));
+    let places = report.findings.iter().map(|it| (&*it.code, it.seq, &it.caused_by[..]));
     assert_eq!(
         places.collect::<Vec<_>>(),
         [("DD108", Some(2), &[][..]), ("DD108", Some(3), &[0][..])]
@@ -340,20 +260,10 @@ fn rank_that_leaves_out_an_all_to_all_is_known_from_the_call_after_it() {
     };
     let goes_on = |sizes| rank(sizes, call("0", 2));
     let skips = |sizes| rank(sizes, Entry::new("nccl:broadcast", "0", 2));
-    let dumps = [
-        goes_on([40, 30]),
-        skips([50, 30]),
-        goes_on([30, 30]),
-        goes_on([30, 30]),
-    ];
+    let dumps = [goes_on([40, 30]), skips([50, 30]), goes_on([30, 30]), goes_on([30, 30])];
     assert_eq!(found(&dumps), expect("DD108", &[1], &[0, 2, 3]));
     // Two of them differ from two.
-    let dumps = [
-        goes_on([40, 30]),
-        skips([50, 30]),
-        skips([30, 30]),
-        goes_on([30, 30]),
-    ];
+    let dumps = [goes_on([40, 30]), skips([50, 30]), skips([30, 30]), goes_on([30, 30])];
     assert_eq!(found(&dumps), expect("DD108", &[], &[0, 1, 2, 3]));
 }
 
@@ -372,10 +282,8 @@ fn sizes_of_an_all_to_all_precede_its_dtypes() {
 fn rank_at_a_line_that_never_met_that_of_the_others_is_suspected() {
     let broadcast = |seq: u64, line: u64| at(line, Entry::new("nccl:broadcast", "0", seq));
     let rank = |lines: [u64; 5]| {
-        let mut entries: Vec<Entry> = (1..)
-            .zip(lines)
-            .map(|(seq, line)| broadcast(seq, line))
-            .collect();
+        let mut entries: Vec<Entry> =
+            (1..).zip(lines).map(|(seq, line)| broadcast(seq, line)).collect();
         entries[4] = entries[4].clone().open();
         dump(FOUR, &entries)
     };
@@ -422,11 +330,7 @@ fn rank_whose_counters_alone_show_its_wait_is_named() {
     // Rank 3 has left out a call of the second group.
     let waits = || dump(FOUR, &[call("0", 1), call("0", 2), call("1", 2).open()]);
     let goes_on = |last: [u64; 2]| {
-        let entries = [
-            call("0", 5).open(),
-            call("1", 2).open(),
-            call("0", 6).open(),
-        ];
+        let entries = [call("0", 5).open(), call("1", 2).open(), call("0", 6).open()];
         overrun(&entries, &[("0", [6, 2]), ("1", [2, 1]), ("2", last)])
     };
     let dumps = [waits(), waits(), waits(), goes_on([3, 3])];
@@ -445,17 +349,8 @@ fn rank_whose_counters_alone_show_its_wait_is_named() {
 #[test]
 fn rank_whose_counters_show_that_it_waits_is_no_culprit() {
     // All wait for rank 2. The ring of rank 3 has lost its call.
-    let waits = || {
-        dump(
-            FOUR,
-            &[call("0", 1), call("0", 2).open(), call("1", 1).open()],
-        )
-    };
-    let entries = [
-        call("1", 1).open(),
-        call("1", 2).open(),
-        call("0", 3).open(),
-    ];
+    let waits = || dump(FOUR, &[call("0", 1), call("0", 2).open(), call("1", 1).open()]);
+    let entries = [call("1", 1).open(), call("1", 2).open(), call("0", 3).open()];
     let lost = overrun(&entries, &[("0", [3, 1]), ("1", [2, 0])]);
     let dumps = [waits(), waits(), dump(FOUR, &[call("0", 1)]), lost];
     assert_eq!(found(&dumps), expect("DD101", &[2], &[0, 1, 3]));
@@ -514,16 +409,8 @@ fn device_that_has_not_started_a_call_is_named() {
 fn message_of_both_ranks_that_does_not_arrive_is_stuck_inside() {
     let groups = &[("0", "[0, 1]")];
     let message = |name: &str, nth| Entry::message(&format!("nccl:{name}"), "0", nth);
-    let sender = [
-        message("send 0->1", 1),
-        message("send 0->1", 2).open(),
-        call("0", 2).open(),
-    ];
-    let receiver = [
-        message("recv 1<-0", 1),
-        message("recv 1<-0", 2).open(),
-        call("0", 2).open(),
-    ];
+    let sender = [message("send 0->1", 1), message("send 0->1", 2).open(), call("0", 2).open()];
+    let receiver = [message("recv 1<-0", 1), message("recv 1<-0", 2).open(), call("0", 2).open()];
     let mut dumps = [dump(groups, &sender), dump(groups, &receiver)];
     assert_eq!(found(&dumps), expect("DD116", &[], &[0, 1]));
     let analysis = analyze(&dumps);
@@ -545,12 +432,7 @@ fn message_of_both_ranks_that_does_not_arrive_is_stuck_inside() {
 #[test]
 fn dump_older_than_a_completed_call_counts_as_missing() {
     let behind = [call("0", 1), call("0", 2).open()];
-    let newer = [
-        call("0", 1),
-        call("0", 2),
-        call("0", 3),
-        call("0", 4).open(),
-    ];
+    let newer = [call("0", 1), call("0", 2), call("0", 3), call("0", 4).open()];
     let mut dumps = vec![dump(FOUR, &newer); 4];
     // Either it lacks a call that others completed, or an earlier one is not complete.
     let also_made = [&behind[..], &[call("0", 3).open()]].concat();
@@ -608,14 +490,8 @@ fn group_with_other_members_on_one_rank_is_a_creation_mismatch() {
         dump["pg_config"]["1"]["desc"] = "debug".into();
         dump
     };
-    let three = dump(
-        &groups("[0, 1, 2]"),
-        &[call("0", 1), call("1", 1), call("0", 2).open()],
-    );
-    let four = dump(
-        &groups("[0, 1, 2, 3]"),
-        &[call("0", 1), call("1", 1).open()],
-    );
+    let three = dump(&groups("[0, 1, 2]"), &[call("0", 1), call("1", 1), call("0", 2).open()]);
+    let four = dump(&groups("[0, 1, 2, 3]"), &[call("0", 1), call("1", 1).open()]);
     let mut dumps = vec![with_description(three); 3];
     dumps.push(with_description(four));
     assert_eq!(found(&dumps), expect("DD114", &[3], &[0, 1, 2]));

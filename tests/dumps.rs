@@ -15,18 +15,14 @@ use crate::support::dumps::{Entry, analyze, analyze_ranks, dump, findings, repor
 use crate::support::process::program;
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
 /// The bytes of a rank's dump of the NCCL job.
 fn nccl_dump(rank: u32) -> Vec<u8> {
     let path = fixture("nccl-flight-recorder").join(format!("_dump_{rank}.gz"));
     let mut bytes = Vec::new();
-    GzDecoder::new(File::open(path).unwrap())
-        .read_to_end(&mut bytes)
-        .unwrap();
+    GzDecoder::new(File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
     bytes
 }
 
@@ -56,11 +52,7 @@ fn names_the_injected_ranks(analysis: &Analysis) -> &Report {
     }
     roots.sort_unstable();
     roots.dedup();
-    assert_eq!(
-        (roots, report.verdict),
-        (vec![9, 14], Verdict::Hang),
-        "{report:#?}"
-    );
+    assert_eq!((roots, report.verdict), (vec![9, 14], Verdict::Hang), "{report:#?}");
     report
 }
 
@@ -78,25 +70,15 @@ fn injected_ranks_are_named_and_no_others() {
     let finding = &report.findings[0];
     let states = finding.per_rank.iter().map(|it| it.state);
     let waiting = states.filter(|state| *state == CallState::Waiting).count();
-    assert_eq!(
-        (finding.seq, waiting),
-        (Some(87749), 1),
-        "stuck on its device"
-    );
-    assert_eq!(
-        (report.job.world_size, report.evidence.records),
-        (Some(16), 278)
-    );
+    assert_eq!((finding.seq, waiting), (Some(87749), 1), "stuck on its device");
+    assert_eq!((report.job.world_size, report.evidence.records), (Some(16), 278));
 }
 
 #[test]
 fn file_names_do_not_affect_the_diagnosis() {
-    for pattern in [
-        "nccl_trace_rank_host17_R",
-        "R.pickle",
-        "rank-R_20260101",
-        "comm_lib_trace_rank_R",
-    ] {
+    for pattern in
+        ["nccl_trace_rank_host17_R", "R.pickle", "rank-R_20260101", "comm_lib_trace_rank_R"]
+    {
         let files = nccl_files(|rank| Some(pattern.replace('R', &rank.to_string())));
         names_the_injected_ranks(&analyze_files(&files));
     }
@@ -106,11 +88,7 @@ fn file_names_do_not_affect_the_diagnosis() {
     let wrong = nccl_files(|rank| Some(format!("_dump_{}", 15 - rank)));
     let analysis = analyze_files(&wrong);
     names_the_injected_ranks(&analysis);
-    assert!(
-        analysis.remarks[0]
-            .text
-            .contains("its contents are those of rank")
-    );
+    assert!(analysis.remarks[0].text.contains("its contents are those of rank"));
 }
 
 #[test]
@@ -128,9 +106,7 @@ fn archive_is_read_like_its_files() {
         header[257..262].copy_from_slice(b"ustar");
         archive.write_all(&header).unwrap();
         archive.write_all(&dump).unwrap();
-        archive
-            .write_all(&vec![0; dump.len().next_multiple_of(512) - dump.len()])
-            .unwrap();
+        archive.write_all(&vec![0; dump.len().next_multiple_of(512) - dump.len()]).unwrap();
     }
     archive.write_all(&[0; 1024]).unwrap();
     archive.finish().unwrap();
@@ -147,10 +123,7 @@ fn missing_dumps_of_the_injected_ranks_are_reported() {
     let [finding] = &report.findings[..] else {
         panic!("no other rank is a culprit: {:?}", findings(report));
     };
-    assert_eq!(
-        (&finding.code[..], &finding.ranks.root[..]),
-        ("DD901", &[9, 14][..])
-    );
+    assert_eq!((&finding.code[..], &finding.ranks.root[..]), ("DD901", &[9, 14][..]));
     assert!(
         finding.summary.starts_with(
             "later calls of ranks 9 and 14 are unknown: there is no dump; all_to_all #44791 of \
@@ -166,15 +139,9 @@ fn missing_dump_of_another_rank_keeps_the_culprit() {
     for missing in [0, 8] {
         let files = nccl_files(|rank| (rank != missing).then(|| format!("_dump_{rank}")));
         let analysis = analyze_files(&files);
-        let blamed = report(&analysis)
-            .findings
-            .iter()
-            .filter(|it| it.code != "DD901");
+        let blamed = report(&analysis).findings.iter().filter(|it| it.code != "DD901");
         let blamed: Vec<u32> = blamed.flat_map(|it| it.ranks.root.clone()).collect();
-        assert!(
-            blamed.iter().all(|rank| [9, 14].contains(rank)),
-            "{blamed:?}"
-        );
+        assert!(blamed.iter().all(|rank| [9, 14].contains(rank)), "{blamed:?}");
         assert!(blamed.contains(&14), "{blamed:?}");
     }
 }
@@ -186,26 +153,13 @@ fn truncated_dump_yields_a_remark_and_no_other_culprit() {
         let bytes = &mut files[victim].1;
         bytes.truncate(bytes.len() * 3 / 4);
         let analysis = analyze_files(&files);
-        let cut = analysis
-            .remarks
-            .iter()
-            .find(|it| it.text.contains("it ends after"));
+        let cut = analysis.remarks.iter().find(|it| it.text.contains("it ends after"));
         let name = format!("_dump_{victim}");
-        assert!(
-            cut.is_some_and(|it| it.path.ends_with(&name)),
-            "{:?}",
-            analysis.remarks
-        );
+        assert!(cut.is_some_and(|it| it.path.ends_with(&name)), "{:?}", analysis.remarks);
         let report = report(&analysis);
-        let blamed = report
-            .findings
-            .iter()
-            .filter(|it| !it.code.starts_with("DD9"));
+        let blamed = report.findings.iter().filter(|it| !it.code.starts_with("DD9"));
         let blamed: Vec<u32> = blamed.flat_map(|it| it.ranks.root.clone()).collect();
-        assert!(
-            !blamed.is_empty() && blamed.iter().all(|it| [9, 14].contains(it)),
-            "{blamed:?}"
-        );
+        assert!(!blamed.is_empty() && blamed.iter().all(|it| [9, 14].contains(it)), "{blamed:?}");
     }
 }
 
@@ -231,32 +185,21 @@ fn file_order_does_not_affect_the_diagnosis() {
 
 #[test]
 fn gloo_dumps_name_the_missing_rank_and_its_line() {
-    for (folder, has_lines) in [
-        ("gloo-flight-recorder", true),
-        ("gloo-flight-recorder/json", false),
-    ] {
+    for (folder, has_lines) in
+        [("gloo-flight-recorder", true), ("gloo-flight-recorder/json", false)]
+    {
         let analysis = postmortem::analyze(&[fixture(folder)]);
         let report = report(&analysis);
         let [finding] = &report.findings[..] else {
             panic!("{report:#?}");
         };
-        assert_eq!(
-            (finding.code.as_str(), &finding.ranks.root[..]),
-            ("DD101", &[1][..])
-        );
+        assert_eq!((finding.code.as_str(), &finding.ranks.root[..]), ("DD101", &[1][..]));
         // Dumps of Gloo are written on request: ranks differ by one call in a healthy job, too.
         assert_eq!(finding.confidence, Confidence::Suspected);
         assert_eq!(finding.ranks.victims, [0, 2]);
-        let lines = finding
-            .per_rank
-            .iter()
-            .map(|it| it.place.as_ref().map(|it| it.line));
+        let lines = finding.per_rank.iter().map(|it| it.place.as_ref().map(|it| it.line));
         let lines: Vec<Option<u32>> = lines.collect();
-        let expected = if has_lines {
-            vec![Some(9), Some(7), Some(9)]
-        } else {
-            vec![None; 3]
-        };
+        let expected = if has_lines { vec![Some(9), Some(7), Some(9)] } else { vec![None; 3] };
         assert_eq!(lines, expected, "the user's lines");
     }
 }
@@ -284,15 +227,9 @@ fn numbers_in_names_may_count_from_one() {
     let behind = dump(WORLD, &[all_reduce(1)]);
     let dumps = [(1, ahead.clone()), (2, behind), (3, ahead)];
     let analysis = analyze_ranks(&dumps);
-    assert_eq!(
-        findings(report(&analysis)),
-        expect("DD101", "suspected", &[1])
-    );
+    assert_eq!(findings(report(&analysis)), expect("DD101", "suspected", &[1]));
     let remarks: Vec<&str> = analysis.remarks.iter().map(|it| &*it.text).collect();
-    assert!(
-        remarks.iter().any(|it| it.contains("count from 1")),
-        "{remarks:?}"
-    );
+    assert!(remarks.iter().any(|it| it.contains("count from 1")), "{remarks:?}");
     // Rank 0 left no dump, and the last number is a rank.
     let analysis = analyze_ranks(&dumps[..2]);
     let ranks = report(&analysis).ranks.iter().map(|it| it.rank);
@@ -304,32 +241,21 @@ fn numbers_in_names_may_count_from_one() {
 fn rank_without_further_calls_is_missing() {
     let ahead = [all_reduce(1), all_reduce(2).open(), all_reduce(3).open()];
     let behind = [all_reduce(1)];
-    let dumps = [
-        dump(WORLD, &ahead),
-        dump(WORLD, &behind),
-        dump(WORLD, &ahead),
-    ];
+    let dumps = [dump(WORLD, &ahead), dump(WORLD, &behind), dump(WORLD, &ahead)];
     // Ranks of a healthy job may be as far apart.
     assert_eq!(found(&dumps), expect("DD101", "suspected", &[1]));
     // The watchdog has retired the call.
     let retired = all_reduce(2).open().with("retired", true);
     let gave_up = [all_reduce(1), retired];
-    let dumps = [
-        dump(WORLD, &gave_up),
-        dump(WORLD, &behind),
-        dump(WORLD, &ahead[..2]),
-    ];
+    let dumps = [dump(WORLD, &gave_up), dump(WORLD, &behind), dump(WORLD, &ahead[..2])];
     assert_eq!(found(&dumps), expect("DD101", "supported", &[1]));
 }
 
 #[test]
 fn nodes_hosts_and_processes_of_dumps_are_null() {
     let ahead = [all_reduce(1), all_reduce(2).open()];
-    let analysis = analyze(&[
-        dump(WORLD, &ahead),
-        dump(WORLD, &[all_reduce(1)]),
-        dump(WORLD, &ahead),
-    ]);
+    let analysis =
+        analyze(&[dump(WORLD, &ahead), dump(WORLD, &[all_reduce(1)]), dump(WORLD, &ahead)]);
     let written = json!(report(&analysis));
     let rank = &written["ranks"][0];
     for unknown in [&written["job"]["nodes"], &rank["host"], &rank["pid"]] {
@@ -343,25 +269,12 @@ fn nodes_hosts_and_processes_of_dumps_are_null() {
 fn timeline_of_dumps_has_no_times_that_they_lack() {
     let at = |seq: u64| 1_700_000_000_000_000_000 + seq * 1_000_000;
     let timed = all_reduce(1).with("time_discovered_completed_ns", at(1) + 70_000);
-    let ahead = [
-        timed,
-        all_reduce(2),
-        all_reduce(3).open(),
-        all_reduce(4).open(),
-    ];
+    let ahead = [timed, all_reduce(2), all_reduce(3).open(), all_reduce(4).open()];
     let behind = [all_reduce(1), all_reduce(2)];
-    let dumps = [
-        dump(WORLD, &ahead),
-        dump(WORLD, &behind),
-        dump(WORLD, &ahead),
-    ];
+    let dumps = [dump(WORLD, &ahead), dump(WORLD, &behind), dump(WORLD, &ahead)];
     let analysis = analyze(&dumps);
     let calls = &analysis.timelines[0].tracks[0].calls;
-    assert!(
-        calls
-            .iter()
-            .all(|it| it.returned.is_none() && it.wait.is_none())
-    );
+    assert!(calls.iter().all(|it| it.returned.is_none() && it.wait.is_none()));
     let ends: Vec<(u64, bool, Option<u64>)> = calls
         .iter()
         .map(|it| (it.call.at.0, it.is_complete, it.completed.map(|at| at.0)))
@@ -380,11 +293,7 @@ fn rank_missing_in_a_broadcast_is_found_without_its_root() {
     let broadcast = |seq| Entry::new("nccl:broadcast", "0", seq).open();
     let timed_out = broadcast(2).with("retired", true);
     let ahead = [all_reduce(1), timed_out, broadcast(3)];
-    let dumps = [
-        dump(WORLD, &ahead),
-        dump(WORLD, &ahead),
-        dump(WORLD, &ahead[..1]),
-    ];
+    let dumps = [dump(WORLD, &ahead), dump(WORLD, &ahead), dump(WORLD, &ahead[..1])];
     assert_eq!(found(&dumps), expect("DD101", "supported", &[2]));
 }
 
@@ -394,11 +303,7 @@ fn device_without_completions_is_stuck_inside() {
     let stuck = [all_reduce(1), all_reduce(2).open(), all_reduce(3).open()];
     let dumps = [dump(WORLD, &done), dump(WORLD, &done), dump(WORLD, &stuck)];
     let found = found(&dumps);
-    assert_eq!(
-        (found[0].0.as_str(), &found[0].2[..]),
-        ("DD116", &[2][..]),
-        "{found:?}"
-    );
+    assert_eq!((found[0].0.as_str(), &found[0].2[..]), ("DD116", &[2][..]), "{found:?}");
 }
 
 #[test]
@@ -414,9 +319,7 @@ fn mismatched_calls_are_proved() {
 fn rounds(last: &[u64]) -> Value {
     let sized = |seq: u64, size: u64| {
         let line = json!([{ "name": "step", "filename": "/job/train.py", "line": 40 + size }]);
-        all_reduce(seq)
-            .sizes(json!([[size]]), json!([[size]]))
-            .with("frames", line)
+        all_reduce(seq).sizes(json!([[size]]), json!([[size]])).with("frames", line)
     };
     let done = (0..24).map(|it| sized(it + 1, it % 3 + 1));
     let open = (25..).zip(last).map(|(seq, &size)| sized(seq, size).open());
@@ -446,14 +349,8 @@ fn mismatch_behind_a_message_is_found() {
     let message = |name: &str| Entry::message(name, "1", 1).open();
     // The message of rank 1 is queued behind the collective, and that of rank 0 the other way round.
     let dumps = [
-        dump(
-            &groups,
-            &[all_reduce(1), message("nccl:recv 0<-1"), sized(1)],
-        ),
-        dump(
-            &groups,
-            &[all_reduce(1), sized(3), message("nccl:send 1->0")],
-        ),
+        dump(&groups, &[all_reduce(1), message("nccl:recv 0<-1"), sized(1)]),
+        dump(&groups, &[all_reduce(1), sized(3), message("nccl:send 1->0")]),
         dump(WORLD, &[all_reduce(1), sized(3)]),
     ];
     assert_eq!(found(&dumps), expect("DD104", "proved", &[0]));
@@ -476,10 +373,7 @@ fn wholes_of_gathered_and_scattered_pieces_are_compared() {
     // Pieces of different sizes of one whole.
     let uneven = |piece: u64| {
         let call = Entry::new("nccl:all_gather", "0", 1);
-        dump(
-            WORLD,
-            &[call.sizes(json!([[piece]]), json!([[1], [2], [3]]))],
-        )
+        dump(WORLD, &[call.sizes(json!([[piece]]), json!([[1], [2], [3]]))])
     };
     assert_eq!(found(&[uneven(1), uneven(2), uneven(3)]), []);
 }
@@ -489,10 +383,7 @@ fn length_of_earlier_waits_does_not_hide_a_hang() {
     let at = |seq: u64, seconds: u64| {
         let line = json!([{ "name": "step", "filename": "/job/train.py", "line": 41 }]);
         all_reduce(seq)
-            .with(
-                "time_created_ns",
-                1_700_000_000_000_000_000 + seconds * 1_000_000_000,
-            )
+            .with("time_created_ns", 1_700_000_000_000_000_000 + seconds * 1_000_000_000)
             .with("frames", line)
     };
     let rank = |first: u64, last: Option<Entry>| {
@@ -529,10 +420,7 @@ fn rank_with_counted_calls_only_is_not_a_culprit() {
         json!({"4": {"last_enqueued_collective": 7, "last_completed_collective": 7}});
     let dumps = [waits.clone(), done, waits];
     let found = found(&dumps);
-    assert!(
-        found.iter().all(|(.., root)| !root.contains(&1)),
-        "{found:?}"
-    );
+    assert!(found.iter().all(|(.., root)| !root.contains(&1)), "{found:?}");
 }
 
 #[test]
@@ -543,11 +431,7 @@ fn unmatched_receive_names_the_sender() {
     let sender = dump(pair, &[send(1), send(2)]);
     let receiver = dump(pair, &[receive(1), receive(2), receive(3).open()]);
     let found = found(&[sender, receiver]);
-    assert_eq!(
-        (found[0].0.as_str(), &found[0].2[..]),
-        ("DD113", &[0][..]),
-        "{found:?}"
-    );
+    assert_eq!((found[0].0.as_str(), &found[0].2[..]), ("DD113", &[0][..]), "{found:?}");
 }
 
 #[test]
@@ -556,12 +440,7 @@ fn messages_of_rings_with_different_starts_are_not_compared() {
     let send = |to: u32, nth| Entry::message(&format!("nccl:send 0->{to}"), "0", nth);
     let receive = |own: u32, nth| Entry::message(&format!("nccl:recv {own}<-0"), "0", nth);
     let later = |mut dump: Value| {
-        for (at, entry) in dump["entries"]
-            .as_array_mut()
-            .unwrap()
-            .iter_mut()
-            .enumerate()
-        {
+        for (at, entry) in dump["entries"].as_array_mut().unwrap().iter_mut().enumerate() {
             entry["record_id"] = json!(100 + at);
         }
         dump
@@ -569,10 +448,7 @@ fn messages_of_rings_with_different_starts_are_not_compared() {
     let dumps = [
         later(dump(WORLD, &[send(1, 51), send(2, 52)])),
         later(dump(WORLD, &[receive(1, 26), receive(1, 27)])),
-        later(dump(
-            WORLD,
-            &[receive(2, 26), receive(2, 27), receive(2, 28)],
-        )),
+        later(dump(WORLD, &[receive(2, 26), receive(2, 27), receive(2, 28)])),
     ];
     assert_eq!(report(&analyze(&dumps)).verdict, Verdict::Healthy);
 }
@@ -584,11 +460,7 @@ fn coalesced_messages_are_complete_with_their_group() {
     let end = |entry: Entry| entry.sizes(json!([]), json!([]));
     let done = end(Entry::new("nccl:coalesced", "0", 1).with("p2p_seq_id", 1));
     let both = [
-        [
-            inside("nccl:send 0->1"),
-            inside("nccl:recv 0<-1"),
-            done.clone(),
-        ],
+        [inside("nccl:send 0->1"), inside("nccl:recv 0<-1"), done.clone()],
         [inside("nccl:recv 1<-0"), inside("nccl:send 1->0"), done],
     ];
     let dumps = [dump(pair, &both[0]), dump(pair, &both[1])];
@@ -606,12 +478,7 @@ fn versions_and_unknown_operations_are_remarks() {
     dumps[1]["version"] = json!("2.1");
     dumps[2]["version"] = json!("3.0");
     let analysis = analyze(&dumps);
-    assert_eq!(
-        report(&analysis).verdict,
-        Verdict::Healthy,
-        "{:?}",
-        report(&analysis)
-    );
+    assert_eq!(report(&analysis).verdict, Verdict::Healthy, "{:?}", report(&analysis));
     let has = |text: &str| analysis.remarks.iter().any(|it| it.text.contains(text));
     assert!(has("operations that this version does not know"));
     assert!(has("version \"3.0\" of the format is unknown"));
@@ -625,11 +492,7 @@ fn empty_dump_counts_as_missing() {
     let analysis = analyze(&[dump(WORLD, &rank), empty, dump(WORLD, &rank)]);
     let report = report(&analysis);
     assert_eq!(report.verdict, Verdict::Insufficient);
-    assert!(
-        report.findings[0]
-            .summary
-            .contains("another recorder of the process")
-    );
+    assert!(report.findings[0].summary.contains("another recorder of the process"));
 }
 
 #[test]
@@ -641,11 +504,7 @@ fn clocks_of_hosts_are_not_compared() {
         });
         calls.collect()
     };
-    let dumps = [
-        dump(WORLD, &late(0)),
-        dump(WORLD, &late(3_000_000_000)),
-        dump(WORLD, &late(0)),
-    ];
+    let dumps = [dump(WORLD, &late(0)), dump(WORLD, &late(3_000_000_000)), dump(WORLD, &late(0))];
     assert_eq!(found(&dumps), []);
 }
 
@@ -665,11 +524,7 @@ fn two_jobs_give_two_reports() {
         }
     }
     let analysis = postmortem::analyze(&paths);
-    let jobs: Vec<&str> = analysis
-        .reports
-        .iter()
-        .map(|it| it.job.id.as_str())
-        .collect();
+    let jobs: Vec<&str> = analysis.reports.iter().map(|it| it.job.id.as_str()).collect();
     assert_eq!(jobs, ["first", "second"]);
 }
 
@@ -685,11 +540,7 @@ fn claimed_ranks_are_not_reported_one_by_one() {
 #[test]
 fn dumps_are_told_from_text_by_their_contents() {
     let rank = [all_reduce(1), all_reduce(2).open(), all_reduce(3).open()];
-    let dumps = [
-        dump(WORLD, &rank),
-        dump(WORLD, &rank[..1]),
-        dump(WORLD, &rank),
-    ];
+    let dumps = [dump(WORLD, &rank), dump(WORLD, &rank[..1]), dump(WORLD, &rank)];
     let codes = |analysis: &Analysis| {
         let report = report(analysis);
         assert_eq!(analysis.remarks, []);
@@ -719,29 +570,19 @@ fn dumps_are_told_from_text_by_their_contents() {
     encoder.write_all(&archive).unwrap();
     let packed = [("dumps.tar.gz".to_owned(), encoder.finish().unwrap())];
     assert_eq!(codes(&analyze_files(&packed)), expected);
-    assert_eq!(
-        codes(&analyze_files(&[("dumps.tar".into(), archive)])),
-        expected
-    );
+    assert_eq!(codes(&analyze_files(&[("dumps.tar".into(), archive)])), expected);
 }
 
 #[test]
 fn file_that_is_no_dump_is_named_with_what_was_expected() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(
-        dir.path().join("model.pt"),
-        b"\x80\x02ccollections\nOrderedDict\n)R.",
-    )
-    .unwrap();
+    fs::write(dir.path().join("model.pt"), b"\x80\x02ccollections\nOrderedDict\n)R.").unwrap();
     fs::write(dir.path().join("loss.csv"), "epoch,loss\n").unwrap();
     for (name, text) in [
         ("model.pt", "opcode 0x63 is not executed"),
         ("loss.csv", "Flight Recorder dumps (pickle or JSON)"),
     ] {
-        let output = program(dir.path())
-            .args(["analyze", name])
-            .output()
-            .unwrap();
+        let output = program(dir.path()).args(["analyze", name]).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(3), "{stderr}");
         assert!(stderr.contains(name) && stderr.contains(text), "{stderr}");

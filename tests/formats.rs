@@ -41,11 +41,7 @@ fn every_format_prints_the_finding_to_stdout() {
         ("csv", ",DD103,op-mismatch,"),
     ] {
         let output = analyze(dir.path(), &["node-0.ddpj", "--format", format]);
-        assert!(
-            stdout(&output).contains(mark),
-            "{format}: {}",
-            stdout(&output)
-        );
+        assert!(stdout(&output).contains(mark), "{format}: {}", stdout(&output));
         assert_eq!(stderr(&output), "");
         let by_variable = program(dir.path())
             .args(["analyze", "node-0.ddpj"])
@@ -89,13 +85,9 @@ fn timelines_are_exported_whatever_the_findings() {
 fn fail_on_sets_the_exit_status() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
-    for (fail_on, status) in [
-        ("never", 0),
-        ("note", 1),
-        ("warning", 1),
-        ("error", 1),
-        ("critical", 0),
-    ] {
+    for (fail_on, status) in
+        [("never", 0), ("note", 1), ("warning", 1), ("error", 1), ("critical", 0)]
+    {
         let output = analyze(dir.path(), &["node-0.ddpj", "--fail-on", fail_on]);
         assert_eq!(output.status.code(), Some(status), "{fail_on}");
         let by_variable = program(dir.path())
@@ -130,70 +122,41 @@ fn color_and_quiet_options_are_honoured() {
     assert!(!colored(&["--color", "never"], ""));
 
     let whole = stdout(&analyze(dir.path(), &["node-0.ddpj"]));
-    assert!(
-        whole.starts_with("hang: job scenario, 2 ranks on 1 node"),
-        "{whole}"
-    );
+    assert!(whole.starts_with("hang: job scenario, 2 ranks on 1 node"), "{whole}");
     let quiet = stdout(&analyze(dir.path(), &["node-0.ddpj", "-q"]));
-    assert!(
-        !quiet.contains("job scenario") && quiet.contains("[DD103]"),
-        "{quiet}"
-    );
+    assert!(!quiet.contains("job scenario") && quiet.contains("[DD103]"), "{quiet}");
     let silent = analyze(dir.path(), &["node-0.ddpj", "never", "-qq"]);
-    assert_eq!(
-        (stdout(&silent), stderr(&silent)),
-        (String::new(), String::new())
-    );
+    assert_eq!((stdout(&silent), stderr(&silent)), (String::new(), String::new()));
     assert_eq!(silent.status.code(), Some(1));
     let by_variable = program(dir.path())
         .args(["analyze", "node-0.ddpj", "never"])
         .env("DDP_DOCTOR_QUIET", "2")
         .output()
         .unwrap();
-    assert_eq!(
-        (stdout(&by_variable), stderr(&by_variable)),
-        (String::new(), String::new())
-    );
+    assert_eq!((stdout(&by_variable), stderr(&by_variable)), (String::new(), String::new()));
 }
 
 #[test]
 fn explain_accepts_codes_and_names() {
     let dir = tempfile::tempdir().unwrap();
-    let explain = |arguments: &[&str]| {
-        program(dir.path())
-            .arg("explain")
-            .args(arguments)
-            .output()
-            .unwrap()
-    };
+    let explain =
+        |arguments: &[&str]| program(dir.path()).arg("explain").args(arguments).output().unwrap();
     let by_code = explain(&["dd102"]);
     assert_eq!(by_code.status.code(), Some(0));
     assert!(stdout(&by_code).starts_with("DD102 early-exit: "));
     assert_eq!(explain(&["Early-Exit"]).stdout, by_code.stdout);
     let unknown = explain(&["early-exot"]);
     assert_eq!(unknown.status.code(), Some(3));
-    assert!(
-        stderr(&unknown).contains("DD102 early-exit"),
-        "{}",
-        stderr(&unknown)
-    );
+    assert!(stderr(&unknown).contains("DD102 early-exit"), "{}", stderr(&unknown));
     assert!(stdout(&explain(&[])).lines().count() > 50);
 }
 
 #[test]
 fn full_standard_output_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    for arguments in [
-        &["explain"][..],
-        &["explain", "DD101"],
-        &["check", "--format", "json"],
-    ] {
+    for arguments in [&["explain"][..], &["explain", "DD101"], &["check", "--format", "json"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = program(dir.path())
-            .args(arguments)
-            .stdout(full)
-            .output()
-            .unwrap();
+        let output = program(dir.path()).args(arguments).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(3), "{arguments:?}");
         let expected = "ddp-doctor: cannot write to standard output: No space left on device";
         assert!(stderr(&output).contains(expected), "{output:?}");

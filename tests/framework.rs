@@ -14,13 +14,8 @@ events = """
 
 #[track_caller]
 fn fails(scenario: &str, because: &str) {
-    let failure = Scenario::parse(scenario)
-        .and_then(|scenario| scenario.check())
-        .unwrap_err();
-    assert!(
-        failure.contains(because),
-        "failed for another reason: {failure}"
-    );
+    let failure = Scenario::parse(scenario).and_then(|scenario| scenario.check()).unwrap_err();
+    assert!(failure.contains(because), "failed for another reason: {failure}");
 }
 
 #[test]
@@ -32,34 +27,16 @@ fn unexpected_finding_fails() {
 fn unmet_expectation_fails() {
     let with = |expect: &str| format!("{EARLY_EXIT}\n[[expect]]\n{expect}");
     fails(&with("code = \"DD103\""), "no DD103 was found");
-    fails(
-        &with("code = \"DD102\"\nroot = [0]"),
-        "root is [1], not [0]",
-    );
-    fails(
-        &with("code = \"DD102\"\nvictims = [1]"),
-        "victims are [0], not [1]",
-    );
-    fails(
-        &with("code = \"DD102\"\nseq = 7"),
-        "seq is Some(1), not Some(7)",
-    );
-    fails(
-        &with("code = \"DD102\"\ndetected = 1.0"),
-        "detected at 2 s, not 1 s",
-    );
-    fails(
-        &with("code = \"DD102\"\nconfidence = \"suspected\""),
-        "confidence is proved",
-    );
+    fails(&with("code = \"DD102\"\nroot = [0]"), "root is [1], not [0]");
+    fails(&with("code = \"DD102\"\nvictims = [1]"), "victims are [0], not [1]");
+    fails(&with("code = \"DD102\"\nseq = 7"), "seq is Some(1), not Some(7)");
+    fails(&with("code = \"DD102\"\ndetected = 1.0"), "detected at 2 s, not 1 s");
+    fails(&with("code = \"DD102\"\nconfidence = \"suspected\""), "confidence is proved");
     fails(
         &with("code = \"DD102\"\nlines = { 0 = \"train.py:10\" }"),
         "line of rank 0 is train.py:9",
     );
-    fails(
-        &with("code = \"DD102\"\nstates = { 0 = \"returned\" }"),
-        "state of rank 0 is waiting",
-    );
+    fails(&with("code = \"DD102\"\nstates = { 0 = \"returned\" }"), "state of rank 0 is waiting");
     let met = with("code = \"DD102\"\nroot = [1]\ndetected = 2.0\nlines = { 0 = \"train.py:9\" }");
     Scenario::parse(&met).unwrap().check().unwrap();
 }
@@ -86,15 +63,9 @@ fn wrong_verdict_fails() {
 fn unreadable_scenario_fails_with_the_reason() {
     let scenario =
         |events: &str| format!("about = \"wrong in some way\"\nworld = 2\nevents = '{events}'");
-    fails(
-        &scenario("1.0 0 all_reduse"),
-        "unknown event \"all_reduse\"",
-    );
+    fails(&scenario("1.0 0 all_reduse"), "unknown event \"all_reduse\"");
     fails(&scenario("1.0 2 barrier"), "rank 2 is not in a world of 2");
-    fails(
-        &scenario("1.0 0 barrier sideways"),
-        "unknown word \"sideways\"",
-    );
+    fails(&scenario("1.0 0 barrier sideways"), "unknown word \"sideways\"");
     fails(&scenario("1.0 0 barrier/sub"), "not in a group \"sub\"");
     fails(&scenario("1.0 0 done h"), "no call is labelled \"h\"");
     fails(&scenario("soon 0 barrier"), "no time");

@@ -41,20 +41,13 @@ const MAX_MEMORY: u64 = 1 << 20;
 /// Files below a folder of the repository whose names have one of these ends, decompressed.
 fn seeds(folder: &str, ends: &[&str]) -> Vec<Vec<u8>> {
     let mut paths = Vec::new();
-    files(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
-        &mut paths,
-    );
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut paths);
     paths.sort();
     let is_one = |path: &&PathBuf| {
         let name = path.to_string_lossy();
         ends.iter().any(|end| name.ends_with(end))
     };
-    paths
-        .iter()
-        .filter(is_one)
-        .map(|path| contents(path))
-        .collect()
+    paths.iter().filter(is_one).map(|path| contents(path)).collect()
 }
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -241,10 +234,7 @@ fn fuzz(kind: &str, mut seeds: Vec<Vec<u8>>) {
         if catch_unwind(AssertUnwindSafe(|| postmortem::analyze(&paths))).is_err() {
             let kept = std::env::temp_dir().join(format!("fuzz-{kind}-{number}"));
             fs::write(&kept, &bytes).unwrap();
-            panic!(
-                "input {number} of {kind} panics; it is in {}",
-                kept.display()
-            );
+            panic!("input {number} of {kind} panics; it is in {}", kept.display());
         }
         slowest = slowest.max((start.elapsed(), number));
         number += 1;
@@ -254,20 +244,13 @@ fn fuzz(kind: &str, mut seeds: Vec<Vec<u8>>) {
         }
     }
     report(number, slowest);
-    assert!(
-        seconds.is_none() || peak_memory() <= MAX_MEMORY,
-        "{} KiB",
-        peak_memory()
-    );
+    assert!(seconds.is_none() || peak_memory() <= MAX_MEMORY, "{} KiB", peak_memory());
 }
 
 #[test]
 fn mutated_pickles_never_panic() {
     let mut all = seeds("tests/fixtures/nccl-flight-recorder", &[".gz"]);
-    all.extend(seeds(
-        "tests/fixtures/gloo-flight-recorder",
-        &["0.gz", "1.gz"],
-    ));
+    all.extend(seeds("tests/fixtures/gloo-flight-recorder", &["0.gz", "1.gz"]));
     all.extend(seeds("tests/fuzz", &[".pickle"]));
     fuzz("pickle", all);
 }
@@ -307,13 +290,7 @@ fn mutated_journals_never_panic() {
 
 #[test]
 fn mutated_file_names_never_panic() {
-    let seeds = [
-        "é_rank_1",
-        "训练rank1.log",
-        "x·rank_1.gz",
-        "训练12é.json",
-        "host1_local_rank_2",
-    ];
+    let seeds = ["é_rank_1", "训练rank1.log", "x·rank_1.gz", "训练12é.json", "host1_local_rank_2"];
     let seeds = seeds.map(|it| it.as_bytes().to_vec());
     let text = dump(&[], &[Entry::new("nccl:all_reduce", "0", 1)]).to_string();
     let dir = tempfile::tempdir().unwrap();

@@ -60,11 +60,8 @@ const WAYS: [(&str, &[(&str, Seen)]); 3] = [
     ("2.11.0", &EARLIER),
     ("2.15.0", &EARLIER),
 ];
-const EARLIER: [(&str, Seen); 3] = [
-    ("hooks", ByPackage),
-    ("preloaded", ByNccl),
-    ("profiler", ByNccl),
-];
+const EARLIER: [(&str, Seen); 3] =
+    [("hooks", ByPackage), ("preloaded", ByNccl), ("profiler", ByNccl)];
 
 /// Names of the recorded runs of a fault in which it was seen so.
 fn runs(fault: &str, seen: Seen) -> impl Iterator<Item = String> {
@@ -124,10 +121,7 @@ fn accumulation_is_compared_at_the_waiting_forward() {
     let (report, _) = replay("2.11.0/no-sync-off-by-one");
     let finding = leading(&report);
     assert_eq!(finding.code, "DD406", "{report:#?}");
-    assert!(
-        finding.summary.contains("training forward 7"),
-        "{report:#?}"
-    );
+    assert!(finding.summary.contains("training forward 7"), "{report:#?}");
 }
 
 /// NCCL does not compare the sizes of small messages: the ranks end in order.
@@ -146,9 +140,5 @@ fn a_dump_of_the_flight_recorder_names_the_rank() {
     let analysis = postmortem::analyze(&[folder().join("flight-recorder")]);
     let report = &analysis.reports[0];
     let finding = leading(report);
-    assert_eq!(
-        (&*finding.code, &*finding.ranks.root),
-        ("DD101", &[1][..]),
-        "{report:#?}"
-    );
+    assert_eq!((&*finding.code, &*finding.ranks.root), ("DD101", &[1][..]), "{report:#?}");
 }

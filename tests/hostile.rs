@@ -40,11 +40,7 @@ impl Peer {
             .body(())
             .unwrap();
         let (response, body) = requests.send_request(request, false).unwrap();
-        Self {
-            body,
-            _response: response,
-            _requests: requests,
-        }
+        Self { body, _response: response, _requests: requests }
     }
 
     /// Sends bytes as far as the coordinator takes them; false: it closed the connection.
@@ -120,9 +116,7 @@ fn killed(job: &str, host: &str) -> v1::Report {
 fn assert_diagnosed(runtime: &Runtime, coordinator: &Coordinator, job: &str) {
     let mut node = runtime.block_on(Peer::begin(coordinator, ATTACH));
     assert!(runtime.block_on(node.send(whole(&killed(job, "usual")))));
-    coordinator.until(job, |report| {
-        report.findings.iter().any(|it| it.code == "DD201")
-    });
+    coordinator.until(job, |report| report.findings.iter().any(|it| it.code == "DD201"));
 }
 
 #[test]
@@ -163,19 +157,16 @@ fn definitions_of_one_node_take_bounded_memory() {
                     ..v1::SiteDefined::default()
                 }))
             };
-            let report = v1::Report {
-                events: (0..128).map(site).collect(),
-                ..v1::Report::default()
-            };
+            let report =
+                v1::Report { events: (0..128).map(site).collect(), ..v1::Report::default() };
             assert!(node.send(whole(&report)).await);
         }
     });
     assert_diagnosed(&runtime, &coordinator, "usual");
     let peak = coordinator.peak_mib();
     assert!(peak < 448, "{peak} MiB");
-    let report = coordinator.until("greedy", |report| {
-        report.findings.iter().any(|it| it.code == "DD901")
-    });
+    let report =
+        coordinator.until("greedy", |report| report.findings.iter().any(|it| it.code == "DD901"));
     assert!(report.findings.iter().any(|it| it.code == "DD201"));
 }
 
@@ -234,11 +225,7 @@ fn false_and_giant_fields_stay_within_their_job() {
             let mut peer = Peer::begin(&coordinator, ATTACH).await;
             let hello = event(hello(&format!("false-{number}"), "liar"));
             let events = [vec![hello], events].concat();
-            let report = v1::Report {
-                sent_unix_ns: 3,
-                events,
-                pong: None,
-            };
+            let report = v1::Report { sent_unix_ns: 3, events, pong: None };
             peer.send(whole(&report)).await;
             peers.push(peer);
         }
@@ -263,10 +250,7 @@ fn viewers_that_do_not_read_delay_no_job() {
     let runtime = Runtime::new().unwrap();
     let coordinator = Coordinator::start_remote(TOKEN);
     assert_diagnosed(&runtime, &coordinator, "first");
-    let request = whole(&v1::WatchRequest {
-        job: "first".into(),
-        session: 0,
-    });
+    let request = whole(&v1::WatchRequest { job: "first".into(), session: 0 });
     let _viewers: Vec<Peer> = runtime.block_on(async {
         let mut viewers = Vec::new();
         for _ in 0..64 {

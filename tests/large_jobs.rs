@@ -38,13 +38,8 @@ fn hang_of_64_ranks_fits_on_a_screen() {
     scenario.journals(dir.path(), 1).unwrap();
     let text = shown(dir.path(), "text");
     let lines = text.lines().skip_while(|line| !line.starts_with("error["));
-    let finding: Vec<&str> = lines
-        .take_while(|line| !line.starts_with("note["))
-        .collect();
-    assert!(
-        finding.join("\n").trim_end().lines().count() <= 20,
-        "{text}"
-    );
+    let finding: Vec<&str> = lines.take_while(|line| !line.starts_with("note[")).collect();
+    assert!(finding.join("\n").trim_end().lines().count() <= 20, "{text}");
     assert!(text.contains("▸ rank 37 "), "{text}");
     assert!(text.contains(" save "), "{text}");
 }

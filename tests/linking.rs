@@ -46,9 +46,7 @@ fn line(source: &str, text: &str) -> u32 {
 /// The ranks of the first finding that have a source line, each with its line.
 fn lines(report: &Report) -> Vec<(u32, u32)> {
     let calls = report.findings[0].per_rank.iter();
-    calls
-        .filter_map(|call| Some((call.rank, call.place.as_ref()?.line)))
-        .collect()
+    calls.filter_map(|call| Some((call.rank, call.place.as_ref()?.line))).collect()
 }
 
 // --- Under `run` ---------------------------------------------------------------------------------
@@ -57,10 +55,7 @@ fn run(command: &[&str]) -> Report {
     let scratch = tempfile::tempdir().unwrap();
     let mut run = program(scratch.path());
     let options = ["--on-hang", "kill", "--kill-after", "1"];
-    run.args(["run", "--report", "report.json"])
-        .args(options)
-        .arg("--")
-        .args(command);
+    run.args(["run", "--report", "report.json"]).args(options).arg("--").args(command);
     let finished = run_to_end(run);
     let report = fs::read(scratch.path().join("report.json"));
     let report = report.unwrap_or_else(|e| panic!("{e}\n{finished}"));
@@ -86,14 +81,9 @@ fn c_job_is_diagnosed_to_the_line() {
 
     let report = run(&[training, "4", "root"]);
     assert_eq!(initiating(&report), ("DD107", &[3][..]));
-    let (odd, others) = (
-        line(TRAINING, "BUG root: rank 3"),
-        line(TRAINING, "BUG root: the others"),
-    );
-    assert_eq!(
-        lines(&report),
-        [(0, others), (1, others), (2, others), (3, odd)]
-    );
+    let (odd, others) =
+        (line(TRAINING, "BUG root: rank 3"), line(TRAINING, "BUG root: the others"));
+    assert_eq!(lines(&report), [(0, others), (1, others), (2, others), (3, odd)]);
 }
 
 #[test]
@@ -115,10 +105,7 @@ fn memory_of_c_ranks_is_sampled_and_journaled() {
     // Rank 1 may have exited before it was sampled; the others wait for it.
     let mut measured = BTreeSet::new();
     for event in &events {
-        if let Event::Memory {
-            process, sample, ..
-        } = event
-        {
+        if let Event::Memory { process, sample, .. } = event {
             assert!(sample.rss > Some(100 << 10), "{sample:?}");
             assert!(sample.host_total >= sample.host_available, "{sample:?}");
             assert!(sample.host_available > Some(0), "{sample:?}");
@@ -144,10 +131,7 @@ fn rust_job_is_diagnosed_to_the_line() {
     let ring = ring.to_str().unwrap();
     let report = run(&[ring, "shape"]);
     assert_eq!(initiating(&report), ("DD104", &[1][..]));
-    let (odd, others) = (
-        line(RING, "BUG shape: rank 1"),
-        line(RING, "BUG shape: the others"),
-    );
+    let (odd, others) = (line(RING, "BUG shape: rank 1"), line(RING, "BUG shape: the others"));
     assert_eq!(lines(&report), [(0, others), (1, odd), (2, others)]);
 
     let report = run(&[ring, "panic"]);
@@ -183,9 +167,7 @@ fn job_started_without_run_reports_to_a_coordinator() {
     is_healthy(&report, 3);
     assert_eq!(healthy.wait(), Some(0));
     eventually("its boxes are gone", || healthy.boxes().is_empty());
-    eventually("its reporter is gone", || {
-        reporters(healthy.scratch.path()).is_empty()
-    });
+    eventually("its reporter is gone", || reporters(healthy.scratch.path()).is_empty());
     assert_eq!(healthy.stderr(), "");
 
     // The other job is diagnosed while it hangs.
@@ -193,9 +175,7 @@ fn job_started_without_run_reports_to_a_coordinator() {
     assert_eq!(initiating(&report), ("DD103", &[2][..]));
     assert_eq!(lines(&report)[2].1, line(TRAINING, "BUG barrier: rank 2"));
     assert_eq!(report.verdict, Verdict::Hang);
-    eventually("one reporter is left", || {
-        reporters(hung.scratch.path()).len() == 1
-    });
+    eventually("one reporter is left", || reporters(hung.scratch.path()).len() == 1);
     eventually("the finding is printed with the name of the job", || {
         let stderr = coordinator.stderr();
         stderr.contains("[hung]\nerror[DD103]") && stderr.contains("[healthy] the job has ended")
@@ -206,10 +186,7 @@ fn job_started_without_run_reports_to_a_coordinator() {
     let stderr = coordinator.stderr();
     let last = "[hung] the job is no longer monitored · verdict: hang";
     assert!(stderr.contains(last), "{stderr}");
-    assert_eq!(
-        initiating(&coordinator.reports("hung")[0]),
-        ("DD103", &[2][..])
-    );
+    assert_eq!(initiating(&coordinator.reports("hung")[0]), ("DD103", &[2][..]));
 }
 
 #[test]
@@ -222,9 +199,7 @@ fn killed_ranks_are_reported_with_their_signal() {
     ranks.sort_unstable();
     assert_eq!(ranks.len(), 4);
     for pid in ranks {
-        let status = Command::new("kill")
-            .args(["-KILL", &pid.to_string()])
-            .status();
+        let status = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
         assert!(status.unwrap().success());
     }
     let report = coordinator.until("killed", has_ended);
@@ -243,10 +218,7 @@ fn last_records_of_a_short_lived_process_arrive() {
     assert_eq!(bare.wait(), Some(0));
     let report = coordinator.until("brief", has_ended);
     assert_eq!(report.ranks.len(), 2, "{report:#?}");
-    assert!(
-        report.ranks.iter().all(|rank| rank.step == 7),
-        "{report:#?}"
-    );
+    assert!(report.ranks.iter().all(|rank| rank.step == 7), "{report:#?}");
     // The forked child of rank 0 has its own box, as rank 1; the child of rank 1 records nothing.
     assert_eq!(report.evidence.records, 16, "{report:#?}");
     eventually("its boxes are gone", || bare.boxes().is_empty());
@@ -273,12 +245,7 @@ fn late_or_restarted_coordinator_gets_all_records() {
     assert_eq!(lines(&second), lines(&first));
     bare.signal("-KILL");
     let report = coordinator.until("late", has_ended);
-    assert!(
-        report
-            .ranks
-            .iter()
-            .all(|rank| rank.state == RankState::Dead)
-    );
+    assert!(report.ranks.iter().all(|rank| rank.state == RankState::Dead));
 }
 
 #[test]
@@ -287,22 +254,14 @@ fn job_without_a_coordinator_runs_and_leaves_its_boxes() {
     let started = Instant::now();
     let mut bare = Bare::start("alone", "127.0.0.1:1", &[training, "4"]);
     bare.assert_same_result(&[training, "4"]);
-    assert!(
-        started.elapsed() < TIMEOUT / 2,
-        "the job waited for a coordinator"
-    );
-    eventually("the reporter exits", || {
-        reporters(bare.scratch.path()).is_empty()
-    });
+    assert!(started.elapsed() < TIMEOUT / 2, "the job waited for a coordinator");
+    eventually("the reporter exits", || reporters(bare.scratch.path()).is_empty());
     assert_eq!(bare.boxes().len(), 4, "boxes remain for analysis");
     let stderr = bare.stderr();
     assert!(stderr.contains("no coordinator answers at"), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     let log = bare.log();
-    assert!(
-        log.contains("the diagnosis continues on this node"),
-        "{log}"
-    );
+    assert!(log.contains("the diagnosis continues on this node"), "{log}");
 }
 
 #[test]
@@ -351,18 +310,11 @@ fn evidence_is_kept_in_a_named_run_directory() {
     let training = training();
     let environment = [("DDP_DOCTOR_RUN_DIR", run_dir.to_str().unwrap())];
     let address = coordinator.address();
-    let bare = Bare::start_with(
-        "kept",
-        address,
-        &[training, "3", "early-exit"],
-        &environment,
-    );
+    let bare = Bare::start_with("kept", address, &[training, "3", "early-exit"], &environment);
     coordinator.until("kept", |report| !report.findings.is_empty());
     bare.signal("-KILL");
     coordinator.until("kept", has_ended);
-    eventually("its reporter is gone", || {
-        reporters(bare.scratch.path()).is_empty()
-    });
+    eventually("its reporter is gone", || reporters(bare.scratch.path()).is_empty());
     let boxes = fs::read_dir(run_dir.join("boxes")).unwrap().count();
     assert_eq!(boxes, 3);
     assert!(bare.boxes().is_empty());
@@ -395,20 +347,13 @@ fn ranks_with_boxes_in_two_directories_have_one_reporter() {
     let report = coordinator.until("two", |report| !report.findings.is_empty());
     assert_eq!(initiating(&report).0, "DD102", "{report:#?}");
     assert_eq!(report.ranks.len(), 4, "{report:#?}");
-    eventually("one reporter is left", || {
-        reporters(bare.scratch.path()).len() == 1
-    });
+    eventually("one reporter is left", || reporters(bare.scratch.path()).len() == 1);
     bare.signal("-KILL");
     let report = coordinator.until("two", has_ended);
     assert_eq!(report.evidence.records_lost, 0);
     let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
-    assert!(
-        !codes.contains(&"DD302") && !codes.contains(&"DD901"),
-        "{codes:?}"
-    );
-    eventually("the reporter is gone", || {
-        reporters(bare.scratch.path()).is_empty()
-    });
+    assert!(!codes.contains(&"DD302") && !codes.contains(&"DD901"), "{codes:?}");
+    eventually("the reporter is gone", || reporters(bare.scratch.path()).is_empty());
     for job in ["healthy", "two"] {
         let kept = boxes_in(&run_dir(job).join("boxes")).unwrap();
         assert_eq!(kept.len(), 4, "{job}: {kept:?}");
@@ -421,9 +366,7 @@ fn reporter_ends_on_sigterm() {
     let command = [flood(), "1000"];
     let mut bare = Bare::start("term", coordinator.address(), &command);
     coordinator.until("term", |_| true);
-    eventually("one reporter is left", || {
-        reporters(bare.scratch.path()).len() == 1
-    });
+    eventually("one reporter is left", || reporters(bare.scratch.path()).len() == 1);
     for pid in reporters(bare.scratch.path()) {
         let status = Command::new("kill").arg(pid.to_string()).status();
         assert!(status.unwrap().success());
@@ -493,9 +436,7 @@ fn flag_overrides_the_environment_variable() {
     let scratch = tempfile::tempdir().unwrap();
     let listen = |variable: &str, flag: Option<&str>| {
         let mut command = program(scratch.path());
-        command
-            .arg("coordinator")
-            .env("DDP_DOCTOR_LISTEN", variable);
+        command.arg("coordinator").env("DDP_DOCTOR_LISTEN", variable);
         if let Some(flag) = flag {
             command.args(["--listen", flag]);
         }
@@ -518,8 +459,7 @@ fn process_under_run_starts_no_reporter() {
     let trace = scratch.path().join("started");
     let fake = scratch.path().join("fake");
     write_script(&fake, &format!("#!/bin/sh\ntouch {}\n", trace.display()));
-    run.env("DDP_DOCTOR_PROGRAM", &fake)
-        .args(["run", "--", training(), "3"]);
+    run.env("DDP_DOCTOR_PROGRAM", &fake).args(["run", "--", training(), "3"]);
     let finished = run_to_end(run);
     assert_eq!(finished.status, Some(0), "{finished}");
     assert!(!trace.exists());

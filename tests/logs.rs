@@ -73,20 +73,12 @@ fn report_of(path: &Path) -> Result<Report, String> {
 
 fn check(report: &Report, truth: &Truth) -> Result<(), String> {
     let same = |what: &str, found: String, wanted: String| {
-        if found == wanted {
-            Ok(())
-        } else {
-            Err(format!("{what} is {found}, not {wanted}"))
-        }
+        if found == wanted { Ok(()) } else { Err(format!("{what} is {found}, not {wanted}")) }
     };
     same("verdict", report.verdict.to_string(), truth.verdict.clone())?;
     let codes: BTreeSet<&str> = report.findings.iter().map(|it| &*it.code).collect();
     let first = report.findings.first().map(|it| &it.code);
-    same(
-        "code",
-        format!("{first:?}"),
-        format!("{:?}", truth.codes.first()),
-    )?;
+    same("code", format!("{first:?}"), format!("{:?}", truth.codes.first()))?;
     let Some(leading) = report.findings.first() else {
         return Ok(());
     };
@@ -101,36 +93,19 @@ fn check(report: &Report, truth: &Truth) -> Result<(), String> {
         (false, false) => (Vec::new(), leading.ranks.root.clone()),
     };
     same("root", format!("{root:?}"), format!("{:?}", truth.root))?;
-    same(
-        "suspects",
-        format!("{suspects:?}"),
-        format!("{:?}", truth.suspects),
-    )?;
+    same("suspects", format!("{suspects:?}"), format!("{:?}", truth.suspects))?;
     if let Some(victims) = &truth.victims {
-        same(
-            "victims",
-            format!("{:?}", leading.ranks.victims),
-            format!("{victims:?}"),
-        )?;
+        same("victims", format!("{:?}", leading.ranks.victims), format!("{victims:?}"))?;
     }
     if let Some(op) = &truth.op {
         same("op", format!("{:?}", leading.op), format!("{:?}", Some(op)))?;
     }
     if let Some(seq) = truth.seq {
-        same(
-            "seq",
-            format!("{:?}", leading.seq),
-            format!("{:?}", Some(seq)),
-        )?;
+        same("seq", format!("{:?}", leading.seq), format!("{:?}", Some(seq)))?;
     }
     let lines = leading.per_rank.iter().filter_map(|it| it.place.as_ref());
-    let lines = lines.map(|it| {
-        format!(
-            "{}:{}",
-            it.file.rsplit('/').next().unwrap_or_default(),
-            it.line
-        )
-    });
+    let lines =
+        lines.map(|it| format!("{}:{}", it.file.rsplit('/').next().unwrap_or_default(), it.line));
     let lines: Vec<String> = lines.collect();
     if let Some(line) = truth.line.as_ref().filter(|it| !lines.contains(it)) {
         return Err(format!("{line} is not among the lines {lines:?}"));
@@ -153,11 +128,7 @@ fn check(report: &Report, truth: &Truth) -> Result<(), String> {
     }
     if let Some(members) = &truth.members {
         let group = leading.group.as_ref().ok_or("no group")?;
-        same(
-            "members",
-            format!("{:?}", group.ranks),
-            format!("{members:?}"),
-        )?;
+        same("members", format!("{:?}", group.ranks), format!("{members:?}"))?;
     }
     check_sentences(report, truth)?;
     makes_no_further_claims(report, truth)
@@ -168,16 +139,15 @@ fn check_sentences(report: &Report, truth: &Truth) -> Result<(), String> {
     let contains = |words: &str| texts.iter().any(|text| text.contains(words));
     let has = |summary: &str| report.findings[0].summary.contains(summary);
     match truth {
-        Truth {
-            summary: Some(words),
-            ..
-        } if !has(words) => Err(format!("the summary does not contain {words:?}")),
-        Truth {
-            says: Some(words), ..
-        } if !contains(words) => Err(format!("no sentence contains {words:?}")),
-        Truth {
-            omits: Some(words), ..
-        } if contains(words) => Err(format!("a sentence contains {words:?}")),
+        Truth { summary: Some(words), .. } if !has(words) => {
+            Err(format!("the summary does not contain {words:?}"))
+        }
+        Truth { says: Some(words), .. } if !contains(words) => {
+            Err(format!("no sentence contains {words:?}"))
+        }
+        Truth { omits: Some(words), .. } if contains(words) => {
+            Err(format!("a sentence contains {words:?}"))
+        }
         _ => Ok(()),
     }
 }
@@ -199,11 +169,7 @@ fn makes_no_further_claims(report: &Report, truth: &Truth) -> Result<(), String>
         let is_new = |rank: &u32| !truth.root.contains(rank) && !truth.suspects.contains(rank);
         let is_sure = finding.ranks.root_confidence >= Confidence::Supported;
         let initiates = finding.role == Role::Initiating;
-        if let Some(rank) = finding
-            .ranks
-            .root
-            .iter()
-            .find(|it| is_sure && initiates && is_new(it))
+        if let Some(rank) = finding.ranks.root.iter().find(|it| is_sure && initiates && is_new(it))
         {
             return Err(format!("{} names rank {rank} as a culprit", finding.code));
         }
@@ -231,10 +197,7 @@ fn excerpts_of_real_logs_lead_to_their_truths() {
         let truth: Truth = toml::from_str(&truth).unwrap();
         assert!(truth.incident.ends_with('.'), "{name}");
         let report = report_of(&path);
-        let result = report
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|it| check(it, &truth));
+        let result = report.as_ref().map_err(Clone::clone).and_then(|it| check(it, &truth));
         if let Err(failure) = result {
             let shown = report.map(|it| {
                 let findings = it.findings.iter().map(|it| {
@@ -245,10 +208,7 @@ fn excerpts_of_real_logs_lead_to_their_truths() {
                 });
                 findings.collect::<Vec<_>>().join("\n    ")
             });
-            failures.push(format!(
-                "{name}: {failure}\n    {}",
-                shown.unwrap_or_default()
-            ));
+            failures.push(format!("{name}: {failure}\n    {}", shown.unwrap_or_default()));
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
@@ -257,9 +217,8 @@ fn excerpts_of_real_logs_lead_to_their_truths() {
 #[test]
 fn playback_of_a_log_proves_nothing() {
     let path = folder().join("killed_rank_of_torchrun.log");
-    let updates = postmortem::record(&[path], &mut Vec::new(), &Progress::default())
-        .unwrap()
-        .updates;
+    let updates =
+        postmortem::record(&[path], &mut Vec::new(), &Progress::default()).unwrap().updates;
     let findings = updates.into_iter().filter_map(|it| it.findings);
     let findings: Vec<_> = findings.flatten().collect();
     assert!(findings.iter().any(|it| it.code == "DD201"));
@@ -304,14 +263,7 @@ fn damaged_log_is_read_as_far_as_it_goes() {
     let coloured = lines.replace('\n', "\x1b[0m\r\n\x1b[31m");
     assert_eq!(leading(coloured.as_bytes()), missing);
     let mut dirty = text.clone();
-    dirty.extend(
-        [
-            b"\xff\xfe caf\xe9\n".as_slice(),
-            &[b'x'; 1 << 20],
-            b"\n[rank",
-        ]
-        .concat(),
-    );
+    dirty.extend([b"\xff\xfe caf\xe9\n".as_slice(), &[b'x'; 1 << 20], b"\n[rank"].concat());
     assert_eq!(leading(&dirty), missing);
     let structured = b"{\"level\": \"info\", \"config\": {\"lr\": 0.1}}\n";
     assert_eq!(leading(&[&structured[..], &text].concat()), missing);
@@ -346,10 +298,7 @@ fn file_without_evidence_is_named_with_what_was_expected() {
         ("notes.txt", b"step 1\nstep 2\nall is well\n".to_vec()),
     ] {
         fs::write(dir.path().join(name), bytes).unwrap();
-        let output = program(dir.path())
-            .args(["analyze", name])
-            .output()
-            .unwrap();
+        let output = program(dir.path()).args(["analyze", name]).output().unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(3), "{name}: {message}");
         // Compressed bytes may also be a dump.
@@ -385,9 +334,7 @@ fn logs_of_ranks_in_one_folder_are_one_job() {
     for rank in 0..4 {
         let label = format!("[rank{rank}]:");
         let init = format!(" rank {rank} nranks ");
-        let own = text
-            .lines()
-            .filter(|line| line.starts_with(&label) || line.contains(&init));
+        let own = text.lines().filter(|line| line.starts_with(&label) || line.contains(&init));
         let own: Vec<&str> = own.collect();
         fs::write(dir.path().join(format!("rank{rank}.err")), own.join("\n")).unwrap();
     }

@@ -41,10 +41,7 @@ struct Watched {
 
 impl Watched {
     fn new() -> Self {
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-            coordinator: Coordinator::start(),
-        }
+        Self { dir: tempfile::tempdir().unwrap(), coordinator: Coordinator::start() }
     }
 
     fn signal_coordinator(&self, signal: &str) {
@@ -61,19 +58,13 @@ impl Watched {
             "touch started; while [ ! -e hang ]; do sleep 0.05; done; exec {PROGRAM} demo-rank early-exit"
         );
         let mut run = program(self.dir.path());
-        run.args([
-            "run",
-            "--coordinator",
-            self.coordinator.address(),
-            "--time-scale",
-            "0.2",
-        ])
-        .args(["--report", "r.json"])
-        .args(options)
-        .args(["--", "sh", "-c", &script])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(fs::File::create(self.file("stderr")).unwrap());
+        run.args(["run", "--coordinator", self.coordinator.address(), "--time-scale", "0.2"])
+            .args(["--report", "r.json"])
+            .args(options)
+            .args(["--", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(self.file("stderr")).unwrap());
         Process(run.spawn().unwrap())
     }
 
@@ -82,9 +73,7 @@ impl Watched {
     }
 
     fn stderr_contains(&self, words: &str) -> bool {
-        fs::read_to_string(self.file("stderr"))
-            .unwrap()
-            .contains(words)
+        fs::read_to_string(self.file("stderr")).unwrap().contains(words)
     }
 
     fn wait_until_reported(&self) {
@@ -111,9 +100,7 @@ impl Watched {
 }
 
 fn send(signal: &str, pid: u32) {
-    let status = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status();
+    let status = Command::new("kill").args([signal, &pid.to_string()]).status();
     assert!(status.unwrap().success());
 }
 
@@ -129,19 +116,14 @@ fn killed_coordinator_leaves_the_diagnosis_to_the_node() {
 
     // A restarted coordinator gets all records and diagnoses the job again.
     let _second = Coordinator::start_at(watched.coordinator.address());
-    eventually("the coordinator continues", || {
-        watched.stderr_contains("answers again")
-    });
+    eventually("the coordinator continues", || watched.stderr_contains("answers again"));
     fs::remove_file(watched.file("r.json")).unwrap();
     run.signal("-TERM");
     assert_eq!(run.end(), Some(143));
     let report = watched.report().unwrap();
     assert_eq!(report.evidence.records_lost, 0);
     assert_eq!(report.findings[0].code, "DD102");
-    assert!(
-        report.findings.iter().all(|it| it.code != "DD901"),
-        "{report:#?}"
-    );
+    assert!(report.findings.iter().all(|it| it.code != "DD901"), "{report:#?}");
 }
 
 #[test]
@@ -159,8 +141,7 @@ fn stopped_coordinator_does_not_switch_on_hang_kill_off() {
 /// Waits until a line about the lost coordinator is logged.
 fn wait_until_continued(job: &HealthyJob) {
     eventually("the node continues", || {
-        job.stderr()
-            .contains("the diagnosis continues on this node")
+        job.stderr().contains("the diagnosis continues on this node")
     });
 }
 
@@ -168,12 +149,8 @@ fn wait_until_continued(job: &HealthyJob) {
 fn coordinator_stopped_from_the_start_does_not_delay_the_job() {
     let coordinator = Coordinator::start();
     send("-STOP", coordinator.pid());
-    let mut job = HealthyJob::start(&[
-        "--coordinator",
-        coordinator.address(),
-        "--time-scale",
-        "0.2",
-    ]);
+    let mut job =
+        HealthyJob::start(&["--coordinator", coordinator.address(), "--time-scale", "0.2"]);
     job.variable("DDP_DOCTOR_JOB");
     wait_until_continued(&job);
     is_healthy(&job.assert_same_result(), 4);

@@ -98,11 +98,7 @@ fn log_explains_the_rank_that_is_behind_in_dumps() {
         assert_eq!(found(&analysis), [("DD202".into(), vec![2])], "{zone}");
         let finding = &analysis.reports[0].findings[0];
         assert!(finding.summary.contains("KeyError"), "{finding:#?}");
-        assert_eq!(
-            finding.confidence,
-            Confidence::Supported,
-            "the log shows that time passed"
-        );
+        assert_eq!(finding.confidence, Confidence::Supported, "the log shows that time passed");
         assert!(finding.certificate.is_none(), "text proves nothing");
         assert!(analysis.remarks.is_empty(), "{:?}", analysis.remarks);
     }
@@ -161,12 +157,7 @@ fn log_of_another_job_has_a_report_of_its_own() {
         let analysis = analyze(&dir, &log);
         assert_eq!(analysis.reports.len(), 2);
         let remark = &analysis.remarks[0];
-        assert!(
-            remark
-                .text
-                .contains("nothing shows that it is of the same job"),
-            "{remark}"
-        );
+        assert!(remark.text.contains("nothing shows that it is of the same job"), "{remark}");
     }
 }
 
@@ -255,10 +246,7 @@ fn recorded(later: u64) -> (TempDir, Vec<PathBuf>) {
     Scenario::parse(HANG).unwrap().journals(&run, 1).unwrap();
     let timeline = &postmortem::analyze(std::slice::from_ref(&run)).timelines[0];
     for track in &timeline.tracks {
-        let calls = track
-            .calls
-            .iter()
-            .filter(|it| it.call.op.to_string() == "all_reduce");
+        let calls = track.calls.iter().filter(|it| it.call.op.to_string() == "all_reduce");
         let entries = (1..).zip(calls).map(|(seq, it)| {
             Entry::new("gloo:all_reduce", "0", seq).with("time_created_ns", it.call.at.0 + later)
         });
@@ -275,10 +263,7 @@ fn dumps_of_a_recorded_job_are_left_out() {
     let analysis = postmortem::analyze(&paths);
     assert_eq!(analysis.reports.len(), 1);
     let remark = &analysis.remarks[0];
-    assert!(
-        remark.text.contains("the recording states more"),
-        "{remark}"
-    );
+    assert!(remark.text.contains("the recording states more"), "{remark}");
 }
 
 #[test]
@@ -298,12 +283,9 @@ fn dumps_of_another_time_have_a_report_of_their_own() {
 fn dumps_are_shown_as_one_limited_update() {
     let dir = tempfile::tempdir().unwrap();
     write_dumps(dir.path(), &[0, 1, 2, 3], 2);
-    let recording = postmortem::record(
-        &[dir.path().to_owned()],
-        &mut Vec::new(),
-        &Progress::default(),
-    )
-    .unwrap();
+    let recording =
+        postmortem::record(&[dir.path().to_owned()], &mut Vec::new(), &Progress::default())
+            .unwrap();
     let [update] = &recording.updates[..] else {
         panic!("{} updates", recording.updates.len());
     };
@@ -311,9 +293,5 @@ fn dumps_are_shown_as_one_limited_update() {
     let finding = &update.findings.as_ref().unwrap()[0];
     assert_eq!(finding.code, "DD101");
     assert_eq!(finding.confidence, Confidence::Suspected);
-    assert!(
-        update.ranks.iter().any(|it| it.rank == 2),
-        "{:?}",
-        update.ranks
-    );
+    assert!(update.ranks.iter().any(|it| it.rank == 2), "{:?}", update.ranks);
 }

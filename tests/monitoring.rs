@@ -29,9 +29,7 @@ fn root() -> &'static Path {
 
 /// Address of the metrics in a text on standard error; `None`: not printed yet.
 fn metrics_address(stderr: &str) -> Option<String> {
-    let line = stderr
-        .lines()
-        .find_map(|it| it.split_once("metrics at http://"))?;
+    let line = stderr.lines().find_map(|it| it.split_once("metrics at http://"))?;
     Some(line.1.strip_suffix("/metrics")?.to_owned())
 }
 
@@ -58,10 +56,7 @@ fn get(address: &str, path: &str) -> String {
 
 /// Gets a page with another line in the head of the request.
 fn get_with(address: &str, path: &str, line: &str) -> String {
-    exchange(
-        address,
-        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{line}\r\n").as_bytes(),
-    )
+    exchange(address, format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{line}\r\n").as_bytes())
 }
 
 /// The page of metrics.
@@ -70,10 +65,7 @@ fn page(address: &str) -> String {
     let answer = get(address, "/metrics");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    assert!(
-        head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"),
-        "{head}"
-    );
+    assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
     body.to_owned()
 }
 
@@ -123,12 +115,7 @@ fn promtool(arguments: &[&str], input: &str) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let text = [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
     assert!(output.status.success(), "{text:?}");
@@ -160,11 +147,7 @@ impl Prometheus {
             .stderr(fs::File::create(dir.path().join("log")).unwrap())
             .spawn()
             .unwrap();
-        Self {
-            address,
-            _process: Killed(vec![child]),
-            _dir: dir,
-        }
+        Self { address, _process: Killed(vec![child]), _dir: dir }
     }
 
     /// The data of an answer of its API; `None`: it does not answer yet.
@@ -178,15 +161,10 @@ impl Prometheus {
 
     /// The values of a metric with their labels.
     fn values(&self, query: &str) -> Vec<(Value, String)> {
-        let data = self
-            .api(&format!("query?query={query}"))
-            .unwrap_or_default();
+        let data = self.api(&format!("query?query={query}")).unwrap_or_default();
         let samples = data["result"].as_array().cloned().unwrap_or_default();
         let value = |it: &Value| it["value"][1].as_str().unwrap().to_owned();
-        samples
-            .iter()
-            .map(|it| (it["metric"].clone(), value(it)))
-            .collect()
+        samples.iter().map(|it| (it["metric"].clone(), value(it))).collect()
     }
 
     /// Names and jobs of the alerts that fire.
@@ -197,12 +175,7 @@ impl Prometheus {
         let mut alerts: Vec<_> = alerts
             .iter()
             .filter(|it| it["state"] == "firing")
-            .map(|it| {
-                (
-                    text(&it["labels"]["alertname"]),
-                    text(&it["labels"]["training_job"]),
-                )
-            })
+            .map(|it| (text(&it["labels"]["alertname"]), text(&it["labels"]["training_job"])))
             .collect();
         alerts.sort();
         alerts
@@ -226,13 +199,7 @@ fn prometheus_alerts_about_the_hanging_job_only() {
         .map(|(labels, _)| (labels["training_job"].as_str(), labels["verdict"].as_str()))
         .collect();
     verdicts.sort_unstable();
-    assert_eq!(
-        verdicts,
-        [
-            (Some("hangs"), Some("hang")),
-            (Some("healthy"), Some("healthy"))
-        ]
-    );
+    assert_eq!(verdicts, [(Some("hangs"), Some("hang")), (Some("healthy"), Some("healthy"))]);
     let findings = prometheus.values("ddp_doctor_job_findings");
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert_eq!(findings[0].0["code"], "DD103");
@@ -240,10 +207,7 @@ fn prometheus_alerts_about_the_hanging_job_only() {
     // A job that has ended does not hang any more.
     drop(hanging);
     eventually("the alert ends", || {
-        prometheus
-            .alerts()
-            .iter()
-            .all(|(name, _)| name != "DdpDoctorJobHangs")
+        prometheus.alerts().iter().all(|(name, _)| name != "DdpDoctorJobHangs")
     });
     drop(healthy);
 }
@@ -271,10 +235,7 @@ fn metrics_of_a_hang_contain_no_text_of_ranks() {
     }
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     for secret in ["sum.c", "barrier", "all_reduce", host.trim()] {
-        assert!(
-            !text.contains(secret) || secret.len() < 4,
-            "{secret}: {text}"
-        );
+        assert!(!text.contains(secret) || secret.len() < 4, "{secret}: {text}");
     }
     if has("promtool") {
         promtool(&["check", "metrics"], &text);
@@ -310,9 +271,7 @@ fn documents_name_existing_metrics_and_describe_all() {
     let rules = read("prometheus/rules.yml");
     let dashboard: Value = serde_json::from_str(&read("prometheus/grafana.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
-    let targets = panels
-        .iter()
-        .flat_map(|it| it["targets"].as_array().unwrap());
+    let targets = panels.iter().flat_map(|it| it["targets"].as_array().unwrap());
     let expressions: Vec<&str> = targets.map(|it| it["expr"].as_str().unwrap()).collect();
     assert!(expressions.len() >= 8);
     for text in [manual.as_str(), &rules].into_iter().chain(expressions) {
@@ -323,11 +282,7 @@ fn documents_name_existing_metrics_and_describe_all() {
         }
     }
     for metric in metrics::ALL {
-        assert!(
-            manual.contains(&format!("| `{}", metric.name)),
-            "{}",
-            metric.name
-        );
+        assert!(manual.contains(&format!("| `{}", metric.name)), "{}", metric.name);
     }
 }
 
@@ -335,9 +290,7 @@ fn documents_name_existing_metrics_and_describe_all() {
 fn hostile_readers_of_metrics_do_not_disturb_others() {
     let (mut coordinator, address) = coordinator(&[]);
     // Half-open connections up to the limit of a host, and beyond.
-    let idle: Vec<TcpStream> = (0..200)
-        .map(|_| TcpStream::connect(&address).unwrap())
-        .collect();
+    let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let job = ranks(&coordinator, "beside", true);
     let report = coordinator.until("beside", |it| it.verdict == Verdict::Hang);
     assert_eq!(report.findings[0].code, "DD103");
@@ -355,15 +308,9 @@ fn hostile_readers_of_metrics_do_not_disturb_others() {
         ("nonsense\r\n\r\n", "400"),
     ] {
         let answer = exchange(&address, request.as_bytes());
-        assert!(
-            answer.starts_with(&format!("HTTP/1.1 {status} ")),
-            "{request}: {answer}"
-        );
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
     }
-    let endless = format!(
-        "GET /metrics HTTP/1.1\r\nA: {}\r\n\r\n",
-        "a".repeat(1 << 20)
-    );
+    let endless = format!("GET /metrics HTTP/1.1\r\nA: {}\r\n\r\n", "a".repeat(1 << 20));
     let answer = exchange(&address, endless.as_bytes());
     assert!(!answer.contains("ddp_doctor_build_info"), "{answer}");
     page(&address);
@@ -376,13 +323,7 @@ fn address_in_use_ends_a_coordinator_and_not_a_run() {
     let address = taken.local_addr().unwrap().to_string();
     let scratch = tempfile::tempdir().unwrap();
     let mut command = program(scratch.path());
-    command.args([
-        "coordinator",
-        "--listen",
-        "127.0.0.1:0",
-        "--metrics",
-        &address,
-    ]);
+    command.args(["coordinator", "--listen", "127.0.0.1:0", "--metrics", &address]);
     let finished = run_to_end(command);
     assert_eq!(finished.status, Some(3), "{finished}");
     let message = format!("ddp-doctor: no metrics at {address}: ");
@@ -406,22 +347,13 @@ fn metrics_beyond_loopback_need_their_own_secret() {
         command.envs(variables.iter().copied()).args(options);
         run_to_end(command)
     };
-    let options = [
-        "coordinator",
-        "--listen",
-        "127.0.0.1:0",
-        "--metrics",
-        "0.0.0.0:0",
-    ];
+    let options = ["coordinator", "--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0"];
     let token = ("DDP_DOCTOR_TOKEN", SECRET);
     let metrics_token = |it| ("DDP_DOCTOR_METRICS_TOKEN", it);
     for (variables, message) in [
         (&[token][..], "set DDP_DOCTOR_METRICS_TOKEN"),
         (&[metrics_token("short")], "must have 16 to 1024"),
-        (
-            &[token, metrics_token(SECRET)],
-            "has to differ from DDP_DOCTOR_TOKEN",
-        ),
+        (&[token, metrics_token(SECRET)], "has to differ from DDP_DOCTOR_TOKEN"),
     ] {
         let finished = run(&options, variables);
         assert_eq!(finished.status, Some(3), "{finished}");
@@ -433,10 +365,7 @@ fn metrics_beyond_loopback_need_their_own_secret() {
     let finished = run(&job, &[]);
     assert_eq!(finished.status, Some(0), "{finished}");
     assert_eq!(finished.stdout, "done\n");
-    assert!(
-        finished.stderr.contains("no metrics at 0.0.0.0:0"),
-        "{finished}"
-    );
+    assert!(finished.stderr.contains("no metrics at 0.0.0.0:0"), "{finished}");
 }
 
 #[test]
@@ -471,9 +400,7 @@ fn metrics_are_shown_to_readers_with_the_secret_only() {
 
 /// Value of a metric without further labels of the only job on a page.
 fn value_of(page: &str, name: &str) -> Option<u64> {
-    let line = page
-        .lines()
-        .find(|line| line.starts_with(&format!("{name}{{")))?;
+    let line = page.lines().find(|line| line.starts_with(&format!("{name}{{")))?;
     line.rsplit_once(' ')?.1.parse().ok()
 }
 

@@ -98,10 +98,7 @@ fn jobs_of_one_name_are_diagnosed_separately() {
     assert!(statuses.contains(&Some(75)), "{statuses:?}");
     assert!(hanging.stderr().contains(LINE), "{}", hanging.stderr());
     let found = hanging.reports();
-    assert!(
-        found.iter().all(|it| it.findings[0].code == "DD103"),
-        "{found:#?}"
-    );
+    assert!(found.iter().all(|it| it.findings[0].code == "DD103"), "{found:#?}");
 
     assert_eq!(healthy.end(), [Some(0), Some(0)], "{}", healthy.stderr());
     assert!(!healthy.stderr().contains(LINE), "{}", healthy.stderr());
@@ -128,10 +125,8 @@ impl AgentService for Later {
         let (requests, receiver) = tokio::sync::mpsc::channel(8);
         let mut reports = request.into_inner();
         tokio::spawn(async move {
-            let welcome = v1::Welcome {
-                coordinator_version: "99.0.0".into(),
-                ..v1::Welcome::default()
-            };
+            let welcome =
+                v1::Welcome { coordinator_version: "99.0.0".into(), ..v1::Welcome::default() };
             let send = |kind| requests.send(Ok(v1::Request { kind }));
             send(Some(request::Kind::Welcome(welcome))).await.ok();
             send(None).await.ok();

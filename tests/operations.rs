@@ -34,10 +34,7 @@ fn has(programs: &[&str], package: &str) -> bool {
 fn assert_and_print_hang(report: &Report) {
     assert_hang(report);
     let finding = &report.findings[0];
-    println!(
-        "[{}] {} ms: {}",
-        finding.code, finding.latency_ms, finding.summary
-    );
+    println!("[{}] {} ms: {}", finding.code, finding.latency_ms, finding.summary);
 }
 
 /// `PATH` with the program under test and the programs of a Python environment.
@@ -58,10 +55,8 @@ struct Slurm {
 impl Slurm {
     /// `None`: it is not installed, or hosts are not permitted here.
     fn start() -> Option<Self> {
-        if !has(
-            &["slurmctld", "slurmd", "sbatch", "munged"],
-            "slurmctld slurmd slurm-client munge",
-        ) {
+        if !has(&["slurmctld", "slurmd", "sbatch", "munged"], "slurmctld slurmd slurm-client munge")
+        {
             return None;
         }
         let hosts = Hosts::new(2)?;
@@ -88,25 +83,16 @@ impl Slurm {
         eventually("munge is ready", || dir.join("munge.socket").exists());
         let daemon = |host: u32, words: &[&str]| {
             let mut command = hosts.command(host, words[0]);
-            command
-                .args(&words[1..])
-                .env("SLURM_CONF", dir.join("slurm.conf"));
+            command.args(&words[1..]).env("SLURM_CONF", dir.join("slurm.conf"));
             hosts.start(host, words[0], command)
         };
         daemons.push(daemon(0, &["slurmctld", "-D"]));
         daemons.push(daemon(0, &["slurmd", "-D", "-N", "host-0"]));
         daemons.push(daemon(1, &["slurmd", "-D", "-N", "host-1"]));
-        let slurm = Self {
-            hosts,
-            dir,
-            _daemons: daemons,
-        };
+        let slurm = Self { hosts, dir, _daemons: daemons };
         eventually("both nodes are idle", || {
             let mut sinfo = slurm.command("sinfo");
-            let output = sinfo
-                .args(["--noheader", "--format=%D %t"])
-                .output()
-                .unwrap();
+            let output = sinfo.args(["--noheader", "--format=%D %t"]).output().unwrap();
             output.stdout == b"2 idle\n"
         });
         Some(slurm)
@@ -125,10 +111,7 @@ impl Slurm {
             .env("PATH", path(venv))
             .env("OMP_NUM_THREADS", "1")
             .env("DDP_DOCTOR_TOKEN", TOKEN)
-            .envs([
-                ("DDP_DOCTOR_ON_HANG", "kill"),
-                ("DDP_DOCTOR_KILL_AFTER", "1"),
-            ])
+            .envs([("DDP_DOCTOR_ON_HANG", "kill"), ("DDP_DOCTOR_KILL_AFTER", "1")])
             .args(["--wait", "--output=job.out"])
             .arg(operations().join("slurm").join(script))
             .args(words);
@@ -139,9 +122,7 @@ impl Slurm {
         let runs = runs.unwrap_or_else(|error| panic!("{error}: {}\n{output}", job.stderr()));
         let mut runs: Vec<PathBuf> = runs.map(|it| it.unwrap().path()).collect();
         runs.sort();
-        let reports = runs
-            .iter()
-            .map(|it| report_in(&it.join("report.json")).unwrap());
+        let reports = runs.iter().map(|it| report_in(&it.join("report.json")).unwrap());
         let reports: Vec<Report> = reports.collect();
         reports.try_into().unwrap_or_else(|_| panic!("{output}"))
     }
@@ -176,11 +157,7 @@ fn healthy_torchrun_under_slurm_is_silent() {
     let program = variant("healthy/op_mismatch.py");
     let words = [program.to_str().unwrap()];
     for report in slurm.submit(venv, "torchrun.sbatch", &words) {
-        assert_eq!(
-            (report.verdict, report.job.nodes),
-            (Verdict::Healthy, 2),
-            "{report:#?}"
-        );
+        assert_eq!((report.verdict, report.job.nodes), (Verdict::Healthy, 2), "{report:#?}");
         assert!(report.findings.is_empty(), "{report:#?}");
     }
 }
@@ -218,30 +195,15 @@ fn ray(options: &[&str], is_expected: impl Fn(&Report) -> bool) -> Option<Report
     let mut daemons = Vec::new();
     for (host, address) in [(0, "10.77.0.1"), (1, "10.77.0.2")] {
         let mut ray = command(host, "ray");
-        ray.args([
-            "start",
-            "--block",
-            "--num-cpus",
-            "1",
-            "--node-ip-address",
-            address,
-        ]);
+        ray.args(["start", "--block", "--num-cpus", "1", "--node-ip-address", address]);
         if host == 0 {
             let temporary = format!("--temp-dir={}", hosts.dir(0).join("ray").display());
-            ray.args([
-                "--head",
-                "--port",
-                "6379",
-                "--include-dashboard=false",
-                &temporary,
-            ]);
+            ray.args(["--head", "--port", "6379", "--include-dashboard=false", &temporary]);
         } else {
             ray.args(["--address", "10.77.0.1:6379"]);
         }
         let daemon = hosts.start(host, "ray", ray);
-        eventually("Ray runs", || {
-            daemon.stdout().contains("Ray runtime started")
-        });
+        eventually("Ray runs", || daemon.stdout().contains("Ray runtime started"));
         daemons.push(daemon);
     }
     let mut script = command(0, "python");
@@ -272,11 +234,7 @@ fn hang_of_workers_of_ray_is_diagnosed() {
 fn healthy_workers_of_ray_are_silent() {
     let report = ray(&[], |it| it.job.ended_at.is_some());
     if let Some(report) = report {
-        assert_eq!(
-            (report.verdict, report.job.nodes),
-            (Verdict::Healthy, 2),
-            "{report:#?}"
-        );
+        assert_eq!((report.verdict, report.job.nodes), (Verdict::Healthy, 2), "{report:#?}");
         assert!(report.findings.is_empty(), "{report:#?}");
     }
 }

@@ -35,10 +35,7 @@ impl Installed {
                     command.env_remove(name);
                 }
             }
-            let done = command
-                .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
-                .output()
-                .unwrap();
+            let done = command.env("PIP_DISABLE_PIP_VERSION_CHECK", "1").output().unwrap();
             let said = String::from_utf8_lossy(&done.stderr).into_owned();
             assert!(done.status.success(), "{command:?}\n{said}");
             String::from_utf8_lossy(&done.stdout).trim().to_owned()
@@ -97,9 +94,7 @@ impl Installed {
 fn torchrun(program: &str) -> Vec<String> {
     let words = "-m torch.distributed.run --standalone --nproc-per-node 2";
     let words = words.split(' ').map(str::to_owned);
-    words
-        .chain([variant(program).display().to_string()])
-        .collect()
+    words.chain([variant(program).display().to_string()]).collect()
 }
 
 /// The words after `python` that start two ranks without torchrun.
@@ -143,11 +138,7 @@ fn program_in_a_fresh_environment_is_captured() {
     assert!(report.findings.is_empty(), "{report:#?}");
 
     let mut faulty = start("faulty", forked("faulty/root_mismatch.py"));
-    let mut faulty = faulty
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut faulty = faulty.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let report = coordinator.until("faulty", |report| !report.findings.is_empty());
     assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
     let pid = faulty.id().to_string();
@@ -160,10 +151,7 @@ fn program_in_a_fresh_environment_is_captured() {
     let run = "run --quiet --report report.json --on-hang kill --kill-after 1 -- python";
     for front in [vec!["ddp-doctor"], vec!["python", "-m", "ddp_doctor"]] {
         let mut command = installed.command(front[0]);
-        command
-            .args(&front[1..])
-            .args(run.split(' '))
-            .args(forked("faulty/root_mismatch.py"));
+        command.args(&front[1..]).args(run.split(' ')).args(forked("faulty/root_mismatch.py"));
         let finished = run_to_end(command);
         assert_eq!(finished.status, Some(75), "{finished}");
         let report = fs::read(installed.folder.path().join("report.json")).unwrap();
@@ -187,9 +175,7 @@ fn nccl_calls_are_traced(installed: &Installed) {
     };
     let mut faulty =
         run("--quiet --nccl always --report report.json --on-hang kill --kill-after 0.5");
-    faulty
-        .args(doubles.launch(3, &job[0]))
-        .args(["op", "faulty"]);
+    faulty.args(doubles.launch(3, &job[0])).args(["op", "faulty"]);
     let finished = run_to_end(faulty);
     let report = fs::read(installed.folder.path().join("report.json")).unwrap();
     let report: Report = serde_json::from_slice(&report).unwrap();

@@ -120,10 +120,8 @@ fn page_of_a_recorded_hang_has_its_calls_and_waits() {
     for rank in job["findings"][0]["root"].as_array().unwrap() {
         let track = tracks.iter().find(|it| it["rank"] == *rank).unwrap();
         let last = track["calls"].as_array().unwrap().last().unwrap();
-        let times: Vec<i64> = last.as_array().unwrap()[3..7]
-            .iter()
-            .map(|it| it.as_i64().unwrap())
-            .collect();
+        let times: Vec<i64> =
+            last.as_array().unwrap()[3..7].iter().map(|it| it.as_i64().unwrap()).collect();
         assert!(times[2] >= 0 && times[3] == -1, "{last}");
     }
     let waits = job["waits"].as_array().unwrap();
@@ -132,19 +130,13 @@ fn page_of_a_recorded_hang_has_its_calls_and_waits() {
     let blocked = waits.iter().flat_map(|it| it["ranks"].as_array().unwrap());
     let blocked: BTreeSet<u64> = blocked.map(|it| it.as_u64().unwrap()).collect();
     assert_eq!(needed, blocked, "a cycle: {waits:?}");
-    assert!(
-        !page.contains("http://") || page.matches("http://").count() == 1,
-        "SVG's name alone"
-    );
+    assert!(!page.contains("http://") || page.matches("http://").count() == 1, "SVG's name alone");
     assert!(!page.contains("https://"));
 }
 
 #[test]
 fn trace_follows_the_trace_event_format() {
-    for dir in [
-        recording("groups/two_groups_in_opposite_order.faulty.gz"),
-        evidence(EIGHT),
-    ] {
+    for dir in [recording("groups/two_groups_in_opposite_order.faulty.gz"), evidence(EIGHT)] {
         let trace: Value = serde_json::from_str(&analyzed(&dir, "perfetto")).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let mut tracks: BTreeMap<(u64, u64), Vec<(f64, f64)>> = BTreeMap::new();
@@ -177,9 +169,7 @@ fn trace_follows_the_trace_event_format() {
             assert!(names.contains(&(pid, Some(tid), "thread_name".to_owned())));
             // Slices of a track are in order, and none overlaps the next.
             for pair in slices.windows(2) {
-                let [(began, dur), (next, _)] = pair else {
-                    unreachable!()
-                };
+                let [(began, dur), (next, _)] = pair else { unreachable!() };
                 assert!(began + dur <= next + 0.001, "{pid}/{tid}: {pair:?}");
             }
         }
@@ -196,20 +186,12 @@ fn trace_follows_the_trace_event_format() {
 fn table_has_one_row_per_finding_and_rank() {
     let dir = evidence(EIGHT);
     let table = analyzed(&dir, "csv");
-    let rows: Vec<Vec<&str>> = table
-        .split_terminator("\r\n")
-        .map(|row| row.split(',').collect())
-        .collect();
+    let rows: Vec<Vec<&str>> =
+        table.split_terminator("\r\n").map(|row| row.split(',').collect()).collect();
     let column = |name: &str| rows[0].iter().position(|it| *it == name).unwrap();
-    let of_first: Vec<_> = rows
-        .iter()
-        .filter(|row| row[column("code")] == "DD103")
-        .collect();
+    let of_first: Vec<_> = rows.iter().filter(|row| row[column("code")] == "DD103").collect();
     assert_eq!(of_first.len(), 8, "{table}");
-    let root: Vec<_> = of_first
-        .iter()
-        .filter(|row| row[column("is_root")] == "true")
-        .collect();
+    let root: Vec<_> = of_first.iter().filter(|row| row[column("is_root")] == "true").collect();
     assert_eq!(root.len(), 1);
     for (name, value) in [
         ("rank", "5"),
@@ -257,10 +239,7 @@ fn text_of_ranks_is_escaped() {
     let data = data(&page);
     let finding = &data["jobs"][0]["findings"][0];
     assert_eq!(finding["code"], "DD202");
-    assert!(
-        finding["summary"].as_str().unwrap().contains(MARKUP),
-        "{finding}"
-    );
+    assert!(finding["summary"].as_str().unwrap().contains(MARKUP), "{finding}");
     let excerpt = &finding["excerpts"][0]["lines"].to_string();
     assert!(excerpt.contains(MARKUP), "{finding}");
     let kinds = data["jobs"][0]["kinds"].to_string();
@@ -276,9 +255,7 @@ const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "c
 fn browser() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let mut found = BROWSERS
-        .iter()
-        .flat_map(|name| folders.iter().map(move |it| it.join(name)));
+    let mut found = BROWSERS.iter().flat_map(|name| folders.iter().map(move |it| it.join(name)));
     let browser = found.find(|path| path.is_file());
     if browser.is_none() {
         eprintln!("skipped: no Chromium on PATH (Debian: apt-get install chromium)");
@@ -296,20 +273,12 @@ fn opened(browser: &Path, page: &str, name: &str) -> (String, Vec<String>) {
         fs::write(Path::new(&pages).join(format!("{name}.html")), page).unwrap();
     }
     let output = Command::new(browser)
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-        ])
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"])
         .args(["--no-first-run", "--disable-background-networking"])
         .args(["--disable-component-update", "--disable-sync"])
         .args(["--enable-logging=stderr", "--window-size=1280,900"])
         .arg("--virtual-time-budget=2000")
-        .arg(format!(
-            "--user-data-dir={}",
-            dir.path().join("profile").display()
-        ))
+        .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
         .arg("--dump-dom")
         .arg(format!("file://{}", file.display()))
         .output()
@@ -340,10 +309,7 @@ fn page_opens_in_a_browser_with_its_verdict_and_sections() {
         assert!(main.contains("<strong>Hang</strong>"), "{name}: {main}");
         let root = format!(">{rank}</p>");
         assert!(main.contains(&root), "{name}: {main}");
-        for section in sections
-            .iter()
-            .chain(&["answer", "findings", "timeline", "ranks"])
-        {
+        for section in sections.iter().chain(&["answer", "findings", "timeline", "ranks"]) {
             let id = format!("<section id=\"{section}\"");
             assert!(main.contains(&id), "{name}: no {section}");
         }
@@ -366,16 +332,10 @@ fn every_recorded_fault_has_a_page_without_errors() {
     ] {
         let dir = recording(&format!("{name}.faulty.gz"));
         let page = analyzed(&dir, "html");
-        let verdict = data(&page)["jobs"][0]["verdict"]
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let verdict = data(&page)["jobs"][0]["verdict"].as_str().unwrap().to_owned();
         let (dom, console) = opened(&browser, &page, &name.replace('/', "-"));
         assert_eq!(console, Vec::<String>::new(), "{name}");
-        assert!(
-            main_of(&dom).contains(&format!("class=\"verdict {verdict}\"")),
-            "{name}"
-        );
+        assert!(main_of(&dom).contains(&format!("class=\"verdict {verdict}\"")), "{name}");
     }
 }
 
@@ -387,10 +347,7 @@ fn hostile_page_runs_nothing_in_a_browser() {
     assert_eq!(console, Vec::<String>::new());
     let main = main_of(&dom);
     assert!(!main.contains("<img"), "{main}");
-    assert!(
-        main.contains("&lt;img/src=x/onerror=alert(1)&gt;"),
-        "{main}"
-    );
+    assert!(main.contains("&lt;img/src=x/onerror=alert(1)&gt;"), "{main}");
 }
 
 /// The policy of the page admits only its own script; the test also shows that the console is read.

@@ -27,11 +27,7 @@ mod damage;
 /// Runs `analyze` in `dir`.
 #[track_caller]
 pub(crate) fn analyze(dir: &Path, arguments: &[&str]) -> Output {
-    program(dir)
-        .arg("analyze")
-        .args(arguments)
-        .output()
-        .unwrap()
+    program(dir).arg("analyze").args(arguments).output().unwrap()
 }
 
 pub(crate) fn stdout(output: &Output) -> String {
@@ -77,10 +73,7 @@ impl Watched {
             if report.is_some_and(|report| !report.findings.is_empty()) {
                 return watched;
             }
-            assert!(
-                started.elapsed() < Duration::from_secs(60),
-                "nothing was found"
-            );
+            assert!(started.elapsed() < Duration::from_secs(60), "nothing was found");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -111,12 +104,7 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let group = format!("-{}", self.run.id());
-        drop(
-            Command::new("kill")
-                .args(["-KILL", "--", &group])
-                .stderr(Stdio::null())
-                .status(),
-        );
+        drop(Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status());
         drop(self.run.wait());
         // Boxes would otherwise stay in shared memory until the next run.
         for dir in BoxDir::awaited(Path::new(SHARED_MEMORY), &self.run_dir()) {
@@ -129,9 +117,7 @@ impl Drop for Watched {
 /// run directory.
 fn boxes_left(dir: &Path) -> Vec<(OsString, Vec<u8>)> {
     let files = boxes_in(dir).unwrap_or_default().into_iter();
-    files
-        .filter_map(|file| Some((file.file_name()?.to_owned(), fs::read(&file).ok()?)))
-        .collect()
+    files.filter_map(|file| Some((file.file_name()?.to_owned(), fs::read(&file).ok()?))).collect()
 }
 
 /// Copies evidence so that it appears to come from another boot: processes cannot be checked.
@@ -157,8 +143,7 @@ fn from_another_boot(journal: Option<&Path>, boxes: &Path, to: &Path) {
 
 pub(crate) fn replace_boot_id(path: &Path) {
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
-    file.write_all_at(&[7; 16], (header::BOOT_ID * WORD) as u64)
-        .unwrap();
+    file.write_all_at(&[7; 16], (header::BOOT_ID * WORD) as u64).unwrap();
 }
 
 /// Code and root cause ranks of each initiating finding that affects the job.
@@ -167,9 +152,7 @@ fn with_effect(report: &Report) -> Vec<(&str, &[u32])> {
         .findings
         .iter()
         .filter(|it| it.role == Role::Initiating && it.effect != Effect::None);
-    initiating
-        .map(|it| (it.code.as_str(), it.ranks.root.as_slice()))
-        .collect()
+    initiating.map(|it| (it.code.as_str(), it.ranks.root.as_slice())).collect()
 }
 
 #[test]
@@ -233,29 +216,16 @@ fn job_killed_together_with_run_is_diagnosed() {
 #[test]
 fn running_job_is_analyzed_without_interference() {
     let mut job = Watched::hanging("op-mismatch");
-    let one = fs::read_dir(job.boxes())
-        .unwrap()
-        .map(|it| it.unwrap().path());
-    let one = one
-        .into_iter()
-        .find(|it| it.extension().is_some_and(|it| it == "box"));
+    let one = fs::read_dir(job.boxes()).unwrap().map(|it| it.unwrap().path());
+    let one = one.into_iter().find(|it| it.extension().is_some_and(|it| it == "box"));
     let one = BoxReader::open(&one.unwrap()).unwrap();
     let reader = one.claimed_by();
     assert_eq!(reader.map(|(pid, _)| pid), Some(job.run.id()));
 
     let live = analyze(&job.run_dir(), &[".", "--format", "json"]);
     assert_eq!(with_effect(&report(&live)), [("DD103", &[2][..])]);
-    assert!(
-        stderr(&live).contains("the job still runs"),
-        "{}",
-        stderr(&live)
-    );
-    assert!(
-        report(&live)
-            .ranks
-            .iter()
-            .all(|it| it.state != RankState::Unknown)
-    );
+    assert!(stderr(&live).contains("the job still runs"), "{}", stderr(&live));
+    assert!(report(&live).ranks.iter().all(|it| it.state != RankState::Unknown));
     assert_eq!(one.claimed_by(), reader);
 
     // Only `run` is killed: the ranks stay alive and keep waiting.
@@ -267,10 +237,7 @@ fn running_job_is_analyzed_without_interference() {
         let codes: Vec<_> = orphans.findings.iter().map(|it| it.code.as_str()).collect();
         assert_eq!(codes, ["DD103"], "all ranks are alive: {orphans:#?}");
         assert_eq!(orphans.findings[0].ranks.root, [2]);
-        let waits = orphans
-            .ranks
-            .iter()
-            .filter(|it| it.state == RankState::Waiting);
+        let waits = orphans.ranks.iter().filter(|it| it.state == RankState::Waiting);
         if waits.count() == 4 {
             break;
         }
@@ -307,12 +274,8 @@ pub(crate) fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<Pa
         let site = writer.site(b"train.py", b"main", 7);
         let calls = calls[rank as usize];
         for call in 1..=calls {
-            let id = writer.issued(&Call {
-                op: Op::Barrier.number(),
-                group,
-                site,
-                ..Call::default()
-            });
+            let id =
+                writer.issued(&Call { op: Op::Barrier.number(), group, site, ..Call::default() });
             writer.returned(id);
             writer.wait_begin(id, site);
             if call < calls || !inside[rank as usize] {
@@ -326,11 +289,9 @@ pub(crate) fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<Pa
 
 #[test]
 fn killed_healthy_job_has_no_root_cause() {
-    for (calls, inside) in [
-        ([5, 4], [true, false]),
-        ([5, 5], [true, true]),
-        ([5, 5], [false, false]),
-    ] {
+    for (calls, inside) in
+        [([5, 4], [true, false]), ([5, 5], [true, true]), ([5, 5], [false, false])]
+    {
         let dir = tempfile::tempdir().unwrap();
         for path in boxes_of(dir.path(), calls, inside) {
             replace_boot_id(&path);
@@ -342,21 +303,11 @@ fn killed_healthy_job_has_no_root_cause() {
         assert_eq!(output.status.code(), Some(4));
         let codes: Vec<_> = found.findings.iter().map(|it| it.code.as_str()).collect();
         assert_eq!(codes, ["DD901"]);
-        let lines: Vec<_> = found.findings[0]
-            .per_rank
-            .iter()
-            .filter_map(|it| it.seq)
-            .collect();
+        let lines: Vec<_> = found.findings[0].per_rank.iter().filter_map(|it| it.seq).collect();
         assert_eq!(lines, calls, "the last call of each rank is shown");
         let text = stdout(&analyze(dir.path(), &["."]));
-        assert!(
-            text.starts_with("insufficient: job job, 2 ranks on 1 node"),
-            "{text}"
-        );
-        assert!(
-            text.contains("it is unknown how ranks 0 and 1 ended"),
-            "{text}"
-        );
+        assert!(text.starts_with("insufficient: job job, 2 ranks on 1 node"), "{text}");
+        assert!(text.contains("it is unknown how ranks 0 and 1 ended"), "{text}");
     }
 }
 
@@ -368,10 +319,7 @@ fn box_of_a_live_process_is_current() {
     let output = analyze(dir.path(), &[".", "--format", "json"]);
     let found = report(&output);
     assert_eq!(found.findings, [], "the wait is still short");
-    assert_eq!(
-        (found.verdict.as_str(), output.status.code()),
-        ("healthy", Some(0))
-    );
+    assert_eq!((found.verdict.as_str(), output.status.code()), ("healthy", Some(0)));
     assert!(found.ranks.iter().all(|it| it.pid == std::process::id()));
     assert!(found.ranks.iter().all(|it| it.state != RankState::Unknown));
 }
@@ -382,14 +330,10 @@ fn reused_pid_is_a_different_process() {
     for path in boxes_of(dir.path(), [3, 2], [true, false]) {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         let other = 1_u64.to_le_bytes();
-        file.write_all_at(&other, (header::START_TICKS * WORD) as u64)
-            .unwrap();
+        file.write_all_at(&other, (header::START_TICKS * WORD) as u64).unwrap();
     }
     let found = report(&analyze(dir.path(), &[".", "--format", "json"]));
-    assert!(
-        found.ranks.iter().all(|it| it.state == RankState::Unknown),
-        "{found:#?}"
-    );
+    assert!(found.ranks.iter().all(|it| it.state == RankState::Unknown), "{found:#?}");
 }
 
 const MISMATCH: &str = r#"

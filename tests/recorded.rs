@@ -109,9 +109,7 @@ fn record(venv: &Path, kind: &str) -> (String, u64) {
     assert!(last > 20, "{finished}");
     // Later samples show the memory that the process frees as it exits.
     let stepped = lines.iter().filter(|(_, line)| line.starts_with("step"));
-    let end = stepped
-        .map(|(at, _)| at.plus(Duration::from_millis(600)))
-        .max();
+    let end = stepped.map(|(at, _)| at.plus(Duration::from_millis(600))).max();
     lines.retain(|(at, _)| Some(*at) <= end);
     lines.sort_by_key(|(at, _)| *at);
     let start = lines[0].0;
@@ -127,15 +125,11 @@ fn record(venv: &Path, kind: &str) -> (String, u64) {
 fn words(sample: &MemorySample) -> String {
     let kib = |bytes: u64| format!("{}K", bytes >> 10);
     let of = |name: &str, used: Option<u64>, all: Option<u64>| {
-        used.zip(all).map_or_else(String::new, |(used, all)| {
-            format!(" {name}={}/{}", kib(used), kib(all))
-        })
+        used.zip(all)
+            .map_or_else(String::new, |(used, all)| format!(" {name}={}/{}", kib(used), kib(all)))
     };
     let available = sample.host_available;
-    let host = sample
-        .host_total
-        .zip(available)
-        .map(|(all, available)| all - available);
+    let host = sample.host_total.zip(available).map(|(all, available)| all - available);
     format!(
         "memory rss={}{}{}{}{}",
         kib(sample.rss.unwrap()),

@@ -14,10 +14,8 @@ use crate::postmortem::{analyze, stdout};
 /// Evidence of all kinds of faults: one recording of each family of jobs, and others.
 fn all_kinds() -> Vec<(String, TempDir)> {
     let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings");
-    let mut kinds = vec![
-        ("one of eight".to_owned(), evidence(EIGHT)),
-        ("markup".to_owned(), hostile()),
-    ];
+    let mut kinds =
+        vec![("one of eight".to_owned(), evidence(EIGHT)), ("markup".to_owned(), hostile())];
     for family in fs::read_dir(recordings).unwrap() {
         let family = family.unwrap();
         if !family.file_type().unwrap().is_dir() {
@@ -37,19 +35,14 @@ fn all_kinds() -> Vec<(String, TempDir)> {
 /// The output of `analyze` for evidence of all kinds of faults.
 fn outputs(format: &str) -> Vec<(String, String)> {
     let of = |(name, dir): (String, TempDir)| {
-        (
-            name,
-            stdout(&analyze(dir.path(), &[".", "--format", format])),
-        )
+        (name, stdout(&analyze(dir.path(), &[".", "--format", format])))
     };
     all_kinds().into_iter().map(of).collect()
 }
 
 /// Python's `jsonschema`, if this machine has it.
 fn has_validator() -> bool {
-    let import = Command::new("python3")
-        .args(["-c", "import jsonschema"])
-        .output();
+    let import = Command::new("python3").args(["-c", "import jsonschema"]).output();
     let found = import.is_ok_and(|it| it.status.success());
     let is_needed = std::env::var_os("DDP_DOCTOR_REQUIRE_JSONSCHEMA").is_some();
     assert!(found || !is_needed, "python3 has no module jsonschema");
@@ -74,20 +67,15 @@ fn meet(schema: &str, documents: &[(String, String)]) {
     let dir = tempfile::tempdir().unwrap();
     let schemas = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/schemas");
     let mut command = Command::new("python3");
-    command
-        .current_dir(&dir)
-        .args(["-c", VALIDATE])
-        .arg(schemas.join(schema));
+    command.current_dir(&dir).args(["-c", VALIDATE]).arg(schemas.join(schema));
     for (name, text) in documents {
         let file = name.replace('/', " ");
         fs::write(dir.path().join(&file), text).unwrap();
         command.arg(file);
     }
     let output = command.output().unwrap();
-    let (said, error) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let (said, error) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.is_empty(), "{said}{error}");
 }
 
@@ -118,22 +106,15 @@ fn is_drawn_whole(name: &str, trace: &Value) -> usize {
     let events = trace["traceEvents"].as_array().unwrap();
     let thread = |it: &Value| (it["pid"].as_u64(), it["tid"].as_u64());
     let of = |kinds: &'static [&str]| {
-        events
-            .iter()
-            .filter(move |it| kinds.contains(&it["ph"].as_str().unwrap()))
+        events.iter().filter(move |it| kinds.contains(&it["ph"].as_str().unwrap()))
     };
-    let named: BTreeSet<_> = of(&["M"])
-        .filter(|it| it["name"] == "thread_name")
-        .map(thread)
-        .collect();
+    let named: BTreeSet<_> =
+        of(&["M"]).filter(|it| it["name"] == "thread_name").map(thread).collect();
     let mut slices: BTreeMap<_, Vec<(f64, f64)>> = BTreeMap::new();
     for slice in of(&["X"]) {
         let began = slice["ts"].as_f64().unwrap();
         let ended = began + slice["dur"].as_f64().unwrap();
-        slices
-            .entry(thread(slice))
-            .or_default()
-            .push((began, ended));
+        slices.entry(thread(slice)).or_default().push((began, ended));
     }
     for (thread, slices) in &mut slices {
         assert!(named.contains(thread), "{name}: {thread:?} has no name");
@@ -145,23 +126,17 @@ fn is_drawn_whole(name: &str, trace: &Value) -> usize {
     }
     let mut ends: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for end in of(&["s", "f"]) {
-        ends.entry(end["id"].as_str().unwrap())
-            .or_default()
-            .push(end);
+        ends.entry(end["id"].as_str().unwrap()).or_default().push(end);
         let at = end["ts"].as_f64().unwrap();
         let around = slices.get(&thread(end)).is_some_and(|all| {
-            all.iter()
-                .any(|&(began, ended)| began - 1e-3 <= at && at <= ended + 1e-3)
+            all.iter().any(|&(began, ended)| began - 1e-3 <= at && at <= ended + 1e-3)
         });
         assert!(around, "{name}: no slice around {end}");
     }
     for (id, ends) in &ends {
         let kinds: Vec<&Value> = ends.iter().map(|it| &it["ph"]).collect();
         assert_eq!(kinds, ["s", "f"], "{name}: arrow {id}");
-        assert!(
-            ends[0]["ts"].as_f64() <= ends[1]["ts"].as_f64(),
-            "{name}: arrow {id}"
-        );
+        assert!(ends[0]["ts"].as_f64() <= ends[1]["ts"].as_f64(), "{name}: arrow {id}");
     }
     ends.len()
 }

@@ -22,10 +22,7 @@ use crate::support::scenario::Scenario;
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
 
 /// A terminal with true colour and Unicode.
-const RICH: Theme = Theme {
-    depth: Depth::True,
-    unicode: true,
-};
+const RICH: Theme = Theme { depth: Depth::True, unicode: true };
 
 /// Moment at which the dashboard is shown.
 #[derive(Clone, Copy, PartialEq)]
@@ -51,9 +48,8 @@ fn watched_with(scenario: &str, theme: Theme, when: When, source: Read) -> App {
     let dir = tempfile::tempdir().unwrap();
     let scenario = Scenario::parse(scenario).unwrap();
     let journals = scenario.journals(dir.path(), 1).unwrap();
-    let mut updates = postmortem::record(&journals, &mut Vec::new(), &Progress::default())
-        .unwrap()
-        .updates;
+    let mut updates =
+        postmortem::record(&journals, &mut Vec::new(), &Progress::default()).unwrap().updates;
     if when == When::Live {
         // The last two updates mark the end of the evidence.
         updates.truncate(updates.len().saturating_sub(2));
@@ -173,17 +169,11 @@ fn one_missing_rank_of_1024_is_shown_first() {
         assert!(shown.contains("rank 777"), "{shown}");
         app.screen = Screen::Ranks;
         let shown = picture(&mut app, size);
-        assert!(
-            shown[4].contains("777"),
-            "the missing rank is not the first: {shown:#?}"
-        );
+        assert!(shown[4].contains("777"), "the missing rank is not the first: {shown:#?}");
     }
     app.screen = Screen::Ranks;
     app.ranks.grid = true;
-    compare(
-        "one-of-1024-as-a-grid",
-        &picture(&mut app, (120, 40)).join("\n"),
-    );
+    compare("one-of-1024-as-a-grid", &picture(&mut app, (120, 40)).join("\n"));
     app.ranks.grid = false;
     compare("one-of-1024", &pictures(&mut app));
 }

@@ -98,19 +98,14 @@ impl Running {
         eventually("run.json is written", || {
             let dirs = fs::read_dir(&runs).into_iter().flatten().flatten();
             let texts = dirs.filter_map(|dir| fs::read(dir.path().join("run.json")).ok());
-            found = texts
-                .filter_map(|text| serde_json::from_slice(&text).ok())
-                .next();
+            found = texts.filter_map(|text| serde_json::from_slice(&text).ok()).next();
             found.is_some()
         });
         found.unwrap()
     }
 
     fn address(&self) -> String {
-        self.description()["coordinator"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        self.description()["coordinator"].as_str().unwrap().to_owned()
     }
 
     fn wait(&mut self) -> Option<i32> {
@@ -146,10 +141,7 @@ fn listening_ports(pid: u32) -> Vec<String> {
     let own: BTreeSet<String> = links
         .filter_map(|link| fs::read_link(link.ok()?.path()).ok())
         .filter_map(|target| {
-            let target = target
-                .to_str()?
-                .strip_prefix("socket:[")?
-                .strip_suffix(']')?;
+            let target = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
             Some(target.to_owned())
         })
         .collect();
@@ -182,32 +174,12 @@ fn other_user_cannot_see_a_job() {
     };
     let mut job = HealthyJob::start(&["--job", "secret-name"]);
     let address = job.variable("DDP_DOCTOR_COORDINATOR");
-    let status = || {
-        program(other.dir.path())
-            .args(["status", &address])
-            .output()
-            .unwrap()
-    };
-    eventually("its own user sees the job", || {
-        text(&status()).contains("secret-name")
-    });
+    let status = || program(other.dir.path()).args(["status", &address]).output().unwrap();
+    eventually("its own user sees the job", || text(&status()).contains("secret-name"));
     for command in ["status", "dump"] {
-        let refused = other
-            .command("ddp-doctor")
-            .args([command, &address])
-            .output()
-            .unwrap();
-        assert_eq!(
-            refused.status.code(),
-            Some(3),
-            "{command}: {}",
-            text(&refused)
-        );
-        assert!(
-            !text(&refused).contains("secret-name"),
-            "{}",
-            text(&refused)
-        );
+        let refused = other.command("ddp-doctor").args([command, &address]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(3), "{command}: {}", text(&refused));
+        assert!(!text(&refused).contains("secret-name"), "{}", text(&refused));
     }
     is_healthy(&job.assert_same_result(), 4);
 }
@@ -231,21 +203,12 @@ fn other_user_gets_no_answer_from_a_socket_that_it_can_reach() {
     let listener = UnixListener::bind(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let access = Access {
-        user: 0,
-        descriptors: 1024,
-    };
-    let listeners = Listeners {
-        local: Some(listener),
-        remote: None,
-    };
+    let access = Access { user: 0, descriptors: 1024 };
+    let listeners = Listeners { local: Some(listener), remote: None };
     let serving = serve(listeners, access, Arc::default(), std::future::pending());
     runtime.spawn(serving);
     let connect = |command: &mut Command| {
-        let output = command
-            .args(["-MIO::Socket::UNIX", "-e", CONNECT])
-            .arg(&path)
-            .output();
+        let output = command.args(["-MIO::Socket::UNIX", "-e", CONNECT]).arg(&path).output();
         output.unwrap().status.code()
     };
     assert_eq!(connect(&mut Command::new("perl")), Some(0));
@@ -268,21 +231,11 @@ fn forged_evidence_of_another_user_does_not_end_a_job() {
         "--kill-after",
         "0.1",
     ]);
-    eventually("the job is known", || {
-        !coordinator.reports("healthy").is_empty()
-    });
+    eventually("the job is known", || !coordinator.reports("healthy").is_empty());
     // The other user reports a hang of four ranks as a second node of the same job.
     let forged = other
         .command("ddp-doctor")
-        .args([
-            "run",
-            "--job",
-            "healthy",
-            "--on-hang",
-            "kill",
-            "--kill-after",
-            "1",
-        ])
+        .args(["run", "--job", "healthy", "--on-hang", "kill", "--kill-after", "1"])
         .args(["--coordinator", coordinator.address(), "--"])
         .arg(other.program())
         .args(["demo-rank", "op-mismatch"])
@@ -302,8 +255,7 @@ fn half_open_connections_are_closed() {
     let coordinator = Coordinator::start();
     let mut silent = UnixStream::connect(coordinator.socket()).unwrap();
     let mut idle = UnixStream::connect(coordinator.socket()).unwrap();
-    idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
-        .unwrap();
+    idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     let mut job = HealthyJob::start(&["--coordinator", coordinator.address()]);
     is_healthy(&job.assert_same_result(), 4);
     for connection in [&mut silent, &mut idle] {
@@ -322,21 +274,8 @@ fn flood_of_connections_leaves_descriptors_for_jobs_and_reports() {
     let flood: Vec<_> = (0..200).map(connect).collect();
     let dir = tempfile::tempdir().unwrap();
     let output = program(dir.path())
-        .args([
-            "run",
-            "--job",
-            "flooded",
-            "--on-hang",
-            "kill",
-            "--kill-after",
-            "0.1",
-        ])
-        .args([
-            "--coordinator",
-            coordinator.address(),
-            "--",
-            env!("CARGO_BIN_EXE_ddp-doctor"),
-        ])
+        .args(["run", "--job", "flooded", "--on-hang", "kill", "--kill-after", "0.1"])
+        .args(["--coordinator", coordinator.address(), "--", env!("CARGO_BIN_EXE_ddp-doctor")])
         .args(["demo-rank", "op-mismatch"])
         .output()
         .unwrap();
@@ -397,8 +336,7 @@ fn truncation_of_a_box_in_use_is_reported() {
     job.create("flood1");
     let is_reported = |finding: &Finding| finding.summary.contains("was truncated");
     eventually("it is reported", || {
-        job.report()
-            .is_some_and(|it| it.findings.iter().any(is_reported))
+        job.report().is_some_and(|it| it.findings.iter().any(is_reported))
     });
     let last = job.assert_same_result();
     assert_eq!(last.verdict, Verdict::Insufficient, "{last:#?}");
@@ -479,11 +417,8 @@ fn journal(dir: &Path, events: Vec<Kind>) -> PathBuf {
     let path = dir.join("journal.ddpj");
     let mut writer = Journal::create(&path).unwrap();
     for events in events.chunks(1000) {
-        let report = v1::Report {
-            sent_unix_ns: 2_000_000_000,
-            events: events.to_vec(),
-            pong: None,
-        };
+        let report =
+            v1::Report { sent_unix_ns: 2_000_000_000, events: events.to_vec(), pong: None };
         writer.append(&report).unwrap();
     }
     path
@@ -503,16 +438,10 @@ fn joined(rank: u32, world_size: u32) -> Kind {
 
 fn analyze(path: &Path) -> (Report, Output) {
     let dir = tempfile::tempdir().unwrap();
-    let output = program(dir.path())
-        .args(["analyze", "--format", "json"])
-        .arg(path)
-        .output()
-        .unwrap();
+    let output =
+        program(dir.path()).args(["analyze", "--format", "json"]).arg(path).output().unwrap();
     let report = serde_json::from_slice(&output.stdout);
-    (
-        report.unwrap_or_else(|error| panic!("{error}: {}", text(&output))),
-        output,
-    )
+    (report.unwrap_or_else(|error| panic!("{error}: {}", text(&output))), output)
 }
 
 #[test]
@@ -524,10 +453,7 @@ fn claimed_world_size_is_no_list_of_ranks() {
         assert_eq!(report.job.world_size, None);
         let is_claim = |finding: &Finding| finding.summary.contains("claims a world of");
         assert!(report.findings.iter().any(is_claim), "{report:#?}");
-        assert!(
-            !report.findings.iter().any(|it| it.code == "DD201"),
-            "{report:#?}"
-        );
+        assert!(!report.findings.iter().any(|it| it.code == "DD201"), "{report:#?}");
     }
 }
 
@@ -564,10 +490,7 @@ fn fifo_in_place_of_a_file_blocks_no_command() {
         let mut running = Running::spawn(scratch, command.args(args));
         assert!(running.wait().is_some(), "{args:?}");
     }
-    is_healthy(
-        &HealthyJob::start(&["--run-dir", path]).assert_same_result(),
-        4,
-    );
+    is_healthy(&HealthyJob::start(&["--run-dir", path]).assert_same_result(), 4);
 }
 
 #[test]

@@ -56,14 +56,7 @@ fn show(finished: &Finished, stacks: &[(u32, v1::Stacks)]) -> String {
 /// Runs the job in which rank 1 sleeps and rank 0 waits, until `run` kills it.
 fn asleep(options: &[&str]) -> Option<(Finished, Vec<(u32, v1::Stacks)>)> {
     let scratch = tempfile::tempdir().unwrap();
-    let kill = [
-        "--stall-after",
-        "3",
-        "--on-hang",
-        "kill",
-        "--kill-after",
-        "10",
-    ];
+    let kill = ["--stall-after", "3", "--on-hang", "kill", "--kill-after", "10"];
     let options = [&kill, options].concat();
     let finished = run_to_end(run(scratch.path(), "faulty/asleep.py", 2, &options)?);
     assert_eq!(finished.status, Some(75), "{finished}");
@@ -78,10 +71,7 @@ fn blocked_ranks_are_sampled_twice_before_the_limit() {
     };
     let show = || show(&finished, &stacks);
     let line = |thread: &v1::ThreadStack| {
-        let frame = thread
-            .python
-            .iter()
-            .find(|it| it.file.ends_with("/asleep.py"));
+        let frame = thread.python.iter().find(|it| it.file.ends_with("/asleep.py"));
         frame.map(|frame| (frame.line, frame.function.clone()))
     };
     let program = std::fs::read_to_string(variant("faulty/asleep.py")).unwrap();
@@ -102,11 +92,7 @@ fn blocked_ranks_are_sampled_twice_before_the_limit() {
             assert!(is_inside, "{}", show());
             assert_eq!(line(main), Some((at, "<module>".into())), "{}", show());
             assert_eq!((main.state.as_str(), main.holds_gil), ("S", Some(false)));
-            assert!(
-                taken.threads.len() > 1 && main.cpu_ns > Some(0),
-                "{}",
-                show()
-            );
+            assert!(taken.threads.len() > 1 && main.cpu_ns > Some(0), "{}", show());
         }
     }
 }
@@ -172,10 +158,7 @@ fn hang(scratch: &Path, ranks: u32, options: &[&str]) -> Option<Running> {
     let running = Running::start(command);
     let started = Instant::now();
     while !scratch.join("stamp.1").exists() {
-        assert!(
-            started.elapsed() < Duration::from_secs(120),
-            "rank 1 did not reach its sleep"
-        );
+        assert!(started.elapsed() < Duration::from_secs(120), "rank 1 did not reach its sleep");
         std::thread::sleep(Duration::from_millis(50));
     }
     // Gives the other ranks time to enter their call, and the engine time to detect the wait.
@@ -207,33 +190,20 @@ fn dump_of_a_hang_shows_the_unusual_rank_first() {
     let json = dump(&[target, "--format", "json"]);
     assert_eq!(json.status.code(), Some(0), "{}", out(&json));
     let seen: Dump = serde_json::from_slice(&json.stdout).unwrap();
-    let groups: Vec<_> = seen
-        .groups
-        .iter()
-        .map(|group| group.processes.clone())
-        .collect();
+    let groups: Vec<_> = seen.groups.iter().map(|group| group.processes.clone()).collect();
     assert_eq!(groups, [vec![1], vec![0, 2]], "{}", out(&json));
     for (rank, process) in seen.processes.iter().enumerate() {
         assert_eq!((process.rank, &process.trouble), (Some(rank as u32), &None));
-        let waits = process
-            .waiting_in
-            .as_ref()
-            .map(|it| (it.op.as_str(), it.seq));
+        let waits = process.waiting_in.as_ref().map(|it| (it.op.as_str(), it.seq));
         let expected = (rank != 1).then_some(("all_reduce", Some(5)));
         assert_eq!(waits, expected, "{}", out(&json));
         assert!(process.state != RankState::Dead && process.threads.len() > 1);
     }
     let text = dump(&[target]);
     let said = out(&text);
-    let place = |words: &str| {
-        said.find(words)
-            .unwrap_or_else(|| panic!("no {words:?} in {said}"))
-    };
+    let place = |words: &str| said.find(words).unwrap_or_else(|| panic!("no {words:?} in {said}"));
     assert!(place("\nrank 1\n") < place("\nranks 0 and 2\n"), "{said}");
-    assert!(
-        place("time.sleep(3600)") < place("dist.all_reduce(tensor)"),
-        "{said}"
-    );
+    assert!(place("time.sleep(3600)") < place("dist.all_reduce(tensor)"), "{said}");
     place("rank 2   in all_reduce #5 of group 0 for ");
     let all = dump(&[target, "--all-threads", "--format", "markdown"]);
     assert!(out(&all).contains("## ranks 0–2: "), "{}", out(&all));
@@ -249,11 +219,7 @@ fn dump_of_a_hang_shows_the_unusual_rank_first() {
     running.interrupt();
     let late = dump(&[target]);
     assert_eq!(late.status.code(), Some(3), "{}", out(&late));
-    assert!(
-        out(&late).contains("has ended; ddp-doctor analyze"),
-        "{}",
-        out(&late)
-    );
+    assert!(out(&late).contains("has ended; ddp-doctor analyze"), "{}", out(&late));
 }
 
 #[test]
@@ -280,21 +246,13 @@ fn dump_explains_why_a_process_cannot_be_read() {
     assert!(out(&seen).contains("it runs no Python"), "{}", out(&seen));
     let gone = dump(&["--pid", "4194305"]);
     assert_eq!(gone.status.code(), Some(3), "{}", out(&gone));
-    assert!(
-        out(&gone).contains("there is no process 4194305"),
-        "{}",
-        out(&gone)
-    );
+    assert!(out(&gone).contains("there is no process 4194305"), "{}", out(&gone));
 
     // The user nobody needs a copy of the program in a directory that it can enter.
     let scratch = tempfile::tempdir().unwrap();
     let program = scratch.path().join("ddp-doctor");
     copy_program(&program);
-    let open = Command::new("chmod")
-        .arg("755")
-        .arg(scratch.path())
-        .arg(&program)
-        .status();
+    let open = Command::new("chmod").arg("755").arg(scratch.path()).arg(&program).status();
     open.unwrap();
     let mut as_nobody = Command::new("setpriv");
     as_nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
@@ -305,19 +263,9 @@ fn dump_explains_why_a_process_cannot_be_read() {
     }
     let mut as_nobody = Command::new("setpriv");
     as_nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
-    let seen = as_nobody
-        .arg(&program)
-        .args(["dump", "--pid", &pid])
-        .output()
-        .unwrap();
+    let seen = as_nobody.arg(&program).args(["dump", "--pid", &pid]).output().unwrap();
     assert_eq!(seen.status.code(), Some(0), "{}", out(&seen));
     let said = out(&seen);
-    assert!(
-        said.contains("its memory may not be read: it belongs to user 0"),
-        "{said}"
-    );
-    assert!(
-        said.contains("CAP_SYS_PTRACE") && said.contains("sleeping"),
-        "{said}"
-    );
+    assert!(said.contains("its memory may not be read: it belongs to user 0"), "{said}");
+    assert!(said.contains("CAP_SYS_PTRACE") && said.contains("sleeping"), "{said}");
 }

@@ -47,10 +47,7 @@ async fn attach_with(
     reports.send(report).await.unwrap();
     let mut client = AgentServiceClient::new(channel);
     let attached = client.attach(ReceiverStream::new(stream)).await?;
-    Ok(Stream {
-        _reports: reports,
-        requests: attached.into_inner(),
-    })
+    Ok(Stream { _reports: reports, requests: attached.into_inner() })
 }
 
 /// The journal of the only run of a job.
@@ -103,19 +100,11 @@ fn forged_end_of_a_rank_does_not_disturb_a_job() {
         exit_signal: Some(9),
         ..v1::ProcessChanged::default()
     });
-    let other = v1::Hello {
-        host: "other".into(),
-        boot_id: "other".into(),
-        ..hello.clone()
-    };
+    let other = v1::Hello { host: "other".into(), boot_id: "other".into(), ..hello.clone() };
     let attach_as = |hello: v1::Hello| {
         let events = vec![Kind::Hello(hello), ended.clone()];
         runtime.block_on(async {
-            attach(
-                connect(&coordinator.parsed_address()).await.unwrap(),
-                events,
-            )
-            .await
+            attach(connect(&coordinator.parsed_address()).await.unwrap(), events).await
         })
     };
     let mut same_node = attach_as(hello).unwrap();
@@ -124,10 +113,7 @@ fn forged_end_of_a_rank_does_not_disturb_a_job() {
     let _other_node = attach_as(other).unwrap();
     coordinator.until("forged", |report| report.job.nodes == 2);
     let report = job.assert_same_result();
-    assert!(
-        report.findings.iter().all(|it| it.code != "DD201"),
-        "{report:#?}"
-    );
+    assert!(report.findings.iter().all(|it| it.code != "DD201"), "{report:#?}");
 }
 
 #[test]
@@ -164,11 +150,7 @@ fn newer_node_is_named_and_disturbs_no_job() {
     let named: Vec<&Finding> = report.findings.iter().filter(|it| is_named(it)).collect();
     assert_eq!(named.len(), 1, "{report:#?}");
     assert_eq!(report.findings.len(), 1, "{report:#?}");
-    assert!(
-        coordinator.stderr().contains("99.0.0"),
-        "{}",
-        coordinator.stderr()
-    );
+    assert!(coordinator.stderr().contains("99.0.0"), "{}", coordinator.stderr());
 }
 
 #[test]
@@ -194,9 +176,7 @@ fn coordinator_without_room_does_not_disturb_a_job() {
         streams
     });
     let mut job = HealthyJob::start(&["--coordinator", address]);
-    eventually("it is refused", || {
-        job.stderr().contains("refuses this job")
-    });
+    eventually("it is refused", || job.stderr().contains("refuses this job"));
     is_healthy(&job.assert_same_result(), 4);
     drop(streams);
 }
@@ -237,8 +217,7 @@ fn claimed_world_size_does_not_disturb_a_job() {
     let _claim = black_box(Path::new(&boxes), 0, 20_000_000);
     let is_claim = |finding: &Finding| finding.summary.contains("claims a world of");
     eventually("it is reported", || {
-        job.report()
-            .is_some_and(|it| it.findings.iter().any(is_claim))
+        job.report().is_some_and(|it| it.findings.iter().any(is_claim))
     });
     let report = job.assert_same_result();
     assert!(report.findings.iter().any(is_claim), "{report:#?}");

@@ -16,23 +16,12 @@ mod imports;
 fn crates_of(package: &str, features: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .current_dir(root())
-        .args([
-            "tree",
-            "--offline",
-            "--edges",
-            "normal,build",
-            "--prefix",
-            "none",
-        ])
+        .args(["tree", "--offline", "--edges", "normal,build", "--prefix", "none"])
         .args(["--format", "{p}", "--package", package])
         .args(features)
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let name = |line: &str| {
         let mut words = line.split_whitespace();
@@ -49,9 +38,7 @@ fn root() -> &'static Path {
 fn must_not_reach(package: &str, forbidden: &[&str]) {
     let crates = crates_of(package, &[]);
     for name in forbidden {
-        let found = crates
-            .iter()
-            .find(|found| found.split(' ').next() == Some(name));
+        let found = crates.iter().find(|found| found.split(' ').next() == Some(name));
         assert!(found.is_none(), "{package} depends on {name}");
     }
 }
@@ -77,12 +64,7 @@ fn dashboard_and_proto_depend_on_no_higher_crate() {
     must_not_reach("ddp-doctor-dashboard", &["ddp-doctor", "ddp-doctor-agent"]);
     must_not_reach(
         "ddp-doctor-proto",
-        &[
-            "ddp-doctor",
-            "ddp-doctor-agent",
-            "ddp-doctor-dashboard",
-            "libc",
-        ],
+        &["ddp-doctor", "ddp-doctor-agent", "ddp-doctor-dashboard", "libc"],
     );
 }
 
@@ -90,11 +72,7 @@ fn dashboard_and_proto_depend_on_no_higher_crate() {
 fn engine_depends_on_proto_alone() {
     let manifest = fs::read_to_string(root().join("src/diagnosis/Cargo.toml")).unwrap();
     let manifest: toml::Table = manifest.parse().unwrap();
-    let dependencies: Vec<&String> = manifest["dependencies"]
-        .as_table()
-        .unwrap()
-        .keys()
-        .collect();
+    let dependencies: Vec<&String> = manifest["dependencies"].as_table().unwrap().keys().collect();
     assert_eq!(dependencies, ["ddp-doctor-proto", "thiserror"]);
     for kind in ["build-dependencies", "target"] {
         assert!(!manifest.contains_key(kind), "{kind}");
@@ -213,11 +191,7 @@ fn every_finding_has_an_example_and_a_silent_scenario() {
             .collect();
         let any_has = |line: String| scenarios.iter().any(|it| it.contains(&line));
         let example = format!("\nexample = \"{}\"\n", code.code);
-        assert!(
-            any_has(example),
-            "{}: no scenario is its example",
-            code.code
-        );
+        assert!(any_has(example), "{}: no scenario is its example", code.code);
         let expected = format!("code = \"{}\"", code.code);
         let is_silent = scenarios.iter().any(|it| !it.contains(&expected));
         assert!(is_silent, "{}: no scenario without it", code.code);
@@ -292,10 +266,7 @@ fn is_generated(file: &str, text: &str) {
         return;
     }
     let update = std::env::var_os("UPDATE_DOCS").is_some();
-    assert!(
-        update,
-        "{file} is out of date; run the test with UPDATE_DOCS=1"
-    );
+    assert!(update, "{file} is out of date; run the test with UPDATE_DOCS=1");
     let [begin, end] = MARKERS;
     fs::write(&path, format!("{head}{begin}{text}{end}{tail}")).unwrap();
 }

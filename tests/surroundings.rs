@@ -67,10 +67,7 @@ fn few_descriptors() {
             assert_eq!(report.verdict, Verdict::Insufficient, "{report:#?}");
             let codes = report.findings.iter().map(|it| it.code.as_str());
             assert!(codes.clone().all(|code| code == "DD901"), "{report:#?}");
-            assert!(
-                codes.count() > 0 || stderr.contains("no diagnosis"),
-                "{stderr}"
-            );
+            assert!(codes.count() > 0 || stderr.contains("no diagnosis"), "{stderr}");
         }
     }
 }
@@ -159,31 +156,9 @@ fn job_in_a_time_namespace_is_diagnosed() {
     for (bug, verdict) in [("", Verdict::Healthy), ("early-exit", Verdict::Hang)] {
         let dir = tempfile::tempdir().unwrap();
         let mut run = program(dir.path());
-        run.args([
-            "run",
-            "--report",
-            "r.json",
-            "--on-hang",
-            "kill",
-            "--kill-after",
-            "1",
-        ]);
-        run.args([
-            "--",
-            "unshare",
-            "--map-current-user",
-            "--keep-caps",
-            "--time",
-        ]);
-        run.args([
-            "--boottime",
-            "100000",
-            "--monotonic",
-            "100000",
-            training,
-            "4",
-            bug,
-        ]);
+        run.args(["run", "--report", "r.json", "--on-hang", "kill", "--kill-after", "1"]);
+        run.args(["--", "unshare", "--map-current-user", "--keep-caps", "--time"]);
+        run.args(["--boottime", "100000", "--monotonic", "100000", training, "4", bug]);
         let output = run.output().unwrap();
         let report = fs::read(dir.path().join("r.json")).unwrap();
         let report: Report = serde_json::from_slice(&report).unwrap();

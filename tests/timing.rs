@@ -64,9 +64,6 @@ fn invalid_time_scale_is_a_usage_error() {
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(
-            said.contains("--time-scale") && said.contains(scale),
-            "{said}"
-        );
+        assert!(said.contains("--time-scale") && said.contains(scale), "{said}");
     }
 }

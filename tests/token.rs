@@ -20,9 +20,7 @@ fn prompt_for_the_token_does_not_show_it() {
     // Not a loopback address, which would need no token.
     let address = format!("0.0.0.0:{}", coordinator.port());
     let ask = |number: usize| {
-        terminal.line(&format!(
-            "clear; {PROGRAM} status {address}; echo ended-{number}=$?"
-        ));
+        terminal.line(&format!("clear; {PROGRAM} status {address}; echo ended-{number}=$?"));
         // What is typed before the prompt is dropped.
         let is_new = |screen: &str| screen.contains(PROMPT) && !screen.contains("ended-");
         terminal.until("the prompt", is_new);

@@ -22,15 +22,11 @@ struct Vector {
 /// Verdict of `analyze` on the dumps of all ranks.
 fn verdict(vector: &Vector) -> String {
     let ranks = vector.ranks.iter().zip(&vector.groups);
-    let dumps: Vec<Value> = ranks
-        .map(|(entries, groups)| dump(groups, entries))
-        .collect();
+    let dumps: Vec<Value> = ranks.map(|(entries, groups)| dump(groups, entries)).collect();
     let analysis = analyze(&dumps);
     let report = report(&analysis);
     let found = findings(report).into_iter();
-    let found: Vec<String> = found
-        .map(|(code, _, root)| format!("{code} {root:?}"))
-        .collect();
+    let found: Vec<String> = found.map(|(code, _, root)| format!("{code} {root:?}")).collect();
     match (&found[..], report.verdict) {
         ([], Verdict::Healthy) if !analysis.remarks.is_empty() => "remark".into(),
         ([], Verdict::Healthy) => "healthy".into(),
@@ -47,10 +43,7 @@ fn check(vectors: Vec<Vector>) {
         let says_less = vector.upstream && (expected == "healthy" || expected == "remark");
         let is_explained = !says_less || !vector.reason.is_empty();
         if expected != vector.expected || !is_explained {
-            wrong.push(format!(
-                "{}: {expected}, expected {}",
-                vector.name, vector.expected
-            ));
+            wrong.push(format!("{}: {expected}, expected {}", vector.name, vector.expected));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
@@ -107,20 +100,8 @@ fn a_two_matching_calls() {
     let empty = |outputs: Value| gather(outputs).with("output_dtypes", json!([]));
     check(vec![
         calls("A1", &all_reduce(), &all_reduce(), false, "healthy"),
-        calls(
-            "A2",
-            &all_reduce(),
-            &call("all_gather"),
-            true,
-            "DD103 [0, 1]",
-        ),
-        calls(
-            "A3",
-            &call("all_to_all"),
-            &call("all_to_all"),
-            false,
-            "healthy",
-        ),
+        calls("A2", &all_reduce(), &call("all_gather"), true, "DD103 [0, 1]"),
+        calls("A3", &call("all_to_all"), &call("all_to_all"), false, "healthy"),
         calls(
             "A4",
             &all_reduce(),
@@ -150,20 +131,8 @@ fn a_two_matching_calls() {
             ..calls("A7", &all_reduce().open(), &all_reduce(), true, "DD116 []")
         },
         calls("A8", &half, &all_reduce(), true, "DD105 [0, 1]"),
-        calls(
-            "A9",
-            &gather(both.clone()),
-            &empty(json!([[]])),
-            false,
-            "healthy",
-        ),
-        calls(
-            "A10",
-            &gather(both),
-            &empty(json!([[4, 4]])),
-            false,
-            "healthy",
-        ),
+        calls("A9", &gather(both.clone()), &empty(json!([[]])), false, "healthy"),
+        calls("A10", &gather(both), &empty(json!([[4, 4]])), false, "healthy"),
     ]);
 }
 
@@ -224,13 +193,8 @@ fn c_variants_of_one_operation() {
         )
     });
     check(vectors.into());
-    let coalesced = calls(
-        "C",
-        &call("all_reduce"),
-        &call("allreduce_coalesced"),
-        true,
-        "DD103 [0, 1]",
-    );
+    let coalesced =
+        calls("C", &call("all_reduce"), &call("allreduce_coalesced"), true, "DD103 [0, 1]");
     check(vec![coalesced]);
 }
 
@@ -240,17 +204,8 @@ fn d_e_sizes_of_gathers_and_splits() {
     let odd = gather(json!([[24]]));
     let uneven = |inputs, outputs| sized("all_to_all_single", inputs, outputs);
     check(vec![
-        calls(
-            "D1",
-            &gather(json!([[16]])),
-            &gather(json!([[16]])),
-            false,
-            "healthy",
-        ),
-        Vector {
-            reason: LEFT,
-            ..calls("D2", &odd, &odd, true, "remark")
-        },
+        calls("D1", &gather(json!([[16]])), &gather(json!([[16]])), false, "healthy"),
+        Vector { reason: LEFT, ..calls("D2", &odd, &odd, true, "remark") },
         calls(
             "E",
             &uneven(json!([[8]]), json!([[12]])),
@@ -269,22 +224,10 @@ fn f_receive_from_any_rank() {
     };
     let receive = message("nccl:recv 1<-?", 8);
     check(vec![
-        calls(
-            "F1",
-            &message("nccl:send 0->1", 8),
-            &receive,
-            false,
-            "healthy",
-        ),
+        calls("F1", &message("nccl:send 0->1", 8), &receive, false, "healthy"),
         Vector {
             reason: "which message a receive from any rank takes is not recorded; both are complete",
-            ..calls(
-                "F2",
-                &message("nccl:send 0->1", 4),
-                &receive,
-                true,
-                "healthy",
-            )
+            ..calls("F2", &message("nccl:send 0->1", 4), &receive, true, "healthy")
         },
         calls(
             "F3",
@@ -298,16 +241,9 @@ fn f_receive_from_any_rank() {
 
 #[test]
 fn g_prefixes_of_backends() {
-    for prefix in [
-        "nccl",
-        "ncclx",
-        "gloo",
-        "xccl",
-        "nccl2",
-        "c10d",
-        "unknown_backend",
-        "weird:backend",
-    ] {
+    for prefix in
+        ["nccl", "ncclx", "gloo", "xccl", "nccl2", "c10d", "unknown_backend", "weird:backend"]
+    {
         let entry = Entry::new(&format!("{prefix}:all_reduce"), "0", 1);
         check(vec![calls(prefix, &entry, &entry, false, "healthy")]);
         let other = Entry::new(&format!("{prefix}:broadcast"), "0", 1);
@@ -325,28 +261,17 @@ fn i_whole_dumps() {
     let own = Entry::new("nccl:all_reduce", "1", 0).sizes(json!([[5, 5]]), json!([[5, 5]]));
     let two = [at("all_reduce"), own];
     let i1 = Vector {
-        groups: vec![
-            vec![("0", "[0, 1]"), ("1", "[0]")],
-            vec![("0", "[0, 1]"), ("1", "[1]")],
-        ],
+        groups: vec![vec![("0", "[0, 1]"), ("1", "[0]")], vec![("0", "[0, 1]"), ("1", "[1]")]],
         ..pair("I1", [&two, &two], false, "healthy", "")
     };
     let i2 = [at("allreduce_coalesced")];
     let i3 = [at("broadcast"), at("broadcast"), end("coalesced")];
     let i4 = |second| [at("_broadcast_oop"), second, end("ALLGATHER_coalesced")];
     let (odd, even) = (i4(larger("_broadcast_oop")), i4(at("_broadcast_oop")));
-    let i5 = [
-        at("_reduce_oop"),
-        at("_reduce_oop"),
-        end("REDUCE_SCATTER_coalesced"),
-    ];
+    let i5 = [at("_reduce_oop"), at("_reduce_oop"), end("REDUCE_SCATTER_coalesced")];
     let i6 = [at("all_reduce")];
-    let i6_more = [
-        at("all_reduce"),
-        at("_reduce_oop"),
-        at("_reduce_oop"),
-        end("REDUCE_SCATTER_coalesced"),
-    ];
+    let i6_more =
+        [at("all_reduce"), at("_reduce_oop"), at("_reduce_oop"), end("REDUCE_SCATTER_coalesced")];
     check(vec![
         i1,
         pair("I2", [&i2, &i2], false, "healthy", ""),
@@ -375,12 +300,7 @@ fn j_traces_of_hooks() {
         hooked("reduce", 2, one(), one()),
         hooked("all_gather", 3, one(), json!([[8], [8]])),
         hooked("reduce_scatter", 4, json!([[8], [8]]), one()),
-        hooked(
-            "allreduce_coalesced",
-            5,
-            json!([[8], [4]]),
-            json!([[8], [4]]),
-        ),
+        hooked("allreduce_coalesced", 5, json!([[8], [4]]), json!([[8], [4]])),
     ];
     check(vec![
         pair("J1", [&order, &order], false, "healthy", ""),
@@ -405,16 +325,11 @@ fn k_hangs_and_swapped_calls() {
     let at = |op: &str, seq| Entry::new(&format!("nccl:{op}"), "0", seq);
     let done = at("all_reduce", 1);
     let ahead = [done.clone(), at("all_reduce", 2).open()];
-    let swapped = [
-        [at("all_reduce", 1), at("broadcast", 2)],
-        [at("broadcast", 1), at("all_reduce", 2)],
-    ];
+    let swapped =
+        [[at("all_reduce", 1), at("broadcast", 2)], [at("broadcast", 1), at("all_reduce", 2)]];
     check(vec![
         pair("K1", [&ahead, &ahead[..1]], true, "DD101 [1]", ""),
         pair("K2", [&swapped[0], &swapped[1]], true, "DD109 [0, 1]", ""),
-        Vector {
-            reason: STATE,
-            ..calls("K3", &done.clone().open(), &done, true, "DD116 []")
-        },
+        Vector { reason: STATE, ..calls("K3", &done.clone().open(), &done, true, "DD116 []") },
     ]);
 }

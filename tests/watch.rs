@@ -37,10 +37,7 @@ impl Job {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(scratch.path().join("stderr")).unwrap());
-        let job = Self {
-            run: run.spawn().unwrap(),
-            scratch,
-        };
+        let job = Self { run: run.spawn().unwrap(), scratch };
         // Until `run.json` exists there is nothing to watch.
         let described = job.scratch.path().join("run/run.json");
         eventually("a run directory", || described.exists());
@@ -74,9 +71,7 @@ impl Drop for Job {
 /// Waits until the dashboard has left the terminal: earlier input is lost.
 #[track_caller]
 fn is_left(terminal: &Terminal) {
-    eventually("the main screen", || {
-        terminal.format("#{alternate_on}") == "0"
-    });
+    eventually("the main screen", || terminal.format("#{alternate_on}") == "0");
 }
 
 /// Checks that the terminal is back in the shell's settings.
@@ -139,17 +134,10 @@ fn dashboard_follows_a_hanging_job() {
     assert!(screen.lines().all(|line| line.chars().count() <= 80));
 
     coordinator.kill();
-    let screen = terminal.until("disconnected", |screen| {
-        screen.contains("disconnected since")
-    });
-    assert!(
-        screen.contains("DD103"),
-        "the last state stays visible:\n{screen}"
-    );
+    let screen = terminal.until("disconnected", |screen| screen.contains("disconnected since"));
+    assert!(screen.contains("DD103"), "the last state stays visible:\n{screen}");
     let coordinator = Coordinator::start_at(&address);
-    terminal.until("seeing again", |screen| {
-        names_it(screen) && !screen.contains("blind")
-    });
+    terminal.until("seeing again", |screen| names_it(screen) && !screen.contains("blind"));
 
     terminal.key("C-z");
     terminal.until("stopped", |screen| screen.contains("Stopped"));
@@ -164,15 +152,11 @@ fn dashboard_follows_a_hanging_job() {
     terminal.line(&format!("clear; {PROGRAM} watch {address}"));
     terminal.until("the finding", names_it);
     let shell = terminal.format("#{pane_pid}");
-    let children = Command::new("ps")
-        .args(["--ppid", &shell, "-o", "pid="])
-        .output();
+    let children = Command::new("ps").args(["--ppid", &shell, "-o", "pid="]).output();
     let watch = String::from_utf8(children.unwrap().stdout).unwrap();
     let killed = Command::new("kill").args(["-TERM", watch.trim()]).status();
     assert!(killed.unwrap().success(), "{watch}");
-    terminal.until("the shell", |screen| {
-        screen.contains("bash-") && !names_it(screen)
-    });
+    terminal.until("the shell", |screen| screen.contains("bash-") && !names_it(screen));
     is_restored(&terminal);
     drop(coordinator);
     job.end();
@@ -189,9 +173,7 @@ fn dashboard_replays_an_ended_run() {
     terminal.until("the finding", |screen| screen.contains("DD103"));
     job.end();
     // The dashboard switches to the recording without a key.
-    terminal.until("the end", |screen| {
-        screen.contains("recorded") || screen.contains("ended")
-    });
+    terminal.until("the end", |screen| screen.contains("recorded") || screen.contains("ended"));
     terminal.key("q");
     is_left(&terminal);
     terminal.line(&format!("clear; {PROGRAM} watch {}", job.run_dir()));
@@ -232,10 +214,7 @@ fn watch_once_and_status_agree() {
     let say = |arguments: &[&str]| {
         let mut command = program(job.scratch.path());
         let output = command.args(arguments).output().unwrap();
-        (
-            output.status.code(),
-            String::from_utf8(output.stdout).unwrap(),
-        )
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
     let run_dir = job.run_dir();
     let started = Instant::now();
@@ -247,14 +226,8 @@ fn watch_once_and_status_agree() {
         assert!(started.elapsed() < TIMEOUT, "{code:?} {text}");
         std::thread::sleep(Duration::from_millis(200));
     };
-    assert!(
-        status.starts_with("job ") && status.contains(" hang: "),
-        "{status}"
-    );
-    assert!(
-        status.contains("\nfinding DD103 error proved: "),
-        "{status}"
-    );
+    assert!(status.starts_with("job ") && status.contains(" hang: "), "{status}");
+    assert!(status.contains("\nfinding DD103 error proved: "), "{status}");
     assert_eq!(status.matches("\nrank ").count(), 2, "{status}");
     let (code, json) = say(&["status", &run_dir, "--format", "json"]);
     let report: Report = serde_json::from_str(&json).unwrap();
@@ -268,15 +241,9 @@ fn watch_once_and_status_agree() {
     let (code, _) = say(&["watch", &run_dir]);
     assert_eq!(code, Some(3), "no terminal, no dashboard");
     job.end();
-    let ended = program(job.scratch.path())
-        .args(["status", &run_dir])
-        .output()
-        .unwrap();
+    let ended = program(job.scratch.path()).args(["status", &run_dir]).output().unwrap();
     let text = String::from_utf8(ended.stdout).unwrap();
-    assert!(
-        text.contains("finding DD103") && text.contains("ended after"),
-        "{text}"
-    );
+    assert!(text.contains("finding DD103") && text.contains("ended after"), "{text}");
 }
 
 #[test]
@@ -294,16 +261,12 @@ fn watch_shows_several_files_and_ends_without_evidence() {
     }
     let dir = scratch.path().display();
     terminal.line(&format!("{PROGRAM} watch {dir}/*.log"));
-    terminal.until("the finding", |screen| {
-        screen.contains("DD101") && screen.contains("recorded")
-    });
+    terminal.until("the finding", |screen| screen.contains("DD101") && screen.contains("recorded"));
     terminal.key("q");
     is_left(&terminal);
     std::fs::write(scratch.path().join("notes.txt"), "all is well\n").unwrap();
     // The quotes in `'i's` keep the echo of the typed line from matching.
-    terminal.line(&format!(
-        "clear; {PROGRAM} watch {dir}/notes.txt; echo it 'i's $?"
-    ));
+    terminal.line(&format!("clear; {PROGRAM} watch {dir}/notes.txt; echo it 'i's $?"));
     let screen = terminal.until("the exit status", |screen| screen.contains("it is "));
     assert!(screen.contains("no evidence of a job in"), "{screen}");
     assert!(screen.contains("it is 3"), "{screen}");
@@ -330,22 +293,11 @@ fn watch_of_several_jobs_shows_the_newest_and_counts_the_others() {
     write_dumps(&scratch.path().join("newer"), 50_000);
     write_dumps(&scratch.path().join("older"), 0);
     let mut command = program(scratch.path());
-    let output = command
-        .args(["watch", "--once", "newer", "older"])
-        .output()
-        .unwrap();
-    let (screen, remarks) = (
-        String::from_utf8(output.stdout).unwrap(),
-        String::from_utf8(output.stderr).unwrap(),
-    );
-    assert!(
-        screen.contains("newer") && !screen.contains("older"),
-        "{screen}"
-    );
-    assert!(
-        !screen.contains("0 ms"),
-        "the end of the job is unknown: {screen}"
-    );
+    let output = command.args(["watch", "--once", "newer", "older"]).output().unwrap();
+    let (screen, remarks) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(screen.contains("newer") && !screen.contains("older"), "{screen}");
+    assert!(!screen.contains("0 ms"), "the end of the job is unknown: {screen}");
     assert!(remarks.contains("1 more job is not shown"), "{remarks}");
     let mut command = program(scratch.path());
     let output = command.args(["watch", "--once", "older"]).output().unwrap();
@@ -361,10 +313,7 @@ fn watch_of_files_prints_remarks() {
         let mut command = program(scratch.path());
         let arguments = ["watch", "--once", "dumps"];
         let output = command.args(arguments).args(options).output().unwrap();
-        (
-            output.status.code(),
-            String::from_utf8(output.stderr).unwrap(),
-        )
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     std::fs::write(folder.join("trace_rank_0"), "").unwrap();
     let (status, remarks) = once(&[]);

@@ -47,9 +47,7 @@ fn train(fault: &str) -> Result<()> {
         let is_wrong = fault == "count" && rank == 1 && step == 4;
         let count = if is_wrong { PARAMETERS / 2 } else { PARAMETERS };
         let mut part = gradients.slice_mut(..count);
-        world
-            .all_reduce_in_place(&mut part, &ReduceOp::Avg)
-            .map_err(refused)?;
+        world.all_reduce_in_place(&mut part, &ReduceOp::Avg).map_err(refused)?;
         let event = stream.record_event(None)?;
         let begin = Instant::now();
         while !event.is_complete() {

@@ -53,10 +53,8 @@ fn run(fault: &str) -> Result<()> {
     };
     let (rank, ranks) = (number("RANK")?, number("WORLD_SIZE")?);
     let stream = nccl::context(number("LOCAL_RANK")?)?.new_stream()?;
-    let agent = Agent::builder()
-        .rank(u32::try_from(rank)?)
-        .world_size(u32::try_from(ranks)?)
-        .start()?;
+    let agent =
+        Agent::builder().rank(u32::try_from(rank)?).world_size(u32::try_from(ranks)?).start()?;
     let trained = train(&agent, &stream, rank, ranks, fault);
     // Other launchers than `ddp-doctor run` may reap the process before its status is read.
     agent.exit(i32::from(trained.is_err()), "main has returned");
@@ -90,11 +88,7 @@ fn train(
         } else {
             world.all_reduce_in_place(&mut gradients, &ReduceOp::Avg)?; // HERE others
         }
-        exchange(
-            &world,
-            &mut gradients,
-            if is_wrong("group", step) { 1 } else { 2 },
-        )?;
+        exchange(&world, &mut gradients, if is_wrong("group", step) { 1 } else { 2 })?;
         settle(stream)?;
         let mean = stream.clone_dtoh(&gradients)?;
         if mean.last() != Some(&(step as f32)) {
@@ -140,11 +134,7 @@ fn meet(rank: usize) -> Result<Id> {
     let file = Path::new(&folder).join("world");
     if rank == 0 {
         let id = nccl::unique_id()?;
-        let bytes: Vec<u8> = id
-            .internal()
-            .iter()
-            .flat_map(|it| it.to_ne_bytes())
-            .collect();
+        let bytes: Vec<u8> = id.internal().iter().flat_map(|it| it.to_ne_bytes()).collect();
         let half = file.with_extension("new");
         fs::write(&half, bytes)?;
         fs::rename(&half, &file)?;

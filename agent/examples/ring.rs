@@ -39,10 +39,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 fn main() -> ExitCode {
     let bug = env::args().nth(1).unwrap_or_default();
     let result = match env::var("RANK") {
-        Ok(rank) => rank
-            .parse()
-            .map_err(Into::into)
-            .and_then(|rank| train(rank, &bug)),
+        Ok(rank) => rank.parse().map_err(Into::into).and_then(|rank| train(rank, &bug)),
         Err(_) => launch(&bug),
     };
     match result {
@@ -74,11 +71,7 @@ fn launch(bug: &str) -> Result<ExitCode> {
     for mut rank in ranks.collect::<io::Result<Vec<_>>>()? {
         failed |= !rank.wait()?.success();
     }
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The training loop of one rank.
@@ -119,10 +112,7 @@ fn train(rank: u32, bug: &str) -> Result<ExitCode> {
     ring.agent.input_ended();
     let sum: f32 = weights.iter().sum();
     // A failed write to standard output is ignored.
-    drop(writeln!(
-        io::stdout(),
-        "rank {rank}: sum of the weights {sum:?}"
-    ));
+    drop(writeln!(io::stdout(), "rank {rank}: sum of the weights {sum:?}"));
     ring.agent.exit(0, "main returned");
     Ok(ExitCode::SUCCESS)
 }
@@ -167,10 +157,8 @@ struct Neighbours {
 impl Neighbours {
     fn meet(rank: u32) -> Result<Self> {
         let ports = env::var("PORTS")?;
-        let ports: Vec<u16> = ports
-            .split(',')
-            .map(str::parse)
-            .collect::<std::result::Result<_, _>>()?;
+        let ports: Vec<u16> =
+            ports.split(',').map(str::parse).collect::<std::result::Result<_, _>>()?;
         let address = |rank: u32| {
             let port = ports[(rank % RANKS) as usize];
             SocketAddr::from((Ipv4Addr::LOCALHOST, port))
@@ -184,10 +172,7 @@ impl Neighbours {
                 Err(_) => thread::sleep(Duration::from_millis(10)),
             }
         };
-        Ok(Self {
-            next,
-            previous: listener.accept()?.0,
-        })
+        Ok(Self { next, previous: listener.accept()?.0 })
     }
 
     /// Sends values to the next rank and replaces them by those of the previous one. Blocks if the

@@ -25,10 +25,7 @@ pub struct Agent {
 impl Agent {
     /// Starts to describe this process.
     pub fn builder() -> Builder {
-        Builder {
-            options: facts::options_from_env("rust"),
-            place: None,
-        }
+        Builder { options: facts::options_from_env("rust"), place: None }
     }
 
     /// An agent that creates no box. It writes to the box of the process, if there is one.
@@ -221,9 +218,8 @@ fn record_panic(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    let site = panic.location().map_or(0, |place| {
-        writer.site(place.file().as_bytes(), b"", place.line())
-    });
+    let site =
+        panic.location().map_or(0, |place| writer.site(place.file().as_bytes(), b"", place.line()));
     let kind = if sys::thread_id() == std::process::id() {
         ExceptionKind::Uncaught
     } else {
@@ -295,14 +291,11 @@ impl Builder {
         if facts::is_disabled() {
             return Ok(Agent::without_box());
         }
-        let place = self.place.map_or_else(
-            || Place::from_env(&self.options.job, &self.options.world),
-            Place::within,
-        );
+        let place = self
+            .place
+            .map_or_else(|| Place::from_env(&self.options.job, &self.options.world), Place::within);
         let opened = current::open(&place, &self.options).map_err(StartError)?;
-        Ok(Agent {
-            opened: opened == Opened::Now,
-        })
+        Ok(Agent { opened: opened == Opened::Now })
     }
 }
 

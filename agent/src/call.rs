@@ -18,15 +18,7 @@ pub struct CallBuilder {
 
 impl CallBuilder {
     pub(crate) fn new(group: u32, op: Op, place: &'static Location<'static>) -> Self {
-        Self {
-            call: Call {
-                op: op.number(),
-                group,
-                tensors: 1,
-                ..Call::default()
-            },
-            place,
-        }
+        Self { call: Call { op: op.number(), group, tensors: 1, ..Call::default() }, place }
     }
 
     /// Element type.

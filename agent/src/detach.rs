@@ -153,13 +153,7 @@ mod tests {
         // SAFETY: the descriptor is open.
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) };
         let script = "{ ls /proc/$$/fd; cut -d' ' -f4,6 /proc/$$/stat; echo $$ $PWD $X; } >$1.new; mv $1.new $1";
-        let arguments = [
-            c("sh"),
-            c("-c"),
-            c(script),
-            c("sh"),
-            c(out.to_str().unwrap()),
-        ];
+        let arguments = [c("sh"), c("-c"), c(script), c("sh"), c(out.to_str().unwrap())];
         let environment = [c("PATH=/usr/bin:/bin"), c("X=set")];
         start(c"/bin/sh", &arguments, &environment).unwrap();
         let text = written(&out);

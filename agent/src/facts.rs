@@ -53,11 +53,7 @@ fn attempt(variable: impl Fn(&str) -> Option<String>) -> u32 {
 fn world() -> String {
     let of = |name| env::var(name).unwrap_or_default();
     let launch = of("TORCHELASTIC_RUN_ID");
-    let launch = if launch.is_empty() {
-        of("PMIX_NAMESPACE")
-    } else {
-        launch
-    };
+    let launch = if launch.is_empty() { of("PMIX_NAMESPACE") } else { launch };
     match (of("MASTER_PORT"), launch) {
         (port, launch) if port.is_empty() && launch.is_empty() => String::new(),
         (port, launch) => format!("{port}/{launch}"),
@@ -102,9 +98,7 @@ fn own_boottime_offset() -> i64 {
 fn boottime_offset(offsets: &str) -> i64 {
     /// Clock ticks in a second (`USER_HZ`).
     const HZ: i64 = 100;
-    let line = offsets
-        .lines()
-        .find_map(|line| line.strip_prefix("boottime"));
+    let line = offsets.lines().find_map(|line| line.strip_prefix("boottime"));
     let mut numbers = line.unwrap_or_default().split_ascii_whitespace();
     let mut number = || numbers.next()?.parse::<i64>().ok();
     let (seconds, nanoseconds) = (number().unwrap_or(0), number().unwrap_or(0));
@@ -176,8 +170,7 @@ mod tests {
         let of = |set: &[(&str, &str)]| {
             let value = |name: &str| {
                 let mut set = set.iter();
-                set.find(|(known, _)| *known == name)
-                    .map(|(_, value)| (*value).to_owned())
+                set.find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
             };
             attempt(value)
         };
@@ -191,18 +184,12 @@ mod tests {
         let restarted = ("TORCHELASTIC_RESTART_COUNT", "4");
         assert_eq!(of(&[("DDP_DOCTOR_ATTEMPT", "1"), both, restarted]), 5);
         assert_eq!(of(&[("SLURM_RESTART_COUNT", "-1"), restarted]), 4);
-        assert_eq!(
-            of(&[("SLURM_RESTART_COUNT", "4294967295"), restarted]),
-            u32::MAX
-        );
+        assert_eq!(of(&[("SLURM_RESTART_COUNT", "4294967295"), restarted]), u32::MAX);
     }
 
     #[test]
     fn offset_of_a_time_namespace_is_in_ticks() {
-        assert_eq!(
-            boottime_offset("monotonic  5 0\nboottime  100 500000000\n"),
-            10_050
-        );
+        assert_eq!(boottime_offset("monotonic  5 0\nboottime  100 500000000\n"), 10_050);
         assert_eq!(boottime_offset("monotonic  0 0\nboottime  -7 0\n"), -700);
         assert_eq!(boottime_offset(""), 0);
     }
@@ -210,14 +197,8 @@ mod tests {
     #[test]
     fn boot_id_keeps_its_byte_order() {
         let (low, high) = parse_boot_id("00112233-4455-6677-8899-aabbccddeeff\n");
-        assert_eq!(
-            low.to_le_bytes(),
-            [0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]
-        );
-        assert_eq!(
-            high.to_le_bytes(),
-            [0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff]
-        );
+        assert_eq!(low.to_le_bytes(), [0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]);
+        assert_eq!(high.to_le_bytes(), [0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff]);
         assert_eq!(parse_boot_id("x"), (0, 0));
     }
 }

@@ -180,9 +180,7 @@ pub(crate) fn start(writer: &'static Writer, is_open: IsOpen) {
     if SAMPLED.swap(process, Ordering::AcqRel) == process {
         return;
     }
-    let thread = thread::Builder::new()
-        .name("ddp-memory".into())
-        .stack_size(STACK);
+    let thread = thread::Builder::new().name("ddp-memory".into()).stack_size(STACK);
     // If the thread cannot be started, there are no samples.
     let started = sys::without_signals(|| {
         thread.spawn(move || {
@@ -257,15 +255,8 @@ mod tests {
 
     #[test]
     fn only_large_changes_are_recorded() {
-        let sample = |used| Sample {
-            used: Some(used),
-            total: Some(80 << 30),
-            ..Sample::default()
-        };
-        assert!(!differs(
-            &sample(10 << 30),
-            &sample((10 << 30) + (100 << 20))
-        ));
+        let sample = |used| Sample { used: Some(used), total: Some(80 << 30), ..Sample::default() };
+        assert!(!differs(&sample(10 << 30), &sample((10 << 30) + (100 << 20))));
         assert!(differs(&sample(10 << 30), &sample(11 << 30)));
         assert!(differs(&sample(11 << 30), &sample(10 << 30)));
     }

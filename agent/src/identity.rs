@@ -71,10 +71,7 @@ pub fn of_shrink(parent: u64, nth: u32, excluded: &[i32]) -> u64 {
     excluded
         .iter()
         .fold(
-            Hash::new()
-                .eat(b"shrink")
-                .eat(&parent.to_le_bytes())
-                .eat(&nth.to_le_bytes()),
+            Hash::new().eat(b"shrink").eat(&parent.to_le_bytes()).eat(&nth.to_le_bytes()),
             |hash, rank| hash.eat(&rank.to_le_bytes()),
         )
         .digest()

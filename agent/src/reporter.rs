@@ -82,10 +82,7 @@ pub(crate) fn no_box(error: &CreateError, place: &Place, local_rank: Option<u32>
     let is_first = local_rank.unwrap_or(0) == 0 && !PRINTED.swap(true, Ordering::Relaxed);
     if is_set && is_first && !is_under_run(place) {
         // A failed write to standard error is ignored.
-        drop(writeln!(
-            io::stderr(),
-            "ddp-doctor: nothing is captured: {error}"
-        ));
+        drop(writeln!(io::stderr(), "ddp-doctor: nothing is captured: {error}"));
     }
 }
 
@@ -120,12 +117,8 @@ fn start_program(path: &Path, place: &Place) -> io::Result<()> {
             Ok(text(entry)?)
         })
         .collect::<io::Result<Vec<_>>>()?;
-    detach::start(
-        &text(program.clone().into_os_string())?,
-        &arguments,
-        &environment,
-    )
-    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", program.display())))
+    detach::start(&text(program.clone().into_os_string())?, &arguments, &environment)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", program.display())))
 }
 
 fn find() -> io::Result<PathBuf> {
@@ -142,22 +135,16 @@ fn find() -> io::Result<PathBuf> {
     let near = near.flat_map(|folder| PLACES.map(|place| folder.join(place)));
     let path = env::var_os("PATH").unwrap_or_default();
     // Relative folders are not trusted: another user may control the working directory.
-    let path = env::split_paths(&path)
-        .take(MAX_PATHS)
-        .filter(|it| it.is_absolute());
+    let path = env::split_paths(&path).take(MAX_PATHS).filter(|it| it.is_absolute());
     let mut near = near.filter_map(|folder| fs::canonicalize(folder.join(NAME)).ok());
     let found = near.find(|it| is_program(it) && is_trusted(it, own.as_deref()));
     let mut path = path.map(|folder| folder.join(NAME));
-    found
-        .or_else(|| path.find(|it| is_program(it)))
-        .ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::NotFound,
-                format!(
-                    "the program {NAME} is neither beside the library nor on PATH (set {PROGRAM})"
-                ),
-            )
-        })
+    found.or_else(|| path.find(|it| is_program(it))).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("the program {NAME} is neither beside the library nor on PATH (set {PROGRAM})"),
+        )
+    })
 }
 
 /// Whether only this user, root and the owner of the library can have placed the program there.

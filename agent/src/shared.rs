@@ -32,10 +32,7 @@ pub struct Bytes {
 
 impl From<&[u8]> for Bytes {
     fn from(bytes: &[u8]) -> Self {
-        Self {
-            data: bytes.as_ptr().cast(),
-            length: bytes.len(),
-        }
+        Self { data: bytes.as_ptr().cast(), length: bytes.len() }
     }
 }
 

@@ -13,10 +13,7 @@ use std::path::PathBuf;
 /// system call.
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is valid for the write.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     (now.tv_sec.cast_unsigned())
@@ -99,11 +96,7 @@ pub(crate) fn set_length(file: &File, bytes: u64) -> io::Result<()> {
 /// Locks a file exclusively or shared until it is closed. Returns whether it got the lock; does not
 /// block.
 pub(crate) fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
-    let kind = if exclusive {
-        libc::LOCK_EX
-    } else {
-        libc::LOCK_SH
-    };
+    let kind = if exclusive { libc::LOCK_EX } else { libc::LOCK_SH };
     // SAFETY: takes only numbers.
     if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
         return Ok(true);
@@ -169,10 +162,7 @@ pub(crate) fn own_file() -> Option<PathBuf> {
 
 /// Maximum size of a file that this process may write, in bytes.
 fn file_size_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for the write.
     match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } {
         0 => limit.rlim_cur,

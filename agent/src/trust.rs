@@ -57,11 +57,7 @@ mod tests {
 
     fn tree() -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
-        let code = dir
-            .path()
-            .canonicalize()
-            .unwrap()
-            .join("shared/agent/python");
+        let code = dir.path().canonicalize().unwrap().join("shared/agent/python");
         fs::create_dir_all(&code).unwrap();
         (dir, code)
     }
@@ -79,11 +75,7 @@ mod tests {
         let (_dir, code) = tree();
         for origin in [Origin::Installation, Origin::SourceTree] {
             assert_eq!(check(&code, origin), Ok(()));
-            for part in [
-                &*code,
-                code.parent().unwrap(),
-                code.ancestors().nth(2).unwrap(),
-            ] {
+            for part in [&*code, code.parent().unwrap(), code.ancestors().nth(2).unwrap()] {
                 set_mode(part, 0o777);
                 let error = check(&code, origin).unwrap_err();
                 assert!(error.contains("writable by other users"), "{error}");

@@ -23,10 +23,7 @@ fn program_writes_the_expected_records() {
         .start()
         .unwrap();
     // A second agent of the program shares the box and does not close it when it is dropped.
-    let again = Agent::builder()
-        .directory(directory.path())
-        .start()
-        .unwrap();
+    let again = Agent::builder().directory(directory.path()).start().unwrap();
     assert!(again.is_open());
     drop(again);
     assert!(agent.is_open());
@@ -53,15 +50,7 @@ fn program_writes_the_expected_records() {
     all.splits(&[1, 2], &[3]);
     drop(agent.wait(&all));
     drop(all);
-    drop(
-        agent
-            .call(&world, Op::Send)
-            .peer(1)
-            .tag(7)
-            .tensors(3)
-            .numel(5)
-            .issue(),
-    );
+    drop(agent.call(&world, Op::Send).peer(1).tag(7).tensors(3).numel(5).issue());
     {
         let _phase = agent.phase("checkpoint");
         let _inner = agent.phase("save");
@@ -90,11 +79,7 @@ fn program_writes_the_expected_records() {
         (Some(3), Some(5), Some(2))
     );
     assert_eq!(
-        (
-            identity.layer.as_str(),
-            identity.job.as_str(),
-            identity.attempt
-        ),
+        (identity.layer.as_str(), identity.job.as_str(), identity.attempt),
         ("wrapper", "j1", 1)
     );
     assert!(identity.closed);
@@ -106,24 +91,16 @@ fn program_writes_the_expected_records() {
     let (_, file, at) = sites.iter().find(|(id, ..)| *id == first.site).unwrap();
     assert_eq!((file.as_str(), *at), (file!(), line));
     let second = &records[6].record;
-    assert_eq!(
-        (second.kind, second.seq, second.site),
-        (Kind::Issued, 2, first.site)
-    );
+    assert_eq!((second.kind, second.seq, second.site), (Kind::Issued, 2, first.site));
 
     let of = |kind| records.iter().filter(move |it| it.record.kind == kind);
     let all = of(Kind::Issued).nth(2).unwrap();
     // Too large for a dimension, but not for the number of elements.
     assert_eq!((all.record.numel, all.record.shape()), (1 << 33, None));
-    let splits: Vec<_> = of(Kind::Splits)
-        .map(|it| (it.record.flags, it.splits.clone()))
-        .collect();
+    let splits: Vec<_> = of(Kind::Splits).map(|it| (it.record.flags, it.splits.clone())).collect();
     assert_eq!(splits, [(0, vec![1, 2]), (flags::OUTPUT, vec![3])]);
     let send = of(Kind::Issued).nth(3).unwrap().record;
-    assert_eq!(
-        (send.flags, send.tag),
-        (flags::P2P | flags::ROOT | flags::TAG | flags::NUMEL, 7)
-    );
+    assert_eq!((send.flags, send.tag), (flags::P2P | flags::ROOT | flags::TAG | flags::NUMEL, 7));
     assert_eq!((send.root_or_peer, send.tensors, send.seq), (1, 3, 1));
     assert_eq!(of(Kind::Note).next().unwrap().phase, "save");
     let ended: Vec<_> = of(Kind::PhaseEnd).map(|it| it.text.as_str()).collect();

@@ -32,10 +32,7 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn recording_does_not_allocate() {
     let directory = tempfile::tempdir().unwrap();
-    let agent = Agent::builder()
-        .directory(directory.path())
-        .start()
-        .unwrap();
+    let agent = Agent::builder().directory(directory.path()).start().unwrap();
     let members: Vec<u32> = (0..16_384).collect();
     let world = agent.group("world", "", "nccl", &members);
     let work = || {

@@ -10,9 +10,7 @@ use ddp_doctor_proto::blackbox::{Capacities, LAYOUT_VERSION, WORD, flags, header
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ReduceOp};
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../proto/tests/golden")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/tests/golden").join(name)
 }
 
 /// Everything that a reader delivers about a box.
@@ -68,14 +66,8 @@ fn make_the_box_of_a_new_layout() {
     };
     set(header::PID, 4711);
     set(header::START_TICKS, 123_456);
-    set(
-        header::BOOT_ID,
-        u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]),
-    );
-    set(
-        header::BOOT_ID + 1,
-        u64::from_le_bytes([8, 9, 10, 11, 12, 13, 14, 15]),
-    );
+    set(header::BOOT_ID, u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]));
+    set(header::BOOT_ID + 1, u64::from_le_bytes([8, 9, 10, 11, 12, 13, 14, 15]));
     for at in header::HOST {
         set(at, 0);
     }
@@ -132,10 +124,6 @@ fn write_a_bit_of_everything(writer: &Writer) {
     writer.input_ended(site);
     writer.group_destroyed(pair);
     writer.exit(-9, b"os._exit");
-    writer.issued(&Call {
-        op: Op::Barrier.number(),
-        group: world,
-        ..Call::default()
-    });
+    writer.issued(&Call { op: Op::Barrier.number(), group: world, ..Call::default() });
     writer.close();
 }

@@ -21,9 +21,7 @@ const CAPACITIES: Capacities = Capacities {
 
 /// In memory if possible, since some disks flush every overwritten file.
 fn scratch() -> TempDir {
-    tempfile::tempdir_in("/dev/shm")
-        .or_else(|_| tempfile::tempdir())
-        .unwrap()
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// A box with an entry in every table.
@@ -158,11 +156,7 @@ fn changed_words_do_not_crash_the_reader() {
         let mut forged = bytes.clone();
         for _ in 0..=numbers.below(4) {
             // In every second round, in the used part of the header.
-            let at = if round % 2 == 0 {
-                numbers.below(48)
-            } else {
-                numbers.below(words)
-            };
+            let at = if round % 2 == 0 { numbers.below(48) } else { numbers.below(words) };
             let found = u64::from_le_bytes(*forged[at * WORD..].first_chunk().unwrap());
             let value = match numbers.below(7) {
                 0 => u64::MAX,
@@ -236,16 +230,10 @@ fn invalid_file_error_states_the_reason() {
     fs::write(&path, &older).unwrap();
     assert!(matches!(read(&path), Err(OpenError::Damaged { .. })));
     fs::write(&path, MAGIC.to_le_bytes()).unwrap();
-    assert!(matches!(
-        read(&path),
-        Err(OpenError::Truncated { found: 8, .. })
-    ));
+    assert!(matches!(read(&path), Err(OpenError::Truncated { found: 8, .. })));
 
     assert!(matches!(read(directory.path()), Err(OpenError::Io { .. })));
-    assert!(matches!(
-        read(Path::new("/dev/zero")),
-        Err(OpenError::Io { .. })
-    ));
+    assert!(matches!(read(Path::new("/dev/zero")), Err(OpenError::Io { .. })));
     let missing = read(&directory.path().join("none.box")).unwrap_err();
     assert!(missing.to_string().contains("none.box"));
 }

@@ -94,14 +94,7 @@ impl Ring {
                 ring::read::<SLOT, 2>(&self.slots[slot], ticket)
             })
         };
-        cursor.copy(
-            &mut batch,
-            8,
-            size,
-            || self.head.load(Ordering::Acquire),
-            read,
-            |_, _| dead,
-        );
+        cursor.copy(&mut batch, 8, size, || self.head.load(Ordering::Acquire), read, |_, _| dead);
         let mut values = Vec::new();
         for copied in batch {
             if let Copied::Record(_, [value, inverse]) = copied {
@@ -126,22 +119,14 @@ fn overwritten_while_read(capacity: usize, each: u64) {
         let values = reads.copy(&mut cursor, false);
         (cursor, values)
     };
-    let threads = (
-        thread::spawn(produce(1)),
-        thread::spawn(produce(2)),
-        thread::spawn(read),
-    );
+    let threads = (thread::spawn(produce(1)), thread::spawn(produce(2)), thread::spawn(read));
     threads.0.join().unwrap();
     threads.1.join().unwrap();
     let (mut cursor, mut values) = threads.2.join().unwrap();
 
     values.extend(ring.copy(&mut cursor, true));
     assert_eq!(cursor.next, 2 * each, "the reader came to the end");
-    assert_eq!(
-        values.len() as u64 + cursor.lost,
-        2 * each,
-        "what was not read was counted"
-    );
+    assert_eq!(values.len() as u64 + cursor.lost, 2 * each, "what was not read was counted");
     let dropped = ring.dropped.load(Ordering::Relaxed);
     assert!(dropped <= cursor.lost);
     let mut once = values.clone();
@@ -218,10 +203,7 @@ impl Texts {
     }
 
     fn strings(&self) -> Strings<'_> {
-        Strings {
-            index: &self.index,
-            heap: &self.heap,
-        }
+        Strings { index: &self.index, heap: &self.heap }
     }
 
     /// Like `Writer::intern`.
@@ -303,10 +285,7 @@ fn read_while(writes: impl Fn(&Entry) + Send + Sync + 'static, entry: Arc<Entry>
         if let Some(inside) = inside {
             let own: &[u64] = if tid == 1 { &[0, 5] } else { &[0] };
             assert!(own.contains(&inside[0]), "{tid} is inside of {inside:?}");
-            assert!(
-                inside.iter().all(|it| *it == inside[0]),
-                "mixed: {inside:?}"
-            );
+            assert!(inside.iter().all(|it| *it == inside[0]), "mixed: {inside:?}");
         }
     });
     writer.join().unwrap();
@@ -337,11 +316,7 @@ fn reused_entry_belongs_to_exactly_one_thread() {
 #[test]
 fn recalled_facts_belong_to_the_call() {
     model(3, || {
-        let known = |call: u64| CallFacts {
-            group: call as u32,
-            op: Op::AllReduce,
-            seq: call,
-        };
+        let known = |call: u64| CallFacts { group: call as u32, op: Op::AllReduce, seq: call };
         let calls = Arc::new(RecentCalls::with_room_for(1));
         calls.remember(1, known(1));
         let remembers = Arc::clone(&calls);
@@ -349,10 +324,7 @@ fn recalled_facts_belong_to_the_call() {
         let recalls = Arc::clone(&calls);
         let reader = thread::spawn(move || {
             let found = recalls.recall(1);
-            assert!(
-                found == known(1) || found == CallFacts::default(),
-                "{found:?}"
-            );
+            assert!(found == known(1) || found == CallFacts::default(), "{found:?}");
         });
         writer.join().unwrap();
         reader.join().unwrap();

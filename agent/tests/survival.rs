@@ -33,12 +33,7 @@ impl Child {
     fn new(part: &str, directory: &Path) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args([
-                "--exact",
-                "child_process_runs_its_scenario",
-                "--nocapture",
-                "--test-threads=1",
-            ])
+            .args(["--exact", "child_process_runs_its_scenario", "--nocapture", "--test-threads=1"])
             .env(PART, part)
             .env("DDP_DOCTOR_BOX_DIR", directory)
             .env_remove("DDP_DOCTOR_RUN_DIR")
@@ -173,10 +168,7 @@ fn write_until_killed() {
 #[test]
 fn killed_process_leaves_all_completed_records() {
     let directory = tempfile::tempdir().unwrap();
-    let mut child = Child::new("write", directory.path())
-        .command
-        .spawn()
-        .unwrap();
+    let mut child = Child::new("write", directory.path()).command.spawn().unwrap();
     let mut output = child.stdout.take().unwrap();
     let mut seen = Vec::new();
     while !seen.ends_with(b"ready\n") {
@@ -222,16 +214,12 @@ fn killed_process_leaves_all_completed_records() {
 
 #[test]
 fn abort_and_exit_keep_earlier_records() {
-    for (part, kinds) in [
-        ("abort", &[RecordKind::Issued][..]),
-        ("exit", &[RecordKind::Issued, RecordKind::Exit]),
-    ] {
+    for (part, kinds) in
+        [("abort", &[RecordKind::Issued][..]), ("exit", &[RecordKind::Issued, RecordKind::Exit])]
+    {
         let directory = tempfile::tempdir().unwrap();
         let status = Child::new(part, directory.path()).status();
-        assert!(
-            status.signal() == Some(libc::SIGABRT) || status.code() == Some(3),
-            "{status}"
-        );
+        assert!(status.signal() == Some(libc::SIGABRT) || status.code() == Some(3), "{status}");
         let mut reader = Reader::open(&only_box(directory.path())).unwrap();
         let (records, lost, _) = finish(&mut reader);
         let found: Vec<_> = records.iter().map(|it| it.record.kind).collect();
@@ -305,13 +293,7 @@ fn mount(at: &Path, options: &str) {
                 libc::MS_REC | libc::MS_PRIVATE,
                 std::ptr::null(),
             ) == 0
-            && libc::mount(
-                none,
-                path.as_ptr(),
-                c"tmpfs".as_ptr(),
-                0,
-                options.as_ptr().cast(),
-            ) == 0
+            && libc::mount(none, path.as_ptr(), c"tmpfs".as_ptr(), 0, options.as_ptr().cast()) == 0
     };
     if !mounted {
         let error = io::Error::last_os_error();
@@ -340,10 +322,7 @@ fn box_takes_at_most_a_quarter_of_the_free_space() {
     if child.could() {
         let path = only_box(&run.path().join("boxes"));
         assert_eq!(Reader::open(&path).unwrap().identity().rank, Some(1));
-        assert_eq!(
-            fs::metadata(path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }
 
@@ -368,10 +347,7 @@ fn no_room_at_all() {
         .map(|it| it.unwrap().file_name().into_string().unwrap())
         .filter(|name| name != "filler")
         .collect();
-    let marker = NoBox {
-        pid: std::process::id(),
-        rank: Some(1),
-    };
+    let marker = NoBox { pid: std::process::id(), rank: Some(1) };
     assert_eq!(left, [marker.to_string()]);
 
     // With room again, a box is created and the marker is removed.
@@ -407,9 +383,7 @@ fn run_directory_replaces_missing_shared_memory() {
 fn shared_memory() {
     mount(Path::new("/dev/shm"), "size=64m");
     // SAFETY: takes no arguments and cannot fail.
-    let user = PathBuf::from(format!("/dev/shm/ddp-doctor-{}", unsafe {
-        libc::geteuid()
-    }));
+    let user = PathBuf::from(format!("/dev/shm/ddp-doctor-{}", unsafe { libc::geteuid() }));
     // As left by another user.
     fs::create_dir(&user).unwrap();
     fs::set_permissions(&user, fs::Permissions::from_mode(0o777)).unwrap();
@@ -423,26 +397,18 @@ fn shared_memory() {
     let job = user.join("a_job");
     let path = only_box(&job);
     for (path, mode) in [(&user, 0o700), (&job, 0o700), (&path, 0o600)] {
-        assert_eq!(
-            fs::metadata(path).unwrap().permissions().mode() & 0o777,
-            mode
-        );
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, mode);
     }
 }
 
 #[test]
 fn boxes_in_shared_memory_are_private() {
     let directory = tempfile::tempdir().unwrap();
-    Child::new("shm", directory.path())
-        .without("DDP_DOCTOR_BOX_DIR")
-        .could();
+    Child::new("shm", directory.path()).without("DDP_DOCTOR_BOX_DIR").could();
 }
 
 fn limited_files() {
-    let limit = libc::rlimit {
-        rlim_cur: 4096,
-        rlim_max: 4096,
-    };
+    let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
     // SAFETY: `limit` is valid for the read.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
     assert!(Agent::builder().start().is_err());

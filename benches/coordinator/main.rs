@@ -113,12 +113,7 @@ fn main() {
 
 /// A job with steps of `step` milliseconds.
 const fn layout(ranks: u32, step: u64, seed: u64) -> Layout {
-    Layout {
-        ranks,
-        step: step * MILLISECOND,
-        seed,
-        fault: Some(Fault::Size),
-    }
+    Layout { ranks, step: step * MILLISECOND, seed, fault: Some(Fault::Size) }
 }
 
 /// A coordinator, which is killed when this is dropped.
@@ -142,9 +137,7 @@ impl Coordinator {
             .spawn()
             .unwrap();
         let mut address = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut address)
-            .unwrap();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut address).unwrap();
         let (send, lines) = std_mpsc::channel();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         std::thread::spawn(move || {
@@ -152,12 +145,7 @@ impl Coordinator {
                 send.send((Timestamp::now(), line)).ok();
             }
         });
-        Self {
-            child,
-            address: address.trim().to_owned(),
-            lines,
-            _dir: dir,
-        }
+        Self { child, address: address.trim().to_owned(), lines, _dir: dir }
     }
 
     /// Processor time that it has used.
@@ -210,13 +198,7 @@ impl Attached {
         let mut node = Node::new(KEPT as u64 / 2, KEPT);
         node.observe(vec![hello]);
         let (asked, requests) = mpsc::channel(QUEUE);
-        let mut it = Self {
-            encoder: Encoder::default(),
-            node,
-            reports,
-            requests,
-            silent: 0,
-        };
+        let mut it = Self { encoder: Encoder::default(), node, reports, requests, silent: 0 };
         it.send();
         let mut client = AgentServiceClient::new(connect(address).await.unwrap());
         let attached = client.attach(ReceiverStream::new(queue)).await;
@@ -276,10 +258,7 @@ async fn receive(
             let pong = v1::Report {
                 sent_unix_ns: now,
                 events: Vec::new(),
-                pong: Some(v1::Pong {
-                    ping_unix_ns: ping.unix_ns,
-                    received_unix_ns: now,
-                }),
+                pong: Some(v1::Pong { ping_unix_ns: ping.unix_ns, received_unix_ns: now }),
             };
             answers.try_send(pong).ok();
         } else if asked.send(kind).await.is_err() {
@@ -338,11 +317,7 @@ fn run(layout: Layout, seconds: u64) {
     let early = lines.iter().filter(|(at, _)| *at < fault);
     let early: Vec<&str> = early.map(|(_, line)| line.as_str()).collect();
     let is_alarm = early.iter().any(|line| line.contains("[DD"));
-    assert!(
-        !is_alarm,
-        "a healthy job has findings:\n{}",
-        early.join("\n")
-    );
+    assert!(!is_alarm, "a healthy job has findings:\n{}", early.join("\n"));
     let found = lines.iter().find_map(|(at, line)| {
         let (_, code) = line.split_once("[DD")?;
         let (code, _) = code.split_once(']')?;

@@ -107,9 +107,7 @@ impl Job {
         // Ranks with the same number on eight consecutive nodes.
         let experts = |block: u32, local: u32| {
             let nodes = block * NODE..((block + 1) * NODE).min(nodes);
-            let members = nodes
-                .map(|node| node * NODE + local)
-                .filter(|it| *it < ranks);
+            let members = nodes.map(|node| node * NODE + local).filter(|it| *it < ranks);
             group(format!("expert{block}.{local}"), members.collect())
         };
         let experts: Vec<_> = (0..nodes.div_ceil(NODE))
@@ -144,11 +142,7 @@ impl Job {
                 is_blocked: false,
             }
         });
-        Self {
-            layout,
-            ranks: all.collect(),
-            fault_step: seconds * SECOND / 2 / layout.step,
-        }
+        Self { layout, ranks: all.collect(), fault_step: seconds * SECOND / 2 / layout.step }
     }
 
     /// When the fault begins.
@@ -306,11 +300,7 @@ impl Rank {
                 op: if sends { Op::Send } else { Op::Recv },
                 group: Some(Arc::clone(&self.groups[WORLD])),
                 seq: *number,
-                peer: Some(if is_low {
-                    self.rank + half
-                } else {
-                    self.rank - half
-                }),
+                peer: Some(if is_low { self.rank + half } else { self.rank - half }),
                 tag: Some(0),
                 ..call
             };
@@ -322,22 +312,12 @@ impl Rank {
         if is_bucket {
             call.thread = ThreadId(2);
         }
-        Call {
-            group: Some(Arc::clone(&self.groups[group])),
-            seq: self.issued[group],
-            ..call
-        }
+        Call { group: Some(Arc::clone(&self.groups[group])), seq: self.issued[group], ..call }
     }
 }
 
 const fn returned(process: ProcessId, thread: ThreadId, call: CallId, at: u64) -> Event {
-    Event::Returned {
-        process,
-        thread,
-        call,
-        followed: false,
-        at: Timestamp(at),
-    }
+    Event::Returned { process, thread, call, followed: false, at: Timestamp(at) }
 }
 
 /// A sample of a rank that is never kept from running.
@@ -354,11 +334,7 @@ fn scheduled(process: ProcessId, noise: u64, at: Timestamp) -> Event {
         memory_pressure: Some(0),
         io_pressure: Some(0),
     };
-    Event::Scheduled {
-        process,
-        sample,
-        at,
-    }
+    Event::Scheduled { process, sample, at }
 }
 
 /// A sample of the memory of a rank, which varies and does not grow.
@@ -385,11 +361,7 @@ fn measured(process: ProcessId, noise: u64, at: Timestamp) -> Event {
         gpu_retries: Some(0),
         ..MemorySample::default()
     };
-    Event::Memory {
-        process,
-        sample: Box::new(sample),
-        at,
-    }
+    Event::Memory { process, sample: Box::new(sample), at }
 }
 
 /// A pseudo-random number.

@@ -62,15 +62,10 @@ fn main() {
     println!("|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     match number("--ranks") {
         Some(ranks) => {
-            let layout = layout(
-                u32::try_from(ranks).unwrap(),
-                number("--step").unwrap_or(100),
-            );
+            let layout = layout(u32::try_from(ranks).unwrap(), number("--step").unwrap_or(100));
             run(layout, number("--seconds").unwrap_or(10));
         }
-        None => TABLE
-            .iter()
-            .for_each(|&(ranks, seconds, step)| run(layout(ranks, step), seconds)),
+        None => TABLE.iter().for_each(|&(ranks, seconds, step)| run(layout(ranks, step), seconds)),
     }
 }
 
@@ -109,11 +104,7 @@ fn run(layout: Layout, seconds: u64) {
             let codes = report.findings.iter().map(|it| it.code.as_str());
             let codes: Vec<&str> = codes.collect();
             let after = at.since(job.fault_at()).as_secs_f64();
-            println!(
-                "{} after {after:.2} s: {}",
-                codes.join(", "),
-                report.findings[0].summary
-            );
+            println!("{} after {after:.2} s: {}", codes.join(", "), report.findings[0].summary);
         }
         None => assert!(report.findings.is_empty(), "{:#?}", report.findings),
     }

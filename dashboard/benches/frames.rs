@@ -27,10 +27,7 @@ const BATCH: Duration = Duration::from_millis(200);
 const SECOND: u64 = 1_000_000_000;
 
 fn main() {
-    println!(
-        "| | {} |",
-        SIZES.map(|it| format!("{it} ranks")).join(" | ")
-    );
+    println!("| | {} |", SIZES.map(|it| format!("{it} ranks")).join(" | "));
     println!("|---|{}", "--:|".repeat(SIZES.len()));
     let mut jobs: Vec<App> = SIZES.iter().map(|&ranks| job(ranks)).collect();
     for screen in Screen::ALL {
@@ -47,20 +44,12 @@ fn main() {
         app.feed(Input::Update(Box::new(update)), Timestamp(SECOND));
         frame(app);
     };
-    row(
-        "an update of everything, made and shown",
-        &mut jobs,
-        updated,
-    );
-    row(
-        "an update of everything, written as JSON and read",
-        &mut jobs,
-        |_, ranks, run| {
-            let json = serde_json::to_vec(&update(ranks, 1000 + run as u64));
-            let read = json.and_then(|json| serde_json::from_slice::<Update>(&json));
-            black_box(read.is_ok());
-        },
-    );
+    row("an update of everything, made and shown", &mut jobs, updated);
+    row("an update of everything, written as JSON and read", &mut jobs, |_, ranks, run| {
+        let json = serde_json::to_vec(&update(ranks, 1000 + run as u64));
+        let read = json.and_then(|json| serde_json::from_slice::<Update>(&json));
+        black_box(read.is_ok());
+    });
 }
 
 fn row(name: &str, jobs: &mut [App], mut once: impl FnMut(&mut App, u32, usize)) {
@@ -101,10 +90,7 @@ fn used() -> Duration {
 }
 
 fn job(ranks: u32) -> App {
-    let theme = Theme {
-        depth: Depth::True,
-        unicode: true,
-    };
+    let theme = Theme { depth: Depth::True, unicode: true };
     let mut app = App::new(theme, Sources::none());
     app.feed(Input::Link(Link::Live), Timestamp(1));
     for second in 1..100 {
@@ -128,11 +114,7 @@ fn update(ranks: u32, second: u64) -> Update {
         rank,
         host: format!("node{}", rank / 8),
         pid: 1000 + rank,
-        state: if waits(rank) {
-            RankState::Waiting
-        } else {
-            RankState::Running
-        },
+        state: if waits(rank) { RankState::Waiting } else { RankState::Running },
         step: second.min(3),
         place: Some(place.clone()),
         waiting_in: waits(rank).then(|| WaitingIn {
@@ -153,10 +135,7 @@ fn update(ranks: u32, second: u64) -> Update {
     };
     let detail = |rank: u32| RankDetail {
         rank,
-        gauges: vec![
-            gauge("gpu 0", (40 << 30) + u64::from(rank) * second),
-            gauge("rss", 2 << 30),
-        ],
+        gauges: vec![gauge("gpu 0", (40 << 30) + u64::from(rank) * second), gauge("rss", 2 << 30)],
         waits_for: if waits(rank) { vec![odd] } else { Vec::new() },
         stack: vec![place.clone(); 12],
         stack_at: Timestamp(second * SECOND),
@@ -177,12 +156,7 @@ fn update(ranks: u32, second: u64) -> Update {
         issued: members.iter().map(|&it| 9 - u64::from(it == odd)).collect(),
         calls: vec![CallsAt {
             seq: 9,
-            calls: members
-                .iter()
-                .filter(|&&it| it != odd)
-                .map(|&it| call(it))
-                .take(4096)
-                .collect(),
+            calls: members.iter().filter(|&&it| it != odd).map(|&it| call(it)).take(4096).collect(),
             ..Default::default()
         }],
         ranks: members,

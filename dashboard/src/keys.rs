@@ -217,10 +217,7 @@ mod tests {
     #[test]
     fn capital_letters_have_their_own_actions() {
         let press = |letter, modifiers| {
-            action(
-                KeyEvent::new(KeyCode::Char(letter), modifiers),
-                Screen::Ranks,
-            )
+            action(KeyEvent::new(KeyCode::Char(letter), modifiers), Screen::Ranks)
         };
         assert_eq!(press('G', KeyModifiers::SHIFT), Some(Action::Last));
         assert_eq!(press('g', NONE), Some(Action::First));

@@ -109,13 +109,7 @@ impl RankList {
 
     /// Rebuilds the list if any of its inputs changed.
     pub(crate) fn update(&mut self, state: &State) {
-        let of = (
-            state.version,
-            self.sort,
-            self.reverse,
-            self.only_unusual,
-            self.search.clone(),
-        );
+        let of = (state.version, self.sort, self.reverse, self.only_unusual, self.search.clone());
         if self.inputs.as_ref() == Some(&of) {
             return;
         }
@@ -125,10 +119,8 @@ impl RankList {
             let is_odd = !matches!(view.health, Health::Running | Health::Exited);
             (is_odd || !self.only_unusual) && (search.is_empty() || matches_search(view, &search))
         };
-        let mut listed: Vec<(u32, &RankView)> = (0..)
-            .zip(state.ranks.iter())
-            .filter(|(_, view)| wanted(view))
-            .collect();
+        let mut listed: Vec<(u32, &RankView)> =
+            (0..).zip(state.ranks.iter()).filter(|(_, view)| wanted(view)).collect();
         match self.sort {
             Sort::Health => listed.sort_by_key(|(_, it)| Reverse((it.health, it.waited_ms()))),
             // Already sorted.
@@ -144,9 +136,7 @@ impl RankList {
             listed.reverse();
         }
         let selected = self.selected;
-        let at = listed
-            .iter()
-            .position(|(_, it)| Some(it.rank()) == selected);
+        let at = listed.iter().position(|(_, it)| Some(it.rank()) == selected);
         self.listed = listed.into_iter().map(|(index, _)| index).collect();
         self.position = at.unwrap_or(self.position.min(self.len().saturating_sub(1)));
     }

@@ -30,11 +30,7 @@ impl Replay {
     /// Appends an update and applies it: a recording is first shown at its end.
     pub fn push(&mut self, update: Update, state: &mut State) {
         let is_first = self.updates.is_empty();
-        if update
-            .findings
-            .as_ref()
-            .is_some_and(|it| !(is_first && it.is_empty()))
-        {
+        if update.findings.as_ref().is_some_and(|it| !(is_first && it.is_empty())) {
             let codes = |update: &Update| -> Vec<String> {
                 let findings = update.findings.iter().flatten();
                 findings.map(|it| it.code.clone()).collect()
@@ -91,9 +87,7 @@ impl Replay {
         let [first, _, last] = self.times();
         let whole = last.since(first).as_secs_f64().max(1e-9);
         let at = |&index: &usize| self.updates[index].at;
-        self.changes
-            .iter()
-            .map(move |index| at(index).since(first).as_secs_f64() / whole)
+        self.changes.iter().map(move |index| at(index).since(first).as_secs_f64() / whole)
     }
 
     /// Starts or pauses playback. At the end of the recording it starts again from the beginning.

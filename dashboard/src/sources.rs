@@ -24,11 +24,7 @@ impl Sources {
     /// `here`: directory to which shown paths are relative, without a trailing slash.
     #[must_use]
     pub fn new(here: String, read: Read) -> Self {
-        Self {
-            read,
-            here,
-            files: HashMap::new(),
-        }
+        Self { read, here, files: HashMap::new() }
     }
 
     /// Without any readable file.
@@ -66,9 +62,7 @@ impl Sources {
         let here = Some(&self.here).filter(|here| !here.is_empty());
         let below = here.and_then(|here| place.file.strip_prefix(here));
         let below = below.and_then(|it| it.strip_prefix('/'));
-        let file = below
-            .or_else(|| in_library(&place.file))
-            .unwrap_or(&place.file);
+        let file = below.or_else(|| in_library(&place.file)).unwrap_or(&place.file);
         let text = words::plain(&format!("{file}:{}", place.line));
         let length = text.chars().count();
         if length <= width {
@@ -118,12 +112,7 @@ mod tests {
     use super::*;
 
     fn place(file: &str, line: u32) -> Where {
-        Where {
-            file: file.into(),
-            line,
-            function: String::new(),
-            ..Where::default()
-        }
+        Where { file: file.into(), line, function: String::new(), ..Where::default() }
     }
 
     #[test]
@@ -142,14 +131,8 @@ mod tests {
     #[test]
     fn shown_places_are_relative_and_keep_their_end() {
         let sources = Sources::new("/home/me".into(), Box::new(|_| None));
-        assert_eq!(
-            sources.shown(&place("/home/me/a/train.py", 9), 20),
-            "a/train.py:9"
-        );
-        assert_eq!(
-            sources.shown(&place("/opt/long/path/train.py", 9), 11),
-            "…train.py:9"
-        );
+        assert_eq!(sources.shown(&place("/home/me/a/train.py", 9), 20), "a/train.py:9");
+        assert_eq!(sources.shown(&place("/opt/long/path/train.py", 9), 11), "…train.py:9");
         assert_eq!(Sources::none().shown(&place("/x.py", 1), 20), "/x.py:1");
     }
 }

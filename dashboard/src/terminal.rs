@@ -157,8 +157,7 @@ impl Screen {
     }
 
     fn draw(&mut self, app: &mut App) -> io::Result<()> {
-        self.0
-            .draw(|frame| app.draw(frame.area(), frame.buffer_mut()))?;
+        self.0.draw(|frame| app.draw(frame.area(), frame.buffer_mut()))?;
         Ok(())
     }
 

@@ -69,10 +69,7 @@ pub struct Theme {
 
 impl Theme {
     /// No colours, ASCII only.
-    pub const BARE: Self = Self {
-        depth: Depth::None,
-        unicode: false,
-    };
+    pub const BARE: Self = Self { depth: Depth::None, unicode: false };
 
     /// The style of a tone.
     #[must_use]
@@ -103,8 +100,7 @@ impl Theme {
     /// The style of a tone with reversed colours, for the most important words.
     #[must_use]
     pub fn banner(self, tone: Tone) -> Style {
-        self.style(tone)
-            .add_modifier(Modifier::REVERSED | Modifier::BOLD)
+        self.style(tone).add_modifier(Modifier::REVERSED | Modifier::BOLD)
     }
 
     /// Tone of a rank's health.
@@ -195,13 +191,7 @@ mod tests {
 
     #[test]
     fn bare_theme_has_no_colours_and_distinct_marks() {
-        let tones = [
-            Tone::Good,
-            Tone::Warn,
-            Tone::Bad,
-            Tone::Label,
-            Tone::Heat(3),
-        ];
+        let tones = [Tone::Good, Tone::Warn, Tone::Bad, Tone::Label, Tone::Heat(3)];
         for tone in tones {
             let style = Theme::BARE.style(tone);
             assert_eq!((style.fg, style.bg), (None, None));

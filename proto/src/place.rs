@@ -16,12 +16,8 @@ impl Where {
         let Some((outermost, inner)) = self.via.split_first() else {
             return Vec::new();
         };
-        let mut kept: Vec<&Self> = inner
-            .iter()
-            .rev()
-            .filter(|frame| frame.is_feature())
-            .take(MAX_VIA - 1)
-            .collect();
+        let mut kept: Vec<&Self> =
+            inner.iter().rev().filter(|frame| frame.is_feature()).take(MAX_VIA - 1).collect();
         // Without a feature, the frame that makes the call is all there is to name.
         if kept.is_empty() {
             kept.extend(inner.last());
@@ -127,12 +123,8 @@ mod tests {
             "Strategy.barrier",
             "_sync",
         ]));
-        let features = [
-            "Trainer.fit",
-            "Loop.advance",
-            "Trainer.save_checkpoint",
-            "Strategy.barrier",
-        ];
+        let features =
+            ["Trainer.fit", "Loop.advance", "Trainer.save_checkpoint", "Strategy.barrier"];
         assert_eq!(names(&long), features);
         assert_eq!(
             names(&place(&through(&["gather", "_wrapped", "_gather"]))),
@@ -148,10 +140,7 @@ mod tests {
         let evaluates = place(&[("Trainer.fit", 9), ("Trainer.evaluate", 30)]);
         assert_eq!(saves.parting(&evaluates), Some(&saves.via[1]));
         assert_eq!(saves.parting(&saves), None);
-        let elsewhere = Where {
-            line: 41,
-            ..evaluates
-        };
+        let elsewhere = Where { line: 41, ..evaluates };
         assert_eq!(saves.parting(&elsewhere), None);
     }
 }

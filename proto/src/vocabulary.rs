@@ -186,10 +186,7 @@ impl Op {
     /// Whether the op is a collective of a group, which has a sequence number there.
     #[must_use]
     pub const fn is_collective(self) -> bool {
-        matches!(
-            self.direction(),
-            Direction::Symmetric | Direction::FromRoot | Direction::ToRoot
-        )
+        matches!(self.direction(), Direction::Symmetric | Direction::FromRoot | Direction::ToRoot)
     }
 
     /// Whether the op carries no data, and blocks the thread until every rank has entered.
@@ -526,16 +523,9 @@ mod tests {
         }
         macro_rules! check {
             ($ours:ident, $theirs:ident, $prefix:literal) => {
-                let all: Vec<_> = $ours::ALL
-                    .iter()
-                    .map(|v| (v.number(), v.name().unwrap()))
-                    .collect();
-                agree(
-                    &all,
-                    $prefix,
-                    |n| crate::v1::$theirs::try_from(n).ok(),
-                    |v| v.as_str_name(),
-                );
+                let all: Vec<_> =
+                    $ours::ALL.iter().map(|v| (v.number(), v.name().unwrap())).collect();
+                agree(&all, $prefix, |n| crate::v1::$theirs::try_from(n).ok(), |v| v.as_str_name());
             };
         }
         check!(Op, Op, "OP");

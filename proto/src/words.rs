@@ -35,10 +35,7 @@ pub fn context(finding: &Finding, past: bool) -> String {
     }
     parts.push(match finding.confidence {
         Confidence::Proved if !past => {
-            format!(
-                "proved {} after the deciding event",
-                duration(finding.latency_ms)
-            )
+            format!("proved {} after the deciding event", duration(finding.latency_ms))
         }
         confidence => confidence.to_string(),
     });
@@ -70,15 +67,9 @@ pub fn sides<'a>(
         let place = call.place.as_ref();
         let cells = [
             // A later attempt has another process.
-            side(
-                finding,
-                call,
-                rank(call.rank).filter(|it| it.attempt == finding.attempt),
-            ),
+            side(finding, call, rank(call.rank).filter(|it| it.attempt == finding.attempt)),
             place.map(|place| plain(&shown(place))).unwrap_or_default(),
-            place
-                .map(|place| way(&places, place, source(place)))
-                .unwrap_or_default(),
+            place.map(|place| way(&places, place, source(place))).unwrap_or_default(),
             call_text(call),
         ];
         let is_root = |rank: &u32| finding.ranks.root.contains(rank);
@@ -101,19 +92,10 @@ pub fn sides<'a>(
                 }
                 _ => state,
             };
-            let mark = if who.iter().all(|rank| finding.ranks.root.contains(rank)) {
-                "▸"
-            } else {
-                " "
-            };
+            let mark =
+                if who.iter().all(|rank| finding.ranks.root.contains(rank)) { "▸" } else { " " };
             let host = host_of(&who, has_hosts, &rank);
-            [
-                format!("{mark} rank {}{host}", rank_list(&who)),
-                state,
-                place,
-                source,
-                call,
-            ]
+            [format!("{mark} rank {}{host}", rank_list(&who)), state, place, source, call]
         })
         .collect()
 }
@@ -124,9 +106,7 @@ pub fn sides<'a>(
 fn way(places: &[&Where], place: &Where, source: Option<String>) -> String {
     let called = |frame: &&Where| {
         let name = frame.function.rsplit('.').next().unwrap_or_default();
-        source
-            .as_ref()
-            .is_some_and(|text| text.contains(&format!("{name}(")))
+        source.as_ref().is_some_and(|text| text.contains(&format!("{name}(")))
     };
     let features = place.features();
     // The line itself shows the function that it calls.
@@ -136,12 +116,7 @@ fn way(places: &[&Where], place: &Where, source: Option<String>) -> String {
     if place.library {
         parts.push("in a library: no line of the program".into());
     }
-    parts.extend(
-        features
-            .iter()
-            .skip(usize::from(is_shown))
-            .map(|frame| plain(&frame.function)),
-    );
+    parts.extend(features.iter().skip(usize::from(is_shown)).map(|frame| plain(&frame.function)));
     if let Some(frame) = parting {
         let file = frame.file.rsplit('/').next().unwrap_or_default();
         parts.push(plain(&format!("{file}:{}", frame.line)));
@@ -226,11 +201,7 @@ pub fn call_text(call: &RankCall) -> String {
     }
     let mut partner = String::new();
     if let Some(peer) = call.peer {
-        let way = if call.op.as_deref() == Some("send") {
-            "to"
-        } else {
-            "from"
-        };
+        let way = if call.op.as_deref() == Some("send") { "to" } else { "from" };
         partner.push_str(&format!(" {way} rank {peer}"));
     }
     if let Some(tag) = call.tag.filter(|&tag| tag != 0) {
@@ -248,10 +219,8 @@ pub fn call_text(call: &RankCall) -> String {
     if !tensor.is_empty() {
         text.push_str(&format!(" {tensor}"));
     }
-    for (name, value) in [
-        ("", call.reduce_op.clone()),
-        ("root ", call.root.map(|r| r.to_string())),
-    ] {
+    for (name, value) in [("", call.reduce_op.clone()), ("root ", call.root.map(|r| r.to_string()))]
+    {
         if let Some(value) = value {
             text.push_str(&format!(" {name}{}", plain(&value)));
         }
@@ -314,10 +283,7 @@ pub fn runs(ranks: &[u32]) -> Vec<String> {
     let mut parts = Vec::new();
     let mut rest = ranks;
     while let [first, ..] = *rest {
-        let length = 1 + rest
-            .windows(2)
-            .take_while(|pair| pair[1] == pair[0] + 1)
-            .count();
+        let length = 1 + rest.windows(2).take_while(|pair| pair[1] == pair[0] + 1).count();
         if length >= 3 {
             parts.push(format!("{first}–{}", rest[length - 1]));
             rest = &rest[length..];
@@ -389,15 +355,7 @@ pub fn source_line(text: &str, line: u32) -> Option<String> {
 #[must_use]
 pub fn plain(text: &str) -> String {
     let is_turning = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars()
-        .map(|c| {
-            if c.is_control() || is_turning(c) {
-                '\u{fffd}'
-            } else {
-                c
-            }
-        })
-        .collect()
+    text.chars().map(|c| if c.is_control() || is_turning(c) { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -406,10 +364,7 @@ mod tests {
 
     #[test]
     fn control_and_direction_characters_are_replaced() {
-        assert_eq!(
-            plain("a\x1b[2J\u{9b}b\u{202e}c\n"),
-            "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}"
-        );
+        assert_eq!(plain("a\x1b[2J\u{9b}b\u{202e}c\n"), "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}");
     }
 
     #[test]

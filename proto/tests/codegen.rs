@@ -17,12 +17,7 @@ const TABLES: [(&str, &str, &str, [&str; 2]); 3] = [
         "}\n",
         ["  OP_", ";\n"],
     ),
-    (
-        "../agent/python/ddp_doctor/_words.py",
-        "\n# Operations.\n",
-        "\n",
-        ["", "\n"],
-    ),
+    ("../agent/python/ddp_doctor/_words.py", "\n# Operations.\n", "\n", ["", "\n"]),
     (
         "../agent/capi/include/ddp_doctor.h",
         "\nenum ddp_doctor_op {\n",
@@ -96,11 +91,7 @@ fn split(generated: &str) -> (String, String) {
     for line in generated.lines() {
         in_service |= line.starts_with("/// Generated client implementations.")
             || line.starts_with("/// Generated server implementations.");
-        let out = if in_service {
-            &mut services
-        } else {
-            &mut messages
-        };
+        let out = if in_service { &mut services } else { &mut messages };
         out.push_str(line);
         out.push('\n');
         in_service &= line != "}";

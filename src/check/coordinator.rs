@@ -13,10 +13,7 @@ use crate::transport::{Address, CONNECT, Credentials, connect};
 #[must_use]
 pub(super) fn ask(address: &str, credentials: &Credentials) -> Coordinator {
     let error = answer(address, credentials).err();
-    Coordinator {
-        address: text(address),
-        error: error.map(|it| long_text(&it.to_string())),
-    }
+    Coordinator { address: text(address), error: error.map(|it| long_text(&it.to_string())) }
 }
 
 fn answer(address: &str, credentials: &Credentials) -> anyhow::Result<()> {

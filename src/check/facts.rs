@@ -202,9 +202,7 @@ impl Facts {
 
 fn texts(map: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let texts = map.iter().take(MAX_ENTRIES);
-    texts
-        .map(|(name, value)| (text(name), text(value)))
-        .collect()
+    texts.map(|(name, value)| (text(name), text(value))).collect()
 }
 
 /// A text of another node, of limited length and without control characters.
@@ -246,10 +244,7 @@ mod tests {
         };
         let facts = facts.bounded();
         assert_eq!(facts.host, "a\u{fffd}[2J");
-        assert_eq!(
-            (facts.gpus.len(), facts.variables.len()),
-            (MAX_ENTRIES, MAX_ENTRIES)
-        );
+        assert_eq!((facts.gpus.len(), facts.variables.len()), (MAX_ENTRIES, MAX_ENTRIES));
         assert_eq!(facts.gpus[0].chars().count(), MAX_TEXT + 1);
         assert_eq!(facts.interfaces.len(), MAX_ENTRIES);
     }

@@ -85,10 +85,7 @@ pub(super) fn resolve(name: &str) -> Resolved {
         })
     });
     match addresses {
-        Some(Ok(addresses)) if !addresses.is_empty() => Resolved {
-            addresses,
-            error: None,
-        },
+        Some(Ok(addresses)) if !addresses.is_empty() => Resolved { addresses, error: None },
         Some(Ok(_)) => unresolved("it has no address".into()),
         Some(Err(error)) => unresolved(error.to_string()),
         None => unresolved(format!("no answer within {} s", ANSWER.as_secs())),
@@ -96,10 +93,7 @@ pub(super) fn resolve(name: &str) -> Resolved {
 }
 
 fn unresolved(error: String) -> Resolved {
-    Resolved {
-        addresses: Vec::new(),
-        error: Some(error),
-    }
+    Resolved { addresses: Vec::new(), error: Some(error) }
 }
 
 fn read(path: &str) -> String {
@@ -139,10 +133,7 @@ fn run_dir() -> PathBuf {
     let wanted = given.unwrap_or_else(|| PathBuf::from(names::RUNS));
     let wanted = std::path::absolute(&wanted).unwrap_or(wanted);
     let mut existing = wanted.ancestors();
-    existing
-        .find(|it| it.is_dir())
-        .unwrap_or(Path::new("/"))
-        .to_owned()
+    existing.find(|it| it.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
 
 /// Space in a directory, and whether a file can be created there.
@@ -176,10 +167,7 @@ fn directory(path: PathBuf) -> Directory {
 
 fn memory() -> Option<MemoryLimit> {
     let usage = MemoryGroup::of(&read("/proc/self/cgroup"))?.tightest()?;
-    Some(MemoryLimit {
-        used: usage.used,
-        limit: usage.limit,
-    })
+    Some(MemoryLimit { used: usage.used, limit: usage.limit })
 }
 
 fn container() -> Option<Container> {
@@ -220,9 +208,8 @@ fn interfaces() -> Vec<Interface> {
 
 fn entries(path: &Path) -> Vec<String> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries
-        .map(|it| it.file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<String> =
+        entries.map(|it| it.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -236,10 +223,7 @@ fn variables(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String
     let affects =
         |name: &str| PREFIXES.iter().any(|it| name.starts_with(it)) || VARIABLES.contains(&name);
     let texts = all.filter_map(|(name, value)| {
-        Some((
-            name.into_string().ok()?,
-            value.to_string_lossy().into_owned(),
-        ))
+        Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
     });
     texts.filter(|(name, _)| affects(name)).collect()
 }
@@ -295,10 +279,7 @@ mod tests {
         for (mounts, expected) in [
             ("tmpfs /dev/shm tmpfs rw 0 0\n", true),
             ("tmpfs /dev tmpfs rw 0 0\n", false),
-            (
-                "tmpfs /dev/shm tmpfs rw 0 0\n/dev/sda /dev/shm ext4 rw 0 0\n",
-                false,
-            ),
+            ("tmpfs /dev/shm tmpfs rw 0 0\n/dev/sda /dev/shm ext4 rw 0 0\n", false),
             ("", false),
         ] {
             assert_eq!(is_in_memory(mounts, shm), expected, "{mounts}");
@@ -307,10 +288,7 @@ mod tests {
 
     #[test]
     fn texts_of_the_kernel_and_the_driver_are_read() {
-        assert!(has_capability(
-            "Name:\tx\nCapEff:\t000001ffffffffff\n",
-            IPC_LOCK
-        ));
+        assert!(has_capability("Name:\tx\nCapEff:\t000001ffffffffff\n", IPC_LOCK));
         assert!(!has_capability("CapEff:\t0000000000000000\n", IPC_LOCK));
         assert!(!has_capability("", IPC_LOCK));
         assert_eq!(ports("32768\t60999\n"), Some((32768, 60999)));
@@ -322,11 +300,7 @@ mod tests {
 
     #[test]
     fn variables_that_affect_communication_are_kept() {
-        let all = [
-            ("NCCL_ALGO", "ring"),
-            ("HOME", "/"),
-            ("GLOO_SOCKET_IFNAME", "e"),
-        ];
+        let all = [("NCCL_ALGO", "ring"), ("HOME", "/"), ("GLOO_SOCKET_IFNAME", "e")];
         let kept = variables(all.into_iter().map(|(a, b)| (a.into(), b.into())));
         let names: Vec<&String> = kept.keys().collect();
         assert_eq!(names, ["GLOO_SOCKET_IFNAME", "NCCL_ALGO"]);

@@ -80,14 +80,9 @@ async fn converse(stream: &mut impl Stream, facts: &Facts, launch: &Launch) -> i
                 send(stream, &Message::Pong(Timestamp::now().0)).await?;
             }
             Message::Roster(roster) => {
-                let ports = vec![
-                    (Port::Master, launch.port),
-                    (Port::Coordinator, launch.coordinator_port),
-                ];
-                let meeting = Meeting {
-                    host: launch.host.clone(),
-                    ports,
-                };
+                let ports =
+                    vec![(Port::Master, launch.port), (Port::Coordinator, launch.coordinator_port)];
+                let meeting = Meeting { host: launch.host.clone(), ports };
                 let is_first = !roster.peers.is_empty();
                 let mut peers = roster.peers;
                 peers.truncate(host::MAX_NODES);

@@ -72,16 +72,11 @@ impl Ports {
     /// another program is known to use the former. `None`: the first one is in use, perhaps by another
     /// command of the launch.
     pub(super) fn open(launch: &Launch, is_coordinator_taken: bool) -> Option<Self> {
-        let mut ports = Self {
-            listeners: Vec::new(),
-            in_use: Vec::new(),
-        };
+        let mut ports = Self { listeners: Vec::new(), in_use: Vec::new() };
         if is_coordinator_taken {
             ports.in_use.push(Port::Coordinator);
         } else {
-            ports
-                .listeners
-                .push(probe::listen(launch.coordinator_port).ok()?);
+            ports.listeners.push(probe::listen(launch.coordinator_port).ok()?);
         }
         match probe::listen(launch.port) {
             Ok(listener) => ports.listeners.push(listener),
@@ -102,13 +97,8 @@ pub(super) async fn serve(
     let (arrived, mut arrivals) = mpsc::channel(64);
     let turns = Arc::new(Semaphore::new(HANDSHAKES));
     for listener in ports.listeners {
-        let accepting = accept(
-            listener,
-            keys.clone(),
-            deadline,
-            Arc::clone(&turns),
-            arrived.clone(),
-        );
+        let accepting =
+            accept(listener, keys.clone(), deadline, Arc::clone(&turns), arrived.clone());
         tokio::spawn(accepting);
     }
     drop(arrived);
@@ -249,10 +239,7 @@ async fn clock(stream: &mut impl Stream) -> Option<Offset> {
 fn offset(before: u64, theirs: u64, after: u64) -> Option<Offset> {
     let error = i64::try_from(after.checked_sub(before)?.div_ceil(2)).ok()?;
     let middle = i64::try_from(before).ok()?.checked_add(error)?;
-    Some(Offset {
-        ahead_ns: i64::try_from(theirs).ok()?.checked_sub(middle)?,
-        error_ns: error,
-    })
+    Some(Offset { ahead_ns: i64::try_from(theirs).ok()?.checked_sub(middle)?, error_ns: error })
 }
 
 /// The nodes, this one first, and the node of each guest. Commands on one machine are one node.
@@ -325,9 +312,7 @@ async fn connect_all(
         let is_first = !known.contains(&node);
         let roster = if is_first {
             known.push(node);
-            Roster {
-                peers: others(node),
-            }
+            Roster { peers: others(node) }
         } else {
             Roster::default()
         };
@@ -416,13 +401,7 @@ mod tests {
             facts: facts(machine, rank),
             clock: None,
         };
-        let guests = [
-            guest("a", 1),
-            guest("b", 2),
-            guest("b", 3),
-            guest("", 4),
-            guest("", 5),
-        ];
+        let guests = [guest("a", 1), guest("b", 2), guest("b", 3), guest("", 4), guest("", 5)];
         let (nodes, places) = nodes(facts("a", 0), &guests);
         assert_eq!(places, [0, 1, 1, 2, 3]);
         let commands: Vec<u32> = nodes.iter().map(|it| it.commands).collect();
@@ -435,10 +414,8 @@ mod tests {
 
     #[test]
     fn reports_about_unknown_nodes_are_dropped() {
-        let mut survey = Survey {
-            nodes: vec![Node::default(), Node::default()],
-            ..Survey::default()
-        };
+        let mut survey =
+            Survey { nodes: vec![Node::default(), Node::default()], ..Survey::default() };
         let failed = |to| super::super::wire::Failed {
             to,
             port: Port::Ephemeral,

@@ -156,17 +156,11 @@ fn alone(facts: Facts, launch: Option<Launch>, why: Option<Alone>) -> Checked {
         alone: why,
         ..Survey::default()
     };
-    Checked {
-        nodes: vec![survey.name(0)],
-        lines: rules::lines(&survey),
-    }
+    Checked { nodes: vec![survey.name(0)], lines: rules::lines(&survey) }
 }
 
 impl From<wire::Lines> for Checked {
     fn from(it: wire::Lines) -> Self {
-        Self {
-            nodes: it.nodes,
-            lines: it.lines,
-        }
+        Self { nodes: it.nodes, lines: it.lines }
     }
 }

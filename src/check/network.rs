@@ -73,9 +73,7 @@ pub fn choice(facts: &Facts, backend: Backend) -> Option<Choice> {
     };
     let address = |it: &Interface| it.addresses.iter().copied().find(is_usable);
     let first = |interfaces: Vec<&Interface>| {
-        let mut found = interfaces
-            .into_iter()
-            .filter_map(|it| Some((it, address(it)?)));
+        let mut found = interfaces.into_iter().filter_map(|it| Some((it, address(it)?)));
         let (interface, address) = found.next()?;
         Some(Choice {
             interface: interface.name.clone(),
@@ -110,11 +108,7 @@ pub fn choice(facts: &Facts, backend: Backend) -> Option<Choice> {
                 Some((*interface, *address))
             });
             let (interface, address) = own.next()?;
-            Some(Choice {
-                interface: interface.name.clone(),
-                address,
-                others: Vec::new(),
-            })
+            Some(Choice { interface: interface.name.clone(), address, others: Vec::new() })
         }
     }
 }
@@ -242,10 +236,7 @@ mod tests {
     fn facts(variable: Option<(&str, &str)>, resolved: &str) -> Facts {
         let mut down = interface("eth9", &["10.9.0.1"]);
         down.is_up = false;
-        let name = Resolved {
-            addresses: vec![resolved.parse().unwrap()],
-            error: None,
-        };
+        let name = Resolved { addresses: vec![resolved.parse().unwrap()], error: None };
         let variables = variable.into_iter();
         Facts {
             host: "node0".into(),
@@ -269,44 +260,20 @@ mod tests {
         let gloo = "GLOO_SOCKET_IFNAME";
         for (backend, variable, resolved, expected) in [
             (Nccl, None, "10.0.0.1", Some("eth0 10.0.0.1")),
-            (
-                Nccl,
-                Some((nccl, "eth1")),
-                "10.0.0.1",
-                Some("eth1 10.1.0.1"),
-            ),
-            (
-                Nccl,
-                Some((nccl, "^eth,lo")),
-                "10.0.0.1",
-                Some("docker0 172.17.0.1"),
-            ),
+            (Nccl, Some((nccl, "eth1")), "10.0.0.1", Some("eth1 10.1.0.1")),
+            (Nccl, Some((nccl, "^eth,lo")), "10.0.0.1", Some("docker0 172.17.0.1")),
             (Nccl, Some((nccl, "=eth")), "10.0.0.1", None),
             (Nccl, Some((nccl, "eth9")), "10.0.0.1", None),
-            (
-                Nccl,
-                Some(("NCCL_SOCKET_FAMILY", "AF_INET6")),
-                "10.0.0.1",
-                Some("eth0 fd00::1"),
-            ),
+            (Nccl, Some(("NCCL_SOCKET_FAMILY", "AF_INET6")), "10.0.0.1", Some("eth0 fd00::1")),
             (Gloo, None, "10.1.0.1", Some("eth1 10.1.0.1")),
             (Gloo, None, "127.0.1.1", Some("lo 127.0.1.1")),
             (Gloo, None, "192.0.2.1", None),
-            (
-                Gloo,
-                Some((gloo, "eth0")),
-                "127.0.1.1",
-                Some("eth0 10.0.0.1"),
-            ),
+            (Gloo, Some((gloo, "eth0")), "127.0.1.1", Some("eth0 10.0.0.1")),
             (Gloo, Some((gloo, "eth")), "10.0.0.1", None),
         ] {
             let chosen = choice(&facts(variable, resolved), backend);
             let chosen = chosen.map(|it| format!("{} {}", it.interface, it.address));
-            assert_eq!(
-                chosen.as_deref(),
-                expected,
-                "{backend:?} {variable:?} {resolved}"
-            );
+            assert_eq!(chosen.as_deref(), expected, "{backend:?} {variable:?} {resolved}");
         }
     }
 

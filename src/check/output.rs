@@ -45,10 +45,7 @@ pub fn json(out: &mut dyn Write, checked: &Checked) -> io::Result<()> {
     let document = Document {
         schema: SCHEMA,
         schema_version: SCHEMA_VERSION,
-        tool: Tool {
-            name: "ddp-doctor",
-            version: env!("CARGO_PKG_VERSION"),
-        },
+        tool: Tool { name: "ddp-doctor", version: env!("CARGO_PKG_VERSION") },
         level: worst(checked),
         nodes: &checked.nodes,
         lines: &checked.lines,
@@ -76,10 +73,7 @@ pub fn text(out: &mut dyn Write, checked: &Checked, least: Level, style: Style) 
             let label = if index == 0 { level } else { "" };
             writeln!(out, "{on}{label:<INDENT$}{off}{part}")?;
         }
-        let fix = line
-            .fix
-            .iter()
-            .flat_map(|it| wrapped(&format!("fix: {it}"), WIDTH - INDENT));
+        let fix = line.fix.iter().flat_map(|it| wrapped(&format!("fix: {it}"), WIDTH - INDENT));
         for part in fix {
             writeln!(out, "{:INDENT$}{part}", "")?;
         }
@@ -95,12 +89,7 @@ fn names(line: &Line, checked: &Checked) -> Option<String> {
     if line.nodes.is_empty() || line.nodes.len() == checked.nodes.len() {
         return None;
     }
-    let shown: Vec<&str> = line
-        .nodes
-        .iter()
-        .take(MAX_NAMES)
-        .map(String::as_str)
-        .collect();
+    let shown: Vec<&str> = line.nodes.iter().take(MAX_NAMES).map(String::as_str).collect();
     let shown = shown.join(", ");
     Some(match line.nodes.len().saturating_sub(MAX_NAMES) {
         0 => shown,
@@ -110,13 +99,7 @@ fn names(line: &Line, checked: &Checked) -> Option<String> {
 
 /// One line with the number of lines of each level.
 fn summary(checked: &Checked) -> String {
-    let levels = [
-        Level::Critical,
-        Level::Unknown,
-        Level::Warning,
-        Level::Info,
-        Level::Pass,
-    ];
+    let levels = [Level::Critical, Level::Unknown, Level::Warning, Level::Info, Level::Pass];
     let counts = levels.iter().filter_map(|&level| {
         let count = checked.lines.iter().filter(|it| it.level == level).count();
         (count > 0).then(|| format!("{count} {}", level.name()))

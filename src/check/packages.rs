@@ -53,9 +53,7 @@ pub(super) fn versions(command: &[OsString]) -> BTreeMap<String, String> {
     let known = ["python", "torch", "torch.cuda", "nccl"];
     let pairs = lines.lines().filter_map(|line| line.split_once('\t'));
     let pairs = pairs.filter(|(name, _)| known.contains(name));
-    pairs
-        .map(|(name, version)| (name.to_owned(), version.trim().to_owned()))
-        .collect()
+    pairs.map(|(name, version)| (name.to_owned(), version.trim().to_owned())).collect()
 }
 
 fn ask(python: &Path) -> Option<String> {

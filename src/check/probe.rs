@@ -155,12 +155,7 @@ async fn probe_meeting(meeting: Meeting) -> Vec<Failed> {
         let outcome = any_of(&addresses, number).await;
         let host = &meeting.host;
         if let Some(outcome) = outcome {
-            failures.push(Failed {
-                to: 0,
-                port,
-                outcome,
-                address: format!("{host}:{number}"),
-            });
+            failures.push(Failed { to: 0, port, outcome, address: format!("{host}:{number}") });
         }
     }
     failures
@@ -200,21 +195,12 @@ mod tests {
         let silent = listen(0).unwrap();
         let silent_port = silent.local_addr().unwrap().port();
         let peers = vec![peer(1, port, 7), peer(2, port, 8), peer(3, silent_port, 7)];
-        let meeting = Meeting {
-            host: "127.0.0.1".into(),
-            ports: vec![(Port::Master, port)],
-        };
+        let meeting = Meeting { host: "127.0.0.1".into(), ports: vec![(Port::Master, port)] };
         let mut probed = probe(peers, Some(meeting)).await;
         probed.failures.sort_by_key(|it| it.to);
-        let outcomes: Vec<(usize, &Outcome)> = probed
-            .failures
-            .iter()
-            .map(|it| (it.to, &it.outcome))
-            .collect();
-        assert_eq!(
-            outcomes,
-            [(2, &Outcome::OtherHost), (3, &Outcome::OtherHost)]
-        );
+        let outcomes: Vec<(usize, &Outcome)> =
+            probed.failures.iter().map(|it| (it.to, &it.outcome)).collect();
+        assert_eq!(outcomes, [(2, &Outcome::OtherHost), (3, &Outcome::OtherHost)]);
         assert_eq!((probed.unresolved, probed.is_partial), (vec![], false));
         answering.abort();
     }
@@ -226,18 +212,10 @@ mod tests {
         drop(listener);
         let mut unknown = peer(1, port, 7);
         unknown.host = "no-such-host.invalid".into();
-        let meeting = Meeting {
-            host: "127.0.0.1".into(),
-            ports: vec![(Port::Coordinator, port)],
-        };
+        let meeting = Meeting { host: "127.0.0.1".into(), ports: vec![(Port::Coordinator, port)] };
         let probed = probe(vec![unknown], Some(meeting)).await;
         assert_eq!(probed.failures.len(), 2);
-        assert!(
-            probed
-                .failures
-                .iter()
-                .all(|it| it.outcome == Outcome::Refused)
-        );
+        assert!(probed.failures.iter().all(|it| it.outcome == Outcome::Refused));
         assert_eq!(probed.unresolved, [1]);
     }
 }

@@ -145,10 +145,7 @@ where
         }
         // Memory grows with what arrives, not with what is announced.
         let mut text = Vec::new();
-        let read = (&mut *stream)
-            .take(length.into())
-            .read_to_end(&mut text)
-            .await?;
+        let read = (&mut *stream).take(length.into()).read_to_end(&mut text).await?;
         if read < length as usize {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -169,10 +166,7 @@ mod tests {
         let (mut one, mut other) = tokio::io::duplex(1 << 16);
         let message = Message::Hello(Box::default());
         send(&mut one, &message).await.unwrap();
-        assert_eq!(
-            receive(&mut other, FROM_GUEST, SECOND).await.unwrap(),
-            message
-        );
+        assert_eq!(receive(&mut other, FROM_GUEST, SECOND).await.unwrap(), message);
     }
 
     #[tokio::test]
@@ -204,16 +198,10 @@ mod tests {
             reason: "c\r".repeat(100_000),
             fix: Some("d\u{202e}".into()),
         };
-        let lines = Lines {
-            nodes: vec!["e\t".into()],
-            lines: vec![line],
-        };
+        let lines = Lines { nodes: vec!["e\t".into()], lines: vec![line] };
         let it = lines.bounded();
         let text = format!("{it:?}");
-        assert!(
-            !text.contains(['\x1b', '\n', '\r', '\u{202e}', '\t']),
-            "{text}"
-        );
+        assert!(!text.contains(['\x1b', '\n', '\r', '\u{202e}', '\t']), "{text}");
         assert!(text.len() < 20_000, "{}", text.len());
     }
 }

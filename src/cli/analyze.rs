@@ -32,20 +32,10 @@ pub(super) struct Analyze {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// Output format
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "text",
-        env = "DDP_DOCTOR_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "text", env = "DDP_DOCTOR_FORMAT")]
     format: Format,
     /// Exit with status 1 if a finding has at least this severity
-    #[arg(
-        long,
-        value_name = "SEVERITY",
-        default_value = "error",
-        env = "DDP_DOCTOR_FAIL_ON"
-    )]
+    #[arg(long, value_name = "SEVERITY", default_value = "error", env = "DDP_DOCTOR_FAIL_ON")]
     fail_on: FailOn,
 }
 
@@ -57,9 +47,8 @@ const BAR: usize = 24;
 /// Analyzes the evidence at these paths; remarks and progress go to the terminal.
 pub(super) fn read(paths: &[PathBuf], global: &Global) -> anyhow::Result<Analysis> {
     let has_terminal = io::stderr().is_terminal() && global.quiet == 0;
-    let analysis = with_progress(has_terminal, |progress| {
-        postmortem::analyze_with(paths, progress)
-    });
+    let analysis =
+        with_progress(has_terminal, |progress| postmortem::analyze_with(paths, progress));
     viewing::print(&analysis.remarks, global.quiet);
     if analysis.reports.is_empty() {
         bail!("nothing to analyze: no PATH contains usable evidence");
@@ -134,15 +123,9 @@ enum Format {
 impl Analyze {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let analysis = read(&self.paths, global)?;
-        let style = Style {
-            past: true,
-            ..global.style(io::stdout().is_terminal())
-        };
+        let style = Style { past: true, ..global.style(io::stdout().is_terminal()) };
         self.print(&analysis, style, global)?;
-        let statuses = analysis
-            .reports
-            .iter()
-            .map(|report| self.fail_on.status(report));
+        let statuses = analysis.reports.iter().map(|report| self.fail_on.status(report));
         // A finding outranks insufficient evidence.
         let grave = |&status: &u8| match status {
             0 => 0,
@@ -171,9 +154,7 @@ impl Analyze {
                 }
             }
             Format::Json => reports.iter().try_for_each(|it| json::print(out, it))?,
-            Format::Markdown => reports
-                .iter()
-                .try_for_each(|it| markdown::report(out, it))?,
+            Format::Markdown => reports.iter().try_for_each(|it| markdown::report(out, it))?,
             Format::Sarif => sarif::log(out, reports)?,
             Format::Html => html::page(out, &jobs)?,
             Format::Perfetto => perfetto::trace(out, &jobs)?,

@@ -39,21 +39,11 @@ pub(super) struct Check {
     )]
     wait: Duration,
     /// Output format
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "text",
-        env = "DDP_DOCTOR_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "text", env = "DDP_DOCTOR_FORMAT")]
     format: Format,
     /// Exit with status 1 if a line is at least as grave: INFO counts as note, WARNING as warning,
     /// CRITICAL as critical
-    #[arg(
-        long,
-        value_name = "SEVERITY",
-        default_value = "error",
-        env = "DDP_DOCTOR_FAIL_ON"
-    )]
+    #[arg(long, value_name = "SEVERITY", default_value = "error", env = "DDP_DOCTOR_FAIL_ON")]
     fail_on: FailOn,
     /// The command that each node will start
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
@@ -74,10 +64,7 @@ impl Check {
             command: self.command,
             coordinator: self.coordinator.filter(|it| !it.is_empty()),
             wait: self.wait,
-            credentials: Credentials {
-                can_ask: false,
-                ..global.credentials()
-            },
+            credentials: Credentials { can_ask: false, ..global.credentials() },
         })?;
         let out = &mut output();
         let style = global.style(io::stdout().is_terminal());

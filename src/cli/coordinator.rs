@@ -81,22 +81,12 @@ fn listen(address: SocketAddr, keys: Option<Keys>) -> io::Result<(Socket, Listen
     let Some(keys) = keys else {
         let (socket, local, address) = Socket::at(address)?;
         let local = Some(local);
-        return Ok((
-            socket,
-            Listeners {
-                local,
-                remote: None,
-            },
-            address,
-        ));
+        return Ok((socket, Listeners { local, remote: None }, address));
     };
     let remote = TcpListener::bind(address)?;
     let address = remote.local_addr()?;
     let (socket, local) = Socket::named(SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())))?;
-    let listeners = Listeners {
-        local: Some(local),
-        remote: Some((remote, keys)),
-    };
+    let listeners = Listeners { local: Some(local), remote: Some((remote, keys)) };
     Ok((socket, listeners, address))
 }
 
@@ -107,10 +97,7 @@ impl Coordinator {
             return Ok(None);
         }
         let token = global.credentials().token().with_context(|| {
-            format!(
-                "{} can be reached from other machines, which needs a token",
-                self.listen
-            )
+            format!("{} can be reached from other machines, which needs a token", self.listen)
         })?;
         Ok(Some(Keys::of(&token)?))
     }
@@ -126,9 +113,7 @@ impl Coordinator {
             .with_context(|| format!("cannot listen on {}", self.listen))?;
         writeln!(output(), "{address}")?;
         output().flush()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         std::thread::spawn(move || {
             sys::wait_for_interrupt();
@@ -216,12 +201,8 @@ impl Screens {
 
     fn begin(&mut self, job: Begun) {
         self.threads.retain(|thread| !thread.is_finished());
-        let about = Job {
-            id: job.id.clone(),
-            nodes: 1,
-            started_at: Some(job.started),
-            ..Job::default()
-        };
+        let about =
+            Job { id: job.id.clone(), nodes: 1, started_at: Some(job.started), ..Job::default() };
         let name = text::plain(&job.id);
         let file = self.report_dir.as_deref();
         let file = file.and_then(|dir| report_file(dir, &job));
@@ -236,8 +217,7 @@ impl Screens {
         tokio::spawn(forward(job, sender));
         let thread = std::thread::Builder::new().name("ddp-job".into());
         // Without a thread the job is not shown; viewers are served anyway.
-        self.threads
-            .extend(thread.spawn(move || show(live, &updates, file.as_deref())));
+        self.threads.extend(thread.spawn(move || show(live, &updates, file.as_deref())));
     }
 
     /// Waits until the final output of each job is written.
@@ -261,9 +241,8 @@ async fn forward(job: Begun, to: Sender<Update>) {
 fn show(mut live: Live, updates: &Receiver<Update>, file: Option<&Path>) {
     let mut has_ended = false;
     loop {
-        let timeout = live.due().map_or(IDLE_TIMEOUT, |due| {
-            due.saturating_duration_since(Instant::now())
-        });
+        let timeout =
+            live.due().map_or(IDLE_TIMEOUT, |due| due.saturating_duration_since(Instant::now()));
         match updates.recv_timeout(timeout) {
             Ok(update) => {
                 has_ended |= update.ended;
@@ -277,11 +256,7 @@ fn show(mut live: Live, updates: &Receiver<Update>, file: Option<&Path>) {
         }
     }
     let last = live.finish();
-    let end = if has_ended {
-        "the job has ended"
-    } else {
-        "the job is no longer monitored"
-    };
+    let end = if has_ended { "the job has ended" } else { "the job is no longer monitored" };
     let verdict = match last.verdict {
         Verdict::Insufficient => String::new(),
         verdict => format!(" · verdict: {verdict}"),

@@ -75,10 +75,7 @@ impl ShowDemo {
             style: global.style(io::stdout().is_terminal()),
             out: Box::new(io::stdout()),
         });
-        let findings = outcome
-            .report
-            .map(|report| report.findings)
-            .unwrap_or_default();
+        let findings = outcome.report.map(|report| report.findings).unwrap_or_default();
         let leading = findings.first().map(|finding| finding.code.as_str());
         if leading != demo.code {
             let word = |code: Option<&str>| code.unwrap_or("nothing").to_owned();
@@ -95,13 +92,7 @@ impl DemoRank {
 }
 
 fn find(name: &str) -> anyhow::Result<&'static Demo> {
-    let names = || {
-        DEMOS
-            .iter()
-            .map(|demo| demo.name)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
+    let names = || DEMOS.iter().map(|demo| demo.name).collect::<Vec<_>>().join(", ");
     demo::find(name)
         .with_context(|| format!("unknown demonstration {name:?}; available: {}", names()))
 }

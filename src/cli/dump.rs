@@ -41,23 +41,13 @@ pub(super) struct ShowStacks {
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
     job: Option<String>,
     /// Print the stacks of this process; it need not belong to a job
-    #[arg(
-        long,
-        value_name = "PID",
-        conflicts_with = "target",
-        env = "DDP_DOCTOR_PID"
-    )]
+    #[arg(long, value_name = "PID", conflicts_with = "target", env = "DDP_DOCTOR_PID")]
     pid: Option<u32>,
     /// Print all threads of each rank, not only the main thread
     #[arg(long, env = "DDP_DOCTOR_ALL_THREADS")]
     all_threads: bool,
     /// Output format
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "text",
-        env = "DDP_DOCTOR_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "text", env = "DDP_DOCTOR_FORMAT")]
     format: Format,
 }
 
@@ -101,10 +91,7 @@ impl ShowStacks {
             Format::Markdown => dump::markdown(out, &dump, all_threads)?,
         }
         out.flush()?;
-        let seen = dump
-            .processes
-            .iter()
-            .any(|process| !process.threads.is_empty());
+        let seen = dump.processes.iter().any(|process| !process.threads.is_empty());
         Ok(if seen { 0 } else { INSUFFICIENT })
     }
 }
@@ -117,10 +104,7 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
     if stacks.threads.is_empty() {
         bail!("process {pid}: {}", stacks.trouble);
     }
-    Ok(dump::of_processes(
-        &sys::host_name(),
-        vec![(None, pid, decode(&stacks))],
-    ))
+    Ok(dump::of_processes(&sys::host_name(), vec![(None, pid, decode(&stacks))]))
 }
 
 /// Stacks of ranks that outlive their `run`.
@@ -134,9 +118,7 @@ fn of_orphans(ranks: &[Orphan]) -> Dump {
 }
 
 fn of_job(live: &Live) -> anyhow::Result<Dump> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let answer = tokio::time::timeout(MAX_ANSWER, request_dump(live)).await;
         answer.with_context(|| live.no_answer(MAX_ANSWER))?
@@ -146,9 +128,7 @@ fn of_job(live: &Live) -> anyhow::Result<Dump> {
 async fn request_dump(live: &Live) -> anyhow::Result<Dump> {
     let channel = transport::connect(&live.address).await?;
     let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-    let request = v1::DumpRequest {
-        job: live.job.clone(),
-    };
+    let request = v1::DumpRequest { job: live.job.clone() };
     let refused = |status: tonic::Status| match status.code() {
         tonic::Code::Unimplemented => anyhow::anyhow!(
             "the coordinator at {} is an older version that cannot capture stacks; restart it with \
@@ -163,8 +143,7 @@ async fn request_dump(live: &Live) -> anyhow::Result<Dump> {
         first.with_context(|| format!("the coordinator at {} sent nothing", live.address))?;
     let mut dump: Dump = document::decode(&first).map_err(refused)?;
     while let Some(process) = stream.message().await.map_err(refused)? {
-        dump.processes
-            .push(document::decode(&process).map_err(refused)?);
+        dump.processes.push(document::decode(&process).map_err(refused)?);
     }
     Ok(dump::grouped(dump))
 }

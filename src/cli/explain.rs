@@ -29,10 +29,8 @@ impl Explain {
         match explain::find(&asked) {
             Ok(code) => explain::one(&mut out, code, style)?,
             Err(near) => {
-                let near: Vec<String> = near
-                    .iter()
-                    .map(|code| format!("{} {}", code.code, code.name))
-                    .collect();
+                let near: Vec<String> =
+                    near.iter().map(|code| format!("{} {}", code.code, code.name)).collect();
                 // The argument may be of any length.
                 let asked: String = asked.chars().take(40).collect();
                 bail!(

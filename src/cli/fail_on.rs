@@ -49,11 +49,8 @@ mod tests {
 
     #[test]
     fn error_without_effect_fails_an_insufficient_report() {
-        let finding = |code: &str| Finding {
-            code: code.into(),
-            effect: Effect::None,
-            ..early_exit()
-        };
+        let finding =
+            |code: &str| Finding { code: code.into(), effect: Effect::None, ..early_exit() };
         let mut report = report();
         report.verdict = Verdict::Insufficient;
         report.findings = vec![finding("DD901")];

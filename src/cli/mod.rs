@@ -42,12 +42,7 @@ const INSUFFICIENT: u8 = 4;
 /// Diagnose hangs of distributed PyTorch jobs: which rank, which call, which line, why, and what to
 /// change.
 #[derive(Debug, Parser)]
-#[command(
-    name = "ddp-doctor",
-    version,
-    max_term_width = 100,
-    arg_required_else_help = true
-)]
+#[command(name = "ddp-doctor", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -105,12 +100,7 @@ struct Global {
     #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_VERBOSE")]
     verbose: u8,
     /// Read the token for other machines from FILE (mode 600) [default: DDP_DOCTOR_TOKEN]
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "DDP_DOCTOR_TOKEN_FILE"
-    )]
+    #[arg(long, global = true, value_name = "FILE", env = "DDP_DOCTOR_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 }
 
@@ -123,18 +113,12 @@ enum Color {
 
 impl Global {
     const fn verbosity(&self) -> Verbosity {
-        Verbosity {
-            quiet: self.quiet,
-            verbose: self.verbose,
-        }
+        Verbosity { quiet: self.quiet, verbose: self.verbose }
     }
 
     /// Where the token is found; a command of a user may ask for it.
     fn credentials(&self) -> Credentials {
-        Credentials {
-            file: self.token_file.clone(),
-            can_ask: io::stdin().is_terminal(),
-        }
+        Credentials { file: self.token_file.clone(), can_ask: io::stdin().is_terminal() }
     }
 
     /// Whether output has colours, given whether it goes to a terminal.
@@ -231,11 +215,7 @@ fn parse(arguments: &[OsString], out: &mut dyn Write) -> Result<Cli, clap::Error
         };
         let value = std::env::var_os(&variable).unwrap_or_default();
         let (variable, value) = (variable.display(), value.display());
-        writeln!(
-            out,
-            "ddp-doctor: {variable}={value} is ignored: not a valid value"
-        )
-        .ok();
+        writeln!(out, "ddp-doctor: {variable}={value} is ignored: not a valid value").ok();
         if ignored.contains(&(name.clone(), id.clone())) {
             return Err(error);
         }
@@ -263,20 +243,12 @@ fn invalid_variable(
     let mut options = subcommand.get_arguments().chain(command.get_arguments());
     let option = options.find(|it| it.get_long() == Some(long))?;
     let given = format!("--{long}");
-    let is_given = |it: &&OsString| {
-        it.to_str()
-            .is_some_and(|it| it.split('=').next() == Some(&given))
-    };
+    let is_given =
+        |it: &&OsString| it.to_str().is_some_and(|it| it.split('=').next() == Some(&given));
     let variable = option.get_env()?;
     let mut own = arguments.iter().take_while(|it| *it != "--");
     let is_set = std::env::var_os(variable).is_some() && !own.any(|it| is_given(&it));
-    is_set.then(|| {
-        (
-            name.to_owned(),
-            option.get_id().clone(),
-            variable.to_owned(),
-        )
-    })
+    is_set.then(|| (name.to_owned(), option.get_id().clone(), variable.to_owned()))
 }
 
 /// Whether standard error is a terminal.
@@ -307,9 +279,7 @@ mod tests {
                     continue;
                 }
                 let wanted = format!("DDP_DOCTOR_{}", long.to_uppercase().replace('-', "_"));
-                let variable = argument
-                    .get_env()
-                    .map(|name| name.to_string_lossy().into_owned());
+                let variable = argument.get_env().map(|name| name.to_string_lossy().into_owned());
                 assert_eq!(variable, Some(wanted), "{}", command.get_name());
                 seen += 1;
             }

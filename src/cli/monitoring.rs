@@ -30,12 +30,7 @@ pub(super) struct Monitoring {
     /// Post new findings, and the end of a hang, to URL as JSON
     ///
     /// Other users of this machine can read the command line: use the variable if the URL is a secret.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "DDP_DOCTOR_WEBHOOK",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "URL", env = "DDP_DOCTOR_WEBHOOK", hide_env_values = true)]
     webhook: Option<Url>,
     /// Also post a heartbeat to the webhook at this interval, from 1 s
     #[arg(
@@ -80,10 +75,7 @@ mod tests {
 
     #[test]
     fn host_names_are_resolved() {
-        assert_eq!(
-            address("localhost:7077").unwrap(),
-            ([127, 0, 0, 1], 7077).into()
-        );
+        assert_eq!(address("localhost:7077").unwrap(), ([127, 0, 0, 1], 7077).into());
         assert_eq!(address("[::1]:7077").unwrap().to_string(), "[::1]:7077");
         assert!(address("localhost").is_err());
     }

@@ -37,12 +37,7 @@ pub(super) struct Reporter {
     #[arg(long, hide = true, default_value = "1", env = "DDP_DOCTOR_TIME_SCALE")]
     time_scale: TimeScale,
     /// When to capture stacks
-    #[arg(
-        long,
-        value_name = "WHEN",
-        default_value = "stall",
-        env = "DDP_DOCTOR_STACKS"
-    )]
+    #[arg(long, value_name = "WHEN", default_value = "stall", env = "DDP_DOCTOR_STACKS")]
     stacks: Stacks,
 }
 
@@ -53,10 +48,7 @@ impl Reporter {
             boxes: self.boxes,
             includes_dead: self.include_dead,
             coordinator: self.coordinator,
-            credentials: Credentials {
-                can_ask: false,
-                ..global.credentials()
-            },
+            credentials: Credentials { can_ask: false, ..global.credentials() },
             run_dir: self.run_dir,
             stall_after: self.stall_after,
             time_scale: self.time_scale,

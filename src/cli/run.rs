@@ -29,12 +29,7 @@ use crate::transport::Credentials;
 )]
 pub(super) struct Run {
     /// Start SCRIPT with torchrun and N ranks on this node
-    #[arg(
-        long,
-        value_name = "N",
-        alias = "nproc_per_node",
-        env = "DDP_DOCTOR_NPROC_PER_NODE"
-    )]
+    #[arg(long, value_name = "N", alias = "nproc_per_node", env = "DDP_DOCTOR_NPROC_PER_NODE")]
     nproc_per_node: Option<String>,
     /// Report to this coordinator instead of diagnosing in this process
     ///
@@ -53,12 +48,7 @@ pub(super) struct Run {
     #[arg(long, value_name = "FILE", env = "DDP_DOCTOR_REPORT")]
     report: Option<PathBuf>,
     /// What to do when the job hangs
-    #[arg(
-        long,
-        value_name = "WHAT",
-        default_value = "report",
-        env = "DDP_DOCTOR_ON_HANG"
-    )]
+    #[arg(long, value_name = "WHAT", default_value = "report", env = "DDP_DOCTOR_ON_HANG")]
     on_hang: OnHang,
     /// Kill after the finding has stood for this many seconds [default: 5 if proved, 30 if supported]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "DDP_DOCTOR_KILL_AFTER")]
@@ -73,30 +63,15 @@ pub(super) struct Run {
     #[arg(long, hide = true, default_value = "1", env = "DDP_DOCTOR_TIME_SCALE")]
     time_scale: TimeScale,
     /// Records a second above which the coordinator asks for digests (for tests)
-    #[arg(
-        long,
-        hide = true,
-        value_name = "RECORDS",
-        env = "DDP_DOCTOR_DIGEST_ABOVE"
-    )]
+    #[arg(long, hide = true, value_name = "RECORDS", env = "DDP_DOCTOR_DIGEST_ABOVE")]
     digest_above: Option<u64>,
     /// When to capture stacks
-    #[arg(
-        long,
-        value_name = "WHEN",
-        default_value = "stall",
-        env = "DDP_DOCTOR_STACKS"
-    )]
+    #[arg(long, value_name = "WHEN", default_value = "stall", env = "DDP_DOCTOR_STACKS")]
     stacks: Stacks,
     /// How to trace NCCL calls
     ///
     /// Collectives that PyTorch issues are captured without this option. Run on one GPU only, which several ranks shared.
-    #[arg(
-        long,
-        value_name = "WHEN",
-        default_value = "never",
-        env = "DDP_DOCTOR_NCCL"
-    )]
+    #[arg(long, value_name = "WHEN", default_value = "never", env = "DDP_DOCTOR_NCCL")]
     nccl: Nccl,
     #[command(flatten)]
     monitoring: Monitoring,
@@ -188,10 +163,7 @@ impl Run {
             run_dir: self.run_dir,
             report: self.report,
             coordinator: self.coordinator,
-            credentials: Credentials {
-                can_ask: false,
-                ..global.credentials()
-            },
+            credentials: Credentials { can_ask: false, ..global.credentials() },
             kill: (self.on_hang == OnHang::Kill).then(|| KillAfter::new(self.kill_after, &timing)),
             stall_after: self.stall_after,
             time_scale: self.time_scale,
@@ -209,9 +181,7 @@ impl Run {
 
 /// Parses a number of seconds, from 0 to a year.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text
-        .parse()
-        .map_err(|_error| "not a number of seconds".to_owned())?;
+    let seconds: f64 = text.parse().map_err(|_error| "not a number of seconds".to_owned())?;
     if (0.0..=31_536_000.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {

@@ -29,20 +29,10 @@ pub(super) struct ShowStatus {
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
     job: Option<String>,
     /// Output format
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        default_value = "text",
-        env = "DDP_DOCTOR_FORMAT"
-    )]
+    #[arg(long, value_name = "FORMAT", default_value = "text", env = "DDP_DOCTOR_FORMAT")]
     format: Format,
     /// Exit with status 1 if a finding has at least this severity
-    #[arg(
-        long,
-        value_name = "SEVERITY",
-        default_value = "never",
-        env = "DDP_DOCTOR_FAIL_ON"
-    )]
+    #[arg(long, value_name = "SEVERITY", default_value = "never", env = "DDP_DOCTOR_FAIL_ON")]
     fail_on: FailOn,
 }
 
@@ -56,11 +46,8 @@ enum Format {
 
 impl ShowStatus {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        let target = viewing::find(
-            self.target.as_deref(),
-            self.job.as_deref(),
-            &global.credentials(),
-        )?;
+        let target =
+            viewing::find(self.target.as_deref(), self.job.as_deref(), &global.credentials())?;
         if let Some(orphans) = Orphans::find(self.target.as_deref()) {
             writeln!(io::stderr(), "ddp-doctor: {orphans}")?;
         }

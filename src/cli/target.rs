@@ -58,9 +58,7 @@ impl Target {
 
     /// The newest active run among these; if none is active, the newest run.
     fn newest(dirs: &[PathBuf], credentials: &Credentials) -> anyhow::Result<Self> {
-        let runs = dirs
-            .iter()
-            .filter_map(|dir| Some((dir, Description::of(dir).ok()??)));
+        let runs = dirs.iter().filter_map(|dir| Some((dir, Description::of(dir).ok()??)));
         let newest = runs.max_by_key(|(_, run)| {
             let is_running = run.is_running_here() && run.coordinator.is_some();
             (is_running, run.started_at.unwrap_or_default())
@@ -138,10 +136,7 @@ impl Live {
     /// Message about a coordinator that did not answer in time.
     pub(super) fn no_answer(&self, limit: Duration) -> String {
         let limit = limit.as_secs();
-        format!(
-            "no answer from the coordinator at {} within {limit} s",
-            self.address
-        )
+        format!("no answer from the coordinator at {} within {limit} s", self.address)
     }
 
     /// Resolves an argument: `HOST:PORT` is a coordinator, a directory is a run. Without an
@@ -167,20 +162,14 @@ impl Live {
         if path.exists() {
             bail!("{target} is neither a run directory nor HOST:PORT");
         }
-        Ok(Self {
-            address: Address::parse(target, credentials)?,
-            job: String::new(),
-        })
+        Ok(Self { address: Address::parse(target, credentials)?, job: String::new() })
     }
 }
 
 fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
     let shown = path.display();
     let Some(run) = Description::of(path).with_context(|| format!("cannot read {shown}"))? else {
-        bail!(
-            "{shown} is not a run directory: it contains no valid {}",
-            names::DESCRIPTION
-        );
+        bail!("{shown} is not a run directory: it contains no valid {}", names::DESCRIPTION);
     };
     if run.is_over() {
         bail!("the run in {shown} has ended; ddp-doctor analyze {shown} shows its diagnosis");
@@ -196,10 +185,7 @@ fn live(run: Description, credentials: &Credentials) -> anyhow::Result<Option<Li
     let Some(address) = run.coordinator else {
         return Ok(None);
     };
-    Ok(Some(Live {
-        address: Address::parse(&address, credentials)?,
-        job: run.job,
-    }))
+    Ok(Some(Live { address: Address::parse(&address, credentials)?, job: run.job }))
 }
 
 /// The newest active run among these, if it has a coordinator.
@@ -298,16 +284,10 @@ mod tests {
     fn invalid_target_is_rejected_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_str().unwrap();
-        let nowhere = Credentials {
-            file: Some(dir.path().join("token")),
-            can_ask: false,
-        };
+        let nowhere = Credentials { file: Some(dir.path().join("token")), can_ask: false };
         for (target, reason) in [
             (path, "is not a run directory"),
-            (
-                "nonsense",
-                "no such file or directory, and it is not HOST:PORT",
-            ),
+            ("nonsense", "no such file or directory, and it is not HOST:PORT"),
             ("/dev/null", "neither a run directory nor HOST:PORT"),
             ("192.0.2.1:7077", "needs a token"),
             ("127.0.0.1:notaport", "is not an address"),

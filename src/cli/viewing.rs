@@ -65,10 +65,7 @@ async fn first_update(live: &Live) -> anyhow::Result<Update> {
     let asked = async {
         let mut updates = watch(live).await?;
         next(&mut updates, live).await?.with_context(|| {
-            format!(
-                "the coordinator at {} closed the connection without an answer",
-                live.address
-            )
+            format!("the coordinator at {} closed the connection without an answer", live.address)
         })
     };
     let answer = tokio::time::timeout(MAX_FIRST_UPDATE, asked).await;
@@ -144,10 +141,7 @@ pub(super) fn print(remarks: &[Remark], quiet: u8) {
 
 /// A message about files without evidence.
 pub(super) fn nothing_in(paths: &[PathBuf]) -> String {
-    let paths: Vec<String> = paths
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     format!("no evidence of a job in {}", paths.join(", "))
 }
 
@@ -229,7 +223,5 @@ fn refused(live: &Live, status: &tonic::Status) -> anyhow::Error {
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

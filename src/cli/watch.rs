@@ -85,9 +85,7 @@ impl Watch {
                     postmortem::record(&paths, &mut remarks, progress)
                 });
                 viewing::print(&remarks, global.quiet);
-                let updates = recording
-                    .with_context(|| viewing::nothing_in(&paths))?
-                    .updates;
+                let updates = recording.with_context(|| viewing::nothing_in(&paths))?.updates;
                 let start = |feeder: terminal::Feeder| {
                     std::thread::spawn(move || {
                         viewing::replay(updates, |input| feeder.feed(input));
@@ -139,11 +137,8 @@ fn once(mut app: App, source: &Source, quiet: u8) -> anyhow::Result<u8> {
         value.and_then(|it| it.parse().ok()).unwrap_or(otherwise)
     };
     let page = (said("COLUMNS", PAGE.0), said("LINES", PAGE.1));
-    let (width, height) = if io::stdout().is_terminal() {
-        terminal::size().unwrap_or(page)
-    } else {
-        page
-    };
+    let (width, height) =
+        if io::stdout().is_terminal() { terminal::size().unwrap_or(page) } else { page };
     let out = &mut output();
     for line in app.once(width.max(40), height.max(20)) {
         writeln!(out, "{line}")?;

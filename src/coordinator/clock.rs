@@ -58,9 +58,8 @@ impl Clock {
         let Some(pong) = &report.pong else {
             if self.samples.is_empty() && self.rough == 0 {
                 let ahead = difference(report.sent_unix_ns, arrived.0);
-                self.rough = ahead
-                    .filter(|it| it.unsigned_abs() >= MIN_ESTIMATED_OFFSET)
-                    .unwrap_or(0);
+                self.rough =
+                    ahead.filter(|it| it.unsigned_abs() >= MIN_ESTIMATED_OFFSET).unwrap_or(0);
             }
             return false;
         };
@@ -69,12 +68,8 @@ impl Clock {
             return false;
         }
         self.pending_ping = None;
-        let sample = exchange([
-            pong.ping_unix_ns,
-            pong.received_unix_ns,
-            report.sent_unix_ns,
-            arrived.0,
-        ]);
+        let sample =
+            exchange([pong.ping_unix_ns, pong.received_unix_ns, report.sent_unix_ns, arrived.0]);
         let Some(sample) = sample else { return false };
         let before = self.estimate();
         if self.samples.len() == KEPT {
@@ -104,10 +99,7 @@ impl Clock {
 fn exchange([t1, t2, t3, t4]: [u64; 4]) -> Option<Estimate> {
     let trip = difference(t4, t1)?.checked_sub(difference(t3, t2)?)?;
     let away = difference(t2, t1)?.checked_add(difference(t3, t4)?)?;
-    Some(Estimate {
-        ahead: away / 2,
-        uncertainty: u64::try_from(trip).ok()?.div_ceil(2),
-    })
+    Some(Estimate { ahead: away / 2, uncertainty: u64::try_from(trip).ok()?.div_ceil(2) })
 }
 
 fn difference(a: u64, b: u64) -> Option<i64> {
@@ -144,10 +136,7 @@ mod tests {
                 let mut clock = Clock::default();
                 exchanged(&mut clock, ahead, there, back);
                 let found = clock.estimate().unwrap();
-                assert!(
-                    found.ahead.abs_diff(ahead) <= found.uncertainty + 1,
-                    "{found:?}"
-                );
+                assert!(found.ahead.abs_diff(ahead) <= found.uncertainty + 1, "{found:?}");
                 assert_eq!(found.uncertainty, (there + back).div_ceil(2));
             }
         }
@@ -174,11 +163,7 @@ mod tests {
 
     #[test]
     fn only_large_offset_is_corrected_before_first_exchange() {
-        let sent = |at| v1::Report {
-            sent_unix_ns: at,
-            events: Vec::new(),
-            pong: None,
-        };
+        let sent = |at| v1::Report { sent_unix_ns: at, events: Vec::new(), pong: None };
         let mut clock = Clock::default();
         clock.receive(&sent(1000 * DAY), Timestamp(1000 * DAY + 90 * MS));
         assert_eq!(clock.correction(), 0);
@@ -193,10 +178,7 @@ mod tests {
         let report = |ping, received, sent| v1::Report {
             sent_unix_ns: sent,
             events: Vec::new(),
-            pong: Some(v1::Pong {
-                ping_unix_ns: ping,
-                received_unix_ns: received,
-            }),
+            pong: Some(v1::Pong { ping_unix_ns: ping, received_unix_ns: received }),
         };
         assert!(!clock.receive(&report(5, 6, 7), Timestamp(8)));
         for (received, sent) in [(0, u64::MAX), (u64::MAX, 0), (9, 5)] {

@@ -83,12 +83,7 @@ pub(super) fn accept(
     if let Some(listener) = listeners.local {
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        tokio::spawn(accept_local(
-            listener,
-            access,
-            Arc::clone(&open),
-            accepted.clone(),
-        ));
+        tokio::spawn(accept_local(listener, access, Arc::clone(&open), accepted.clone()));
     }
     if let Some((listener, keys)) = listeners.remote {
         listener.set_nonblocking(true)?;
@@ -231,11 +226,7 @@ pub(crate) struct Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut counts = self
-            .open
-            .counts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.open.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.peer) {
             *count -= 1;
             if *count == 0 {
@@ -278,13 +269,9 @@ impl Traffic {
         let counts = &self.0;
         let bytes = bytes.saturating_add(OVERHEAD);
         let rest = |held: usize| Some(held.saturating_sub(bytes));
-        let held = counts
-            .unfinished
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        let held = counts.unfinished.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
         let given_back = held.map_or(0, |held| held.min(bytes));
-        counts
-            .all_unfinished
-            .fetch_sub(given_back, Ordering::Relaxed);
+        counts.all_unfinished.fetch_sub(given_back, Ordering::Relaxed);
     }
 
     /// Counts bytes that arrived; false: the connection holds too much.
@@ -422,10 +409,7 @@ mod tests {
 
     #[test]
     fn only_the_user_and_root_may_connect() {
-        let access = Access {
-            user: 1000,
-            descriptors: 1024,
-        };
+        let access = Access { user: 1000, descriptors: 1024 };
         assert!(access.permits(1000) && access.permits(0));
         assert!(!access.permits(1001));
         assert!(access.connections() < access.descriptors / 2);

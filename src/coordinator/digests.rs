@@ -87,11 +87,7 @@ impl Digests {
                 }
             }
         }
-        News {
-            records,
-            disagrees,
-            waits_differently,
-        }
+        News { records, disagrees, waits_differently }
     }
 }
 

@@ -31,11 +31,7 @@ impl DumpRequest {
     pub(super) fn observe(&mut self, event: &Event) {
         match event {
             Event::Stacks { process, .. }
-            | Event::ProcessChanged {
-                process,
-                state: ProcessState::Dead,
-                ..
-            } => {
+            | Event::ProcessChanged { process, state: ProcessState::Dead, .. } => {
                 self.pending.remove(process);
             }
             _ => {}
@@ -52,11 +48,7 @@ impl DumpRequest {
         });
         Dump {
             processes: processes.collect(),
-            ..of_job(
-                Some(report.job),
-                Timestamp::now(),
-                report.evidence.missing_ranks,
-            )
+            ..of_job(Some(report.job), Timestamp::now(), report.evidence.missing_ranks)
         }
     }
 

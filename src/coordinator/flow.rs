@@ -242,11 +242,7 @@ impl Flow {
     /// The request that all nodes get now, if any.
     pub(super) fn poll(&mut self, now: Timestamp, verdict: Verdict) -> Option<Kind> {
         let is_examined = now < self.examined_until || verdict == Verdict::Slow;
-        let limit = if is_examined {
-            self.max_examined()
-        } else {
-            self.limit
-        };
+        let limit = if is_examined { self.max_examined() } else { self.limit };
         self.rate.measure(limit, now);
         if self.nodes.is_empty() {
             self.mode = Mode::Records;
@@ -339,11 +335,7 @@ impl Flow {
             self.pulled = PULLED;
         }
         if since >= REFRESH {
-            let most = if self.share > WAITED {
-                PULLED_EACH.1
-            } else {
-                REFRESHED_CALM
-            };
+            let most = if self.share > WAITED { PULLED_EACH.1 } else { REFRESHED_CALM };
             return Some(self.request(now, REFRESHED, most, false));
         }
         None
@@ -385,10 +377,7 @@ impl Flow {
     fn request(&mut self, now: Timestamp, records: u64, most: u64, release: bool) -> Kind {
         self.pulls += 1;
         self.pulled_at = now;
-        self.pull = Some(Pull {
-            number: self.pulls,
-            at: now,
-        });
+        self.pull = Some(Pull { number: self.pulls, at: now });
         let processes = self.digests.processes().max(1) as u64;
         Kind::Pull(v1::Pull {
             number: self.pulls,

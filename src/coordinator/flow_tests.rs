@@ -34,15 +34,9 @@ impl Job {
                 members: vec![0, 1],
                 ..v1::GroupDefined::default()
             };
-            let kinds = [
-                event::Kind::ProcessJoined(joined),
-                event::Kind::GroupDefined(group),
-            ];
+            let kinds = [event::Kind::ProcessJoined(joined), event::Kind::GroupDefined(group)];
             let events = kinds.map(|kind| v1::Event { kind: Some(kind) });
-            let report = v1::Report {
-                events: events.into(),
-                ..v1::Report::default()
-            };
+            let report = v1::Report { events: events.into(), ..v1::Report::default() };
             decoder.decode(report, &mut Vec::new());
             decoder
         });
@@ -119,10 +113,7 @@ impl Job {
     fn answer(&mut self, pull: &v1::Pull) {
         for node in [0, 1] {
             assert!(!self.flow.may_look(), "not all records are there");
-            let caught_up = v1::CaughtUp {
-                pull: pull.number,
-                digests: !pull.release,
-            };
+            let caught_up = v1::CaughtUp { pull: pull.number, digests: !pull.release };
             self.report(node, event::Kind::CaughtUp(caught_up), 1);
         }
         assert_eq!(self.poll(HEALTHY), None);
@@ -231,10 +222,7 @@ fn ranks_that_wait_in_different_calls_are_looked_at_once() {
     let mut wait = |hashes: [u64; 2]| {
         job.now = job.now.plus(DIGEST_INTERVAL);
         for node in [0, 1] {
-            let check = v1::Check {
-                below: job.records + 2,
-                hash: hashes[node as usize],
-            };
+            let check = v1::Check { below: job.records + 2, hash: hashes[node as usize] };
             let digest = v1::Digest {
                 process: 1,
                 through: job.records,
@@ -274,18 +262,13 @@ fn disagreement_is_looked_at_once() {
             job.answer(&pull(Some(kind)));
         }
     }
-    assert!(
-        later <= 3,
-        "{later} pulls for a difference that the engine knows"
-    );
+    assert!(later <= 3, "{later} pulls for a difference that the engine knows");
 }
 
 #[test]
 fn ranks_that_spend_their_time_in_calls_are_examined() {
     let mut job = Job::with_digests();
-    let asked: Vec<Kind> = (0..4)
-        .filter_map(|_| job.digest([0, 0], 300, [7, 7]))
-        .collect();
+    let asked: Vec<Kind> = (0..4).filter_map(|_| job.digest([0, 0], 300, [7, 7])).collect();
     let release = pull(asked.first().cloned());
     assert!(release.release);
     job.answer(&release);
@@ -322,10 +305,7 @@ fn too_many_records_are_not_examined() {
 fn records_travel_again_from_all_nodes_if_one_sends_them() {
     let mut job = Job::with_digests();
     assert_eq!(job.digests([0, 0]), None);
-    let caught_up = v1::CaughtUp {
-        pull: 0,
-        digests: false,
-    };
+    let caught_up = v1::CaughtUp { pull: 0, digests: false };
     job.report(1, event::Kind::CaughtUp(caught_up), 1);
     let release = pull(job.poll(HEALTHY));
     assert!(release.release);
@@ -363,10 +343,7 @@ fn node_that_does_not_answer_is_not_awaited_for_long() {
     let mut job = Job::with_digests();
     assert_eq!(job.digests([0, 0]), None);
     let first = pull(job.digests([600, 0]));
-    let caught_up = v1::CaughtUp {
-        pull: first.number,
-        digests: true,
-    };
+    let caught_up = v1::CaughtUp { pull: first.number, digests: true };
     job.report(0, event::Kind::CaughtUp(caught_up), 1);
     assert_eq!(job.poll(HEALTHY), None);
     assert!(!job.flow.may_look());
@@ -381,10 +358,7 @@ fn node_that_leaves_is_not_awaited() {
     assert_eq!(job.digests([0, 0]), None);
     job.flow.detached(1);
     let release = pull(job.poll(HEALTHY));
-    let caught_up = v1::CaughtUp {
-        pull: release.number,
-        digests: false,
-    };
+    let caught_up = v1::CaughtUp { pull: release.number, digests: false };
     job.report(0, event::Kind::CaughtUp(caught_up), 1);
     assert_eq!(job.poll(HEALTHY), None);
     assert!(job.flow.may_look() && job.flow.timeout().is_none());

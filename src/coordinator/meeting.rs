@@ -11,10 +11,7 @@ pub(super) struct Meeting {
 
 impl Meeting {
     pub(super) fn of(hello: &v1::Hello) -> Self {
-        Self {
-            place: hello.meeting.clone(),
-            node_rank: hello.node_rank,
-        }
+        Self { place: hello.meeting.clone(), node_rank: hello.node_rank }
     }
 
     /// Whether two nodes cannot be parts of one launch. Different places alone may be a mistake
@@ -39,10 +36,7 @@ mod tests {
     use super::*;
 
     fn meeting(place: &str, node_rank: Option<u32>) -> Meeting {
-        Meeting {
-            place: place.into(),
-            node_rank,
-        }
+        Meeting { place: place.into(), node_rank }
     }
 
     #[test]

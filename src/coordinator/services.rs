@@ -39,16 +39,13 @@ impl AgentService for Services {
     ) -> Result<Response<Self::AttachStream>, Status> {
         let traffic = traffic(&request);
         // An error ends the stream: the node attaches again.
-        let reports = request
-            .into_inner()
-            .take_while(Result::is_ok)
-            .filter_map(move |report| {
-                let report = report.ok()?;
-                if let Some(traffic) = &traffic {
-                    traffic.finished(report.encoded_len());
-                }
-                Some(report)
-            });
+        let reports = request.into_inner().take_while(Result::is_ok).filter_map(move |report| {
+            let report = report.ok()?;
+            if let Some(traffic) = &traffic {
+                traffic.finished(report.encoded_len());
+            }
+            Some(report)
+        });
         let mut requests = self.hub.attach(Box::pin(reports)).await?;
         let (sender, receiver) = mpsc::channel(OUTGOING);
         tokio::spawn(async move {

@@ -191,12 +191,7 @@ impl Session {
 
     fn handle(&mut self, input: Input) {
         match input {
-            Input::Attached {
-                attachment,
-                hello,
-                welcome,
-                requests,
-            } => {
+            Input::Attached { attachment, hello, welcome, requests } => {
                 let key = (hello.host, hello.boot_id, hello.started_unix_ns);
                 let known = self.by_key.get(&key).copied();
                 // An open stream keeps its node: another stream may continue it only after it
@@ -220,19 +215,13 @@ impl Session {
                 self.by_attachment.insert(attachment, index);
                 self.flow.attached(index as u32);
             }
-            Input::Report {
-                attachment,
-                report,
-                at,
-                _room,
-            } => {
+            Input::Report { attachment, report, at, _room } => {
                 let Some(&index) = self.by_attachment.get(&attachment) else {
                     return;
                 };
                 self.received(index, &report, at);
                 let node = &mut self.nodes[index];
-                self.flow
-                    .report(index as u32, &report.events, &node.decoder, at);
+                self.flow.report(index as u32, &report.events, &node.decoder, at);
                 node.decoder.decode(report, &mut self.events);
                 self.process_events(index);
             }
@@ -255,11 +244,7 @@ impl Session {
         let node = &mut self.nodes[index];
         node.received = at;
         if std::mem::take(&mut node.silent_checks) >= SILENT_AFTER {
-            self.events.push(Event::Silent {
-                node: index as u32,
-                since: None,
-                at,
-            });
+            self.events.push(Event::Silent { node: index as u32, since: None, at });
         }
         let more = node.clock.receive(report, at);
         node.decoder.set_clock_offset(node.clock.correction());
@@ -289,11 +274,7 @@ impl Session {
             if node.silent_checks == SILENT_AFTER {
                 let (since, at) = (node.received, (self.now)());
                 self.flow.disturb();
-                self.events.push(Event::Silent {
-                    node: index as u32,
-                    since: Some(since),
-                    at,
-                });
+                self.events.push(Event::Silent { node: index as u32, since: Some(since), at });
                 self.process_events(index);
             }
             let node = &mut self.nodes[index];
@@ -356,10 +337,9 @@ impl Session {
             after = after.min(MAX_HOLD / 3);
         }
         let dumps = self.dumps.iter().map(|dump| dump.until);
-        dumps.min().map_or_else(
-            || Instant::now() + after,
-            |until| until.min(Instant::now() + after),
-        )
+        dumps
+            .min()
+            .map_or_else(|| Instant::now() + after, |until| until.min(Instant::now() + after))
     }
 
     /// Publishes the conclusions from the events so far, if they are new or requested.
@@ -428,24 +408,16 @@ impl Session {
         let node = self.nodes.get(node as usize);
         let attached = node.and_then(|node| node.attached.as_ref());
         attached.is_some_and(|(_, requests)| {
-            let capture = v1::CaptureStacks {
-                processes,
-                on_request,
-            };
+            let capture = v1::CaptureStacks { processes, on_request };
             send_request(requests, Kind::CaptureStacks(capture))
         })
     }
 
     fn begin_dump(&mut self, answer: oneshot::Sender<Dump>) {
         let model = self.engine.model();
-        let newest = model
-            .ranks
-            .keys()
-            .filter_map(|&rank| model.process_of(rank));
-        let living: BTreeSet<ProcessId> = newest
-            .filter(|process| !process.has_ended())
-            .map(|process| process.id)
-            .collect();
+        let newest = model.ranks.keys().filter_map(|&rank| model.process_of(rank));
+        let living: BTreeSet<ProcessId> =
+            newest.filter(|process| !process.has_ended()).map(|process| process.id).collect();
         let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for &process in &living {
             let (node, process) = decode::node_and_process(process);
@@ -482,12 +454,7 @@ impl Session {
         let report = Some(self.engine.report());
         let watched = self.live_viewers.load(Ordering::Relaxed) > 0;
         let detail = watched.then(|| Arc::new(Detail::of(self.engine.model(), at)));
-        self.publisher.send_replace(Arc::new(Published {
-            report,
-            detail,
-            at,
-            ended,
-        }));
+        self.publisher.send_replace(Arc::new(Published { report, detail, at, ended }));
     }
 
     fn has_ended(&self) -> bool {

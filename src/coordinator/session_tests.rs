@@ -52,9 +52,7 @@ struct Evidence {
 /// The evidence of a recording.
 fn recorded(path: &Path) -> Evidence {
     let mut bytes = Vec::new();
-    GzDecoder::new(File::open(path).unwrap())
-        .read_to_end(&mut bytes)
-        .unwrap();
+    GzDecoder::new(File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
     let end = bytes.iter().position(|&byte| byte == b'\n').unwrap();
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("journal");
@@ -98,11 +96,7 @@ struct Limits {
 }
 
 /// Every record is sent.
-const ALL: Limits = Limits {
-    above: UNLIMITED,
-    most: UNLIMITED,
-    kept: usize::MAX,
-};
+const ALL: Limits = Limits { above: UNLIMITED, most: UNLIMITED, kept: usize::MAX };
 
 /// A job's diagnosis.
 struct Diagnosis {
@@ -134,11 +128,7 @@ impl Attached {
             welcome: v1::Welcome::default(),
             requests: asked,
         });
-        Self {
-            session,
-            published,
-            requests,
-        }
+        Self { session, published, requests }
     }
 
     fn report(&mut self, kinds: Vec<Kind>) {
@@ -148,11 +138,7 @@ impl Attached {
         let permit = || Arc::clone(&room).try_acquire_owned().unwrap();
         self.session.handle(Input::Report {
             attachment: 1,
-            report: v1::Report {
-                sent_unix_ns: NOW.get().0,
-                events: events.collect(),
-                pong: None,
-            },
+            report: v1::Report { sent_unix_ns: NOW.get().0, events: events.collect(), pong: None },
             at: NOW.get(),
             _room: [permit(), permit()],
         });
@@ -165,10 +151,7 @@ fn diagnose(Evidence { reports, behind }: Evidence, limits: Limits) -> Diagnosis
         panic!("no hello");
     };
     NOW.set(reports[0].0);
-    let mut it = Attached::new(v1::Hello {
-        digest_above: Some(limits.above),
-        ..hello
-    });
+    let mut it = Attached::new(v1::Hello { digest_above: Some(limits.above), ..hello });
     let mut node = Node::new(limits.most, limits.kept);
     let (mut received, mut codes) = (0, BTreeSet::new());
     let mut reports = reports.into_iter().peekable();
@@ -207,11 +190,7 @@ fn diagnose(Evidence { reports, behind }: Evidence, limits: Limits) -> Diagnosis
             }
         }
     }
-    Diagnosis {
-        report: it.session.engine.report(),
-        codes,
-        received,
-    }
+    Diagnosis { report: it.session.engine.report(), codes, received }
 }
 
 fn recordings() -> Vec<PathBuf> {
@@ -229,11 +208,8 @@ fn recordings() -> Vec<PathBuf> {
 /// What must not depend on how the evidence arrived.
 fn essence(report: &Report) -> Vec<String> {
     let essence = |it: &Finding| {
-        let lines: Vec<String> = it
-            .per_rank
-            .iter()
-            .map(|call| format!("{}: {:?}", call.rank, call.place))
-            .collect();
+        let lines: Vec<String> =
+            it.per_rank.iter().map(|call| format!("{}: {:?}", call.rank, call.place)).collect();
         let cause = it.cause.map(|cause| (cause.kind, cause.confidence));
         format!(
             "{} {:?} {:?} {:?} {:?} {cause:?} {lines:?}",
@@ -261,28 +237,17 @@ fn is_as_from_records(most: u64, exceptions: &[&str]) {
     let named = |path: &&PathBuf| path.to_str().unwrap().contains(&only);
     for path in recordings.iter().filter(named) {
         let records = diagnose(recorded(path), ALL);
-        let limits = Limits {
-            above: 0,
-            most,
-            ..ALL
-        };
+        let limits = Limits { above: 0, most, ..ALL };
         let digests = diagnose(recorded(path), limits);
         all += records.received;
         sent += digests.received;
         let (expected, found) = (essence(&records.report), essence(&digests.report));
-        let is_exception = exceptions
-            .iter()
-            .any(|it| path.to_str().unwrap().contains(it));
+        let is_exception = exceptions.iter().any(|it| path.to_str().unwrap().contains(it));
         if expected != found && !is_exception {
             wrong.push(format!("{}\n  {expected:#?}\n  {found:#?}", path.display()));
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "{} differ:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
     assert!(sent < all, "every one of {all} records was sent");
 }
 
@@ -308,11 +273,7 @@ fn records_that_are_left_out_accuse_nobody() {
         let journal = scratch.path().join("journal");
         let mut file = File::create(&journal).unwrap();
         io::copy(&mut GzDecoder::new(File::open(path).unwrap()), &mut file).unwrap();
-        let limits = Limits {
-            above: 0,
-            most: FEW,
-            ..ALL
-        };
+        let limits = Limits { above: 0, most: FEW, ..ALL };
         let records = diagnose(executed(&journal), ALL);
         let digests = diagnose(executed(&journal), limits);
         assert!(digests.received < records.received, "{name}: all were sent");
@@ -331,11 +292,7 @@ fn digests_of_random_programs_give_the_findings_of_records() {
     let (mut all, mut sent, mut few) = (0, 0, 0);
     for program in fs::read_dir(folder).unwrap() {
         let path = program.unwrap().path().join("node-0.ddpj");
-        let limits = |most| Limits {
-            above: 0,
-            most,
-            ..ALL
-        };
+        let limits = |most| Limits { above: 0, most, ..ALL };
         let records = diagnose(executed(&path), ALL);
         let digests = diagnose(executed(&path), limits(UNLIMITED));
         let short = diagnose(executed(&path), limits(FEW));
@@ -350,10 +307,7 @@ fn digests_of_random_programs_give_the_findings_of_records() {
         }
         if proves_more(&short.report, &records.report) {
             let found = essence(&short.report);
-            wrong.push(format!(
-                "{}, {FEW} records\n  {expected:#?}\n  {found:#?}",
-                path.display()
-            ));
+            wrong.push(format!("{}, {FEW} records\n  {expected:#?}\n  {found:#?}", path.display()));
         }
     }
     println!("{programs} programs, {findings} findings; {few} findings in {sent} of {all} records");

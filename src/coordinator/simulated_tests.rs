@@ -13,11 +13,7 @@ const REPORT_INTERVAL: u64 = TICK.as_nanos() as u64;
 /// Duration of a collective once all members have come.
 const TAKES: u64 = 100 * MICROSECOND;
 /// The rate is above four times the first of these, so that records are not examined for long.
-const SAMPLED: Limits = Limits {
-    above: 40,
-    most: 40,
-    kept: usize::MAX,
-};
+const SAMPLED: Limits = Limits { above: 40, most: 40, kept: usize::MAX };
 
 /// A collective of a round of the loop, in one or several groups at once.
 struct Call {
@@ -85,22 +81,14 @@ const TENSOR_AND_DATA: Job = Job {
 const PIPELINE: Job = Job {
     marks_steps: false,
     round: &[
-        Call {
-            op: Op::Send,
-            ..call(30, &[&[0, 1], &[2, 3]], 20 * MILLISECOND)
-        },
+        Call { op: Op::Send, ..call(30, &[&[0, 1], &[2, 3]], 20 * MILLISECOND) },
         call(31, ALL_RANKS, 5 * MILLISECOND),
     ],
     ..DATA
 };
 
 const fn call(line: u32, groups: &'static [&'static [u32]], work: u64) -> Call {
-    Call {
-        line,
-        op: Op::AllReduce,
-        groups,
-        work,
-    }
+    Call { line, op: Op::AllReduce, groups, work }
 }
 
 /// The state of a rank.
@@ -150,10 +138,8 @@ impl Rank {
                 let begins = self.record(RecordKind::PhaseBegin);
                 self.at += 4 * time;
                 let ends = self.record(RecordKind::PhaseEnd);
-                let named = [begins, ends].map(|record| v1::Record {
-                    text: "evaluation".into(),
-                    ..record
-                });
+                let named =
+                    [begins, ends].map(|record| v1::Record { text: "evaluation".into(), ..record });
                 named.into()
             }
             _ => Vec::new(),
@@ -239,23 +225,14 @@ impl Job {
             let at = START.plus(TICK * (number(&reported[0]) + 1) as u32);
             reports.push((at, reported.iter().cloned().map(Kind::Record).collect()));
         }
-        reports.push((
-            START.plus(Duration::from_nanos(self.lasts) + TICK * 60),
-            Vec::new(),
-        ));
-        Evidence {
-            reports,
-            behind: START.0,
-        }
+        reports.push((START.plus(Duration::from_nanos(self.lasts) + TICK * 60), Vec::new()));
+        Evidence { reports, behind: START.0 }
     }
 
     fn records(&self, fault: Option<Fault>) -> Vec<v1::Record> {
         let mut random = Random(1);
         let mut records = Vec::new();
-        let mut ranks = [0, 1, 2, 3].map(|number| Rank {
-            number,
-            ..Rank::default()
-        });
+        let mut ranks = [0, 1, 2, 3].map(|number| Rank { number, ..Rank::default() });
         let whole: u64 = self.round.iter().map(|call| call.work).sum();
         let groups: Vec<_> = self.groups().into_iter().zip(1..).collect();
         while ranks[0].at < self.lasts {
@@ -317,10 +294,7 @@ impl Job {
                 "nccl" => rank.at + 20 * MICROSECOND,
                 _ => over,
             };
-            let returned = v1::Record {
-                call: issued.call,
-                ..rank.record(RecordKind::Returned)
-            };
+            let returned = v1::Record { call: issued.call, ..rank.record(RecordKind::Returned) };
             rank.at = over;
             records.extend([issued, returned]);
         }
@@ -345,10 +319,7 @@ fn issued(rank: &mut Rank, group: u32, line: u32, op: Op) -> v1::Record {
 /// The finding in a sample of a job's records, which is the one in all of them. The healthy twin has none.
 #[track_caller]
 fn finding_in_sample(job: &Job) -> Finding {
-    let brief = Job {
-        lasts: 30 * SECOND,
-        ..*job
-    };
+    let brief = Job { lasts: 30 * SECOND, ..*job };
     let records = diagnose(brief.evidence(Some(job.fault)), ALL);
     let digests = diagnose(job.evidence(Some(job.fault)), SAMPLED);
     let sent = (digests.received, records.received);
@@ -364,68 +335,38 @@ fn finding_in_sample(job: &Job) -> Finding {
 /// Code, confidence, root and line of a finding.
 fn summary(finding: &Finding) -> (&str, Confidence, &[u32], u32) {
     let place = finding.per_rank[0].place.as_ref();
-    (
-        &finding.code,
-        finding.confidence,
-        &finding.ranks.root,
-        place.map_or(0, |place| place.line),
-    )
+    (&finding.code, finding.confidence, &finding.ranks.root, place.map_or(0, |place| place.line))
 }
 
 #[test]
 fn straggler_is_found_in_a_sample() {
     let found = finding_in_sample(&DATA);
-    assert_eq!(
-        summary(&found),
-        ("DD601", Confidence::Supported, &[2][..], 10)
-    );
+    assert_eq!(summary(&found), ("DD601", Confidence::Supported, &[2][..], 10));
 }
 
 #[test]
 fn slow_input_is_found_in_a_sample() {
-    let found = finding_in_sample(&Job {
-        fault: Fault::Input(3, 10),
-        ..DATA
-    });
-    assert_eq!(
-        summary(&found),
-        ("DD602", Confidence::Supported, &[3][..], 10)
-    );
+    let found = finding_in_sample(&Job { fault: Fault::Input(3, 10), ..DATA });
+    assert_eq!(summary(&found), ("DD602", Confidence::Supported, &[3][..], 10));
 }
 
 #[test]
 fn straggler_on_a_device_is_found_in_a_sample() {
-    let found = finding_in_sample(&Job {
-        backend: "nccl",
-        ..DATA
-    });
-    assert_eq!(
-        summary(&found),
-        ("DD601", Confidence::Suspected, &[2][..], 10)
-    );
+    let found = finding_in_sample(&Job { backend: "nccl", ..DATA });
+    assert_eq!(summary(&found), ("DD601", Confidence::Suspected, &[2][..], 10));
 }
 
 #[test]
 fn straggler_behind_another_rank_is_found_in_a_sample() {
     let found = finding_in_sample(&TENSOR_AND_DATA);
-    assert_eq!(
-        summary(&found),
-        ("DD601", Confidence::Supported, &[1][..], 20)
-    );
+    assert_eq!(summary(&found), ("DD601", Confidence::Supported, &[1][..], 20));
 }
 
 #[test]
 fn slow_network_is_found_in_a_sample() {
     const ROUND: &[Call] = &[call(10, ALL_RANKS, 20 * MILLISECOND)];
-    let found = finding_in_sample(&Job {
-        round: ROUND,
-        fault: Fault::Network,
-        ..DATA
-    });
-    assert_eq!(
-        summary(&found),
-        ("DD604", Confidence::Supported, &[][..], 10)
-    );
+    let found = finding_in_sample(&Job { round: ROUND, fault: Fault::Network, ..DATA });
+    assert_eq!(summary(&found), ("DD604", Confidence::Supported, &[][..], 10));
 }
 
 /// Pulls contain sends whose receives are left out, and the reverse.
@@ -438,15 +379,8 @@ fn messages_in_a_sample_are_no_finding() {
 /// A rank makes eleven records in a round. Two rounds begin with the end of a phase.
 #[test]
 fn marked_phase_is_no_finding_in_a_sample() {
-    let job = Job {
-        lasts: 900 * SECOND,
-        ..DATA
-    };
-    let limits = Limits {
-        above: 20,
-        most: 22,
-        ..SAMPLED
-    };
+    let job = Job { lasts: 900 * SECOND, ..DATA };
+    let limits = Limits { above: 20, most: 22, ..SAMPLED };
     let phases = diagnose(job.evidence(Some(Fault::Phase(0, 10))), limits);
     assert_eq!(phases.codes, BTreeSet::new());
 }
@@ -454,21 +388,14 @@ fn marked_phase_is_no_finding_in_a_sample() {
 /// The ring holds half of what a pull requests.
 #[test]
 fn loss_of_requested_records_lowers_confidence() {
-    let job = Job {
-        fault: Fault::Mismatch(3),
-        lasts: 8 * SECOND,
-        ..DATA
-    };
+    let job = Job { fault: Fault::Mismatch(3), lasts: 8 * SECOND, ..DATA };
     let of = |kept| diagnose(job.evidence(Some(job.fault)), Limits { kept, ..SAMPLED }).report;
     // Older records were overwritten as well, which no pull requests.
     let (complete, lossy) = (of(40), of(20));
     assert_eq!(complete.evidence.records_lost, 0);
     assert!(lossy.evidence.records_lost > 0);
     assert_eq!(summary(&complete.findings[0]).1, Confidence::Proved);
-    assert_eq!(
-        summary(&lossy.findings[0]).0,
-        summary(&complete.findings[0]).0
-    );
+    assert_eq!(summary(&lossy.findings[0]).0, summary(&complete.findings[0]).0);
     assert_ne!(summary(&lossy.findings[0]).1, Confidence::Proved);
     assert!(lossy.findings.iter().any(|it| it.code == "DD902"));
 }

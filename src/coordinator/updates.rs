@@ -29,12 +29,7 @@ impl Updates {
             counter.fetch_add(1, Ordering::Relaxed);
         }
         published.mark_changed();
-        Self {
-            published,
-            sent: Sent::default(),
-            ended: false,
-            counters,
-        }
+        Self { published, sent: Sent::default(), ended: false, counters }
     }
 
     /// The next update; `None` once the job has ended or its session is gone.

@@ -62,10 +62,7 @@ impl Connection {
     pub(super) fn new(fabric: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(fabric)?;
         stream.set_nodelay(true)?;
-        Ok(Self {
-            stream: BufReader::new(stream),
-            calls: HashMap::new(),
-        })
+        Ok(Self { stream: BufReader::new(stream), calls: HashMap::new() })
     }
 
     /// A collective: blocks until every rank makes the same call, and returns the sum of their

@@ -87,11 +87,7 @@ pub fn find(name: &str) -> Option<&'static Demo> {
 ///
 /// Fails if processes or sockets cannot be created.
 pub fn rank_or_launcher(demo: &Demo) -> anyhow::Result<u8> {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|value| value.parse().ok())
-    };
+    let number = |name| std::env::var(name).ok().and_then(|value| value.parse().ok());
     match (number(RANK), number(WORLD_SIZE), std::env::var(FABRIC)) {
         (Some(rank), Some(world_size), Ok(fabric)) => {
             training::train(rank, world_size, &fabric, demo.fault)

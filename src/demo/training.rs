@@ -53,11 +53,7 @@ pub(super) fn train(
 }
 
 fn train_all(rank: u32, world_size: u32, fabric: &str, fault: Option<Fault>) -> anyhow::Result<()> {
-    let agent = Agent::builder()
-        .rank(rank)
-        .world_size(world_size)
-        .local_rank(rank)
-        .start()?;
+    let agent = Agent::builder().rank(rank).world_size(world_size).local_rank(rank).start()?;
     let members: Vec<u32> = (0..world_size).collect();
     let mut this = Rank {
         rank,
@@ -103,11 +99,7 @@ impl Rank {
 
     fn step_with_a_barrier(&mut self) -> anyhow::Result<()> {
         self.reduce_activations()?;
-        if self.rank == 2 {
-            self.wait_for_all()
-        } else {
-            self.reduce_gradients()
-        }
+        if self.rank == 2 { self.wait_for_all() } else { self.reduce_gradients() }
     }
 
     fn step_that_aborts(&mut self) -> anyhow::Result<()> {
@@ -119,20 +111,14 @@ impl Rank {
     }
 
     fn reduce_activations(&mut self) -> anyhow::Result<()> {
-        let call = self
-            .agent
-            .call(&self.model, Op::AllReduce)
-            .dtype(DType::Float32);
+        let call = self.agent.call(&self.model, Op::AllReduce).dtype(DType::Float32);
         let _call = call.shape(&[GRADIENTS[1]]).reduce_op(ReduceOp::Sum).issue();
         self.fabric.collective("model", "all_reduce", 1)?;
         Ok(())
     }
 
     fn reduce_gradients(&mut self) -> anyhow::Result<()> {
-        let call = self
-            .agent
-            .call(&self.data, Op::AllReduce)
-            .dtype(DType::Float32);
+        let call = self.agent.call(&self.data, Op::AllReduce).dtype(DType::Float32);
         let _call = call.shape(&GRADIENTS).reduce_op(ReduceOp::Avg).issue();
         self.fabric.collective("data", "all_reduce", 1)?;
         Ok(())

@@ -36,8 +36,7 @@ impl CaptureRequests {
     /// Processes to capture now; they count as requested.
     pub fn wanted(&mut self, situation: &Situation<'_>) -> Vec<ProcessId> {
         let model = situation.model;
-        self.0
-            .retain(|id, _| model.processes.get(id).is_some_and(|it| !it.has_ended()));
+        self.0.retain(|id, _| model.processes.get(id).is_some_and(|it| !it.has_ended()));
         let mut wanted = Vec::new();
         for (id, since) in standing(situation) {
             let process = &model.processes[&id];
@@ -62,17 +61,11 @@ impl CaptureRequests {
             return Some(1);
         };
         if last >= since && last >= process.last_at {
-            let pause = last
-                .since(since)
-                .max(timing.second_capture.min(limit / SHARE));
+            let pause = last.since(since).max(timing.second_capture.min(limit / SHARE));
             return (last.plus(pause) <= now).then_some(stands);
         }
         let (often, share) = OFTEN;
-        let least = if stands < often {
-            Duration::ZERO
-        } else {
-            limit / share
-        };
+        let least = if stands < often { Duration::ZERO } else { limit / share };
         let is_due = last.plus(timing.capture_cooldown) <= now && since.plus(least) <= now;
         is_due.then_some(stands + 1)
     }
@@ -155,14 +148,9 @@ mod tests {
 
     impl Job {
         fn new(stall_after: u64) -> Self {
-            let config = Config {
-                stall_after: Duration::from_secs(stall_after),
-                ..Config::default()
-            };
-            let mut job = Self {
-                engine: Engine::new(config),
-                group: group("0", "gloo", &[0, 1]),
-            };
+            let config =
+                Config { stall_after: Duration::from_secs(stall_after), ..Config::default() };
+            let mut job = Self { engine: Engine::new(config), group: group("0", "gloo", &[0, 1]) };
             for rank in 0..2 {
                 let process = ProcessId(u64::from(rank) + 1);
                 job.apply(
@@ -211,13 +199,7 @@ mod tests {
                 let (thread, call, at) = (ThreadId(1), CallId(seq), seconds(at));
                 self.apply(
                     at.0 as f64 / 1e9,
-                    Event::Returned {
-                        process,
-                        thread,
-                        call,
-                        followed: false,
-                        at,
-                    },
+                    Event::Returned { process, thread, call, followed: false, at },
                 );
             }
         }
@@ -234,10 +216,7 @@ mod tests {
                     asked.push((process.0, at));
                     if answers.contains(&process.0) {
                         let at = seconds(at);
-                        let stacks = Arc::new(Stacks {
-                            at,
-                            ..Stacks::default()
-                        });
+                        let stacks = Arc::new(Stacks { at, ..Stacks::default() });
                         self.engine.handle(Event::Stacks { process, stacks }, at);
                     }
                 }
@@ -251,9 +230,7 @@ mod tests {
         let mut job = Job::new(60);
         job.barrier(1, 1, 1.0);
         let times = [3.0, 8.0, 15.0, 29.0, 57.0];
-        let expected = times
-            .iter()
-            .flat_map(|&at| BOTH.map(|process| (process, at)));
+        let expected = times.iter().flat_map(|&at| BOTH.map(|process| (process, at)));
         let asked = job.asked(1.0, 60.0, &BOTH);
         assert_eq!(asked, expected.collect::<Vec<_>>());
         // Without answers, requests do not become more frequent.

@@ -95,10 +95,8 @@ pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
                 continue;
             }
             draft.follows = (link.place)(situation, draft).and_then(|place| {
-                let mut keys = link.causes.iter().map(|code| Key {
-                    code: code.code,
-                    place: place.clone(),
-                });
+                let mut keys =
+                    link.causes.iter().map(|code| Key { code: code.code, place: place.clone() });
                 keys.find(|key| !link.if_found || causes.contains(key))
             });
         }
@@ -151,9 +149,8 @@ fn earlier_divergence(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPla
 fn unfinished_joining(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
     let (group, _) = draft.place?;
     let members = draft.root.iter();
-    let processes: Vec<&Process> = members
-        .filter_map(|&rank| situation.model.member(group, rank))
-        .collect();
+    let processes: Vec<&Process> =
+        members.filter_map(|&rank| situation.model.member(group, rank)).collect();
     match processes[..] {
         [process] => rendezvous_incomplete::joined_by(situation, process),
         _ => None,

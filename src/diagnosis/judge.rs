@@ -54,9 +54,8 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged
         .collect();
     found.retain(|it| it.precedence != Precedence::Hint || !explained.contains(&it.draft.attempt));
     let worlds: Vec<Option<World>> = found.iter().map(|it| world(situation, &it.draft)).collect();
-    let mut causes: Vec<Option<usize>> = (0..found.len())
-        .map(|at| cause(&found, &worlds, at))
-        .collect();
+    let mut causes: Vec<Option<usize>> =
+        (0..found.len()).map(|at| cause(&found, &worlds, at)).collect();
     break_circles(&found, &mut causes);
     let keys: Vec<Key> = found.iter().map(|it| it.draft.key.clone()).collect();
     let is_current = |it: &Candidate| !situation.attempts.is_over(it.draft.attempt);
@@ -65,11 +64,7 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged
         .into_iter()
         .zip(causes)
         .map(|(it, cause)| {
-            let Candidate {
-                mut draft,
-                precedence,
-                standing,
-            } = it;
+            let Candidate { mut draft, precedence, standing } = it;
             if standing == Standing::LeavesOpen && is_open {
                 draft.severity = Severity::Error;
             }
@@ -79,11 +74,7 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged
             }
             let judged = Judged {
                 draft,
-                role: if cause.is_some() {
-                    Role::Cascade
-                } else {
-                    Role::Initiating
-                },
+                role: if cause.is_some() { Role::Cascade } else { Role::Initiating },
                 caused_by: cause.map(|at| keys[at].clone()),
             };
             (precedence, judged)
@@ -138,11 +129,7 @@ fn break_circles(found: &[Candidate], causes: &mut [Option<usize>]) {
     let began = |&at: &usize| {
         let draft = &found[at].draft;
         let fact = draft.fact.map(|fact| {
-            let closing = if fact.from_communication {
-                CLOSING
-            } else {
-                Duration::ZERO
-            };
+            let closing = if fact.from_communication { CLOSING } else { Duration::ZERO };
             fact.at.plus(closing)
         });
         (fact.unwrap_or(draft.evidence_at), at)
@@ -177,10 +164,7 @@ fn others<'a>(found: &'a [Candidate], worlds: &[Option<World>], at: usize) -> Ve
     };
     let elsewhere = |i: usize| {
         found[i].draft.attempt != draft.attempt
-            || worlds[i]
-                .as_ref()
-                .zip(worlds[at].as_ref())
-                .is_some_and(|(a, b)| a != b)
+            || worlds[i].as_ref().zip(worlds[at].as_ref()).is_some_and(|(a, b)| a != b)
     };
     found
         .iter()
@@ -199,9 +183,7 @@ fn blocked_earlier(others: &[Other<'_>], draft: &Draft, fact: ProcessFact) -> Op
             || (other.fact.is_none() && other.root.contains(&fact.rank) && is_about_calls);
         drawn_in && began <= fact.at && !is_caused_by(other, fact, draft)
     });
-    blocked
-        .min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at))
-        .map(|(i, ..)| *i)
+    blocked.min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at)).map(|(i, ..)| *i)
 }
 
 /// The end of another rank, if the transport reported it.
@@ -222,11 +204,9 @@ fn broke_communication(others: &[Other<'_>], fact: ProcessFact) -> Option<usize>
         return Some(i);
     }
     // The peer may also have left in order, after all its calls.
-    let left = others
-        .iter()
-        .find(|(_, _, other)| other.fact.is_none() && other.evidence_at <= fact.at);
-    left.filter(|(_, precedence, _)| *precedence < Precedence::Settings)
-        .map(|(i, ..)| *i)
+    let left =
+        others.iter().find(|(_, _, other)| other.fact.is_none() && other.evidence_at <= fact.at);
+    left.filter(|(_, precedence, _)| *precedence < Precedence::Settings).map(|(i, ..)| *i)
 }
 
 /// The draft after which the launcher or a user ended the remaining ranks.
@@ -241,27 +221,19 @@ fn ended_job(others: &[Other<'_>], fact: ProcessFact) -> Option<usize> {
     let earlier = others.iter().filter(|(_, precedence, other)| {
         *precedence < Precedence::Settings
             && begin(other).plus(grace) <= fact.at
-            && other
-                .fact
-                .is_none_or(|f| f.signal != fact.signal || f.at < fact.at)
+            && other.fact.is_none_or(|f| f.signal != fact.signal || f.at < fact.at)
     });
-    earlier
-        .min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at))
-        .map(|(i, ..)| *i)
+    earlier.min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at)).map(|(i, ..)| *i)
 }
 
 /// Whether the other finding was caused by this fact.
 fn is_caused_by(other: &Draft, fact: ProcessFact, draft: &Draft) -> bool {
-    other
-        .fact
-        .is_some_and(|theirs| draft.victims.contains(&theirs.rank) && fact.at <= theirs.at)
+    other.fact.is_some_and(|theirs| draft.victims.contains(&theirs.rank) && fact.at <= theirs.at)
 }
 
 /// Time at which the finding began to affect the job.
 fn begin(draft: &Draft) -> Timestamp {
-    draft
-        .blocked_at
-        .map_or(draft.evidence_at, |at| at.min(draft.evidence_at))
+    draft.blocked_at.map_or(draft.evidence_at, |at| at.min(draft.evidence_at))
 }
 
 /// Merges findings of one event, such as one exception on every rank, or a launcher that ends 511
@@ -272,10 +244,7 @@ fn merge(judged: Vec<Judged>) -> Vec<Judged> {
         let twin = merged.iter_mut().find(|it| is_one_event(&it.judged, &one));
         match twin {
             Some(twin) => absorb(twin, one.draft),
-            None => merged.push(Merged {
-                first: one.draft.summary.clone(),
-                judged: one,
-            }),
+            None => merged.push(Merged { first: one.draft.summary.clone(), judged: one }),
         }
     }
     merged.into_iter().map(|it| it.judged).collect()
@@ -321,9 +290,7 @@ fn without_numbers(text: &str) -> String {
     let words = text.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
     words
         .map(|word| {
-            let end = word
-                .trim_end_matches(|c: char| !c.is_ascii_alphanumeric())
-                .len();
+            let end = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).len();
             let (word, separator) = word.split_at(end);
             let shown = if is_number(word) { "#" } else { word };
             format!("{shown}{separator}")
@@ -341,11 +308,7 @@ fn shared(a: &str, b: &str) -> String {
     pairs
         .map(|(one, other)| {
             let end = one.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
-            if one == other {
-                one.to_owned()
-            } else {
-                format!("{ANY}{}", &one[end.len()..])
-            }
+            if one == other { one.to_owned() } else { format!("{ANY}{}", &one[end.len()..]) }
         })
         .collect()
 }
@@ -360,12 +323,7 @@ fn absorb(merged: &mut Merged, other: Draft) {
     into.victims.sort_unstable();
     into.victims.dedup();
     let known: Vec<u32> = into.per_rank.iter().map(|call| call.rank).collect();
-    into.per_rank.extend(
-        other
-            .per_rank
-            .into_iter()
-            .filter(|call| !known.contains(&call.rank)),
-    );
+    into.per_rank.extend(other.per_rank.into_iter().filter(|call| !known.contains(&call.rank)));
     into.per_rank.sort_by_key(|call| call.rank);
     into.root_confidence = into.root_confidence.min(other.root_confidence);
     // A certificate of the first fact does not prove the others.

@@ -67,11 +67,7 @@ impl Config {
     /// Default settings with this timing.
     #[must_use]
     pub const fn with_timing(timing: Timing) -> Self {
-        Self {
-            stall_after: timing.default_stall_after,
-            has_timed_out: false,
-            timing,
-        }
+        Self { stall_after: timing.default_stall_after, has_timed_out: false, timing }
     }
 }
 
@@ -217,18 +213,11 @@ impl Engine {
     pub fn report(&self) -> Report {
         let model = &self.model;
         let world_size = model.world_size();
-        let mut layers: Vec<String> = model
-            .processes
-            .values()
-            .map(|process| process.layer.to_string())
-            .collect();
+        let mut layers: Vec<String> =
+            model.processes.values().map(|process| process.layer.to_string()).collect();
         // Calls of NCCL may be recorded in the black box of another layer.
         layers.extend(model.groups().map(|group| group.info.key.layer.clone()));
-        if model
-            .processes
-            .values()
-            .any(|process| process.has_lower_calls)
-        {
+        if model.processes.values().any(|process| process.has_lower_calls) {
             layers.push("nccl".into());
         }
         layers.sort_unstable();
@@ -259,11 +248,7 @@ impl Engine {
                 ranks_reporting: model.ranks.len() as u32,
                 missing_ranks: model.unseen(),
                 layers,
-                records: model
-                    .processes
-                    .values()
-                    .map(|process| process.records)
-                    .sum(),
+                records: model.processes.values().map(|process| process.records).sum(),
                 records_lost: model.processes.values().map(|process| process.lost).sum(),
                 clock_uncertainty_ms: model.clock_uncertainty().as_secs_f64() * 1e3,
             },
@@ -280,9 +265,7 @@ impl Engine {
         // The job failed, and nothing says why: after a restart, or because a rank ended in an unknown way.
         let is_unknown = || {
             let ended = model.processes.values().filter_map(|process| process.end);
-            ended
-                .map(|end| end.exit)
-                .any(|exit| exit == Exit::default())
+            ended.map(|end| end.exit).any(|exit| exit == Exit::default())
         };
         let failed_later =
             |exit: Exit| exit.signal.is_some() || exit.code.is_some_and(|it| it != 0);
@@ -355,11 +338,8 @@ impl Engine {
 
     fn rank_state(&self, rank: u32, process: &Process) -> Rank {
         let silent = self.model.silent_since(process).is_some();
-        let waiting_in = if process.has_ended() || silent {
-            None
-        } else {
-            self.waiting_in(rank, process)
-        };
+        let waiting_in =
+            if process.has_ended() || silent { None } else { self.waiting_in(rank, process) };
         let state = match process.ending() {
             Ending::InOrder => RankState::Exited,
             _ if process.has_ended() => RankState::Dead,
@@ -379,11 +359,7 @@ impl Engine {
             state,
             exit: process.end.map_or(process.later_exit, |end| end.exit),
             step: process.step,
-            place: process
-                .last_call
-                .as_ref()
-                .and_then(|call| call.place.as_deref())
-                .cloned(),
+            place: process.last_call.as_ref().and_then(|call| call.place.as_deref()).cloned(),
             waiting_in,
         }
     }
@@ -458,11 +434,7 @@ pub fn verdict_of(findings: &[Finding]) -> Verdict {
                         || finding.severity >= Severity::Error)
             };
             let blind = findings.iter().any(is_gap);
-            if blind {
-                Verdict::Insufficient
-            } else {
-                Verdict::Healthy
-            }
+            if blind { Verdict::Insufficient } else { Verdict::Healthy }
         }
     }
 }
@@ -488,12 +460,10 @@ fn conclude(
             finding.role = one.role;
             finding.caused_by = cause.into_iter().collect();
             if states_cause {
-                finding
-                    .cause
-                    .get_or_insert(ddp_doctor_proto::report::Cause {
-                        kind: ddp_doctor_proto::report::CauseKind::Unknown,
-                        confidence: Confidence::Suspected,
-                    });
+                finding.cause.get_or_insert(ddp_doctor_proto::report::Cause {
+                    kind: ddp_doctor_proto::report::CauseKind::Unknown,
+                    confidence: Confidence::Suspected,
+                });
             } else {
                 finding.cause = None;
             }

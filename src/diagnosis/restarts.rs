@@ -11,9 +11,7 @@ use crate::words;
 
 /// The attempt that a draft concerns.
 pub(crate) fn attempt_of(situation: &Situation<'_>, draft: &Draft) -> Attempt {
-    let named = draft
-        .of_process
-        .and_then(|id| situation.model.processes.get(&id));
+    let named = draft.of_process.and_then(|id| situation.model.processes.get(&id));
     match named.or_else(|| process_of(situation, draft)) {
         Some(process) => situation.attempts.of_process(process),
         None => situation.attempts.at(draft.evidence_at),

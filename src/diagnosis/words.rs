@@ -89,10 +89,7 @@ fn partner(call: &Call) -> String {
         ddp_doctor_proto::Op::Send => "to",
         _ => "from",
     };
-    call.peer.map_or_else(
-        || format!(" {way} any rank"),
-        |peer| format!(" {way} rank {peer}"),
-    )
+    call.peer.map_or_else(|| format!(" {way} any rank"), |peer| format!(" {way} rank {peer}"))
 }
 
 /// The known parts of a call's signature: "all_reduce float32[3, 1560] sum".
@@ -149,9 +146,7 @@ pub fn place(place: &Place) -> String {
 /// " at train.py:9"; empty for `None`.
 #[must_use]
 pub fn at(place: Option<&Where>) -> String {
-    place
-        .map(|place| format!(" at {}", line(place)))
-        .unwrap_or_default()
+    place.map(|place| format!(" at {}", line(place))).unwrap_or_default()
 }
 
 /// "train.py:9": without the folders, because findings list the full path separately. With frames of
@@ -187,11 +182,7 @@ pub fn seconds(time: Duration) -> String {
     match time.as_secs() {
         0..60 => format!("{:.1} s", time.as_secs_f64()),
         60..3600 => format!("{} min", time.as_secs() / 60),
-        3600.. => format!(
-            "{} h {} min",
-            time.as_secs() / 3600,
-            time.as_secs() / 60 % 60
-        ),
+        3600.. => format!("{} h {} min", time.as_secs() / 3600, time.as_secs() / 60 % 60),
     }
 }
 
@@ -290,19 +281,13 @@ mod tests {
 
     #[test]
     fn signature_contains_only_known_parts() {
-        let mut call = testing::call(Op::AllReduce)
-            .dtype(DType::Float32)
-            .numel(6)
-            .build();
+        let mut call = testing::call(Op::AllReduce).dtype(DType::Float32).numel(6).build();
         assert_eq!(signature(&call), "all_reduce float32[6 elements]");
         call.shape = Some(vec![2, 3]);
         call.reduce_op = ReduceOp::Sum;
         assert_eq!(signature(&call), "all_reduce float32[2, 3] sum");
         assert_eq!(signature(&testing::call(Op::Barrier).build()), "barrier");
-        assert_eq!(
-            signature(&testing::call(Op::Broadcast).root(3).build()),
-            "broadcast, root 3"
-        );
+        assert_eq!(signature(&testing::call(Op::Broadcast).root(3).build()), "broadcast, root 3");
         let mut send = testing::call(Op::Send).numel(4).build();
         send.peer = Some(1);
         assert_eq!(signature(&send), "send [4 elements] to rank 1");

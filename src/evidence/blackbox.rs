@@ -29,34 +29,20 @@ pub fn joined(process: u64, identity: Identity) -> v1::ProcessJoined {
 #[must_use]
 pub fn message(process: u64, item: Item) -> Kind {
     match item {
-        Item::Site {
-            id,
-            file,
-            function,
-            line,
-            caller,
-            library,
-        } => Kind::SiteDefined(v1::SiteDefined {
-            process,
-            id,
-            file,
-            line,
-            function,
-            caller,
-            guards: Vec::new(),
-            reading: false,
-            library,
-        }),
-        Item::Group {
-            id,
-            name,
-            description,
-            backend,
-            epoch,
-            ordinal,
-            members,
-            seat: place,
-        } => {
+        Item::Site { id, file, function, line, caller, library } => {
+            Kind::SiteDefined(v1::SiteDefined {
+                process,
+                id,
+                file,
+                line,
+                function,
+                caller,
+                guards: Vec::new(),
+                reading: false,
+                library,
+            })
+        }
+        Item::Group { id, name, description, backend, epoch, ordinal, members, seat: place } => {
             let (members, runs) = members::encode(members);
             Kind::GroupDefined(v1::GroupDefined {
                 process,
@@ -71,17 +57,10 @@ pub fn message(process: u64, item: Item) -> Kind {
                 seat: place.map(seat),
             })
         }
-        Item::Thread { id, tid, name } => Kind::ThreadDefined(v1::ThreadDefined {
-            process,
-            id,
-            tid,
-            name,
-        }),
-        Item::Memory {
-            ticket,
-            mono_ns,
-            sample,
-        } => Kind::MemorySample(v1::MemorySample {
+        Item::Thread { id, tid, name } => {
+            Kind::ThreadDefined(v1::ThreadDefined { process, id, tid, name })
+        }
+        Item::Memory { ticket, mono_ns, sample } => Kind::MemorySample(v1::MemorySample {
             process,
             ticket: Some(ticket),
             mono_ns,
@@ -107,18 +86,8 @@ pub fn message(process: u64, item: Item) -> Kind {
 /// The message about the counters of a group. `final`: the process has ended.
 #[must_use]
 pub fn frontier(process: u64, frontier: Frontier, r#final: bool) -> v1::GroupFrontier {
-    let Frontier {
-        group,
-        issued,
-        p2p_issued,
-    } = frontier;
-    v1::GroupFrontier {
-        process,
-        group,
-        issued,
-        p2p_issued,
-        r#final,
-    }
+    let Frontier { group, issued, p2p_issued } = frontier;
+    v1::GroupFrontier { process, group, issued, p2p_issued, r#final }
 }
 
 const fn seat(seat: Seat) -> v1::Seat {

@@ -299,10 +299,7 @@ impl Decoder {
             Kind::RecordsLost(lost) => {
                 let (process, known, _) = self.process(lost.process)?;
                 known.announce_loss(lost.count);
-                out.push(Event::RecordsLost {
-                    process,
-                    count: lost.count,
-                });
+                out.push(Event::RecordsLost { process, count: lost.count });
             }
             Kind::RecordsLeftOut(left_out) => {
                 let (id, process, _) = self.process(left_out.process)?;
@@ -348,17 +345,13 @@ impl Decoder {
                     at,
                 });
             }
-            Kind::Interrupted(asked) => out.push(Event::Interrupted {
-                signal: asked.signal,
-                at: self.time(asked.unix_ns),
-            }),
+            Kind::Interrupted(asked) => {
+                out.push(Event::Interrupted { signal: asked.signal, at: self.time(asked.unix_ns) })
+            }
             Kind::JobEnded(ended) => {
                 // No further message can complete a held event.
                 self.release(out);
-                out.push(Event::JobEnded {
-                    status: ended.status,
-                    at: self.time(ended.unix_ns),
-                });
+                out.push(Event::JobEnded { status: ended.status, at: self.time(ended.unix_ns) });
             }
         }
         Some(())
@@ -413,10 +406,7 @@ impl Decoder {
             stacks.at = self.time(taken.unix_ns);
             Arc::new(stacks)
         };
-        let exit = Exit {
-            code: started.exit_code,
-            signal: started.exit_signal,
-        };
+        let exit = Exit { code: started.exit_code, signal: started.exit_signal };
         Some(Event::RankStarted(Box::new(StartedRank {
             node: self.node,
             host: self.host.clone(),
@@ -443,10 +433,7 @@ impl Decoder {
         out.push(Event::ProcessChanged {
             process,
             state,
-            exit: Exit {
-                code: changed.exit_code,
-                signal: changed.exit_signal,
-            },
+            exit: Exit { code: changed.exit_code, signal: changed.exit_signal },
             oom_kills: OomKills {
                 in_cgroup: changed.oom_kills_in_cgroup,
                 on_host: changed.oom_kills_on_host,
@@ -508,9 +495,7 @@ fn impossible_claim(joined: &v1::ProcessJoined) -> Option<String> {
             "process {pid} claims to be rank {rank} of a world of at most {MAX_WORLD}: its rank is treated as unknown"
         ));
     }
-    let size = joined
-        .world_size
-        .filter(|_| valid_size(joined.world_size).is_none())?;
+    let size = joined.world_size.filter(|_| valid_size(joined.world_size).is_none())?;
     let who = match joined.rank {
         Some(rank) => format!("rank {rank} (process {pid})"),
         None => format!("process {pid}"),

@@ -57,20 +57,12 @@ impl Writer {
     ///
     /// Fails if the file exists, or cannot be created or written.
     pub fn create(path: &Path) -> Result<Self, JournalError> {
-        let mut file = OpenOptions::new()
-            .append(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
+        let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         let mut header = [0; HEADER];
         header[..4].copy_from_slice(&MAGIC);
         header[4..].copy_from_slice(&VERSION.to_le_bytes());
         file.write_all(&header)?;
-        Ok(Self {
-            file,
-            frame: Vec::new(),
-            written: HEADER as u64,
-        })
+        Ok(Self { file, frame: Vec::new(), written: HEADER as u64 })
     }
 
     /// Appends one report with a single write, unless it has no content.
@@ -142,11 +134,7 @@ pub struct Skipped {
 
 impl std::fmt::Display for Skipped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "the journal was read up to byte {}: {}",
-            self.at, self.reason
-        )
+        write!(f, "the journal was read up to byte {}: {}", self.at, self.reason)
     }
 }
 
@@ -176,12 +164,7 @@ impl<R: Read> Reader<R> {
         if version == 0 || version > VERSION {
             return Err(JournalError::Version(version));
         }
-        Ok(Self {
-            from,
-            at: HEADER as u64,
-            skipped: None,
-            done: false,
-        })
+        Ok(Self { from, at: HEADER as u64, skipped: None, done: false })
     }
 
     /// Reads the next report; `None`: the end, or the rest is unreadable, see [`Reader::skipped`].
@@ -209,9 +192,7 @@ impl<R: Read> Reader<R> {
         }
         // `take` reads only existing bytes: a wrong length costs no memory.
         let mut bytes = Vec::new();
-        (&mut self.from)
-            .take(length as u64)
-            .read_to_end(&mut bytes)?;
+        (&mut self.from).take(length as u64).read_to_end(&mut bytes)?;
         if bytes.len() < length {
             return Ok(self.end(Some("the last frame is cut off")));
         }
@@ -233,10 +214,7 @@ impl<R: Read> Reader<R> {
 
     fn end(&mut self, reason: Option<&'static str>) -> Option<Report> {
         self.done = true;
-        self.skipped = reason.map(|reason| Skipped {
-            at: self.at,
-            reason,
-        });
+        self.skipped = reason.map(|reason| Skipped { at: self.at, reason });
         None
     }
 }
@@ -271,25 +249,13 @@ mod tests {
             Report {
                 sent_unix_ns: 5,
                 events: vec![
-                    event(Kind::RecordsLost(RecordsLost {
-                        process: 1,
-                        count: 300,
-                    })),
-                    event(Kind::JobEnded(JobEnded {
-                        unix_ns: 9,
-                        status: 137,
-                    })),
+                    event(Kind::RecordsLost(RecordsLost { process: 1, count: 300 })),
+                    event(Kind::JobEnded(JobEnded { unix_ns: 9, status: 137 })),
                 ],
                 pong: None,
             },
-            Report {
-                sent_unix_ns: 6,
-                ..Report::default()
-            },
-            Report {
-                sent_unix_ns: 7,
-                ..Report::default()
-            },
+            Report { sent_unix_ns: 6, ..Report::default() },
+            Report { sent_unix_ns: 7, ..Report::default() },
         ]
     }
 

@@ -24,12 +24,7 @@ pub(super) struct Limits {
 
 impl Limits {
     pub(super) fn new(memory: Memory) -> Self {
-        Self {
-            memory,
-            lines: HashSet::new(),
-            places: BTreeSet::new(),
-            groups: HashSet::new(),
-        }
+        Self { memory, lines: HashSet::new(), places: BTreeSet::new(), groups: HashSet::new() }
     }
 
     /// Takes memory for a table; `None`: there is not enough.

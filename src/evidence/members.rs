@@ -10,11 +10,7 @@ pub(super) const MAX: usize = 1 << 17;
 #[must_use]
 pub fn encode(ranks: Vec<u32>) -> (Vec<u32>, Vec<u8>) {
     let runs = members::encode(&ranks);
-    if runs.len() < ranks.len() {
-        (Vec::new(), runs)
-    } else {
-        (ranks, Vec::new())
-    }
+    if runs.len() < ranks.len() { (Vec::new(), runs) } else { (ranks, Vec::new()) }
 }
 
 /// The ranks of `(members, runs)` of a message; `None`: they are invalid.

@@ -16,30 +16,20 @@ impl Memory {
     /// Memory of this many bytes.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            taken: AtomicUsize::new(0),
-            whole: None,
-        }
+        Self { limit, taken: AtomicUsize::new(0), whole: None }
     }
 
     /// A part of at most this many bytes. What it takes is also taken from the whole.
     #[must_use]
     pub const fn part(limit: usize, whole: Arc<Self>) -> Self {
-        Self {
-            limit,
-            taken: AtomicUsize::new(0),
-            whole: Some(whole),
-        }
+        Self { limit, taken: AtomicUsize::new(0), whole: Some(whole) }
     }
 
     /// Takes this many bytes; false: there is not enough, and nothing is taken.
     #[must_use]
     pub fn take(&self, bytes: usize) -> bool {
         let take = |taken: usize| taken.checked_add(bytes).filter(|&it| it <= self.limit);
-        let taken = self
-            .taken
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         if taken.is_err() {
             return false;
         }

@@ -10,10 +10,7 @@ use crate::diagnosis::timing::{TimeScale, Timing};
 /// Factor of all durations; 1 if it is absent or out of range.
 #[must_use]
 pub fn time_scale(hello: &v1::Hello) -> TimeScale {
-    hello
-        .time_scale
-        .and_then(TimeScale::new)
-        .unwrap_or_default()
+    hello.time_scale.and_then(TimeScale::new).unwrap_or_default()
 }
 
 /// `Hello.stall_after_s` for the user's limit: in seconds, rounded up. 0 selects the default.
@@ -39,11 +36,7 @@ mod tests {
     use super::*;
 
     fn hello(stall_after_s: u32, time_scale: Option<f64>) -> v1::Hello {
-        v1::Hello {
-            stall_after_s,
-            time_scale,
-            ..v1::Hello::default()
-        }
+        v1::Hello { stall_after_s, time_scale, ..v1::Hello::default() }
     }
 
     #[test]
@@ -67,10 +60,7 @@ mod tests {
     #[test]
     fn stall_limit_is_rounded_up_to_seconds() {
         let stall_after = |seconds| stall_after_s(Some(Duration::from_secs_f64(seconds)));
-        assert_eq!(
-            [stall_after(0.5), stall_after(2.0), stall_after(1e12)],
-            [1, 2, u32::MAX]
-        );
+        assert_eq!([stall_after(0.5), stall_after(2.0), stall_after(1e12)], [1, 2, u32::MAX]);
         assert_eq!(stall_after_s(None), 0);
     }
 

@@ -18,12 +18,7 @@ const MAX_FRAMES: usize = 256;
 pub fn decode(stacks: &v1::Stacks) -> Stacks {
     Stacks {
         at: Timestamp(stacks.unix_ns),
-        threads: stacks
-            .threads
-            .iter()
-            .take(MAX_THREADS)
-            .map(thread)
-            .collect(),
+        threads: stacks.threads.iter().take(MAX_THREADS).map(thread).collect(),
         trouble: text(&stacks.trouble),
     }
 }

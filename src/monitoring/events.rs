@@ -115,19 +115,13 @@ impl Event {
                 let (code, name) = (&finding.code, &finding.name);
                 format!("{job}: {code} {name}: {}", finding.summary)
             }
-            Self::HangEnded {
-                job,
-                job_ended: true,
-                verdict,
-            } => format!("{job}: the job, which hung, has ended: verdict {verdict}"),
+            Self::HangEnded { job, job_ended: true, verdict } => {
+                format!("{job}: the job, which hung, has ended: verdict {verdict}")
+            }
             Self::HangEnded { job, verdict, .. } => {
                 format!("{job}: the job does not hang any more: verdict {verdict}")
             }
-            Self::Heartbeat {
-                running,
-                unresponsive,
-                hanging,
-            } => {
+            Self::Heartbeat { running, unresponsive, hanging } => {
                 format!(
                     "ddp-doctor is alive: {running} jobs, {hanging} hang, {unresponsive} unresponsive"
                 )
@@ -148,11 +142,7 @@ impl Tracker {
     /// For a job without findings.
     #[must_use]
     pub fn new(job: &str) -> Self {
-        Self {
-            job: cut(job),
-            known: Vec::new(),
-            hangs: false,
-        }
+        Self { job: cut(job), known: Vec::new(), hangs: false }
     }
 
     /// The messages that follow from these findings.
@@ -196,11 +186,7 @@ impl Tracker {
     }
 
     fn hang_ended(&self, verdict: Verdict, job_ended: bool) -> Event {
-        Event::HangEnded {
-            job: self.job.clone(),
-            verdict,
-            job_ended,
-        }
+        Event::HangEnded { job: self.job.clone(), verdict, job_ended }
     }
 }
 
@@ -236,18 +222,10 @@ mod tests {
     fn notes_and_missing_evidence_are_not_sent() {
         let mut findings = report().findings;
         findings[0].severity = Severity::Note;
-        assert!(
-            Tracker::new("j")
-                .observe(Verdict::Healthy, &findings)
-                .is_empty()
-        );
+        assert!(Tracker::new("j").observe(Verdict::Healthy, &findings).is_empty());
         findings[0].severity = Severity::Error;
         findings[0].code = "DD901".into();
-        assert!(
-            Tracker::new("j")
-                .observe(Verdict::Insufficient, &findings)
-                .is_empty()
-        );
+        assert!(Tracker::new("j").observe(Verdict::Insufficient, &findings).is_empty());
     }
 
     #[test]

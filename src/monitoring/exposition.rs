@@ -86,11 +86,7 @@ mod tests {
 
     #[test]
     fn label_values_are_escaped() {
-        let metric = Metric {
-            name: "a_total",
-            kind: Kind::Counter,
-            help: "A.",
-        };
+        let metric = Metric { name: "a_total", kind: Kind::Counter, help: "A." };
         let mut page = Page::default();
         page.metric(&metric, [([("x", "a\"b\\c\nd"), ("y", "")], 1)]);
         page.metric(&metric, [([], 2.5); 0]);

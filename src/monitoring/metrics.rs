@@ -94,20 +94,12 @@ pub fn page(state: &State, started: Timestamp, webhook: Option<Counts>) -> Strin
     page.metric(&STARTED, [(NONE, seconds(started))]);
     let running = state.jobs.iter().filter(|job| job.is_running).count();
     let ended = state.jobs.len() - running;
-    page.metric(
-        &JOBS,
-        [
-            ([("state", "running")], running),
-            ([("state", "ended")], ended),
-        ],
-    );
+    page.metric(&JOBS, [([("state", "running")], running), ([("state", "ended")], ended)]);
     page.metric(&JOBS_SEEN, [(NONE, state.jobs_started)]);
     jobs(&mut page, &state.jobs);
     if let Some(counts) = webhook {
-        let results = [
-            ([("result", "sent")], counts.sent),
-            ([("result", "dropped")], counts.dropped),
-        ];
+        let results =
+            [([("result", "sent")], counts.sent), ([("result", "dropped")], counts.dropped)];
         page.metric(&MESSAGES, results);
         page.metric(&QUEUED, [(NONE, counts.queued)]);
     }
@@ -118,33 +110,17 @@ pub fn page(state: &State, started: Timestamp, webhook: Option<Counts>) -> Strin
 fn jobs(page: &mut Page, jobs: &[JobState]) {
     let mut seen = BTreeSet::new();
     let labelled = jobs.iter().map(|job| (names::file_name(&job.id), job));
-    let jobs: Vec<(String, &JobState)> = labelled
-        .filter(|(label, _)| seen.insert(label.clone()))
-        .collect();
+    let jobs: Vec<(String, &JobState)> =
+        labelled.filter(|(label, _)| seen.insert(label.clone())).collect();
     let each = |value: fn(&JobState) -> Option<f64>| {
-        jobs.iter()
-            .filter_map(move |(label, job)| Some(([(JOB, label.as_str())], value(job)?)))
+        jobs.iter().filter_map(move |(label, job)| Some(([(JOB, label.as_str())], value(job)?)))
     };
-    page.metric(
-        &RUNNING,
-        each(|job| Some(f64::from(u8::from(job.is_running)))),
-    );
-    page.metric(
-        &CURRENT,
-        each(|job| Some(f64::from(u8::from(job.is_current)))),
-    );
-    page.metric(
-        &BEGAN,
-        each(|job| job.summary.as_ref()?.started_at.map(seconds)),
-    );
-    page.metric(
-        &ENDED,
-        each(|job| job.summary.as_ref()?.ended_at.map(seconds)),
-    );
-    let summaries = || {
-        jobs.iter()
-            .filter_map(|(label, job)| Some((label.as_str(), job.summary.as_ref()?)))
-    };
+    page.metric(&RUNNING, each(|job| Some(f64::from(u8::from(job.is_running)))));
+    page.metric(&CURRENT, each(|job| Some(f64::from(u8::from(job.is_current)))));
+    page.metric(&BEGAN, each(|job| job.summary.as_ref()?.started_at.map(seconds)));
+    page.metric(&ENDED, each(|job| job.summary.as_ref()?.ended_at.map(seconds)));
+    let summaries =
+        || jobs.iter().filter_map(|(label, job)| Some((label.as_str(), job.summary.as_ref()?)));
     let verdicts = summaries().flat_map(|(label, summary)| {
         VERDICTS.iter().map(move |&verdict| {
             let labels = [(JOB, label), ("verdict", verdict.as_str())];
@@ -153,17 +129,10 @@ fn jobs(page: &mut Page, jobs: &[JobState]) {
     });
     page.metric(&VERDICT, verdicts);
     let findings = summaries().flat_map(|(label, summary)| {
-        summary
-            .findings
-            .iter()
-            .map(move |((code, severity), count)| {
-                let labels = [
-                    (JOB, label),
-                    ("code", code.as_str()),
-                    ("severity", severity.as_str()),
-                ];
-                (labels, count)
-            })
+        summary.findings.iter().map(move |((code, severity), count)| {
+            let labels = [(JOB, label), ("code", code.as_str()), ("severity", severity.as_str())];
+            (labels, count)
+        })
     });
     page.metric(&FINDINGS, findings);
     let ranks = summaries().flat_map(|(label, summary)| {
@@ -173,20 +142,11 @@ fn jobs(page: &mut Page, jobs: &[JobState]) {
         })
     });
     page.metric(&RANKS, ranks);
-    page.metric(
-        &EXPECTED,
-        each(|job| job.summary.as_ref()?.ranks_expected.map(f64::from)),
-    );
+    page.metric(&EXPECTED, each(|job| job.summary.as_ref()?.ranks_expected.map(f64::from)));
     page.metric(&NODES, each(|job| Some(job.nodes as f64)));
     page.metric(&STEP, each(|job| Some(job.summary.as_ref()?.step? as f64)));
-    page.metric(
-        &RECORDS,
-        each(|job| Some(job.summary.as_ref()?.records as f64)),
-    );
-    page.metric(
-        &LOST,
-        each(|job| Some(job.summary.as_ref()?.records_lost as f64)),
-    );
+    page.metric(&RECORDS, each(|job| Some(job.summary.as_ref()?.records as f64)));
+    page.metric(&LOST, each(|job| Some(job.summary.as_ref()?.records_lost as f64)));
 }
 
 const VERDICTS: [Verdict; 6] = [
@@ -228,29 +188,21 @@ mod tests {
     }
 
     fn page_of(jobs: Vec<JobState>) -> String {
-        let state = State {
-            jobs,
-            jobs_started: 3,
-        };
+        let state = State { jobs, jobs_started: 3 };
         page(&state, Timestamp(1_500_000_000), None)
     }
 
     #[test]
     fn of_jobs_with_one_label_the_newest_is_shown() {
         let text = page_of(vec![job("a/b", false), job("a:b", true), job("c", true)]);
-        let current: Vec<&str> = text
-            .lines()
-            .filter(|it| it.starts_with("ddp_doctor_job_current{"))
-            .collect();
+        let current: Vec<&str> =
+            text.lines().filter(|it| it.starts_with("ddp_doctor_job_current{")).collect();
         let expected = [
             "ddp_doctor_job_current{training_job=\"a_b\"} 0",
             "ddp_doctor_job_current{training_job=\"c\"} 1",
         ];
         assert_eq!(current, expected);
-        assert!(
-            text.contains("ddp_doctor_start_time_seconds 1.5\n"),
-            "{text}"
-        );
+        assert!(text.contains("ddp_doctor_start_time_seconds 1.5\n"), "{text}");
         let mut samples: Vec<&str> = text.lines().filter(|it| !it.starts_with('#')).collect();
         let count = samples.len();
         samples.sort_unstable();
@@ -260,21 +212,11 @@ mod tests {
 
     #[test]
     fn series_of_a_job_are_bounded() {
-        let series = |jobs| {
-            page_of(jobs)
-                .lines()
-                .filter(|it| !it.starts_with('#'))
-                .count()
-        };
-        let (one, two) = (
-            series(vec![job("a", true)]),
-            series(vec![job("a", true), job("b", true)]),
-        );
+        let series = |jobs| page_of(jobs).lines().filter(|it| !it.starts_with('#')).count();
+        let (one, two) =
+            (series(vec![job("a", true)]), series(vec![job("a", true), job("b", true)]));
         assert!(two - one < 40, "{}", two - one);
-        let silent = JobState {
-            summary: None,
-            ..job("a", false)
-        };
+        let silent = JobState { summary: None, ..job("a", false) };
         assert_eq!(series(vec![silent]) - series(Vec::new()), 3);
     }
 }

@@ -54,13 +54,7 @@ impl Source {
     /// Metrics of the jobs of a hub, and of a webhook if there is one, for readers with a token.
     #[must_use]
     pub fn new(hub: Arc<Hub>, webhook: Option<Notifier>, token: Option<Token>) -> Self {
-        Self {
-            hub,
-            webhook,
-            token,
-            started: Timestamp::now(),
-            latest: Mutex::new(None),
-        }
+        Self { hub, webhook, token, started: Timestamp::now(), latest: Mutex::new(None) }
     }
 
     async fn page(&self) -> Bytes {

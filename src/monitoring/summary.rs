@@ -34,9 +34,7 @@ impl Summary {
         let mut findings = BTreeMap::new();
         for finding in &report.findings {
             if finding.role == Role::Initiating {
-                *findings
-                    .entry((finding.code.clone(), finding.severity))
-                    .or_default() += 1;
+                *findings.entry((finding.code.clone(), finding.severity)).or_default() += 1;
             }
         }
         let mut ranks = BTreeMap::new();

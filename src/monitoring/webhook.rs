@@ -84,12 +84,7 @@ impl std::str::FromStr for Url {
         if host.is_empty() {
             return Err(UrlError::Invalid);
         }
-        Ok(Self {
-            host: host.to_owned(),
-            port,
-            is_encrypted,
-            uri,
-        })
+        Ok(Self { host: host.to_owned(), port, is_encrypted, uri })
     }
 }
 
@@ -120,10 +115,7 @@ pub struct Notifier {
 impl Notifier {
     /// Sends a message, or drops it if the queue is full.
     pub fn send(&self, event: Event) {
-        let sent = self
-            .queue
-            .upgrade()
-            .is_some_and(|queue| queue.try_send(event).is_ok());
+        let sent = self.queue.upgrade().is_some_and(|queue| queue.try_send(event).is_ok());
         if !sent {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -166,18 +158,9 @@ impl Webhook {
         let (queue, messages) = mpsc::channel(QUEUE);
         let counters = Arc::new(Counters::default());
         let client = Client { url, tls };
-        let sender = Sender {
-            client,
-            counters: Arc::clone(&counters),
-            log,
-            is_failing: false,
-        };
+        let sender = Sender { client, counters: Arc::clone(&counters), log, is_failing: false };
         let sending = tokio::spawn(sender.run(messages));
-        let webhook = Self {
-            queue,
-            counters,
-            sending,
-        };
+        let webhook = Self { queue, counters, sending };
         if let Some(every) = heartbeat {
             tokio::spawn(beat(every, hub, webhook.notifier()));
         }
@@ -187,10 +170,7 @@ impl Webhook {
     /// For senders of messages.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
-        Notifier {
-            queue: self.queue.downgrade(),
-            counters: Arc::clone(&self.counters),
-        }
+        Notifier { queue: self.queue.downgrade(), counters: Arc::clone(&self.counters) }
     }
 
     /// Sends the messages in the queue, within a time limit.
@@ -247,11 +227,8 @@ impl Sender {
     async fn run(mut self, mut messages: mpsc::Receiver<Event>) {
         while let Some(event) = messages.recv().await {
             let body = body(&event, self.counters.dropped.load(Ordering::Relaxed));
-            let counter = if self.deliver(body).await {
-                &self.counters.sent
-            } else {
-                &self.counters.dropped
-            };
+            let counter =
+                if self.deliver(body).await { &self.counters.sent } else { &self.counters.dropped };
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -268,8 +245,7 @@ impl Sender {
                     return true;
                 }
                 Answer::Rejected(why) => {
-                    self.log
-                        .print(&format!("the webhook rejects a message: {why}"));
+                    self.log.print(&format!("the webhook rejects a message: {why}"));
                     return false;
                 }
                 Answer::Failed(why) => why,
@@ -310,9 +286,7 @@ fn body(event: &Event, dropped: u64) -> Bytes {
         messages_dropped: dropped,
     };
     // Serialization fails only for maps whose keys are no strings.
-    serde_json::to_vec(&message)
-        .map(Bytes::from)
-        .unwrap_or_default()
+    serde_json::to_vec(&message).map(Bytes::from).unwrap_or_default()
 }
 
 struct Client {

@@ -1,10 +1,7 @@
 //! System calls that the standard library lacks: signals, pidfds, `poll`.
 //!
 //! All unsafe code of the program is in this file, behind safe functions.
-#![expect(
-    unsafe_code,
-    reason = "system calls; each block states why it is sound"
-)]
+#![expect(unsafe_code, reason = "system calls; each block states why it is sound")]
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -190,28 +187,15 @@ impl PidFd {
         let null = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: a null siginfo is allowed, and means the same as with `kill`.
         let result = unsafe {
-            libc::syscall(
-                libc::SYS_pidfd_send_signal,
-                self.0.as_raw_fd(),
-                signal,
-                null,
-                0,
-            )
+            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, null, 0)
         };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// How it ended, after its parent has reaped it (Linux 6.15 and later).
     #[must_use]
     pub fn exit(&self) -> Option<Exit> {
-        let mut info = PidFdInfo {
-            mask: INFO_EXIT,
-            ..PidFdInfo::default()
-        };
+        let mut info = PidFdInfo { mask: INFO_EXIT, ..PidFdInfo::default() };
         // SAFETY: the request number contains the size of the struct behind the pointer, and the
         // kernel writes no more than that.
         let result =
@@ -252,15 +236,9 @@ const GET_INFO: u64 = 3 << 30 | (size_of::<PidFdInfo>() as u64) << 16 | 0xff << 
 pub const fn exit_of(status: i32) -> Exit {
     let signal = status & 0x7f;
     if signal == 0 {
-        Exit {
-            code: Some((status >> 8) & 0xff),
-            signal: None,
-        }
+        Exit { code: Some((status >> 8) & 0xff), signal: None }
     } else {
-        Exit {
-            code: None,
-            signal: Some(signal),
-        }
+        Exit { code: None, signal: Some(signal) }
     }
 }
 
@@ -282,15 +260,9 @@ pub fn wait_without_reaping(pid: u32) -> io::Result<Exit> {
         };
         if result == 0 {
             return Ok(if info.si_code == libc::CLD_EXITED {
-                Exit {
-                    code: Some(status),
-                    signal: None,
-                }
+                Exit { code: Some(status), signal: None }
             } else {
-                Exit {
-                    code: None,
-                    signal: Some(status),
-                }
+                Exit { code: None, signal: Some(status) }
             });
         }
         let error = io::Error::last_os_error();
@@ -309,11 +281,7 @@ pub fn wait_without_reaping(pid: u32) -> io::Result<Exit> {
 pub fn poll(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> {
     let mut polled: Vec<libc::pollfd> = fds
         .iter()
-        .map(|fd| libc::pollfd {
-            fd: fd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        })
+        .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
         .collect();
     let millis = timeout.as_millis().min(60_000) as i32;
     // SAFETY: pointer and length are those of a live vector; the descriptors are borrowed.
@@ -324,10 +292,7 @@ pub fn poll(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> 
             return Err(error);
         }
     }
-    Ok(polled
-        .iter()
-        .map(|fd| result > 0 && fd.revents != 0)
-        .collect())
+    Ok(polled.iter().map(|fd| result > 0 && fd.revents != 0).collect())
 }
 
 /// Space in a file system, in bytes.
@@ -425,20 +390,14 @@ pub fn processor_time() -> Duration {
 }
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live value. The call fails only for unknown clocks.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn set_descriptor_limit(soft: u64, hard: u64) {
-    let limit = libc::rlimit {
-        rlim_cur: soft,
-        rlim_max: hard,
-    };
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the pointer is to a live value. The limit remains as it is on failure.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
@@ -455,10 +414,7 @@ pub enum Resource {
 /// The soft and the hard limit of this process; `u64::MAX`: unlimited.
 #[must_use]
 pub fn limit(resource: Resource) -> (u64, u64) {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let resource = match resource {
         Resource::Descriptors => libc::RLIMIT_NOFILE,
         Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
@@ -596,9 +552,7 @@ pub fn ask_secret(prompt: &str) -> io::Result<Option<String>> {
         return Err(io::Error::last_os_error());
     }
     let mut line = [0; 4096];
-    let read = terminal
-        .write_all(prompt.as_bytes())
-        .and_then(|()| terminal.read(&mut line));
+    let read = terminal.write_all(prompt.as_bytes()).and_then(|()| terminal.read(&mut line));
     // SAFETY: as before.
     unsafe { libc::tcsetattr(fd, libc::TCSAFLUSH, &raw const settings) };
     terminal.write_all(b"\n")?;

@@ -106,10 +106,7 @@ pub(super) struct Gap {
 
 /// Finds the evidence in these paths.
 pub(super) fn collect(paths: &[PathBuf], progress: &Progress) -> Collected {
-    let mut found = Collected {
-        progress: progress.clone(),
-        ..Collected::default()
-    };
+    let mut found = Collected { progress: progress.clone(), ..Collected::default() };
     for (place, path) in paths.iter().enumerate() {
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => found.directory(path, place),
@@ -125,10 +122,7 @@ impl Collected {
     /// Files that cannot be read and whose names are those of the dump of a rank are dumps. Others are
     /// reported if opening them fails.
     fn report_closed(&mut self) {
-        let series = self
-            .dumps
-            .iter()
-            .filter_map(|path| flight_recorder::series(path));
+        let series = self.dumps.iter().filter_map(|path| flight_recorder::series(path));
         let series: HashSet<String> = series.collect();
         let folders = self.dumps.iter().filter_map(|path| path.parent());
         let folders: HashSet<PathBuf> = folders.map(Path::to_owned).collect();
@@ -147,10 +141,7 @@ impl Collected {
     }
 
     fn remark(&mut self, path: &Path, text: impl Into<String>) {
-        let remark = Remark {
-            path: path.to_owned(),
-            text: text.into(),
-        };
+        let remark = Remark { path: path.to_owned(), text: text.into() };
         // A folder that cannot be opened is noticed by several readers.
         if self.remarks.last() != Some(&remark) {
             self.remarks.push(remark);
@@ -310,10 +301,7 @@ impl Collected {
             };
             let before = self.logs.len();
             files = self.logs(folder, is_named_log);
-            let part = folder
-                .strip_prefix(dir)
-                .ok()
-                .and_then(|it| it.iter().next());
+            let part = folder.strip_prefix(dir).ok().and_then(|it| it.iter().next());
             let group = groups.entry(dir.join(part.unwrap_or_default()));
             group.or_default().extend(self.logs.drain(before..));
         }
@@ -456,10 +444,7 @@ impl Collected {
     /// Records evidence that is unreadable.
     fn gap(&mut self, path: &Path, place: Place, text: String) {
         let name = file_name(path).unwrap_or_default();
-        self.gaps.push(Gap {
-            place,
-            text: format!("{name} could not be read: {text}"),
-        });
+        self.gaps.push(Gap { place, text: format!("{name} could not be read: {text}") });
         self.remark(path, text);
     }
 

@@ -36,9 +36,7 @@ pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
     let mut journals = found.journals;
     journals.sort_by_key(|journal| journal.hello.started_unix_ns);
     for journal in journals {
-        let twin = nodes
-            .iter()
-            .find(|node| is_same_node(&node.hello, &journal.hello));
+        let twin = nodes.iter().find(|node| is_same_node(&node.hello, &journal.hello));
         match twin.and_then(|node| node.journal.as_ref()) {
             Some(twin) => remarks.push(Remark {
                 text: format!(
@@ -58,13 +56,7 @@ pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
     }
     let mut boxes = found.boxes;
     // By start time: a rank before its helpers.
-    boxes.sort_by_key(|it| {
-        (
-            it.identity.start_ticks,
-            it.identity.pid,
-            it.identity.anchor_mono_ns,
-        )
-    });
+    boxes.sort_by_key(|it| (it.identity.start_ticks, it.identity.pid, it.identity.anchor_mono_ns));
     boxes.dedup_by(|a, b| is_same_box(a, b));
     for it in boxes {
         let at = node_of(&nodes, &it).unwrap_or_else(|| {
@@ -100,10 +92,7 @@ pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
     }
     let mut jobs = into_jobs(nodes);
     if !found.logs.is_empty() {
-        jobs.push(Job {
-            logs: found.logs,
-            ..Job::default()
-        });
+        jobs.push(Job { logs: found.logs, ..Job::default() });
     }
     jobs
 }
@@ -119,25 +108,18 @@ fn is_same_box(a: &BoxFile, b: &BoxFile) -> bool {
 
 impl Node {
     fn is_from(&self, place: usize) -> bool {
-        self.journal
-            .as_ref()
-            .is_some_and(|journal| journal.place == place)
+        self.journal.as_ref().is_some_and(|journal| journal.place == place)
             || self.boxes.iter().any(|it| it.place == place)
     }
 
     /// Removes helpers, as the live follower does: processes that a rank started, and that claim
     /// the same rank in a world of their own.
     fn drop_helpers(&mut self) {
-        let ranks: Vec<(u32, Option<u32>)> = self
-            .boxes
-            .iter()
-            .map(|it| (it.identity.pid, it.identity.rank))
-            .collect();
+        let ranks: Vec<(u32, Option<u32>)> =
+            self.boxes.iter().map(|it| (it.identity.pid, it.identity.rank)).collect();
         self.boxes.retain(|it| {
             let parent = it.identity.parent_pid;
-            !ranks
-                .iter()
-                .any(|&(pid, rank)| Some(pid) == parent && rank == it.identity.rank)
+            !ranks.iter().any(|&(pid, rank)| Some(pid) == parent && rank == it.identity.rank)
         });
     }
 }
@@ -153,10 +135,7 @@ fn into_jobs(mut nodes: Vec<Node>) -> Vec<Job> {
             .find(|job| job.nodes.iter().all(|other| is_one_job(other, &node)));
         match job {
             Some(job) => job.nodes.push(node),
-            None => jobs.push(Job {
-                nodes: vec![node],
-                ..Job::default()
-            }),
+            None => jobs.push(Job { nodes: vec![node], ..Job::default() }),
         }
     }
     jobs
@@ -237,12 +216,7 @@ fn uuid(bytes: [u8; 16]) -> String {
 
 fn is_same_node(a: &v1::Hello, b: &v1::Hello) -> bool {
     let key = |hello: &v1::Hello| {
-        (
-            hello.job.clone(),
-            hello.host.clone(),
-            hello.boot_id.clone(),
-            hello.started_unix_ns,
-        )
+        (hello.job.clone(), hello.host.clone(), hello.boot_id.clone(), hello.started_unix_ns)
     };
     key(a) == key(b)
 }

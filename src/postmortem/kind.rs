@@ -25,9 +25,7 @@ pub(super) enum FileKind {
 /// Detects the kind of a file from its beginning.
 pub(super) fn kind_of(path: &Path) -> io::Result<FileKind> {
     let mut head = Vec::new();
-    files::open(path)?
-        .take(HEAD as u64)
-        .read_to_end(&mut head)?;
+    files::open(path)?.take(HEAD as u64).read_to_end(&mut head)?;
     let text = String::from_utf8_lossy(&head);
     let has = |key: &str| text.contains(&format!("\"{key}\""));
     Ok(match head.as_slice() {

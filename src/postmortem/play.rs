@@ -49,10 +49,8 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut dyn Obser
         observer,
     };
     let nodes: Vec<(u32, Node)> = (0..).zip(job.nodes).collect();
-    let mut parts: Vec<Part> = nodes
-        .into_iter()
-        .map(|(number, node)| Part::new(number, node, remarks))
-        .collect();
+    let mut parts: Vec<Part> =
+        nodes.into_iter().map(|(number, node)| Part::new(number, node, remarks)).collect();
 
     // Play the journals of all nodes, in the order in which their reports were sent.
     while let Some(next) = parts
@@ -170,10 +168,7 @@ impl Part {
         if let Some(path) = part.path() {
             match Reader::open(&path) {
                 Ok(reader) => part.reader = Some(reader),
-                Err(error) => remarks.push(Remark {
-                    path,
-                    text: error.to_string(),
-                }),
+                Err(error) => remarks.push(Remark { path, text: error.to_string() }),
             }
         }
         part.read_next(remarks);
@@ -282,10 +277,8 @@ impl Part {
         let mut reader = match it.open() {
             Ok(reader) => reader,
             Err(error) => {
-                return remarks.push(Remark {
-                    path: it.path().to_owned(),
-                    text: error.to_string(),
-                });
+                return remarks
+                    .push(Remark { path: it.path().to_owned(), text: error.to_string() });
             }
         };
         reader.begin_at(begin);
@@ -314,11 +307,7 @@ impl Part {
 
     fn apply(&mut self, kinds: Vec<Kind>, stage: &mut Stage<'_>) {
         let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
-        let report = v1::Report {
-            sent_unix_ns: stage.now.0,
-            events: events.collect(),
-            pong: None,
-        };
+        let report = v1::Report { sent_unix_ns: stage.now.0, events: events.collect(), pong: None };
         self.decoder.decode(report, &mut stage.events);
         stage.feed();
     }
@@ -404,10 +393,7 @@ fn state_of(watched: &Watched) -> ProcessState {
 /// Reports the ends of processes to the engine, and advances the time to the end of the evidence.
 fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
     let fates: Vec<Vec<(KnownProcess<'_>, Fate)>> = parts.iter().map(Part::open_ends).collect();
-    let lives = fates
-        .iter()
-        .flatten()
-        .any(|(_, fate)| matches!(fate, Fate::Lives(_)));
+    let lives = fates.iter().flatten().any(|(_, fate)| matches!(fate, Fate::Lives(_)));
     let goes_on = parts.iter().any(Part::goes_on);
     let latest = parts.iter().map(|part| part.latest(stage.wall)).max();
     let latest = latest.unwrap_or_default();

@@ -43,10 +43,7 @@ pub fn record(
     let (engine, report) = source.play(remarks, &mut recorder);
     let last = recorder.evaluated;
     recorder.take(&report, &Detail::of(engine.model(), last), last, true);
-    Some(Recording {
-        updates: recorder.updates,
-        report,
-    })
+    Some(Recording { updates: recorder.updates, report })
 }
 
 /// The final report on the job that [`record`] records.
@@ -62,11 +59,7 @@ fn newest(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -> 
     let at = (0..found.len()).max_by_key(|&at| found[at].precedence())?;
     let others = found.len() - 1;
     if others > 0 {
-        let (other, is) = if others == 1 {
-            ("job", "is")
-        } else {
-            ("jobs", "are")
-        };
+        let (other, is) = if others == 1 { ("job", "is") } else { ("jobs", "are") };
         let text = format!(
             "{others} more {other} {is} not shown: give the path of one, or use ddp-doctor analyze"
         );

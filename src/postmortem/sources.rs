@@ -138,10 +138,7 @@ impl Source {
     /// A remark on evidence of other tools that is reported beside recordings.
     pub(super) fn separate(&self) -> Option<Remark> {
         let text = "nothing shows that it is of a recorded job: it has a report of its own";
-        self.path().map(|path| Remark {
-            path,
-            text: text.into(),
-        })
+        self.path().map(|path| Remark { path, text: text.into() })
     }
 
     /// What reports may claim while the evidence is played.

@@ -55,15 +55,7 @@ impl Observer for Collector {
         let room = CALLS / self.processes.len().max(1);
         let room = room.clamp(CALLS_EACH[0], CALLS_EACH[1]);
         match event {
-            Event::ProcessJoined {
-                process,
-                rank,
-                host,
-                pid,
-                layer,
-                at,
-                ..
-            } => {
+            Event::ProcessJoined { process, rank, host, pid, layer, at, .. } => {
                 let it = self.processes.entry(*process).or_insert_with(|| Process {
                     track: Track {
                         host: Arc::clone(host),
@@ -79,24 +71,15 @@ impl Observer for Collector {
             Event::Issued { process, call } => {
                 self.with(*process, |it| it.issued(call, room));
             }
-            Event::Returned {
-                process, call, at, ..
-            } => self.with(*process, |it| {
+            Event::Returned { process, call, at, .. } => self.with(*process, |it| {
                 it.call(*call, |call| call.returned = Some(*at));
             }),
-            Event::WaitBegin {
-                process,
-                thread,
-                call,
-                at,
-                ..
-            } => self.with(*process, |it| it.wait(*thread, *call, *at, false)),
-            Event::WaitEnd {
-                process,
-                thread,
-                call,
-                at,
-            } => self.with(*process, |it| it.wait(*thread, *call, *at, true)),
+            Event::WaitBegin { process, thread, call, at, .. } => {
+                self.with(*process, |it| it.wait(*thread, *call, *at, false))
+            }
+            Event::WaitEnd { process, thread, call, at } => {
+                self.with(*process, |it| it.wait(*thread, *call, *at, true))
+            }
             Event::Completed { process, call, at } => self.complete(*process, *call, Some(*at)),
             _ => self.mark(event),
         }
@@ -116,10 +99,7 @@ impl Observer for Collector {
         if !changed {
             return;
         }
-        let stalls = matches!(
-            engine.verdict(),
-            Verdict::Hang | Verdict::Crash | Verdict::Wrong
-        );
+        let stalls = matches!(engine.verdict(), Verdict::Hang | Verdict::Crash | Verdict::Wrong);
         if !stalls {
             self.waits.clear();
             return;
@@ -149,44 +129,30 @@ impl Collector {
     /// Applies the events that are no calls.
     fn mark(&mut self, event: &Event) {
         let (process, at, what) = match event {
-            Event::Step {
-                process, step, at, ..
-            } => (*process, *at, What::Step(*step)),
+            Event::Step { process, step, at, .. } => (*process, *at, What::Step(*step)),
             Event::PhaseBegin { process, name, at } => {
                 (*process, *at, What::PhaseBegan(Arc::clone(name)))
             }
             Event::PhaseEnd { process, name, at } => {
                 (*process, *at, What::PhaseEnded(Arc::clone(name)))
             }
-            Event::Exception {
-                process,
-                text,
-                place,
-                at,
-                ..
-            } => {
+            Event::Exception { process, text, place, at, .. } => {
                 let what = What::Exception(Arc::clone(text), place.clone());
                 (*process, *at, what)
             }
             Event::InputEnded { process, at, .. } => (*process, *at, What::InputEnded),
-            Event::ExitAnnounced {
-                process, how, at, ..
-            } => (*process, *at, What::Exit(Arc::clone(how))),
-            Event::Memory {
-                process,
-                sample,
-                at,
-            } => return self.with(*process, |it| it.measured(sample, *at)),
+            Event::ExitAnnounced { process, how, at, .. } => {
+                (*process, *at, What::Exit(Arc::clone(how)))
+            }
+            Event::Memory { process, sample, at } => {
+                return self.with(*process, |it| it.measured(sample, *at));
+            }
             Event::Stacks { process, stacks } => {
                 return self.with(*process, |it| it.stood(stacks));
             }
-            Event::ProcessChanged {
-                process,
-                state: ProcessState::Dead,
-                exit,
-                at,
-                ..
-            } => return self.with(*process, |it| it.track.ended = Some((*at, *exit))),
+            Event::ProcessChanged { process, state: ProcessState::Dead, exit, at, .. } => {
+                return self.with(*process, |it| it.track.ended = Some((*at, *exit)));
+            }
             _ => return,
         };
         self.with(process, |it| it.marked(Mark { at, what }));
@@ -197,11 +163,7 @@ impl Collector {
         let processes = self.processes.into_values();
         let mut tracks: Vec<Track> = processes.filter_map(Process::finish).collect();
         tracks.sort_by_key(|track| (track.rank, track.began));
-        let mut timeline = Timeline {
-            until: self.until,
-            tracks,
-            waits: self.waits,
-        };
+        let mut timeline = Timeline { until: self.until, tracks, waits: self.waits };
         infer_waits(&mut timeline, self.waited_at, report);
         timeline
     }
@@ -218,9 +180,7 @@ fn infer_waits(timeline: &mut Timeline, waited_at: Timestamp, report: &Report) {
     for finding in blocking.filter(|it| it.effect == Effect::Blocks) {
         let group = finding.group.as_ref().map(|group| group.name.as_str());
         for entry in &finding.per_rank {
-            let waited = entry
-                .waited_ms
-                .filter(|_| entry.state == CallState::Waiting);
+            let waited = entry.waited_ms.filter(|_| entry.state == CallState::Waiting);
             if let Some((ms, call)) = waited.zip(timeline.call(entry, group)) {
                 let until = call.call.at.plus(Duration::from_millis(ms));
                 let known = waited_until.entry((entry.rank, call.call.id)).or_default();
@@ -305,10 +265,7 @@ impl Process {
         let mut values = vec![
             ("resident set".to_owned(), sample.rss),
             ("control group".to_owned(), sample.cgroup_used),
-            (
-                "host".to_owned(),
-                host.map(|(total, free)| total.saturating_sub(free)),
-            ),
+            ("host".to_owned(), host.map(|(total, free)| total.saturating_sub(free))),
         ];
         if let Some(device) = sample.device {
             values.push((format!("GPU {device} tensors"), sample.gpu_allocated));
@@ -385,10 +342,7 @@ mod tests {
 
     fn issued(id: u64) -> Event {
         let call = call(id, Timestamp(id * 10));
-        Event::Issued {
-            process: PROCESS,
-            call: Arc::new(call),
-        }
+        Event::Issued { process: PROCESS, call: Arc::new(call) }
     }
 
     fn returned(id: u64) -> Event {
@@ -429,13 +383,8 @@ mod tests {
         collector.event(&returned(1));
         for (at, call) in [(20, Some(CallId(1))), (30, None)] {
             let thread = THREAD;
-            let begin = Event::WaitBegin {
-                process: PROCESS,
-                thread,
-                call,
-                place: None,
-                at: Timestamp(at),
-            };
+            let begin =
+                Event::WaitBegin { process: PROCESS, thread, call, place: None, at: Timestamp(at) };
             collector.event(&begin);
             collector.event(&Event::WaitEnd {
                 process: PROCESS,
@@ -455,11 +404,7 @@ mod tests {
         for at in 0..10_000 {
             add(&mut points, (Timestamp(at), at));
         }
-        assert!(
-            (POINTS / 2..=POINTS).contains(&points.len()),
-            "{}",
-            points.len()
-        );
+        assert!((POINTS / 2..=POINTS).contains(&points.len()), "{}", points.len());
         let widest = points.windows(2).map(|pair| pair[1].1 - pair[0].1).max();
         assert!(widest <= Some(4 * 10_000 / POINTS as u64), "{widest:?}");
         assert_eq!(points[0].1, 0);

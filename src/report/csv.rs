@@ -228,11 +228,7 @@ mod tests {
              waiting,,,8,c10d,0,all_reduce,23,waiting,1200,8,float32,4680,4680,,,,,train.py,9,main,\
              1970-01-01T00:00:08.800Z,1970-01-01T00:00:08.801Z,1970-01-01T00:00:08.801Z,,,0"
         );
-        assert!(
-            rows[2].contains(",1,true,false,node,1,exited,0,,8,"),
-            "{}",
-            rows[2]
-        );
+        assert!(rows[2].contains(",1,true,false,node,1,exited,0,,8,"), "{}", rows[2]);
         assert_eq!(rows.len(), 4);
     }
 
@@ -254,15 +250,8 @@ mod tests {
         let rows = written(&report, &Timeline::default());
         assert_eq!(rows.len(), 4);
         let columns = |row: &str| row.split(',').count();
-        assert!(
-            rows.iter().all(|row| columns(row) == COLUMNS.len()),
-            "{rows:?}"
-        );
-        assert!(
-            rows[2].starts_with("j-1,0,hang,,,,,,,,1,,,node,1,exited,0,"),
-            "{}",
-            rows[2]
-        );
+        assert!(rows.iter().all(|row| columns(row) == COLUMNS.len()), "{rows:?}");
+        assert!(rows[2].starts_with("j-1,0,hang,,,,,,,,1,,,node,1,exited,0,"), "{}", rows[2]);
     }
 
     #[test]
@@ -271,11 +260,7 @@ mod tests {
         report.job.id = "a,\"b\"\n".into();
         report.findings[0].per_rank[0].op = Some("=1+1".into());
         let rows = written(&report, &Timeline::default());
-        assert!(
-            rows[1].starts_with("\"a,\"\"b\"\"\u{fffd}\",0,"),
-            "{}",
-            rows[1]
-        );
+        assert!(rows[1].starts_with("\"a,\"\"b\"\"\u{fffd}\",0,"), "{}", rows[1]);
         assert!(rows[1].contains(",'=1+1,"), "{}", rows[1]);
     }
 }

@@ -60,13 +60,7 @@ pub fn of_processes(host: &str, processes: Vec<(Option<u32>, u32, Stacks)>) -> D
             Some('T' | 't') => RankState::Stopped,
             Some(_) => RankState::Running,
         };
-        let mut process = Process {
-            rank,
-            host: host.to_owned(),
-            pid,
-            state,
-            ..Process::default()
-        };
+        let mut process = Process { rank, host: host.to_owned(), pid, state, ..Process::default() };
         add(&mut process, &stacks);
         dump.processes.push(process);
     }
@@ -100,10 +94,8 @@ pub fn grouped(mut dump: Dump) -> Dump {
             groups.entry(&main.python).or_default().push(index);
         }
     }
-    let group = |(frames, processes): (&[Where], Vec<usize>)| Group {
-        processes,
-        frames: frames.to_vec(),
-    };
+    let group =
+        |(frames, processes): (&[Where], Vec<usize>)| Group { processes, frames: frames.to_vec() };
     let mut groups: Vec<Group> = groups.into_iter().map(group).collect();
     groups.sort_by_key(|group| (group.processes.len(), group.processes[0]));
     dump.groups = groups;
@@ -132,12 +124,7 @@ pub fn text(out: &mut dyn Write, dump: &Dump, style: Style, all_threads: bool) -
             writeln!(out, "    no frames")?;
         }
         writeln!(out)?;
-        for row in aligned(
-            &members
-                .iter()
-                .map(|it| state_row(it, dump))
-                .collect::<Vec<_>>(),
-        ) {
+        for row in aligned(&members.iter().map(|it| state_row(it, dump)).collect::<Vec<_>>()) {
             writeln!(out, "  {row}")?;
         }
     }
@@ -216,19 +203,12 @@ fn head(dump: &Dump) -> Option<String> {
 }
 
 fn members<'a>(dump: &'a Dump, group: &Group) -> Vec<&'a Process> {
-    group
-        .processes
-        .iter()
-        .filter_map(|&index| dump.processes.get(index))
-        .collect()
+    group.processes.iter().filter_map(|&index| dump.processes.get(index)).collect()
 }
 
 /// Names of the processes: "rank 1", "ranks 0, 2–7", "process 123".
 fn who(processes: &[&Process]) -> String {
-    let ranks: Vec<u32> = processes
-        .iter()
-        .filter_map(|process| process.rank)
-        .collect();
+    let ranks: Vec<u32> = processes.iter().filter_map(|process| process.rank).collect();
     match (&ranks[..], processes) {
         ([], [process, ..]) => format!("process {}", process.pid),
         (ranks, _) => words::Ranks(ranks).to_string(),
@@ -251,11 +231,7 @@ pub(super) fn thread_rows(thread: &Thread, sources: &mut Sources) -> Vec<[String
     let called = if thread.python.is_empty() {
         thread.native.len()
     } else {
-        thread
-            .native
-            .iter()
-            .take_while(|it| !is_interpreter(it))
-            .count()
+        thread.native.iter().take_while(|it| !is_interpreter(it)).count()
     };
     // Names of template instances can fill whole screens.
     let short = |name: &str| match name.char_indices().nth(MAX_FUNCTION_CHARS) {
@@ -281,9 +257,7 @@ fn file_name(path: &str) -> &str {
 /// Function, place, and the source line if it is the user's code.
 fn frame_rows(frames: &[Where], sources: &mut Sources) -> Vec<[String; 3]> {
     let row = |frame: &Where| {
-        let source = place::is_users(&frame.file)
-            .then(|| sources.line(frame))
-            .flatten();
+        let source = place::is_users(&frame.file).then(|| sources.line(frame)).flatten();
         [
             plain(&frame.function),
             plain(&library_path(&short_path(frame))),
@@ -307,32 +281,19 @@ fn library_path(path: &str) -> String {
 /// Rank, call or state, state of the main thread, and its processor time. Hosts are named if the dump
 /// is of several.
 fn state_row(process: &Process, dump: &Dump) -> [String; 4] {
-    let mut name = process
-        .rank
-        .map_or_else(String::new, |rank| format!("rank {rank}"));
-    if dump
-        .processes
-        .iter()
-        .any(|other| other.host != process.host)
-    {
+    let mut name = process.rank.map_or_else(String::new, |rank| format!("rank {rank}"));
+    if dump.processes.iter().any(|other| other.host != process.host) {
         name.push_str(&format!(" on {}", plain(&process.host)));
     }
     let mut state = match &process.waiting_in {
         Some(waiting) => {
-            let seq = waiting
-                .seq
-                .map(|seq| format!(" #{seq}"))
-                .unwrap_or_default();
+            let seq = waiting.seq.map(|seq| format!(" #{seq}")).unwrap_or_default();
             let group = match waiting.group.as_str() {
                 "" => String::new(),
                 group => format!(" of group {}", plain(group)),
             };
             let waited = waiting.waited_ms.map(|ms| format!(" for {}", duration(ms)));
-            format!(
-                "in {}{seq}{group}{}",
-                plain(&waiting.op),
-                waited.unwrap_or_default()
-            )
+            format!("in {}{seq}{group}{}", plain(&waiting.op), waited.unwrap_or_default())
         }
         None => process.state.to_string(),
     };

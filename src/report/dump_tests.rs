@@ -5,12 +5,7 @@ use ddp_doctor_proto::report::WaitingIn;
 use super::*;
 
 fn frame(function: &str, file: &str, line: u32) -> Where {
-    Where {
-        file: file.into(),
-        line,
-        function: function.into(),
-        ..Where::default()
-    }
+    Where { file: file.into(), line, function: function.into(), ..Where::default() }
 }
 
 fn thread(name: &str, python: Vec<Where>) -> ThreadStack {
@@ -43,11 +38,7 @@ fn rank(rank: u32, state: RankState, threads: Vec<ThreadStack>, trouble: &str) -
         ..Default::default()
     };
     rank.exit.signal = (state == RankState::Dead).then_some(9);
-    let stacks = Stacks {
-        at: Timestamp(2_000_000_000),
-        threads,
-        trouble: "".into(),
-    };
+    let stacks = Stacks { at: Timestamp(2_000_000_000), threads, trouble: "".into() };
     let has_any = !stacks.threads.is_empty();
     of_rank(&rank, if has_any { Ok(&stacks) } else { Err(trouble) })
 }
@@ -56,36 +47,19 @@ fn rank(rank: u32, state: RankState, threads: Vec<ThreadStack>, trouble: &str) -
 fn job() -> Dump {
     let library = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py";
     let waits = || {
-        let main = vec![
-            frame("all_reduce", library, 3038),
-            frame("<module>", "train.py", 35),
-        ];
+        let main = vec![frame("all_reduce", library, 3038), frame("<module>", "train.py", 35)];
         let pool = |n: u32| thread(&format!("pt_autograd_{n}"), Vec::new());
         vec![thread("python", main), pool(0), pool(1)]
     };
-    let mut sleeps = vec![
-        frame("nap", "train.py", 20),
-        frame("<module>", "train.py", 34),
-    ];
+    let mut sleeps = vec![frame("nap", "train.py", 20), frame("<module>", "train.py", 34)];
     sleeps[0].function.push_str("\x1b[2J");
-    let loader = thread(
-        "python",
-        vec![frame("wait", "/usr/lib/python3.11/threading.py", 320)],
-    );
-    let job = Job {
-        id: "j-1".into(),
-        ..Default::default()
-    };
+    let loader = thread("python", vec![frame("wait", "/usr/lib/python3.11/threading.py", 320)]);
+    let job = Job { id: "j-1".into(), ..Default::default() };
     let mut dump = of_job(Some(job), Timestamp(3_000_000_000), vec![4]);
     dump.processes = vec![
         rank(0, RankState::Waiting, waits(), ""),
         rank(2, RankState::Waiting, waits(), ""),
-        rank(
-            1,
-            RankState::Running,
-            vec![thread("python", sleeps), loader],
-            "",
-        ),
+        rank(1, RankState::Running, vec![thread("python", sleeps), loader], ""),
         rank(3, RankState::Dead, Vec::new(), "it has ended"),
     ];
     grouped(dump)
@@ -202,14 +176,8 @@ fn markdown_escapes_text_of_the_job() {
     let mut out = Vec::new();
     markdown(&mut out, &dump, true).unwrap();
     let text = String::from_utf8(out).unwrap();
-    assert!(
-        text.contains("## rank 1\n") && text.contains("sleeping in \\<b\\>\\|"),
-        "{text}"
-    );
-    assert!(
-        text.contains("- rank 0: \\*x\\*") && !text.contains('\x1b'),
-        "{text}"
-    );
+    assert!(text.contains("## rank 1\n") && text.contains("sleeping in \\<b\\>\\|"), "{text}");
+    assert!(text.contains("- rank 0: \\*x\\*") && !text.contains('\x1b'), "{text}");
     assert_eq!(text.matches("```").count(), 6, "{text}");
 }
 

@@ -125,33 +125,19 @@ mod tests {
 
     #[test]
     fn updates_accumulate_to_a_report() {
-        let mut assembler = Assembler::new(Job {
-            id: "j".into(),
-            ..Job::default()
-        });
+        let mut assembler = Assembler::new(Job { id: "j".into(), ..Job::default() });
         assert_eq!(assembler.report().verdict, Verdict::Insufficient);
-        let rank = |rank, step| Rank {
-            rank,
-            step,
-            ..Default::default()
-        };
+        let rank = |rank, step| Rank { rank, step, ..Default::default() };
         assert!(assembler.apply(Update {
             findings: Some(vec![Finding::default()]),
             ranks: vec![rank(1, 1), rank(0, 1)],
             ..Default::default()
         }));
-        let update = Update {
-            ranks: vec![rank(1, 2)],
-            ..Default::default()
-        };
+        let update = Update { ranks: vec![rank(1, 2)], ..Default::default() };
         assert!(!assembler.apply(update));
         let report = assembler.report();
         assert_eq!(report.findings.len(), 1, "not sent again, not forgotten");
-        let steps: Vec<_> = report
-            .ranks
-            .iter()
-            .map(|rank| (rank.rank, rank.step))
-            .collect();
+        let steps: Vec<_> = report.ranks.iter().map(|rank| (rank.rank, rank.step)).collect();
         assert_eq!(steps, [(0, 1), (1, 2)]);
     }
 

@@ -101,10 +101,9 @@ fn document(job: &str, at: Timestamp, item: &Item<'_>) -> Value {
             };
             join([of_track("mark", job, track, at), what])
         }
-        Item::End(track, exit) => join([
-            of_track("mark", job, track, at),
-            json!({ "what": "ended", "exit": exit }),
-        ]),
+        Item::End(track, exit) => {
+            join([of_track("mark", job, track, at), json!({ "what": "ended", "exit": exit })])
+        }
         Item::Memory(track, curve, bytes) => join([
             of_track("memory", job, track, at),
             json!({ "name": curve.name, "bytes": bytes }),
@@ -150,9 +149,7 @@ mod tests {
         let mut out = Vec::new();
         lines(&mut out, &[(report, timeline)]).unwrap();
         let text = String::from_utf8(out).unwrap();
-        text.lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     #[test]
@@ -160,10 +157,7 @@ mod tests {
         let (report, timeline) = (testing::report(), testing::timeline());
         let lines = written(&report, &timeline);
         assert_eq!(lines[0]["schema"], SCHEMA.0);
-        let times: Vec<&str> = lines[1..]
-            .iter()
-            .map(|it| it["at"].as_str().unwrap())
-            .collect();
+        let times: Vec<&str> = lines[1..].iter().map(|it| it["at"].as_str().unwrap()).collect();
         assert!(times.is_sorted(), "{times:?}");
         let count = |kind: &str| lines.iter().filter(|it| it["kind"] == kind).count();
         let calls = timeline.tracks.iter().map(|it| it.calls.len());

@@ -158,9 +158,7 @@ impl Live {
     /// Prints and writes the rest. Initiating findings are printed last, below the final output of
     /// the job and its launcher.
     pub fn finish(&mut self) -> Report {
-        let buried = self
-            .printed_at
-            .is_some_and(|at| at.elapsed() >= REPRINT_AGE);
+        let buried = self.printed_at.is_some_and(|at| at.elapsed() >= REPRINT_AGE);
         if !std::mem::replace(&mut self.is_over, true) && self.verbosity.verbose == 0 {
             // Findings printed as a one-line note that are errors by now: print them in full.
             let mut upgraded = self.printable();
@@ -277,18 +275,13 @@ impl Live {
 
 impl ReportFile {
     fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            is_stale: false,
-        }
+        Self { path, is_stale: false }
     }
 }
 
 impl std::fmt::Debug for Live {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Live")
-            .field("assembler", &self.assembler)
-            .finish_non_exhaustive()
+        f.debug_struct("Live").field("assembler", &self.assembler).finish_non_exhaustive()
     }
 }
 
@@ -340,36 +333,25 @@ mod tests {
     fn live(verbosity: Verbosity) -> (Live, Screen) {
         let screen = Screen::default();
         let out = Box::new(screen.clone());
-        (
-            Live::new(out, Style::default(), verbosity, Job::default(), Vec::new()),
-            screen,
-        )
+        (Live::new(out, Style::default(), verbosity, Job::default(), Vec::new()), screen)
     }
 
     fn finding(code: &str, root: u32, severity: Severity, summary: &str) -> Finding {
-        let mut finding = Finding {
-            code: code.into(),
-            severity,
-            summary: summary.into(),
-            ..Default::default()
-        };
+        let mut finding =
+            Finding { code: code.into(), severity, summary: summary.into(), ..Default::default() };
         finding.ranks.root.push(root);
         finding
     }
 
     fn update(findings: Vec<Finding>) -> Update {
-        Update {
-            findings: Some(findings),
-            ..Default::default()
-        }
+        Update { findings: Some(findings), ..Default::default() }
     }
 
     #[test]
     fn incomplete_diagnosis_is_not_healthy() {
-        for (before, after) in [
-            (Verdict::Healthy, Verdict::Insufficient),
-            (Verdict::Hang, Verdict::Hang),
-        ] {
+        for (before, after) in
+            [(Verdict::Healthy, Verdict::Insufficient), (Verdict::Hang, Verdict::Hang)]
+        {
             let (mut live, screen) = live(Verbosity::default());
             let mut verdict = update(Vec::new());
             verdict.verdict = before;
@@ -388,10 +370,7 @@ mod tests {
         let files = vec![path.clone()];
         let mut live = Live::new(out, style, Verbosity::default(), Job::default(), files);
         for ranks in [1, 2] {
-            let mut joined = Update {
-                verdict: Verdict::Healthy,
-                ..Default::default()
-            };
+            let mut joined = Update { verdict: Verdict::Healthy, ..Default::default() };
             joined.evidence.ranks_reporting = ranks;
             live.apply(joined, Instant::now());
             let report = std::fs::read_to_string(&path).unwrap();
@@ -404,10 +383,7 @@ mod tests {
     fn finding_refined_at_once_is_printed_once() {
         let (mut live, screen) = live(Verbosity::default());
         let start = Instant::now();
-        live.apply(
-            update(vec![finding("DD101", 0, Severity::Error, "first")]),
-            start,
-        );
+        live.apply(update(vec![finding("DD101", 0, Severity::Error, "first")]), start);
         let due = live.due().unwrap();
         assert_eq!(due, start + PRINT_DELAY);
         live.apply(
@@ -427,10 +403,7 @@ mod tests {
         let start = Instant::now();
         for millis in (0..2000).step_by(100) {
             let now = start + Duration::from_millis(millis);
-            live.apply(
-                update(vec![finding("DD101", millis as u32, Severity::Error, "s")]),
-                now,
-            );
+            live.apply(update(vec![finding("DD101", millis as u32, Severity::Error, "s")]), now);
         }
         assert_eq!(live.due(), Some(start + MAX_PRINT_DELAY));
     }
@@ -444,20 +417,9 @@ mod tests {
             live.print();
             (due, screen.take())
         };
-        assert!(
-            show(vec![finding("DD101", 0, Severity::Error, "a")])
-                .1
-                .contains("DD101")
-        );
-        assert_eq!(
-            show(vec![finding("DD101", 0, Severity::Error, "b")]),
-            (false, String::new())
-        );
-        assert!(
-            show(vec![finding("DD101", 1, Severity::Error, "c")])
-                .1
-                .contains("error[DD101]")
-        );
+        assert!(show(vec![finding("DD101", 0, Severity::Error, "a")]).1.contains("DD101"));
+        assert_eq!(show(vec![finding("DD101", 0, Severity::Error, "b")]), (false, String::new()));
+        assert!(show(vec![finding("DD101", 1, Severity::Error, "c")]).1.contains("error[DD101]"));
         let (due, text) = show(vec![]);
         assert!(due && text.contains("withdrawn: DD101"), "{text}");
     }
@@ -476,10 +438,7 @@ mod tests {
         live.printed_at = Instant::now().checked_sub(REPRINT_AGE);
         live.finish();
         let text = screen.take();
-        assert!(
-            text.contains("began") && !text.contains("followed"),
-            "{text}"
-        );
+        assert!(text.contains("began") && !text.contains("followed"), "{text}");
     }
 
     #[test]
@@ -487,20 +446,8 @@ mod tests {
         let note = || update(vec![finding("DD204", 0, Severity::Note, "n")]);
         for (verbosity, printed) in [
             (Verbosity::default(), false),
-            (
-                Verbosity {
-                    verbose: 1,
-                    quiet: 0,
-                },
-                true,
-            ),
-            (
-                Verbosity {
-                    verbose: 1,
-                    quiet: 2,
-                },
-                false,
-            ),
+            (Verbosity { verbose: 1, quiet: 0 }, true),
+            (Verbosity { verbose: 1, quiet: 2 }, false),
         ] {
             let (mut live, screen) = live(verbosity);
             live.apply(note(), Instant::now());
@@ -512,34 +459,21 @@ mod tests {
     #[test]
     fn missing_evidence_is_always_printed_in_one_line() {
         let quiet = Verbosity::default();
-        for (verbosity, expected) in [
-            (quiet, "ddp-doctor: note[DD901] n\n"),
-            (Verbosity { quiet: 2, ..quiet }, ""),
-        ] {
+        for (verbosity, expected) in
+            [(quiet, "ddp-doctor: note[DD901] n\n"), (Verbosity { quiet: 2, ..quiet }, "")]
+        {
             let (mut live, screen) = live(verbosity);
             for _ in 0..2 {
-                live.apply(
-                    update(vec![finding("DD901", 0, Severity::Note, "n")]),
-                    Instant::now(),
-                );
+                live.apply(update(vec![finding("DD901", 0, Severity::Note, "n")]), Instant::now());
                 live.print();
             }
             live.finish();
             assert_eq!(screen.take(), expected, "{verbosity:?}");
         }
-        let (mut live, screen) = live(Verbosity {
-            verbose: 1,
-            ..quiet
-        });
-        live.apply(
-            update(vec![finding("DD901", 0, Severity::Note, "n")]),
-            Instant::now(),
-        );
+        let (mut live, screen) = live(Verbosity { verbose: 1, ..quiet });
+        live.apply(update(vec![finding("DD901", 0, Severity::Note, "n")]), Instant::now());
         live.finish();
-        assert!(
-            screen.take().starts_with("\nnote[DD901]"),
-            "the whole block"
-        );
+        assert!(screen.take().starts_with("\nnote[DD901]"), "the whole block");
     }
     #[test]
     fn missing_evidence_becomes_an_error_when_the_job_ends() {

@@ -27,23 +27,12 @@ pub fn report(out: &mut dyn Write, report: &Report) -> io::Result<()> {
 }
 
 fn one(out: &mut dyn Write, finding: &Finding, report: &Report) -> io::Result<()> {
-    writeln!(
-        out,
-        "\n## {} {}: {}\n",
-        finding.code,
-        finding.name,
-        escaped(&finding.summary)
-    )?;
+    writeln!(out, "\n## {} {}: {}\n", finding.code, finding.name, escaped(&finding.summary))?;
     let role = match finding.role {
         Role::Initiating => "",
         Role::Cascade => ", a consequence",
     };
-    writeln!(
-        out,
-        "**{}**{role} · {}",
-        finding.severity,
-        escaped(&context(finding, true))
-    )?;
+    writeln!(out, "**{}**{role} · {}", finding.severity, escaped(&context(finding, true)))?;
     let rows = rows(finding, &report.ranks);
     if !rows.is_empty() {
         writeln!(out, "\n| rank | state | line | | call |")?;
@@ -66,16 +55,9 @@ fn one(out: &mut dyn Write, finding: &Finding, report: &Report) -> io::Result<()
     for why in &finding.why {
         writeln!(out, "\n{}", escaped(why))?;
     }
-    let cause = finding
-        .cause
-        .and_then(|cause| Some((cause, cause::sentence(cause)?)));
+    let cause = finding.cause.and_then(|cause| Some((cause, cause::sentence(cause)?)));
     if let Some((cause, sentence)) = cause {
-        writeln!(
-            out,
-            "\n**Cause** ({}): {}",
-            cause.confidence,
-            escaped(sentence)
-        )?;
+        writeln!(out, "\n**Cause** ({}): {}", cause.confidence, escaped(sentence))?;
     }
     if !finding.next.is_empty() {
         writeln!(out, "\n**Fix**\n")?;
@@ -118,11 +100,7 @@ fn code(source: &str) -> String {
     if source.is_empty() {
         return String::new();
     }
-    let longest = source
-        .split(|c| c != '`')
-        .map(str::len)
-        .max()
-        .unwrap_or_default();
+    let longest = source.split(|c| c != '`').map(str::len).max().unwrap_or_default();
     let fence = "`".repeat(longest + 1);
     // A bar ends a table cell even in code.
     format!("{fence} {} {fence}", source.replace('|', "\\|"))

@@ -27,10 +27,7 @@ const THREADS: u64 = 1000;
 ///
 /// Fails if `out` cannot be written.
 pub fn trace(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<()> {
-    let ids: Vec<&str> = jobs
-        .iter()
-        .map(|(report, _)| report.job.id.as_str())
-        .collect();
+    let ids: Vec<&str> = jobs.iter().map(|(report, _)| report.job.id.as_str()).collect();
     let begins = jobs.iter().map(|(_, timeline)| timeline.begins());
     let about = json!({
         "tool": "ddp-doctor",
@@ -43,12 +40,7 @@ pub fn trace(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<(
     write!(out, ",\"traceEvents\":[")?;
     let mut is_first = true;
     for (number, &(report, timeline)) in (1..).zip(jobs) {
-        let mut job = Job {
-            process: number * PROCESSES,
-            begins: timeline.begins(),
-            out,
-            is_first,
-        };
+        let mut job = Job { process: number * PROCESSES, begins: timeline.begins(), out, is_first };
         job.findings(report, timeline)?;
         job.ranks(report, timeline)?;
         job.memory(report, timeline)?;
@@ -84,10 +76,9 @@ impl Job<'_> {
             None => ("process_name", "process_sort_index"),
             Some(_) => ("thread_name", "thread_sort_index"),
         };
-        for (kind, args) in [
-            (kind, json!({ "name": name })),
-            (sort, json!({ "sort_index": order })),
-        ] {
+        for (kind, args) in
+            [(kind, json!({ "name": name })), (sort, json!({ "sort_index": order }))]
+        {
             let mut event = json!({ "ph": "M", "name": kind, "pid": process, "args": args });
             if let Some(track) = track {
                 event["tid"] = json!(track);
@@ -151,11 +142,7 @@ impl Job<'_> {
             let end = crossing.map_or(own, |at| slices[at].0);
             let entry = call.describe(track.rank);
             let text = call_text(&entry);
-            let name = if is_wait {
-                format!("wait: {text}")
-            } else {
-                text
-            };
+            let name = if is_wait { format!("wait: {text}") } else { text };
             let group = call.call.group.as_deref();
             let place = call.call.place.as_deref();
             let args = json!({
@@ -291,18 +278,12 @@ impl Job<'_> {
         let group = finding.group.as_ref().map(|it| it.name.as_str());
         let calls = finding.per_rank.iter().filter_map(|entry| {
             let track = timeline.track(entry.rank)?;
-            let call = track
-                .calls
-                .iter()
-                .rev()
-                .find(|call| call.is(entry, group))?;
+            let call = track.calls.iter().rev().find(|call| call.is(entry, group))?;
             Some((entry.rank, track, call))
         });
         let numbers = numbered(timeline);
-        for (nth, (rank, track, call)) in calls
-            .filter(|(.., it)| it.is_open())
-            .take(MAX_ARROWS)
-            .enumerate()
+        for (nth, (rank, track, call)) in
+            calls.filter(|(.., it)| it.is_open()).take(MAX_ARROWS).enumerate()
         {
             let known = numbers.iter().find(|(it, _)| std::ptr::eq(*it, track));
             let Some(number) = known.and_then(|(_, it)| it.get(&call.call.thread.0)) else {
@@ -367,20 +348,12 @@ mod tests {
     #[test]
     fn open_wait_of_a_rank_ends_with_the_evidence() {
         let events = events(&testing::report(), &testing::timeline());
-        let slices: Vec<&Value> = events
-            .iter()
-            .filter(|it| it["cat"] == "wait" && it["tid"] == 1000)
-            .collect();
+        let slices: Vec<&Value> =
+            events.iter().filter(|it| it["cat"] == "wait" && it["tid"] == 1000).collect();
         let times: Vec<_> = slices.iter().map(|it| (&it["ts"], &it["dur"])).collect();
         // In microseconds since 1 s; the evidence ends at 10 s.
         let (first, last) = ((7_001_000.0, 199_000.0), (7_801_000.0, 1_199_000.0));
-        assert_eq!(
-            times,
-            [
-                (&json!(first.0), &json!(first.1)),
-                (&json!(last.0), &json!(last.1))
-            ]
-        );
+        assert_eq!(times, [(&json!(first.0), &json!(first.1)), (&json!(last.0), &json!(last.1))]);
         assert_eq!(slices[1]["name"], "wait: all_reduce #23 float32[4680]");
         assert_eq!(slices[1]["args"]["ended"], false);
         let names: Vec<&Value> = events
@@ -399,14 +372,8 @@ mod tests {
             flows.map(|it| it["tid"].as_u64().unwrap()).collect()
         };
         assert_eq!((ends("s"), ends("f")), (vec![1, 1], vec![1000, 3000]));
-        let root = events
-            .iter()
-            .find(|it| it["ph"] == "i" && it["cat"] == "finding")
-            .unwrap();
-        assert_eq!(
-            (&root["name"], &root["tid"]),
-            (&json!("DD102 early-exit"), &json!(2000))
-        );
+        let root = events.iter().find(|it| it["ph"] == "i" && it["cat"] == "finding").unwrap();
+        assert_eq!((&root["name"], &root["tid"]), (&json!("DD102 early-exit"), &json!(2000)));
         let counters = events.iter().filter(|it| it["ph"] == "C").count();
         assert_eq!(counters, 6);
     }
@@ -414,9 +381,7 @@ mod tests {
     /// Beginnings and durations of the slices of rank 0, which must be nested.
     fn nested(timeline: &Timeline) -> Vec<(f64, f64)> {
         let events = events(&testing::report(), timeline);
-        let slices = events
-            .iter()
-            .filter(|it| it["ph"] == "X" && it["tid"] == 1000);
+        let slices = events.iter().filter(|it| it["ph"] == "X" && it["tid"] == 1000);
         let mut around: Vec<f64> = Vec::new();
         let mut found = Vec::new();
         for slice in slices {

@@ -35,11 +35,8 @@ fn run(report: &Report) -> Value {
     codes.sort_unstable();
     codes.dedup();
     let rules: Vec<Value> = codes.iter().map(|code| rule(code, report)).collect();
-    let results: Vec<Value> = report
-        .findings
-        .iter()
-        .map(|finding| result(finding, &codes))
-        .collect();
+    let results: Vec<Value> =
+        report.findings.iter().map(|finding| result(finding, &codes)).collect();
     json!({
         "tool": { "driver": {
             "name": report.tool.name,
@@ -113,12 +110,7 @@ fn result(finding: &Finding, codes: &[&str]) -> Value {
         .collect();
     let mut text = vec![plain(&finding.summary)];
     text.extend(finding.why.iter().map(|why| plain(why)));
-    text.extend(
-        finding
-            .next
-            .iter()
-            .map(|next| format!("Fix: {}", plain(next))),
-    );
+    text.extend(finding.next.iter().map(|next| format!("Fix: {}", plain(next))));
     let mut properties = Map::new();
     for (key, value) in [
         ("confidence", json!(finding.confidence)),
@@ -223,10 +215,7 @@ mod tests {
         assert_eq!(log["runs"].as_array().map(Vec::len), Some(2));
         let run = &log["runs"][0];
         let rule = &run["tool"]["driver"]["rules"][0];
-        assert_eq!(
-            (&rule["id"], &rule["name"]),
-            (&json!("DD102"), &json!("EarlyExit"))
-        );
+        assert_eq!((&rule["id"], &rule["name"]), (&json!("DD102"), &json!("EarlyExit")));
         let result = &run["results"][0];
         assert_eq!(result["ruleIndex"], 0);
         assert_eq!(result["level"], "error");
@@ -240,10 +229,7 @@ mod tests {
     fn file_names_become_valid_uris() {
         for (file, expected) in [
             ("train.py", "train.py"),
-            (
-                "/home/me/a b/ü#?.py",
-                "file:///home/me/a%20b/%C3%BC%23%3F.py",
-            ),
+            ("/home/me/a b/ü#?.py", "file:///home/me/a%20b/%C3%BC%23%3F.py"),
             ("C:\\x", "C%3A%5Cx"),
         ] {
             assert_eq!(uri(file), expected);
@@ -260,10 +246,6 @@ mod tests {
         };
         assert_eq!(location(&at("<string>", 3)).get("physicalLocation"), None);
         let unknown = location(&at("x.py", 0));
-        assert_eq!(
-            unknown["physicalLocation"].get("region"),
-            None,
-            "lines begin with 1"
-        );
+        assert_eq!(unknown["physicalLocation"].get("region"), None, "lines begin with 1");
     }
 }

@@ -18,11 +18,7 @@ fn entry(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
         state,
         waited_ms,
         op: Some("all_reduce".into()),
-        seq: Some(if state == CallState::NotIssued {
-            22
-        } else {
-            23
-        }),
+        seq: Some(if state == CallState::NotIssued { 22 } else { 23 }),
         dtype: Some("float32".into()),
         shapes: Some(vec![vec![4680]]),
         numel: Some(4680),
@@ -51,15 +47,8 @@ pub(crate) fn early_exit() -> Finding {
         attempt: 0,
         caused_by: vec![],
         summary: "rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23".into(),
-        cause: Some(Cause {
-            kind: CauseKind::UnevenInputs,
-            confidence: Confidence::Supported,
-        }),
-        ranks: Blame {
-            root: vec![1],
-            root_confidence: Confidence::Proved,
-            victims: vec![0, 2],
-        },
+        cause: Some(Cause { kind: CauseKind::UnevenInputs, confidence: Confidence::Supported }),
+        ranks: Blame { root: vec![1], root_confidence: Confidence::Proved, victims: vec![0, 2] },
         group: Some(Group {
             name: "0".into(),
             description: "default_pg".into(),
@@ -117,10 +106,7 @@ pub(crate) fn report() -> Report {
             ended_at: Some(Timestamp(10_000_000_000)),
         },
         verdict: Verdict::Hang,
-        evidence: Evidence {
-            records: 12,
-            ..Evidence::default()
-        },
+        evidence: Evidence { records: 12, ..Evidence::default() },
         findings: vec![early_exit()],
         ranks: ranks(),
     }
@@ -145,10 +131,7 @@ pub(super) fn timeline() -> Timeline {
         if rank != 1 {
             calls.push(timed(23, 8800, None));
         }
-        let exit = Exit {
-            code: Some(0),
-            signal: None,
-        };
+        let exit = Exit { code: Some(0), signal: None };
         Track {
             rank,
             host: "node".into(),
@@ -157,10 +140,7 @@ pub(super) fn timeline() -> Timeline {
             began: at(1000),
             ended: (rank == 1).then_some((at(8700), exit)),
             calls,
-            marks: vec![Mark {
-                at: at(7900),
-                what: Event::Step(7),
-            }],
+            marks: vec![Mark { at: at(7900), what: Event::Step(7) }],
             memory: vec![Curve {
                 name: "resident set".into(),
                 points: vec![(at(2000), 1 << 20), (at(8000), 3 << 20)],
@@ -184,12 +164,8 @@ pub(super) fn timeline() -> Timeline {
 /// An `all_reduce` of the default group of three ranks, as number `id` of its process and its group.
 pub(crate) fn call(id: u64, at: Timestamp) -> Call {
     let group = GroupInfo::c10d("0", "default_pg", "gloo", vec![0, 1, 2]);
-    let place = Where {
-        file: "train.py".into(),
-        line: 9,
-        function: "main".into(),
-        ..Where::default()
-    };
+    let place =
+        Where { file: "train.py".into(), line: 9, function: "main".into(), ..Where::default() };
     Call {
         group: Some(Arc::new(group)),
         seq: id,

@@ -63,11 +63,7 @@ impl Style {
     }
 
     pub(super) const fn label(self) -> (&'static str, &'static str) {
-        if self.color {
-            ("\x1b[1;34m", "\x1b[0m")
-        } else {
-            ("", "")
-        }
+        if self.color { ("\x1b[1;34m", "\x1b[0m") } else { ("", "") }
     }
 }
 
@@ -194,11 +190,7 @@ fn calls(out: &mut dyn Write, finding: &Finding, ranks: &[Rank], style: Style) -
     };
     let label = format!("{word}[{}] {}: ", finding.code, finding.name);
     let summary = style.headline(label.len(), &finding.summary);
-    writeln!(
-        out,
-        "{on}{word}[{}]{off} {}: {summary}",
-        finding.code, finding.name,
-    )?;
+    writeln!(out, "{on}{word}[{}]{off} {}: {summary}", finding.code, finding.name,)?;
     let context = context(finding, style.past);
     if !context.is_empty() {
         writeln!(out, "    {}", style.headline(0, &context))?;
@@ -208,10 +200,7 @@ fn calls(out: &mut dyn Write, finding: &Finding, ranks: &[Rank], style: Style) -
         writeln!(out)?;
         let omitted = omit(&mut rows);
         let width = |column: usize| {
-            rows.iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or_default()
+            rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
         };
         let widths = [width(0), width(1), width(2), width(3)];
         for row in &rows {
@@ -223,10 +212,7 @@ fn calls(out: &mut dyn Write, finding: &Finding, ranks: &[Rank], style: Style) -
             writeln!(out, "{}", line.trim_end())?;
         }
         if omitted > 0 {
-            writeln!(
-                out,
-                "      … {omitted} more lines: ddp-doctor watch shows every rank"
-            )?;
+            writeln!(out, "      … {omitted} more lines: ddp-doctor watch shows every rank")?;
         }
     }
     Ok(())
@@ -238,16 +224,10 @@ fn explanation(out: &mut dyn Write, finding: &Finding, style: Style) -> io::Resu
     for (i, why) in finding.why.iter().enumerate() {
         labelled(out, if i == 0 { "why" } else { "" }, why, style)?;
     }
-    if let Some((cause, sentence)) = finding
-        .cause
-        .and_then(|cause| Some((cause, cause::sentence(cause)?)))
+    if let Some((cause, sentence)) =
+        finding.cause.and_then(|cause| Some((cause, cause::sentence(cause)?)))
     {
-        labelled(
-            out,
-            "cause",
-            &format!("{sentence} ({})", cause.confidence),
-            style,
-        )?;
+        labelled(out, "cause", &format!("{sentence} ({})", cause.confidence), style)?;
     }
     for (i, next) in finding.next.iter().enumerate() {
         labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
@@ -271,9 +251,7 @@ pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
     let mut sources = Sources::default();
     let rank = |number| ranks.iter().find(|rank| rank.rank == number);
     let has_hosts = has_several_hosts(ranks);
-    sides(finding, has_hosts, rank, short_path, |place| {
-        sources.line(place)
-    })
+    sides(finding, has_hosts, rank, short_path, |place| sources.line(place))
 }
 
 /// Shortens a long table to the rows of culprits and the first of the others. Returns how many rows it
@@ -285,11 +263,7 @@ fn omit(rows: &mut Vec<[String; 5]>) -> usize {
     let mut others = MAX_ROWS.saturating_sub(culprits).max(MAX_ROWS / 4);
     let mut culprits = MAX_ROWS;
     rows.retain(|row| {
-        let left = if is_culprit(row) {
-            &mut culprits
-        } else {
-            &mut others
-        };
+        let left = if is_culprit(row) { &mut culprits } else { &mut others };
         let keeps = *left > 0;
         *left = left.saturating_sub(1);
         keeps
@@ -311,17 +285,9 @@ fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::R
 pub(super) fn short_path(place: &Where) -> String {
     let here = std::env::current_dir().ok();
     let below = here.as_ref().and_then(|here| {
-        Path::new(&place.file)
-            .strip_prefix(here)
-            .ok()?
-            .to_str()
-            .map(str::to_owned)
+        Path::new(&place.file).strip_prefix(here).ok()?.to_str().map(str::to_owned)
     });
-    format!(
-        "{}:{}",
-        below.unwrap_or_else(|| place.file.clone()),
-        place.line
-    )
+    format!("{}:{}", below.unwrap_or_else(|| place.file.clone()), place.line)
 }
 
 /// Lines of source files; each file is read once.
@@ -332,10 +298,7 @@ pub(super) struct Sources {
 
 impl Sources {
     pub(super) fn line(&mut self, place: &Where) -> Option<String> {
-        let text = self
-            .files
-            .entry(place.file.clone())
-            .or_insert_with(|| read(&place.file));
+        let text = self.files.entry(place.file.clone()).or_insert_with(|| read(&place.file));
         source_line(text.as_ref()?, place.line)
     }
 
@@ -343,9 +306,7 @@ impl Sources {
     /// the job, is not that of a source file, only the line itself is returned.
     pub(super) fn around(&mut self, place: &Where, lines: u32) -> Vec<(u32, String)> {
         /// Extensions of source files.
-        const SOURCE: [&str; 10] = [
-            "c", "cc", "cpp", "cu", "cxx", "h", "hpp", "ipynb", "py", "rs",
-        ];
+        const SOURCE: [&str; 10] = ["c", "cc", "cpp", "cu", "cxx", "h", "hpp", "ipynb", "py", "rs"];
         let Some(line) = self.line(place) else {
             return Vec::new();
         };
@@ -412,14 +373,8 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     #[test]
     fn explanation_of_several_findings_is_written_once() {
         let mut report = sample();
-        let first = Finding {
-            cause: None,
-            ..early_exit()
-        };
-        let second = Finding {
-            summary: "another summary".into(),
-            ..first.clone()
-        };
+        let first = Finding { cause: None, ..early_exit() };
+        let second = Finding { summary: "another summary".into(), ..first.clone() };
         report.findings = vec![first, second];
         let written = |report: &Report| {
             let mut out = Vec::new();
@@ -478,10 +433,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         let text = render(&finding);
         assert!(text.lines().count() <= 20, "{text}");
         assert!(text.contains("▸ rank 1"), "{text}");
-        assert!(
-            text.contains("more lines: ddp-doctor watch shows every rank"),
-            "{text}"
-        );
+        assert!(text.contains("more lines: ddp-doctor watch shows every rank"), "{text}");
     }
 
     #[test]
@@ -489,10 +441,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         let mut report = sample();
         let shown = |report: &Report, all| {
             let mut out = Vec::new();
-            let past = Style {
-                past: true,
-                ..Style::default()
-            };
+            let past = Style { past: true, ..Style::default() };
             super::report(&mut out, report, past, all).unwrap();
             String::from_utf8(out).unwrap()
         };
@@ -532,10 +481,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
             });
         }
         let text = render(&finding);
-        assert!(
-            text.contains("//! A diagnosis as text for a terminal"),
-            "{text}"
-        );
+        assert!(text.contains("//! A diagnosis as text for a terminal"), "{text}");
     }
 
     #[test]
@@ -553,10 +499,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         let mut finding = early_exit();
         finding.why = vec!["word ".repeat(60).trim().to_owned()];
         let text = render(&finding);
-        assert!(
-            text.lines().all(|line| line.chars().count() <= WIDTH + 4),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH + 4), "{text}");
         assert_eq!(text.matches("word").count(), 60);
     }
 
@@ -565,10 +508,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         let mut finding = early_exit();
         finding.why = vec!["word ".repeat(60).trim().to_owned()];
         finding.per_rank.clear();
-        let style = Style {
-            columns: Some(60),
-            ..Style::default()
-        };
+        let style = Style { columns: Some(60), ..Style::default() };
         let mut out = Vec::new();
         super::finding(&mut out, &finding, &ranks(), style).unwrap();
         let text = String::from_utf8(out).unwrap();

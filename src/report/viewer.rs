@@ -49,10 +49,8 @@ impl Detail {
         });
         let ranks = ranks.collect();
         let mut room = MAX_ALL_CALLS;
-        let groups = model
-            .groups()
-            .map(|group| (group.id.0, group_status(group, &mut room)))
-            .collect();
+        let groups =
+            model.groups().map(|group| (group.id.0, group_status(group, &mut room))).collect();
         Self { ranks, groups }
     }
 }
@@ -153,20 +151,14 @@ fn rank_detail(
         gauges: gauges(process, growers, &model.timing),
         waits_for,
         waits_for_more,
-        phase: process
-            .phases
-            .last()
-            .map_or_else(String::new, |phase| phase.name.to_string()),
+        phase: process.phases.last().map_or_else(String::new, |phase| phase.name.to_string()),
         records: process.records,
         records_lost: process.lost,
         stack: main
             .map(|main| main.python.iter().take(MAX_FRAMES).cloned().collect())
             .unwrap_or_default(),
         stack_at: stacks.map_or(Timestamp::default(), |stacks| stacks.at),
-        wait_channel: main
-            .and_then(|main| main.wait_channel.as_deref())
-            .unwrap_or_default()
-            .into(),
+        wait_channel: main.and_then(|main| main.wait_channel.as_deref()).unwrap_or_default().into(),
         late_us: None,
     }
 }
@@ -200,18 +192,8 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<vie
         let gpu = format!("gpu {number}");
         push(&gpu, device.used, device.total, None);
         let tensors = own(Some(*number));
-        push(
-            &format!("{gpu} tensors"),
-            device.allocated,
-            device.total,
-            tensors,
-        );
-        push(
-            &format!("{gpu} reserved"),
-            device.reserved,
-            device.total,
-            None,
-        );
+        push(&format!("{gpu} tensors"), device.allocated, device.total, tensors);
+        push(&format!("{gpu} reserved"), device.reserved, device.total, None);
         push(&format!("{gpu} largest free"), device.largest, None, None);
         push(&format!("{gpu} nccl"), device.nccl, device.total, None);
     }
@@ -219,28 +201,13 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<vie
     let host = shared(RoomKind::Host);
     push("host", memory.host_used, memory.host_total, host);
     let group = shared(RoomKind::Cgroup);
-    push(
-        "control group",
-        memory.cgroup_used,
-        memory.cgroup_limit,
-        group,
-    );
+    push("control group", memory.cgroup_used, memory.cgroup_limit, group);
     // The use of address space is only of interest if it is limited.
     if memory.virtual_limit.is_some() {
-        push(
-            "address space",
-            memory.virtual_used,
-            memory.virtual_limit,
-            None,
-        );
+        push("address space", memory.virtual_used, memory.virtual_limit, None);
     }
     let shm = shared(RoomKind::Shm);
-    push(
-        "/dev/shm",
-        memory.shm_used.filter(|it| it.peak > 0),
-        memory.shm_total,
-        shm,
-    );
+    push("/dev/shm", memory.shm_used.filter(|it| it.peak > 0), memory.shm_total, shm);
     gauges.extend(memory.cpu_permille.map(|gauge| viewer::Gauge {
         name: "cpu".into(),
         unit: "‰".into(),
@@ -260,18 +227,9 @@ fn growth_of(value: u64, growth: &Growth, end: Option<Exhausted>) -> viewer::Gro
         of: end.room.map_or("the device", |room| room.name()).into(),
         steps: end.steps as u64,
         least: end.between.0 as u64,
-        most: end
-            .between
-            .1
-            .is_finite()
-            .then(|| end.between.1.ceil() as u64),
+        most: end.between.1.is_finite().then(|| end.between.1.ceil() as u64),
     });
-    viewer::Growth {
-        per_step: slope,
-        from_step: growth.steps.0,
-        to_step: growth.steps.1,
-        end,
-    }
+    viewer::Growth { per_step: slope, from_step: growth.steps.0, to_step: growth.steps.1, end }
 }
 
 /// Ranks for which the threads of a process wait, ascending.
@@ -300,9 +258,7 @@ fn waits_for(
             Some(Target::Join(id, seq)) => {
                 let group = model.group(id);
                 let joined = group.join(seq).and_then(|join| join.calls.get(&rank));
-                let missing = missing
-                    .entry((id, seq))
-                    .or_insert_with(|| model.missing(group, seq));
+                let missing = missing.entry((id, seq)).or_insert_with(|| model.missing(group, seq));
                 let sorted = &missing[..missing.len().min(MAX_CHECKED)];
                 ranks.extend(joined.map(|it| it.needs(rank, sorted)).unwrap_or_default());
             }
@@ -333,11 +289,7 @@ fn group_status(group: &Group, room: &mut usize) -> GroupStatus {
         ranks: ranks.clone(),
         issued: of(|member| member.issued),
         completed: of(|member| member.completed),
-        unseen: ranks
-            .iter()
-            .copied()
-            .filter(|rank| !group.members.contains_key(rank))
-            .collect(),
+        unseen: ranks.iter().copied().filter(|rank| !group.members.contains_key(rank)).collect(),
         diverged: group.diverged,
         calls: calls(group, room),
     }
@@ -360,11 +312,8 @@ fn calls(group: &Group, room: &mut usize) -> Vec<CallsAt> {
         let Some(join) = join.filter(|_| !sent.contains_key(&seq) && left > 0) else {
             continue;
         };
-        let calls: Vec<RankCall> = join
-            .all()
-            .take(left)
-            .map(|(rank, joined)| call(rank, joined))
-            .collect();
+        let calls: Vec<RankCall> =
+            join.all().take(left).map(|(rank, joined)| call(rank, joined)).collect();
         left -= calls.len();
         *room -= calls.len();
         sent.insert(
@@ -416,25 +365,10 @@ mod tests {
 
     #[test]
     fn growing_gauge_has_an_expected_end() {
-        let trend = Trend {
-            slope: 100.0,
-            low: 90.0,
-            high: 110.0,
-            scatter: 0.0,
-            z: 5.0,
-        };
-        let growth = Growth {
-            trend,
-            steps: (5, 45),
-            unmeasured: 2,
-            bytes: (1000, 5000),
-            at: Timestamp(1),
-        };
-        let room = Room {
-            kind: RoomKind::Cgroup,
-            used: 7000,
-            limit: 9000,
-        };
+        let trend = Trend { slope: 100.0, low: 90.0, high: 110.0, scatter: 0.0, z: 5.0 };
+        let growth =
+            Growth { trend, steps: (5, 45), unmeasured: 2, bytes: (1000, 5000), at: Timestamp(1) };
+        let room = Room { kind: RoomKind::Cgroup, used: 7000, limit: 9000 };
         let sent = growth_of(5000, &growth, Some(growth.until(room)));
         assert_eq!((sent.from_step, sent.to_step), (5, 45));
         let end = sent.end.unwrap();
@@ -447,11 +381,7 @@ mod tests {
 
     #[test]
     fn unchanged_details_are_not_sent_again() {
-        let detail = |records| RankDetail {
-            rank: 3,
-            records,
-            ..Default::default()
-        };
+        let detail = |records| RankDetail { rank: 3, records, ..Default::default() };
         let of = |records| Detail {
             ranks: [(3, detail(records))].into(),
             groups: [(0, GroupStatus::default())].into(),

@@ -85,22 +85,14 @@ impl Address {
                     Place::Sockets(names.flat_map(socket::paths).collect())
                 }
                 None => {
-                    let token = credentials.token().map_err(|error| AddressError::Token {
-                        address: text.to_owned(),
-                        error,
-                    })?;
-                    Place::Remote {
-                        host: host.to_owned(),
-                        port,
-                        keys: Keys::of(&token)?,
-                    }
+                    let token = credentials
+                        .token()
+                        .map_err(|error| AddressError::Token { address: text.to_owned(), error })?;
+                    Place::Remote { host: host.to_owned(), port, keys: Keys::of(&token)? }
                 }
             }
         };
-        Ok(Self {
-            text: text.to_owned(),
-            place,
-        })
+        Ok(Self { text: text.to_owned(), place })
     }
 
     /// Host, port and keys of an address that may be on another machine.
@@ -183,16 +175,11 @@ mod tests {
 
     #[test]
     fn loopback_addresses_need_no_token() {
-        let none = Credentials {
-            file: Some("/nowhere/token".into()),
-            can_ask: false,
-        };
+        let none = Credentials { file: Some("/nowhere/token".into()), can_ask: false };
         for text in ["127.0.0.1:7", "localhost:7", "[::1]:7", "unix:/nowhere"] {
             assert!(Address::parse(text, &none).is_ok(), "{text}");
         }
-        let error = Address::parse("192.0.2.1:7", &none)
-            .unwrap_err()
-            .to_string();
+        let error = Address::parse("192.0.2.1:7", &none).unwrap_err().to_string();
         assert!(error.contains("needs a token"), "{error}");
         let error = Address::parse("127.0.0.1:port", &none).unwrap_err();
         assert!(matches!(error, AddressError::Invalid(_)));

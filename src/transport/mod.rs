@@ -56,9 +56,7 @@ pub async fn connect(address: &Address) -> anyhow::Result<Channel> {
         Err(error) => {
             // The connector's own error says more than those around it.
             let sources = anyhow::Chain::new(&error);
-            let reason = sources
-                .filter_map(|it| it.downcast_ref::<io::Error>())
-                .last();
+            let reason = sources.filter_map(|it| it.downcast_ref::<io::Error>()).last();
             match reason.filter(|it| it.raw_os_error().is_none()) {
                 Some(reason) => Err(anyhow::anyhow!("{}: {reason}", no_answer())),
                 None => Err(anyhow::Error::from(error).context(no_answer())),

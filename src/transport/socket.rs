@@ -182,11 +182,7 @@ mod tests {
     fn loopback_address_names_a_socket_until_it_is_dropped() {
         let (socket, listener, address) = Socket::at("127.0.0.1:0".parse().unwrap()).unwrap();
         let text = address.to_string();
-        let find = |text: &str| {
-            Address::parse(text, &Credentials::default())
-                .unwrap()
-                .socket()
-        };
+        let find = |text: &str| Address::parse(text, &Credentials::default()).unwrap().socket();
         let path = find(&text).unwrap();
         assert_eq!(socket.address(), format!("unix:{}", path.display()));
         assert_eq!(find(&socket.address()).unwrap(), path);

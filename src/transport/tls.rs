@@ -42,9 +42,8 @@ const PKCS8: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 /// An Ed25519 public key as `SubjectPublicKeyInfo` (RFC 8410), before its bytes.
-const PUBLIC_KEY: [u8; 12] = [
-    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
-];
+const PUBLIC_KEY: [u8; 12] =
+    [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 /// Length of a seed and of a public key, in bytes.
 const LENGTH: usize = 32;
 /// Time limit for the connection to one address.
@@ -76,18 +75,15 @@ impl Keys {
         let coordinator = Pair::of(token, b"coordinator", &provider).map_err(io::Error::other)?;
         let client = Pair::of(token, b"client", &provider).map_err(io::Error::other)?;
         let accepts = |peer: &Pair| {
-            Arc::new(Pinned {
-                key: peer.public.clone(),
-                provider: Arc::clone(&provider),
-            })
+            Arc::new(Pinned { key: peer.public.clone(), provider: Arc::clone(&provider) })
         };
         let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
             .with_client_cert_verifier(accepts(&client))
-            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(
-                Arc::clone(&coordinator.certified),
-            )));
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::clone(
+                &coordinator.certified,
+            ))));
         let connector = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
@@ -114,10 +110,9 @@ impl Keys {
         let handshake = self.connector.connect(name, stream);
         let handshake = timeout(HANDSHAKE, handshake).await;
         handshake?.map_err(|error| match cause(&error) {
-            Some(Error::InvalidCertificate(_)) => io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "the coordinator has another token",
-            ),
+            Some(Error::InvalidCertificate(_)) => {
+                io::Error::new(io::ErrorKind::PermissionDenied, "the coordinator has another token")
+            }
             // A coordinator refuses no handshake before the client has seen its key.
             Some(
                 Error::InvalidMessage(_) | Error::PeerIncompatible(_) | Error::AlertReceived(_),
@@ -188,9 +183,7 @@ impl Pair {
         let failed = |_unspecified| Error::General("no key can be derived".into());
         let mut seed = [0; LENGTH];
         let secret = Salt::new(HKDF_SHA256, SALT).extract(token.as_bytes());
-        let expanded = secret
-            .expand(&[side], Seed)
-            .and_then(|it| it.fill(&mut seed));
+        let expanded = secret.expand(&[side], Seed).and_then(|it| it.fill(&mut seed));
         expanded.map_err(failed)?;
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed);
         let pair = pair.map_err(|error| Error::General(error.to_string()))?;
@@ -199,10 +192,7 @@ impl Pair {
         let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(private));
         let key = provider.key_provider.load_private_key(private)?;
         let certified = CertifiedKey::new(vec![CertificateDer::from(public.clone())], key);
-        Ok(Self {
-            certified: Arc::new(certified),
-            public,
-        })
+        Ok(Self { certified: Arc::new(certified), public })
     }
 }
 
@@ -217,17 +207,8 @@ impl Pinned {
     fn check(&self, key: &CertificateDer<'_>) -> Result<(), Error> {
         // The key is public, but what is compared with it comes from anybody.
         let is_same = self.key.len() == key.len()
-            && self
-                .key
-                .iter()
-                .zip(key.iter())
-                .fold(0, |it, (a, b)| it | (a ^ b))
-                == 0;
-        if is_same {
-            Ok(())
-        } else {
-            Err(CertificateError::ApplicationVerificationFailure.into())
-        }
+            && self.key.iter().zip(key.iter()).fold(0, |it, (a, b)| it | (a ^ b)) == 0;
+        if is_same { Ok(()) } else { Err(CertificateError::ApplicationVerificationFailure.into()) }
     }
 
     fn verify(
@@ -364,10 +345,7 @@ mod tests {
     async fn peers_with_different_tokens_refuse_each_other() {
         let (address, serving) = serve(keys("0123456789abcdef")).await;
         let client = keys("0123456789abcdeg");
-        let error = client
-            .connect("127.0.0.1", address.port())
-            .await
-            .unwrap_err();
+        let error = client.connect("127.0.0.1", address.port()).await.unwrap_err();
         assert_eq!(error.to_string(), "the coordinator has another token");
         assert!(serving.await.unwrap().is_err());
     }
@@ -381,24 +359,16 @@ mod tests {
         let provider = Arc::new(provider::default_provider());
         let own = Pair::of(&other, b"client", &provider).unwrap();
         let coordinator = Token::new("0123456789abcdef").unwrap();
-        let public = Pair::of(&coordinator, b"coordinator", &provider)
-            .unwrap()
-            .public;
+        let public = Pair::of(&coordinator, b"coordinator", &provider).unwrap().public;
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Pinned {
-                key: public,
-                provider,
-            }))
+            .with_custom_certificate_verifier(Arc::new(Pinned { key: public, provider }))
             .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
                 own.certified,
             )));
-        let client = Keys {
-            connector: TlsConnector::from(Arc::new(config)),
-            ..wrong
-        };
+        let client = Keys { connector: TlsConnector::from(Arc::new(config)), ..wrong };
         let mut stream = client.connect("127.0.0.1", address.port()).await.unwrap();
         assert!(stream.read_u8().await.is_err());
         assert!(serving.await.unwrap().is_err());
@@ -410,17 +380,11 @@ mod tests {
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            stream
-                .write_all(b"220 mail.example ESMTP\r\n")
-                .await
-                .unwrap();
+            stream.write_all(b"220 mail.example ESMTP\r\n").await.unwrap();
             stream.read_u8().await.ok();
         });
         let client = keys("0123456789abcdef");
-        let error = client
-            .connect("127.0.0.1", address.port())
-            .await
-            .unwrap_err();
+        let error = client.connect("127.0.0.1", address.port()).await.unwrap_err();
         assert_eq!(error.to_string(), "another program listens there");
         assert!(client.connect("127.0.0.1", 1).await.is_err());
     }

@@ -77,10 +77,7 @@ impl Token {
     /// If the file cannot be read, is accessible to other users, or contains no token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let shown = path.display().to_string();
-        let unreadable = |error| TokenError::Unreadable {
-            path: shown.clone(),
-            error,
-        };
+        let unreadable = |error| TokenError::Unreadable { path: shown.clone(), error };
         // A FIFO without a writer would block.
         let metadata = path.metadata().map_err(unreadable)?;
         if !metadata.is_file() {
@@ -155,10 +152,7 @@ mod tests {
     fn token_needs_a_minimum_length() {
         assert!(Token::new(&format!(" {TEXT}\n")).is_ok());
         for text in ["", "short", &"x".repeat(MAX + 1)] {
-            assert!(
-                matches!(Token::new(text), Err(TokenError::Length(_))),
-                "{text}"
-            );
+            assert!(matches!(Token::new(text), Err(TokenError::Length(_))), "{text}");
         }
         let token = Token::new(TEXT).unwrap();
         assert_eq!(format!("{token:?}"), "Token");

@@ -14,10 +14,7 @@ pub(crate) struct Handles<T> {
 
 impl<T: Clone> Handles<T> {
     pub(crate) const fn new(first: usize) -> Self {
-        Self {
-            first,
-            slots: Mutex::new(Vec::new()),
-        }
+        Self { first, slots: Mutex::new(Vec::new()) }
     }
 
     pub(crate) fn insert(&self, object: T) -> usize {

@@ -41,10 +41,9 @@ impl Doubles {
         fs::create_dir_all(&folder).unwrap();
         let test = std::env::current_exe().unwrap();
         let target = test.ancestors().nth(2).unwrap();
-        for (library, name) in [
-            ("libcuda_double.so", "libcuda.so.1"),
-            ("libnccl_double.so", "libnccl.so.2"),
-        ] {
+        for (library, name) in
+            [("libcuda_double.so", "libcuda.so.1"), ("libnccl_double.so", "libnccl.so.2")]
+        {
             let built = target.join(library);
             // Hard links or copies: `/proc/PID/maps` must show the names of the real libraries.
             in_one_go(&folder.join(name), |new| {
@@ -65,9 +64,7 @@ impl Doubles {
             let mut compiler;
             if source.extension().is_some_and(|it| it == "rs") {
                 compiler = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
-                compiler
-                    .args(["--edition=2024", "-Dwarnings"])
-                    .arg(format!("-Clink-arg={rpath}"));
+                compiler.args(["--edition=2024", "-Dwarnings"]).arg(format!("-Clink-arg={rpath}"));
             } else {
                 compiler = Command::new("gcc");
                 compiler.args(C).arg(rpath);
@@ -99,9 +96,7 @@ fn sources() -> &'static Path {
     SOURCES.get_or_init(|| {
         let above = Path::new(FROM).ancestors();
         let mut candidates = above.map(|it| it.join("tests/doubles"));
-        candidates
-            .find(|it| it.join("harness.rs").exists())
-            .unwrap()
+        candidates.find(|it| it.join("harness.rs").exists()).unwrap()
     })
 }
 

@@ -23,11 +23,7 @@ impl Elastic {
     fn new(program: &'static str, scenario: &'static str) -> Option<Self> {
         venv()?;
         let hosts = Hosts::new(2)?;
-        Some(Self {
-            hosts,
-            program,
-            scenario,
-        })
+        Some(Self { hosts, program, scenario })
     }
 
     fn start(&self, host: u32) -> Process {

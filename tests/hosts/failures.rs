@@ -24,21 +24,11 @@ fn linked_ranks_are_shown_to_viewers_on_other_hosts() {
         command.env("ALL_PROXY", "http://127.0.0.1:9");
         let output = command.args(words).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (
-            output.status.code(),
-            text(&output.stdout),
-            text(&output.stderr),
-        )
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
     let address = "host-2:7077";
-    eventually("the hang is found", || {
-        view(&["status", address], Some(TOKEN)).1.contains("DD103")
-    });
-    for words in [
-        &["watch", "--once", address][..],
-        &["status", address],
-        &["dump", address],
-    ] {
+    eventually("the hang is found", || view(&["status", address], Some(TOKEN)).1.contains("DD103"));
+    for words in [&["watch", "--once", address][..], &["status", address], &["dump", address]] {
         let (_, shown, errors) = view(words, Some(TOKEN));
         assert!(shown.contains("host-1"), "{words:?}: {shown}{errors}");
         let (status, shown, errors) = view(words, Some(OTHER_TOKEN));
@@ -74,9 +64,7 @@ fn partition_between_hosts_heals() {
     job.hosts.connect(1, false);
     job.until(0, |report| codes(report).contains(&"DD904"));
     eventually("the other node continues alone", || {
-        runs[1]
-            .stderr()
-            .contains("the diagnosis continues on this node")
+        runs[1].stderr().contains("the diagnosis continues on this node")
     });
     job.hosts.connect(1, true);
     // The other node tries every few seconds to reach the coordinator.
@@ -123,11 +111,7 @@ fn flood_of_connections_disturbs_no_job() {
         let reports = reports_on(&job.hosts, 2);
         reports.iter().any(|it| it.verdict == Verdict::Hang)
     });
-    assert!(
-        coordinator.resident_mib() < 128,
-        "{} MiB",
-        coordinator.resident_mib()
-    );
+    assert!(coordinator.resident_mib() < 128, "{} MiB", coordinator.resident_mib());
 }
 
 #[test]
@@ -137,29 +121,18 @@ fn coordinator_that_comes_back_knows_the_job_once() {
     let job = Job::healthy(hosts, 600);
     let mut ranks = [0, 1].map(|rank| linked(&job, rank, "host-2:7077", TOKEN));
     let reports = || reports_on(&job.hosts, 2);
-    eventually("the job is known", || {
-        reports().iter().any(|it| it.ranks.len() == 2)
-    });
+    eventually("the job is known", || reports().iter().any(|it| it.ranks.len() == 2));
     first.signal("-KILL");
     first.end();
     fs::remove_dir_all(job.hosts.dir(2).join("reports")).unwrap();
     let _second = coordinator(&job.hosts, 2);
     job.assert_same_result(&mut ranks);
-    eventually("the job has ended", || {
-        reports().iter().any(|it| it.job.ended_at.is_some())
-    });
+    eventually("the job has ended", || reports().iter().any(|it| it.job.ended_at.is_some()));
     let reports = reports();
     assert_eq!(reports.len(), 1, "{reports:#?}");
     let report = &reports[0];
     assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
-    assert_eq!(
-        (
-            report.job.nodes,
-            report.ranks.len(),
-            report.evidence.records_lost
-        ),
-        (2, 2, 0)
-    );
+    assert_eq!((report.job.nodes, report.ranks.len(), report.evidence.records_lost), (2, 2, 0));
     // Each step is a record of its begin, of a call and of its return.
     let records = report.evidence.records;
     assert!((2 * 600 * 3..2 * 600 * 4).contains(&records), "{records}");

@@ -49,9 +49,7 @@ fn firewall_before_the_coordinator_disturbs_no_job() {
     assert!(summary.contains("rank 1 on host host-1"), "{summary}");
     assert_blames_no_rank(&report);
     let continues = "the diagnosis continues on this node";
-    eventually("the other node continues alone", || {
-        runs[1].stderr().contains(continues)
-    });
+    eventually("the other node continues alone", || runs[1].stderr().contains(continues));
     let alone = job.until(1, |report| report.job.nodes == 1);
     assert_blames_no_rank(&alone);
 
@@ -82,14 +80,7 @@ fn partition_between_ranks_blames_no_rank() {
     }
     let _coordinator = coordinator(&hosts, 2);
     let job = Job::held(hosts, 600);
-    let options = [
-        "--coordinator",
-        "host-2:7077",
-        "--job",
-        "partition",
-        "--stall-after",
-        "3",
-    ];
+    let options = ["--coordinator", "host-2:7077", "--job", "partition", "--stall-after", "3"];
     let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &options));
     let report = job.until(0, |report| report.ranks.len() == 2);
     assert!(report.findings.is_empty(), "{report:#?}");
@@ -110,9 +101,7 @@ fn partition_between_ranks_blames_no_rank() {
     assert_eq!(report.job.nodes, 2);
     assert!(!codes(&report).contains(&"DD904"), "{report:#?}");
     for host in ["host-0", "host-1"] {
-        eventually("the terminal names the hosts", || {
-            runs[0].stderr().contains(host)
-        });
+        eventually("the terminal names the hosts", || runs[0].stderr().contains(host));
     }
 
     assert!(job.hosts.filters(1, ""));

@@ -129,11 +129,7 @@ fn restarts_on_two_hosts_are_attempts_of_one_job() {
     for host in [0, 1] {
         let report = report_in(&hosts.dir(host).join("report.json")).unwrap();
         let finding = leading(&report);
-        assert_eq!(
-            (finding.code.as_str(), finding.attempt),
-            ("DD102", 1),
-            "{report:#?}"
-        );
+        assert_eq!((finding.code.as_str(), finding.attempt), ("DD102", 1), "{report:#?}");
         assert_eq!((report.verdict, report.job.nodes), (Verdict::Hang, 2));
         assert_eq!(finding.ranks.victims, [0]);
         let is_earlier = |it: &&Finding| it.code == "DD202" && it.attempt == 0;
@@ -176,18 +172,12 @@ fn nodes_without_a_token_run_alone_and_name_the_fix() {
     job.assert_same_result(&mut runs);
     for (host, run) in (0..).zip(&runs) {
         let notices = notices(run);
-        let about: Vec<&String> = notices
-            .iter()
-            .filter(|it| it.contains("DDP_DOCTOR_TOKEN"))
-            .collect();
+        let about: Vec<&String> =
+            notices.iter().filter(|it| it.contains("DDP_DOCTOR_TOKEN")).collect();
         assert_eq!(about.len(), 1, "{notices:?}");
         assert!(about[0].contains("diagnosed alone"), "{about:?}");
         let report = job.report(host).unwrap();
-        assert_eq!(
-            (report.job.nodes, report.ranks.len()),
-            (1, 1),
-            "{report:#?}"
-        );
+        assert_eq!((report.job.nodes, report.ranks.len()), (1, 1), "{report:#?}");
     }
 }
 
@@ -200,10 +190,7 @@ fn node_with_another_token_is_watched_alone() {
     job.assert_same_result(&mut runs);
     let text = runs[1].stderr();
     assert!(text.contains("another token"), "{text}");
-    assert!(
-        !text.contains(TOKEN) && !text.contains(OTHER_TOKEN),
-        "{text}"
-    );
+    assert!(!text.contains(TOKEN) && !text.contains(OTHER_TOKEN), "{text}");
     for host in [0, 1] {
         let report = job.report(host).unwrap();
         assert_eq!(hosts_of(&report), [format!("host-{host}")], "{report:#?}");
@@ -233,9 +220,7 @@ fn other_program_on_the_port_of_the_coordinator_is_named() {
     let mut server = hosts.command(0, "python3");
     server.args(["-u", "-m", "http.server", &COORDINATOR.to_string()]);
     let server = hosts.start(0, "server", server);
-    eventually("the server listens", || {
-        server.stdout().contains("Serving HTTP")
-    });
+    eventually("the server listens", || server.stdout().contains("Serving HTTP"));
     let job = Job::healthy(hosts, 300);
     let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &[]));
     job.assert_same_result(&mut runs);

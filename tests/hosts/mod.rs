@@ -101,10 +101,7 @@ impl Job {
             command.env("CLOCK_AHEAD", seconds.to_string());
         }
         command.args(["run", "--report", "report.json"]);
-        command
-            .args(options)
-            .args(["--", sum()])
-            .args(&self.arguments);
+        command.args(options).args(["--", sum()]).args(&self.arguments);
         self.hosts.start(rank, "run", command)
     }
 
@@ -124,12 +121,7 @@ impl Job {
         for (rank, alone) in ranks.iter_mut().zip(&mut alone) {
             let (expected, status) = (alone.end(), rank.end());
             assert!(alone.stdout().starts_with("rank "), "{}", alone.stderr());
-            assert_eq!(
-                (status, rank.stdout()),
-                (expected, alone.stdout()),
-                "{}",
-                rank.stderr()
-            );
+            assert_eq!((status, rank.stdout()), (expected, alone.stdout()), "{}", rank.stderr());
         }
     }
 
@@ -190,9 +182,7 @@ fn coordinator(hosts: &Hosts, host: u32) -> Process {
         .args(["coordinator", "--listen", "0.0.0.0:7077"])
         .args(["--report-dir", "reports"]);
     let coordinator = hosts.start(host, "coordinator", command);
-    eventually("the coordinator listens", || {
-        coordinator.stdout().contains(":7077")
-    });
+    eventually("the coordinator listens", || coordinator.stdout().contains(":7077"));
     coordinator
 }
 

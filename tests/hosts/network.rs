@@ -85,26 +85,11 @@ fn clocks_that_differ_by_minutes_are_corrected_and_reported() {
     let statuses = runs.each_mut().map(Process::end);
     assert_killed(statuses, &runs);
     let report = job.report(0).unwrap();
-    assert_eq!(
-        (report.verdict, hosts_of(&report).len()),
-        (Verdict::Hang, 2)
-    );
-    let skew = report
-        .findings
-        .iter()
-        .find(|it| it.code == "DD903")
-        .unwrap();
-    assert!(
-        skew.summary.contains("host-1 is 180.0 s ahead"),
-        "{}",
-        skew.summary
-    );
+    assert_eq!((report.verdict, hosts_of(&report).len()), (Verdict::Hang, 2));
+    let skew = report.findings.iter().find(|it| it.code == "DD903").unwrap();
+    assert!(skew.summary.contains("host-1 is 180.0 s ahead"), "{}", skew.summary);
     // A time that is not corrected would make one rank wait for minutes.
-    let finding = report
-        .findings
-        .iter()
-        .find(|it| it.code == "DD103")
-        .unwrap();
+    let finding = report.findings.iter().find(|it| it.code == "DD103").unwrap();
     assert_eq!(finding.confidence, Confidence::Proved);
     let waits = finding.per_rank.iter().filter_map(|it| it.waited_ms);
     assert!(waits.max().unwrap() < 60_000, "{finding:#?}");
@@ -116,10 +101,7 @@ fn coordinator_whose_name_does_not_resolve_is_named() {
     let Some(hosts) = Hosts::new(2) else { return };
     let job = Job::healthy(hosts, 300);
     let options = ["--coordinator", "no-such-host.invalid:7077"];
-    let mut runs = [
-        job.run(0, Some(TOKEN), &[]),
-        job.run(1, Some(TOKEN), &options),
-    ];
+    let mut runs = [job.run(0, Some(TOKEN), &[]), job.run(1, Some(TOKEN), &options)];
     job.assert_same_result(&mut runs);
     let notices = notices(&runs[1]);
     let failed = "no coordinator answers at no-such-host.invalid:7077";
@@ -134,9 +116,7 @@ fn address_that_no_host_has_is_named() {
     let Some(hosts) = Hosts::new(2) else { return };
     let address = "10.77.0.99:7077";
     let mut listen = hosts.program(0);
-    listen
-        .env("DDP_DOCTOR_TOKEN", TOKEN)
-        .args(["coordinator", "--listen", address]);
+    listen.env("DDP_DOCTOR_TOKEN", TOKEN).args(["coordinator", "--listen", address]);
     let mut coordinator = hosts.start(0, "coordinator", listen);
     assert_eq!(coordinator.end(), Some(3));
     let text = coordinator.stderr();
@@ -144,10 +124,7 @@ fn address_that_no_host_has_is_named() {
 
     let job = Job::healthy(hosts, 300);
     let options = ["--coordinator", address];
-    let mut runs = [
-        job.run(0, Some(TOKEN), &[]),
-        job.run(1, Some(TOKEN), &options),
-    ];
+    let mut runs = [job.run(0, Some(TOKEN), &[]), job.run(1, Some(TOKEN), &options)];
     job.assert_same_result(&mut runs);
     let notices = notices(&runs[1]);
     let failed = "no coordinator answers at 10.77.0.99:7077";
@@ -220,11 +197,7 @@ fn interface_that_leads_to_its_own_host_is_reported() {
     assert!(!statuses.contains(&Some(0)), "{statuses:?}");
     let finding = leading(&report);
     let root = finding.ranks.root.as_slice();
-    assert_eq!(
-        (finding.code.as_str(), root),
-        ("DD308", &[0, 1][..]),
-        "{report:#?}"
-    );
+    assert_eq!((finding.code.as_str(), root), ("DD308", &[0, 1][..]), "{report:#?}");
     assert!(finding.confidence >= Confidence::Supported);
 }
 

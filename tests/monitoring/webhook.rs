@@ -31,11 +31,7 @@ impl Hook {
                 let mut stream = stream.unwrap();
                 let status = statuses.next().unwrap_or(last);
                 let message = message(&mut stream);
-                write!(
-                    stream,
-                    "HTTP/1.1 {status} Status\r\nContent-Length: 0\r\n\r\n"
-                )
-                .ok();
+                write!(stream, "HTTP/1.1 {status} Status\r\nContent-Length: 0\r\n\r\n").ok();
                 if status == 200 && sender.send(message).is_err() {
                     return;
                 }
@@ -77,23 +73,12 @@ fn message(stream: &mut TcpStream) -> Value {
 fn run(options: &[&str], arguments: &str) -> Finished {
     let scratch = tempfile::tempdir().unwrap();
     let mut command = program(scratch.path());
-    let script = format!(
-        "RANK=0 {0} {arguments} & RANK=1 {0} {arguments}; wait",
-        sum()
-    );
+    let script = format!("RANK=0 {0} {arguments} & RANK=1 {0} {arguments}; wait", sum());
     command
         .env("WORLD_SIZE", "2")
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", free_port().to_string())
-        .args([
-            "run",
-            "--job",
-            "posted",
-            "--on-hang",
-            "kill",
-            "--kill-after",
-            "1",
-        ])
+        .args(["run", "--job", "posted", "--on-hang", "kill", "--kill-after", "1"])
         .args(options)
         .args(["--", "sh", "-c", &script]);
     run_to_end(command)
@@ -107,32 +92,18 @@ fn webhook_gets_the_finding_and_the_end_of_the_hang() {
     let first = receiver.next();
     assert_eq!(first["schema"], "ddp-doctor/webhook");
     assert_eq!(first["event"], "finding");
-    assert_eq!(
-        (&first["job"], &first["verdict"]),
-        (&"posted".into(), &"hang".into())
-    );
+    assert_eq!((&first["job"], &first["verdict"]), (&"posted".into(), &"hang".into()));
     let finding = &first["finding"];
     assert_eq!(finding["code"], "DD103");
-    assert!(
-        finding["where"]["file"]
-            .as_str()
-            .unwrap()
-            .ends_with("sum.c")
-    );
+    assert!(finding["where"]["file"].as_str().unwrap().ends_with("sum.c"));
     let text = first["text"].as_str().unwrap();
     assert!(text.starts_with("posted: DD103 op-mismatch: "), "{text}");
     let last = receiver.next();
     assert_eq!(last["event"], "hang-ended", "{last}");
-    assert_eq!(
-        (&last["job"], &last["job_ended"]),
-        (&"posted".into(), &true.into())
-    );
+    assert_eq!((&last["job"], &last["job_ended"]), (&"posted".into(), &true.into()));
     assert!(receiver.messages.try_recv().is_err());
     // The line about the failed first attempt does not contain the secret.
-    assert!(
-        finished.stderr.contains("does not accept messages"),
-        "{finished}"
-    );
+    assert!(finished.stderr.contains("does not accept messages"), "{finished}");
     assert!(!finished.stderr.contains("secret"), "{finished}");
 }
 
@@ -159,24 +130,15 @@ fn heartbeat_counts_the_jobs() {
     let (coordinator, address) =
         coordinator(&["--webhook", &receiver.url, "--webhook-heartbeat", "1"]);
     let first = receiver.next();
-    assert_eq!(
-        (&first["event"], &first["running"]),
-        (&"heartbeat".into(), &0.into())
-    );
+    assert_eq!((&first["event"], &first["running"]), (&"heartbeat".into(), &0.into()));
     let _ranks = ranks(&coordinator, "beats", true);
     eventually("a heartbeat counts the hang", || {
         let message = receiver.next();
         message["event"] == "heartbeat" && message["hanging"] == 1 && message["running"] == 1
     });
     let text = page(&address);
-    assert!(
-        !text.contains("ddp_doctor_webhook_messages_total{result=\"sent\"} 0"),
-        "{text}"
-    );
-    assert!(
-        text.contains("ddp_doctor_webhook_messages_total{result=\"dropped\"} 0"),
-        "{text}"
-    );
+    assert!(!text.contains("ddp_doctor_webhook_messages_total{result=\"sent\"} 0"), "{text}");
+    assert!(text.contains("ddp_doctor_webhook_messages_total{result=\"dropped\"} 0"), "{text}");
 }
 
 /// Answers one request over TLS with the certificate in the directory, and prints it.
@@ -199,15 +161,8 @@ server.serve_forever()
 fn certificate() -> Option<TempDir> {
     let dir = tempfile::tempdir().unwrap();
     let made = Command::new("openssl")
-        .args([
-            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
-        ])
-        .args([
-            "-subj",
-            "/CN=localhost",
-            "-addext",
-            "subjectAltName=DNS:localhost",
-        ])
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
         .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .args(["-keyout", "key", "-out", "certificate"])
         .current_dir(dir.path())
@@ -245,18 +200,12 @@ fn webhook_is_reached_by_tls_if_its_certificate_is_trusted() {
         run_to_end(command)
     };
     let refused = start(other.path().to_owned());
-    assert!(
-        refused.stderr.contains("does not accept messages"),
-        "{refused}"
-    );
+    assert!(refused.stderr.contains("does not accept messages"), "{refused}");
     let accepted = start(served.path().to_owned());
     assert!(!accepted.stderr.contains("does not accept"), "{accepted}");
     let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(first["event"], "heartbeat");
     let untrusted = start("/nowhere".into());
     assert_eq!(untrusted.status, Some(0), "{untrusted}");
-    assert!(
-        untrusted.stderr.contains("no messages to the webhook: "),
-        "{untrusted}"
-    );
+    assert!(untrusted.stderr.contains("no messages to the webhook: "), "{untrusted}");
 }

@@ -92,25 +92,18 @@ fn preloaded_library_has_few_dependencies_and_initializers() {
         let known = ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux-x86-64.so.2]"];
         assert!(known.contains(name), "{needed:?}");
     }
-    let bytes: u32 = entries(&dynamic, "(INIT_ARRAYSZ)")
-        .map(|it| it.parse::<u32>().unwrap())
-        .sum();
+    let bytes: u32 = entries(&dynamic, "(INIT_ARRAYSZ)").map(|it| it.parse::<u32>().unwrap()).sum();
     assert!(bytes <= 2 * 8, "{dynamic}");
 }
 
 fn dynamic_section(library: &Path) -> String {
-    let read = Command::new("readelf")
-        .args(["--wide", "--dynamic"])
-        .arg(library)
-        .output();
+    let read = Command::new("readelf").args(["--wide", "--dynamic"]).arg(library).output();
     String::from_utf8(read.unwrap().stdout).unwrap()
 }
 
 /// First word of each entry's value, without "Shared library:".
 fn entries<'d>(dynamic: &'d str, kind: &'d str) -> impl Iterator<Item = &'d str> {
-    let said = dynamic
-        .lines()
-        .filter_map(move |line| line.split_once(kind));
+    let said = dynamic.lines().filter_map(move |line| line.split_once(kind));
     said.filter_map(|(_, said)| {
         let said = said.trim().trim_start_matches("Shared library: ");
         said.split_whitespace().next()

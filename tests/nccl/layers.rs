@@ -79,12 +79,7 @@ fn deadlocks_are_found_from_c10d_calls_alone() {
         let Some(healthy) = job_seen("never", scenario, "healthy", &[]) else {
             return;
         };
-        assert_eq!(
-            healthy.finished.status,
-            Some(0),
-            "{}",
-            healthy.finished.stderr
-        );
+        assert_eq!(healthy.finished.status, Some(0), "{}", healthy.finished.stderr);
         assert_eq!(healthy.report.findings, [], "{:#?}", healthy.report);
         let Some(ran) = job_seen("never", scenario, "faulty", &[]) else {
             return;

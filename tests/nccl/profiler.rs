@@ -75,17 +75,13 @@ fn told(ranks: u32, version: u32, words: &str, environment: &[(&str, &str)]) -> 
 impl Told {
     fn of_kind(&self, kind: RecordKind) -> impl Iterator<Item = &v1::Record> {
         let number = i32::from(kind.number());
-        self.records
-            .iter()
-            .filter(move |record| record.kind == number)
+        self.records.iter().filter(move |record| record.kind == number)
     }
 
     /// Number of recorded calls of an operation.
     fn calls(&self, op: Op) -> usize {
         let number = i32::from(op.number());
-        let of_op = self
-            .of_kind(RecordKind::Issued)
-            .filter(|it| it.op == number);
+        let of_op = self.of_kind(RecordKind::Issued).filter(|it| it.op == number);
         of_op.count()
     }
 
@@ -125,11 +121,7 @@ fn every_version_records_calls_without_findings() {
         let said = &told.finished.stdout;
         assert_eq!(said.matches("ddp-doctor, version").count(), 2, "{said}");
         // Its own threads, and late threads of NCCL, may still run its code.
-        assert_eq!(
-            said.matches("mapped after it was closed").count(),
-            2,
-            "{said}"
-        );
+        assert_eq!(said.matches("mapped after it was closed").count(), 2, "{said}");
     }
 }
 
@@ -140,15 +132,9 @@ fn every_version_proves_an_op_mismatch() {
         let Some(told) = told(3, version, words, &[]) else {
             return;
         };
-        let Told {
-            finished, report, ..
-        } = told;
+        let Told { finished, report, .. } = told;
         assert_eq!(initiating(&report), ("DD103", &[1][..]), "{finished}");
-        assert_eq!(
-            report.findings[0].confidence,
-            Confidence::Proved,
-            "{version}"
-        );
+        assert_eq!(report.findings[0].confidence, Confidence::Proved, "{version}");
         assert_eq!(finished.status, Some(75), "{finished}");
     }
 }
@@ -159,12 +145,7 @@ fn missing_rank_is_reported() {
     let Some(told) = told(3, 6, words, &[]) else {
         return;
     };
-    assert_eq!(
-        initiating(&told.report),
-        ("DD101", &[1][..]),
-        "{}",
-        told.finished
-    );
+    assert_eq!(initiating(&told.report), ("DD101", &[1][..]), "{}", told.finished);
 }
 
 #[test]
@@ -178,22 +159,12 @@ fn kernel_ends_are_recorded_when_requested() {
         told.is_silent();
         let ended = |op: Op| {
             let number = i32::from(op.number());
-            told.of_kind(RecordKind::Completed)
-                .filter(move |it| it.op == number)
-                .count()
+            told.of_kind(RecordKind::Completed).filter(move |it| it.op == number).count()
         };
-        assert_eq!(
-            (ended(Op::AllReduce), ended(Op::AllGather)),
-            (6, 2),
-            "{version}"
-        );
+        assert_eq!((ended(Op::AllReduce), ended(Op::AllGather)), (6, 2), "{version}");
         // Version 4 does not give the number of channels of a message.
         let messages = usize::from(version > 4);
-        assert_eq!(
-            (ended(Op::Send), ended(Op::Recv)),
-            (messages, messages),
-            "{version}"
-        );
+        assert_eq!((ended(Op::Send), ended(Op::Recv)), (messages, messages), "{version}");
     }
 }
 
@@ -210,10 +181,7 @@ fn stalled_transfer_is_reported() {
         let leading = &report.findings[0];
         assert_eq!(leading.code, "DD116", "{version}: {report:#?}");
         assert_eq!(leading.confidence, Confidence::Supported, "{report:#?}");
-        assert_eq!(
-            (leading.seq, &leading.ranks.victims[..]),
-            (Some(3), &[0, 1, 2][..])
-        );
+        assert_eq!((leading.seq, &leading.ranks.victims[..]), (Some(3), &[0, 1, 2][..]));
         // Each rank sends to the next one and receives from the previous one; the second step never
         // ends.
         for (rank, next) in [(0, 1), (1, 2), (2, 0)] {
@@ -239,21 +207,11 @@ fn slow_transfer_is_no_finding() {
             return;
         };
         told.is_silent();
-        let codes: Vec<i32> = told
-            .of_kind(RecordKind::Transfer)
-            .map(|it| it.code)
-            .collect();
+        let codes: Vec<i32> = told.of_kind(RecordKind::Transfer).map(|it| it.code).collect();
         // Both ranks record the stall and the resumption.
         let on = !environment.is_empty();
-        let moves = codes
-            .iter()
-            .filter(|code| **code == transfer::MOVES)
-            .count();
-        assert_eq!(
-            (codes.len(), moves),
-            if on { (4, 2) } else { (0, 0) },
-            "{codes:?}"
-        );
+        let moves = codes.iter().filter(|code| **code == transfer::MOVES).count();
+        assert_eq!((codes.len(), moves), if on { (4, 2) } else { (0, 0) }, "{codes:?}");
     }
 }
 
@@ -269,11 +227,7 @@ fn chained_profiler_receives_every_event() {
             return;
         };
         told.is_silent();
-        assert_eq!(
-            (told.calls(Op::AllReduce), told.calls(Op::Send)),
-            (1, 1),
-            "{version}"
-        );
+        assert_eq!((told.calls(Op::AllReduce), told.calls(Op::Send)), (1, 1), "{version}");
         let said = written(&told.finished.stderr);
         // The same events as without ddp-doctor.
         let dir = tempfile::tempdir().unwrap();
@@ -310,10 +264,7 @@ fn chained_profiler_receives_only_requested_events() {
         return;
     };
     let said = written(&told.finished.stderr);
-    assert!(
-        said.iter().any(|it| it.contains("Coll AllReduce")),
-        "{said:?}"
-    );
+    assert!(said.iter().any(|it| it.contains("Coll AllReduce")), "{said:?}");
     assert!(said.iter().all(|it| !it.contains("P2p")), "{said:?}");
 }
 

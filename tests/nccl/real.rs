@@ -21,11 +21,7 @@ pub(super) fn libraries() -> Vec<PathBuf> {
     let named = named.iter().flat_map(std::env::split_paths);
     let of_pytorch = venv().into_iter().flat_map(|venv| {
         let versions = fs::read_dir(venv.join("lib")).unwrap();
-        versions.map(|it| {
-            it.unwrap()
-                .path()
-                .join("site-packages/nvidia/nccl/lib/libnccl.so.2")
-        })
+        versions.map(|it| it.unwrap().path().join("site-packages/nvidia/nccl/lib/libnccl.so.2"))
     });
     let found: Vec<PathBuf> = of_pytorch.chain(named).filter(|it| it.is_file()).collect();
     if found.is_empty() {
@@ -43,20 +39,10 @@ fn version(text: &str) -> Version {
 
 /// By function: the version of NCCL that introduced it, and whether it is hooked.
 fn table() -> BTreeMap<&'static str, (Version, bool)> {
-    const REASONS: [&str; 8] = [
-        "query",
-        "polled",
-        "identity",
-        "operator",
-        "parameter",
-        "process",
-        "kernel",
-        "internal",
-    ];
+    const REASONS: [&str; 8] =
+        ["query", "polled", "identity", "operator", "parameter", "process", "kernel", "internal"];
     let text = include_str!("../../agent/nccl/functions.txt");
-    let lines = text
-        .lines()
-        .filter(|it| !it.is_empty() && !it.starts_with('#'));
+    let lines = text.lines().filter(|it| !it.is_empty() && !it.starts_with('#'));
     let entries = lines.map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, since, what] = words[..] else {
@@ -73,18 +59,12 @@ fn table() -> BTreeMap<&'static str, (Version, bool)> {
 /// The functions `nccl…` that a library exports, without profiler plugins.
 fn exports(library: &Path) -> BTreeSet<String> {
     let names = exported(library, "nccl").into_iter();
-    names
-        .filter(|name| !name.starts_with("ncclProfiler_v"))
-        .collect()
+    names.filter(|name| !name.starts_with("ncclProfiler_v")).collect()
 }
 
 /// Exported symbols of a library that start with a prefix.
 pub(super) fn exported(library: &Path, prefix: &str) -> BTreeSet<String> {
-    let listed = Command::new("nm")
-        .args(["-D", "--defined-only"])
-        .arg(library)
-        .output()
-        .unwrap();
+    let listed = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
     assert!(listed.status.success(), "{}", library.display());
     let text = String::from_utf8(listed.stdout).unwrap();
     let names = text.lines().filter_map(|line| line.split(' ').nth(2));
@@ -104,9 +84,7 @@ pub(super) fn asking() -> Option<&'static Path> {
 const LINKED: [&str; 2] = ["-Wl,--as-needed", "-Wl,--enable-new-dtags"];
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/nccl")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl").join(name)
 }
 
 /// Selects an NCCL for a command and removes settings of the machine that could change its results.
@@ -168,10 +146,7 @@ fn every_nccl_function_is_hooked_or_exempted() {
             unknown.is_empty(),
             "{version} exports functions that are not in the table: {unknown:?}"
         );
-        assert!(
-            missing.is_empty(),
-            "{version} lacks functions that are in the table: {missing:?}"
-        );
+        assert!(missing.is_empty(), "{version} lacks functions that are in the table: {missing:?}");
         println!("NCCL {version}: {} functions", found.len());
     }
 }
@@ -185,35 +160,19 @@ fn seen(command: &[&Path], nccl: &Path) -> (Finished, Vec<v1::Record>) {
 pub(super) fn seen_by(how: &str, command: &[&Path], nccl: &Path) -> (Finished, Vec<v1::Record>) {
     let dir = tempfile::tempdir().unwrap();
     let mut run = program(dir.path());
-    run.args([
-        "run",
-        "--nccl",
-        how,
-        "--run-dir",
-        "kept",
-        "--report",
-        "report.json",
-        "--",
-    ])
-    .args(command)
-    .env("DDP_DOCTOR_NCCL_LIBRARY", library());
+    run.args(["run", "--nccl", how, "--run-dir", "kept", "--report", "report.json", "--"])
+        .args(command)
+        .env("DDP_DOCTOR_NCCL_LIBRARY", library());
     with(&mut run, nccl);
     let finished = run_to_end(run);
     assert_eq!(finished.status, Some(0), "{finished}");
     let records = records(&dir.path().join("kept/journal.ddpj"));
-    (
-        finished,
-        records.into_iter().map(|(_, record)| record).collect(),
-    )
+    (finished, records.into_iter().map(|(_, record)| record).collect())
 }
 
 fn texts(records: &[v1::Record], kind: RecordKind) -> Vec<&str> {
     let of_kind = |record: &&v1::Record| record.kind == i32::from(kind.number());
-    records
-        .iter()
-        .filter(of_kind)
-        .map(|record| &*record.text)
-        .collect()
+    records.iter().filter(of_kind).map(|record| &*record.text).collect()
 }
 
 /// Checks the records of a communicator whose creation failed without a GPU.
@@ -230,24 +189,15 @@ pub(super) fn is_refused(records: &[v1::Record], version: &[u32]) {
         |text: &&&str| text.starts_with("NCCL: ncclUnhandledCudaError from ncclCommInitRank");
     assert!(exceptions.iter().any(|it| told(&it)), "{exceptions:?}");
     let settings = texts(records, RecordKind::Setting);
-    assert!(
-        settings.contains(&&*format!("nccl={}", written(version))),
-        "{settings:?}"
-    );
+    assert!(settings.contains(&&*format!("nccl={}", written(version))), "{settings:?}");
     // The unique id contains the address of its root, which `NCCL_SOCKET_IFNAME` selects.
     assert!(settings.contains(&"init.address=127.0.0.1"), "{settings:?}");
     // Every call has returned.
     let of_kind = |kind: RecordKind| {
-        let it = records
-            .iter()
-            .filter(move |it| it.kind == i32::from(kind.number()));
+        let it = records.iter().filter(move |it| it.kind == i32::from(kind.number()));
         it.count()
     };
-    assert_eq!(
-        of_kind(RecordKind::Issued),
-        of_kind(RecordKind::Returned),
-        "{records:#?}"
-    );
+    assert_eq!(of_kind(RecordKind::Issued), of_kind(RecordKind::Returned), "{records:#?}");
 }
 
 #[test]
@@ -256,12 +206,7 @@ fn preloading_changes_no_result() {
         let Some(program) = asking() else { return };
         let without = answers(program, &[], &nccl, None);
         assert!(without.contains("comm argument is NULL"), "{without}");
-        assert_eq!(
-            answers(program, &[], &nccl, Some(&library())),
-            without,
-            "{}",
-            nccl.display()
-        );
+        assert_eq!(answers(program, &[], &nccl, Some(&library())), without, "{}", nccl.display());
     }
 }
 
@@ -333,10 +278,7 @@ fn nccl_calls_of_pytorch_are_recorded() {
         return;
     };
     is_refused(&records, &version);
-    assert!(
-        finished.stdout.contains(&format!("version {version:?}")),
-        "{finished}"
-    );
+    assert!(finished.stdout.contains(&format!("version {version:?}")), "{finished}");
 }
 
 #[test]
@@ -345,19 +287,14 @@ fn several_nccl_libraries_are_distinguished() {
         return;
     };
     let program = doubles.compile(&source("several.c"), "several", &[]);
-    let folder = doubles.launch(1, Path::new(""))[0]
-        .parent()
-        .unwrap()
-        .to_owned();
+    let folder = doubles.launch(1, Path::new(""))[0].parent().unwrap().to_owned();
     for nccl in libraries() {
         let version = version_of(&nccl).unwrap();
         // The program is linked with the double, and loads the other NCCL by its path.
         let (_, records) = seen(&[&program, &nccl], &folder.join("libnccl.so.2"));
         let settings = texts(&records, RecordKind::Setting);
         assert!(settings.contains(&"nccl=2.29.7"), "{settings:?}");
-        let both = settings
-            .iter()
-            .find_map(|it| it.strip_prefix("nccl libraries="));
+        let both = settings.iter().find_map(|it| it.strip_prefix("nccl libraries="));
         let both: Vec<&str> = both.unwrap().split(", ").collect();
         assert_eq!(both.len(), 2, "{settings:?}");
         assert!(both[0].starts_with("2.29.7 /"), "{both:?}");
@@ -373,10 +310,7 @@ fn missing_nccl_function_returns_an_error() {
     };
     let options = ["-Wl,--as-needed", "-ldl"];
     let program = doubles.compile(&source("lacking.c"), "lacking", &options);
-    let folder = doubles.launch(1, Path::new(""))[0]
-        .parent()
-        .unwrap()
-        .to_owned();
+    let folder = doubles.launch(1, Path::new(""))[0].parent().unwrap().to_owned();
     let (finished, _) = seen(&[&program], &folder.join("libnccl.so.2"));
     assert_eq!(finished.stdout, "3 3\n0\n", "{finished}");
 }

@@ -53,11 +53,7 @@ fn job(fault: &str) -> Option<(Finished, Report)> {
 fn here(mark: &str) -> usize {
     let source = include_str!("../../agent/examples/nccl.rs");
     let mark = format!("// HERE {mark}");
-    source
-        .lines()
-        .position(|line| line.ends_with(&mark))
-        .unwrap()
-        + 1
+    source.lines().position(|line| line.ends_with(&mark)).unwrap() + 1
 }
 
 #[test]

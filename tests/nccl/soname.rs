@@ -98,9 +98,7 @@ fn nccl_of_pytorch_is_found_through_its_library() {
     let ask = |preload: Option<&Path>| {
         let mut python = Command::new(venv.join("bin/python"));
         python.args(["-c", ASKS]);
-        python
-            .env_remove("LD_PRELOAD")
-            .env_remove("LD_LIBRARY_PATH");
+        python.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
         if let Some(library) = preload {
             python.env("LD_PRELOAD", library);
         }

@@ -50,11 +50,8 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
     };
     let mut random = Random::new(seed);
     let course = course::run(&machine, &mut random);
-    let wrong = |kind: String, words: String| Violation {
-        kind,
-        words,
-        scenario: course.scenario.clone(),
-    };
+    let wrong =
+        |kind: String, words: String| Violation { kind, words, scenario: course.scenario.clone() };
     let scenario = Scenario::parse(&course.scenario).map_err(|e| wrong("scenario".into(), e))?;
     let script = Script::of(&scenario).map_err(|e| wrong("scenario".into(), e))?;
 
@@ -119,16 +116,9 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
     }
     Ok(Outcome {
         codes: later.findings.iter().map(|f| f.code.clone()).collect(),
-        proved: report
-            .findings
-            .iter()
-            .filter(|f| f.certificate.is_some())
-            .count(),
+        proved: report.findings.iter().filter(|f| f.certificate.is_some()).count(),
         stuck: truth.closure.stuck.len(),
-        states: truth
-            .explored
-            .as_ref()
-            .map_or(0, |explored| explored.states),
+        states: truth.explored.as_ref().map_or(0, |explored| explored.states),
         quiet: course.quiet,
         healthy: planted.mutated.is_empty(),
         events: script.events.len(),
@@ -185,10 +175,7 @@ impl<'a> Truth<'a> {
         if let (Some(a), Some(b)) = (&explored, &reduced)
             && (a.completable, a.may_end_well) != (b.completable, b.may_end_well)
         {
-            return Err((
-                "oracle",
-                format!("full and reduced search differ: {a:?} {b:?}"),
-            ));
+            return Err(("oracle", format!("full and reduced search differ: {a:?} {b:?}")));
         }
         let explored = explored.or(reduced);
         let issued = (0..machine.calls.len())
@@ -225,11 +212,7 @@ impl<'a> Truth<'a> {
         for finding in &report.findings {
             self.check_victims(finding)?;
             let cycle = matches!(finding.code.as_str(), "DD111" | "DD112");
-            let free = finding
-                .ranks
-                .root
-                .iter()
-                .find(|&&rank| !self.is_hopeless(rank));
+            let free = finding.ranks.root.iter().find(|&&rank| !self.is_hopeless(rank));
             if let Some(rank) = free.filter(|_| cycle) {
                 let words = format!("rank {rank} may continue");
                 return Err((format!("root {}", finding.code), words));
@@ -261,10 +244,8 @@ impl<'a> Truth<'a> {
         let healthy = self.planted.mutated.is_empty() && self.course.raised.is_empty();
         let may_end_well = self.explored.as_ref().is_some_and(|it| it.may_end_well);
         let fine = healthy || (may_end_well && !self.met_wrongly);
-        let spoken = report
-            .findings
-            .iter()
-            .find(|finding| !(is_of_waits(finding) && self.hidden_thread()));
+        let spoken =
+            report.findings.iter().find(|finding| !(is_of_waits(finding) && self.hidden_thread()));
         match spoken.filter(|_| fine) {
             Some(finding) => {
                 let words = format!("{} although the job may end well", finding.code);
@@ -291,34 +272,18 @@ impl<'a> Truth<'a> {
         if finding.code == "DD113" && finding.ranks.root.iter().any(|&it| self.is_hopeless(it)) {
             return true;
         }
-        is_of_waits(finding)
-            && finding
-                .ranks
-                .root
-                .iter()
-                .any(|&rank| self.threads(rank) > 1)
+        is_of_waits(finding) && finding.ranks.root.iter().any(|&rank| self.threads(rank) > 1)
     }
 
     fn has_rooted_call_that_failed(&self, finding: &Finding) -> bool {
-        let op = finding
-            .op
-            .as_deref()
-            .and_then(ddp_doctor_proto::Op::from_name);
-        let raised = |victim: &u32| {
-            self.course
-                .raised
-                .iter()
-                .any(|&it| u32::from(it) == *victim)
-        };
+        let op = finding.op.as_deref().and_then(ddp_doctor_proto::Op::from_name);
+        let raised = |victim: &u32| self.course.raised.iter().any(|&it| u32::from(it) == *victim);
         op.is_some_and(ddp_doctor_proto::Op::is_rooted) && finding.ranks.victims.iter().any(raised)
     }
 
     fn threads(&self, rank: u32) -> usize {
         let threads = &self.machine.program.threads;
-        threads
-            .iter()
-            .filter(|it| u32::from(it.rank) == rank)
-            .count()
+        threads.iter().filter(|it| u32::from(it.rank) == rank).count()
     }
 
     fn hidden_thread(&self) -> bool {
@@ -346,22 +311,17 @@ impl<'a> Truth<'a> {
                 _ if finding.ranks.root_confidence == Confidence::Suspected => true,
                 // The rank that ended is the root even if a waiting rank issued one call too many,
                 // or to the wrong peer.
-                "DD102" => finding
-                    .ranks
-                    .victims
-                    .iter()
-                    .chain(root)
-                    .any(|rank| mutated.contains(rank)),
+                "DD102" => {
+                    finding.ranks.victims.iter().chain(root).any(|rank| mutated.contains(rank))
+                }
                 // Every rank in a cycle is a root.
                 "DD111" | "DD112" if self.hidden_thread() => true,
                 "DD111" | "DD112" => root.iter().any(|rank| mutated.contains(rank)),
                 _ => root.iter().all(|rank| mutated.contains(rank)),
             };
             if !fair {
-                let words = format!(
-                    "{} blames {root:?}, the mistake is in {mutated:?}",
-                    finding.code
-                );
+                let words =
+                    format!("{} blames {root:?}, the mistake is in {mutated:?}", finding.code);
                 return Err((format!("blame {}", finding.code), words));
             }
         }
@@ -374,19 +334,12 @@ impl<'a> Truth<'a> {
         // A thread is unknown until its first event.
         if is_of_waits(finding)
             && (self.hidden_thread()
-                || finding
-                    .ranks
-                    .root
-                    .iter()
-                    .any(|&rank| self.threads(rank) > 1))
+                || finding.ranks.root.iter().any(|&rank| self.threads(rank) > 1))
         {
             return Ok(());
         }
         let kind = finding.certificate.as_ref().map(|proof| proof.kind);
-        let facts = finding
-            .certificate
-            .as_ref()
-            .map_or(&[][..], |proof| &proof.facts);
+        let facts = finding.certificate.as_ref().map_or(&[][..], |proof| &proof.facts);
         for fact in facts {
             if !self.holds(fact) {
                 return fault("fact", format!("false fact: {fact:?}"));
@@ -395,20 +348,16 @@ impl<'a> Truth<'a> {
         let issued: Vec<(u32, u8)> = facts.iter().filter_map(|fact| self.call_of(fact)).collect();
         match (kind, issued.as_slice()) {
             (Some(CertificateKind::UnsatisfiableJoin), &[(_, a), (_, b)]) => {
-                let (a, b) = (
-                    self.machine.calls[usize::from(a)],
-                    self.machine.calls[usize::from(b)],
-                );
+                let (a, b) =
+                    (self.machine.calls[usize::from(a)], self.machine.calls[usize::from(b)]);
                 if a.call.fits(&b.call, self.machine.program.transport) || a.call.op.is_message() {
                     return fault("mismatch", format!("these can match: {a:?} {b:?}"));
                 }
             }
             (Some(CertificateKind::Contradiction), &[(_, first), (_, second)]) => {
                 let (a, b) = (first, second);
-                let (a, b) = (
-                    self.machine.calls[usize::from(a)],
-                    self.machine.calls[usize::from(b)],
-                );
+                let (a, b) =
+                    (self.machine.calls[usize::from(a)], self.machine.calls[usize::from(b)]);
                 let transport = self.machine.program.transport;
                 let agree = match (a.call.op, b.call.op) {
                     (Op::Send, Op::Recv) => Call::has_room(&a.call, &b.call, transport),
@@ -448,15 +397,10 @@ impl<'a> Truth<'a> {
         });
         for &rank in &finding.ranks.victims {
             let in_join = || {
-                let group = finding
-                    .group
-                    .as_ref()
-                    .and_then(|group| self.group(&group.name));
+                let group = finding.group.as_ref().and_then(|group| self.group(&group.name));
                 group.zip(finding.seq).is_some_and(|(group, seq)| {
                     let state = &self.course.state;
-                    self.machine
-                        .call_at(state, group, rank as u8, seq as u8)
-                        .is_some()
+                    self.machine.call_at(state, group, rank as u8, seq as u8).is_some()
                 })
             };
             if finding.ranks.root.contains(&rank) {

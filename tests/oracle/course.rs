@@ -20,11 +20,7 @@ pub(crate) fn run(machine: &Machine<'_>, random: &mut Random) -> Course {
     let program = machine.program;
     let mut state = machine.start();
     let mut lines = vec![];
-    let longest = if random.chance(35) {
-        random.below(60)
-    } else {
-        usize::MAX
-    };
+    let longest = if random.chance(35) { random.below(60) } else { usize::MAX };
     // Completions that are possible but not certain happen in some executions only.
     let eager: u64 = random.next() | random.next();
     let eager = if random.chance(30) { 0 } else { eager };
@@ -62,12 +58,7 @@ pub(crate) fn run(machine: &Machine<'_>, random: &mut Random) -> Course {
     let quiet = is_quiet(machine, &state)
         && !(transport_raises
             && (0..program.threads.len() as u8).any(|t| fails(machine, &state, t)));
-    Course {
-        scenario: scenario(program, &lines),
-        state,
-        quiet,
-        raised,
-    }
+    Course { scenario: scenario(program, &lines), state, quiet, raised }
 }
 
 /// Whether a thread waits for a call that needs a member which has ended without completing it.

@@ -17,10 +17,7 @@ const MOST_CALLS: usize = 60;
 
 pub(crate) fn planted(random: &mut Random) -> Planted {
     let program = correct(random);
-    let mut planted = Planted {
-        program,
-        mutated: BTreeSet::new(),
-    };
+    let mut planted = Planted { program, mutated: BTreeSet::new() };
     if random.chance(15) {
         return planted;
     }
@@ -28,11 +25,7 @@ pub(crate) fn planted(random: &mut Random) -> Planted {
     let first = random.below(world) as u8;
     let times = random.pick(&[1, 1, 1, 2, 2, 3]);
     for _ in 0..times {
-        let rank = if random.chance(75) {
-            first
-        } else {
-            random.below(world) as u8
-        };
+        let rank = if random.chance(75) { first } else { random.below(world) as u8 };
         if random.chance(5) && planted.program.victim.is_none() {
             planted.program.victim = Some(rank);
             planted.mutated.insert(rank);
@@ -46,11 +39,7 @@ pub(crate) fn planted(random: &mut Random) -> Planted {
 /// A program without an execution that gets stuck: all ranks issue their calls in one global order,
 /// and wait only for earlier calls.
 fn correct(random: &mut Random) -> Program {
-    let transport = if random.chance(65) {
-        Transport::Gloo
-    } else {
-        Transport::Nccl
-    };
+    let transport = if random.chance(65) { Transport::Gloo } else { Transport::Nccl };
     let world = random.pick(&[2, 2, 3, 3, 3, 4, 4, 5]);
     let mut groups: Vec<Vec<u8>> = vec![(0..world).collect()];
     for _ in 0..random.below(4) {
@@ -61,25 +50,13 @@ fn correct(random: &mut Random) -> Program {
         groups.push(ranks);
     }
     // A second thread uses its own groups, as in correct programs.
-    let second: Vec<bool> = groups
-        .iter()
-        .enumerate()
-        .map(|(i, _)| i > 0 && random.chance(15))
-        .collect();
-    let mut threads: Vec<Thread> = (0..world)
-        .map(|rank| Thread {
-            rank,
-            number: 1,
-            steps: Vec::new(),
-        })
-        .collect();
+    let second: Vec<bool> =
+        groups.iter().enumerate().map(|(i, _)| i > 0 && random.chance(15)).collect();
+    let mut threads: Vec<Thread> =
+        (0..world).map(|rank| Thread { rank, number: 1, steps: Vec::new() }).collect();
     for rank in 0..world {
         if (0..groups.len()).any(|g| second[g] && groups[g].contains(&rank)) {
-            threads.push(Thread {
-                rank,
-                number: 2,
-                steps: Vec::new(),
-            });
+            threads.push(Thread { rank, number: 2, steps: Vec::new() });
         }
     }
     let is_async = random.pick(&[0, 30, 70]);
@@ -109,16 +86,10 @@ fn correct(random: &mut Random) -> Program {
             call.op = Op::Recv;
         }
         for &rank in &groups[group] {
-            let call = Call {
-                is_async: random.chance(is_async),
-                ..call
-            };
+            let call = Call { is_async: random.chance(is_async), ..call };
             let call = match is_message {
                 false => call,
-                true if rank == from => Call {
-                    op: Op::Send,
-                    ..call
-                },
+                true if rank == from => Call { op: Op::Send, ..call },
                 true if rank == call.root => Call { root: from, ..call },
                 true => continue,
             };
@@ -144,27 +115,17 @@ fn correct(random: &mut Random) -> Program {
         }
     }
     threads.retain(|thread| thread.number == 1 || !thread.steps.is_empty());
-    Program {
-        transport,
-        world,
-        groups,
-        threads,
-        victim: None,
-    }
+    Program { transport, world, groups, threads, victim: None }
 }
 
 fn thread_mut(threads: &mut [Thread], rank: u8, number: u8) -> Option<&mut Thread> {
-    threads
-        .iter_mut()
-        .find(|thread| thread.rank == rank && thread.number == number)
+    threads.iter_mut().find(|thread| thread.rank == rank && thread.number == number)
 }
 
 /// Adds waits for the asynchronous calls of a thread, anywhere after them; some get none.
 fn put_waits(thread: &mut Thread, random: &mut Random) {
-    let labels: Vec<u8> = calls(&thread.steps)
-        .filter(|call| call.is_async)
-        .map(|call| call.label)
-        .collect();
+    let labels: Vec<u8> =
+        calls(&thread.steps).filter(|call| call.is_async).map(|call| call.label).collect();
     for label in labels {
         if random.chance(20) {
             continue;

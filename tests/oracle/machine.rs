@@ -88,11 +88,7 @@ impl<'a> Machine<'a> {
                         if !call.op.is_message() {
                             places[usize::from(call.group)][usize::from(thread.rank)].push(at);
                         }
-                        calls.push(Made {
-                            thread: t as u8,
-                            rank: thread.rank,
-                            call: *call,
-                        });
+                        calls.push(Made { thread: t as u8, rank: thread.rank, call: *call });
                         Some(at)
                     }
                     Step::Wait(label) => (0..calls.len())
@@ -110,12 +106,7 @@ impl<'a> Machine<'a> {
             && calls.len() <= CALLS
             && usize::from(program.world) <= RANKS
             && program.groups.len() <= GROUPS;
-        fits.then_some(Self {
-            program,
-            calls,
-            index,
-            places,
-        })
+        fits.then_some(Self { program, calls, index, places })
     }
 
     pub(crate) fn start(&self) -> State {
@@ -132,17 +123,13 @@ impl<'a> Machine<'a> {
     /// The next step of a thread.
     pub(crate) fn next(&self, state: &State, thread: u8) -> Option<Step> {
         let steps = &self.program.threads[usize::from(thread)].steps;
-        steps
-            .get(usize::from(state.at[usize::from(thread)]))
-            .copied()
+        steps.get(usize::from(state.at[usize::from(thread)])).copied()
     }
 
     /// The call that a thread is blocked in.
     pub(crate) fn awaited(&self, state: &State, thread: u8) -> Option<u8> {
         let t = usize::from(thread);
-        (state.waits & 1 << t != 0)
-            .then(|| self.index[t][usize::from(state.at[t]) - 1])
-            .flatten()
+        (state.waits & 1 << t != 0).then(|| self.index[t][usize::from(state.at[t]) - 1]).flatten()
     }
 
     pub(crate) fn life(&self, state: &State, rank: u8) -> Life {
@@ -152,10 +139,7 @@ impl<'a> Machine<'a> {
     /// A rank's collective in a group by its sequence number.
     pub(crate) fn call_at(&self, state: &State, group: u8, rank: u8, seq: u8) -> Option<u8> {
         let places = &self.places[usize::from(group)][usize::from(rank)];
-        places
-            .iter()
-            .copied()
-            .find(|&c| state.seq[usize::from(c)] == seq)
+        places.iter().copied().find(|&c| state.seq[usize::from(c)] == seq)
     }
 
     /// Whether two messages are numbered together: the same rank, peer and direction, and on Gloo
@@ -188,11 +172,7 @@ impl<'a> Machine<'a> {
             _ => Op::Send,
         };
         let (rank, root) = (made.call.root, made.rank);
-        let call = Call {
-            op,
-            root,
-            ..made.call
-        };
+        let call = Call { op, root, ..made.call };
         let wanted = Made { rank, call, ..made };
         let fits = |(c, it): (usize, &Made)| self.in_one_lane(&wanted, it) && state.seq[c] == seq;
         let found = self.calls.iter().enumerate().position(fits);
@@ -201,10 +181,7 @@ impl<'a> Machine<'a> {
 
     /// Whether a call fits its counterpart `by`, so that it can complete.
     pub(crate) fn is_served(&self, call: u8, by: u8) -> bool {
-        let (one, other) = (
-            &self.calls[usize::from(call)].call,
-            &self.calls[usize::from(by)].call,
-        );
+        let (one, other) = (&self.calls[usize::from(call)].call, &self.calls[usize::from(by)].call);
         let transport = self.program.transport;
         match one.op {
             // A send on Gloo completes even if its receive fails.
@@ -217,11 +194,7 @@ impl<'a> Machine<'a> {
     /// Number of collectives that a rank has issued in a group.
     pub(crate) fn issued(&self, state: &State, group: u8, rank: u8) -> u8 {
         let places = &self.places[usize::from(group)][usize::from(rank)];
-        places
-            .iter()
-            .map(|&c| state.seq[usize::from(c)])
-            .max()
-            .unwrap_or(0)
+        places.iter().map(|&c| state.seq[usize::from(c)]).max().unwrap_or(0)
     }
 
     pub(crate) fn is_complete(state: &State, call: u8) -> bool {
@@ -239,12 +212,10 @@ impl<'a> Machine<'a> {
 
     /// Whether all calls of the rank in the group with lower numbers are complete.
     pub(crate) fn is_next(&self, state: &State, made: &Made, seq: u8) -> bool {
-        self.places[usize::from(made.call.group)][usize::from(made.rank)]
-            .iter()
-            .all(|&c| {
-                let other = state.seq[usize::from(c)];
-                other == 0 || other >= seq || Self::is_complete(state, c)
-            })
+        self.places[usize::from(made.call.group)][usize::from(made.rank)].iter().all(|&c| {
+            let other = state.seq[usize::from(c)];
+            other == 0 || other >= seq || Self::is_complete(state, c)
+        })
     }
 
     /// Whether a call may complete now.
@@ -329,11 +300,8 @@ impl<'a> Machine<'a> {
             }
         }
         let victim = self.program.victim;
-        actions.extend(
-            victim
-                .filter(|&rank| self.life(state, rank) == Life::Runs)
-                .map(Action::Kill),
-        );
+        actions
+            .extend(victim.filter(|&rank| self.life(state, rank) == Life::Runs).map(Action::Kill));
         // Also for ranks that have ended, since their calls may have completed before.
         actions.extend(
             (0..self.calls.len() as u8)

@@ -118,13 +118,8 @@ fn sampled_programs_are_diagnosed_correctly() {
     // A generator whose programs are all healthy, or all broken from the start, would test nothing.
     let often = |count: u64| count >= SAMPLE / 20;
     assert!(often(statistics.healthy) && often(statistics.quiet) && often(statistics.stuck));
-    for code in [
-        "DD102", "DD103", "DD104", "DD105", "DD111", "DD201", "DD202", "DD203",
-    ] {
-        assert!(
-            statistics.codes.contains_key(code),
-            "no {code}: {statistics:?}"
-        );
+    for code in ["DD102", "DD103", "DD104", "DD105", "DD111", "DD201", "DD202", "DD203"] {
+        assert!(statistics.codes.contains_key(code), "no {code}: {statistics:?}");
     }
 }
 
@@ -157,10 +152,7 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 #[ignore = "takes minutes: make oracle"]
 fn million_programs_are_diagnosed_correctly() {
-    let (from, programs) = (
-        number("ORACLE_FROM", 0),
-        number("ORACLE_PROGRAMS", 1_000_000),
-    );
+    let (from, programs) = (number("ORACLE_FROM", 0), number("ORACLE_PROGRAMS", 1_000_000));
     let faults = number("ORACLE_FAULTS", 1);
     let (next, found) = (AtomicU64::new(from), AtomicU64::new(0));
     let began = Instant::now();

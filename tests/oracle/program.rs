@@ -202,9 +202,9 @@ impl Call {
 pub(crate) fn group_name(group: u8) -> String {
     match group {
         0 => "0".into(),
-        other => ('a'..='z')
-            .nth(usize::from(other) - 1)
-            .map_or_else(|| other.to_string(), String::from),
+        other => {
+            ('a'..='z').nth(usize::from(other) - 1).map_or_else(|| other.to_string(), String::from)
+        }
     }
 }
 
@@ -220,12 +220,7 @@ impl fmt::Display for Call {
         }
         write!(f, " as c{}", self.label)?;
         if self.op != Op::Barrier {
-            write!(
-                f,
-                " {}[{}]",
-                if self.wide { "f64" } else { "f32" },
-                self.numel
-            )?;
+            write!(f, " {}[{}]", if self.wide { "f64" } else { "f32" }, self.numel)?;
         }
         if self.op.reduces() {
             f.write_str(if self.max { " max" } else { " sum" })?;

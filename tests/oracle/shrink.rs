@@ -12,10 +12,7 @@ pub(crate) fn shrink(planted: &Planted, seed: u64, found: Violation) -> (Planted
     let (mut best, mut violation) = (planted.clone(), found);
     loop {
         let smaller = candidates(&best).into_iter().find_map(|program| {
-            let planted = Planted {
-                program,
-                mutated: best.mutated.clone(),
-            };
+            let planted = Planted { program, mutated: best.mutated.clone() };
             (0..TRIES)
                 .filter_map(|i| check(&planted, seed.wrapping_add(i)).err())
                 .filter(|other| other.kind == violation.kind)
@@ -56,10 +53,7 @@ fn candidates(planted: &Planted) -> Vec<Program> {
         }
         let roots = |step: &Step| matches!(step, Step::Call(call) if call.root == last);
         let fits = smaller.groups.iter().all(|members| members.len() > 1)
-            && !smaller
-                .threads
-                .iter()
-                .any(|thread| thread.steps.iter().any(roots));
+            && !smaller.threads.iter().any(|thread| thread.steps.iter().any(roots));
         if fits {
             found.push(smaller);
         }
@@ -71,10 +65,7 @@ fn candidates(planted: &Planted) -> Vec<Program> {
             Step::Destroy(other) => usize::from(*other) == group,
             _ => false,
         };
-        program
-            .threads
-            .iter()
-            .any(|thread| thread.steps.iter().any(uses))
+        program.threads.iter().any(|thread| thread.steps.iter().any(uses))
     };
     if program.groups.len() > 1 && !used(program.groups.len() - 1) {
         let mut smaller = program.clone();
@@ -101,9 +92,7 @@ fn candidates(planted: &Planted) -> Vec<Program> {
                 // Removing a call from a correct rank would be another mistake.
                 Step::Call(_) if !planted.mutated.contains(&thread.rank) => continue,
                 Step::Call(call) => {
-                    smaller.threads[t]
-                        .steps
-                        .retain(|step| label_of(step) != Some(call.label));
+                    smaller.threads[t].steps.retain(|step| label_of(step) != Some(call.label));
                 }
                 _ => drop(smaller.threads[t].steps.remove(s)),
             }

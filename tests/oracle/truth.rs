@@ -34,11 +34,7 @@ pub(crate) fn explore(
     reduced: bool,
 ) -> Option<Explored> {
     let mut seen: HashSet<State, BuildHasherDefault<Mixer>> = HashSet::default();
-    let mut found = Explored {
-        states: 0,
-        completable: 0,
-        may_end_well: false,
-    };
+    let mut found = Explored { states: 0, completable: 0, may_end_well: false };
     let mut open = vec![from];
     seen.insert(from);
     while let Some(state) = open.pop() {
@@ -47,10 +43,8 @@ pub(crate) fn explore(
         found.may_end_well |=
             state.waits == 0 && ranks.all(|rank| machine.life(&state, rank) == Life::Exited);
         let mut actions = machine.actions(&state);
-        if let Some(&one) = actions
-            .iter()
-            .find(|action| commutes(machine, **action))
-            .filter(|_| reduced)
+        if let Some(&one) =
+            actions.iter().find(|action| commutes(machine, **action)).filter(|_| reduced)
         {
             actions = vec![one];
         }
@@ -107,9 +101,7 @@ impl Closure {
                 }
             }
             for t in 0..machine.program.threads.len() as u8 {
-                if machine
-                    .awaited(&state, t)
-                    .is_some_and(|call| Machine::is_complete(&state, call))
+                if machine.awaited(&state, t).is_some_and(|call| Machine::is_complete(&state, call))
                 {
                     state.waits &= !(1 << t);
                 }
@@ -125,10 +117,7 @@ impl Closure {
             .collect();
         stuck.sort_unstable();
         stuck.dedup();
-        Self {
-            completable: state.complete,
-            stuck,
-        }
+        Self { completable: state.complete, stuck }
     }
 }
 

@@ -26,18 +26,10 @@ fn truncated_journal_yields_no_false_findings() {
             }
         }
         let codes: Vec<_> = report.findings.iter().map(|it| it.code.as_str()).collect();
-        assert_eq!(
-            codes.contains(&"DD103"),
-            found_at.is_some(),
-            "{cut}: once found, it stays"
-        );
+        assert_eq!(codes.contains(&"DD103"), found_at.is_some(), "{cut}: once found, it stays");
         // A job without a recorded end is not healthy.
         if cut < whole.len() && found_at.is_none() {
-            assert_eq!(
-                report.verdict.as_str(),
-                "insufficient",
-                "{cut}: {report:#?}"
-            );
+            assert_eq!(report.verdict.as_str(), "insufficient", "{cut}: {report:#?}");
         }
         let records = report.evidence.records;
         assert!(records >= last, "{cut}");
@@ -76,8 +68,7 @@ fn corrupted_byte_never_panics() {
             file.write_all_at(&value.to_le_bytes(), at).unwrap();
             let analysis = postmortem::analyze(std::slice::from_ref(&path));
             assert!(analysis.reports.len() <= 1);
-            file.write_all_at(&whole[word * WORD..][..WORD], at)
-                .unwrap();
+            file.write_all_at(&whole[word * WORD..][..WORD], at).unwrap();
         }
     }
 }
@@ -110,31 +101,15 @@ fn unusable_file_is_named_with_a_remedy() {
             include_bytes!("../fixtures/job_that_ended_well.log"),
             "states no failure: its job ended well",
         ),
-        (
-            "notes.txt",
-            b"hello",
-            "nothing in this text states how a job ended",
-        ),
+        ("notes.txt", b"hello", "nothing in this text states how a job ended"),
         ("zeros", &[0; 5000], "no evidence of a known kind"),
         ("short.ddpj", b"DDPJ", "no journal"),
-        (
-            "bare.ddpj",
-            b"DDPJ\x01\0\0\0",
-            "cut off before it says whose it is",
-        ),
+        ("bare.ddpj", b"DDPJ\x01\0\0\0", "cut off before it says whose it is"),
         ("newer.ddpj", &newer, "with the ddp-doctor that wrote it"),
         ("cut.box", &boxed[..1000], "is truncated (1000 of "),
-        (
-            "newer.box",
-            &newer_box,
-            "read it with the ddp-doctor that wrote it",
-        ),
+        ("newer.box", &newer_box, "read it with the ddp-doctor that wrote it"),
         ("forged.box", &forged, "copy it again, or leave it out"),
-        (
-            "nccl_trace_rank_0",
-            b"\x80\x02}q\0(X\x07\0\0\0version",
-            "it ends after 18 bytes",
-        ),
+        ("nccl_trace_rank_0", b"\x80\x02}q\0(X\x07\0\0\0version", "it ends after 18 bytes"),
         (
             "fr.json",
             br#"{"version":"2.9","pg_config":{},"entries":[]}"#,
@@ -161,14 +136,8 @@ fn unusable_file_is_named_with_a_remedy() {
             panic!("{name}: expected two lines: {said}")
         };
         let head = format!("ddp-doctor: {name}: ");
-        assert!(
-            line.starts_with(&head) && line.contains(expected),
-            "{name}: {said}"
-        );
-        assert_eq!(
-            last,
-            "ddp-doctor: nothing to analyze: no PATH contains usable evidence"
-        );
+        assert!(line.starts_with(&head) && line.contains(expected), "{name}: {said}");
+        assert_eq!(last, "ddp-doctor: nothing to analyze: no PATH contains usable evidence");
         fs::remove_file(at(name)).unwrap();
     }
 
@@ -180,10 +149,7 @@ fn unusable_file_is_named_with_a_remedy() {
     let pipe = Command::new("mkfifo").arg(at("pipe")).status().unwrap();
     assert!(pipe.success());
     for (name, expected) in [
-        (
-            "nothing",
-            "and no Flight Recorder dump here or in its subdirectories",
-        ),
+        ("nothing", "and no Flight Recorder dump here or in its subdirectories"),
         ("runs", "there is one in it: runs/a"),
         ("gone", "journal and black boxes are gone"),
         ("pipe", "neither a directory nor a regular file"),
@@ -196,15 +162,8 @@ fn unusable_file_is_named_with_a_remedy() {
         assert!(!said.contains('\x1b'), "{said:?}");
         assert_eq!(output.status.code(), Some(3), "{name}");
     }
-    assert_eq!(
-        analyze(dir.path(), &[]).status.code(),
-        Some(2),
-        "a path is needed"
-    );
-    assert_eq!(
-        analyze(dir.path(), &["x", "--format", "xml"]).status.code(),
-        Some(2)
-    );
+    assert_eq!(analyze(dir.path(), &[]).status.code(), Some(2), "a path is needed");
+    assert_eq!(analyze(dir.path(), &["x", "--format", "xml"]).status.code(), Some(2));
 }
 
 #[test]
@@ -213,14 +172,7 @@ fn readable_files_are_analyzed_beside_unreadable_ones() {
     journal(dir.path());
     fs::write(dir.path().join("junk"), b"junk").unwrap();
     fs::write(dir.path().join("cut.box"), b"DDPDBOX\n").unwrap();
-    let paths = [
-        "node-0.ddpj",
-        "junk",
-        "cut.box",
-        "node-0.ddpj",
-        "--format",
-        "json",
-    ];
+    let paths = ["node-0.ddpj", "junk", "cut.box", "node-0.ddpj", "--format", "json"];
     let output = analyze(dir.path(), &paths);
     assert_eq!(with_effect(&report(&output)), [("DD103", &[0, 1][..])]);
     assert_eq!(stderr(&output).lines().count(), 2, "{}", stderr(&output));

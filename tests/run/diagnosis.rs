@@ -24,23 +24,8 @@ fn standing_coordinator_diagnoses_a_reporting_job() {
         Running::start(program(dir.path()).args(["coordinator", "--listen", "127.0.0.1:0"]));
     let address = coordinator.first_line();
     let output = program(dir.path())
-        .args([
-            "run",
-            "--coordinator",
-            &address,
-            "--report",
-            "r.json",
-            "--on-hang",
-            "kill",
-        ])
-        .args([
-            "--kill-after",
-            "0.5",
-            "--",
-            PROGRAM,
-            "demo-rank",
-            "op-mismatch",
-        ])
+        .args(["run", "--coordinator", &address, "--report", "r.json", "--on-hang", "kill"])
+        .args(["--kill-after", "0.5", "--", PROGRAM, "demo-rank", "op-mismatch"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
@@ -91,13 +76,7 @@ fn killed_node_is_silent_and_its_ranks_are_unknown() {
     let node = |report: &str, command: &[&str]| {
         let mut node = program(dir.path());
         node.args(["run", "--job", "j", "--coordinator", &address]);
-        node.args([
-            "--report",
-            report,
-            "--run-dir",
-            &format!("{report}.d"),
-            "--",
-        ]);
+        node.args(["--report", report, "--run-dir", &format!("{report}.d"), "--"]);
         Running::start(node.args(command))
     };
     let mut stays = node("stays.json", &["sleep", "300"]);
@@ -105,16 +84,11 @@ fn killed_node_is_silent_and_its_ranks_are_unknown() {
     let path = dir.path().join("stays.json");
     let read = || path.exists().then(|| report(&path));
     let finds = |code: &str| read().is_some_and(|r| r.findings.iter().any(|f| f.code == code));
-    eventually("the ranks of the other node are reported", || {
-        finds("DD102")
-    });
+    eventually("the ranks of the other node are reported", || finds("DD102"));
     let ranks = read().unwrap().ranks;
     let living = |state: RankState| !matches!(state, RankState::Exited | RankState::Dead);
-    let mut living: Vec<(u32, u32)> = ranks
-        .iter()
-        .filter(|rank| living(rank.state))
-        .map(|rank| (rank.rank, rank.pid))
-        .collect();
+    let mut living: Vec<(u32, u32)> =
+        ranks.iter().filter(|rank| living(rank.state)).map(|rank| (rank.rank, rank.pid)).collect();
     living.sort_unstable();
     assert!(!living.is_empty());
 
@@ -157,22 +131,13 @@ fn finding_is_in_the_report_while_the_job_hangs() {
     ]));
     let path = dir.path().join("r.json");
     eventually("the report names the finding", || {
-        path.exists()
-            && report(&path)
-                .findings
-                .first()
-                .is_some_and(|f| f.code == "DD102")
+        path.exists() && report(&path).findings.first().is_some_and(|f| f.code == "DD102")
     });
     assert_eq!(report(&path).job.ended_at, None);
     job.signal("TERM");
     assert_eq!(job.end(), Some(143));
     let mut said = String::new();
-    job.0
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut said)
-        .unwrap();
+    job.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(said.matches("[DD102]").count(), 1, "printed once: {said}");
     // Boxes and journal are kept, and the run directory has the same report.
     let run_dir = run_dir(dir.path());
@@ -193,11 +158,7 @@ fn finding_is_in_the_report_while_the_job_hangs() {
     engine.poll_change();
     let (again, live) = (engine.report(), report(&path));
     let codes = |report: &Report| -> Vec<String> {
-        report
-            .findings
-            .iter()
-            .map(|finding| finding.code.clone())
-            .collect()
+        report.findings.iter().map(|finding| finding.code.clone()).collect()
     };
     assert_eq!(codes(&again), codes(&live));
     assert_eq!(again.findings[0].certificate, live.findings[0].certificate);
@@ -208,9 +169,7 @@ fn ranks_that_outlive_run_can_be_inspected() {
     let dir = dir();
     let mut job = hanging_job(&dir);
     let path = dir.path().join("r.json");
-    eventually("the hang is found", || {
-        path.exists() && report(&path).verdict == Verdict::Hang
-    });
+    eventually("the hang is found", || path.exists() && report(&path).verdict == Verdict::Hang);
     let ranks = report(&path).ranks;
     job.signal("KILL");
     assert_eq!(job.0.wait().unwrap().signal(), Some(9));
@@ -234,13 +193,7 @@ fn ranks_that_outlive_run_can_be_inspected() {
     // have ended.
     let attach = || {
         let mut command = program(dir.path());
-        command.args([
-            "coordinator",
-            "--listen",
-            "127.0.0.1:0",
-            "--report-dir",
-            "reports",
-        ]);
+        command.args(["coordinator", "--listen", "127.0.0.1:0", "--report-dir", "reports"]);
         Running::start(command.arg("--attach").arg(&run_dir))
     };
     let is_found = || {
@@ -260,9 +213,7 @@ fn ranks_that_outlive_run_can_be_inspected() {
     for rank in ranks.iter().filter(|it| it.rank != 1) {
         send("KILL", &rank.pid.to_string());
     }
-    eventually("the end is reported", || {
-        reports().iter().all(|it| it.job.ended_at.is_some())
-    });
+    eventually("the end is reported", || reports().iter().all(|it| it.job.ended_at.is_some()));
     coordinator.signal("TERM");
     assert_eq!(coordinator.end(), Some(0));
     assert!(!ask("status").1);
@@ -288,10 +239,9 @@ fn process_states_of_ranks_are_in_the_report() {
     let mut job = hanging_job(&dir);
     let path = dir.path().join("r.json");
     let has = |what: &dyn Fn(&Report) -> bool| path.exists() && what(&report(&path));
-    eventually(
-        "the end of a grandchild is reported with its status",
-        || has(&|report| report.ranks.len() == 4 && report.ranks[1].exit.code == Some(0)),
-    );
+    eventually("the end of a grandchild is reported with its status", || {
+        has(&|report| report.ranks.len() == 4 && report.ranks[1].exit.code == Some(0))
+    });
     let rank_2 = report(&path).ranks[2].pid.to_string();
     send("STOP", &rank_2);
     eventually("a stopped rank is reported", || {
@@ -315,11 +265,7 @@ fn rank_without_room_for_its_black_box_is_named() {
         .unwrap();
     assert_eq!(output.status.code(), Some(0));
     let report = report(&dir.path().join("r.json"));
-    let finding = report
-        .findings
-        .iter()
-        .find(|finding| finding.code == "DD901")
-        .unwrap();
+    let finding = report.findings.iter().find(|finding| finding.code == "DD901").unwrap();
     assert!(finding.ranks.root.contains(&3), "{finding:?}");
 }
 
@@ -327,31 +273,14 @@ fn rank_without_room_for_its_black_box_is_named() {
 fn hanging_job_is_killed_when_requested() {
     let dir = dir();
     let output = program(dir.path())
-        .args([
-            "run",
-            "--on-hang",
-            "kill",
-            "--kill-after",
-            "0.3",
-            "--report",
-            "r.json",
-            "--",
-        ])
+        .args(["run", "--on-hang", "kill", "--kill-after", "0.3", "--report", "r.json", "--"])
         // The launcher ignores SIGTERM, and has to be killed.
-        .args([
-            "sh",
-            "-c",
-            "trap '' TERM; \"$0\" demo-rank group-order & wait; wait",
-            PROGRAM,
-        ])
+        .args(["sh", "-c", "trap '' TERM; \"$0\" demo-rank group-order & wait; wait", PROGRAM])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
     let report = report(&dir.path().join("r.json"));
-    assert_eq!(
-        (report.verdict, report.findings[0].code.as_str()),
-        (Verdict::Hang, "DD111")
-    );
+    assert_eq!((report.verdict, report.findings[0].code.as_str()), (Verdict::Hang, "DD111"));
 }
 
 #[test]
@@ -363,19 +292,7 @@ fn demos_end_with_the_announced_diagnosis() {
     for name in names.lines().filter_map(|line| line.split(' ').next()) {
         let output = program(dir.path()).args(["demo", name]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{name}: {text}{}",
-            stderr(&output)
-        );
+        assert_eq!(output.status.code(), Some(0), "{name}: {text}{}", stderr(&output));
     }
-    assert_eq!(
-        program(dir.path())
-            .args(["demo", "none"])
-            .status()
-            .unwrap()
-            .code(),
-        Some(3)
-    );
+    assert_eq!(program(dir.path()).args(["demo", "none"]).status().unwrap().code(), Some(3));
 }

@@ -24,21 +24,16 @@ fn dir() -> TempDir {
 }
 
 fn run(dir: &TempDir, command: &[&str]) -> Output {
-    program(dir.path())
-        .arg("run")
-        .arg("--")
-        .args(command)
-        .output()
-        .unwrap()
+    program(dir.path()).arg("run").arg("--").args(command).output().unwrap()
 }
 
 /// Four ranks, three of which wait for rank 1, which has exited.
 fn hanging_job(dir: &TempDir) -> Running {
-    Running::start(
-        program(dir.path())
-            .args(["run", "--report", "r.json", "--"])
-            .args([PROGRAM, "demo-rank", "early-exit"]),
-    )
+    Running::start(program(dir.path()).args(["run", "--report", "r.json", "--"]).args([
+        PROGRAM,
+        "demo-rank",
+        "early-exit",
+    ]))
 }
 
 fn stderr(output: &Output) -> String {
@@ -63,9 +58,7 @@ impl Running {
     /// Waits for the first line on standard output.
     fn first_line(&mut self) -> String {
         let mut line = String::new();
-        BufReader::new(self.0.stdout.as_mut().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
@@ -79,10 +72,7 @@ impl Running {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(
-                started.elapsed() < Duration::from_secs(30),
-                "it does not end"
-            );
+            assert!(started.elapsed() < Duration::from_secs(30), "it does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -97,20 +87,13 @@ impl Drop for Running {
 
 fn send(signal: &str, to: &str) {
     assert!(
-        Command::new("kill")
-            .args([&format!("-{signal}"), "--", to])
-            .status()
-            .unwrap()
-            .success()
+        Command::new("kill").args([&format!("-{signal}"), "--", to]).status().unwrap().success()
     );
 }
 
 /// The only run directory below `dir`.
 fn run_dir(dir: &Path) -> std::path::PathBuf {
-    let mut runs: Vec<_> = fs::read_dir(dir.join("ddp-doctor-runs"))
-        .unwrap()
-        .flatten()
-        .collect();
+    let mut runs: Vec<_> = fs::read_dir(dir.join("ddp-doctor-runs")).unwrap().flatten().collect();
     assert_eq!(runs.len(), 1);
     runs.remove(0).path()
 }
@@ -122,17 +105,8 @@ fn report(path: &Path) -> Report {
 #[test]
 fn exit_status_is_that_of_the_job() {
     let dir = dir();
-    for (script, status) in [
-        ("exit 0", 0),
-        ("exit 3", 3),
-        ("exit 75", 75),
-        ("exit 255", 255),
-    ] {
-        assert_eq!(
-            run(&dir, &["sh", "-c", script]).status.code(),
-            Some(status),
-            "{script}"
-        );
+    for (script, status) in [("exit 0", 0), ("exit 3", 3), ("exit 75", 75), ("exit 255", 255)] {
+        assert_eq!(run(&dir, &["sh", "-c", script]).status.code(), Some(status), "{script}");
     }
     for (signal, status) in [("TERM", 143), ("KILL", 137), ("ABRT", 134)] {
         let output = run(&dir, &["sh", "-c", &format!("kill -{signal} $$")]);
@@ -145,29 +119,15 @@ fn unstartable_command_is_named_and_leaves_no_files() {
     let dir = dir();
     let output = run(&dir, &["no-such-command"]);
     assert_eq!(output.status.code(), Some(127));
-    assert!(
-        stderr(&output).contains("no-such-command"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("no-such-command"), "{}", stderr(&output));
     assert_eq!(run(&dir, &["/"]).status.code(), Some(126));
-    assert_eq!(
-        fs::read_dir(dir.path().join("ddp-doctor-runs"))
-            .unwrap()
-            .count(),
-        0
-    );
+    assert_eq!(fs::read_dir(dir.path().join("ddp-doctor-runs")).unwrap().count(), 0);
 }
 
 #[test]
 fn usage_error_exits_with_2() {
     let dir = dir();
-    for arguments in [
-        &["run"][..],
-        &["run", "--no-such-option", "--", "true"],
-        &["nothing"],
-        &[],
-    ] {
+    for arguments in [&["run"][..], &["run", "--no-such-option", "--", "true"], &["nothing"], &[]] {
         let output = program(dir.path()).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(output.stdout.is_empty());
@@ -206,11 +166,8 @@ fn job_environment_points_to_the_agent() {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let value = |name: &str| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(&format!("{name}=")));
-        line.unwrap_or_else(|| panic!("{name} is missing in {text}"))
-            .to_owned()
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
+        line.unwrap_or_else(|| panic!("{name} is missing in {text}")).to_owned()
     };
     assert_eq!(value("DDP_DOCTOR_JOB"), "my_job");
     assert!(value("DDP_DOCTOR_BOX_DIR").ends_with("/my_job"));
@@ -218,10 +175,7 @@ fn job_environment_points_to_the_agent() {
     assert!(value("DDP_DOCTOR_COORDINATOR").starts_with("unix:/"));
     let python = python.canonicalize().unwrap();
     let python = python.display();
-    assert_eq!(
-        value("PYTHONPATH"),
-        format!("{python}/ddp_doctor/activate:{python}:/mine")
-    );
+    assert_eq!(value("PYTHONPATH"), format!("{python}/ddp_doctor/activate:{python}:/mine"));
     assert_eq!(text.matches("mode=700").count(), 2);
     assert!(
         !Path::new(&value("DDP_DOCTOR_BOX_DIR")).exists(),
@@ -255,13 +209,7 @@ fn interruptible(dir: &Path) -> Command {
 #[test]
 fn signals_are_forwarded_to_the_job() {
     let dir = dir();
-    for (signal, status) in [
-        ("TERM", 11),
-        ("HUP", 12),
-        ("USR1", 13),
-        ("INT", 14),
-        ("QUIT", 15),
-    ] {
+    for (signal, status) in [("TERM", 11), ("HUP", 12), ("USR1", 13), ("INT", 14), ("QUIT", 15)] {
         let script =
             format!("trap 'exit {status}' {signal}; echo ready; while :; do sleep 0.05; done");
         let mut job =
@@ -278,9 +226,7 @@ fn terminal_interrupt_is_left_to_the_job() {
     // `run` waits for a job that takes a while to exit.
     let script = "trap 'sleep 0.3; exit 21' INT; echo ready; while :; do sleep 0.05; done";
     let mut job = Running::start(
-        interruptible(dir.path())
-            .args(["run", "--", "sh", "-c", script])
-            .process_group(0),
+        interruptible(dir.path()).args(["run", "--", "sh", "-c", script]).process_group(0),
     );
     assert_eq!(job.first_line(), "ready");
     send("INT", &format!("-{}", job.0.id()));
@@ -309,13 +255,9 @@ fn stop_and_continue_apply_to_run_and_job() {
         fs::read_to_string(format!("/proc/{child}/comm")).unwrap() == "sleep\n"
     });
     job.signal("TSTP");
-    eventually("both are stopped", || {
-        state_of(child) == 'T' && state_of(job.0.id()) == 'T'
-    });
+    eventually("both are stopped", || state_of(child) == 'T' && state_of(job.0.id()) == 'T');
     job.signal("CONT");
-    eventually("both continue", || {
-        state_of(child) == 'S' && state_of(job.0.id()) == 'S'
-    });
+    eventually("both continue", || state_of(child) == 'S' && state_of(job.0.id()) == 'S');
     send("TERM", &child.to_string());
     assert_eq!(job.end(), Some(143));
 }
@@ -342,11 +284,7 @@ fn job_runs_without_a_run_directory() {
     let output = run(&dir, &["sh", "-c", "exit 6"]);
     assert_eq!(output.status.code(), Some(6));
     let said = stderr(&output);
-    assert_eq!(
-        said.matches("cannot create a run directory").count(),
-        1,
-        "{said}"
-    );
+    assert_eq!(said.matches("cannot create a run directory").count(), 1, "{said}");
 }
 
 /// A job of four healthy ranks whose launcher exits with status 5.
@@ -365,19 +303,12 @@ fn job_is_journaled_without_a_coordinator() {
         .unwrap();
     assert_same_result(&exits_with_5(), output.status.code(), &output.stdout);
     let said = stderr(&output);
-    assert_eq!(
-        said.matches("no coordinator of this user listens").count(),
-        1,
-        "{said}"
-    );
+    assert_eq!(said.matches("no coordinator of this user listens").count(), 1, "{said}");
     assert_eq!(report(&dir.path().join("r.json")).verdict, Verdict::Healthy);
     let journal = run_dir(dir.path()).join("journal.ddpj");
     let mut journal = Journal::open(&journal).unwrap();
     let first = journal.read().unwrap().unwrap();
-    assert!(matches!(
-        first.events[0].kind,
-        Some(ddp_doctor_proto::v1::event::Kind::Hello(_))
-    ));
+    assert!(matches!(first.events[0].kind, Some(ddp_doctor_proto::v1::event::Kind::Hello(_))));
 }
 
 #[test]
@@ -388,33 +319,24 @@ fn job_runs_if_the_remote_coordinator_needs_a_token() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0));
-    assert!(
-        stderr(&output).contains("needs a token"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("needs a token"), "{}", stderr(&output));
 }
 
 #[test]
 fn concurrent_runs_of_one_job_do_not_interfere() {
     let dir = dir();
     let start = || {
-        Running::start(
-            program(dir.path()).args([
-                "run",
-                "--job",
-                &format!("twice-{}", std::process::id()),
-                "--run-dir",
-                dir.path()
-                    .join(format!("{:?}", Instant::now()))
-                    .to_str()
-                    .unwrap(),
-                "--",
-                "sh",
-                "-c",
-                "echo $DDP_DOCTOR_BOX_DIR; sleep 0.5; test -d $DDP_DOCTOR_BOX_DIR",
-            ]),
-        )
+        Running::start(program(dir.path()).args([
+            "run",
+            "--job",
+            &format!("twice-{}", std::process::id()),
+            "--run-dir",
+            dir.path().join(format!("{:?}", Instant::now())).to_str().unwrap(),
+            "--",
+            "sh",
+            "-c",
+            "echo $DDP_DOCTOR_BOX_DIR; sleep 0.5; test -d $DDP_DOCTOR_BOX_DIR",
+        ]))
     };
     let (mut first, mut second) = (start(), start());
     assert_ne!(first.first_line(), second.first_line());
@@ -437,11 +359,7 @@ fn reused_run_directory_keeps_the_earlier_run() {
     let journal = fs::read(kept.join("journal.ddpj")).unwrap();
     let (status, said) = again("second");
     assert_eq!(status, Some(0));
-    assert_eq!(
-        said.matches("the files of an earlier run").count(),
-        1,
-        "{said}"
-    );
+    assert_eq!(said.matches("the files of an earlier run").count(), 1, "{said}");
     let first = kept.join("previous-first");
     assert_eq!(report(&kept.join("report.json")).job.id, "second");
     assert_eq!(report(&first.join("report.json")).job.id, "first");
@@ -458,23 +376,11 @@ fn short_form_runs_torchrun() {
     write_script(&torchrun, "#!/bin/sh\necho \"$@\"\n");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let output = program(dir.path())
-        .args([
-            "run",
-            "--nproc-per-node",
-            "2",
-            "train.py",
-            "--lr",
-            "0.1",
-            "--report",
-            "x",
-        ])
+        .args(["run", "--nproc-per-node", "2", "train.py", "--lr", "0.1", "--report", "x"])
         .env("PATH", path)
         .output()
         .unwrap();
-    assert_eq!(
-        output.stdout,
-        b"--nproc-per-node 2 train.py --lr 0.1 --report x\n"
-    );
+    assert_eq!(output.stdout, b"--nproc-per-node 2 train.py --lr 0.1 --report x\n");
 }
 
 #[test]
@@ -494,10 +400,8 @@ fn invalid_variable_does_not_stop_the_job() {
         assert_eq!(said.matches(&line).count(), 1, "{said}");
     }
     // On the command line it is a usage error.
-    let output = program(dir.path())
-        .args(["run", "--stall-after", "soon", "--", "true"])
-        .output()
-        .unwrap();
+    let output =
+        program(dir.path()).args(["run", "--stall-after", "soon", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
 
@@ -509,11 +413,7 @@ fn options_of_a_nested_run_are_reported_as_ignored() {
         let output = run(&dir, &["sh", "-c", &script]);
         assert_eq!(output.status.code(), Some(6));
         let said = stderr(&output);
-        assert_eq!(
-            said.matches("options of this run are ignored").count(),
-            lines,
-            "{said}"
-        );
+        assert_eq!(said.matches("options of this run are ignored").count(), lines, "{said}");
         assert!(!dir.path().join("inner.json").exists());
     }
 }

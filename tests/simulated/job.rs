@@ -61,11 +61,7 @@ pub(crate) enum Fault {
     Host { rank: u32, after: usize },
     /// The device of the rank completes no further call after this many, and its host makes `more`
     /// calls after that.
-    Device {
-        rank: u32,
-        after: usize,
-        more: usize,
-    },
+    Device { rank: u32, after: usize, more: usize },
 }
 
 /// Size of a job.
@@ -156,9 +152,7 @@ impl Job {
     fn message(&mut self, from: u32, to: u32) {
         let group = self.group_of(from, "pipeline");
         let sends = self.ranks[from as usize].calls.iter();
-        let nth = sends
-            .filter(|it| matches!(it.what, What::Send(peer, _) if peer == to))
-            .count();
+        let nth = sends.filter(|it| matches!(it.what, What::Send(peer, _) if peer == to)).count();
         let nth = nth as u64 + 1;
         self.call(from, group, What::Send(to, nth), self.shape.sends_delay);
         self.call(to, group, What::Recv(from, nth), true);
@@ -171,11 +165,8 @@ impl Job {
         let per_stage = shape.tensor * shape.data;
         let stages: Vec<u32> = (0..shape.pipeline).collect();
         for backward in [false, true] {
-            let order: Vec<u32> = if backward {
-                stages.iter().rev().copied().collect()
-            } else {
-                stages.clone()
-            };
+            let order: Vec<u32> =
+                if backward { stages.iter().rev().copied().collect() } else { stages.clone() };
             for (at, &stage) in order.iter().enumerate() {
                 for rank in stage * per_stage..(stage + 1) * per_stage {
                     let tensor = self.group_of(rank, "tensor");
@@ -233,11 +224,7 @@ impl Job {
         for (program, rank) in self.ranks.iter_mut().zip(0..) {
             let limit = match fault {
                 Fault::Host { rank: at, after } if at == rank => after,
-                Fault::Device {
-                    rank: at,
-                    after,
-                    more,
-                } if at == rank => after + more,
+                Fault::Device { rank: at, after, more } if at == rank => after + more,
                 _ => usize::MAX,
             };
             match program.items.get(program.next) {
@@ -307,12 +294,7 @@ impl Rank {
 
 /// The groups of a job. Ranks are numbered by tensor, data and pipeline rank, as Megatron does.
 fn groups(shape: Shape) -> Vec<Group> {
-    let Shape {
-        tensor,
-        data,
-        pipeline,
-        ..
-    } = shape;
+    let Shape { tensor, data, pipeline, .. } = shape;
     let world = tensor * data * pipeline;
     let stage = tensor * data;
     let mut groups = vec![(0..world).collect::<Vec<_>>()];
@@ -327,17 +309,11 @@ fn groups(shape: Shape) -> Vec<Group> {
     for first in (0..world).step_by(stage as usize) {
         add("expert", (first..first + stage).collect());
         for offset in 0..tensor {
-            add(
-                "data",
-                (0..data).map(|it| first + offset + it * tensor).collect(),
-            );
+            add("data", (0..data).map(|it| first + offset + it * tensor).collect());
         }
     }
     for offset in 0..stage {
-        add(
-            "pipeline",
-            (0..pipeline).map(|it| offset + it * stage).collect(),
-        );
+        add("pipeline", (0..pipeline).map(|it| offset + it * stage).collect());
     }
     let numbered = groups.into_iter().zip(kinds).enumerate();
     let named = numbered.map(|(at, (members, description))| Group {

@@ -73,12 +73,7 @@ fn case(seed: u64) -> Case {
         1 => Some(random.below(world) as u32),
         _ => None,
     };
-    Case {
-        shape,
-        fault,
-        recorder,
-        missing,
-    }
+    Case { shape, fault, recorder, missing }
 }
 
 /// The entry of a call, without its number in the ring.
@@ -132,20 +127,11 @@ fn entry(job: &Job, rank: u32, call: &Call, recorder: Recorder) -> Value {
 
 /// The entry that ends a batch.
 fn end_of_batch(mut entry: Value, call: &Call) -> Value {
-    let state = if call.is_complete {
-        "completed"
-    } else {
-        "scheduled"
-    };
+    let state = if call.is_complete { "completed" } else { "scheduled" };
     entry["profiling_name"] = "nccl:coalesced".into();
     entry["state"] = state.into();
     entry["retired"] = call.is_complete.into();
-    for key in [
-        "input_sizes",
-        "output_sizes",
-        "input_dtypes",
-        "output_dtypes",
-    ] {
+    for key in ["input_sizes", "output_sizes", "input_dtypes", "output_dtypes"] {
         entry[key] = json!([]);
     }
     entry
@@ -245,24 +231,13 @@ fn only_the_faulty_rank_of_a_simulated_job_is_named() {
             let codes = analysis.reports.iter().flat_map(|it| &it.findings);
             let codes: Vec<String> = codes
                 .map(|it| {
-                    format!(
-                        "{} {:?} {:?} {}",
-                        it.code, it.confidence, it.ranks.root, it.summary
-                    )
+                    format!("{} {:?} {:?} {}", it.code, it.confidence, it.ranks.root, it.summary)
                 })
                 .collect();
             wrong.push(format!("{seed}: {case:?}\n  {}", codes.join("\n  ")));
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "{} of {hangs}\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} of {hangs}\n{}", wrong.len(), wrong.join("\n"));
     println!("{named} of {hangs} ranks named");
-    assert!(
-        named * 10 >= hangs * 9,
-        "{named} of {hangs} ranks are named"
-    );
+    assert!(named * 10 >= hangs * 9, "{named} of {hangs} ranks are named");
 }

@@ -23,17 +23,13 @@ fn modules(folder: &str) -> BTreeMap<Module, BTreeSet<Module>> {
         .map(|file| {
             let path = file.strip_prefix(root().join(folder)).unwrap();
             let path = path.with_extension("");
-            let mut module: Module = path
-                .iter()
-                .map(|part| part.to_str().unwrap().to_owned())
-                .collect();
+            let mut module: Module =
+                path.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
             module.retain(|part| !["mod", "lib", "main"].contains(&part.as_str()));
             (module, code(&fs::read_to_string(&file).unwrap()))
         })
         .filter(|(module, _)| {
-            !module
-                .iter()
-                .any(|part| part.ends_with("test") || part.ends_with("tests"))
+            !module.iter().any(|part| part.ends_with("test") || part.ends_with("tests"))
         })
         .collect();
     let uses = files.iter().map(|(module, text)| {
@@ -45,10 +41,7 @@ fn modules(folder: &str) -> BTreeMap<Module, BTreeSet<Module>> {
             Some(path)
         });
         let is_own = |other: &Module| other.starts_with(module) || module.starts_with(other);
-        (
-            module.clone(),
-            used.filter(|other| !is_own(other)).collect(),
-        )
+        (module.clone(), used.filter(|other| !is_own(other)).collect())
     });
     uses.collect()
 }
@@ -63,9 +56,7 @@ fn code(text: &str) -> String {
 
 /// The paths in a module's source that begin at the crate or a folder above, as paths from the crate.
 fn paths<'a>(text: &'a str, module: &'a Module) -> impl Iterator<Item = Module> + 'a {
-    let at_crate = text
-        .match_indices("crate::")
-        .map(|(at, word)| (at + word.len(), 0));
+    let at_crate = text.match_indices("crate::").map(|(at, word)| (at + word.len(), 0));
     let above = text
         .match_indices("super::")
         .map(|(at, word)| (at + word.len(), module.len().saturating_sub(1)));
@@ -78,9 +69,7 @@ fn paths<'a>(text: &'a str, module: &'a Module) -> impl Iterator<Item = Module> 
 
 /// Adds the paths of a tree of imports, such as `a::{b, c::D}`. Returns the text after it.
 fn tree<'a>(text: &'a str, before: &[String], found: &mut Vec<Module>) -> &'a str {
-    let end = text
-        .find(|c: char| !c.is_alphanumeric() && c != '_')
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
     let mut path = before.to_vec();
     if !name.is_empty() && name != "self" && name != "super" {
@@ -120,14 +109,9 @@ fn reached_from<'a>(
 
 #[test]
 fn modules_do_not_use_each_other() {
-    for folder in [
-        "src",
-        "src/diagnosis",
-        "agent/src",
-        "agent/nccl/src",
-        "dashboard/src",
-        "proto/src",
-    ] {
+    for folder in
+        ["src", "src/diagnosis", "agent/src", "agent/nccl/src", "dashboard/src", "proto/src"]
+    {
         let mut uses = modules(folder);
         if folder == "src" {
             // A crate of its own.
@@ -136,25 +120,16 @@ fn modules_do_not_use_each_other() {
                 used.retain(|module| module.first().is_none_or(|first| first != "diagnosis"));
             }
         }
-        let reached: BTreeMap<&Module, _> = uses
-            .keys()
-            .map(|it| (it, reached_from(&uses, it)))
-            .collect();
-        assert!(
-            reached.values().any(|it| !it.is_empty()),
-            "{folder}: no imports found"
-        );
+        let reached: BTreeMap<&Module, _> =
+            uses.keys().map(|it| (it, reached_from(&uses, it))).collect();
+        assert!(reached.values().any(|it| !it.is_empty()), "{folder}: no imports found");
         for (module, others) in &reached {
             let circle: Vec<String> = others
                 .iter()
                 .filter(|other| reached[**other].contains(*module))
                 .map(|other| other.join("::"))
                 .collect();
-            assert!(
-                circle.len() <= MOST_IN_A_CIRCLE,
-                "{folder}: {}",
-                circle.join(", ")
-            );
+            assert!(circle.len() <= MOST_IN_A_CIRCLE, "{folder}: {}", circle.join(", "));
         }
     }
 }
@@ -162,9 +137,7 @@ fn modules_do_not_use_each_other() {
 #[test]
 fn no_finding_uses_another() {
     let table = fs::read_to_string(root().join("src/diagnosis/findings/mod.rs")).unwrap();
-    let rows = table
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("row(&catalogue::"));
+    let rows = table.lines().filter_map(|line| line.trim().strip_prefix("row(&catalogue::"));
     let detectors: BTreeSet<Module> = rows
         .map(|row| {
             let rule = row.rsplit(", ").next().unwrap().trim_end_matches("),");

@@ -94,11 +94,7 @@ impl Bare {
 
     pub(crate) fn signal(&self, signal: &str) {
         let group = format!("-{}", self.child.id());
-        Command::new("kill")
-            .args([signal, "--", &group])
-            .stderr(Stdio::null())
-            .status()
-            .unwrap();
+        Command::new("kill").args([signal, "--", &group]).stderr(Stdio::null()).status().unwrap();
     }
 }
 

@@ -41,9 +41,7 @@ impl Coordinator {
         let scratch = tempfile::tempdir().unwrap();
         let command = program(scratch.path());
         let coordinator = Self::spawn(scratch, command, "127.0.0.1:0", options);
-        eventually("it has printed a line", || {
-            coordinator.stderr().contains('\n')
-        });
+        eventually("it has printed a line", || coordinator.stderr().contains('\n'));
         coordinator
     }
 
@@ -71,26 +69,14 @@ impl Coordinator {
 
     fn spawn(scratch: TempDir, mut command: Command, address: &str, options: &[&str]) -> Self {
         command
-            .args([
-                "coordinator",
-                "--listen",
-                address,
-                "--report-dir",
-                "reports",
-            ])
+            .args(["coordinator", "--listen", address, "--report-dir", "reports"])
             .args(options)
             .stdout(Stdio::piped())
             .stderr(fs::File::create(scratch.path().join("stderr")).unwrap());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        Self {
-            child,
-            address: line.trim().to_owned(),
-            scratch,
-        }
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { child, address: line.trim().to_owned(), scratch }
     }
 
     /// The address that it printed.

@@ -33,9 +33,7 @@ impl Entry {
 
     /// The n-th message of its rank in the group.
     pub(crate) fn message(name: &str, group: &str, nth: u64) -> Self {
-        Self::new(name, group, 1)
-            .with("is_p2p", true)
-            .with("p2p_seq_id", nth)
+        Self::new(name, group, 1).with("is_p2p", true).with("p2p_seq_id", nth)
     }
 
     pub(crate) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
@@ -44,8 +42,7 @@ impl Entry {
     }
 
     pub(crate) fn sizes(self, inputs: Value, outputs: Value) -> Self {
-        self.with("input_sizes", inputs)
-            .with("output_sizes", outputs)
+        self.with("input_sizes", inputs).with("output_sizes", outputs)
     }
 
     /// Its device has not completed it.
@@ -97,10 +94,7 @@ pub(crate) fn report(analysis: &Analysis) -> &Report {
 
 /// Initiating findings: code, confidence and root.
 pub(crate) fn findings(report: &Report) -> Vec<(String, String, Vec<u32>)> {
-    let initiating = report
-        .findings
-        .iter()
-        .filter(|it| it.role == Role::Initiating);
+    let initiating = report.findings.iter().filter(|it| it.role == Role::Initiating);
     let shown = initiating.map(|it| {
         let confidence = format!("{:?}", it.confidence).to_lowercase();
         (it.code.clone(), confidence, it.ranks.root.clone())

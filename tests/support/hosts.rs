@@ -51,17 +51,11 @@ impl Hosts {
                 "-n {switch} link add port{host} type veth peer name eth0 netns {namespace}"
             ))?;
             ip(&format!("-n {switch} link set port{host} master bridge up"))?;
-            ip(&format!(
-                "-n {namespace} addr add 10.77.0.{last}/24 dev eth0"
-            ))?;
-            ip(&format!(
-                "-n {namespace} addr add fd77::{last}/64 dev eth0 nodad"
-            ))?;
+            ip(&format!("-n {namespace} addr add 10.77.0.{last}/24 dev eth0"))?;
+            ip(&format!("-n {namespace} addr add fd77::{last}/64 dev eth0 nodad"))?;
             ip(&format!("-n {namespace} link set eth0 up"))?;
             ip(&format!("-n {namespace} link set lo up"))?;
-            names.push_str(&format!(
-                "10.77.0.{last} host-{host}\nfd77::{last} host6-{host}\n"
-            ));
+            names.push_str(&format!("10.77.0.{last} host-{host}\nfd77::{last} host6-{host}\n"));
         }
         fs::write(self.dir.path().join("names"), names).unwrap();
         let hostname = self.command(0, "hostname").output().unwrap();
@@ -111,30 +105,19 @@ impl Hosts {
             .stderr(fs::File::create(file("err")).unwrap())
             .spawn()
             .unwrap();
-        Process {
-            child,
-            out: file("out"),
-            err: file("err"),
-        }
+        Process { child, out: file("out"), err: file("err") }
     }
 
     /// The network of a host, which can be taken away.
     pub(crate) fn connect(&self, host: u32, is_connected: bool) {
         let state = if is_connected { "up" } else { "down" };
-        ip(&format!(
-            "-n {}-switch link set port{host} {state}",
-            self.name
-        ))
-        .unwrap();
+        ip(&format!("-n {}-switch link set port{host} {state}", self.name)).unwrap();
     }
 
     /// Adds an interface to a host, which is down.
     pub(crate) fn add_interface(&self, host: u32, name: &str) {
         let namespace = self.namespace(host);
-        ip(&format!(
-            "-n {namespace} link add {name} type veth peer name {name}-peer"
-        ))
-        .unwrap();
+        ip(&format!("-n {namespace} link add {name} type veth peer name {name}-peer")).unwrap();
     }
 
     /// Replaces the rules of a host's firewall (nftables); false if that does not work here, which is printed.
@@ -165,9 +148,7 @@ impl Drop for Hosts {
 }
 
 fn kill_all(namespace: &str) {
-    let pids = Command::new("ip")
-        .args(["netns", "pids", namespace])
-        .output();
+    let pids = Command::new("ip").args(["netns", "pids", namespace]).output();
     let pids = pids.map(|it| it.stdout).unwrap_or_default();
     let pids = String::from_utf8_lossy(&pids).into_owned();
     if !pids.trim().is_empty() {
@@ -198,9 +179,7 @@ impl Process {
     /// Waits for the exit; returns the exit status.
     #[track_caller]
     pub(crate) fn end(&mut self) -> Option<i32> {
-        eventually("the process ends", || {
-            self.child.try_wait().unwrap().is_some()
-        });
+        eventually("the process ends", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap().code()
     }
 
@@ -210,13 +189,7 @@ impl Process {
 
     pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
     /// Memory that it uses, in MiB.
@@ -238,11 +211,7 @@ impl Drop for Process {
         if std::thread::panicking() {
             // Its directory may be gone.
             let text = fs::read(&self.err).unwrap_or_default();
-            eprintln!(
-                "{}:\n{}",
-                self.err.display(),
-                String::from_utf8_lossy(&text)
-            );
+            eprintln!("{}:\n{}", self.err.display(), String::from_utf8_lossy(&text));
         }
         self.child.kill().ok();
         self.child.wait().ok();

@@ -14,10 +14,7 @@ pub(crate) fn variant(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let folder = variants();
-        let written = Command::new("python3")
-            .arg(jobs().join("variants.py"))
-            .arg(&folder)
-            .status();
+        let written = Command::new("python3").arg(jobs().join("variants.py")).arg(&folder).status();
         assert!(written.unwrap().success());
         folder
     });
@@ -33,12 +30,7 @@ pub(crate) fn variants() -> PathBuf {
 /// The command that starts ranks of a Python program through `tests/jobs/support/launch.py`.
 pub(crate) fn launch(ranks: u32, program: &Path) -> Vec<PathBuf> {
     let launcher = jobs().join("support/launch.py");
-    vec![
-        "python".into(),
-        launcher,
-        ranks.to_string().into(),
-        program.into(),
-    ]
+    vec!["python".into(), launcher, ranks.to_string().into(), program.into()]
 }
 
 /// The Python environment with PyTorch, or `None` without one.
@@ -50,9 +42,7 @@ pub(crate) fn venv() -> Option<&'static Path> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/pytorch-env");
         let found = Command::new(script).arg("--find").output().unwrap();
         if found.status.success() {
-            return Some(PathBuf::from(
-                String::from_utf8(found.stdout).unwrap().trim(),
-            ));
+            return Some(PathBuf::from(String::from_utf8(found.stdout).unwrap().trim()));
         }
         let is_required = std::env::var_os("DDP_DOCTOR_REQUIRE_PYTORCH").is_some();
         assert!(!is_required, "{}", String::from_utf8_lossy(&found.stderr));

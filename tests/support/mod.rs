@@ -20,10 +20,6 @@ pub(crate) fn artifact(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.ancestors().nth(2).unwrap().join(name);
     let built = "cargo build --workspace --all-targets --all-features";
-    assert!(
-        path.exists(),
-        "{} is missing: run `{built}`",
-        path.display()
-    );
+    assert!(path.exists(), "{} is missing: run `{built}`", path.display());
     path
 }

@@ -31,21 +31,14 @@ pub(crate) fn program(dir: &Path) -> Command {
 /// child that another test forks meanwhile inherits what this process has open: so another process
 /// writes it.
 pub(crate) fn copy_program(path: &Path) {
-    let copied = Command::new("cp")
-        .arg(env!("CARGO_BIN_EXE_ddp-doctor"))
-        .arg(path)
-        .status();
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_ddp-doctor")).arg(path).status();
     assert!(copied.unwrap().success());
 }
 
 /// Writes an executable script, for the same reason in another process.
 pub(crate) fn write_script(path: &Path, text: &str) {
     let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
-    let written = Command::new("sh")
-        .args(["-c", write])
-        .arg(path)
-        .arg(text)
-        .status();
+    let written = Command::new("sh").args(["-c", write]).arg(path).arg(text).status();
     assert!(written.unwrap().success());
 }
 
@@ -99,11 +92,7 @@ pub(crate) struct Finished {
 
 /// Runs a program in its own process group and waits for its exit.
 pub(crate) fn run_to_end(mut command: Command) -> Finished {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap();
     let group = child.id();
     let read = |mut pipe: Box<dyn Read + Send>| {
@@ -122,10 +111,7 @@ pub(crate) fn run_to_end(mut command: Command) -> Finished {
             // On SIGTERM the program ends its children; SIGKILL does not allow that.
             for signal in ["-TERM", "-KILL"] {
                 let group = format!("-{group}");
-                Command::new("kill")
-                    .args([signal, "--", &group])
-                    .status()
-                    .unwrap();
+                Command::new("kill").args([signal, "--", &group]).status().unwrap();
                 thread::sleep(Duration::from_secs(10));
             }
         }
@@ -135,12 +121,7 @@ pub(crate) fn run_to_end(mut command: Command) -> Finished {
     done.send(()).ok();
     let in_time = watchdog.join().unwrap();
     let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
-    let finished = Finished {
-        status: status.code(),
-        signal: status.signal(),
-        stdout,
-        stderr,
-    };
+    let finished = Finished { status: status.code(), signal: status.signal(), stdout, stderr };
     assert!(in_time, "did not end within {TIMEOUT:?}\n{finished}");
     finished
 }
@@ -148,11 +129,7 @@ pub(crate) fn run_to_end(mut command: Command) -> Finished {
 impl fmt::Display for Finished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "status {:?}, signal {:?}", self.status, self.signal)?;
-        writeln!(
-            f,
-            "--- stdout\n{}\n--- stderr\n{}",
-            self.stdout, self.stderr
-        )
+        writeln!(f, "--- stdout\n{}\n--- stderr\n{}", self.stdout, self.stderr)
     }
 }
 

@@ -42,14 +42,7 @@ fn compile_with(source: &str, flags: &[&str]) -> Compiled {
     let folder = library.parent().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compiled = Command::new("gcc")
-        .args([
-            "-std=c11",
-            "-Wall",
-            "-Wextra",
-            "-Wpedantic",
-            "-Werror",
-            "-o",
-        ])
+        .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"])
         .arg(&program)
         .args(flags)
         .arg(root.join(source))
@@ -62,10 +55,7 @@ fn compile_with(source: &str, flags: &[&str]) -> Compiled {
         .status()
         .unwrap();
     assert!(compiled.success());
-    Compiled {
-        _scratch: scratch,
-        program,
-    }
+    Compiled { _scratch: scratch, program }
 }
 
 /// The example in C. Its ranks print checksums of their weights.
@@ -78,9 +68,7 @@ pub(crate) fn training() -> &'static str {
 /// exits once `stop` exists.
 pub(crate) fn flood() -> &'static str {
     static FLOOD: OnceLock<Compiled> = OnceLock::new();
-    FLOOD
-        .get_or_init(|| compile("tests/support/flood.c"))
-        .path()
+    FLOOD.get_or_init(|| compile("tests/support/flood.c")).path()
 }
 
 /// A rank of a job on several hosts, which sums a number over TCP.
@@ -92,9 +80,7 @@ pub(crate) fn sum() -> &'static str {
 /// A library that sets the clock of the processes that preload it ahead, by `CLOCK_AHEAD` seconds.
 pub(crate) fn clock() -> &'static str {
     static CLOCK: OnceLock<Compiled> = OnceLock::new();
-    CLOCK
-        .get_or_init(|| compile_with("tests/support/clock.c", &["-shared", "-fPIC"]))
-        .path()
+    CLOCK.get_or_init(|| compile_with("tests/support/clock.c", &["-shared", "-fPIC"])).path()
 }
 
 /// Two ranks that train with PyTorch and DDP, and print checksums of their parameters; `None`
@@ -106,11 +92,5 @@ pub(crate) fn pytorch() -> Option<Vec<String>> {
     let text = |word: PathBuf| word.into_os_string().into_string().unwrap();
     // One thread for each rank makes the order of its sums the same in every run.
     let command = command.into_iter().map(text);
-    Some(
-        ["env", "OMP_NUM_THREADS=1"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain(command)
-            .collect(),
-    )
+    Some(["env", "OMP_NUM_THREADS=1"].map(str::to_owned).into_iter().chain(command).collect())
 }

@@ -16,10 +16,7 @@ pub(crate) fn reports_in(folder: &Path) -> Vec<Report> {
     let paths = files.map(|file| file.unwrap().path());
     // While a report is written, its file has a hidden name.
     let is_report = |path: &PathBuf| path.extension().is_some_and(|it| it == "json");
-    paths
-        .filter(is_report)
-        .filter_map(|path| report_in(&path))
-        .collect()
+    paths.filter(is_report).filter_map(|path| report_in(&path)).collect()
 }
 
 /// The only initiating finding. Panics unless there is exactly one, apart from the note that a record was lost in

@@ -71,9 +71,8 @@ pub(crate) fn assert_same_result(
     static RESULTS: Mutex<BTreeMap<Vec<String>, JobResult>> = Mutex::new(BTreeMap::new());
     let command = owned(command);
     let mut results = RESULTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let expected = results
-        .entry(command.clone())
-        .or_insert_with(|| JobResult::without_ddp_doctor(&command));
+    let expected =
+        results.entry(command.clone()).or_insert_with(|| JobResult::without_ddp_doctor(&command));
     let result = JobResult::new(status, stdout.as_ref());
     assert_eq!(&result, expected, "{command:?}");
 }

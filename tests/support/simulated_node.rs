@@ -59,10 +59,7 @@ impl Node {
             };
             match &kind {
                 Kind::ProcessJoined(joined) => {
-                    let new = || Rank {
-                        summary: Summary::new(&joined.layer),
-                        ..Rank::default()
-                    };
+                    let new = || Rank { summary: Summary::new(&joined.layer), ..Rank::default() };
                     self.ranks.entry(joined.process).or_insert_with(new);
                 }
                 Kind::GroupDefined(group) => self.rank(group.process).summary.add(&kind),
@@ -122,13 +119,9 @@ impl Node {
             rank.catch_up(process, most, &mut self.out);
         }
         let living = self.ranks.values().filter(|rank| !rank.ended);
-        self.out
-            .extend(living.filter_map(|rank| rank.scheduled.clone()));
+        self.out.extend(living.filter_map(|rank| rank.scheduled.clone()));
         self.sends_digests &= !release;
-        self.out.push(Kind::CaughtUp(v1::CaughtUp {
-            pull: number,
-            digests: self.sends_digests,
-        }));
+        self.out.push(Kind::CaughtUp(v1::CaughtUp { pull: number, digests: self.sends_digests }));
     }
 
     /// Obeys a request of the coordinator.

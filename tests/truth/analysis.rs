@@ -13,17 +13,11 @@ use crate::support::process::program;
 pub(crate) fn is_as_live(run_dir: &Path) {
     let live = fs::read(run_dir.join("report.json")).unwrap();
     let live: Value = serde_json::from_slice(&live).unwrap();
-    let output = program(run_dir)
-        .args(["analyze", ".", "--format", "json"])
-        .output()
-        .unwrap();
+    let output = program(run_dir).args(["analyze", ".", "--format", "json"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let analyzed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let (live, analyzed) = (timeless(live), timeless(analyzed));
-    assert_eq!(
-        live, analyzed,
-        "live on the left: {live:#}\nanalyzed on the right: {analyzed:#}"
-    );
+    assert_eq!(live, analyzed, "live on the left: {live:#}\nanalyzed on the right: {analyzed:#}");
     let grave = live["findings"]
         .as_array()
         .unwrap()

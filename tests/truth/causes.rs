@@ -22,9 +22,7 @@ pub(crate) fn print(cases: &[Case]) {
             continue;
         }
         let is_right = expected.is_none_or(|expected| given == Some(expected));
-        let supported = finding
-            .cause
-            .is_some_and(|it| it.confidence == Confidence::Supported);
+        let supported = finding.cause.is_some_and(|it| it.confidence == Confidence::Supported);
         if expected.is_some() {
             stated += 1;
             right += u32::from(is_right);

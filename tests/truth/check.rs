@@ -88,16 +88,9 @@ fn is_found(case: &Case, outcome: &Outcome) {
         );
     }
     if let Some(code) = &truth.earlier {
-        let earlier = report
-            .findings
-            .iter()
-            .skip_while(|it| it.attempt == finding.attempt);
+        let earlier = report.findings.iter().skip_while(|it| it.attempt == finding.attempt);
         let mut earlier = earlier.filter(|it| it.role == Role::Initiating);
-        assert!(
-            earlier.next().is_some_and(|it| it.code == *code),
-            "{}",
-            show()
-        );
+        assert!(earlier.next().is_some_and(|it| it.code == *code), "{}", show());
         assert!(earlier.next().is_none(), "{}", show());
     }
     if let Some(seq) = truth.seq {
@@ -136,10 +129,7 @@ fn is_found(case: &Case, outcome: &Outcome) {
         assert!(is_note || is_shown, "{}", show());
     }
     for (rank, function) in &truth.via {
-        let call = finding
-            .per_rank
-            .iter()
-            .find(|it| it.rank.to_string() == *rank);
+        let call = finding.per_rank.iter().find(|it| it.rank.to_string() == *rank);
         let place = call.and_then(|call| call.place.as_ref());
         let features = place.map(Where::features).unwrap_or_default();
         let has_it = features.iter().any(|frame| frame.function == *function);
@@ -156,11 +146,7 @@ fn is_found(case: &Case, outcome: &Outcome) {
 
 /// Replaces `{line}` by the number of the program's line marked `LINE`.
 fn with_line(text: &str, program: &str) -> String {
-    let marked = (1..)
-        .zip(program.lines())
-        .find(|(_, line)| line.ends_with(" LINE"));
-    marked.map_or_else(
-        || text.to_owned(),
-        |(number, _)| text.replace("{line}", &format!("{number}")),
-    )
+    let marked = (1..).zip(program.lines()).find(|(_, line)| line.ends_with(" LINE"));
+    marked
+        .map_or_else(|| text.to_owned(), |(number, _)| text.replace("{line}", &format!("{number}")))
 }

@@ -15,26 +15,10 @@ use crate::{guarded, schedule};
 type Extra = (&'static str, &'static str, fn(&Case));
 
 const EXTRAS: [Extra; 5] = [
-    (
-        "lines_of_inlined_functions",
-        "nccl::job::op::faulty",
-        lines_of_inlined_functions,
-    ),
-    (
-        "ranks_in_the_order_of_the_communicator",
-        "nccl::job::missing_of_two::faulty",
-        ranks_in_order,
-    ),
-    (
-        "captured_calls_are_marked",
-        "nccl::job::captured::healthy",
-        captured_calls_are_marked,
-    ),
-    (
-        "operators_come_from_nccl",
-        "layers::job::reduction::faulty",
-        operators_come_from_nccl,
-    ),
+    ("lines_of_inlined_functions", "nccl::job::op::faulty", lines_of_inlined_functions),
+    ("ranks_in_the_order_of_the_communicator", "nccl::job::missing_of_two::faulty", ranks_in_order),
+    ("captured_calls_are_marked", "nccl::job::captured::healthy", captured_calls_are_marked),
+    ("operators_come_from_nccl", "layers::job::reduction::faulty", operators_come_from_nccl),
     (
         "nccl_calls_belong_to_c10d_calls",
         "layers::job::missing::healthy",

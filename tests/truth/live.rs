@@ -76,14 +76,7 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
         let ours: Vec<&str> = stderr.filter(is_ours).collect();
         assert_eq!(ours.len(), 2, "{case}: {ours:#?}\n{finished}");
     }
-    Ok(Run {
-        outcome: Outcome {
-            report,
-            status: finished.status,
-            text: finished.stderr,
-        },
-        scratch,
-    })
+    Ok(Run { outcome: Outcome { report, status: finished.status, text: finished.stderr }, scratch })
 }
 
 /// The directory of a run, which is kept if `DDP_DOCTOR_TEST_KEEP` names a folder for it.
@@ -109,9 +102,7 @@ fn command(case: &Case) -> Result<Command, Unable> {
         command.args(["--mount", "sh", "-c", &mount, program]);
         command
     };
-    let can_mount = with_mount("true")
-        .output()
-        .is_ok_and(|it| it.status.success());
+    let can_mount = with_mount("true").output().is_ok_and(|it| it.status.success());
     if can_mount {
         Ok(with_mount(program))
     } else {
@@ -196,12 +187,8 @@ pub(crate) fn is_shown_first(case: &Case, run: &Run) {
     watch.env("COLUMNS", "80").env("LINES", "24");
     let shown = run_to_end(watch);
     let finding = &run.outcome.report.findings[0];
-    let words = |text: &str| {
-        text.to_lowercase()
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
+    let words =
+        |text: &str| text.to_lowercase().split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let summary: Vec<String> = words(&finding.summary).into_iter().take(8).collect();
     assert!(
         words(&shown.stdout).join(" ").contains(&summary.join(" "))
@@ -220,9 +207,7 @@ pub(crate) fn print_latency(case: &Case, run: &Run) {
         let text = fs::read_to_string(run.scratch.path().join(format!("stamp.{rank}"))).ok()?;
         text.trim().parse().ok().map(Timestamp)
     });
-    let decisive = stamps
-        .max()
-        .unwrap_or_else(|| panic!("{case} left no stamp"));
+    let decisive = stamps.max().unwrap_or_else(|| panic!("{case} left no stamp"));
     let finding = &run.outcome.report.findings[0];
     println!(
         "latency {case}: {} {} ms after the decisive call ({} ms by its own account)",
@@ -250,10 +235,7 @@ pub(crate) fn hidden(run: &Run) -> Vec<(String, &'static str)> {
     let shown = |path: &Path| path.display().to_string();
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let mut hidden = vec![
-        (
-            shown(&run.scratch.path().canonicalize().unwrap()),
-            "/scratch",
-        ),
+        (shown(&run.scratch.path().canonicalize().unwrap()), "/scratch"),
         (shown(run.scratch.path()), "/scratch"),
         (shown(&variants()), "/jobs"),
         (shown(&tmp.join("doubles")), "/doubles"),
@@ -265,9 +247,7 @@ pub(crate) fn hidden(run: &Run) -> Vec<(String, &'static str)> {
     if let Some(venv) = venv() {
         hidden.push((shown(venv), "/venv"));
         let script = "import sys, socket; print(sys.base_prefix, socket.gethostname())";
-        let said = Command::new(venv.join("bin/python"))
-            .args(["-c", script])
-            .output();
+        let said = Command::new(venv.join("bin/python")).args(["-c", script]).output();
         let said = String::from_utf8(said.unwrap().stdout).unwrap();
         let (prefix, host) = said.trim().split_once(' ').unwrap();
         hidden.push((prefix.into(), "/python"));

@@ -67,11 +67,7 @@ fn main() -> ExitCode {
 fn tests(cases: Vec<Case>) -> Vec<Trial> {
     let orphans = recording::orphans(&cases);
     let all_belong = Trial::test("recordings_belong_to_programs", move || {
-        if orphans.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{orphans:#?}").into())
-        }
+        if orphans.is_empty() { Ok(()) } else { Err(format!("{orphans:#?}").into()) }
     });
     let mut trials = vec![all_belong];
     let mut cases: Vec<Arc<Case>> = cases.into_iter().map(Arc::new).collect();
@@ -94,10 +90,8 @@ fn tests(cases: Vec<Case>) -> Vec<Trial> {
 }
 
 fn recordings(cases: Vec<Case>, all: bool) -> Vec<Trial> {
-    let mut wanted: Vec<Case> = cases
-        .into_iter()
-        .filter(|case| all || recording::staleness(case).is_some())
-        .collect();
+    let mut wanted: Vec<Case> =
+        cases.into_iter().filter(|case| all || recording::staleness(case).is_some()).collect();
     wanted.sort_by_key(|case| (case.truth.alone, std::cmp::Reverse(case.truth.seconds)));
     let trials = wanted.into_iter().map(|case| {
         Trial::ignorable_test(format!("record::{case}"), move || {

@@ -186,9 +186,7 @@ impl Program {
             .skip(1)
             .take_while(|line| *line != "///")
             .collect();
-        toml.join("\n")
-            .parse()
-            .unwrap_or_else(|error| panic!("{}: {error}", self.path.display()))
+        toml.join("\n").parse().unwrap_or_else(|error| panic!("{}: {error}", self.path.display()))
     }
 
     fn cases(self) -> Vec<Case> {
@@ -223,12 +221,7 @@ fn cases_of(program: &Arc<Program>, scenario: Option<String>, table: &Table) -> 
         merge(&mut merged, &table?);
         let truth = Truth::deserialize(merged)
             .unwrap_or_else(|error| panic!("{}: {error}", program.path.display()));
-        Some(Case {
-            program: Arc::clone(program),
-            scenario: scenario.clone(),
-            variant,
-            truth,
-        })
+        Some(Case { program: Arc::clone(program), scenario: scenario.clone(), variant, truth })
     });
     cases.collect()
 }

@@ -65,10 +65,7 @@ fn path(case: &Case) -> PathBuf {
 fn fingerprint(case: &Case) -> u32 {
     let text = &case.program.text;
     let mut hasher = crc32fast::Hasher::new();
-    let selects = |line: &&str| {
-        line.trim_start_matches(['#', '*', ' '])
-            .starts_with("quick = ")
-    };
+    let selects = |line: &&str| line.trim_start_matches(['#', '*', ' ']).starts_with("quick = ");
     for line in text.split_inclusive('\n').filter(|line| !selects(line)) {
         hasher.update(line.as_bytes());
     }
@@ -92,9 +89,7 @@ pub(crate) fn staleness(case: &Case) -> Option<String> {
         return Some("the recording is stale: its program has changed".into());
     }
     let field = changed_layout().first()?;
-    Some(format!(
-        "the recording is stale: the record layout has changed: {field}"
-    ))
+    Some(format!("the recording is stale: the record layout has changed: {field}"))
 }
 
 fn read(file: fs::File) -> (Meta, Vec<u8>) {
@@ -128,11 +123,7 @@ pub(crate) fn replay(case: &Case) -> Outcome {
     }
     let mut said = Vec::new();
     text::report(&mut said, &recorded.report, Style::default(), false).unwrap();
-    Outcome {
-        report: recorded.report,
-        status: meta.status,
-        text: String::from_utf8(said).unwrap(),
-    }
+    Outcome { report: recorded.report, status: meta.status, text: String::from_utf8(said).unwrap() }
 }
 
 /// The records in the recording of a case.
@@ -180,11 +171,7 @@ pub(crate) fn keep(
         hide(&mut report, hidden);
         to.append(&report.transcode_to().unwrap()).unwrap();
     }
-    let meta = Meta {
-        program: fingerprint(case),
-        status,
-        versions: versions.into(),
-    };
+    let meta = Meta { program: fingerprint(case), status, versions: versions.into() };
     let mut bytes = serde_json::to_vec(&meta).unwrap();
     bytes.push(b'\n');
     bytes.extend(fs::read(&copy).unwrap());
@@ -251,11 +238,7 @@ fn black_box(version: u64) -> String {
 fn describe(field: &FieldDescriptor) -> String {
     let (message, name) = (field.parent_message(), field.name());
     let (cardinality, kind) = (field.cardinality(), field.kind());
-    format!(
-        "{}.{name} = {} {cardinality:?} {kind:?}",
-        message.name(),
-        field.number()
-    )
+    format!("{}.{name} = {} {cardinality:?} {kind:?}", message.name(), field.number())
 }
 
 /// All fields that a journal may have, and the versions of the black box that can be read.

@@ -11,11 +11,7 @@ struct Running {
     alone: bool,
 }
 
-static RUNNING: Mutex<Running> = Mutex::new(Running {
-    live: 0,
-    replays: 0,
-    alone: false,
-});
+static RUNNING: Mutex<Running> = Mutex::new(Running { live: 0, replays: 0, alone: false });
 static CHANGED: Condvar = Condvar::new();
 
 fn processors() -> usize {
@@ -73,19 +69,11 @@ pub(crate) fn live(alone: bool) -> Turn {
         |running| running.alone = true,
         |running| running.alone = false,
     );
-    drop(enter(
-        |running| running.live == 0 && running.replays == 0,
-        |_| {},
-        |_| {},
-    ));
+    drop(enter(|running| running.live == 0 && running.replays == 0, |_| {}, |_| {}));
     turn
 }
 
 /// Waits for the turn of a replay.
 pub(crate) fn replay() -> Turn {
-    enter(
-        |running| !running.alone,
-        |running| running.replays += 1,
-        |running| running.replays -= 1,
-    )
+    enter(|running| !running.alone, |running| running.replays += 1, |running| running.replays -= 1)
 }

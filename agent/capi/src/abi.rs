@@ -43,11 +43,7 @@ impl Identity {
     /// Rank, number of ranks and rank within the node; `None` where unknown.
     pub(crate) fn known(self) -> (Option<u32>, Option<u32>, Option<u32>) {
         let known = |value: i32| u32::try_from(value).ok();
-        (
-            known(self.rank),
-            known(self.world_size),
-            known(self.local_rank),
-        )
+        (known(self.rank), known(self.world_size), known(self.local_rank))
     }
 }
 
@@ -82,20 +78,13 @@ pub struct COptions {
 
 impl Default for COptions {
     fn default() -> Self {
-        const NONE: Text = Text {
-            data: std::ptr::null(),
-            length: 0,
-        };
+        const NONE: Text = Text { data: std::ptr::null(), length: 0 };
         Self {
             size: size_of::<Self>(),
             layer: NONE,
             job: NONE,
             directory: NONE,
-            identity: Identity {
-                rank: -1,
-                world_size: -1,
-                local_rank: -1,
-            },
+            identity: Identity { rank: -1, world_size: -1, local_rank: -1 },
             attempt_plus_1: 0,
         }
     }
@@ -185,10 +174,7 @@ impl Default for CParameters {
             model: 0,
             first: 0,
             total: 0,
-            lines: Text {
-                data: std::ptr::null(),
-                length: 0,
-            },
+            lines: Text { data: std::ptr::null(), length: 0 },
             site: 0,
             dtype: 0,
             values: [0; 8],
@@ -209,12 +195,7 @@ const FLAGS: u16 = flags::ASYNC
 /// A call of a C program on this group and at this site, with the flags that it may set.
 #[inline]
 pub(crate) fn passed(call: &Call, group: u32, site: u32) -> Call {
-    Call {
-        flags: call.flags & FLAGS,
-        group,
-        site,
-        ..*call
-    }
+    Call { flags: call.flags & FLAGS, group, site, ..*call }
 }
 
 #[cfg(test)]
@@ -245,22 +226,12 @@ mod tests {
         );
         assert_eq!((size_of::<Text>(), size_of::<Identity>()), (16, 12));
         assert_eq!(
-            (
-                size_of::<CCreation>(),
-                offset_of!(CCreation, members),
-                offset_of!(CCreation, site)
-            ),
+            (size_of::<CCreation>(), offset_of!(CCreation, members), offset_of!(CCreation, site)),
             (80, 56, 72)
         );
-        assert_eq!(
-            (size_of::<COptions>(), size_of::<CMemorySample>()),
-            (72, 88)
-        );
+        assert_eq!((size_of::<COptions>(), size_of::<CMemorySample>()), (72, 88));
         assert_eq!(offset_of!(COptions, attempt_plus_1), 68);
-        assert_eq!(
-            (size_of::<CParameters>(), offset_of!(CParameters, lines)),
-            (96, 32)
-        );
+        assert_eq!((size_of::<CParameters>(), offset_of!(CParameters, lines)), (96, 32));
         assert_eq!(offset_of!(CParameters, values), 56);
     }
 }

@@ -43,11 +43,7 @@ fn guarded<T: Default>(work: impl FnOnce() -> T) -> T {
 /// Runs `work` on the open box. Returns the default if no box is open or an argument is invalid.
 #[inline]
 fn with_box<T: Default>(work: impl FnOnce(&'static Writer) -> Result<T, BadPointer>) -> T {
-    guarded(|| {
-        current()
-            .and_then(|writer| work(writer).ok())
-            .unwrap_or_default()
-    })
+    guarded(|| current().and_then(|writer| work(writer).ok()).unwrap_or_default())
 }
 
 #[unsafe(no_mangle)]
@@ -82,12 +78,7 @@ pub unsafe extern "C" fn ddp_doctor_open_with(options: *const COptions) -> i32 {
         // SAFETY: the caller vouches for the options and for what they lead to.
         let (given, layer, job, directory) = unsafe {
             let given = ptr::sized(options, COptions::default())?;
-            (
-                given,
-                ptr::bytes(given.layer)?,
-                ptr::bytes(given.job)?,
-                ptr::bytes(given.directory)?,
-            )
+            (given, ptr::bytes(given.layer)?, ptr::bytes(given.job)?, ptr::bytes(given.directory)?)
         };
         let layer = if layer.is_empty() { b"c" } else { layer };
         let mut options = options_from_env(&String::from_utf8_lossy(layer));
@@ -300,9 +291,7 @@ pub unsafe extern "C" fn ddp_doctor_splits(
         // SAFETY: the caller vouches for the sizes.
         let sizes = unsafe { ptr::values(sizes, count) }?;
         // Clamped: oversized sizes stay large, negative ones become 0.
-        let clamped = sizes
-            .iter()
-            .map(|&size| u32::try_from(size.max(0)).unwrap_or(u32::MAX));
+        let clamped = sizes.iter().map(|&size| u32::try_from(size.max(0)).unwrap_or(u32::MAX));
         writer.splits(call, output != 0, clamped);
         Ok(())
     });

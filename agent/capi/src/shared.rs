@@ -43,10 +43,7 @@ fn on_box<T: Default>(work: impl FnOnce(&'static Writer) -> T) -> T {
 }
 
 fn read<'a>(bytes: Bytes) -> &'a [u8] {
-    let text = Text {
-        data: bytes.data.cast(),
-        length: bytes.length,
-    };
+    let text = Text { data: bytes.data.cast(), length: bytes.length };
     // SAFETY: the bytes are a slice that the other library keeps alive during the call, and every
     // function here finishes with them before it returns.
     unsafe { ptr::bytes(text) }.unwrap_or_default()
@@ -97,10 +94,7 @@ extern "C" fn creating(named: &Named) -> u64 {
             takes_all: named.takes_all,
             epoch: 0,
             members: &[],
-            seat: Some(Seat {
-                rank: named.rank,
-                size: named.size,
-            }),
+            seat: Some(Seat { rank: named.rank, size: named.size }),
             site: writer.native_site(named.returns_to),
         })
     })
@@ -142,10 +136,6 @@ extern "C" fn note(kind: u8, text: Bytes) {
 
 extern "C" fn held_by_nccl(device: u32, bytes: u64) {
     on_box(|writer| {
-        writer.memory(&Sample {
-            device: Some(device),
-            nccl: Some(bytes),
-            ..Sample::default()
-        });
+        writer.memory(&Sample { device: Some(device), nccl: Some(bytes), ..Sample::default() });
     });
 }

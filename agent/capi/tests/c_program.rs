@@ -19,26 +19,14 @@ fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let built = Command::new(env!("CARGO"))
-            .args([
-                "build",
-                "--offline",
-                "--locked",
-                "--package",
-                "ddp-doctor-capi",
-            ])
+            .args(["build", "--offline", "--locked", "--package", "ddp-doctor-capi"])
             .args(["--message-format", "json"])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
             .unwrap();
-        assert!(
-            built.status.success(),
-            "{}",
-            String::from_utf8_lossy(&built.stderr)
-        );
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let messages = String::from_utf8(built.stdout).unwrap();
-        let path = messages
-            .split('"')
-            .find(|it| it.ends_with("/libddp_doctor.so"));
+        let path = messages.split('"').find(|it| it.ends_with("/libddp_doctor.so"));
         PathBuf::from(path.unwrap())
     })
 }
@@ -48,14 +36,7 @@ fn run(directory: &Path) -> (Reader, Vec<Item>) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = directory.join("program");
     let compiled = Command::new("gcc")
-        .args([
-            "-std=gnu11",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-pthread",
-            "-o",
-        ])
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&program)
         .arg(here.join("tests/program.c"))
         .arg("-I")
@@ -72,11 +53,7 @@ fn run(directory: &Path) -> (Reader, Vec<Item>) {
         .status()
         .unwrap();
     assert!(status.success());
-    let left: Vec<_> = boxes
-        .read_dir()
-        .unwrap()
-        .map(|it| it.unwrap().path())
-        .collect();
+    let left: Vec<_> = boxes.read_dir().unwrap().map(|it| it.unwrap().path()).collect();
     assert_eq!(left.len(), 1, "{left:?}");
     let mut reader = Reader::open(&left[0]).unwrap();
     let mut items = Vec::new();
@@ -93,10 +70,7 @@ fn c_program_writes_the_expected_records() {
         (identity.rank, identity.world_size, identity.local_rank),
         (Some(1), Some(4), Some(0))
     );
-    assert_eq!(
-        (identity.layer.as_str(), identity.job.as_str()),
-        ("c", "my job")
-    );
+    assert_eq!((identity.layer.as_str(), identity.job.as_str()), ("c", "my job"));
     assert_eq!(identity.attempt, 2);
     assert!(identity.closed);
 
@@ -145,27 +119,18 @@ fn c_program_writes_the_expected_records() {
     let issued = &records[2].record;
     // The point-to-point flag is set by the library alone.
     assert_eq!(issued.flags, flags::NUMEL | flags::SHAPE);
-    assert_eq!(
-        (issued.op, issued.seq, issued.group, issued.site),
-        (Op::AllReduce, 1, 1, 1)
-    );
+    assert_eq!((issued.op, issued.seq, issued.group, issued.site), (Op::AllReduce, 1, 1, 1));
     assert_eq!(records[2].phase, "checkpoint");
     assert_eq!(records[10].splits, [4, 0, u32::MAX]);
     let nonsense = &records[12].record;
-    assert_eq!(
-        (nonsense.op, nonsense.group, nonsense.site),
-        (Op::Unspecified, 0, 0)
-    );
+    assert_eq!((nonsense.op, nonsense.group, nonsense.site), (Op::Unspecified, 0, 0));
     assert_eq!(nonsense.shape(), None);
     assert_eq!(records[17].text, "E\u{fffd}: x");
     let spent = &records[20].record;
     assert_eq!((spent.code, spent.numel), (1, 5_000_000));
     assert_eq!(records[21].text, "nccl=2.27=3");
     let parameters = &records[22].record;
-    assert_eq!(
-        (parameters.code, parameters.group, parameters.seq),
-        (1, 1, 1)
-    );
+    assert_eq!((parameters.code, parameters.group, parameters.seq), (1, 1, 1));
     assert_eq!((parameters.tensors, parameters.numel), (0, 2));
     assert_eq!(parameters.dtype, DType::Float32);
     assert_eq!(parameters.shape(), Some(&[7, 8][..]));
@@ -184,11 +149,7 @@ fn c_program_writes_the_expected_records() {
         nccl: None,
     };
     // Recorded with a smaller `size`, as by a caller that knows only the first fields.
-    let older = MemorySample {
-        device: Some(3),
-        used: Some(1000),
-        ..MemorySample::default()
-    };
+    let older = MemorySample { device: Some(3), used: Some(1000), ..MemorySample::default() };
     let samples: Vec<_> = items
         .iter()
         .filter_map(|item| match item {
@@ -197,21 +158,11 @@ fn c_program_writes_the_expected_records() {
         })
         .collect();
     assert_eq!(samples, [sample, older]);
-    let line = include_str!("program.c")
-        .lines()
-        .position(|line| line.contains("THE LINE"));
+    let line = include_str!("program.c").lines().position(|line| line.contains("THE LINE"));
     let here = items.iter().find_map(|item| match item {
-        Item::Site {
-            id,
-            file,
-            function,
-            line,
-            ..
-        } if *id == records[23].record.site => Some((
-            file.ends_with("program.c"),
-            function.as_str(),
-            *line as usize,
-        )),
+        Item::Site { id, file, function, line, .. } if *id == records[23].record.site => {
+            Some((file.ends_with("program.c"), function.as_str(), *line as usize))
+        }
         _ => None,
     });
     assert_eq!(here, Some((true, "main", line.unwrap() + 1)));
@@ -219,10 +170,7 @@ fn c_program_writes_the_expected_records() {
     assert_eq!((at_thread_end.op, at_thread_end.seq), (Op::Barrier, 3));
     assert_ne!(at_thread_end.thread, issued.thread);
     let creating = records[25];
-    assert_eq!(
-        (creating.record.op, creating.record.group),
-        (Op::NewGroup, 0)
-    );
+    assert_eq!((creating.record.op, creating.record.group), (Op::NewGroup, 0));
     let made = GroupCreation {
         name: "new".into(),
         description: String::new(),
@@ -233,19 +181,12 @@ fn c_program_writes_the_expected_records() {
         seat: None,
     };
     assert_eq!(creating.creation.as_deref(), Some(&made));
-    assert_eq!(
-        (records[28].text.as_str(), records[28].record.code),
-        ("main returned", 0)
-    );
+    assert_eq!((records[28].text.as_str(), records[28].record.code), ("main returned", 0));
 }
 
 #[test]
 fn library_depends_on_libc_only() {
-    let library = Command::new("readelf")
-        .arg("-d")
-        .arg(library())
-        .output()
-        .unwrap();
+    let library = Command::new("readelf").arg("-d").arg(library()).output().unwrap();
     let text = String::from_utf8(library.stdout).unwrap();
     let needed: Vec<&str> = text
         .lines()
@@ -277,16 +218,10 @@ fn declared() -> BTreeSet<&'static str> {
 
 #[test]
 fn exports_are_the_declared_functions() {
-    let symbols = Command::new("nm")
-        .args(["-D", "--defined-only"])
-        .arg(library())
-        .output()
-        .unwrap();
+    let symbols =
+        Command::new("nm").args(["-D", "--defined-only"]).arg(library()).output().unwrap();
     let text = String::from_utf8(symbols.stdout).unwrap();
-    let exported: BTreeSet<&str> = text
-        .lines()
-        .filter_map(|line| line.split(' ').nth(2))
-        .collect();
+    let exported: BTreeSet<&str> = text.lines().filter_map(|line| line.split(' ').nth(2)).collect();
     assert!(exported.len() > 25, "{exported:?}");
     let mut known = declared();
     // Used by the preloaded NCCL library to find this one.
@@ -298,9 +233,7 @@ fn exports_are_the_declared_functions() {
 fn header_constants_match_the_vocabulary() {
     let header = include_str!("../include/ddp_doctor.h");
     let numbers = |prefix: &str| -> BTreeMap<String, u8> {
-        let lines = header
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix(prefix));
+        let lines = header.lines().filter_map(|line| line.trim().strip_prefix(prefix));
         lines
             .filter_map(|line| {
                 let (name, number) = line.split_once(" = ")?;
@@ -330,14 +263,8 @@ fn header_constants_match_the_vocabulary() {
     assert_eq!(kinds.len(), ExceptionKind::ALL.len());
     for kind in ExceptionKind::ALL {
         let name = kind.name().unwrap().to_uppercase();
-        let name = name
-            .replace(" A COLLECTIVE", " COLLECTIVE")
-            .replace(" A ", " ");
-        assert_eq!(
-            kinds.get(&name.replace(' ', "_")),
-            Some(&kind.number()),
-            "{name}"
-        );
+        let name = name.replace(" A COLLECTIVE", " COLLECTIVE").replace(" A ", " ");
+        assert_eq!(kinds.get(&name.replace(' ', "_")), Some(&kind.number()), "{name}");
     }
     for (name, flag) in [
         ("ASYNC", flags::ASYNC),
@@ -349,11 +276,7 @@ fn header_constants_match_the_vocabulary() {
         ("TAG", flags::TAG),
         ("BORROWED_SITE", flags::BORROWED_SITE),
     ] {
-        assert_eq!(
-            numbers("DDP_DOCTOR_").get(name),
-            Some(&(flag as u8)),
-            "{name}"
-        );
+        assert_eq!(numbers("DDP_DOCTOR_").get(name), Some(&(flag as u8)), "{name}");
     }
 }
 
@@ -370,14 +293,7 @@ fn header_compiles_as_c_and_cpp() {
         ("g++", "c++", "-std=c++20"),
     ] {
         let compiled = Command::new(compiler)
-            .args([
-                standard,
-                "-Wall",
-                "-Wextra",
-                "-Wpedantic",
-                "-Wconversion",
-                "-Werror",
-            ])
+            .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"])
             .args(["-fsyntax-only", "-x", language])
             .arg(&source)
             .arg("-I")
@@ -394,29 +310,14 @@ fn header_compiles_as_c_and_cpp() {
 #[test]
 fn library_has_few_dependencies() {
     let tree = Command::new(env!("CARGO"))
-        .args([
-            "tree",
-            "--offline",
-            "--locked",
-            "--edges",
-            "normal",
-            "--prefix",
-            "none",
-        ])
+        .args(["tree", "--offline", "--locked", "--edges", "normal", "--prefix", "none"])
         .args(["--package", "ddp-doctor-capi", "--format", "{p}"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap();
-    assert!(
-        tree.status.success(),
-        "{}",
-        String::from_utf8_lossy(&tree.stderr)
-    );
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
     let tree = String::from_utf8(tree.stdout).unwrap();
-    let mut crates: Vec<&str> = tree
-        .lines()
-        .filter_map(|line| line.split(' ').next())
-        .collect();
+    let mut crates: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
     crates.sort_unstable();
     crates.dedup();
     assert_eq!(

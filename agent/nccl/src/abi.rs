@@ -115,10 +115,7 @@ pub(crate) struct Configured {
 
 impl Configured {
     /// The defaults without a configuration.
-    pub(crate) const NOTHING: Self = Self {
-        non_blocking: false,
-        name: b"",
-    };
+    pub(crate) const NOTHING: Self = Self { non_blocking: false, name: b"" };
 
     /// Reads a program's `ncclConfig_t`, which may be null and of any version.
     ///
@@ -177,10 +174,7 @@ mod tests {
             // SAFETY: the pointer is to a live configuration.
             unsafe { Configured::read(std::ptr::from_mut(config).cast()) }
         };
-        let all = Configured {
-            non_blocking: true,
-            name: name.to_bytes(),
-        };
+        let all = Configured { non_blocking: true, name: name.to_bytes() };
         assert_eq!(read(&mut config), all);
         // NCCL 2.26 has no `comm_name`, 2.14 nothing after `blocking`.
         config.size = std::mem::offset_of!(Config, comm_name);

@@ -211,10 +211,7 @@ fn take(communicator: &Communicator, bytes: u64) {
 
 /// Records what all communicators hold if it changed by at least [`STEP`].
 fn record(sink: Sink) {
-    let (held, recorded) = (
-        HELD.load(Ordering::Acquire),
-        RECORDED.load(Ordering::Acquire),
-    );
+    let (held, recorded) = (HELD.load(Ordering::Acquire), RECORDED.load(Ordering::Acquire));
     if held.abs_diff(recorded) < STEP {
         return;
     }

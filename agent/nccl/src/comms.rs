@@ -5,10 +5,7 @@
 //!
 //! Lookups take no lock. Inserting and removing take a lock that is held only for the change; if
 //! the lock cannot be acquired, for example in a child forked meanwhile, the change is skipped.
-#![expect(
-    unsafe_code,
-    reason = "lends what a static pointer leads to, and keeps handles"
-)]
+#![expect(unsafe_code, reason = "lends what a static pointer leads to, and keeps handles")]
 
 use std::ptr;
 use std::sync::Mutex;
@@ -142,10 +139,7 @@ impl Communicator {
             takes_all: false,
             name: identity::name(self.name.hash, self.name.occurrence).as_bytes(),
             description: &self.description,
-            seat: Seat {
-                rank: self.rank,
-                size: self.size,
-            },
+            seat: Seat { rank: self.rank, size: self.size },
             returns_to: 0,
         });
         self.group.store(group, Ordering::Release);
@@ -193,10 +187,7 @@ struct Entry {
 }
 
 static TABLE: [Entry; ENTRIES] = [const {
-    Entry {
-        handle: AtomicUsize::new(0),
-        communicator: AtomicPtr::new(ptr::null_mut()),
-    }
+    Entry { handle: AtomicUsize::new(0), communicator: AtomicPtr::new(ptr::null_mut()) }
 }; ENTRIES];
 
 /// Locked while the table changes.
@@ -278,12 +269,7 @@ mod tests {
         Communicator {
             sink: 0,
             group: AtomicU32::new(group),
-            name: Name {
-                hash: 0,
-                occurrence: 0,
-                in_nccl: 0,
-                magic: 0,
-            },
+            name: Name { hash: 0, occurrence: 0, in_nccl: 0, magic: 0 },
             description: Vec::new(),
             rank: 0,
             size: 1,
@@ -303,29 +289,17 @@ mod tests {
             assert!(insert(handle(n), communicator(n as u32 + 1)).is_some());
         }
         for n in 0..500 {
-            assert_eq!(
-                find(handle(n)).and_then(Communicator::registered),
-                Some(n as u32 + 1)
-            );
+            assert_eq!(find(handle(n)).and_then(Communicator::registered), Some(n as u32 + 1));
         }
         for n in (0..500).step_by(2) {
-            assert_eq!(
-                remove(handle(n)).and_then(Communicator::registered),
-                Some(n as u32 + 1)
-            );
+            assert_eq!(remove(handle(n)).and_then(Communicator::registered), Some(n as u32 + 1));
             assert!(find(handle(n)).is_none());
         }
         assert!(remove(handle(0)).is_none());
         insert(handle(0), communicator(7000));
         insert(handle(1), communicator(7001));
-        assert_eq!(
-            find(handle(0)).and_then(Communicator::registered),
-            Some(7000)
-        );
-        assert_eq!(
-            find(handle(1)).and_then(Communicator::registered),
-            Some(7001)
-        );
+        assert_eq!(find(handle(0)).and_then(Communicator::registered), Some(7000));
+        assert_eq!(find(handle(1)).and_then(Communicator::registered), Some(7001));
         assert_eq!(find(handle(3)).and_then(Communicator::registered), Some(4));
         assert!(insert(ptr::null_mut(), communicator(1)).is_none());
         assert!(find(ptr::null_mut()).is_none());

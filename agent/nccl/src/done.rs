@@ -149,10 +149,7 @@ fn follow(sink: Sink, work: &Work, call: u64, is_part: bool) -> bool {
     let mut places = (0..PROBES).filter_map(|i| PLACES.get((first + i) % MOST));
     let free = places.find(|place| {
         place.context.load(Ordering::Relaxed) == context
-            && place
-                .is
-                .compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+            && place.is.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
     });
     let Some(place) = free else { return false };
     let recorded = event_record(place.event.load(Ordering::Relaxed), work.handle);

@@ -30,10 +30,7 @@ pub(crate) struct Function {
 
 impl Function {
     pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self {
-            name,
-            address: AtomicPtr::new(ptr::null_mut()),
-        }
+        Self { name, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Address of the function; null: the driver is not loaded or lacks the function.
@@ -44,11 +41,7 @@ impl Function {
             return ptr::null_mut();
         }
         let known = self.address.load(Ordering::Acquire);
-        if known.is_null() {
-            self.find(library)
-        } else {
-            known
-        }
+        if known.is_null() { self.find(library) } else { known }
     }
 
     #[cold]
@@ -131,9 +124,8 @@ pub(crate) fn in_a_thread(name: &CStr, context: *mut c_void, work: impl FnOnce()
         return;
     }
     let context = context.expose_provenance();
-    let builder = thread::Builder::new()
-        .name(name.to_string_lossy().into_owned())
-        .stack_size(STACK);
+    let builder =
+        thread::Builder::new().name(name.to_string_lossy().into_owned()).stack_size(STACK);
     let start = || {
         builder.spawn(move || {
             let mut mode = RELAXED;

@@ -89,16 +89,7 @@ impl Collective {
         dtype: c_int,
         stream: Stream,
     ) -> Self {
-        Self {
-            op,
-            send,
-            receive,
-            count,
-            dtype,
-            reduce_op: None,
-            root: None,
-            stream,
-        }
+        Self { op, send, receive, count, dtype, reduce_op: None, root: None, stream }
     }
 
     fn of(self, communicator: &'static Communicator) -> Work {
@@ -118,10 +109,7 @@ impl Collective {
     fn is_in_place(&self, communicator: &Communicator) -> bool {
         let (send, receive) = (self.send.addr(), self.receive.addr());
         let size = dtype(self.dtype).size().unwrap_or(0) as usize;
-        let piece = self
-            .count
-            .wrapping_mul(size)
-            .wrapping_mul(communicator.rank as usize);
+        let piece = self.count.wrapping_mul(size).wrapping_mul(communicator.rank as usize);
         match self.op {
             Op::AllGather | Op::Gather => send == receive.wrapping_add(piece),
             Op::ReduceScatter | Op::Scatter => receive == send.wrapping_add(piece),
@@ -217,12 +205,8 @@ hook!(ncclRecv, c"pncclRecv", (
 
 // --- Groups ------------------------------------------------------------------------------------
 
-hook!(ncclGroupStart, c"pncclGroupStart", (), |_name, real| {
-    watch::group_start(real)
-});
-hook!(ncclGroupEnd, c"pncclGroupEnd", (), |name, real| {
-    watch::group_end(name, false, real)
-});
+hook!(ncclGroupStart, c"pncclGroupStart", (), |_name, real| { watch::group_start(real) });
+hook!(ncclGroupEnd, c"pncclGroupEnd", (), |name, real| { watch::group_end(name, false, real) });
 hook!(ncclGroupSimulateEnd, c"pncclGroupSimulateEnd", (info: *mut c_void), |name, real| {
     watch::group_end(name, true, real)
 });

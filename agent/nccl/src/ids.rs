@@ -29,11 +29,7 @@ pub(crate) fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
     if used.len() == MOST_IDS {
         used.remove(0);
     }
-    used.push(Used {
-        hash,
-        rank,
-        times: 0,
-    });
+    used.push(Used { hash, rank, times: 0 });
     Some(0)
 }
 

@@ -3,10 +3,7 @@
 //! The creation may block until all ranks take part, so it is recorded before it begins. The handle
 //! of a communicator created with a unique id is known when the call returns. A non-blocking
 //! derived communicator may get its handle later; it is then registered at its first use.
-#![expect(
-    unsafe_code,
-    reason = "reads handles from where a program has them put"
-)]
+#![expect(unsafe_code, reason = "reads handles from where a program has them put")]
 
 use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,12 +113,7 @@ pub(crate) fn with_id(
         );
         return None;
     };
-    let name = Name {
-        hash,
-        occurrence,
-        in_nccl: hash,
-        magic: identity::magic_of(&id.bytes),
-    };
+    let name = Name { hash, occurrence, in_nccl: hash, magic: identity::magic_of(&id.bytes) };
     let non_blocking = configured.non_blocking;
     let known = PendingComm { sink, seat, name };
     Some(known.making(function, handle, configured, non_blocking))
@@ -196,20 +188,14 @@ pub(crate) fn split(
 ) -> Option<Making> {
     let (sink, parent) = records::of(comms::find(parent))?;
     let nth = parent.divide();
-    let name = format!(
-        "{}/split{nth}",
-        identity::name(parent.name.hash, parent.name.occurrence)
-    );
+    let name = format!("{}/split{nth}", identity::name(parent.name.hash, parent.name.occurrence));
     let recorded = Recorded::before(sink, function, || {
         sink.creating(&sink::Communicator {
             op: Op::SplitGroup,
             name: name.as_bytes(),
             description: configured.name,
             takes_all: !parent.non_blocking,
-            seat: Seat {
-                rank: parent.rank,
-                size: parent.size,
-            },
+            seat: Seat { rank: parent.rank, size: parent.size },
             returns_to: returns_to(),
         })
     });
@@ -256,27 +242,17 @@ pub(crate) fn shrink(
         // NCCL rejects this.
         return None;
     }
-    let seat = Seat {
-        rank: parent.rank - before as u32,
-        size: parent.size - excluded.len() as u32,
-    };
+    let seat =
+        Seat { rank: parent.rank - before as u32, size: parent.size - excluded.len() as u32 };
     // All remaining ranks have counted the same number of shrinks with these exclusions.
     let of_these = identity::of_shrink(parent.name.hash, parent.name.occurrence, &excluded);
     let nth = occurrence_of(of_these, seat.rank)?;
     let in_nccl = identity::of_split(parent.name.in_nccl, 0, 0);
-    let name = Name {
-        hash: of_these,
-        occurrence: nth,
-        in_nccl,
-        magic: in_nccl,
-    };
+    let name = Name { hash: of_these, occurrence: nth, in_nccl, magic: in_nccl };
     let non_blocking = parent.non_blocking || configured.non_blocking;
     let known = PendingComm { sink, seat, name };
     let making = known.making(function, handle, configured, non_blocking);
-    Some(Making {
-        parent: comm_memory::before_division(parent),
-        ..making
-    })
+    Some(Making { parent: comm_memory::before_division(parent), ..making })
 }
 
 /// `ncclCommGrow`: the ranks of a communicator keep their places in the larger one. New ranks join
@@ -317,14 +293,7 @@ pub(crate) fn grow(
 impl Making {
     /// Called when the call has returned, or the end of its group has.
     pub(crate) fn end(self, status: Status) {
-        let Self {
-            sink,
-            function,
-            recorded,
-            handle,
-            made,
-            parent,
-        } = self;
+        let Self { sink, function, recorded, handle, made, parent } = self;
         let of_framework = matches!(recorded, Recorded::Within);
         if is_taken(status)
             && let Some(made) = made

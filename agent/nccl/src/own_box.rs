@@ -18,11 +18,7 @@ use crate::sink::{self, Sink};
 /// counts only if it sets rank and world size.
 const LAUNCHERS: [[&str; 3]; 5] = [
     ["RANK", "WORLD_SIZE", "LOCAL_RANK"],
-    [
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-    ],
+    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"],
     ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"],
     ["PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"],
     ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"],

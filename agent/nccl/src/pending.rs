@@ -27,11 +27,7 @@ pub(crate) fn add(sink: Sink, made: Made, of_framework: bool) {
     if let Ok(mut pending) = PENDING.try_lock()
         && pending.len() < MOST_PENDING
     {
-        pending.push(Pending {
-            sink: sink.name(),
-            of_framework,
-            made,
-        });
+        pending.push(Pending { sink: sink.name(), of_framework, made });
     }
 }
 

@@ -34,10 +34,7 @@ pub(crate) struct Function {
 
 impl Function {
     pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self {
-            name,
-            address: AtomicPtr::new(ptr::null_mut()),
-        }
+        Self { name, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Address of the function; null: this NCCL does not have it.
@@ -75,11 +72,7 @@ fn find(name: &'static CStr) -> *mut c_void {
     let mut names = names.into_iter().flatten();
     names
         .find_map(|name| {
-            let handle = if library.is_null() {
-                libc::RTLD_NEXT
-            } else {
-                library
-            };
+            let handle = if library.is_null() { libc::RTLD_NEXT } else { library };
             function(handle, name)
         })
         .unwrap_or(ptr::null_mut())
@@ -107,9 +100,7 @@ fn library_of_the_program() -> Option<*mut c_void> {
         .or_else(|| {
             let would_be = stands_in_its_place().then(search::candidates);
             let would_be = would_be.unwrap_or_default();
-            would_be
-                .iter()
-                .find_map(|path| open(path, libc::RTLD_LOCAL))
+            would_be.iter().find_map(|path| open(path, libc::RTLD_LOCAL))
         })
         .or_else(|| {
             let path = env::var_os(PATH).filter(|path| !path.is_empty())?;
@@ -144,10 +135,7 @@ fn open(path: &CStr, how: c_int) -> Option<*mut c_void> {
         return None;
     }
     let has = [Some(ANY), first_name(ANY)];
-    let has = has
-        .into_iter()
-        .flatten()
-        .any(|name| function(handle, name).is_some());
+    let has = has.into_iter().flatten().any(|name| function(handle, name).is_some());
     if !has {
         // SAFETY: releases the reference that `dlopen` took.
         unsafe { libc::dlclose(handle) };
@@ -180,10 +168,7 @@ pub(crate) fn loaded() -> Vec<CString> {
         own: usize,
         paths: Vec<CString>,
     }
-    let mut found = OtherCopies {
-        own: object_of(own_address()),
-        paths: Vec::new(),
-    };
+    let mut found = OtherCopies { own: object_of(own_address()), paths: Vec::new() };
     // SAFETY: the callback gets the pointer passed here, which lives until the iteration ends, and
     // does not call the loader.
     unsafe { libc::dl_iterate_phdr(Some(note), ptr::from_mut(&mut found).cast()) };

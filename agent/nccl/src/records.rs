@@ -43,12 +43,7 @@ pub(crate) fn issued(
 
 /// Records that a call other than a collective or a message is about to be made. Returns its id.
 pub(crate) fn other(sink: Sink, op: Op, group: u32) -> u64 {
-    let call = Call {
-        op: op.number(),
-        group,
-        tensors: 1,
-        ..Call::default()
-    };
+    let call = Call { op: op.number(), group, tensors: 1, ..Call::default() };
     sink.issued(&call, returns_to())
 }
 

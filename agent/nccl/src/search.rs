@@ -4,10 +4,7 @@
 //! that asks for `libnccl.so.2`. The real one is searched for in the loader's order: `DT_RPATH` of
 //! the loaded objects (PyTorch finds its NCCL package this way), `LD_LIBRARY_PATH`, `DT_RUNPATH`,
 //! the loader's cache, and the system's folders.
-#![expect(
-    unsafe_code,
-    reason = "asks the loader where it looks for what a library needs"
-)]
+#![expect(unsafe_code, reason = "asks the loader where it looks for what a library needs")]
 
 use std::env;
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_uint, c_void};
@@ -50,9 +47,7 @@ pub(crate) fn candidates() -> Vec<CString> {
         .chain(in_folders(after))
         .chain(cached())
         .chain(in_folders(common));
-    files
-        .filter_map(|file| CString::new(file.into_os_string().into_vec()).ok())
-        .collect()
+    files.filter_map(|file| CString::new(file.into_os_string().into_vec()).ok()).collect()
 }
 
 // --- Folders of the loader -----------------------------------------------------------------------
@@ -113,11 +108,7 @@ const SIZE_OF_FOLDERS: c_int = 5;
 
 /// Folders that the loader searches for the dependencies of an object, in its order.
 fn folders_of(object: &CStr) -> Vec<PathBuf> {
-    let name = if object.is_empty() {
-        ptr::null()
-    } else {
-        object.as_ptr()
-    };
+    let name = if object.is_empty() { ptr::null() } else { object.as_ptr() };
     // SAFETY: the name is NUL-terminated, or null for the program itself; nothing is loaded.
     let handle = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
@@ -173,10 +164,7 @@ fn query_folders(handle: *mut c_void) -> Option<Vec<PathBuf>> {
 fn cached() -> Vec<PathBuf> {
     let is_short = fs::metadata(CACHE).is_ok_and(|it| it.len() <= LONGEST_CACHE);
     let cache = is_short.then(|| fs::read(CACHE).ok()).flatten();
-    NAMES
-        .iter()
-        .flat_map(|name| in_cache(cache.as_deref().unwrap_or_default(), name))
-        .collect()
+    NAMES.iter().flat_map(|name| in_cache(cache.as_deref().unwrap_or_default(), name)).collect()
 }
 
 /// Paths of a library in a cache: the format of glibc since 2.2, which may follow an older one
@@ -275,10 +263,8 @@ mod tests {
         assert!(own_object().is_some());
         // The files need not exist on this machine.
         assert!(
-            candidates()
-                .iter()
-                .all(|it| it.to_bytes().ends_with(b"libnccl.so")
-                    || it.to_bytes().ends_with(b"libnccl.so.2"))
+            candidates().iter().all(|it| it.to_bytes().ends_with(b"libnccl.so")
+                || it.to_bytes().ends_with(b"libnccl.so.2"))
         );
     }
 }

@@ -156,9 +156,7 @@ impl Sink {
     }
 
     pub(crate) fn communicator(self, named: &Communicator<'_>) -> u32 {
-        let Communicator {
-            name, description, ..
-        } = *named;
+        let Communicator { name, description, .. } = *named;
         match self {
             Self::Own(writer) => {
                 writer.communicator(name, description, b"nccl", named.seat.rank, named.seat.size)

@@ -317,12 +317,7 @@ impl Thread {
     /// framework that have already returned, also records that the thread enters the function, and
     /// returns where to record that it left.
     fn launch(&self, function: &'static CStr) -> Option<Sink> {
-        let Gathered {
-            works,
-            issued,
-            of_framework,
-            ..
-        } = &mut *self.group.borrow_mut();
+        let Gathered { works, issued, of_framework, .. } = &mut *self.group.borrow_mut();
         let kept = *of_framework && sink::outer() == Outer::Nothing;
         let kept = sink::current().filter(|_| kept);
         if let Some(sink) = kept {
@@ -349,14 +344,7 @@ impl Thread {
     fn launched(&self, function: &'static CStr, status: Status) {
         let makings = {
             let mut group = self.group.borrow_mut();
-            let Gathered {
-                works,
-                parts,
-                parts_cut,
-                issued,
-                makings,
-                ..
-            } = &mut *group;
+            let Gathered { works, parts, parts_cut, issued, makings, .. } = &mut *group;
             let recorded = works
                 .iter()
                 .filter_map(|(communicator, work)| Some((records::of(Some(communicator))?, work)));

@@ -7,10 +7,7 @@
 //!
 //! The faulting instruction itself raises the signal, so no other thread is interrupted. A thread
 //! that blocks SIGBUS is not protected: the kernel kills the process.
-#![expect(
-    unsafe_code,
-    reason = "handles a signal, and maps pages in its handler"
-)]
+#![expect(unsafe_code, reason = "handles a signal, and maps pages in its handler")]
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -68,9 +65,7 @@ impl Protected {
     pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
         ensure_handler();
         let index = MAPS.iter().position(|map| {
-            map.start
-                .compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+            map.start.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
         })?;
         let map = &MAPS[index];
         map.is_damaged.store(false, Ordering::Relaxed);
@@ -166,10 +161,7 @@ fn replace(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire).min(MAX_MAPS);
     let mut maps = MAPS[..used].iter();
     let Some(map) = maps.find(|map| {
-        let (start, end) = (
-            map.start.load(Ordering::Acquire),
-            map.end.load(Ordering::Relaxed),
-        );
+        let (start, end) = (map.start.load(Ordering::Acquire), map.end.load(Ordering::Relaxed));
         start <= address && address < end
     }) else {
         return false;

@@ -66,27 +66,17 @@ impl Following {
         if sys::lock(&lockable(directory).ok()?, false).unwrap_or(true) {
             return None;
         }
-        let word = OpenOptions::new()
-            .read(true)
-            .custom_flags(FLAGS)
-            .open(directory.join(FOLLOWED));
+        let word = OpenOptions::new().read(true).custom_flags(FLAGS).open(directory.join(FOLLOWED));
         let mut start = [0; 3];
         let is_run =
             word.is_ok_and(|mut file| file.read_exact(&mut start).is_ok()) && start == *b"run";
-        Some(if is_run {
-            FollowedBy::Run
-        } else {
-            FollowedBy::Reporter
-        })
+        Some(if is_run { FollowedBy::Run } else { FollowedBy::Reporter })
     }
 }
 
 /// The directory itself: it can be locked when its file system is full.
 fn lockable(directory: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(FLAGS | libc::O_DIRECTORY)
-        .open(directory)
+    OpenOptions::new().read(true).custom_flags(FLAGS | libc::O_DIRECTORY).open(directory)
 }
 
 #[cfg(test)]

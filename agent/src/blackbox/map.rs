@@ -1,8 +1,5 @@
 //! Shared memory maps of files, accessed as atomic words.
-#![expect(
-    unsafe_code,
-    reason = "maps files, and lends the memory as atomic words"
-)]
+#![expect(unsafe_code, reason = "maps files, and lends the memory as atomic words")]
 
 #[cfg(target_endian = "big")]
 compile_error!("black boxes are little-endian, and so far are only written in place");
@@ -95,11 +92,7 @@ impl Map {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::InvalidInput)?;
-        let mut map = Self {
-            start,
-            words,
-            protected: None,
-        };
+        let mut map = Self { start, words, protected: None };
         if file.is_some() {
             let protected = Protected::new(start.as_ptr() as usize, bytes);
             map.protected = Some(protected.ok_or(io::ErrorKind::OutOfMemory)?);

@@ -52,10 +52,7 @@ impl Nesting {
             since: 0,
             site: 0,
         };
-        Self {
-            frames: [const { Cell::new(EMPTY) }; DEEPEST],
-            depth: Cell::new(0),
-        }
+        Self { frames: [const { Cell::new(EMPTY) }; DEEPEST], depth: Cell::new(0) }
     }
 
     pub(super) fn clear(&self) {
@@ -75,9 +72,8 @@ impl Nesting {
             0 => found.level() == 0 && found.op != frame.op,
             level => found.level() < level,
         };
-        let mut depth = (0..self.depth.get())
-            .take_while(|&i| self.frame(i).is_some_and(below))
-            .count();
+        let mut depth =
+            (0..self.depth.get()).take_while(|&i| self.frame(i).is_some_and(below)).count();
         if level == 0 {
             depth = depth.min(ENCLOSING - 1);
         }
@@ -89,10 +85,9 @@ impl Nesting {
 
     /// Leaves a call or a wait and everything inside it. Returns whether this thread was in it.
     pub(super) fn leave(&self, kind: u64, call: u64) -> bool {
-        let found = (0..self.depth.get()).rev().find(|&i| {
-            self.frame(i)
-                .is_some_and(|frame| frame.kind == kind && frame.call == call)
-        });
+        let found = (0..self.depth.get())
+            .rev()
+            .find(|&i| self.frame(i).is_some_and(|frame| frame.kind == kind && frame.call == call));
         if let Some(depth) = found {
             self.depth.set(depth);
         }
@@ -109,20 +104,11 @@ mod tests {
     use super::*;
 
     fn call(op: Op, call: u64) -> Frame {
-        Frame {
-            kind: inside::CALL,
-            op,
-            call,
-            ..Frame::default()
-        }
+        Frame { kind: inside::CALL, op, call, ..Frame::default() }
     }
 
     fn wait(call: u64) -> Frame {
-        Frame {
-            kind: inside::WAIT,
-            call,
-            ..Frame::default()
-        }
+        Frame { kind: inside::WAIT, call, ..Frame::default() }
     }
 
     #[test]

@@ -27,11 +27,7 @@ pub enum OpenError {
     /// A newer version of ddp-doctor wrote it.
     NewerLayout { path: PathBuf, found: u64 },
     /// The file is shorter than when it was created; lengths in bytes.
-    Truncated {
-        path: PathBuf,
-        expected: u64,
-        found: u64,
-    },
+    Truncated { path: PathBuf, expected: u64, found: u64 },
     /// The header is inconsistent.
     Damaged { path: PathBuf, what: &'static str },
 }
@@ -40,11 +36,9 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io { path, source } => write!(f, "cannot read {}: {source}", path.display()),
-            Self::NotABox { path } => write!(
-                f,
-                "{} is not a black box: wrong magic number",
-                path.display()
-            ),
+            Self::NotABox { path } => {
+                write!(f, "{} is not a black box: wrong magic number", path.display())
+            }
             Self::NewerLayout { path, found } => write!(
                 f,
                 "{} has layout {found}, and this is ddp-doctor {}, which reads layouts up to \
@@ -52,11 +46,7 @@ impl fmt::Display for OpenError {
                 path.display(),
                 ddp_doctor_proto::VERSION,
             ),
-            Self::Truncated {
-                path,
-                expected,
-                found,
-            } => write!(
+            Self::Truncated { path, expected, found } => write!(
                 f,
                 "{} is truncated ({found} of {expected} bytes): copy it again",
                 path.display()
@@ -148,43 +138,28 @@ pub(super) fn file(path: &Path, trust: Trust) -> Result<File, OpenError> {
     check(found)
         .and_then(|()| open(true).or_else(|_| open(false)))
         .and_then(|file| check(file.metadata()).map(|()| file))
-        .map_err(|source| OpenError::Io {
-            path: path.to_owned(),
-            source,
-        })
+        .map_err(|source| OpenError::Io { path: path.to_owned(), source })
 }
 
 /// Reads the header: the positions of the tables, and the number of words to map.
 pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenError> {
-    let io = |source| OpenError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let damaged = |what| OpenError::Damaged {
-        path: path.to_owned(),
-        what,
-    };
+    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    let damaged = |what| OpenError::Damaged { path: path.to_owned(), what };
     let found = file.metadata().map_err(io)?.len();
     let mut bytes = vec![0; header::WORDS * WORD];
     let have = usize::try_from(found).map_or(bytes.len(), |it| it.min(bytes.len()));
-    file.read_exact_at(bytes.get_mut(..have).unwrap_or_default(), 0)
-        .map_err(io)?;
+    file.read_exact_at(bytes.get_mut(..have).unwrap_or_default(), 0).map_err(io)?;
     let word = |at: usize| {
         let bytes = bytes.get(at * WORD..).and_then(<[u8]>::first_chunk);
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     };
 
     if word(header::MAGIC) != MAGIC {
-        return Err(OpenError::NotABox {
-            path: path.to_owned(),
-        });
+        return Err(OpenError::NotABox { path: path.to_owned() });
     }
     let version = word(header::VERSION);
     if version > LAYOUT_VERSION && have >= (header::VERSION + 1) * WORD {
-        return Err(OpenError::NewerLayout {
-            path: path.to_owned(),
-            found: version,
-        });
+        return Err(OpenError::NewerLayout { path: path.to_owned(), found: version });
     }
     let truncated = |expected: usize| OpenError::Truncated {
         path: path.to_owned(),
@@ -209,10 +184,7 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenErr
     }
     let words = usize::try_from(found).map_or(words, |it| words.min(it / WORD));
     let room = (words - ring.at) / RECORD_WORDS;
-    let ring = RingTable {
-        capacity: ring.capacity.min(room - room % ring.step),
-        ..ring
-    };
+    let ring = RingTable { capacity: ring.capacity.min(room - room % ring.step), ..ring };
 
     let table = |at: usize, capacity: usize, entry_words: usize| {
         let find = || {

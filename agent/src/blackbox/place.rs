@@ -45,11 +45,8 @@ impl Place {
     /// `DDP_DOCTOR_RUN_DIR/boxes`. `world`: see [`Options::world`](super::Options::world).
     #[must_use]
     pub fn from_env(job: &str, world: &str) -> Self {
-        let variable = |name| {
-            std::env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
-        };
+        let variable =
+            |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let first = variable(BOX_DIR).map_or_else(
             || {
                 let private = shared_memory(sys::effective_uid());
@@ -57,25 +54,18 @@ impl Place {
                     "" => job.to_owned(),
                     world => format!("{job}.{world}"),
                 };
-                Candidate {
-                    directory: private.join(component(&name, 128)),
-                    private: Some(private),
-                }
+                Candidate { directory: private.join(component(&name, 128)), private: Some(private) }
             },
             Candidate::plain,
         );
         let second = variable(RUN_DIR).map(|run| Candidate::plain(run.join("boxes")));
-        Self {
-            candidates: std::iter::once(first).chain(second).collect(),
-        }
+        Self { candidates: std::iter::once(first).chain(second).collect() }
     }
 
     /// Only this directory.
     #[must_use]
     pub fn within(directory: impl Into<PathBuf>) -> Self {
-        Self {
-            candidates: vec![Candidate::plain(directory.into())],
-        }
+        Self { candidates: vec![Candidate::plain(directory.into())] }
     }
 
     /// The directories, best first. They need not exist.
@@ -103,10 +93,7 @@ impl Place {
 
     /// Removes the markers that [`Place::leave_marker`] created.
     pub(super) fn remove_markers(&self, marker: NoBox) {
-        let unknown = NoBox {
-            rank: None,
-            ..marker
-        };
+        let unknown = NoBox { rank: None, ..marker };
         for directory in self.directories() {
             for marker in [marker, unknown] {
                 // Usually there is none.
@@ -140,10 +127,7 @@ pub(super) fn ensure_room(file: &File, bytes: u64) -> io::Result<()> {
 
 impl Candidate {
     fn plain(directory: PathBuf) -> Self {
-        Self {
-            directory,
-            private: None,
-        }
+        Self { directory, private: None }
     }
 
     fn create<T>(
@@ -186,10 +170,7 @@ impl Candidate {
     /// Creates the directory if it does not exist, accessible by this user only.
     fn prepare(&self) -> io::Result<()> {
         let Some(private) = &self.private else {
-            return DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&self.directory);
+            return DirBuilder::new().recursive(true).mode(0o700).create(&self.directory);
         };
         for directory in [private, &self.directory] {
             match DirBuilder::new().mode(0o700).create(directory) {
@@ -241,11 +222,7 @@ pub struct BoxName {
 impl BoxName {
     /// A name whose layer is sanitised for a file name.
     pub(super) fn new(pid: u32, start_ticks: u64, layer: &str) -> Self {
-        Self {
-            pid,
-            start_ticks,
-            layer: component(layer, 15).replace('.', "_"),
-        }
+        Self { pid, start_ticks, layer: component(layer, 15).replace('.', "_") }
     }
 
     /// Parses a file name; `None`: not the name of a black box.
@@ -256,21 +233,13 @@ impl BoxName {
         let start_ticks = parts.next()?.parse().ok()?;
         let layer = parts.next()?.to_owned();
         let last = parts.next_back()?;
-        (last == EXTENSION && !layer.is_empty()).then_some(Self {
-            pid,
-            start_ticks,
-            layer,
-        })
+        (last == EXTENSION && !layer.is_empty()).then_some(Self { pid, start_ticks, layer })
     }
 
     /// After `exec` a process keeps its pid and start time and may create another box, so the names
     /// of later boxes contain a count.
     fn file_name(&self, attempt: u32) -> String {
-        let Self {
-            pid,
-            start_ticks,
-            layer,
-        } = self;
+        let Self { pid, start_ticks, layer } = self;
         match attempt {
             1 => format!("{pid}.{start_ticks}.{layer}.{EXTENSION}"),
             n => format!("{pid}.{start_ticks}.{layer}.{n}.{EXTENSION}"),
@@ -297,10 +266,7 @@ impl NoBox {
             "x" => None,
             rank => Some(rank.parse().ok()?),
         };
-        Some(Self {
-            pid: pid.parse().ok()?,
-            rank,
-        })
+        Some(Self { pid: pid.parse().ok()?, rank })
     }
 }
 
@@ -341,23 +307,12 @@ mod tests {
         for attempt in [1, 2] {
             assert_eq!(BoxName::parse(&name.file_name(attempt)), Some(name.clone()));
         }
-        for foreign in [
-            "",
-            "12.box",
-            "12.3456.box",
-            ".12.3456.c10d.box.new",
-            "12.3456.c10d.txt",
-            "nobox.1.x",
-        ] {
+        for foreign in
+            ["", "12.box", "12.3456.box", ".12.3456.c10d.box.new", "12.3456.c10d.txt", "nobox.1.x"]
+        {
             assert_eq!(BoxName::parse(foreign), None, "{foreign}");
         }
-        for marker in [
-            NoBox { pid: 7, rank: None },
-            NoBox {
-                pid: 7,
-                rank: Some(3),
-            },
-        ] {
+        for marker in [NoBox { pid: 7, rank: None }, NoBox { pid: 7, rank: Some(3) }] {
             assert_eq!(NoBox::parse(&marker.to_string()), Some(marker));
         }
         assert_eq!(NoBox::parse("nobox.7"), None);
@@ -370,26 +325,19 @@ mod tests {
         let name = BoxName::new(1, 2, "c");
         let make = |_: &File| {
             let seen = directory.path().join("new/boxes").read_dir()?;
-            Ok(seen
-                .filter_map(|it| it.ok()?.file_name().into_string().ok())
-                .collect())
+            Ok(seen.filter_map(|it| it.ok()?.file_name().into_string().ok()).collect())
         };
         let mut seen: Vec<String>;
         let mut path;
         (path, seen) = place.create(&name, 1, make).unwrap();
         assert!(path.ends_with("1.2.c.box"));
-        assert!(
-            seen.iter().all(|it| BoxName::parse(it).is_none()),
-            "{seen:?}"
-        );
+        assert!(seen.iter().all(|it| BoxName::parse(it).is_none()), "{seen:?}");
         (path, seen) = place.create(&name, 1, make).unwrap();
         assert!(path.ends_with("1.2.c.2.box"));
         seen.sort();
         assert_eq!(seen, [".1.2.c.2.box.new", "1.2.c.box"]);
 
-        let failed = place.create(&name, 1, |_| {
-            Err::<(), _>(io::ErrorKind::StorageFull.into())
-        });
+        let failed = place.create(&name, 1, |_| Err::<(), _>(io::ErrorKind::StorageFull.into()));
         assert_eq!(failed.unwrap_err().len(), 1);
         assert_eq!(path.parent().unwrap().read_dir().unwrap().count(), 2);
         assert!(place.create(&name, u64::MAX, |_| Ok(())).is_err());

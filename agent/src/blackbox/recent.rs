@@ -51,14 +51,9 @@ impl RecentCalls {
     }
 
     pub(super) fn with_room_for(calls: usize) -> Self {
-        let empty = |_| Entry {
-            call: AtomicU64::new(0),
-            facts: AtomicU64::new(0),
-            seq: AtomicU64::new(0),
-        };
-        Self {
-            entries: (0..calls).map(empty).collect(),
-        }
+        let empty =
+            |_| Entry { call: AtomicU64::new(0), facts: AtomicU64::new(0), seq: AtomicU64::new(0) };
+        Self { entries: (0..calls).map(empty).collect() }
     }
 
     fn entry(&self, call: u64) -> Option<&Entry> {
@@ -87,11 +82,8 @@ impl RecentCalls {
             let facts = entry.facts.load(Ordering::Relaxed);
             let seq = entry.seq.load(Ordering::Relaxed);
             fence(Ordering::Acquire);
-            let known = CallFacts {
-                group: facts as u32,
-                op: Op::from_number((facts >> 32) as u8),
-                seq,
-            };
+            let known =
+                CallFacts { group: facts as u32, op: Op::from_number((facts >> 32) as u8), seq };
             (entry.call.load(Ordering::Relaxed) == call).then_some(known)
         };
         find().unwrap_or_default()
@@ -140,9 +132,7 @@ impl RecentCalls {
             }
             let new = change(facts)?;
             let changed =
-                entry
-                    .facts
-                    .compare_exchange(facts, new, Ordering::AcqRel, Ordering::Relaxed);
+                entry.facts.compare_exchange(facts, new, Ordering::AcqRel, Ordering::Relaxed);
             match changed {
                 Ok(before) => return Some(before),
                 Err(now) => facts = now,
@@ -153,9 +143,7 @@ impl RecentCalls {
 
     /// Marks the call as complete. Returns whether it was not before.
     pub(super) fn complete(&self, call: u64) -> bool {
-        let before = self.change(call, |facts| {
-            (facts & COMPLETE == 0).then_some(facts | COMPLETE)
-        });
+        let before = self.change(call, |facts| (facts & COMPLETE == 0).then_some(facts | COMPLETE));
         before.is_some()
     }
 }

@@ -19,9 +19,7 @@ pub(super) struct Sites {
 impl Sites {
     pub(super) fn new() -> Self {
         Self {
-            entries: (0..REMEMBERED)
-                .map(|_| (AtomicUsize::new(0), AtomicU32::new(0)))
-                .collect(),
+            entries: (0..REMEMBERED).map(|_| (AtomicUsize::new(0), AtomicU32::new(0))).collect(),
         }
     }
 

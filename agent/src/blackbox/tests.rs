@@ -23,9 +23,8 @@ fn text_is_cut_at_a_character_boundary() {
 fn bytes_survive_words() {
     for n in 0..20 {
         let bytes: Vec<u8> = (1..=n).collect();
-        let words: Vec<AtomicU64> = (0..words_for(bytes.len()))
-            .map(|_| AtomicU64::new(u64::MAX))
-            .collect();
+        let words: Vec<AtomicU64> =
+            (0..words_for(bytes.len())).map(|_| AtomicU64::new(u64::MAX)).collect();
         store(&words, &bytes);
         assert_eq!(load(&words, bytes.len()), bytes);
         assert_eq!(load(&words, 1000).len(), words.len() * WORD);
@@ -41,11 +40,7 @@ fn bytes_survive_words() {
 #[test]
 fn call_is_known_until_its_entry_is_reused() {
     let calls = RecentCalls::new();
-    let known = CallFacts {
-        group: u32::MAX,
-        op: Op::Broadcast,
-        seq: 9,
-    };
+    let known = CallFacts { group: u32::MAX, op: Op::Broadcast, seq: 9 };
     calls.remember(5, known);
     assert_eq!(calls.recall(5), known);
     assert_eq!(calls.recall(0), CallFacts::default());
@@ -58,14 +53,7 @@ fn call_is_known_until_its_entry_is_reused() {
 
 fn calls(op: Op) -> RecentCalls {
     let calls = RecentCalls::new();
-    calls.remember(
-        5,
-        CallFacts {
-            group: u32::MAX,
-            op,
-            seq: 9,
-        },
-    );
+    calls.remember(5, CallFacts { group: u32::MAX, op, seq: 9 });
     calls
 }
 

@@ -48,8 +48,7 @@ impl Local {
     pub(super) fn register(&self, writer: u64, given: Option<(u16, u16)>) {
         self.writer.set(writer);
         self.entry.set(given.map(|(entry, _)| entry));
-        self.id
-            .set(given.map_or(0, |(entry, generation)| thread::id(entry, generation)));
+        self.id.set(given.map_or(0, |(entry, generation)| thread::id(entry, generation)));
         self.nesting.clear();
     }
 
@@ -69,15 +68,9 @@ impl Local {
 /// Stores the innermost call or wait of an entry's owner. Called only by the owner.
 #[inline]
 pub(super) fn set_inside(entry: &Entry, frame: Option<Frame>) {
-    let frame = frame.unwrap_or(Frame {
-        kind: inside::NOTHING,
-        ..Frame::default()
-    });
+    let frame = frame.unwrap_or(Frame { kind: inside::NOTHING, ..Frame::default() });
     let what = frame.kind | u64::from(frame.op.number()) << 8 | u64::from(frame.group) << 32;
-    enter(
-        entry,
-        [what, frame.call, frame.since, u64::from(frame.site)],
-    );
+    enter(entry, [what, frame.call, frame.since, u64::from(frame.site)]);
 }
 
 /// Counts a record of the owner.

@@ -151,9 +151,7 @@ impl Comm {
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
         let call = NcclCall::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len());
-        self.call(call.reducing(reduce_op), |comm| {
-            comm.all_reduce(sendbuff, recvbuff, reduce_op)
-        })
+        self.call(call.reducing(reduce_op), |comm| comm.all_reduce(sendbuff, recvbuff, reduce_op))
     }
 
     /// See [`cudarc::nccl::Comm::all_reduce_in_place`].
@@ -179,9 +177,7 @@ impl Comm {
     ) -> Result<(), NcclError> {
         let call = NcclCall::new::<T>("ncclReduce", Op::Reduce, sendbuff.len());
         let call = call.reducing(reduce_op).with(root);
-        self.call(call, |comm| {
-            comm.reduce(sendbuff, recvbuff, reduce_op, root)
-        })
+        self.call(call, |comm| comm.reduce(sendbuff, recvbuff, reduce_op, root))
     }
 
     /// See [`cudarc::nccl::Comm::reduce_in_place`].
@@ -228,9 +224,8 @@ impl Comm {
         call: NcclCall,
         make: impl FnOnce(&of::Comm) -> Result<T, result::NcclError>,
     ) -> Result<(), NcclError> {
-        let issued = self
-            .described(call)
-            .map(|(writer, described)| (writer, writer.issued(&described)));
+        let issued =
+            self.described(call).map(|(writer, described)| (writer, writer.issued(&described)));
         let made = make(&self.comm).map_err(|error| NcclError::of(call.function, &error));
         if let Some((writer, id)) = issued {
             record_rejection(writer, &made, call.place);
@@ -253,10 +248,7 @@ impl Comm {
 
     fn is_captured(&self) -> bool {
         let status = self.comm.stream().capture_status();
-        !matches!(
-            status,
-            Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) | Err(_)
-        )
+        !matches!(status, Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) | Err(_))
     }
 
     /// Identifies the stream within the process.

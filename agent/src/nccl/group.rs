@@ -48,10 +48,7 @@ pub struct Group<'g> {
 impl<'g> Group<'g> {
     pub(super) fn begin(comm: &'g Comm, group: of::Group<'g>) -> Self {
         OPEN.with_borrow_mut(|open| open.depth += 1);
-        Self {
-            group: Some(group),
-            comm,
-        }
+        Self { group: Some(group), comm }
     }
 
     /// The communicator.
@@ -133,9 +130,7 @@ impl<'g> Group<'g> {
     ) -> Result<(), NcclError> {
         let call =
             NcclCall::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len()).reducing(reduce_op);
-        self.call(call, |group| {
-            group.all_reduce(sendbuff, recvbuff, reduce_op)
-        })
+        self.call(call, |group| group.all_reduce(sendbuff, recvbuff, reduce_op))
     }
 
     /// See [`cudarc::nccl::Group::all_reduce_in_place`].
@@ -163,9 +158,7 @@ impl<'g> Group<'g> {
         let call = NcclCall::new::<T>("ncclReduce", Op::Reduce, sendbuff.len())
             .reducing(reduce_op)
             .with(root);
-        self.call(call, |group| {
-            group.reduce(sendbuff, recvbuff, reduce_op, root)
-        })
+        self.call(call, |group| group.reduce(sendbuff, recvbuff, reduce_op, root))
     }
 
     /// See [`cudarc::nccl::Group::reduce_in_place`].
@@ -180,9 +173,7 @@ impl<'g> Group<'g> {
             .reducing(reduce_op)
             .with(root)
             .in_place();
-        self.call(call, |group| {
-            group.reduce_in_place(recvbuff, reduce_op, root)
-        })
+        self.call(call, |group| group.reduce_in_place(recvbuff, reduce_op, root))
     }
 
     /// See [`cudarc::nccl::Group::reduce_scatter`].
@@ -195,9 +186,7 @@ impl<'g> Group<'g> {
     ) -> Result<(), NcclError> {
         let call = NcclCall::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len())
             .reducing(reduce_op);
-        self.call(call, |group| {
-            group.reduce_scatter(sendbuff, recvbuff, reduce_op)
-        })
+        self.call(call, |group| group.reduce_scatter(sendbuff, recvbuff, reduce_op))
     }
 
     fn call<T>(
@@ -248,9 +237,7 @@ impl Drop for Group<'_> {
 
 impl fmt::Debug for Group<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group")
-            .field("comm", self.comm)
-            .finish_non_exhaustive()
+        f.debug_struct("Group").field("comm", self.comm).finish_non_exhaustive()
     }
 }
 

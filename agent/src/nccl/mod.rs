@@ -88,9 +88,7 @@ pub fn is_available() -> Result<(), NcclError> {
         }
         // SAFETY: as above.
         if !unsafe { sys::is_culib_present() } {
-            return Err(NcclError::NotFound(
-                "NCCL as libnccl.so (a link to libnccl.so.2 will do)",
-            ));
+            return Err(NcclError::NotFound("NCCL as libnccl.so (a link to libnccl.so.2 will do)"));
         }
         Ok(())
     };
@@ -198,9 +196,6 @@ mod tests {
     fn nccl_errors_name_error_and_function() {
         let refused = result::NcclError(sys::ncclResult_t::ncclInvalidArgument);
         let error = NcclError::of("ncclAllReduce", &refused);
-        assert_eq!(
-            error.to_string(),
-            "NCCL: ncclInvalidArgument from ncclAllReduce"
-        );
+        assert_eq!(error.to_string(), "NCCL: ncclInvalidArgument from ncclAllReduce");
     }
 }

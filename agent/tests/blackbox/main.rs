@@ -103,10 +103,7 @@ fn written_records_are_read_back() {
     let id = writer.issued(&call);
     assert_eq!(id, 1);
     let inside = reader.threads()[0].inside.unwrap();
-    assert_eq!(
-        (inside.op, inside.group, inside.call),
-        (Op::AllReduce, group, 1)
-    );
+    assert_eq!((inside.op, inside.group, inside.call), (Op::AllReduce, group, 1));
     assert_eq!((inside.site, inside.is_wait), (site, false));
     writer.returned(id);
     assert_eq!(reader.threads()[0].inside, None);
@@ -148,37 +145,19 @@ fn written_records_are_read_back() {
             K::Exit
         ]
     );
-    assert_eq!(
-        (read[12].record.numel, read[12].record.code),
-        (7_000_000, 2)
-    );
-    assert_eq!(
-        (read[13].record.group, read[13].record.code),
-        (group, 600_000)
-    );
+    assert_eq!((read[12].record.numel, read[12].record.code), (7_000_000, 2));
+    assert_eq!((read[13].record.group, read[13].record.code), (group, 600_000));
     let issued = &read[2].record;
-    assert_eq!(
-        (issued.seq, issued.call, issued.site, issued.step),
-        (1, 1, site, 1)
-    );
+    assert_eq!((issued.seq, issued.call, issued.site, issued.step), (1, 1, site, 1));
     assert_eq!(issued.shape(), Some(&[2, 3][..]));
     assert_eq!(read[2].phase, "warmup");
     assert_eq!((read[3].record.seq, read[3].record.group), (1, group));
     assert_eq!(read[6].text, "warmup");
     assert_eq!(read[7].splits, (0..20).collect::<Vec<_>>());
     assert_eq!(read[8].splits, (20..25).collect::<Vec<_>>());
-    assert_eq!(
-        (read[8].record.seq, read[8].record.flags),
-        (20, flags::OUTPUT)
-    );
-    assert_eq!(
-        (read[9].text.as_str(), read[9].record.code),
-        ("ValueError: no", 3)
-    );
-    assert_eq!(
-        (read[15].text.as_str(), read[15].record.code),
-        ("os._exit", 3)
-    );
+    assert_eq!((read[8].record.seq, read[8].record.flags), (20, flags::OUTPUT));
+    assert_eq!((read[9].text.as_str(), read[9].record.code), ("ValueError: no", 3));
+    assert_eq!((read[15].text.as_str(), read[15].record.code), ("os._exit", 3));
     assert_eq!(read[15].phase, "");
     assert!(items.contains(&Item::Group {
         id: group,
@@ -200,34 +179,18 @@ fn written_records_are_read_back() {
     }));
     let identity = reader.identity();
     assert_eq!((identity.rank, identity.world_size), (Some(3), Some(8)));
-    assert_eq!(
-        (identity.local_rank, identity.pid),
-        (None, std::process::id())
-    );
-    assert_eq!(
-        (identity.layer.as_str(), identity.job.as_str()),
-        ("test", "job")
-    );
+    assert_eq!((identity.local_rank, identity.pid), (None, std::process::id()));
+    assert_eq!((identity.layer.as_str(), identity.job.as_str()), ("test", "job"));
     assert!(!identity.closed);
     let version = reader.identity_version();
     writer.close();
     assert!(reader.identity().closed && reader.identity_version() != version);
-    assert_eq!(
-        reader.frontiers(),
-        [Frontier {
-            group,
-            issued: 1,
-            p2p_issued: 0
-        }]
-    );
+    assert_eq!(reader.frontiers(), [Frontier { group, issued: 1, p2p_issued: 0 }]);
 }
 
 fn issue(writer: &Writer, times: u64) {
     for _ in 0..times {
-        let call = writer.issued(&Call {
-            op: Op::Barrier.number(),
-            ..Call::default()
-        });
+        let call = writer.issued(&Call { op: Op::Barrier.number(), ..Call::default() });
         assert_ne!(call, 0);
     }
 }

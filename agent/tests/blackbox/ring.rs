@@ -6,11 +6,7 @@ use super::*;
 fn every_record_is_delivered_or_counted_as_lost() {
     // In a small ring, slots are often overwritten while they are read.
     for records in [1, 2, 64] {
-        write_and_read_at_once(Capacities {
-            records,
-            max_records: records,
-            ..small()
-        });
+        write_and_read_at_once(Capacities { records, max_records: records, ..small() });
     }
 }
 
@@ -105,8 +101,7 @@ fn poll_delivers_no_more_than_its_budget() {
     issue(&writer, 50);
     let mut count = 0;
     assert_eq!(
-        reader.poll(20, &mut |item| count +=
-            usize::from(matches!(item, Item::Record(_)))),
+        reader.poll(20, &mut |item| count += usize::from(matches!(item, Item::Record(_)))),
         20
     );
     assert_eq!(count, 20);
@@ -116,12 +111,8 @@ fn poll_delivers_no_more_than_its_budget() {
 
 /// Overwrites a word of a box, as a delayed or dead writer might have left it.
 fn poke(writer: &Writer, at: usize, value: u64) {
-    let file = std::fs::OpenOptions::new()
-        .write(true)
-        .open(writer.path())
-        .unwrap();
-    file.write_all_at(&value.to_le_bytes(), (at * WORD) as u64)
-        .unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(writer.path()).unwrap();
+    file.write_all_at(&value.to_le_bytes(), (at * WORD) as u64).unwrap();
 }
 
 #[test]
@@ -166,24 +157,18 @@ fn ring_is_extended_to_the_rate_of_records() {
     issue(&writer, 50);
     assert_eq!(records(&poll(&mut reader)).len(), 50);
     // 50 records in 100 s: 64 are enough for 30 s.
-    reader
-        .extend_ring(began + Duration::from_secs(100))
-        .unwrap();
+    reader.extend_ring(began + Duration::from_secs(100)).unwrap();
     issue(&writer, 70);
     assert_eq!(lost(&poll(&mut reader)), 6);
     // 70 records in 20 s: 105 fill two steps.
-    reader
-        .extend_ring(began + Duration::from_secs(120))
-        .unwrap();
+    reader.extend_ring(began + Duration::from_secs(120)).unwrap();
     issue(&writer, 125);
     let items = poll(&mut reader);
     assert_eq!((records(&items).len(), lost(&items)), (125, 0));
     let tickets: Vec<u64> = records(&items).iter().map(|it| it.ticket).collect();
     assert!(tickets.is_sorted_by(|a, b| a + 1 == *b), "{tickets:?}");
     // 125 in 1 s are more than all of it can hold for 30 s.
-    reader
-        .extend_ring(began + Duration::from_secs(121))
-        .unwrap();
+    reader.extend_ring(began + Duration::from_secs(121)).unwrap();
     assert_eq!(reader.used_bytes(), all);
     assert!(reserved() >= all, "space is reserved before it is used");
     issue(&writer, 190);
@@ -194,9 +179,7 @@ fn ring_is_extended_to_the_rate_of_records() {
     let copy = directory.path().join("copy.box");
     std::fs::write(&copy, &bytes[..reader.used_bytes() as usize]).unwrap();
     let mut items = Vec::new();
-    Reader::open(&copy)
-        .unwrap()
-        .finish(&mut |it| items.push(it));
+    Reader::open(&copy).unwrap().finish(&mut |it| items.push(it));
     assert_eq!(records(&items).last().unwrap().ticket, 434);
     assert!(records(&items).len() >= 190);
 }
@@ -208,9 +191,7 @@ fn records_of_a_smaller_ring_are_found() {
     reader.extend_ring(Instant::now()).unwrap();
     issue(&writer, 100);
     poll(&mut reader);
-    reader
-        .extend_ring(Instant::now() + Duration::from_secs(1))
-        .unwrap();
+    reader.extend_ring(Instant::now() + Duration::from_secs(1)).unwrap();
     issue(&writer, 10);
     let mut items = Vec::new();
     let mut later = Reader::open(writer.path()).unwrap();

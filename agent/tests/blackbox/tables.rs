@@ -4,10 +4,7 @@ use super::*;
 
 #[test]
 fn dead_threads_entry_is_reused_with_a_new_number() {
-    let capacities = Capacities {
-        threads: 2,
-        ..small()
-    };
+    let capacities = Capacities { threads: 2, ..small() };
     let (_directory, writer, mut reader) = pair(capacities);
     issue(&writer, 1);
     for _ in 0..6 {
@@ -32,12 +29,10 @@ fn dead_threads_entry_is_reused_with_a_new_number() {
     assert_eq!(distinct.len(), 7, "{threads:?}");
     // All but the last worker had ended before the first poll; they are delivered as well.
     for id in threads {
-        let defined = items
-            .iter()
-            .position(|it| matches!(it, Item::Thread { id: it, .. } if *it == id));
-        let used = items
-            .iter()
-            .position(|it| matches!(it, Item::Record(it) if it.record.thread == id));
+        let defined =
+            items.iter().position(|it| matches!(it, Item::Thread { id: it, .. } if *it == id));
+        let used =
+            items.iter().position(|it| matches!(it, Item::Record(it) if it.record.thread == id));
         assert!(defined.unwrap() < used.unwrap());
     }
     let now = reader.threads();
@@ -48,10 +43,7 @@ fn dead_threads_entry_is_reused_with_a_new_number() {
 
 #[test]
 fn threads_beyond_the_table_are_counted() {
-    let capacities = Capacities {
-        threads: 1,
-        ..small()
-    };
+    let capacities = Capacities { threads: 1, ..small() };
     let (_directory, writer, mut reader) = pair(capacities);
     issue(&writer, 1);
     std::thread::scope(|scope| {
@@ -65,12 +57,8 @@ fn threads_beyond_the_table_are_counted() {
 
 #[test]
 fn definitions_without_room_are_counted() {
-    let (_directory, writer, mut reader) = pair(Capacities {
-        strings: 4,
-        sites: 2,
-        groups: 2,
-        ..small()
-    });
+    let (_directory, writer, mut reader) =
+        pair(Capacities { strings: 4, sites: 2, groups: 2, ..small() });
     let group = writer.group(b"world", b"", b"gloo", 0, &[0, 1]);
     assert_eq!(group, 1);
     // The strings of this group exist already.
@@ -137,34 +125,20 @@ fn sequence_numbers_count_per_group_and_peer() {
     to(Op::NewGroup, a, 0);
     to(Op::Send, a, 9);
     to(Op::Send, a, -1);
-    let seqs: Vec<u64> = records(&poll(&mut reader))
-        .iter()
-        .map(|it| it.record.seq)
-        .collect();
+    let seqs: Vec<u64> = records(&poll(&mut reader)).iter().map(|it| it.record.seq).collect();
     assert_eq!(seqs, [1, 1, 1, 2, 1, 1, 2, 0, 0, 0]);
     assert_eq!(
         reader.frontiers(),
         [
-            Frontier {
-                group: a,
-                issued: 2,
-                p2p_issued: 6
-            },
-            Frontier {
-                group: b,
-                issued: 1,
-                p2p_issued: 0
-            },
+            Frontier { group: a, issued: 2, p2p_issued: 6 },
+            Frontier { group: b, issued: 1, p2p_issued: 0 },
         ]
     );
 }
 
 #[test]
 fn long_strings_and_splits_are_cut() {
-    let (_directory, writer, mut reader) = pair(Capacities {
-        heap_words: 2048,
-        ..small()
-    });
+    let (_directory, writer, mut reader) = pair(Capacities { heap_words: 2048, ..small() });
     let long = "é".repeat(3000);
     writer.exception(ExceptionKind::Uncaught, long.as_bytes(), 0);
     writer.splits(1, false, 0..100_000);

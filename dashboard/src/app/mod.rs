@@ -320,10 +320,7 @@ impl App {
         let places = places.into_iter().take(MAX_PLACES);
         let named = |ranks: &[u32]| words::rank_list(ranks).chars().take(40).collect();
         let places = places.map(|(place, ranks)| (place.clone(), named(&ranks)));
-        let sides = Rc::new(Sides {
-            places: places.collect(),
-            rows,
-        });
+        let sides = Rc::new(Sides { places: places.collect(), rows });
         self.cache.sides.retain(|_, (of, _)| *of == version);
         self.cache.sides.insert(index, (version, Rc::clone(&sides)));
         sides

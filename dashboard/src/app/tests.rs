@@ -16,10 +16,7 @@ fn app() -> App {
     ranks[9].state = RankState::Dead;
     ranks[3].state = RankState::Waiting;
     app.feed(Input::Update(Box::new(update(1, ranks))), Timestamp(1));
-    app.draw(
-        Rect::new(0, 0, 80, 24),
-        &mut Buffer::empty(Rect::new(0, 0, 80, 24)),
-    );
+    app.draw(Rect::new(0, 0, 80, 24), &mut Buffer::empty(Rect::new(0, 0, 80, 24)));
     app
 }
 
@@ -78,10 +75,7 @@ fn search_matches_hosts_states_and_numbers() {
 fn enter_on_a_rank_opens_its_finding() {
     let mut app = app();
     let mut new = update(2, vec![]);
-    new.findings = Some(vec![
-        finding("DD101", "a", &[1]),
-        finding("DD201", "b", &[9]),
-    ]);
+    new.findings = Some(vec![finding("DD101", "a", &[1]), finding("DD201", "b", &[9])]);
     app.feed(Input::Update(Box::new(new)), Timestamp(2));
     press(&mut app, "2s");
     for _ in 0..9 {
@@ -97,21 +91,12 @@ fn enter_on_a_rank_opens_its_finding() {
 fn hostile() -> Update {
     let evil = "\x1b[2J\x07\u{9b}31m\u{202e}\r\nDD999";
     let text = || evil.to_owned();
-    let place = Where {
-        file: text(),
-        line: 1,
-        function: text(),
-        ..Where::default()
-    };
+    let place = Where { file: text(), line: 1, function: text(), ..Where::default() };
     let mut new = update(5, vec![rank(0, "waiting", 1), rank(1, "dead", 1)]);
     for status in &mut new.ranks {
         status.host = text();
         status.place = Some(place.clone());
-        status.waiting_in = Some(WaitingIn {
-            group: text(),
-            op: text(),
-            ..Default::default()
-        });
+        status.waiting_in = Some(WaitingIn { group: text(), op: text(), ..Default::default() });
     }
     let detail = |rank, waits_for: &[u32]| RankDetail {
         rank,
@@ -150,27 +135,16 @@ fn hostile() -> Update {
     };
     let mut group = crate::state::testing::group(0, &[0, 1], &[2, 1]);
     (group.name, group.description, group.backend) = (text(), text(), text());
-    group.calls = vec![CallsAt {
-        seq: 2,
-        calls: vec![call.clone()],
-        ..Default::default()
-    }];
+    group.calls = vec![CallsAt { seq: 2, calls: vec![call.clone()], ..Default::default() }];
     new.groups = vec![group];
     let mut wrong = finding(evil, evil, &[0]);
     wrong.summary = text();
     (wrong.why, wrong.next) = (vec![text()], vec![text()]);
     wrong.per_rank = vec![call];
-    wrong.parameters = vec![Parameter {
-        name: text(),
-        ..Default::default()
-    }];
+    wrong.parameters = vec![Parameter { name: text(), ..Default::default() }];
     wrong.certificate = Some(Certificate {
         kind: CertificateKind::Observation,
-        facts: vec![Fact::Missing {
-            rank: Some(0),
-            pid: Some(1),
-            what: text(),
-        }],
+        facts: vec![Fact::Missing { rank: Some(0), pid: Some(1), what: text() }],
     });
     new.findings = Some(vec![wrong]);
     (new.job.id, new.job.backends) = (text(), vec![text()]);
@@ -180,10 +154,7 @@ fn hostile() -> Update {
 
 #[test]
 fn control_characters_are_removed_and_unknown_codes_shown() {
-    let theme = Theme {
-        depth: crate::Depth::True,
-        unicode: true,
-    };
+    let theme = Theme { depth: crate::Depth::True, unicode: true };
     let mut app = App::new(theme, Sources::none());
     app.feed(Input::Update(Box::new(hostile())), Timestamp(5));
     let why = "\x1b]0;x\x07".to_owned();

@@ -46,32 +46,21 @@ impl Stacks {
                 continue;
             }
             at = at.max(detail.stack_at);
-            let group = by_stack
-                .entry(detail.stack.clone())
-                .or_insert_with_key(|frames| Group {
-                    ranks: Vec::new(),
-                    who: String::new(),
-                    frames: frames.clone(),
-                    channel: plain(&detail.wait_channel),
-                });
+            let group = by_stack.entry(detail.stack.clone()).or_insert_with_key(|frames| Group {
+                ranks: Vec::new(),
+                who: String::new(),
+                frames: frames.clone(),
+                channel: plain(&detail.wait_channel),
+            });
             group.ranks.push(view.rank());
         }
         let mut groups: Vec<Group> = by_stack.into_values().collect();
         groups.sort_by_key(|group| (group.ranks.len(), group.ranks[0]));
         groups.truncate(MAX_SHOWN);
-        let text = |ranks: &[u32]| {
-            words::rank_list(ranks)
-                .chars()
-                .take(MAX_RANKS_CHARS)
-                .collect()
-        };
+        let text = |ranks: &[u32]| words::rank_list(ranks).chars().take(MAX_RANKS_CHARS).collect();
         for group in &mut groups {
             group.who = text(&group.ranks);
         }
-        Self {
-            groups,
-            unknown: text(&unknown),
-            at,
-        }
+        Self { groups, unknown: text(&unknown), at }
     }
 }

@@ -46,12 +46,7 @@ impl Waits {
         let mut rows = Vec::new();
         let mut shown = BTreeSet::new();
         if let Some(cycle) = cycle(state) {
-            rows.push(row(
-                "",
-                "these wait for each other:",
-                Tone::Bad,
-                String::new(),
-            ));
+            rows.push(row("", "these wait for each other:", Tone::Bad, String::new()));
             let last = cycle.len() - 1;
             for (place, &rank) in cycle.iter().enumerate() {
                 let lead = match place {
@@ -59,12 +54,7 @@ impl Waits {
                     _ if place == last => "└─ ",
                     _ => "│  ",
                 };
-                rows.push(row(
-                    lead,
-                    &name(&[rank]),
-                    Tone::Bad,
-                    does(state, sources, rank),
-                ));
+                rows.push(row(lead, &name(&[rank]), Tone::Bad, does(state, sources, rank)));
                 if place < last {
                     rows.push(row("│    ▾", "", Tone::Dim, String::new()));
                 }
@@ -85,12 +75,7 @@ impl Waits {
             if !shown.insert(rank) {
                 continue;
             }
-            rows.push(row(
-                "",
-                &name(&[rank]),
-                Tone::Bad,
-                does(state, sources, rank),
-            ));
+            rows.push(row("", &name(&[rank]), Tone::Bad, does(state, sources, rank)));
             behind(state, &waiters, rank, 1, &mut shown, &mut rows);
             rows.push(row("", "", Tone::Plain, String::new()));
         }
@@ -101,12 +86,7 @@ impl Waits {
 }
 
 fn row(lead: &str, who: &str, tone: Tone, what: String) -> Row {
-    Row {
-        lead: lead.to_owned(),
-        who: who.to_owned(),
-        tone,
-        what,
-    }
+    Row { lead: lead.to_owned(), who: who.to_owned(), tone, what }
 }
 
 /// Ranks that wait although no rank is known to be missing: their calls do not match, or they wait
@@ -162,11 +142,8 @@ fn behind(
     }
     let lead = format!("{}└─ ", "   ".repeat(depth));
     for (call, (ranks, waited)) in parties {
-        let what = format!(
-            "  wait{} {call}{}",
-            if ranks.len() == 1 { "s" } else { "" },
-            lasting(waited)
-        );
+        let what =
+            format!("  wait{} {call}{}", if ranks.len() == 1 { "s" } else { "" }, lasting(waited));
         rows.push(row(&lead, &name(&ranks), Tone::Strong, what));
         for rank in ranks {
             behind(state, waiters, rank, depth + 1, shown, rows);
@@ -183,8 +160,7 @@ fn name(ranks: &[u32]) -> String {
 
 /// " for 1.2 s", if the duration is known.
 fn lasting(ms: Option<u64>) -> String {
-    ms.map(|ms| format!(" for {}", brief(ms)))
-        .unwrap_or_default()
+    ms.map(|ms| format!(" for {}", brief(ms))).unwrap_or_default()
 }
 
 /// The call of a rank: "in all_reduce #2 of group 0".
@@ -197,11 +173,7 @@ fn call(view: &RankView) -> String {
         "" => String::new(),
         group => format!(" of group {}", plain(group)),
     };
-    format!(
-        "in {}{}{group}",
-        plain(&waiting.op),
-        seq.unwrap_or_default()
-    )
+    format!("in {}{}{group}", plain(&waiting.op), seq.unwrap_or_default())
 }
 
 /// State, phase and call site of a rank.
@@ -299,9 +271,6 @@ mod tests {
             .iter()
             .map(|it| format!("{}{}", it.lead, it.who))
             .collect();
-        assert_eq!(
-            rows,
-            ["rank 7", "   └─ ranks 0, 1, 3", "      └─ rank 2", ""]
-        );
+        assert_eq!(rows, ["rank 7", "   └─ ranks 0, 1, 3", "      └─ rank 2", ""]);
     }
 }

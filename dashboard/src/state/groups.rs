@@ -64,14 +64,7 @@ impl Group {
         let mut issued = status.issued;
         issued.resize(status.ranks.len(), 0);
         let seen = |&(rank, _): &(&u32, &u64)| unseen.binary_search(rank).is_err();
-        let known = || {
-            status
-                .ranks
-                .iter()
-                .zip(&issued)
-                .filter(seen)
-                .map(|it| *it.1)
-        };
+        let known = || status.ranks.iter().zip(&issued).filter(seen).map(|it| *it.1);
         let (front, back) = (known().max().unwrap_or(0), known().min().unwrap_or(0));
         let behind = known().filter(|&it| it < front).count();
         let title = match status.description.as_str() {
@@ -126,12 +119,7 @@ impl Seq {
     fn from(at: CallsAt) -> Self {
         let mut calls = at.calls;
         calls.sort_by_key(|call| call.rank);
-        Self {
-            seq: at.seq,
-            mismatch: at.mismatch,
-            calls,
-            more: at.more,
-        }
+        Self { seq: at.seq, mismatch: at.mismatch, calls, more: at.more }
     }
 
     /// Call of a rank at this sequence number.
@@ -208,11 +196,7 @@ mod tests {
         let mut groups = Groups::default();
         let mut diverged = group(2, &[0, 1], &[3, 3]);
         diverged.diverged = Some(2);
-        groups.apply(vec![
-            group(0, &[0, 1], &[7, 7]),
-            group(1, &[0, 1], &[7, 6]),
-            diverged,
-        ]);
+        groups.apply(vec![group(0, &[0, 1], &[7, 7]), group(1, &[0, 1], &[7, 6]), diverged]);
         let order: Vec<_> = (0..3).map(|it| groups.nth(it).unwrap().number).collect();
         assert_eq!(order, [2, 1, 0]);
     }

@@ -26,11 +26,7 @@ pub(super) struct Due {
 
 impl Moments {
     pub(super) const fn new(most: usize) -> Self {
-        Self {
-            times: Vec::new(),
-            every: FIRST_INTERVAL,
-            most,
-        }
+        Self { times: Vec::new(), every: FIRST_INTERVAL, most }
     }
 
     /// Whether a sample is due at `at`. Records its time if so.

@@ -65,8 +65,7 @@ impl State {
         if let Some(findings) = update.findings {
             self.findings = findings.into_iter().map(Rc::new).collect();
         }
-        self.ranks
-            .apply(update.ranks, update.details, &self.evidence, self.at);
+        self.ranks.apply(update.ranks, update.details, &self.evidence, self.at);
         self.ranks.summarize(&culprits(&self.findings));
         self.ranks.sample(self.at);
         self.groups.apply(update.groups);
@@ -187,18 +186,11 @@ mod tests {
     fn old_state_stays_until_first_update_of_new_connection() {
         let mut state = State::default();
         state.connected(Link::Live, Timestamp(1));
-        state.apply(update(
-            1,
-            vec![rank(0, "running", 1), rank(1, "running", 1)],
-        ));
+        state.apply(update(1, vec![rank(0, "running", 1), rank(1, "running", 1)]));
         let lost = || Link::Lost { why: "gone".into() };
         state.connected(lost(), Timestamp(50));
         state.connected(lost(), Timestamp(60));
-        assert_eq!(
-            state.disconnected_since,
-            Some(Timestamp(50)),
-            "since the first loss"
-        );
+        assert_eq!(state.disconnected_since, Some(Timestamp(50)), "since the first loss");
         state.connected(Link::Live, Timestamp(70));
         assert_eq!((state.disconnected_since, state.ranks.len()), (None, 2));
         state.apply(update(80, vec![rank(0, "running", 1)]));

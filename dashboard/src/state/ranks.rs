@@ -124,14 +124,8 @@ pub struct Curve {
 impl RankView {
     fn new(rank: u32) -> Self {
         Self {
-            status: Rank {
-                rank,
-                ..Default::default()
-            },
-            detail: RankDetail {
-                rank,
-                ..Default::default()
-            },
+            status: Rank { rank, ..Default::default() },
+            detail: RankDetail { rank, ..Default::default() },
             seen: false,
             state: Health::Missing,
             health: Health::Missing,
@@ -192,15 +186,9 @@ impl RankView {
                 stepped: a.stepped || b.stepped,
             });
         }
-        let before = Moment {
-            state: Health::Missing,
-            stepped: false,
-        };
+        let before = Moment { state: Health::Missing, stepped: false };
         self.lane.resize(samples - 1, before);
-        self.lane.push(Moment {
-            state: self.state,
-            stepped: self.status.step > self.step_sampled,
-        });
+        self.lane.push(Moment { state: self.state, stepped: self.status.step > self.step_sampled });
         self.step_sampled = self.status.step;
     }
 
@@ -208,10 +196,7 @@ impl RankView {
         for gauge in self.detail.gauges.iter().take(MAX_CURVES) {
             let known = self.curves.iter().any(|curve| curve.name == gauge.name);
             if !known && self.curves.len() < MAX_CURVES {
-                self.curves.push(Curve {
-                    name: gauge.name.clone(),
-                    values: Vec::new(),
-                });
+                self.curves.push(Curve { name: gauge.name.clone(), values: Vec::new() });
             }
         }
         for curve in &mut self.curves {
@@ -411,17 +396,10 @@ impl Ranks {
         for (index, view) in self.list.iter().enumerate() {
             match self.hosts.last_mut() {
                 Some((host, range)) if *host == view.status.host => range.end = index + 1,
-                _ => self
-                    .hosts
-                    .push((view.status.host.clone(), index..index + 1)),
+                _ => self.hosts.push((view.status.host.clone(), index..index + 1)),
             }
         }
-        let steps = || {
-            self.list
-                .iter()
-                .filter(|it| it.seen)
-                .map(|it| it.status.step)
-        };
+        let steps = || self.list.iter().filter(|it| it.seen).map(|it| it.status.step);
         self.steps = (steps().min().unwrap_or(0), steps().max().unwrap_or(0));
         self.longest_step_ms = self.list.iter().filter_map(|it| it.step_ms).max();
         let cells = self.list.len().min(STRIP);
@@ -470,34 +448,17 @@ mod tests {
         let mut new = update(1, vec![rank(5, "running", 1), rank(2, "waiting", 1)]);
         new.evidence.missing_ranks = vec![3];
         state.apply(new);
-        let healths: Vec<_> = state
-            .ranks
-            .iter()
-            .map(|it| (it.rank(), it.health))
-            .collect();
-        assert_eq!(
-            healths,
-            [
-                (2, Health::Waiting),
-                (3, Health::Missing),
-                (5, Health::Running)
-            ]
-        );
+        let healths: Vec<_> = state.ranks.iter().map(|it| (it.rank(), it.health)).collect();
+        assert_eq!(healths, [(2, Health::Waiting), (3, Health::Missing), (5, Health::Running)]);
         state.apply(update(2, vec![rank(3, "running", 1)]));
-        assert_eq!(
-            state.ranks.get(3).map(|it| it.health),
-            Some(Health::Running)
-        );
+        assert_eq!(state.ranks.get(3).map(|it| it.health), Some(Health::Running));
     }
 
     #[test]
     fn step_time_is_measured_between_step_changes() {
         let mut state = State::default();
         for (second, step) in [(1, 10), (3, 14), (4, 14), (5, 18)] {
-            state.apply(update(
-                second * 1_000_000_000,
-                vec![rank(0, "running", step)],
-            ));
+            state.apply(update(second * 1_000_000_000, vec![rank(0, "running", step)]));
         }
         assert_eq!(state.ranks.get(0).unwrap().step_ms, Some(500));
     }

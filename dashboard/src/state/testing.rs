@@ -6,12 +6,7 @@ use ddp_doctor_proto::report::{
 use ddp_doctor_proto::viewer::{GroupStatus, Update};
 
 pub(crate) fn update(unix_ns: u64, ranks: Vec<Rank>) -> Update {
-    Update {
-        at: Timestamp(unix_ns),
-        verdict: Verdict::Healthy,
-        ranks,
-        ..Default::default()
-    }
+    Update { at: Timestamp(unix_ns), verdict: Verdict::Healthy, ranks, ..Default::default() }
 }
 
 pub(crate) fn rank(rank: u32, state: &str, step: u64) -> Rank {

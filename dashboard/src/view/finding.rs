@@ -72,10 +72,7 @@ fn listed(app: &App, index: usize) -> Line<'static> {
     };
     Line::from(vec![
         Span::raw(indent),
-        Span::styled(
-            format!("{} {} ", finding.code, finding.severity),
-            app.theme.style(tone),
-        ),
+        Span::styled(format!("{} {} ", finding.code, finding.severity), app.theme.style(tone)),
         Span::raw(plain(&finding.summary)),
     ])
 }
@@ -130,11 +127,7 @@ fn sources(app: &mut App) -> Vec<Line<'static>> {
         ]));
         for (number, text) in around {
             let is_it = number == place.line;
-            let (mark, tone) = if is_it {
-                ("▸", Tone::Strong)
-            } else {
-                (" ", Tone::Dim)
-            };
+            let (mark, tone) = if is_it { ("▸", Tone::Strong) } else { (" ", Tone::Dim) };
             let text = format!("{mark} {number:>5} │ {text}");
             lines.push(Line::styled(text, theme.style(tone)));
         }
@@ -159,17 +152,10 @@ fn parameters(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> 
 fn chain(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     let all = &app.state.findings;
     let line = |other: &Rc<Finding>| format!("{} {}", other.code, other.summary);
-    let before: Vec<String> = finding
-        .caused_by
-        .iter()
-        .filter_map(|&index| all.get(index))
-        .map(line)
-        .collect();
-    let after: Vec<String> = all
-        .iter()
-        .filter(|other| other.caused_by.contains(&app.finding))
-        .map(line)
-        .collect();
+    let before: Vec<String> =
+        finding.caused_by.iter().filter_map(|&index| all.get(index)).map(line).collect();
+    let after: Vec<String> =
+        all.iter().filter(|other| other.caused_by.contains(&app.finding)).map(line).collect();
     let mut lines = paragraphs(app.theme, "from", &before, width);
     lines.extend(paragraphs(app.theme, "then", &after, width));
     lines
@@ -187,12 +173,7 @@ fn proof(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     }
     let more = certificate.facts.len().saturating_sub(MAX_FACTS);
     if more > 0 {
-        lines.extend(labelled(
-            app.theme,
-            "",
-            &format!("… {more} more facts"),
-            width,
-        ));
+        lines.extend(labelled(app.theme, "", &format!("… {more} more facts"), width));
     }
     lines
 }

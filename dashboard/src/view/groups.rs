@@ -19,10 +19,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         return;
     }
     let list = usize::from(area.height / 3).clamp(2, app.state.groups.len() + 1);
-    let list_area = Rect {
-        height: list as u16,
-        ..area
-    };
+    let list_area = Rect { height: list as u16, ..area };
     draw_list(app, list_area, buffer);
     let rest = Rect {
         y: area.y + list as u16 + 1,
@@ -48,12 +45,7 @@ fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
         "group", "backend", "ranks", "calls", "behind", "ranks, by how far they are behind"
     );
     let style = theme.style(Tone::Label);
-    buffer.put(
-        area.x + 1,
-        area.y,
-        area.width - 1,
-        Line::styled(title, style),
-    );
+    buffer.put(area.x + 1, area.y, area.width - 1, Line::styled(title, style));
     let rows = usize::from(area.height).saturating_sub(1);
     let first = window(app.group, app.state.groups.len(), rows);
     for (row, index) in (first..app.state.groups.len()).take(rows).enumerate() {
@@ -119,9 +111,7 @@ fn cells(theme: Theme, group: &Group, room: usize) -> Vec<Span<'static>> {
     let cells = all.len().min(room);
     // A member that was never seen counts less than one that lags behind.
     let worst = |cell| share(all.len(), cells, cell).map(|it| all[it]).max();
-    (0..cells)
-        .map(|cell| heat(theme, worst(cell).flatten()))
-        .collect()
+    (0..cells).map(|cell| heat(theme, worst(cell).flatten())).collect()
 }
 
 fn heat(theme: Theme, lag: Option<u64>) -> Span<'static> {
@@ -147,28 +137,16 @@ fn calls(app: &App, group: &Group, width: usize) -> Vec<Line<'static>> {
         return vec![Line::styled(text, theme.style(Tone::Dim))];
     };
     let at = group.seqs.iter().position(|it| it.seq == seq.seq);
-    let mut head = vec![Span::styled(
-        format!("#{}", seq.seq),
-        theme.style(Tone::Strong),
-    )];
+    let mut head = vec![Span::styled(format!("#{}", seq.seq), theme.style(Tone::Strong))];
     if seq.mismatch {
-        head.push(Span::styled(
-            "  these calls cannot match",
-            theme.style(Tone::Bad),
-        ));
+        head.push(Span::styled("  these calls cannot match", theme.style(Tone::Bad)));
     }
-    let of = format!(
-        "   {} of {} in progress: ← →",
-        at.unwrap_or_default() + 1,
-        group.seqs.len()
-    );
+    let of = format!("   {} of {} in progress: ← →", at.unwrap_or_default() + 1, group.seqs.len());
     head.push(Span::styled(of, theme.style(Tone::Dim)));
     let mut lines = vec![Line::from(head)];
     let rows = app
         .cache
-        .calls_by_rank(app.state.version, (group.number, seq.seq), || {
-            rows(app, group, seq)
-        });
+        .calls_by_rank(app.state.version, (group.number, seq.seq), || rows(app, group, seq));
     let style = |_: usize, column: usize| match column {
         0 => theme.style(Tone::Strong),
         2 => theme.style(Tone::Label),

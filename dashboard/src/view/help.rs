@@ -38,11 +38,7 @@ pub(super) fn draw(app: &App, area: Rect, buffer: &mut Buffer) {
             let (column, row) = ((row / rows.max(1)) as u16, (row % rows.max(1)) as u16);
             buffer.put(area.x + 1 + column * left, area.y + row, left - 1, line);
         }
-        let first = if columns > 1 {
-            rows.saturating_sub(legend.len())
-        } else {
-            0
-        };
+        let first = if columns > 1 { rows.saturating_sub(legend.len()) } else { 0 };
         for (row, line) in legend.into_iter().enumerate() {
             let y = area.y + (first + row) as u16;
             buffer.put(area.x + 1 + left, y, left.saturating_sub(1), line);

@@ -35,11 +35,8 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let theme = app.theme;
     let mut tabs = Vec::new();
     for (index, gauge) in gauges.iter().enumerate() {
-        let style = if index == app.gauge {
-            theme.banner(Tone::Plain)
-        } else {
-            theme.style(Tone::Dim)
-        };
+        let style =
+            if index == app.gauge { theme.banner(Tone::Plain) } else { theme.style(Tone::Dim) };
         tabs.push(Span::styled(format!(" {} ", plain(gauge)), style));
     }
     tabs.push(Span::styled("  ← →", theme.style(Tone::Dim)));
@@ -59,12 +56,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         return;
     };
     let high = CURVE_LINES.min(area.height / 3);
-    let chart = Rect {
-        x: area.x + 1,
-        y: area.y + 2,
-        width: area.width - 1,
-        height: high,
-    };
+    let chart = Rect { x: area.x + 1, y: area.y + 2, width: area.width - 1, height: high };
     let cells = usize::from(chart.width.saturating_sub(LABEL + 1));
     let forecast = forecast_cells(app, shown, gauge, cells);
     large_curve(app, shown.curve(&name), gauge, forecast, chart, buffer);
@@ -74,34 +66,17 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     };
     let y = area.y + 2 + high;
     let width = usize::from(area.width) - 2;
-    buffer.put(
-        area.x + 1,
-        y,
-        area.width - 1,
-        axis(app, &title, gauge, forecast, width),
-    );
+    buffer.put(area.x + 1, y, area.width - 1, axis(app, &title, gauge, forecast, width));
     if let Some(text) = grows(gauge) {
         let text = format!("rank {}: {text}", shown.rank());
         let line = Line::styled(text, theme.style(Tone::Warn));
         buffer.put(area.x + 1, y + 1, area.width - 1, line);
     }
-    let list = Rect {
-        y: y + 2,
-        height: area.bottom().saturating_sub(y + 2),
-        ..area
-    };
+    let list = Rect { y: y + 2, height: area.bottom().saturating_sub(y + 2), ..area };
     let room = usize::from(list.height).saturating_sub(1);
     let first = app.scroll.min(order.len().saturating_sub(room));
-    let titles = format!(
-        "{:>8}  {:>9}  {:>9}  {:>6}  ",
-        "rank", "now", "peak", "full"
-    );
-    buffer.put(
-        list.x + 1,
-        list.y,
-        list.width - 1,
-        Line::styled(titles, theme.style(Tone::Label)),
-    );
+    let titles = format!("{:>8}  {:>9}  {:>9}  {:>6}  ", "rank", "now", "peak", "full");
+    buffer.put(list.x + 1, list.y, list.width - 1, Line::styled(titles, theme.style(Tone::Label)));
     for (y, &index) in (list.y + 1..list.bottom()).zip(&order[first..]) {
         let Some(view) = app.state.ranks.nth(index as usize) else {
             continue;
@@ -213,11 +188,7 @@ fn large_curve(
             0 => "0".into(),
             _ => String::new(),
         };
-        let tone = if limit_row == Some(row) {
-            Tone::Bad
-        } else {
-            Tone::Dim
-        };
+        let tone = if limit_row == Some(row) { Tone::Bad } else { Tone::Dim };
         let label = format!("{label:>width$} ", width = usize::from(LABEL) - 2);
         buffer.put(area.x, y, LABEL, Line::styled(label, theme.style(tone)));
     }
@@ -281,9 +252,6 @@ fn axis(app: &App, title: &str, gauge: &Gauge, forecast: usize, width: usize) ->
     let until = until.filter(|it| it.len() < forecast).unwrap_or_default();
     let used = 11 + from.len() + to.len() + title.chars().count() + 1 + forecast;
     let gap = width.saturating_sub(used) / 2;
-    let text = format!(
-        "{:11}{from}{:gap$}{title}{:gap$}{to}{until:>forecast$}",
-        "", "", ""
-    );
+    let text = format!("{:11}{from}{:gap$}{title}{:gap$}{to}{until:>forecast$}", "", "", "");
     Line::styled(text, app.theme.style(Tone::Dim))
 }

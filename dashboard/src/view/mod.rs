@@ -31,9 +31,7 @@ impl App {
         self.page = usize::from(area.height.saturating_sub(6)).max(1);
         self.ranks.update(&self.state);
         self.group = self.group.min(self.state.groups.len().saturating_sub(1));
-        self.finding = self
-            .finding
-            .min(self.state.findings.len().saturating_sub(1));
+        self.finding = self.finding.min(self.state.findings.len().saturating_sub(1));
         draw(self, area, buffer);
         self.theme.finish(buffer);
     }
@@ -62,10 +60,7 @@ pub(crate) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     }
     let body = head(app, area, buffer);
     let footer = area.bottom() - 1;
-    let body = Rect {
-        height: footer.saturating_sub(body.y),
-        ..body
-    };
+    let body = Rect { height: footer.saturating_sub(body.y), ..body };
     buffer.put(area.x, footer, area.width, bottom(app, area.width));
     if app.help {
         return help::draw(app, body, buffer);
@@ -176,11 +171,7 @@ fn head(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
         buffer.put(area.x, area.y + used, area.width, player(app, area.width));
         used += 1;
     }
-    Rect {
-        y: area.y + used,
-        height: area.height.saturating_sub(used),
-        ..area
-    }
+    Rect { y: area.y + used, height: area.height.saturating_sub(used), ..area }
 }
 
 /// Position of the playback of a recording.
@@ -223,11 +214,7 @@ fn bottom(app: &App, width: u16) -> Line<'static> {
         return Line::raw(format!(" search: {}_", plain(&app.ranks.search)));
     }
     let all = keys_line(app, true);
-    if all.width() <= usize::from(width) {
-        all
-    } else {
-        keys_line(app, false)
-    }
+    if all.width() <= usize::from(width) { all } else { keys_line(app, false) }
 }
 
 /// The keys to show. `all` is false if there is no room for the names of the other screens.
@@ -264,9 +251,7 @@ fn verdict(app: &App) -> (String, Tone) {
 
 /// Index of the first entry to show, so that the selected one is visible.
 fn window(selected: usize, of: usize, room: usize) -> usize {
-    selected
-        .saturating_sub(room / 2)
-        .min(of.saturating_sub(room))
+    selected.saturating_sub(room / 2).min(of.saturating_sub(room))
 }
 
 /// Time of day: "12:03:44Z".

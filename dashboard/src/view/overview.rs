@@ -29,12 +29,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let mut lines = vec![first(app)];
     if let Some(leading) = app.state.reason().map(Rc::clone) {
         let left = room.saturating_sub(below.len() + 2);
-        lines.extend(leading_lines(
-            app,
-            &leading,
-            width.min(MAX_TEXT_COLUMNS),
-            left,
-        ));
+        lines.extend(leading_lines(app, &leading, width.min(MAX_TEXT_COLUMNS), left));
     }
     lines.push(Line::default());
     lines.extend(below);
@@ -43,11 +38,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         buffer.put(area.x + 1, y, area.width - 1, line);
         y += 1;
     }
-    let rest = Rect {
-        y: y + 1,
-        height: area.bottom().saturating_sub(y + 1),
-        ..area
-    };
+    let rest = Rect { y: y + 1, height: area.bottom().saturating_sub(y + 1), ..area };
     if rest.height >= 3 {
         ranks::table(app, rest, buffer, None);
     }
@@ -87,11 +78,7 @@ fn pace(app: &App) -> String {
         (low, high) if low == high => parts.push(format!("all ranks at step {high}")),
         (low, high) => parts.push(format!("ranks at steps {low}–{high}")),
     }
-    parts.extend(
-        ranks
-            .longest_step_ms()
-            .map(|ms| format!("{} a step", duration(ms))),
-    );
+    parts.extend(ranks.longest_step_ms().map(|ms| format!("{} a step", duration(ms))));
     if ranks.is_empty() {
         parts.push("no rank has joined yet".into());
     }
@@ -110,9 +97,7 @@ fn leading_lines(
 ) -> Vec<Line<'static>> {
     let theme = app.theme;
     let summary = words::wrapped(&plain(&finding.summary), width);
-    let summary = summary
-        .into_iter()
-        .map(|line| Line::styled(line, theme.style(Tone::Strong)));
+    let summary = summary.into_iter().map(|line| Line::styled(line, theme.style(Tone::Strong)));
     let past = app.state.ended;
     let context = Line::styled(words::context(finding, past), theme.style(Tone::Dim));
     let mut parts = [
@@ -192,9 +177,7 @@ pub(super) fn paragraphs(
 ) -> Vec<Line<'static>> {
     let labels = std::iter::once(label).chain(std::iter::repeat(""));
     let lines = labels.zip(texts);
-    lines
-        .flat_map(|(label, text)| labelled(theme, label, text, width))
-        .collect()
+    lines.flat_map(|(label, text)| labelled(theme, label, text, width)).collect()
 }
 
 pub(super) fn cause(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
@@ -276,10 +259,7 @@ fn evidence(app: &App) -> Line<'static> {
     if let Some(rate) = app.state.records_per_second.filter(|_| !app.state.ended) {
         text.push_str(&format!(", {rate}/s"));
     }
-    let mut spans = vec![
-        Span::styled("seen    ", theme.style(Tone::Label)),
-        Span::raw(text),
-    ];
+    let mut spans = vec![Span::styled("seen    ", theme.style(Tone::Label)), Span::raw(text)];
     let lost = match evidence.records_lost {
         0 => Span::styled(" · none lost", theme.style(Tone::Dim)),
         lost => Span::styled(format!(" · {lost} LOST"), theme.style(Tone::Bad)),

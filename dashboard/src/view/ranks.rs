@@ -57,11 +57,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     buffer.put(area.x, area.y, area.width, line);
     let all = strip(app, usize::from(area.width).saturating_sub(2));
     buffer.put(area.x + 1, area.y + 1, area.width - 1, all);
-    let table_area = Rect {
-        y: area.y + 2,
-        height: area.height.saturating_sub(2),
-        ..area
-    };
+    let table_area = Rect { y: area.y + 2, height: area.height.saturating_sub(2), ..area };
     if app.ranks.grid {
         grid(app, table_area, buffer);
     } else {
@@ -134,12 +130,7 @@ pub(super) fn table(app: &App, area: Rect, buffer: &mut Buffer, selected: Option
     let title = |column: &Column| Span::raw(padded(&column.title, column));
     let titles: Vec<Span<'_>> = columns.iter().map(title).collect();
     let style = theme.style(Tone::Label);
-    buffer.put(
-        area.x + 1,
-        area.y,
-        area.width - 1,
-        Line::from(titles).style(style),
-    );
+    buffer.put(area.x + 1, area.y, area.width - 1, Line::from(titles).style(style));
     let first = window(selected.unwrap_or(0), app.ranks.len(), rows);
     for (row, index) in (first..app.ranks.len()).take(rows).enumerate() {
         let Some(view) = app.ranks.nth(index, &app.state) else {
@@ -162,23 +153,14 @@ pub(super) fn table(app: &App, area: Rect, buffer: &mut Buffer, selected: Option
     if left > 0 && selected.is_none() {
         let text = format!(" … {left} more: press 2 ");
         let x = area.right().saturating_sub(text.len() as u16);
-        buffer.put(
-            x,
-            area.bottom() - 1,
-            area.width,
-            Line::styled(text, theme.style(Tone::Dim)),
-        );
+        buffer.put(x, area.bottom() - 1, area.width, Line::styled(text, theme.style(Tone::Dim)));
     }
 }
 
 /// The columns that fit; the most important ones get room first.
 fn columns(app: &App, width: u16) -> Vec<Column> {
-    let column = |title: &str, width, right, cell| Column {
-        title: title.to_owned(),
-        width,
-        right,
-        cell,
-    };
+    let column =
+        |title: &str, width, right, cell| Column { title: title.to_owned(), width, right, cell };
     let digits = app.state.ranks.len().max(1000).ilog10() as u16 + 1;
     // In the order of display, each with the turn in which it gets room.
     let mut columns = vec![
@@ -211,21 +193,13 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
         let until = columns.iter().filter(|it| it.0 <= turn);
         until.map(|it| it.1.width + 2).sum()
     };
-    let last = turns
-        .into_iter()
-        .take_while(|&turn| needs(turn) <= width + 2);
+    let last = turns.into_iter().take_while(|&turn| needs(turn) <= width + 2);
     let last = last.last().unwrap_or(0);
     let spare = width.saturating_sub(needs(last));
-    let mut columns: Vec<Column> = columns
-        .into_iter()
-        .filter(|it| it.0 <= last)
-        .map(|it| it.1)
-        .collect();
+    let mut columns: Vec<Column> =
+        columns.into_iter().filter(|it| it.0 <= last).map(|it| it.1).collect();
     // File names are long: the last column gets the spare width.
-    if let Some(place) = columns
-        .last_mut()
-        .filter(|it| matches!(it.cell, Cell::Place))
-    {
+    if let Some(place) = columns.last_mut().filter(|it| matches!(it.cell, Cell::Place)) {
         place.width += spare.min(40);
     }
     columns
@@ -236,18 +210,11 @@ fn padded(text: &str, column: &Column) -> String {
     let length = super::text::width(text);
     let pad = " ".repeat(width.saturating_sub(length));
     let text = if length > width {
-        text.chars()
-            .take(width.saturating_sub(1))
-            .chain(['…'])
-            .collect()
+        text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
     } else {
         text.to_owned()
     };
-    if column.right {
-        format!("{pad}{text}  ")
-    } else {
-        format!("{text}{pad}  ")
-    }
+    if column.right { format!("{pad}{text}  ") } else { format!("{text}{pad}  ") }
 }
 
 /// A number, of which zero stands for an unknown one.

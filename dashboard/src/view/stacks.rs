@@ -15,10 +15,7 @@ use crate::theme::Tone;
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let version = app.state.version;
-    let stacks = app
-        .cache
-        .stacks
-        .get(version, |_| true, || Stacks::of(&app.state));
+    let stacks = app.cache.stacks.get(version, |_| true, || Stacks::of(&app.state));
     let theme = app.theme;
     let mut head = match stacks.at.0 {
         0 => "no stacks of blocked ranks".to_owned(),
@@ -49,11 +46,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
             .map(|frame| {
                 // The user cannot change library code.
                 let is_library = in_library(&frame.file).is_some();
-                let source = if is_library {
-                    None
-                } else {
-                    app.sources.line(frame)
-                };
+                let source = if is_library { None } else { app.sources.line(frame) };
                 let source = source.unwrap_or_default();
                 [plain(&frame.function), app.sources.shown(frame, 44), source]
             })

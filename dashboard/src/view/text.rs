@@ -45,10 +45,7 @@ pub(super) fn labelled(
     let mut label = label;
     let lines = lines.into_iter().map(|text| {
         let shown = format!("{:<INDENT$}", std::mem::take(&mut label));
-        Line::from(vec![
-            Span::styled(shown, theme.style(Tone::Label)),
-            Span::raw(text),
-        ])
+        Line::from(vec![Span::styled(shown, theme.style(Tone::Label)), Span::raw(text)])
     });
     lines.collect()
 }
@@ -109,10 +106,7 @@ mod tests {
     use super::*;
 
     fn plain(lines: &[Line<'_>]) -> Vec<String> {
-        lines
-            .iter()
-            .map(|it| it.to_string().trim_end().to_owned())
-            .collect()
+        lines.iter().map(|it| it.to_string().trim_end().to_owned()).collect()
     }
 
     #[test]
@@ -120,10 +114,7 @@ mod tests {
         let row = |it: [&str; 3]| it.map(str::to_owned);
         let rows = [row(["rank 0", "", "all_reduce"]), row(["rank 12", "", "b"])];
         let style = |_, _| Style::new();
-        assert_eq!(
-            plain(&aligned(&rows, 40, style)),
-            ["rank 0   all_reduce", "rank 12  b"]
-        );
+        assert_eq!(plain(&aligned(&rows, 40, style)), ["rank 0   all_reduce", "rank 12  b"]);
         assert_eq!(
             plain(&aligned(&rows, 12, style)),
             ["rank 0", "         all_reduce", "rank 12", "         b"]

@@ -25,11 +25,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let room = usize::from(area.width.saturating_sub(label + 2 + LATENESS_WIDTH));
     let late_at = area.right().saturating_sub(LATENESS_WIDTH);
     let heading = Line::styled(
-        format!(
-            "{:>LATENESS_WIDTH$}",
-            "late",
-            LATENESS_WIDTH = usize::from(LATENESS_WIDTH)
-        ),
+        format!("{:>LATENESS_WIDTH$}", "late", LATENESS_WIDTH = usize::from(LATENESS_WIDTH)),
         theme.style(Tone::Dim),
     );
     buffer.put(late_at, area.y, LATENESS_WIDTH, heading);
@@ -61,10 +57,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         buffer.put(area.x + 1, y, area.width - 1, Line::from(spans));
         // Lateness too small for a lane is shown in its own column.
         let came = view.detail.late_us.map_or_else(String::new, late);
-        let came = format!(
-            "{came:>LATENESS_WIDTH$}",
-            LATENESS_WIDTH = usize::from(LATENESS_WIDTH)
-        );
+        let came = format!("{came:>LATENESS_WIDTH$}", LATENESS_WIDTH = usize::from(LATENESS_WIDTH));
         buffer.put(late_at, y, LATENESS_WIDTH, Line::from(came));
         if index == app.ranks.position {
             buffer.select(area.x, y, label, theme);
@@ -76,23 +69,13 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         Span::styled("·", theme.style(Tone::Good)),
         Span::styled(" at work   ", theme.style(Tone::Dim)),
     ];
-    for health in [
-        Health::Waiting,
-        Health::Stopped,
-        Health::Dead,
-        Health::Exited,
-    ] {
+    for health in [Health::Waiting, Health::Stopped, Health::Dead, Health::Exited] {
         let style = theme.style(Theme::of_health(health));
         legend.push(Span::styled(Theme::mark(health), style));
         let text = format!(" {}   ", health.word());
         legend.push(Span::styled(text, theme.style(Tone::Dim)));
     }
-    buffer.put(
-        area.x + 1,
-        area.bottom() - 1,
-        area.width - 1,
-        Line::from(legend),
-    );
+    buffer.put(area.x + 1, area.bottom() - 1, area.width - 1, Line::from(legend));
 }
 
 /// Indexes of the moments shown: each `zoom` halves the section, each `pan` moves it back from the
@@ -123,10 +106,7 @@ fn axis(
     cells: usize,
 ) -> Line<'static> {
     let at = |index: usize| moments.get(index).copied().unwrap_or_default();
-    let (from, to) = (
-        clock(at(shown.start)),
-        clock(at(shown.end.saturating_sub(1))),
-    );
+    let (from, to) = (clock(at(shown.start)), clock(at(shown.end.saturating_sub(1))));
     let gap = cells.saturating_sub(from.len() + to.len()).max(1);
     let text = format!("{from}{:gap$}{to}", "");
     Line::styled(text, app.theme.style(Tone::Dim))

@@ -112,21 +112,14 @@ impl Call {
     #[inline]
     #[must_use]
     pub fn with_partner(self, rank: i32) -> Self {
-        Self {
-            root_or_peer: rank,
-            flags: self.flags | flags::ROOT,
-            ..self
-        }
+        Self { root_or_peer: rank, flags: self.flags | flags::ROOT, ..self }
     }
 
     /// Sets whether the result replaces the input.
     #[inline]
     #[must_use]
     pub fn in_place(self, is: bool) -> Self {
-        Self {
-            flags: self.flags | if is { flags::IN_PLACE } else { 0 },
-            ..self
-        }
+        Self { flags: self.flags | if is { flags::IN_PLACE } else { 0 }, ..self }
     }
 
     /// Sets the stream, by its identity within the process, and whether it is captured into a
@@ -190,12 +183,7 @@ mod tests {
 
     #[test]
     fn unknown_numbers_become_unspecified() {
-        let call = Call {
-            op: 200,
-            dtype: DType::Int8.number(),
-            reduce_op: 255,
-            ..Call::default()
-        };
+        let call = Call { op: 200, dtype: DType::Int8.number(), reduce_op: 255, ..Call::default() };
         let record = Record::from(&call);
         assert_eq!(
             (record.op, record.dtype, record.reduce_op),

@@ -208,27 +208,16 @@ mod tests {
 
     #[test]
     fn string_entry_parses_to_position_and_length() {
-        assert_eq!(
-            string::parse(string::entry(70_000, 4096)),
-            Some((70_000, 4096))
-        );
+        assert_eq!(string::parse(string::entry(70_000, 4096)), Some((70_000, 4096)));
         assert_eq!(string::parse(0), None);
-        assert_eq!(
-            string::parse(string::entry(u32::MAX, 5) | string::BINARY),
-            Some((u32::MAX, 5))
-        );
+        assert_eq!(string::parse(string::entry(u32::MAX, 5) | string::BINARY), Some((u32::MAX, 5)));
     }
 
     #[test]
     fn encoded_members_decode_unchanged() {
-        for ranks in [
-            vec![],
-            vec![3],
-            vec![0, 1, 2, 3],
-            vec![6, 4, 2],
-            vec![0, 5, 1, 6],
-            vec![2, 2],
-        ] {
+        for ranks in
+            [vec![], vec![3], vec![0, 1, 2, 3], vec![6, 4, 2], vec![0, 5, 1, 6], vec![2, 2]]
+        {
             assert_eq!(members::decode(&members::encode(&ranks), 10), Some(ranks));
         }
         let world: Vec<u32> = (0..16_384).collect();

@@ -48,10 +48,7 @@ pub const SPLITS_PER_RECORD: usize = 20;
 
 /// An unpacked record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(
-    missing_docs,
-    reason = "explained field by field in `ddpdoctor/v1/agent.proto`"
-)]
+#[expect(missing_docs, reason = "explained field by field in `ddpdoctor/v1/agent.proto`")]
 pub struct Record {
     pub mono_ns: u64,
     pub kind: RecordKind,
@@ -336,11 +333,7 @@ mod tests {
                 ooms: Some(3),
                 ..memory::Sample::default()
             },
-            memory::Sample {
-                largest: Some(0),
-                nccl: Some(0),
-                ..memory::Sample::default()
-            },
+            memory::Sample { largest: Some(0), nccl: Some(0), ..memory::Sample::default() },
         ] {
             let mut words = Record::default().pack();
             memory::pack(&mut words, &sample);
@@ -395,10 +388,7 @@ mod tests {
     #[test]
     fn packed_streams_unpack_unchanged() {
         for (stream, launch) in [(0, 0), (u64::MAX - 1, 7), (1 << 40, u32::MAX)] {
-            assert_eq!(
-                on_stream::unpack(&on_stream::pack(stream, launch)),
-                (stream, launch)
-            );
+            assert_eq!(on_stream::unpack(&on_stream::pack(stream, launch)), (stream, launch));
         }
     }
 }

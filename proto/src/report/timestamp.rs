@@ -36,10 +36,7 @@ impl std::fmt::Display for Timestamp {
         let (year, month, day) = civil_from_days((seconds / 86_400) as i64);
         let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
         let millis = self.0 / 1_000_000 % 1000;
-        write!(
-            f,
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z"
-        )
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
     }
 }
 
@@ -50,22 +47,15 @@ impl std::str::FromStr for Timestamp {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("not a time as 2026-01-31T12:00:00.000Z: {text:?}");
         let number = |range: std::ops::Range<usize>| {
-            text.get(range)
-                .and_then(|digits| digits.parse::<u64>().ok())
-                .ok_or_else(wrong)
+            text.get(range).and_then(|digits| digits.parse::<u64>().ok()).ok_or_else(wrong)
         };
         if text.len() != 24 || !text.ends_with('Z') {
             return Err(wrong());
         }
-        let days = days_from_civil(
-            number(0..4)? as i64,
-            number(5..7)? as i64,
-            number(8..10)? as i64,
-        );
+        let days =
+            days_from_civil(number(0..4)? as i64, number(5..7)? as i64, number(8..10)? as i64);
         let seconds = days as u64 * 86_400 + number(11..13)? * 3600 + number(14..16)? * 60;
-        Ok(Self(
-            ((seconds + number(17..19)?) * 1000 + number(20..23)?) * 1_000_000,
-        ))
+        Ok(Self(((seconds + number(17..19)?) * 1000 + number(20..23)?) * 1_000_000))
     }
 }
 
@@ -94,11 +84,7 @@ const fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = year_of_era + era * 400 + if month <= 2 { 1 } else { 0 };
     (year, month, day)
 }

@@ -208,14 +208,8 @@ mod tests {
 
     #[test]
     fn words_match_the_json_contract() {
-        assert_eq!(
-            serde_json::to_string(&CauseKind::UnevenInputs).unwrap(),
-            "\"uneven-inputs\""
-        );
-        assert_eq!(
-            CallState::from_word("not-issued"),
-            Some(CallState::NotIssued)
-        );
+        assert_eq!(serde_json::to_string(&CauseKind::UnevenInputs).unwrap(), "\"uneven-inputs\"");
+        assert_eq!(CallState::from_word("not-issued"), Some(CallState::NotIssued));
         let unknown: Verdict = serde_json::from_str("\"puzzled\"").unwrap();
         assert_eq!(unknown, Verdict::Insufficient);
         assert!(serde_json::from_str::<Verdict>("1").is_err());

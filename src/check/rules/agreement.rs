@@ -55,11 +55,7 @@ fn versions(survey: &Survey) -> Vec<Line> {
         let known: Vec<String> = known.collect();
         lines.push(Line::pass(VERSIONS, format!("{}.", list(&known))));
     }
-    if !survey
-        .nodes
-        .iter()
-        .any(|it| it.facts.versions.contains_key("torch"))
-    {
+    if !survey.nodes.iter().any(|it| it.facts.versions.contains_key("torch")) {
         let reason =
             "PyTorch was not found in the environment of the command: its version is not compared.";
         lines.push(Line::info(VERSIONS, reason));
@@ -78,9 +74,7 @@ fn settings(survey: &Survey) -> Vec<Line> {
                 meaning(name, value(it).filter(|it| !it.is_empty()).as_deref()).unwrap_or_default(),
             )
         })?;
-        let sides = sides(survey, |it| {
-            Some(value(it).unwrap_or_else(|| "not set".into()))
-        })?;
+        let sides = sides(survey, |it| Some(value(it).unwrap_or_else(|| "not set".into())))?;
         let reason = format!(
             "{name} differs: {}. Ranks may choose different algorithms and hang.",
             shown(&sides)
@@ -92,10 +86,7 @@ fn settings(survey: &Survey) -> Vec<Line> {
     });
     let mut lines: Vec<Line> = differing.collect();
     if lines.is_empty() && survey.nodes.len() > 1 {
-        lines.push(Line::pass(
-            SETTINGS,
-            "Variables that must agree are equal on all nodes.",
-        ));
+        lines.push(Line::pass(SETTINGS, "Variables that must agree are equal on all nodes."));
     }
     lines
 }
@@ -117,14 +108,8 @@ fn gpus(survey: &Survey) -> Option<Line> {
 /// Settings that are known to cause hangs.
 fn risks(survey: &Survey) -> Vec<Line> {
     let risks = [
-        (
-            "CUDA_LAUNCH_BLOCKING",
-            "kernels of several communicators can wait for each other",
-        ),
-        (
-            "NCCL_IGNORE_NET_MISMATCH",
-            "nodes with different networks hang instead of failing",
-        ),
+        ("CUDA_LAUNCH_BLOCKING", "kernels of several communicators can wait for each other"),
+        ("NCCL_IGNORE_NET_MISMATCH", "nodes with different networks hang instead of failing"),
     ];
     let mut lines = Vec::new();
     for (index, node) in survey.nodes.iter().enumerate() {
@@ -156,9 +141,8 @@ fn sides(
 
 fn shown(sides: &BTreeMap<String, Vec<String>>) -> String {
     let texts = sides.iter();
-    let texts: Vec<String> = texts
-        .map(|(value, nodes)| format!("{value} on {}", list(nodes)))
-        .collect();
+    let texts: Vec<String> =
+        texts.map(|(value, nodes)| format!("{value} on {}", list(nodes))).collect();
     list(&texts)
 }
 
@@ -169,10 +153,7 @@ mod tests {
     use super::*;
 
     fn version(it: &mut Survey, name: &str, version: &str) {
-        it.nodes[1]
-            .facts
-            .versions
-            .insert(name.into(), version.into());
+        it.nodes[1].facts.versions.insert(name.into(), version.into());
     }
 
     #[test]
@@ -187,20 +168,13 @@ mod tests {
                     Warning,
                     "PyTorch differs: 2.8 on host-1, 2.9 on host-0",
                 ),
-                (
-                    |it| version(it, "ddp-doctor", "2"),
-                    Warning,
-                    "ddp-doctor differs",
-                ),
+                (|it| version(it, "ddp-doctor", "2"), Warning, "ddp-doctor differs"),
                 // A version that only one node knows differs from nothing.
                 (|it| version(it, "nccl", "2.27.3"), Pass, "ddp-doctor 1"),
                 (
                     |it| {
                         version(it, "nccl", "2.27.3");
-                        it.nodes[0]
-                            .facts
-                            .versions
-                            .insert("nccl".into(), "2.26.2".into());
+                        it.nodes[0].facts.versions.insert("nccl".into(), "2.26.2".into());
                     },
                     Warning,
                     "NCCL differs",
@@ -208,10 +182,7 @@ mod tests {
                 (
                     |it| {
                         version(it, "nccl", "2.27.3");
-                        it.nodes[0]
-                            .facts
-                            .versions
-                            .insert("nccl".into(), "2.26.2".into());
+                        it.nodes[0].facts.versions.insert("nccl".into(), "2.26.2".into());
                         it.nodes[0].facts.has_unified_memory = Some(true);
                     },
                     Critical,
@@ -219,9 +190,7 @@ mod tests {
                 ),
                 (
                     |it| {
-                        it.nodes
-                            .iter_mut()
-                            .for_each(|it| drop(it.facts.versions.remove("torch")));
+                        it.nodes.iter_mut().for_each(|it| drop(it.facts.versions.remove("torch")));
                     },
                     Info,
                     "PyTorch was not found",
@@ -252,11 +221,7 @@ mod tests {
                 ),
                 (|it| set(it, 1, "NCCL_P2P_DISABLE", "0"), Pass, "equal"),
                 (|it| set(it, 1, "NCCL_SOCKET_IFNAME", "eth0"), Pass, "equal"),
-                (
-                    |it| set(it, 0, "CUDA_LAUNCH_BLOCKING", "1"),
-                    Warning,
-                    "CUDA_LAUNCH_BLOCKING",
-                ),
+                (|it| set(it, 0, "CUDA_LAUNCH_BLOCKING", "1"), Warning, "CUDA_LAUNCH_BLOCKING"),
                 (|it| set(it, 0, "CUDA_LAUNCH_BLOCKING", "0"), Pass, "equal"),
             ],
         );

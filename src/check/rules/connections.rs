@@ -77,24 +77,17 @@ fn unmet(ports: &[(u16, Outcome)], survey: &Survey) -> Line {
             REACHABILITY,
             format!("The nodes meet at {host}, which this node cannot resolve: {error}."),
         )
-        .fix(format!(
-            "Add {host} to the DNS or to /etc/hosts of this node, or give an address."
-        ));
+        .fix(format!("Add {host} to the DNS or to /etc/hosts of this node, or give an address."));
     }
     if has(&Outcome::OtherToken) {
         return Line::unknown(
             NODES,
             format!("The other nodes are not checked: {host} has another token."),
         )
-        .fix(format!(
-            "Set {} to the same value on every node.",
-            token::VARIABLE
-        ));
+        .fix(format!("Set {} to the same value on every node.", token::VARIABLE));
     }
-    let shown: Vec<String> = ports
-        .iter()
-        .map(|(port, outcome)| format!("port {port}: {outcome}"))
-        .collect();
+    let shown: Vec<String> =
+        ports.iter().map(|(port, outcome)| format!("port {port}: {outcome}")).collect();
     let shown = list(&shown);
     let at_master = ports.iter().find(|(port, _)| *port == master);
     match at_master.map(|(_, it)| it) {
@@ -135,19 +128,12 @@ fn nodes(survey: &Survey, launch: &Launch) -> Vec<Line> {
         lines.push(
             Line::critical(
                 NODES,
-                format!(
-                    "Several commands have node rank {rank}: on {}.",
-                    list(owners)
-                ),
+                format!("Several commands have node rank {rank}: on {}.", list(owners)),
             )
             .fix("Give every node its own --node-rank (in a batch script, expand it on the node)."),
         );
     }
-    let unit = if came as usize == names.len() {
-        "nodes"
-    } else {
-        "commands"
-    };
+    let unit = if came as usize == names.len() { "nodes" } else { "commands" };
     if came < least {
         let missing = if owners.len() == came as usize {
             let all = 0..least.min(MAX_RANKS);
@@ -165,25 +151,15 @@ fn nodes(survey: &Survey, launch: &Launch) -> Vec<Line> {
             ),
         );
     } else {
-        let of = if least == most {
-            String::new()
-        } else {
-            format!(" of {least} to {most}")
-        };
+        let of = if least == most { String::new() } else { format!(" of {least} to {most}") };
         let reason = format!("{came}{of} {unit} came: {}.", list(&names));
         lines.push(Line::pass(NODES, reason));
     }
     if !survey.other_tokens.is_empty() {
         let peers = list(&survey.other_tokens);
         lines.push(
-            Line::unknown(
-                NODES,
-                format!("Not checked, because they have another token: {peers}."),
-            )
-            .fix(format!(
-                "Set {} to the same value on every node.",
-                token::VARIABLE
-            )),
+            Line::unknown(NODES, format!("Not checked, because they have another token: {peers}."))
+                .fix(format!("Set {} to the same value on every node.", token::VARIABLE)),
         );
     }
     lines
@@ -302,11 +278,7 @@ fn clocks(survey: &Survey, launch: &Launch) -> Vec<Line> {
         if certain < LOGS {
             continue;
         }
-        let way = if offset.ahead_ns > 0 {
-            "ahead of"
-        } else {
-            "behind"
-        };
+        let way = if offset.ahead_ns > 0 { "ahead of" } else { "behind" };
         let reason = format!(
             "The clock of {} is {:.1} s {way} that of {}",
             survey.name(index),
@@ -325,10 +297,7 @@ fn clocks(survey: &Survey, launch: &Launch) -> Vec<Line> {
         }
     }
     if lines.is_empty() && !measured.is_empty() {
-        let reason = format!(
-            "Clocks differ by at most {} ms.",
-            largest.as_millis().max(1)
-        );
+        let reason = format!("Clocks differ by at most {} ms.", largest.as_millis().max(1));
         lines.push(Line::pass(CLOCK, reason));
     }
     lines
@@ -379,16 +348,8 @@ mod tests {
                     Pass,
                     "1 of 1 to 2 nodes",
                 ),
-                (
-                    |it| it.nodes[1].ranks = vec![0],
-                    Critical,
-                    "node rank 0: on host-0, host-1",
-                ),
-                (
-                    |it| it.other_tokens.push("10.0.0.9".into()),
-                    Unknown,
-                    "10.0.0.9",
-                ),
+                (|it| it.nodes[1].ranks = vec![0], Critical, "node rank 0: on host-0, host-1"),
+                (|it| it.other_tokens.push("10.0.0.9".into()), Unknown, "10.0.0.9"),
             ],
         );
     }
@@ -425,16 +386,8 @@ mod tests {
                     "another host or program answers at 10.0.0.1:41234",
                 ),
                 (|it| it.ports_in_use.push(Port::Master), Critical, "29500"),
-                (
-                    |it| it.ports_in_use.push(Port::Coordinator),
-                    Warning,
-                    "19500",
-                ),
-                (
-                    |it| it.nodes[1].is_unprobed = true,
-                    Unknown,
-                    "host-1 did not report",
-                ),
+                (|it| it.ports_in_use.push(Port::Coordinator), Warning, "19500"),
+                (|it| it.nodes[1].is_unprobed = true, Unknown, "host-1 did not report"),
             ],
         );
     }
@@ -442,21 +395,15 @@ mod tests {
     #[test]
     fn clock_difference_matters_by_its_size() {
         fn ahead(it: &mut Survey, seconds: i64, error: i64) {
-            it.nodes[1].clock = Some(Offset {
-                ahead_ns: seconds * 1_000_000_000,
-                error_ns: error * 1_000_000_000,
-            });
+            it.nodes[1].clock =
+                Some(Offset { ahead_ns: seconds * 1_000_000_000, error_ns: error * 1_000_000_000 });
         }
         assert_rule(
             lines,
             CLOCK,
             &[
                 (|it| ahead(it, 0, 0), Pass, "at most 1 ms"),
-                (
-                    |it| ahead(it, 3, 2),
-                    Warning,
-                    "1.0 s ahead of that of host-0",
-                ),
+                (|it| ahead(it, 3, 2), Warning, "1.0 s ahead of that of host-0"),
                 (|it| ahead(it, 3, 3), Pass, "at most"),
                 (|it| ahead(it, -90, 0), Warning, "90.0 s behind"),
                 (
@@ -474,57 +421,34 @@ mod tests {
     #[test]
     fn node_that_is_alone_has_a_reason() {
         fn unmet(it: &mut Survey, outcome: Outcome) {
-            it.alone = Some(Alone::Unmet(vec![
-                (19500, outcome.clone()),
-                (29500, outcome),
-            ]));
+            it.alone = Some(Alone::Unmet(vec![(19500, outcome.clone()), (29500, outcome)]));
         }
         assert_rule(
             lines,
             NODES,
             &[
-                (
-                    |it| it.alone = Some(Alone::Token("x".into())),
-                    Unknown,
-                    "no usable token",
-                ),
-                (
-                    |it| it.alone = Some(Alone::NoAddress),
-                    Critical,
-                    "127.0.0.1",
-                ),
+                (|it| it.alone = Some(Alone::Token("x".into())), Unknown, "no usable token"),
+                (|it| it.alone = Some(Alone::NoAddress), Critical, "127.0.0.1"),
                 (|it| it.alone = Some(Alone::Loopback), Warning, "loopback"),
                 (
                     |it| unmet(it, Outcome::Refused),
                     Unknown,
                     "within 60 s (port 19500: connection refused",
                 ),
-                (
-                    |it| unmet(it, Outcome::OtherToken),
-                    Unknown,
-                    "another token",
-                ),
+                (|it| unmet(it, Outcome::OtherToken), Unknown, "another token"),
             ],
         );
         assert_rule(
             lines,
             REACHABILITY,
             &[
-                (
-                    |it| unmet(it, Outcome::NoAnswer),
-                    Critical,
-                    "cannot reach host-0",
-                ),
+                (|it| unmet(it, Outcome::NoAnswer), Critical, "cannot reach host-0"),
                 (
                     |it| unmet(it, Outcome::OtherHost),
                     Critical,
                     "Another program answers at host-0:29500",
                 ),
-                (
-                    |it| unmet(it, Outcome::Unresolved("x".into())),
-                    Critical,
-                    "cannot resolve",
-                ),
+                (|it| unmet(it, Outcome::Unresolved("x".into())), Critical, "cannot resolve"),
             ],
         );
     }

@@ -48,11 +48,8 @@ fn of(facts: &Facts, backend: Backend, several: bool) -> Option<Line> {
             variable.name
         );
         let is_used = has_gpus || backend == Backend::Gloo;
-        let line = if is_used {
-            Line::critical(CHECK, reason)
-        } else {
-            Line::warning(CHECK, reason)
-        };
+        let line =
+            if is_used { Line::critical(CHECK, reason) } else { Line::warning(CHECK, reason) };
         return Some(line.fix(fix));
     }
     if !several || (backend == Backend::Nccl && !has_gpus) {
@@ -72,12 +69,7 @@ fn of(facts: &Facts, backend: Backend, several: bool) -> Option<Line> {
         // Reported by the same rule.
         return None;
     }
-    Some(chosen_line(
-        backend,
-        variable.name,
-        &chosen,
-        value.is_some(),
-    ))
+    Some(chosen_line(backend, variable.name, &chosen, value.is_some()))
 }
 
 fn chosen_line(backend: Backend, variable: &str, chosen: &Choice, is_set: bool) -> Line {
@@ -91,20 +83,14 @@ fn chosen_line(backend: Backend, variable: &str, chosen: &Choice, is_set: bool) 
     let is_virtual = VIRTUAL.iter().any(|it| chosen.interface.starts_with(it));
     let is_loopback = chosen.address.is_loopback();
     if !is_set && backend == Backend::Nccl && (is_virtual || is_loopback) {
-        return Line::warning(
-            CHECK,
-            format!("{takes}, which may not reach the other nodes."),
-        )
-        .fix(format!("Set {variable} to the interface that does."));
+        return Line::warning(CHECK, format!("{takes}, which may not reach the other nodes."))
+            .fix(format!("Set {variable} to the interface that does."));
     }
     if chosen.others.is_empty() || is_set {
         return Line::pass(CHECK, format!("{takes}."));
     }
     let others = super::list(&chosen.others);
-    Line::info(
-        CHECK,
-        format!("{takes}; it could also use {others}: {variable} decides."),
-    )
+    Line::info(CHECK, format!("{takes}; it could also use {others}: {variable} decides."))
 }
 
 /// The interfaces as the rules of the diagnosis expect them.
@@ -149,21 +135,9 @@ mod tests {
         type Change = fn(&mut Survey);
         let cases: &[(Change, Level, &str)] = &[
             (|_| (), Pass, "Gloo uses eth0 (by the name of the host)"),
-            (
-                |it| set(it, 1, "GLOO_SOCKET_IFNAME", "eth0"),
-                Pass,
-                "by the name of the host",
-            ),
-            (
-                |it| set(it, 1, "GLOO_SOCKET_IFNAME", "nope0"),
-                Critical,
-                "no interface of this node",
-            ),
-            (
-                |it| set(it, 1, "GLOO_SOCKET_IFNAME", "lo"),
-                Critical,
-                "does not reach",
-            ),
+            (|it| set(it, 1, "GLOO_SOCKET_IFNAME", "eth0"), Pass, "by the name of the host"),
+            (|it| set(it, 1, "GLOO_SOCKET_IFNAME", "nope0"), Critical, "no interface of this node"),
+            (|it| set(it, 1, "GLOO_SOCKET_IFNAME", "lo"), Critical, "does not reach"),
             (
                 |it| {
                     set(it, 1, "GLOO_SOCKET_IFNAME", "eth0");
@@ -172,11 +146,7 @@ mod tests {
                 Critical,
                 "down",
             ),
-            (
-                |it| set(it, 1, "NCCL_SOCKET_IFNAME", "ib"),
-                Warning,
-                "NCCL cannot connect",
-            ),
+            (|it| set(it, 1, "NCCL_SOCKET_IFNAME", "ib"), Warning, "NCCL cannot connect"),
             (
                 |it| {
                     set(it, 1, "NCCL_SOCKET_IFNAME", "ib");
@@ -217,9 +187,7 @@ mod tests {
             let found = worst(&lines(&survey), CHECK);
             assert_eq!(found.0, *level, "{}", found.1);
             assert!(
-                lines(&survey)
-                    .iter()
-                    .any(|it| it.level == *level && it.reason.contains(reason)),
+                lines(&survey).iter().any(|it| it.level == *level && it.reason.contains(reason)),
                 "{}: {reason}",
                 found.1
             );
@@ -229,10 +197,7 @@ mod tests {
     #[test]
     fn one_node_may_use_the_loopback_interface() {
         let mut survey = survey(1);
-        survey.nodes[0]
-            .facts
-            .variables
-            .insert("GLOO_SOCKET_IFNAME".into(), "lo".into());
+        survey.nodes[0].facts.variables.insert("GLOO_SOCKET_IFNAME".into(), "lo".into());
         assert_eq!(lines(&survey), []);
     }
 }

@@ -104,11 +104,7 @@ fn memory(facts: &Facts, ranks: u64) -> Option<Line> {
     const CHECK: &str = "memory-limit";
     let it = facts.memory?;
     let left = it.limit.saturating_sub(it.used);
-    let has = format!(
-        "The control group has {} left of {}",
-        size(left),
-        size(it.limit)
-    );
+    let has = format!("The control group has {} left of {}", size(left), size(it.limit));
     Some(if left < ranks * MEMORY_PER_RANK {
         let reason = format!(
             "{has}, less than {} for each rank; /dev/shm counts as well. The kernel kills a rank when it is used up.",
@@ -125,10 +121,7 @@ fn memory(facts: &Facts, ranks: u64) -> Option<Line> {
 fn locked_memory(facts: &Facts) -> Line {
     const CHECK: &str = "memlock";
     let limit = facts.memlock.soft;
-    let is_disabled = facts
-        .variables
-        .get("NCCL_IB_DISABLE")
-        .is_some_and(|it| it == "1");
+    let is_disabled = facts.variables.get("NCCL_IB_DISABLE").is_some_and(|it| it == "1");
     if limit == u64::MAX {
         return Line::pass(CHECK, "Locked memory is unlimited.");
     }
@@ -163,11 +156,8 @@ fn locked_memory(facts: &Facts) -> Line {
     if limit < LOCKED_MEMORY {
         Line::critical(CHECK, reason).fix(fix)
     } else {
-        Line::warning(
-            CHECK,
-            format!("{limited}; large registrations with {devices} may fail."),
-        )
-        .fix(fix)
+        Line::warning(CHECK, format!("{limited}; large registrations with {devices} may fail."))
+            .fix(fix)
     }
 }
 
@@ -223,10 +213,7 @@ fn disk(facts: &Facts) -> Line {
 fn container(kind: Container) -> Line {
     Line::info(
         "container",
-        format!(
-            "The process runs in {}: its limits are those of the container.",
-            kind.name()
-        ),
+        format!("The process runs in {}: its limits are those of the container.", kind.name()),
     )
 }
 
@@ -246,10 +233,7 @@ fn coordinator(it: &Coordinator) -> Line {
 fn gpus(facts: &Facts, ranks: u64) -> Line {
     const CHECK: &str = "gpu";
     let Some(has_unified_memory) = facts.has_unified_memory else {
-        return Line::info(
-            CHECK,
-            "There is no NVIDIA driver: the job can use Gloo, but not NCCL.",
-        );
+        return Line::info(CHECK, "There is no NVIDIA driver: the job can use Gloo, but not NCCL.");
     };
     if !has_unified_memory {
         let reason = "/dev/nvidia-uvm is missing: CUDA cannot start.";
@@ -286,25 +270,15 @@ fn gpus(facts: &Facts, ranks: u64) -> Line {
     } else {
         let mut models = facts.gpus.clone();
         models.dedup();
-        Line::pass(
-            CHECK,
-            format!(
-                "{ranks} ranks have {count} visible GPUs: {}.",
-                list(&models)
-            ),
-        )
+        Line::pass(CHECK, format!("{ranks} ranks have {count} visible GPUs: {}.", list(&models)))
     }
 }
 
 /// The GPUs of `CUDA_VISIBLE_DEVICES`, up to the first that is not a number; `None`: they are named.
 fn numbers(value: &str) -> Option<Vec<usize>> {
     let words = value.split(',').map(str::trim);
-    let words: Vec<&str> = words
-        .take_while(|it| !it.is_empty() && !it.starts_with("-1"))
-        .collect();
-    let is_named = words
-        .first()
-        .is_some_and(|it| !it.starts_with(|c: char| c.is_ascii_digit()));
+    let words: Vec<&str> = words.take_while(|it| !it.is_empty() && !it.starts_with("-1")).collect();
+    let is_named = words.first().is_some_and(|it| !it.starts_with(|c: char| c.is_ascii_digit()));
     let numbers = words.iter().map_while(|it| it.parse().ok());
     (!is_named).then(|| numbers.collect())
 }
@@ -332,21 +306,9 @@ mod tests {
             "shared-memory",
             &[
                 (|_| (), Pass, "64 GiB free of 64 GiB"),
-                (
-                    |it| it.shared_memory.free = Some(64 * MIB),
-                    Warning,
-                    "64 MiB free",
-                ),
-                (
-                    |it| it.shared_memory.free = Some(31 * MIB),
-                    Critical,
-                    "SIGBUS",
-                ),
-                (
-                    |it| it.has_shared_memory = false,
-                    Warning,
-                    "No tmpfs is mounted",
-                ),
+                (|it| it.shared_memory.free = Some(64 * MIB), Warning, "64 MiB free"),
+                (|it| it.shared_memory.free = Some(31 * MIB), Critical, "SIGBUS"),
+                (|it| it.has_shared_memory = false, Warning, "No tmpfs is mounted"),
                 (
                     |it| it.shared_memory.error = Some("Permission denied".into()),
                     Critical,
@@ -465,11 +427,7 @@ mod tests {
             "gpu",
             &[
                 (|_| (), Info, "no NVIDIA driver"),
-                (
-                    |it| it.has_unified_memory = Some(false),
-                    Critical,
-                    "nvidia-uvm",
-                ),
+                (|it| it.has_unified_memory = Some(false), Critical, "nvidia-uvm"),
                 (|it| with(it, 2, None), Pass, "2 visible GPUs: H100"),
                 (|it| with(it, 1, None), Warning, "DD307"),
                 (|it| with(it, 4, Some("0,1")), Pass, "2 visible GPUs"),
@@ -482,9 +440,6 @@ mod tests {
 
     #[test]
     fn container_is_named() {
-        assert_rule(
-            "container",
-            &[(|it| it.container = Some(Container::Docker), Info, "Docker")],
-        );
+        assert_rule("container", &[(|it| it.container = Some(Container::Docker), Info, "Docker")]);
     }
 }

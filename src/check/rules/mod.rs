@@ -57,13 +57,7 @@ pub struct Line {
 
 impl Line {
     fn new(level: Level, check: &str, reason: impl Into<String>) -> Self {
-        Self {
-            level,
-            check: check.into(),
-            nodes: Vec::new(),
-            reason: reason.into(),
-            fix: None,
-        }
+        Self { level, check: check.into(), nodes: Vec::new(), reason: reason.into(), fix: None }
     }
 
     fn pass(check: &str, reason: impl Into<String>) -> Self {

@@ -18,10 +18,7 @@ pub(super) fn lines(survey: &Survey) -> Vec<Line> {
         lines.extend(peers(survey, launch));
     }
     if lines.is_empty() && survey.launch.is_some() && survey.alone.is_none() {
-        lines.push(Line::pass(
-            CHECK,
-            "Names stand for the same reachable addresses on all nodes.",
-        ));
+        lines.push(Line::pass(CHECK, "Names stand for the same reachable addresses on all nodes."));
     }
     lines
 }
@@ -35,10 +32,7 @@ fn own_names(survey: &Survey) -> Vec<Line> {
     for (index, node) in survey.nodes.iter().enumerate() {
         let facts = &node.facts;
         let variable = Backend::Gloo.variable().map_or("", |it| it.name);
-        let is_set = facts
-            .variables
-            .get(variable)
-            .is_some_and(|it| !it.trim().is_empty());
+        let is_set = facts.variables.get(variable).is_some_and(|it| !it.trim().is_empty());
         let Some(resolved) = facts.names.get(&facts.host).filter(|_| !is_set) else {
             continue;
         };
@@ -95,11 +89,7 @@ fn master(survey: &Survey, launch: &Launch) -> Vec<Line> {
             let reason = format!("{host}, where the nodes meet, does not resolve: {error}.");
             let fix =
                 format!("Add {host} to the DNS or to /etc/hosts of that node, or give an address.");
-            lines.push(
-                Line::critical(CHECK, reason)
-                    .fix(fix)
-                    .at(survey.name(index)),
-            );
+            lines.push(Line::critical(CHECK, reason).fix(fix).at(survey.name(index)));
             continue;
         }
         if node.facts.host == *host {
@@ -113,11 +103,7 @@ fn master(survey: &Survey, launch: &Launch) -> Vec<Line> {
                 addresses(resolved)
             );
             let fix = format!("Correct {host} in /etc/hosts of that node.");
-            lines.push(
-                Line::critical(CHECK, reason)
-                    .fix(fix)
-                    .at(survey.name(index)),
-            );
+            lines.push(Line::critical(CHECK, reason).fix(fix).at(survey.name(index)));
             continue;
         }
         match agreed {
@@ -148,11 +134,7 @@ fn differs_from_own(
 ) -> Option<Line> {
     let (index, resolved) = agreed?;
     let first = &survey.nodes.first()?.facts;
-    let own: BTreeSet<&IpAddr> = first
-        .interfaces
-        .iter()
-        .flat_map(|it| &it.addresses)
-        .collect();
+    let own: BTreeSet<&IpAddr> = first.interfaces.iter().flat_map(|it| &it.addresses).collect();
     let is_own = resolved.addresses.iter().any(|it| own.contains(it));
     (!is_own && !own.is_empty() && index != 0).then(|| {
         let reason = format!(
@@ -202,18 +184,12 @@ mod tests {
     use super::*;
 
     fn resolves(survey: &mut Survey, node: usize, name: &str, address: [u8; 4]) {
-        let resolved = Resolved {
-            addresses: vec![address.into()],
-            error: None,
-        };
+        let resolved = Resolved { addresses: vec![address.into()], error: None };
         survey.nodes[node].facts.names.insert(name.into(), resolved);
     }
 
     fn fails(survey: &mut Survey, node: usize, name: &str) {
-        let resolved = Resolved {
-            addresses: Vec::new(),
-            error: Some("unknown".into()),
-        };
+        let resolved = Resolved { addresses: Vec::new(), error: Some("unknown".into()) };
         survey.nodes[node].facts.names.insert(name.into(), resolved);
     }
 
@@ -227,11 +203,7 @@ mod tests {
                 Critical,
                 "host-0, where the nodes meet, does not resolve",
             ),
-            (
-                |it| resolves(it, 1, "host-0", [127, 0, 0, 1]),
-                Critical,
-                "waits for itself",
-            ),
+            (|it| resolves(it, 1, "host-0", [127, 0, 0, 1]), Critical, "waits for itself"),
             (
                 |it| resolves(it, 2, "host-0", [10, 0, 0, 9]),
                 Warning,
@@ -254,11 +226,7 @@ mod tests {
                 Critical,
                 "waits for itself",
             ),
-            (
-                |it| resolves(it, 1, "host-1", [127, 0, 1, 1]),
-                Critical,
-                "127.0.1.1",
-            ),
+            (|it| resolves(it, 1, "host-1", [127, 0, 1, 1]), Critical, "127.0.1.1"),
             (
                 |it| {
                     resolves(it, 1, "host-1", [127, 0, 1, 1]);
@@ -276,21 +244,13 @@ mod tests {
                 Pass,
                 "on all nodes",
             ),
-            (
-                |it| fails(it, 2, "host-2"),
-                Critical,
-                "does not resolve on the host itself",
-            ),
+            (|it| fails(it, 2, "host-2"), Critical, "does not resolve on the host itself"),
             (
                 |it| resolves(it, 2, "host-2", [192, 0, 2, 1]),
                 Critical,
                 "no address of its interfaces",
             ),
-            (
-                |it| it.unresolved.push((1, 2)),
-                Info,
-                "only the name of the master",
-            ),
+            (|it| it.unresolved.push((1, 2)), Info, "only the name of the master"),
             (
                 |it| {
                     it.unresolved.push((1, 2));

@@ -11,10 +11,8 @@ pub(super) const MIB: u64 = 1 << 20;
 /// A healthy node `host-N` without GPU.
 pub(super) fn facts(number: u8) -> Facts {
     let host = format!("host-{number}");
-    let name = |number: u8| Resolved {
-        addresses: vec![[10, 0, 0, number + 1].into()],
-        error: None,
-    };
+    let name =
+        |number: u8| Resolved { addresses: vec![[10, 0, 0, number + 1].into()], error: None };
     let directory = |path: &str| Directory {
         path: path.into(),
         free: Some(64 * GIB),
@@ -34,25 +32,15 @@ pub(super) fn facts(number: u8) -> Facts {
         shared_memory: directory("/dev/shm"),
         has_shared_memory: true,
         run_dir: directory("/work"),
-        memlock: Limit {
-            soft: 8 * MIB,
-            hard: 8 * MIB,
-        },
-        descriptors: Limit {
-            soft: 65536,
-            hard: 65536,
-        },
+        memlock: Limit { soft: 8 * MIB, hard: 8 * MIB },
+        descriptors: Limit { soft: 65536, hard: 65536 },
         interfaces: vec![
             interface("lo", [127, 0, 0, 1]),
             interface("eth0", [10, 0, 0, number + 1]),
         ],
         names: [(host.clone(), name(number)), ("host-0".into(), name(0))].into(),
         ephemeral_ports: Some((32768, 60999)),
-        versions: [
-            ("ddp-doctor".into(), "1".into()),
-            ("torch".into(), "2.9".into()),
-        ]
-        .into(),
+        versions: [("ddp-doctor".into(), "1".into()), ("torch".into(), "2.9".into())].into(),
         host,
         ..Facts::default()
     }
@@ -70,12 +58,7 @@ pub(super) fn survey(count: u8) -> Survey {
     Survey {
         nodes: nodes.collect(),
         launch: (count > 1).then(|| Launch {
-            shape: Shape {
-                commands,
-                ranks: Some(2),
-                is_dynamic: false,
-                has_address: true,
-            },
+            shape: Shape { commands, ranks: Some(2), is_dynamic: false, has_address: true },
             host: "host-0".into(),
             port: 29500,
             coordinator_port: 19500,

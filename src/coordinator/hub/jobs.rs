@@ -56,16 +56,9 @@ impl Inputs {
         let kib = (bytes >> 10).clamp(1, INPUT_KIB.0) as u32;
         // In this order, so that a job that waits for its own room holds none of the others'.
         let own = Arc::clone(&self.room).acquire_many_owned(kib).await.ok()?;
-        let of_all = Arc::clone(&self.all_room)
-            .acquire_many_owned(kib)
-            .await
-            .ok()?;
-        let report = Input::Report {
-            attachment,
-            report,
-            at: Timestamp::now(),
-            _room: [own, of_all],
-        };
+        let of_all = Arc::clone(&self.all_room).acquire_many_owned(kib).await.ok()?;
+        let report =
+            Input::Report { attachment, report, at: Timestamp::now(), _room: [own, of_all] };
         self.queue.send(report).await.ok()
     }
 
@@ -97,9 +90,7 @@ impl Job {
     }
 
     pub(super) fn contradicts(&self, meeting: &Meeting) -> bool {
-        self.nodes
-            .iter()
-            .any(|node| node.meeting.contradicts(meeting))
+        self.nodes.iter().any(|node| node.meeting.contradicts(meeting))
     }
 
     /// How well the node fits to this launch, the best first: it was attached before, it meets the

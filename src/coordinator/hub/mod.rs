@@ -126,10 +126,7 @@ impl Hub {
     /// full.
     #[must_use]
     pub fn announcing(new_jobs: mpsc::Sender<Begun>) -> Self {
-        Self {
-            new_jobs: Some(new_jobs),
-            ..Self::default()
-        }
+        Self { new_jobs: Some(new_jobs), ..Self::default() }
     }
 
     /// Attaches a node's stream of reports, and returns the requests to the node. Must be called
@@ -165,20 +162,12 @@ impl Hub {
         }
         let (inputs, attachment, welcome) = self.session(&hello)?;
         let (requests, receiver) = mpsc::channel(REQUESTS);
-        let attached = Attached {
-            hub: Arc::clone(self),
-            hello: hello.clone(),
-            inputs: inputs.clone(),
-        };
+        let attached =
+            Attached { hub: Arc::clone(self), hello: hello.clone(), inputs: inputs.clone() };
         tokio::spawn(async move {
             // Dropped at every exit, which marks the node as detached.
             let attached = attached;
-            let hello = Input::Attached {
-                attachment,
-                hello,
-                welcome,
-                requests,
-            };
+            let hello = Input::Attached { attachment, hello, welcome, requests };
             if inputs.queue.send(hello).await.is_err() {
                 return;
             }

@@ -17,15 +17,9 @@ async fn live(
     let living = tokio::spawn(async move {
         while let Some(request) = requests.recv().await {
             if let Some(request::Kind::Ping(ping)) = request.kind {
-                let pong = v1::Pong {
-                    ping_unix_ns: ping.unix_ns,
-                    received_unix_ns: there(),
-                };
-                let report = v1::Report {
-                    sent_unix_ns: there(),
-                    events: Vec::new(),
-                    pong: Some(pong),
-                };
+                let pong = v1::Pong { ping_unix_ns: ping.unix_ns, received_unix_ns: there() };
+                let report =
+                    v1::Report { sent_unix_ns: there(), events: Vec::new(), pong: Some(pong) };
                 if answers.send(report).await.is_err() {
                     return;
                 }
@@ -57,25 +51,16 @@ async fn different_clocks_are_reported_and_corrected() {
     let mut first = vec![hello("j", "a")];
     first.extend(waiting_rank(0, 2));
     let (a, _living) = live(&hub, 0, report(first)).await;
-    let (b, _living) = live(
-        &hub,
-        AHEAD,
-        shifted(vec![hello("j", "b"), joined(1, 2)], AHEAD),
-    )
-    .await;
+    let (b, _living) = live(&hub, AHEAD, shifted(vec![hello("j", "b"), joined(1, 2)], AHEAD)).await;
     let mut updates = hub.watch("j", true).unwrap();
     let update = until(&mut updates, |update| finds(update, "DD903")).await;
     let skew = found(&update, "DD903").next().unwrap();
     assert!(
-        skew.summary
-            .contains("the clock of host b is 90.0 s ahead of that of host a"),
+        skew.summary.contains("the clock of host b is 90.0 s ahead of that of host a"),
         "{}",
         skew.summary
     );
-    assert_eq!(
-        (skew.severity, skew.confidence),
-        (Severity::Note, Confidence::Proved)
-    );
+    assert_eq!((skew.severity, skew.confidence), (Severity::Note, Confidence::Proved));
     let uncertainty = update.evidence.clock_uncertainty_ms;
     assert!(uncertainty > 0.0 && uncertainty < 5_000.0, "{uncertainty}");
 
@@ -122,10 +107,7 @@ async fn node_is_silent_until_it_reports_again() {
     let finding = found(&update, "DD904").next().unwrap();
     assert_eq!(finding.ranks.root, [1]);
     b.send(report(Vec::new())).await.unwrap();
-    until(&mut updates, |it| {
-        it.findings.as_ref().is_some_and(Vec::is_empty)
-    })
-    .await;
+    until(&mut updates, |it| it.findings.as_ref().is_some_and(Vec::is_empty)).await;
 
     // A broken connection that is never restored counts as silence, too.
     drop(b);

@@ -45,16 +45,8 @@ fn summary(dump: Dump) -> Vec<(u32, usize, String)> {
 #[tokio::test]
 async fn dump_requests_stacks_from_every_node() {
     let hub = Arc::new(Hub::new());
-    let (a, mut a_requests) = attach(
-        &hub,
-        report(vec![
-            hello("j", "a"),
-            joined(0, 4),
-            joined(1, 4),
-            ended(1, 9),
-        ]),
-    )
-    .await;
+    let (a, mut a_requests) =
+        attach(&hub, report(vec![hello("j", "a"), joined(0, 4), joined(1, 4), ended(1, 9)])).await;
     let (b, mut b_requests) = attach(&hub, report(vec![hello("j", "b"), joined(2, 4)])).await;
     let (c, c_requests) = attach(&hub, report(vec![hello("j", "c"), joined(3, 4)])).await;
     let mut updates = hub.watch("j", false).unwrap();

@@ -102,9 +102,7 @@ async fn stream_of_a_node_is_not_taken_over_while_it_is_open() {
     all.push(ended(0, 9));
     let (_forged, mut refused) = attach(&hub, report(all)).await;
     assert!(refused.recv().await.is_none());
-    node.send(report(vec![joined(1, 2), ended(1, 15)]))
-        .await
-        .unwrap();
+    node.send(report(vec![joined(1, 2), ended(1, 15)])).await.unwrap();
     let update = until(&mut updates, |update| finds(update, "DD201")).await;
     assert_eq!(dead_ranks(&update), [1]);
 }

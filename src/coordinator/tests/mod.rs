@@ -22,15 +22,8 @@ mod launches;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn report(kinds: Vec<Kind>) -> v1::Report {
-    let events = kinds
-        .into_iter()
-        .map(|kind| v1::Event { kind: Some(kind) })
-        .collect();
-    v1::Report {
-        sent_unix_ns: now(),
-        events,
-        pong: None,
-    }
+    let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) }).collect();
+    v1::Report { sent_unix_ns: now(), events, pong: None }
 }
 
 fn now() -> u64 {
@@ -66,11 +59,7 @@ fn waiting_rank(rank: u32, world_size: u32) -> Vec<Kind> {
         call: 1,
         ..Default::default()
     };
-    vec![
-        joined(rank, world_size),
-        Kind::GroupDefined(group),
-        Kind::Record(record),
-    ]
+    vec![joined(rank, world_size), Kind::GroupDefined(group), Kind::Record(record)]
 }
 
 fn joined(rank: u32, world_size: u32) -> Kind {
@@ -98,10 +87,7 @@ fn ended(rank: u32, signal: i32) -> Kind {
 }
 
 fn job_ended() -> Kind {
-    Kind::JobEnded(v1::JobEnded {
-        unix_ns: now(),
-        status: 1,
-    })
+    Kind::JobEnded(v1::JobEnded { unix_ns: now(), status: 1 })
 }
 
 async fn attach(
@@ -110,10 +96,7 @@ async fn attach(
 ) -> (mpsc::Sender<v1::Report>, mpsc::Receiver<v1::Request>) {
     let (reports, stream) = mpsc::channel(8);
     reports.send(first).await.unwrap();
-    (
-        reports,
-        hub.attach(ReceiverStream::new(stream)).await.unwrap(),
-    )
+    (reports, hub.attach(ReceiverStream::new(stream)).await.unwrap())
 }
 
 async fn until(updates: &mut Updates, is_so: impl Fn(&Update) -> bool) -> Update {
@@ -162,30 +145,22 @@ async fn dead_rank_on_one_node_is_reported_to_the_end() {
     let mut first = vec![hello("j", "a")];
     first.extend(waiting_rank(0, 2));
     let (a, mut a_requests) = attach(&hub, report(first)).await;
-    let (b, mut b_requests) = attach(
-        &hub,
-        report(vec![hello("j", "b"), joined(1, 2), ended(1, 9)]),
-    )
-    .await;
+    let (b, mut b_requests) =
+        attach(&hub, report(vec![hello("j", "b"), joined(1, 2), ended(1, 9)])).await;
     let mut updates = hub.watch("", false).unwrap();
     let update = until(&mut updates, |update| finds(update, "DD201")).await;
     assert_eq!(update.job.nodes, 2);
     assert!(!update.ended);
     b.send(report(vec![job_ended()])).await.unwrap();
     finished(&mut b_requests).await;
-    a.send(report(vec![ended(0, 15), job_ended()]))
-        .await
-        .unwrap();
+    a.send(report(vec![ended(0, 15), job_ended()])).await.unwrap();
     finished(&mut a_requests).await;
     let last = until(&mut updates, |update| update.ended).await;
     assert!(last.job.ended_at.is_some());
     assert!(updates.next().await.is_none());
     // A late viewer gets the final diagnosis.
     let mut late = hub.watch("j", false).unwrap();
-    assert!(finds(
-        &until(&mut late, |update| update.ended).await,
-        "DD201"
-    ));
+    assert!(finds(&until(&mut late, |update| update.ended).await, "DD201"));
 }
 
 #[tokio::test]
@@ -216,10 +191,7 @@ async fn jobs_have_separate_sessions() {
         let mut updates = hub.watch(request, true).unwrap();
         assert_eq!(until(&mut updates, |_| true).await.job.id, is);
     }
-    assert_eq!(
-        hub.watch("three", false).err(),
-        Some(AttachError::NoSuchJob)
-    );
+    assert_eq!(hub.watch("three", false).err(), Some(AttachError::NoSuchJob));
 }
 
 #[tokio::test]
@@ -227,38 +199,23 @@ async fn stream_without_valid_hello_is_rejected() {
     let hub = Arc::new(Hub::new());
     let attach =
         async |first: v1::Report| hub.attach(Box::pin(tokio_stream::once(first))).await.err();
-    assert_eq!(
-        attach(report(vec![job_ended()])).await,
-        Some(AttachError::NoHello)
-    );
+    assert_eq!(attach(report(vec![job_ended()])).await, Some(AttachError::NoHello));
     assert_eq!(attach(report(vec![])).await, Some(AttachError::NoHello));
-    assert_eq!(
-        attach(report(vec![hello("", "a")])).await,
-        Some(AttachError::BadJobId)
-    );
+    assert_eq!(attach(report(vec![hello("", "a")])).await, Some(AttachError::BadJobId));
     let endless = "x".repeat(10_000);
-    assert_eq!(
-        attach(report(vec![hello(&endless, "a")])).await,
-        Some(AttachError::BadJobId)
-    );
+    assert_eq!(attach(report(vec![hello(&endless, "a")])).await, Some(AttachError::BadJobId));
 }
 
 #[tokio::test]
 async fn invalid_message_yields_a_note() {
     let hub = Arc::new(Hub::new());
-    let nonsense = Kind::RecordsLost(v1::RecordsLost {
-        process: 99,
-        count: 1,
-    });
+    let nonsense = Kind::RecordsLost(v1::RecordsLost { process: 99, count: 1 });
     let (_node, _requests) =
         attach(&hub, report(vec![hello("j", "a"), joined(0, 1), nonsense])).await;
     let mut updates = hub.watch("j", false).unwrap();
     let update = until(&mut updates, |update| finds(update, "DD901")).await;
     let finding = found(&update, "DD901").next().unwrap();
-    assert!(
-        format!("{finding:?}").contains("invalid events"),
-        "{finding:?}"
-    );
+    assert!(format!("{finding:?}").contains("invalid events"), "{finding:?}");
 }
 
 #[tokio::test]
@@ -266,10 +223,7 @@ async fn viewers_are_limited_until_one_disconnects() {
     let hub = Arc::new(Hub::new());
     let (_node, _requests) = attach(&hub, report(vec![hello("j", "a")])).await;
     let mut viewers: Vec<Updates> = (0..64).map(|_| hub.watch("j", true).unwrap()).collect();
-    assert_eq!(
-        hub.watch("j", true).err(),
-        Some(AttachError::TooManyViewers)
-    );
+    assert_eq!(hub.watch("j", true).err(), Some(AttachError::TooManyViewers));
     viewers.pop();
     assert!(hub.watch("j", true).is_ok());
 }
@@ -280,23 +234,14 @@ async fn services_work_over_the_wire() {
     let path = dir.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
     let url = format!("unix:{}", path.display());
-    let access = Access {
-        user: path.metadata().unwrap().uid(),
-        descriptors: 1024,
-    };
+    let access = Access { user: path.metadata().unwrap().uid(), descriptors: 1024 };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let listeners = Listeners {
-        local: Some(listener),
-        remote: None,
-    };
+    let listeners = Listeners { local: Some(listener), remote: None };
     let serving = tokio::spawn(serve(listeners, access, Arc::new(Hub::new()), async {
         stopped.await.ok();
     }));
     let mut viewer = ViewerServiceClient::connect(url.clone()).await.unwrap();
-    let request = |job: &str| v1::WatchRequest {
-        job: job.into(),
-        session: 0,
-    };
+    let request = |job: &str| v1::WatchRequest { job: job.into(), session: 0 };
     let missing = viewer.watch(request("j")).await.unwrap_err();
     assert_eq!(missing.code(), tonic::Code::NotFound);
 
@@ -305,11 +250,7 @@ async fn services_work_over_the_wire() {
     first.extend(waiting_rank(0, 2));
     reports.send(report(first)).await.unwrap();
     let mut node = AgentServiceClient::connect(url).await.unwrap();
-    let mut requests = node
-        .attach(ReceiverStream::new(stream))
-        .await
-        .unwrap()
-        .into_inner();
+    let mut requests = node.attach(ReceiverStream::new(stream)).await.unwrap().into_inner();
     let mut updates = viewer.watch(request("j")).await.unwrap().into_inner();
     let welcome = requests.message().await.unwrap().unwrap();
     assert!(matches!(welcome.kind, Some(request::Kind::Welcome(_))));
@@ -328,11 +269,7 @@ async fn services_work_over_the_wire() {
     assert!(codes.contains(&"DD201".to_owned()), "{codes:?}");
     drop((reports, requests, node, viewer));
     stop.send(()).unwrap();
-    tokio::time::timeout(TIMEOUT, serving)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap();
+    tokio::time::timeout(TIMEOUT, serving).await.unwrap().unwrap().unwrap();
 }
 
 async fn until_anytime(updates: &mut Updates, is_so: impl Fn(&Update) -> bool) -> Update {

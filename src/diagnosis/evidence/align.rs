@@ -97,10 +97,7 @@ impl Signature {
         let pairs = [
             (Mismatch::Op, differ(self.op.name(), other.op.name())),
             (Mismatch::Size, differ(self.size, other.size)),
-            (
-                Mismatch::DType,
-                differ(self.dtype.name(), other.dtype.name()),
-            ),
+            (Mismatch::DType, differ(self.dtype.name(), other.dtype.name())),
             (Mismatch::ReduceOp, self.reduces_otherwise(other)),
             (Mismatch::Root, differ(self.root, other.root)),
         ];
@@ -144,9 +141,7 @@ pub fn size(call: &Call) -> Option<u64> {
 
 /// Whether all pieces must have the same size: on Gloo, and in direct calls of NCCL.
 fn is_even(call: &Call) -> bool {
-    call.group
-        .as_ref()
-        .is_some_and(|group| &*group.backend == "gloo" || group.key.layer == "nccl")
+    call.group.as_ref().is_some_and(|group| &*group.backend == "gloo" || group.key.layer == "nccl")
 }
 
 /// Whether the dtype is meaningful: that of a barrier depends on its transport.
@@ -179,10 +174,7 @@ fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
 pub fn classes<'a>(calls: impl Iterator<Item = (u32, &'a Call)>) -> Vec<Vec<u32>> {
     let mut classes: Vec<(&Call, Vec<u32>)> = Vec::new();
     for (rank, call) in calls {
-        match classes
-            .iter_mut()
-            .find(|(head, _)| compare(head, call).is_none())
-        {
+        match classes.iter_mut().find(|(head, _)| compare(head, call).is_none()) {
             Some((_, ranks)) => ranks.push(rank),
             None => classes.push((call, vec![rank])),
         }
@@ -231,35 +223,20 @@ mod tests {
 
     #[test]
     fn first_difference_names_the_mismatch() {
-        let a = call(Op::AllReduce)
-            .numel(8)
-            .dtype(DType::Float32)
-            .reduce_op(ReduceOp::Sum)
-            .build();
+        let a = call(Op::AllReduce).numel(8).dtype(DType::Float32).reduce_op(ReduceOp::Sum).build();
         let same = compare(&a, &a.clone());
         assert_eq!(same, None);
         let b = call(Op::Broadcast).numel(9).build();
         assert_eq!(compare(&a, &b), Some(Mismatch::Op));
         let b = call(Op::AllReduce).numel(9).dtype(DType::Int32).build();
         assert_eq!(compare(&a, &b), Some(Mismatch::Size));
-        let b = call(Op::AllReduce)
-            .numel(8)
-            .dtype(DType::Int32)
-            .reduce_op(ReduceOp::Max)
-            .build();
+        let b = call(Op::AllReduce).numel(8).dtype(DType::Int32).reduce_op(ReduceOp::Max).build();
         assert_eq!(compare(&a, &b), Some(Mismatch::DType));
         let differences = Signature::of(&a).differences(&Signature::of(&b));
         assert_eq!(differences, [Mismatch::DType, Mismatch::ReduceOp]);
-        let b = call(Op::AllReduce)
-            .numel(8)
-            .dtype(DType::Float32)
-            .reduce_op(ReduceOp::Max)
-            .build();
+        let b = call(Op::AllReduce).numel(8).dtype(DType::Float32).reduce_op(ReduceOp::Max).build();
         assert_eq!(compare(&a, &b), Some(Mismatch::ReduceOp));
-        let (a, b) = (
-            call(Op::Broadcast).root(0).build(),
-            call(Op::Broadcast).root(1).build(),
-        );
+        let (a, b) = (call(Op::Broadcast).root(0).build(), call(Op::Broadcast).root(1).build());
         assert_eq!(compare(&a, &b), Some(Mismatch::Root));
     }
 
@@ -283,10 +260,7 @@ mod tests {
 
     #[test]
     fn unknown_attributes_never_disagree() {
-        let known = call(Op::AllReduce)
-            .numel(8)
-            .reduce_op(ReduceOp::Sum)
-            .build();
+        let known = call(Op::AllReduce).numel(8).reduce_op(ReduceOp::Sum).build();
         let hidden = call(Op::AllReduce).build();
         assert_eq!(compare(&known, &hidden), None);
         assert_eq!(compare(&known, &call(Op::Unspecified).build()), None);
@@ -317,14 +291,8 @@ mod tests {
     #[test]
     fn sides_of_equal_size_are_a_tie() {
         assert_eq!(odd_ones(&[vec![0], vec![1]]), OddOnes::Tie(vec![0, 1]));
-        assert_eq!(
-            odd_ones(&[vec![0, 1], vec![2, 3]]),
-            OddOnes::Tie(vec![0, 1, 2, 3])
-        );
-        assert_eq!(
-            odd_ones(&[vec![0, 2], vec![1]]),
-            OddOnes::Outnumbered(vec![1])
-        );
+        assert_eq!(odd_ones(&[vec![0, 1], vec![2, 3]]), OddOnes::Tie(vec![0, 1, 2, 3]));
+        assert_eq!(odd_ones(&[vec![0, 2], vec![1]]), OddOnes::Outnumbered(vec![1]));
         assert_eq!(odd_ones(&[vec![0, 1, 2]]), OddOnes::None);
     }
 }

@@ -31,11 +31,7 @@ const SAYINGS: [&str; 5] = [
 /// it.
 const TYPES: [&str; 2] = ["MemoryError", "_ArrayMemoryError"];
 /// Words before the requested size, in PyTorch and in `NumPy`.
-const ASKED: [&str; 3] = [
-    "Tried to allocate ",
-    "tried to allocate ",
-    "Unable to allocate ",
-];
+const ASKED: [&str; 3] = ["Tried to allocate ", "tried to allocate ", "Unable to allocate "];
 /// Words that imply a device.
 const DEVICES: [&str; 6] = ["CUDA", "HIP ", "XPU ", "CUBLAS", "CUDNN", "NCCL"];
 

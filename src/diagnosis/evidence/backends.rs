@@ -14,9 +14,7 @@ pub fn is_nccl(name: &str) -> bool {
 /// Whether a group runs on NCCL alone: "nccl", or by device as "cuda:nccl2".
 #[must_use]
 pub fn is_on_nccl(backend: &str) -> bool {
-    backend
-        .split(',')
-        .all(|part| is_nccl(part.rsplit(':').next().unwrap_or(part)))
+    backend.split(',').all(|part| is_nccl(part.rsplit(':').next().unwrap_or(part)))
 }
 
 #[cfg(test)]
@@ -25,24 +23,10 @@ mod tests {
 
     #[test]
     fn backends_on_nccl_match_by_name_and_by_device() {
-        for backend in [
-            "nccl",
-            "cuda:nccl",
-            "nccl2",
-            "cuda:nccl2",
-            "nccl-lazy",
-            "nccl-legacy",
-        ] {
+        for backend in ["nccl", "cuda:nccl", "nccl2", "cuda:nccl2", "nccl-lazy", "nccl-legacy"] {
             assert!(is_on_nccl(backend), "{backend}");
         }
-        for backend in [
-            "",
-            "gloo",
-            "cpu:gloo,cuda:nccl2",
-            "ncclx",
-            "nccl3",
-            "nccl2:cuda",
-        ] {
+        for backend in ["", "gloo", "cpu:gloo,cuda:nccl2", "ncclx", "nccl3", "nccl2:cuda"] {
             assert!(!is_on_nccl(backend), "{backend}");
         }
     }

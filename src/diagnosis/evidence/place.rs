@@ -53,9 +53,7 @@ pub(crate) fn is_of_capture(file: &str) -> bool {
 /// Whether it is a file such as `…/lib/python3.11/queue.py`, but not
 /// `…/lib/python3.11/site-packages/numpy/…`.
 fn is_of_python(file: &str) -> bool {
-    let library = file
-        .split_once("/lib/python3.")
-        .or_else(|| file.split_once("/lib64/python3."));
+    let library = file.split_once("/lib/python3.").or_else(|| file.split_once("/lib64/python3."));
     library.is_some_and(|(_, rest)| !rest.contains("-packages/"))
 }
 
@@ -73,10 +71,7 @@ mod tests {
         };
         let frames = [
             frame("/usr/lib/python3.11/threading.py", 1),
-            frame(
-                "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py",
-                2,
-            ),
+            frame("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 2),
             frame("<frozen importlib._bootstrap>", 3),
             frame("/x/ddp_doctor/_hooks.py", 4),
             frame("train.py", 5),

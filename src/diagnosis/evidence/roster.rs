@@ -110,29 +110,16 @@ impl Roster {
         };
         let is_last = matches!(
             event,
-            Event::ProcessChanged {
-                state: ProcessState::Dead,
-                ..
-            } | Event::Unwatched { .. }
+            Event::ProcessChanged { state: ProcessState::Dead, .. } | Event::Unwatched { .. }
         );
-        if let Event::ProcessJoined {
-            rank, world_size, ..
-        } = &event
-        {
+        if let Event::ProcessJoined { rank, world_size, .. } = &event {
             let known = self.processes.entry(process).or_default();
             known.rank = rank.or(known.rank);
             known.world_size = world_size.or(known.world_size);
         }
         let settled = self.sit(process, &event, out);
-        let waits = self
-            .processes
-            .get(&process)
-            .is_some_and(|it| !it.held.is_empty());
-        let event = if waits {
-            Some(event)
-        } else {
-            self.understand(process, event, out)
-        };
+        let waits = self.processes.get(&process).is_some_and(|it| !it.held.is_empty());
+        let event = if waits { Some(event) } else { self.understand(process, event, out) };
         let mut full = false;
         if let Some(event) = event {
             let known = self.processes.entry(process).or_default();
@@ -166,9 +153,7 @@ impl Roster {
     /// When [`Roster::release`] is due.
     #[must_use]
     pub fn next_release(&self) -> Option<Timestamp> {
-        self.waiting_since()
-            .map(|(_, since)| since.plus(PATIENCE))
-            .min()
+        self.waiting_since().map(|(_, since)| since.plus(PATIENCE)).min()
     }
 
     /// Processes with events held back, and since when.
@@ -209,10 +194,7 @@ impl Roster {
         let communicator = self.communicators.entry(key).or_default();
         let is_new = *communicator.seats.entry(seat.rank).or_insert(rank) == rank;
         if communicator.members.is_some() {
-            let agrees = communicator
-                .members
-                .as_ref()
-                .and_then(|it| it.get(seat.rank as usize));
+            let agrees = communicator.members.as_ref().and_then(|it| it.get(seat.rank as usize));
             if !communicator.assumed || (is_new && agrees == Some(&rank)) {
                 return false;
             }
@@ -220,10 +202,7 @@ impl Roster {
             communicator.assumed = false;
             communicator.given_up = true;
             let name = &group.key.name;
-            let mistaken = self
-                .groups
-                .values()
-                .filter(|it| it.reported.key.name == *name);
+            let mistaken = self.groups.values().filter(|it| it.reported.key.name == *name);
             self.mistaken.extend(mistaken.map(|it| Arc::clone(&it.is)));
             self.groups.retain(|_, it| it.reported.key.name != *name);
         }
@@ -290,11 +269,7 @@ impl Roster {
             !self.communicators.contains_key(&key)
         });
         let key = match parent {
-            Some(parent) => Key {
-                name: parent.to_owned(),
-                ordinal: 0,
-                ..Key::of(group, seat)
-            },
+            Some(parent) => Key { name: parent.to_owned(), ordinal: 0, ..Key::of(group, seat) },
             None => Key::of(group, seat),
         };
         let communicator = self.communicators.entry(key).or_default();
@@ -328,10 +303,9 @@ impl Roster {
             Err(Unknown::Yet) => Some(event),
             Err(Unknown::GivenUp) => {
                 match event {
-                    Event::Issued { process, call } => out.push(Event::Issued {
-                        process,
-                        call: Arc::new(of_no_group(&call)),
-                    }),
+                    Event::Issued { process, call } => {
+                        out.push(Event::Issued { process, call: Arc::new(of_no_group(&call)) })
+                    }
                     Event::GroupJoined { .. } => {
                         let seat = group.seat.map(|seat| Key::of(&group, seat));
                         let communicator = seat.and_then(|key| self.communicators.get_mut(&key));
@@ -362,27 +336,17 @@ impl Roster {
         }
         let communicator = self.communicators.get_mut(&key).ok_or(Unknown::Yet)?;
         let Some(members) = &communicator.members else {
-            return Err(if communicator.given_up {
-                Unknown::GivenUp
-            } else {
-                Unknown::Yet
-            });
+            return Err(if communicator.given_up { Unknown::GivenUp } else { Unknown::Yet });
         };
         let is = GroupInfo {
-            key: GroupRef {
-                members: members.to_vec(),
-                ..group.key.clone()
-            },
+            key: GroupRef { members: members.to_vec(), ..group.key.clone() },
             seat: None,
             ..GroupInfo::clone(group)
         };
         let shared = communicator.described.take().filter(|it| **it == is);
         let is = shared.unwrap_or_else(|| Arc::new(is));
         communicator.described = Some(Arc::clone(&is));
-        let known = KnownGroup {
-            reported: Arc::clone(group),
-            is: Arc::clone(&is),
-        };
+        let known = KnownGroup { reported: Arc::clone(group), is: Arc::clone(&is) };
         self.groups.insert(Arc::as_ptr(group).addr(), known);
         Ok(is)
     }
@@ -459,13 +423,7 @@ fn name_members(event: &mut Event, known: &Arc<GroupInfo>) {
 }
 
 fn of_no_group(call: &Call) -> Call {
-    Call {
-        group: None,
-        seq: 0,
-        root: None,
-        peer: None,
-        ..call.clone()
-    }
+    Call { group: None, seq: 0, root: None, peer: None, ..call.clone() }
 }
 
 /// The process that an event concerns.

@@ -37,10 +37,7 @@ fn group(name: &str, rank: u32, size: u32) -> Arc<GroupInfo> {
 }
 
 fn member(process: u64, group: &Arc<GroupInfo>) -> Event {
-    Event::GroupJoined {
-        process: ProcessId(process),
-        group: Arc::clone(group),
-    }
+    Event::GroupJoined { process: ProcessId(process), group: Arc::clone(group) }
 }
 
 fn issued(process: u64, op: Op, group: &Arc<GroupInfo>, partner: Option<u32>) -> Event {
@@ -106,43 +103,20 @@ fn members_are_known_once_every_seat_is_taken() {
     // Rank 2 is rank 0 of the communicator, and rank 0 is rank 1 of it.
     let (first, second) = (group("0xa", 0, 2), group("0xa", 1, 2));
     assert_eq!(take(&mut roster, member(2, &first)), 0);
-    assert_eq!(
-        take(&mut roster, issued(2, Op::Broadcast, &first, Some(1))),
-        0
-    );
+    assert_eq!(take(&mut roster, issued(2, Op::Broadcast, &first, Some(1))), 0);
     // Other events of that process wait behind it, but not those of other processes.
     assert_eq!(
-        take(
-            &mut roster,
-            Event::Step {
-                process: ProcessId(2),
-                step: 1,
-                forward: None,
-                at: NOW
-            }
-        ),
+        take(&mut roster, Event::Step { process: ProcessId(2), step: 1, forward: None, at: NOW }),
         0
     );
     assert_eq!(
-        take(
-            &mut roster,
-            Event::Step {
-                process: ProcessId(1),
-                step: 1,
-                forward: None,
-                at: NOW
-            }
-        ),
+        take(&mut roster, Event::Step { process: ProcessId(1), step: 1, forward: None, at: NOW }),
         1
     );
 
     let out = taken(&mut roster, member(0, &second));
     assert_eq!(out.len(), 4);
-    assert!(
-        out.iter()
-            .take(3)
-            .all(|it| members(it) == [2, 0] || matches!(it, Event::Step { .. }))
-    );
+    assert!(out.iter().take(3).all(|it| members(it) == [2, 0] || matches!(it, Event::Step { .. })));
     let root = out.iter().find_map(|it| match it {
         Event::Issued { call, .. } => call.root,
         _ => None,
@@ -159,10 +133,7 @@ fn split_uses_the_seats_of_its_communicator() {
     for (process, seat) in [(0, 0), (1, 1)] {
         take(&mut roster, member(process, &group("0xa", seat, 2)));
     }
-    let out = taken(
-        &mut roster,
-        issued(0, Op::SplitGroup, &group("0xa/split1", 0, 2), None),
-    );
+    let out = taken(&mut roster, issued(0, Op::SplitGroup, &group("0xa/split1", 0, 2), None));
     assert!(matches!(&out[..], [one] if members(one) == [1, 0]));
     // The new communicator has its own seats.
     assert_eq!(take(&mut roster, member(0, &group("0xb", 1, 2))), 0);
@@ -217,10 +188,7 @@ fn nothing_is_assumed_about_some_of_the_ranks() {
     // The other member reports late: from now on the members are known.
     let other = group("0xa", 1, 2);
     let out = taken(&mut roster, member(1, &other));
-    assert!(
-        out.len() == 2 && out.iter().all(|it| members(it) == [0, 1]),
-        "{out:?}"
-    );
+    assert!(out.len() == 2 && out.iter().all(|it| members(it) == [0, 1]), "{out:?}");
     let out = taken(&mut roster, issued(0, Op::AllReduce, &seat, None));
     assert_eq!(members(&out[0]), [0, 1]);
 }
@@ -228,20 +196,11 @@ fn nothing_is_assumed_about_some_of_the_ranks() {
 #[test]
 fn end_of_a_process_is_not_held_back() {
     let mut roster = of_world(&[0, 1]);
-    take(
-        &mut roster,
-        issued(0, Op::NewGroup, &group("0xa", 0, 2), None),
-    );
+    take(&mut roster, issued(0, Op::NewGroup, &group("0xa", 0, 2), None));
     let out = taken(&mut roster, ended(0));
-    assert!(matches!(
-        &out[..],
-        [Event::Issued { .. }, Event::ProcessChanged { .. }]
-    ));
+    assert!(matches!(&out[..], [Event::Issued { .. }, Event::ProcessChanged { .. }]));
     // The end of the job does not wait either.
-    take(
-        &mut roster,
-        issued(1, Op::NewGroup, &group("0xb", 1, 2), None),
-    );
+    take(&mut roster, issued(1, Op::NewGroup, &group("0xb", 1, 2), None));
     let out = taken(&mut roster, Event::JobEnded { status: 0, at: NOW });
     assert_eq!(out.len(), 2);
 }

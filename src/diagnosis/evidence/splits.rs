@@ -32,12 +32,7 @@ fn misfit(sender: (u32, &Call), receiver: (u32, &Call)) -> Option<Misfit> {
     let index = |rank| index_of(members, rank);
     let sends = piece(sender.1, Side::Input, index(receiver.0)?, members.len())?;
     let expects = piece(receiver.1, Side::Output, index(sender.0)?, members.len())?;
-    (sends != expects).then_some(Misfit {
-        sender: sender.0,
-        receiver: receiver.0,
-        sends,
-        expects,
-    })
+    (sends != expects).then_some(Misfit { sender: sender.0, receiver: receiver.0, sends, expects })
 }
 
 /// Position of a rank in the members of a group, which are usually ascending.
@@ -68,10 +63,7 @@ fn piece(call: &Call, side: Side, index: usize, members: usize) -> Option<u32> {
 /// its peers, and every disagreement involves one of them. Without such ranks, all that disagree.
 #[must_use]
 pub fn odd_ones(misfits: &[Misfit], ranks: usize) -> OddOnes {
-    let involved: BTreeSet<u32> = misfits
-        .iter()
-        .flat_map(|it| [it.sender, it.receiver])
-        .collect();
+    let involved: BTreeSet<u32> = misfits.iter().flat_map(|it| [it.sender, it.receiver]).collect();
     if involved.is_empty() {
         return OddOnes::None;
     }
@@ -81,14 +73,9 @@ pub fn odd_ones(misfits: &[Misfit], ranks: usize) -> OddOnes {
         let others = pairs.flat_map(|(sender, receiver)| [sender, receiver]);
         others.filter(|other| *other != rank).collect()
     };
-    let odd: BTreeSet<u32> = involved
-        .iter()
-        .copied()
-        .filter(|&rank| 2 * peers(rank).len() + 1 > ranks)
-        .collect();
-    let covers = misfits
-        .iter()
-        .all(|it| odd.contains(&it.sender) || odd.contains(&it.receiver));
+    let odd: BTreeSet<u32> =
+        involved.iter().copied().filter(|&rank| 2 * peers(rank).len() + 1 > ranks).collect();
+    let covers = misfits.iter().all(|it| odd.contains(&it.sender) || odd.contains(&it.receiver));
     if covers && 2 * odd.len() < ranks {
         OddOnes::Outnumbered(odd.into_iter().collect())
     } else {
@@ -116,12 +103,7 @@ mod tests {
         let b = exchange(&[5, 1, 1], &[2, 1, 1]);
         assert_eq!(misfits((4, &a), (5, &b)).next(), None);
         let c = exchange(&[7, 0, 0], &[3, 0, 0]);
-        let misfit = Misfit {
-            sender: 6,
-            receiver: 4,
-            sends: 7,
-            expects: 6,
-        };
+        let misfit = Misfit { sender: 6, receiver: 4, sends: 7, expects: 6 };
         assert_eq!(misfits((4, &a), (6, &c)).collect::<Vec<_>>(), [misfit]);
     }
 
@@ -137,12 +119,7 @@ mod tests {
 
     #[test]
     fn odd_rank_disagrees_with_most_others() {
-        let misfit = |sender, receiver| Misfit {
-            sender,
-            receiver,
-            sends: 1,
-            expects: 2,
-        };
+        let misfit = |sender, receiver| Misfit { sender, receiver, sends: 1, expects: 2 };
         let with_both = [misfit(0, 1), misfit(1, 2)];
         assert_eq!(odd_ones(&with_both, 3), OddOnes::Outnumbered(vec![1]));
         assert_eq!(odd_ones(&with_both[..1], 3), OddOnes::Tie(vec![0, 1]));

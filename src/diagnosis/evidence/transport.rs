@@ -1,13 +1,7 @@
 //! Errors in the communication between ranks, by the texts of exceptions.
 
 /// Layers whose names only their own errors contain.
-const LAYERS: [&str; 5] = [
-    "gloo",
-    "NCCL",
-    "ProcessGroup",
-    "TCPStore",
-    "recvValue failed",
-];
+const LAYERS: [&str; 5] = ["gloo", "NCCL", "ProcessGroup", "TCPStore", "recvValue failed"];
 /// Beginnings of other exceptions of PyTorch. Programs have connections of their own, whose errors have other
 /// classes in Python: `BrokenPipeError`, `ConnectionResetError`.
 const CLASSES: [&str; 7] = [
@@ -21,10 +15,8 @@ const CLASSES: [&str; 7] = [
 ];
 
 /// Errors of a monitored barrier that lasted too long: of rank 0, and of the ranks that then lose rank 0.
-const MONITORED: [&str; 2] = [
-    " failed to pass monitoredBarrier in ",
-    " successfully reached monitoredBarrier, but ",
-];
+const MONITORED: [&str; 2] =
+    [" failed to pass monitoredBarrier in ", " successfully reached monitoredBarrier, but "];
 
 /// Whether an exception comes from the transport between ranks, so that it may be due to the failure of a peer.
 #[must_use]
@@ -40,11 +32,7 @@ pub fn is_due_to_others(text: &str) -> bool {
 
 /// Whether an exception of PyTorch states that a wait for other processes timed out or was aborted.
 fn is_end_of_wait(text: &str) -> bool {
-    const ENDS: [&str; 3] = [
-        "Timed out waiting",
-        "Socket Timeout",
-        "communicator was aborted",
-    ];
+    const ENDS: [&str; 3] = ["Timed out waiting", "Socket Timeout", "communicator was aborted"];
     contains(text, &ENDS) && is_pytorchs(text) || contains(text, &MONITORED)
 }
 

@@ -167,10 +167,7 @@ impl Draft {
     pub fn new(code: &'static Code, place: KeyPlace, evidence_at: Timestamp) -> Self {
         Self {
             code,
-            key: Key {
-                code: code.code,
-                place,
-            },
+            key: Key { code: code.code, place },
             severity: code.severity,
             effect: code.effect,
             confidence: Confidence::Supported,

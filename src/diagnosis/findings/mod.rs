@@ -47,12 +47,7 @@ const fn row(
     standing: Standing,
     detect: fn(&Situation<'_>) -> Vec<Draft>,
 ) -> Rule {
-    Rule {
-        code,
-        precedence,
-        standing,
-        detect,
-    }
+    Rule { code, precedence, standing, detect }
 }
 
 /// All rules, ordered by code.

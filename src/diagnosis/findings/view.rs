@@ -53,11 +53,7 @@ pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) ->
 fn passed(process: &Process, seq: u64) -> CallState {
     let last = process.last_call.as_ref();
     let is_last = last.is_some_and(|it| it.op == Op::Unspecified && it.seq == seq);
-    if is_last {
-        CallState::Issued
-    } else {
-        CallState::Returned
-    }
+    if is_last { CallState::Issued } else { CallState::Returned }
 }
 
 /// Row of a call that a rank issued, with its state and the time waited.
@@ -211,11 +207,7 @@ pub fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call
         waited_ms,
         op: call.op.name().map(str::to_owned),
         seq: (call.seq > 0).then_some(call.seq),
-        dtype: call
-            .dtype
-            .name()
-            .filter(|_| !call.op.is_barrier())
-            .map(str::to_owned),
+        dtype: call.dtype.name().filter(|_| !call.op.is_barrier()).map(str::to_owned),
         shapes: call
             .shape
             .as_ref()
@@ -232,10 +224,7 @@ pub fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call
 }
 
 fn unknown(rank: u32, process: &Process) -> RankCall {
-    RankCall {
-        step: Some(process.step).filter(|&step| step > 0),
-        ..no_call(rank)
-    }
+    RankCall { step: Some(process.step).filter(|&step| step > 0), ..no_call(rank) }
 }
 
 /// The row of a rank without a known call.

@@ -84,10 +84,7 @@ mod tests {
     fn of(flags: &str) -> Accumulation {
         let mut accumulation = Accumulation::default();
         for flag in flags.chars() {
-            let forward = Forward {
-                unsynchronised: flag == '.',
-                ..Forward::default()
-            };
+            let forward = Forward { unsynchronised: flag == '.', ..Forward::default() };
             let at = Timestamp(10 * (accumulation.forwards() + 1));
             accumulation.begin(&forward, at);
         }

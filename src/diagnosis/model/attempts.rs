@@ -63,10 +63,7 @@ impl Attempts {
     /// The attempts of all processes that joined.
     #[must_use]
     pub(super) fn of(model: &Model) -> Self {
-        let mut attempts = Self {
-            terminated: terminated(model),
-            ..Self::default()
-        };
+        let mut attempts = Self { terminated: terminated(model), ..Self::default() };
         let is_first = |process: &Process| process.restarts == 0;
         if attempts.terminated.is_empty() && model.processes.values().all(is_first) {
             return attempts;
@@ -107,20 +104,13 @@ impl Attempts {
             let is_next = start.at > until || current.contains(&(layer, &world.name));
             let counted = start.counted;
             let number = match attempt {
-                Some(it) if !is_next => Attempt {
-                    index: counted.max(it.index),
-                    ..it
-                },
-                Some(it) if counted > 0 || was_requested => Attempt {
-                    index: counted.max(it.index + 1),
-                    ..it
-                },
+                Some(it) if !is_next => Attempt { index: counted.max(it.index), ..it },
+                Some(it) if counted > 0 || was_requested => {
+                    Attempt { index: counted.max(it.index + 1), ..it }
+                }
                 _ => {
                     self.last.push(0);
-                    Attempt {
-                        program: self.last.len() as u32 - 1,
-                        index: counted,
-                    }
+                    Attempt { program: self.last.len() as u32 - 1, index: counted }
                 }
             };
             if is_next || attempt.is_none() {

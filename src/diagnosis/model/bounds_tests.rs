@@ -32,13 +32,9 @@ impl Job {
             testing::group("low", "gloo", &world[..4]),
             testing::group("high", "gloo", &world[4..]),
         ];
-        let places = (1..).take(4).map(|line| {
-            Arc::new(Where {
-                file: "train.py".into(),
-                line,
-                ..Where::default()
-            })
-        });
+        let places = (1..)
+            .take(4)
+            .map(|line| Arc::new(Where { file: "train.py".into(), line, ..Where::default() }));
         let mut job = Self {
             model: Model::default(),
             groups,
@@ -132,12 +128,7 @@ impl Job {
         let process = ProcessId(u64::from(rank));
         let at = Timestamp(self.steps * 1_000_000_000);
         let noise = self.steps % 7;
-        self.model.apply(Event::Step {
-            process,
-            step: self.steps + 1,
-            forward: None,
-            at,
-        });
+        self.model.apply(Event::Step { process, step: self.steps + 1, forward: None, at });
         self.model.apply(Event::Scheduled {
             process,
             sample: SchedulingSample {
@@ -199,10 +190,6 @@ fn collective_is_kept_while_a_rank_is_inside_it() {
 #[test]
 fn structures_of_large_jobs_are_small() {
     assert!(size_of::<Encounter>() <= 104, "{}", size_of::<Encounter>());
-    assert!(
-        size_of::<JoinedCall>() <= 112,
-        "{}",
-        size_of::<JoinedCall>()
-    );
+    assert!(size_of::<JoinedCall>() <= 112, "{}", size_of::<JoinedCall>());
     assert!(size_of::<Member>() <= 80, "{}", size_of::<Member>());
 }

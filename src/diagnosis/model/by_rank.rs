@@ -27,11 +27,7 @@ impl<V> Default for ByRank<V> {
 impl<V> ByRank<V> {
     /// No values, with places for these ranks. They are ascending.
     pub(super) const fn new(ranks: Arc<[u32]>) -> Self {
-        Self {
-            ranks,
-            blocks: Vec::new(),
-            len: 0,
-        }
+        Self { ranks, blocks: Vec::new(), len: 0 }
     }
 
     /// The ranks with values.
@@ -116,10 +112,7 @@ impl<V> ByRank<V> {
 
     /// Values in the order of their ranks.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &V> + Clone {
-        self.blocks
-            .iter()
-            .flatten()
-            .flat_map(|block| block.iter().flatten())
+        self.blocks.iter().flatten().flat_map(|block| block.iter().flatten())
     }
 
     /// Values in the order of their ranks.
@@ -219,11 +212,7 @@ mod tests {
                 assert_eq!(by_rank.insert(rank, rank + 1), None);
             }
             assert_eq!(by_rank.len(), ranks.len());
-            assert!(
-                ranks
-                    .iter()
-                    .all(|rank| by_rank.get(rank) == Some(&(rank + 1)))
-            );
+            assert!(ranks.iter().all(|rank| by_rank.get(rank) == Some(&(rank + 1))));
             assert_eq!(
                 by_rank.get(&(ranks[0] + 1)).is_some(),
                 ranks.get(1) == Some(&(ranks[0] + 1))

@@ -245,8 +245,7 @@ impl Traffic {
     /// The tag of a call, if tags distinguish messages.
     #[must_use]
     pub fn lane(&self, call: &Call) -> Option<i32> {
-        call.tag
-            .filter(|_| self.transport.matching == Matching::ByTag)
+        call.tag.filter(|_| self.transport.matching == Matching::ByTag)
     }
 
     /// Whether two calls have the same tag and the same data.
@@ -262,18 +261,8 @@ impl Traffic {
         call: &Arc<Call>,
     ) -> Option<(Post, Option<[Met; 2]>)> {
         self.counts.entry(rank).or_default().seen += 1;
-        let side = if call.op == Op::Send {
-            Side::Send
-        } else {
-            Side::Receive
-        };
-        let post = Post {
-            side,
-            rank,
-            peer: call.peer,
-            lane: self.lane(call),
-            call: call.id,
-        };
+        let side = if call.op == Op::Send { Side::Send } else { Side::Receive };
+        let post = Post { side, rank, peer: call.peer, lane: self.lane(call), call: call.id };
         if let (Side::Send, Some(peer)) = (side, call.peer) {
             let last = self.sent_to.entry(peer).or_default();
             *last = (*last).max(call.at);
@@ -394,11 +383,7 @@ impl Traffic {
             joined: open.joined.clone(),
             nth: open.nth,
             sure: self.is_sure(way),
-            sent: self
-                .sent_to
-                .get(&way.1)
-                .copied()
-                .filter(|_| side == Side::Receive),
+            sent: self.sent_to.get(&way.1).copied().filter(|_| side == Side::Receive),
         }
     }
 
@@ -494,11 +479,7 @@ impl Channel {
 impl Lane {
     /// The side with open calls.
     const fn side(&self) -> Side {
-        if self.made[0] > self.made[1] {
-            Side::Send
-        } else {
-            Side::Receive
-        }
+        if self.made[0] > self.made[1] { Side::Send } else { Side::Receive }
     }
 }
 

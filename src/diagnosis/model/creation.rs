@@ -70,10 +70,7 @@ impl Creations {
     #[must_use]
     pub fn asked(&self, at: &MeetingPoint, rank: u32) -> Option<&Request> {
         let meeting = self.meetings.get(at)?;
-        meeting
-            .requests
-            .iter()
-            .find(|request| request.ranks.contains_key(&rank))
+        meeting.requests.iter().find(|request| request.ranks.contains_key(&rank))
     }
 
     /// Adds the request of a rank in a world of `world_size` ranks.
@@ -98,10 +95,9 @@ impl Creations {
             Some(request) => {
                 request.ranks.entry(rank).or_insert(asked);
             }
-            None => meeting.requests.push(Request {
-                group: Arc::clone(group),
-                ranks: BTreeMap::from([(rank, asked)]),
-            }),
+            None => meeting
+                .requests
+                .push(Request { group: Arc::clone(group), ranks: BTreeMap::from([(rank, asked)]) }),
         }
         if meeting.is_settled(&at, world_size) {
             self.forget(&at);

@@ -59,10 +59,6 @@ impl Crossings {
         if self.0.len() == KEPT {
             self.0.pop_front();
         }
-        self.0.push_back(Crossing {
-            seq,
-            at: join.last_at(),
-            calls: calls.collect(),
-        });
+        self.0.push_back(Crossing { seq, at: join.last_at(), calls: calls.collect() });
     }
 }

@@ -47,9 +47,7 @@ impl Gaps {
     /// Duration of an interval without its gaps.
     #[must_use]
     pub fn seen_for(&self, from: Timestamp, to: Timestamp) -> Duration {
-        self.seen(from, to)
-            .map(|(begin, end)| end.since(begin))
-            .sum()
+        self.seen(from, to).map(|(begin, end)| end.since(begin)).sum()
     }
 
     /// The latest time before `to` from which on at least `duration` is outside of all gaps.
@@ -109,10 +107,7 @@ mod tests {
         assert_eq!(before(30, 50), 0);
         for (to, duration) in [(60, 12), (60, 31), (45, 5)] {
             let from = Timestamp(before(to, duration));
-            assert_eq!(
-                gaps.seen_for(from, Timestamp(to)).as_nanos() as u64,
-                duration
-            );
+            assert_eq!(gaps.seen_for(from, Timestamp(to)).as_nanos() as u64, duration);
         }
     }
 
@@ -121,9 +116,6 @@ mod tests {
         let all: Vec<(u64, u64)> = (0..3000).map(|i| (10 * i, 10 * i + 1)).collect();
         let gaps = gaps(&all);
         assert_eq!(gaps.0.len(), KEPT);
-        assert_eq!(
-            seen(&gaps, 29_985, 29_999),
-            [(29_985, 29_990), (29_991, 29_999)]
-        );
+        assert_eq!(seen(&gaps, 29_985, 29_999), [(29_985, 29_990), (29_991, 29_999)]);
     }
 }

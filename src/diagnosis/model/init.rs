@@ -58,10 +58,8 @@ impl Init {
             call: Arc::clone(call),
             rank: number("init.rank"),
             world_size: number("init.world_size").filter(|size| (1..=MAX_WORLD).contains(size)),
-            place: text("init.address").map(|address| Place {
-                address: Arc::clone(address),
-                port: number("init.port"),
-            }),
+            place: text("init.address")
+                .map(|address| Place { address: Arc::clone(address), port: number("init.port") }),
             backend: text("init.backend").cloned().unwrap_or_default(),
             launcher: number("init.launcher"),
             launched_world_size: number("init.launched_world_size"),
@@ -80,10 +78,7 @@ impl Init {
         world_size: Option<u32>,
         settings: &BTreeMap<Arc<str>, Arc<str>>,
     ) -> Option<Self> {
-        let group = call
-            .group
-            .as_ref()
-            .filter(|group| group.key.layer == NCCL)?;
+        let group = call.group.as_ref().filter(|group| group.key.layer == NCCL)?;
         let size = group.key.members.len() as u32;
         if call.op != Op::NewGroup || world_size != Some(size) {
             return None;
@@ -93,10 +88,8 @@ impl Init {
         init.world_size = world_size;
         init.backend = Arc::clone(&group.backend);
         // An id without an address is identified by the name of the communicator.
-        init.place.get_or_insert_with(|| Place {
-            address: group.key.name.as_str().into(),
-            port: None,
-        });
+        init.place
+            .get_or_insert_with(|| Place { address: group.key.name.as_str().into(), port: None });
         Some(init)
     }
 

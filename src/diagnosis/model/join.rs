@@ -93,10 +93,7 @@ fn note(signatures: &mut Vec<(Signature, Timestamp)>, signature: Signature, at: 
 impl Join {
     /// A join without calls of a group of these ranks.
     pub(super) fn new(ranks: &Arc<[u32]>) -> Self {
-        Self {
-            calls: ByRank::new(Arc::clone(ranks)),
-            ..Self::default()
-        }
+        Self { calls: ByRank::new(Arc::clone(ranks)), ..Self::default() }
     }
 
     /// Adds the call of a rank, or replaces it.
@@ -141,9 +138,7 @@ impl Join {
         &mut self,
         is_expected: impl Fn(&JoinedCall) -> bool,
     ) -> bool {
-        self.pending = self
-            .calls
-            .first_from(self.pending.unwrap_or(0), is_expected);
+        self.pending = self.calls.first_from(self.pending.unwrap_or(0), is_expected);
         self.pending.is_some()
     }
 
@@ -209,11 +204,7 @@ impl Join {
             classes.extend(odd.into_iter().map(|rank| vec![rank]));
             return classes;
         }
-        align::classes(
-            self.calls
-                .iter()
-                .map(|(&rank, joined)| (rank, &*joined.call)),
-        )
+        align::classes(self.calls.iter().map(|(&rank, joined)| (rank, &*joined.call)))
     }
 }
 
@@ -259,22 +250,16 @@ impl JoinedCall {
             // A creation that returned did not need them, unless it can return early only by
             // failing.
             let over = matches!(self.wait, Wait::Over(_));
-            return if over && !self.call.takes_all {
-                Vec::new()
-            } else {
-                missing.to_vec()
-            };
+            return if over && !self.call.takes_all { Vec::new() } else { missing.to_vec() };
         }
         // Any missing member may be the root, or lie between the root and this rank.
         let root_is_unknown = self.call.root.is_none() && self.call.on_stream.is_some();
         match self.call.op.direction() {
             Direction::Symmetric => missing.to_vec(),
             Direction::FromRoot | Direction::ToRoot if root_is_unknown => missing.to_vec(),
-            Direction::FromRoot => missing
-                .iter()
-                .copied()
-                .filter(|&m| Some(m) == self.call.root)
-                .collect(),
+            Direction::FromRoot => {
+                missing.iter().copied().filter(|&m| Some(m) == self.call.root).collect()
+            }
             Direction::ToRoot if self.call.root == Some(rank) => missing.to_vec(),
             Direction::ToRoot | Direction::PointToPoint | Direction::Unknown => Vec::new(),
         }

@@ -20,11 +20,7 @@ impl Group {
         lower_call: &Arc<LowerCall>,
     ) -> Option<Arc<Call>> {
         let entered = self.entered.contains_key(&seq);
-        let join = if entered {
-            self.entered.get_mut(&seq)?
-        } else {
-            self.joins.get_mut(&seq)?
-        };
+        let join = if entered { self.entered.get_mut(&seq)? } else { self.joins.get_mut(&seq)? };
         let joined = join.calls.get_mut(&rank)?;
         let call = Arc::new(joined.call.made_of(lower_call));
         joined.call = Arc::clone(&call);
@@ -101,11 +97,7 @@ impl JoinedCall {
     pub(super) fn is_expected(&self, are_reported: bool) -> bool {
         let undescribed = are_reported && self.call.lower_call.is_none() && self.returned.is_none();
         // Of DDP's own waits, only the end of the one for all buckets is recorded.
-        let unheard = if self.call.hidden {
-            self.in_backward
-        } else {
-            !self.is_done()
-        };
+        let unheard = if self.call.hidden { self.in_backward } else { !self.is_done() };
         undescribed || unheard || self.is_under_way()
     }
 

@@ -259,11 +259,7 @@ impl Memory {
     /// Usage and size of its `/dev/shm`.
     #[must_use]
     pub fn shm(&self) -> Option<Room> {
-        Some(Room {
-            kind: RoomKind::Shm,
-            used: self.shm_used?.latest,
-            limit: self.shm_total?,
-        })
+        Some(Room { kind: RoomKind::Shm, used: self.shm_used?.latest, limit: self.shm_total? })
     }
 
     /// The limits that the process may reach on its host, except that of `/dev/shm`.
@@ -276,11 +272,7 @@ impl Memory {
         let rooms = [
             of(RoomKind::Host, self.host_used, self.host_total),
             of(RoomKind::Cgroup, self.cgroup_used, self.cgroup_limit),
-            of(
-                RoomKind::AddressSpace,
-                self.virtual_used,
-                self.virtual_limit,
-            ),
+            of(RoomKind::AddressSpace, self.virtual_used, self.virtual_limit),
         ];
         rooms.into_iter().flatten().collect()
     }
@@ -288,12 +280,7 @@ impl Memory {
 
 fn raise(gauge: &mut Option<Gauge>, value: Option<u64>, at: Timestamp) {
     let Some(value) = value else { return };
-    let gauge = gauge.get_or_insert(Gauge {
-        latest: value,
-        at,
-        peak: value,
-        peak_at: at,
-    });
+    let gauge = gauge.get_or_insert(Gauge { latest: value, at, peak: value, peak_at: at });
     if at >= gauge.at {
         gauge.latest = value;
         gauge.at = at;
@@ -310,21 +297,13 @@ mod tests {
     use super::*;
 
     fn rss(bytes: u64) -> MemorySample {
-        MemorySample {
-            rss: Some(bytes),
-            ..MemorySample::default()
-        }
+        MemorySample { rss: Some(bytes), ..MemorySample::default() }
     }
 
     #[test]
     fn order_of_samples_does_not_matter() {
         let samples = [(1, 10), (2, 50), (3, 50), (4, 20)];
-        let expected = Gauge {
-            latest: 20,
-            at: Timestamp(4),
-            peak: 50,
-            peak_at: Timestamp(2),
-        };
+        let expected = Gauge { latest: 20, at: Timestamp(4), peak: 50, peak_at: Timestamp(2) };
         let mut forwards = Memory::default();
         let mut backwards = Memory::default();
         for (at, bytes) in samples {

@@ -154,10 +154,7 @@ impl Model {
     /// An empty model.
     #[must_use]
     pub fn new(timing: Timing) -> Self {
-        Self {
-            timing,
-            ..Self::default()
-        }
+        Self { timing, ..Self::default() }
     }
 
     /// A group by its id.
@@ -185,10 +182,7 @@ impl Model {
     /// The newest process of a rank.
     #[must_use]
     pub fn process_of(&self, rank: u32) -> Option<&Process> {
-        self.ranks
-            .get(&rank)?
-            .last()
-            .and_then(|id| self.processes.get(id))
+        self.ranks.get(&rank)?.last().and_then(|id| self.processes.get(id))
     }
 
     /// The process of a member, or of the rank that is to become that member.
@@ -287,13 +281,9 @@ impl Model {
     #[must_use]
     pub fn shutdown_at(&self, now: Timestamp) -> Timestamp {
         let obeyed = |asked: &Timestamp| {
-            self.processes
-                .values()
-                .any(|process| process.end.is_some_and(|end| end.at >= *asked))
+            self.processes.values().any(|process| process.end.is_some_and(|end| end.at >= *asked))
         };
-        self.interrupted
-            .filter(obeyed)
-            .map_or(now, |asked| asked.min(now))
+        self.interrupted.filter(obeyed).map_or(now, |asked| asked.min(now))
     }
 
     /// When the job, or its evidence, ended.

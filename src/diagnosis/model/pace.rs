@@ -87,10 +87,7 @@ impl Scheduled {
         ];
         let most = u32::from(UNKNOWN) - 1;
         let value = |it: Option<u32>| it.map_or(UNKNOWN, |it| it.min(most) as u16);
-        Self {
-            from,
-            values: values.map(value),
-        }
+        Self { from, values: values.map(value) }
     }
 
     fn value(&self, quantity: Quantity) -> Option<u32> {
@@ -123,12 +120,7 @@ impl Pace {
 
     pub(super) fn spent(&mut self, on: Spending, thread: ThreadId, took: Duration, at: Timestamp) {
         let from = Timestamp(at.0.saturating_sub(took.as_nanos() as u64));
-        let spent = Spent {
-            on,
-            thread,
-            from,
-            to: at,
-        };
+        let spent = Spent { on, thread, from, to: at };
         keep(&mut self.spent, spent, KEPT);
     }
 
@@ -219,10 +211,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn queued(permille: u32) -> SchedulingSample {
-        SchedulingSample {
-            queued_permille: Some(permille),
-            ..SchedulingSample::default()
-        }
+        SchedulingSample { queued_permille: Some(permille), ..SchedulingSample::default() }
     }
 
     #[test]
@@ -246,14 +235,7 @@ mod tests {
     #[test]
     fn stops_have_a_start_and_an_end() {
         let mut pace = Pace::default();
-        for (stopped, at) in [
-            (false, 1),
-            (true, 2),
-            (true, 3),
-            (false, 5),
-            (false, 6),
-            (true, 8),
-        ] {
+        for (stopped, at) in [(false, 1), (true, 2), (true, 3), (false, 5), (false, 6), (true, 8)] {
             pace.state(stopped, Timestamp(at));
         }
         assert_eq!(pace.goes_on_at(), None, "one earlier stop only");

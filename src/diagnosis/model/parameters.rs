@@ -188,14 +188,7 @@ mod tests {
     use super::*;
 
     fn parameters(fact: ParameterFact, first: u32, total: u64, lines: &str) -> Parameters {
-        Parameters {
-            fact,
-            model: 1,
-            first,
-            total,
-            lines: lines.into(),
-            ..Parameters::default()
-        }
+        Parameters { fact, model: 1, first, total, lines: lines.into(), ..Parameters::default() }
     }
 
     #[test]
@@ -214,10 +207,7 @@ mod tests {
         assert!(replica.is_fully_reported());
         let layout = replica.layout().map(|(i, it)| (i, it.name, it.shape()));
         let layout: Vec<_> = layout.collect();
-        assert_eq!(
-            layout,
-            [(0, "a", vec![8, 4]), (1, "b c", vec![]), (2, "d", vec![2])]
-        );
+        assert_eq!(layout, [(0, "a", vec![8, 4]), (1, "b c", vec![]), (2, "d", vec![2])]);
     }
 
     #[test]
@@ -226,10 +216,8 @@ mod tests {
         let group = GroupId(0);
         let without = parameters(ParameterFact::WithoutGradient, 0, 1, "float32 8,4 a\n");
         models.take(group, without, Timestamp(5));
-        let again = Parameters {
-            model: 2,
-            ..parameters(ParameterFact::Layout, 0, 1, "float32 8,4 a\n")
-        };
+        let again =
+            Parameters { model: 2, ..parameters(ParameterFact::Layout, 0, 1, "float32 8,4 a\n") };
         models.take(group, again, Timestamp(6));
         assert!(models.get(group, 1).unwrap().without.is_none());
     }
@@ -239,17 +227,9 @@ mod tests {
         let mut models = Models::default();
         let group = GroupId(0);
         let fact = ParameterFact::WithoutGradient;
-        models.take(
-            group,
-            parameters(fact, 0, 1, "float32 8,4 a\n"),
-            Timestamp(5),
-        );
+        models.take(group, parameters(fact, 0, 1, "float32 8,4 a\n"), Timestamp(5));
         assert!(models.get(group, 1).unwrap().without.is_some());
-        models.take(
-            group,
-            parameters(ParameterFact::Complete, 0, 0, ""),
-            Timestamp(6),
-        );
+        models.take(group, parameters(ParameterFact::Complete, 0, 0, ""), Timestamp(6));
         assert!(models.get(group, 1).unwrap().without.is_none());
     }
 }

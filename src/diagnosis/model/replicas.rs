@@ -109,9 +109,7 @@ impl Replicas {
         }
         // Each synchronised backward pass issues collectives. If none was recorded, the sequence
         // number does not tell rounds apart.
-        let latest = self
-            .latest
-            .insert((point.model, rank), (point.seq, point.rounds));
+        let latest = self.latest.insert((point.model, rank), (point.seq, point.rounds));
         if latest.is_some_and(|(seq, rounds)| point.seq <= seq && point.rounds != rounds) {
             return;
         }
@@ -284,11 +282,8 @@ impl Model {
         if self.processes.get(&process).is_none_or(|it| it.lost > 0) {
             return;
         }
-        let elements: Option<Vec<f64>> = said
-            .values
-            .iter()
-            .map(|&bits| decode(said.dtype, bits))
-            .collect();
+        let elements: Option<Vec<f64>> =
+            said.values.iter().map(|&bits| decode(said.dtype, bits)).collect();
         let group = &mut self.groups[group.0 as usize];
         let (Some(elements), Some(member)) = (elements, group.members.get(&rank)) else {
             return;
@@ -329,12 +324,7 @@ mod tests {
     }
 
     const fn point(seq: u64, rounds: u64) -> Point {
-        Point {
-            seq,
-            model: 1,
-            rounds,
-            parameter: 0,
-        }
+        Point { seq, model: 1, rounds, parameter: 0 }
     }
 
     #[test]
@@ -345,10 +335,7 @@ mod tests {
         assert!(!is_apart(&values(&[f64::NAN]), &values(&[f64::NAN])));
         assert!(is_apart(&values(&[f64::NAN]), &values(&[0.0])));
         assert!(!is_apart(&values(&[0.0]), &values(&[-0.0])));
-        let coarse = |element| ReplicaValues {
-            dtype: DType::BFloat16,
-            ..values(&[element])
-        };
+        let coarse = |element| ReplicaValues { dtype: DType::BFloat16, ..values(&[element]) };
         assert!(!is_apart(&coarse(1.0), &coarse(1.007_812_5)));
     }
 

@@ -27,10 +27,7 @@ fn rank_known_late_is_a_member_of_its_groups() {
     model.apply(Event::GroupJoined { process, group });
     assert_eq!(model.groups().count(), 0);
     model.apply(joined(Some(1)));
-    let members: Vec<u32> = model
-        .groups()
-        .flat_map(|g| g.members.keys().copied())
-        .collect();
+    let members: Vec<u32> = model.groups().flat_map(|g| g.members.keys().copied()).collect();
     assert_eq!(members, [1]);
     assert_eq!(model.process_of(1).map(|process| process.pid), Some(7));
 }
@@ -68,10 +65,7 @@ fn memory_and_settings_belong_to_the_process() {
     for (at, rss) in [(200, 50), (300, 40)] {
         model.apply(Event::Memory {
             process: ProcessId(1),
-            sample: Box::new(MemorySample {
-                rss: Some(rss),
-                ..MemorySample::default()
-            }),
+            sample: Box::new(MemorySample { rss: Some(rss), ..MemorySample::default() }),
             at: Timestamp(at),
         });
     }
@@ -108,10 +102,7 @@ fn restarted_ranks_share_a_world_even_if_one_joins_late() {
     model.apply(Event::ProcessChanged {
         process: ProcessId(1),
         state: ProcessState::Dead,
-        exit: Exit {
-            code: None,
-            signal: Some(libc_signal::TERM),
-        },
+        exit: Exit { code: None, signal: Some(libc_signal::TERM) },
         oom_kills: OomKills::default(),
         at: Timestamp(200),
     });
@@ -127,10 +118,7 @@ fn rank_reported_late_belongs_to_the_world_it_joined() {
     model.apply(Event::ProcessChanged {
         process: ProcessId(1),
         state: ProcessState::Dead,
-        exit: Exit {
-            code: Some(1),
-            signal: None,
-        },
+        exit: Exit { code: Some(1), signal: None },
         oom_kills: OomKills::default(),
         at: Timestamp(200),
     });

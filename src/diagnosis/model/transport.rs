@@ -47,17 +47,9 @@ impl Transport {
     /// Properties of a backend, by its name: "gloo", or by device as "cpu:gloo,cuda:nccl".
     #[must_use]
     pub fn of(backend: &str) -> Self {
-        let is = |name: &str| {
-            backend
-                .split(',')
-                .all(|part| part.rsplit(':').next() == Some(name))
-        };
+        let is = |name: &str| backend.split(',').all(|part| part.rsplit(':').next() == Some(name));
         if is("gloo") {
-            Self {
-                matching: Matching::ByTag,
-                sends_wait: true,
-                waits_complete: true,
-            }
+            Self { matching: Matching::ByTag, sends_wait: true, waits_complete: true }
         } else {
             Self {
                 matching: if backends::is_on_nccl(backend) {
@@ -85,13 +77,7 @@ mod tests {
         for nccl in ["nccl", "nccl2", "cuda:nccl2", "nccl-legacy", "nccl-lazy"] {
             assert_eq!(matching(nccl), Matching::InOrder, "{nccl}");
         }
-        for unknown in [
-            "",
-            "cpu:gloo,cuda:nccl",
-            "cpu:gloo,cuda:nccl2",
-            "ucc",
-            "glooo",
-        ] {
+        for unknown in ["", "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl2", "ucc", "glooo"] {
             assert_eq!(matching(unknown), Matching::Unknown, "{unknown}");
         }
     }

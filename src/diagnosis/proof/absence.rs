@@ -11,18 +11,7 @@ use crate::proof::{Rejection, creation, is_point_to_point, member};
 
 /// A rank waits for another one that has not made the call and never will.
 pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
-    let [
-        Fact::Issued {
-            rank: waits,
-            group,
-            seq,
-            call,
-            ..
-        },
-        never,
-        end,
-    ] = facts
-    else {
+    let [Fact::Issued { rank: waits, group, seq, call, .. }, never, end] = facts else {
         return Err(Rejection::WrongFacts(
             CertificateKind::TerminalRank,
             "a call that waits, the rank that never made it, and that rank's end",
@@ -31,10 +20,9 @@ pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
     let gone = never_came(*waits, group, *seq, call, never)?;
     match end {
         Fact::Ended { rank, .. } if *rank == gone => Ok(()),
-        Fact::GroupDestroyed {
-            rank,
-            group: destroyed,
-        } if *rank == gone && destroyed == group => Ok(()),
+        Fact::GroupDestroyed { rank, group: destroyed } if *rank == gone && destroyed == group => {
+            Ok(())
+        }
         _ => Err(Rejection::MayStillCome(gone)),
     }
 }
@@ -42,9 +30,8 @@ pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
 /// A cycle of waits: each thread is the only one of its process that issues calls, and waits for a
 /// call that the next rank has not made.
 pub(super) fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
-    let (waits, rest): (Vec<&Fact>, Vec<&Fact>) = facts
-        .iter()
-        .partition(|fact| matches!(fact, Fact::Waits { .. } | Fact::Creates { .. }));
+    let (waits, rest): (Vec<&Fact>, Vec<&Fact>) =
+        facts.iter().partition(|fact| matches!(fact, Fact::Waits { .. } | Fact::Creates { .. }));
     if waits.len() < 2 || waits.len() != rest.len() {
         return Err(Rejection::WrongFacts(
             CertificateKind::Cycle,
@@ -64,15 +51,7 @@ pub(super) fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
             creation::check_wait(wait, group, next)?;
             continue;
         }
-        let Fact::Waits {
-            rank,
-            group,
-            seq,
-            call,
-            only_thread,
-            ..
-        } = wait
-        else {
+        let Fact::Waits { rank, group, seq, call, only_thread, .. } = wait else {
             return Err(Rejection::NotACycle);
         };
         if let Fact::NeverIssued { rank: gone, .. } | Fact::NeverPosted { rank: gone, .. } = never
@@ -101,14 +80,9 @@ pub(super) fn never_came(
         Fact::NeverIssued { rank, group, last } if !is_point_to_point(call) => {
             (*rank, group, *last)
         }
-        Fact::NeverPosted {
-            rank,
-            group,
-            op,
-            peer,
-            tag,
-            last,
-        } if *op == Op::Send.to_string() && *peer == waits && *tag == call.tag => {
+        Fact::NeverPosted { rank, group, op, peer, tag, last }
+            if *op == Op::Send.to_string() && *peer == waits && *tag == call.tag =>
+        {
             (*rank, group, *last)
         }
         _ => {
@@ -126,11 +100,7 @@ pub(super) fn never_came(
     if last >= seq {
         return Err(Rejection::DidCome(gone));
     }
-    if must_wait_for(call, waits, gone) {
-        Ok(gone)
-    } else {
-        Err(Rejection::NeedNot(waits, gone))
-    }
+    if must_wait_for(call, waits, gone) { Ok(gone) } else { Err(Rejection::NeedNot(waits, gone)) }
 }
 
 /// Whether a rank's call cannot complete before another rank makes its own.
@@ -165,25 +135,14 @@ mod tests {
     #[test]
     fn terminal_rank_must_be_needed_absent_and_ended() {
         let kind = CertificateKind::TerminalRank;
-        let ended = Fact::Ended {
-            rank: 1,
-            pid: 7,
-            code: Some(0),
-            signal: None,
-        };
+        let ended = Fact::Ended { rank: 1, pid: 7, code: Some(0), signal: None };
         let call = || issued(0, 5, signature("all_reduce"));
-        assert_eq!(
-            checked(kind, vec![call(), never(1, 4), ended.clone()]),
-            Ok(())
-        );
+        assert_eq!(checked(kind, vec![call(), never(1, 4), ended.clone()]), Ok(()));
         let came = vec![call(), never(1, 5), ended.clone()];
         assert_eq!(checked(kind, came), Err(Rejection::DidCome(1)));
         let alive = vec![call(), never(1, 4), Fact::Stopped { rank: 1, pid: 7 }];
         assert_eq!(checked(kind, alive), Err(Rejection::MayStillCome(1)));
-        let leaf = CallSignature {
-            root: Some(1),
-            ..signature("gather")
-        };
+        let leaf = CallSignature { root: Some(1), ..signature("gather") };
         let early = vec![issued(0, 5, leaf), never(1, 4), ended];
         assert_eq!(checked(kind, early), Err(Rejection::NeedNot(0, 1)));
     }
@@ -193,43 +152,24 @@ mod tests {
         let wait = |rank, name: &str, only_thread| Fact::Waits {
             rank,
             thread: 1,
-            group: GroupRef {
-                name: name.into(),
-                ..group(&[0, 1])
-            },
+            group: GroupRef { name: name.into(), ..group(&[0, 1]) },
             seq: 1,
             call: signature("all_reduce"),
             only_thread,
         };
         let never = |rank, name: &str, last| Fact::NeverIssued {
             rank,
-            group: GroupRef {
-                name: name.into(),
-                ..group(&[0, 1])
-            },
+            group: GroupRef { name: name.into(), ..group(&[0, 1]) },
             last,
         };
         let cycle = |only, last| {
-            vec![
-                wait(0, "a", true),
-                wait(1, "b", only),
-                never(1, "a", last),
-                never(0, "b", 0),
-            ]
+            vec![wait(0, "a", true), wait(1, "b", only), never(1, "a", last), never(0, "b", 0)]
         };
         let kind = CertificateKind::Cycle;
         assert_eq!(checked(kind, cycle(true, 0)), Ok(()));
-        assert_eq!(
-            checked(kind, cycle(false, 0)),
-            Err(Rejection::MayStillCome(1))
-        );
+        assert_eq!(checked(kind, cycle(false, 0)), Err(Rejection::MayStillCome(1)));
         assert_eq!(checked(kind, cycle(true, 1)), Err(Rejection::DidCome(1)));
-        let open = vec![
-            wait(0, "a", true),
-            wait(1, "b", true),
-            never(1, "a", 0),
-            never(1, "b", 0),
-        ];
+        let open = vec![wait(0, "a", true), wait(1, "b", true), never(1, "a", 0), never(1, "b", 0)];
         assert_eq!(checked(kind, open), Err(Rejection::NotACycle));
         assert!(checked(kind, vec![wait(0, "a", true), never(0, "a", 0)]).is_err());
     }
@@ -246,17 +186,11 @@ mod tests {
             ]
         };
         assert_eq!(checked(kind, cycle("recv", 0, 2)), Ok(()));
-        assert_eq!(
-            checked(kind, cycle("recv", 0, 3)),
-            Err(Rejection::DidCome(0))
-        );
+        assert_eq!(checked(kind, cycle("recv", 0, 3)), Err(Rejection::DidCome(0)));
         // A different tag proves nothing.
         assert!(checked(kind, cycle("recv", 7, 2)).is_err());
         // A send may complete early.
-        assert_eq!(
-            checked(kind, cycle("send", 0, 2)),
-            Err(Rejection::NeedNot(0, 1))
-        );
+        assert_eq!(checked(kind, cycle("send", 0, 2)), Err(Rejection::NeedNot(0, 1)));
         // Collectives prove nothing about messages, nor the reverse.
         let mut mixed = cycle("recv", 0, 2);
         mixed[2] = never(1, 0);
@@ -276,19 +210,10 @@ mod tests {
     #[test]
     fn message_never_arrives_from_a_rank_that_ended_before() {
         let kind = CertificateKind::TerminalRank;
-        let ended = |rank| Fact::Ended {
-            rank,
-            pid: 7,
-            code: Some(0),
-            signal: None,
-        };
+        let ended = |rank| Fact::Ended { rank, pid: 7, code: Some(0), signal: None };
         let facts = |op: &str, last| {
             let call = message(op, 0, 2, 4);
-            vec![
-                issued(0, 3, call),
-                never_posted(1, "send", 2, last),
-                ended(1),
-            ]
+            vec![issued(0, 3, call), never_posted(1, "send", 2, last), ended(1)]
         };
         assert_eq!(checked(kind, facts("recv", 2)), Ok(()));
         assert_eq!(checked(kind, facts("recv", 3)), Err(Rejection::DidCome(1)));

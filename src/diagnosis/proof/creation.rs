@@ -9,16 +9,8 @@ use crate::proof::{Rejection, member};
 /// different members.
 pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
     let [
-        Fact::Creates {
-            rank: maker,
-            group: wanted,
-            ..
-        },
-        Fact::Creates {
-            rank: absent,
-            group: other,
-            ..
-        },
+        Fact::Creates { rank: maker, group: wanted, .. },
+        Fact::Creates { rank: absent, group: other, .. },
     ] = facts
     else {
         return Err(Rejection::WrongFacts(
@@ -40,11 +32,7 @@ pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
 
 /// A rank creates a group with a rank that has not begun to, and never will.
 pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
-    let [
-        making,
-        Fact::NeverCreated { rank: gone, group },
-        Fact::Ended { rank: ended, .. },
-    ] = facts
+    let [making, Fact::NeverCreated { rank: gone, group }, Fact::Ended { rank: ended, .. }] = facts
     else {
         return Err(Rejection::WrongFacts(
             CertificateKind::TerminalRank,
@@ -52,11 +40,7 @@ pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
         ));
     };
     check_need(making, group, *gone)?;
-    if ended == gone {
-        Ok(())
-    } else {
-        Err(Rejection::MayStillCome(*gone))
-    }
+    if ended == gone { Ok(()) } else { Err(Rejection::MayStillCome(*gone)) }
 }
 
 /// Whether the only thread of a process waits for a rank that has not begun to create the group: in
@@ -67,13 +51,7 @@ pub(super) fn check_wait(wait: &Fact, never: &GroupRef, needed: u32) -> Result<(
             check_need(wait, never, needed)?;
             only_thread
         }
-        Fact::Waits {
-            rank,
-            group,
-            call,
-            only_thread,
-            ..
-        } => {
+        Fact::Waits { rank, group, call, only_thread, .. } => {
             if group != never {
                 return Err(Rejection::NotOneJoin);
             }
@@ -86,22 +64,12 @@ pub(super) fn check_wait(wait: &Fact, never: &GroupRef, needed: u32) -> Result<(
         }
         _ => return Err(Rejection::NotACycle),
     };
-    if *only_thread {
-        Ok(())
-    } else {
-        Err(Rejection::MayStillCome(needed))
-    }
+    if *only_thread { Ok(()) } else { Err(Rejection::MayStillCome(needed)) }
 }
 
 /// Whether the creation of this group cannot end before that rank begins it.
 pub(super) fn check_need(making: &Fact, never: &GroupRef, needed: u32) -> Result<(), Rejection> {
-    let Fact::Creates {
-        rank,
-        group,
-        takes_all,
-        ..
-    } = making
-    else {
+    let Fact::Creates { rank, group, takes_all, .. } = making else {
         return Err(Rejection::MayStillCome(needed));
     };
     if group != never {
@@ -136,13 +104,7 @@ mod tests {
     }
 
     fn creates(rank: u32, group: GroupRef) -> Fact {
-        Fact::Creates {
-            rank,
-            thread: 1,
-            group,
-            takes_all: true,
-            only_thread: true,
-        }
+        Fact::Creates { rank, thread: 1, group, takes_all: true, only_thread: true }
     }
 
     fn checked(kind: CertificateKind, facts: Vec<Fact>) -> Result<(), Rejection> {
@@ -155,22 +117,10 @@ mod tests {
         let facts =
             |a: &[u32], b: &[u32]| vec![creates(0, group("1", a)), creates(2, group("1", b))];
         assert_eq!(checked(kind, facts(&[0, 1, 2], &[0, 1])), Ok(()));
-        assert_eq!(
-            checked(kind, facts(&[0, 1, 2], &[0, 1, 2])),
-            Err(Rejection::CallsMatch)
-        );
-        assert_eq!(
-            checked(kind, facts(&[0, 1], &[2, 3])),
-            Err(Rejection::NotAMember(2))
-        );
-        assert_eq!(
-            checked(kind, facts(&[1, 2], &[0, 1])),
-            Err(Rejection::NotAMember(0))
-        );
-        let apart = vec![
-            creates(0, group("1", &[0, 2])),
-            creates(2, group("2", &[0, 1])),
-        ];
+        assert_eq!(checked(kind, facts(&[0, 1, 2], &[0, 1, 2])), Err(Rejection::CallsMatch));
+        assert_eq!(checked(kind, facts(&[0, 1], &[2, 3])), Err(Rejection::NotAMember(2)));
+        assert_eq!(checked(kind, facts(&[1, 2], &[0, 1])), Err(Rejection::NotAMember(0)));
+        let apart = vec![creates(0, group("1", &[0, 2])), creates(2, group("2", &[0, 1]))];
         assert_eq!(checked(kind, apart), Err(Rejection::NotOneJoin));
         let alone = vec![creates(0, group("1", &[0, 2]))];
         assert!(checked(kind, alone).is_err());
@@ -179,16 +129,8 @@ mod tests {
     #[test]
     fn group_is_never_created_without_an_ended_member() {
         let kind = CertificateKind::TerminalRank;
-        let never = |rank| Fact::NeverCreated {
-            rank,
-            group: group("1", &[0, 1]),
-        };
-        let ended = |rank| Fact::Ended {
-            rank,
-            pid: 7,
-            code: Some(0),
-            signal: None,
-        };
+        let never = |rank| Fact::NeverCreated { rank, group: group("1", &[0, 1]) };
+        let ended = |rank| Fact::Ended { rank, pid: 7, code: Some(0), signal: None };
         let making = || creates(0, group("1", &[0, 1]));
         assert_eq!(checked(kind, vec![making(), never(1), ended(1)]), Ok(()));
         assert_eq!(
@@ -200,10 +142,7 @@ mod tests {
             Err(Rejection::NotAMember(2))
         );
         let other = creates(0, group("2", &[0, 1]));
-        assert_eq!(
-            checked(kind, vec![other, never(1), ended(1)]),
-            Err(Rejection::NotOneJoin)
-        );
+        assert_eq!(checked(kind, vec![other, never(1), ended(1)]), Err(Rejection::NotOneJoin));
         let lazy = Fact::Creates {
             rank: 0,
             thread: 1,
@@ -211,10 +150,7 @@ mod tests {
             takes_all: false,
             only_thread: true,
         };
-        assert_eq!(
-            checked(kind, vec![lazy, never(1), ended(1)]),
-            Err(Rejection::MadeWithout(0))
-        );
+        assert_eq!(checked(kind, vec![lazy, never(1), ended(1)]), Err(Rejection::MadeWithout(0)));
     }
 
     #[test]
@@ -236,26 +172,14 @@ mod tests {
             },
             only_thread: true,
         };
-        let never_issued = Fact::NeverIssued {
-            rank: 0,
-            group: world(),
-            last: 2,
-        };
+        let never_issued = Fact::NeverIssued { rank: 0, group: world(), last: 2 };
         let never_created = |group| Fact::NeverCreated { rank: 1, group };
         let cycle = |made: GroupRef, missed: GroupRef| {
-            vec![
-                creates(0, made),
-                waits.clone(),
-                never_created(missed),
-                never_issued.clone(),
-            ]
+            vec![creates(0, made), waits.clone(), never_created(missed), never_issued.clone()]
         };
         let pair = || group("1", &[0, 1]);
         assert_eq!(checked(kind, cycle(pair(), pair())), Ok(()));
-        assert_eq!(
-            checked(kind, cycle(pair(), group("2", &[0, 1]))),
-            Err(Rejection::NotOneJoin)
-        );
+        assert_eq!(checked(kind, cycle(pair(), group("2", &[0, 1]))), Err(Rejection::NotOneJoin));
         assert_eq!(
             checked(kind, cycle(group("1", &[0]), group("1", &[0]))),
             Err(Rejection::NotAMember(1))

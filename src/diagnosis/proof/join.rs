@@ -16,14 +16,7 @@ pub(super) fn check(
     let mut calls: Vec<(u32, &CallSignature)> = Vec::new();
     let mut place: Option<(&GroupRef, u64)> = None;
     for fact in facts {
-        let Fact::Issued {
-            rank,
-            group,
-            seq,
-            call,
-            ..
-        } = fact
-        else {
+        let Fact::Issued { rank, group, seq, call, .. } = fact else {
             return Err(Rejection::WrongFacts(kind, "calls that were issued"));
         };
         if *place.get_or_insert((group, *seq)) != (group, *seq) {
@@ -36,26 +29,14 @@ pub(super) fn check(
     if ranks.len() < 2 || ranks.len() < calls.len() {
         return Err(Rejection::WrongFacts(kind, "calls of two or more ranks"));
     }
-    let everybody_disagrees = calls
-        .iter()
-        .all(|(_, a)| calls.iter().any(|(_, b)| disagree(a, b)));
-    if everybody_disagrees {
-        Ok(())
-    } else {
-        Err(Rejection::CallsMatch)
-    }
+    let everybody_disagrees = calls.iter().all(|(_, a)| calls.iter().any(|(_, b)| disagree(a, b)));
+    if everybody_disagrees { Ok(()) } else { Err(Rejection::CallsMatch) }
 }
 
 /// A rank sends another number of elements to a peer in an `all_to_all` than the peer expects.
 pub(super) fn check_splits(facts: &[Fact]) -> Result<(), Rejection> {
     let [
-        Fact::Sends {
-            rank: sender,
-            group,
-            seq,
-            peer: to,
-            numel: sent,
-        },
+        Fact::Sends { rank: sender, group, seq, peer: to, numel: sent },
         Fact::Expects {
             rank: receiver,
             group: other_group,
@@ -66,10 +47,7 @@ pub(super) fn check_splits(facts: &[Fact]) -> Result<(), Rejection> {
     ] = facts
     else {
         let both = "what a rank sends to a peer, and what the peer expects from it";
-        return Err(Rejection::WrongFacts(
-            CertificateKind::UnsatisfiableJoin,
-            both,
-        ));
+        return Err(Rejection::WrongFacts(CertificateKind::UnsatisfiableJoin, both));
     };
     member(group, *sender)?;
     member(group, *receiver)?;
@@ -112,14 +90,7 @@ pub(super) fn contradicts(a: &CallSignature, b: &CallSignature) -> bool {
 /// of one.
 pub(super) fn check_models(facts: &[Fact]) -> Result<(), Rejection> {
     let [
-        Fact::Wraps {
-            rank: a,
-            group,
-            model,
-            total,
-            index,
-            parameter,
-        },
+        Fact::Wraps { rank: a, group, model, total, index, parameter },
         Fact::Wraps {
             rank: b,
             group: other_group,
@@ -143,11 +114,7 @@ pub(super) fn check_models(facts: &[Fact]) -> Result<(), Rejection> {
         let whole = "copies that say of each parameter what it is";
         return Err(Rejection::WrongFacts(CertificateKind::Contradiction, whole));
     }
-    if total != other_total || parameter != other {
-        Ok(())
-    } else {
-        Err(Rejection::CallsMatch)
-    }
+    if total != other_total || parameter != other { Ok(()) } else { Err(Rejection::CallsMatch) }
 }
 
 #[cfg(test)]
@@ -167,27 +134,14 @@ mod tests {
         assert_eq!(checked(kind, elsewhere), Err(Rejection::NotOneJoin));
         let stranger = vec![issued(0, 5, reduce.clone()), issued(2, 5, barrier)];
         assert_eq!(checked(kind, stranger), Err(Rejection::NotAMember(2)));
-        let sized = |numel| CallSignature {
-            numel: Some(numel),
-            ..reduce.clone()
-        };
-        assert_eq!(
-            checked(kind, vec![issued(0, 5, sized(1)), issued(1, 5, sized(2))]),
-            Ok(())
-        );
-        let rooted = |op, root| CallSignature {
-            root: Some(root),
-            ..signature(op)
-        };
-        let roots = vec![
-            issued(0, 5, rooted("broadcast", 0)),
-            issued(1, 5, rooted("broadcast", 1)),
-        ];
+        let sized = |numel| CallSignature { numel: Some(numel), ..reduce.clone() };
+        assert_eq!(checked(kind, vec![issued(0, 5, sized(1)), issued(1, 5, sized(2))]), Ok(()));
+        let rooted = |op, root| CallSignature { root: Some(root), ..signature(op) };
+        let roots =
+            vec![issued(0, 5, rooted("broadcast", 0)), issued(1, 5, rooted("broadcast", 1))];
         assert_eq!(checked(kind, roots), Ok(()));
-        let rootless = vec![
-            issued(0, 5, rooted("all_reduce", 0)),
-            issued(1, 5, rooted("all_reduce", 1)),
-        ];
+        let rootless =
+            vec![issued(0, 5, rooted("all_reduce", 0)), issued(1, 5, rooted("all_reduce", 1))];
         assert_eq!(checked(kind, rootless), Err(Rejection::CallsMatch));
         assert!(checked(kind, vec![issued(0, 5, reduce)]).is_err());
     }
@@ -196,20 +150,8 @@ mod tests {
     fn splits_of_two_ranks_must_differ_in_one_call() {
         let kind = CertificateKind::UnsatisfiableJoin;
         let group = || crate::proof::testing::group(&[0, 1]);
-        let sends = |seq, numel| Fact::Sends {
-            rank: 0,
-            group: group(),
-            seq,
-            peer: 1,
-            numel,
-        };
-        let expects = |peer, numel| Fact::Expects {
-            rank: 1,
-            group: group(),
-            seq: 3,
-            peer,
-            numel,
-        };
+        let sends = |seq, numel| Fact::Sends { rank: 0, group: group(), seq, peer: 1, numel };
+        let expects = |peer, numel| Fact::Expects { rank: 1, group: group(), seq: 3, peer, numel };
         assert_eq!(checked(kind, vec![sends(3, 4), expects(0, 5)]), Ok(()));
         let fits = checked(kind, vec![sends(3, 4), expects(0, 4)]);
         assert_eq!(fits, Err(Rejection::CallsMatch));
@@ -223,21 +165,13 @@ mod tests {
     #[test]
     fn contradiction_needs_calls_of_one_op() {
         let kind = CertificateKind::Contradiction;
-        let with = |op: &str| CallSignature {
-            reduce_op: Some(op.into()),
-            ..signature("all_reduce")
-        };
+        let with =
+            |op: &str| CallSignature { reduce_op: Some(op.into()), ..signature("all_reduce") };
         assert_eq!(
-            checked(
-                kind,
-                vec![issued(0, 5, with("sum")), issued(1, 5, with("max"))]
-            ),
+            checked(kind, vec![issued(0, 5, with("sum")), issued(1, 5, with("max"))]),
             Ok(())
         );
-        let one_unseen = vec![
-            issued(0, 5, with("sum")),
-            issued(1, 5, signature("all_reduce")),
-        ];
+        let one_unseen = vec![issued(0, 5, with("sum")), issued(1, 5, signature("all_reduce"))];
         assert_eq!(checked(kind, one_unseen), Err(Rejection::CallsMatch));
     }
 }

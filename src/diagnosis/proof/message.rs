@@ -11,20 +11,8 @@ use crate::proof::{Rejection, member};
 pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
     let wrong = Rejection::WrongFacts(CertificateKind::Contradiction, "a send and its receive");
     let [
-        Fact::Issued {
-            rank: from,
-            group,
-            seq,
-            call: send,
-            ..
-        },
-        Fact::Issued {
-            rank: to,
-            group: other_group,
-            seq: other_seq,
-            call: receive,
-            ..
-        },
+        Fact::Issued { rank: from, group, seq, call: send, .. },
+        Fact::Issued { rank: to, group: other_group, seq: other_seq, call: receive, .. },
     ] = facts
     else {
         return Err(wrong);
@@ -48,10 +36,7 @@ pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
         call.numel?.checked_mul(dtype.size()?)
     };
     let (sent, room) = (size(send), size(receive));
-    let elements = send
-        .numel
-        .zip(receive.numel)
-        .filter(|_| send.dtype == receive.dtype);
+    let elements = send.numel.zip(receive.numel).filter(|_| send.dtype == receive.dtype);
     match sent.zip(room).or(elements) {
         Some((sent, room)) if sent > room || (sent < room && send.tag.is_none()) => Ok(()),
         _ => Err(Rejection::CallsMatch),
@@ -68,14 +53,7 @@ pub(super) fn check_tags(facts: &[Fact]) -> Result<(), Rejection> {
         )
     };
     let [
-        Fact::Waits {
-            rank: to,
-            group,
-            seq,
-            call: receive,
-            only_thread,
-            ..
-        },
+        Fact::Waits { rank: to, group, seq, call: receive, only_thread, .. },
         Fact::Waits {
             rank: from,
             group: send_group,
@@ -96,15 +74,7 @@ pub(super) fn check_tags(facts: &[Fact]) -> Result<(), Rejection> {
     if never_came(*to, group, *seq, receive, never_sent)? != *from {
         return Err(wrong());
     }
-    let Fact::NeverPosted {
-        rank,
-        group: never_in,
-        op,
-        peer,
-        tag,
-        last,
-    } = never_received
-    else {
+    let Fact::NeverPosted { rank, group: never_in, op, peer, tag, last } = never_received else {
         return Err(wrong());
     };
     let answers = send.op == Op::Send.to_string()
@@ -152,15 +122,11 @@ mod tests {
             }
         }
         assert_eq!(checked(kind, without_tags), Ok(()));
-        let apart = vec![
-            issued(0, 2, message("send", 0, 1, 8)),
-            issued(1, 3, message("recv", 1, 1, 4)),
-        ];
+        let apart =
+            vec![issued(0, 2, message("send", 0, 1, 8)), issued(1, 3, message("recv", 1, 1, 4))];
         assert_eq!(checked(kind, apart), Err(Rejection::NotOneJoin));
-        let both_send = vec![
-            issued(0, 2, message("send", 0, 1, 8)),
-            issued(1, 2, message("send", 1, 1, 4)),
-        ];
+        let both_send =
+            vec![issued(0, 2, message("send", 0, 1, 8)), issued(1, 2, message("send", 1, 1, 4))];
         assert!(checked(kind, both_send.clone()).is_err());
         // They are no calls of one collective either.
         assert!(checked(CertificateKind::UnsatisfiableJoin, both_send).is_err());

@@ -108,38 +108,22 @@ fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
 fn check_observation(facts: &[Fact]) -> Result<(), Rejection> {
     match facts {
         [Fact::Stopped { .. } | Fact::Raised { .. } | Fact::Missing { .. }] => Ok(()),
-        [
-            Fact::Interface {
-                variable,
-                value,
-                seen,
-                ..
-            },
-        ] if startup::is_unusable(variable, value, seen) => Ok(()),
-        [
-            Fact::ClocksDiffer {
-                ahead,
-                behind,
-                by_ms,
-                uncertainty_ms,
-            },
-        ] if ahead != behind && by_ms > uncertainty_ms => Ok(()),
+        [Fact::Interface { variable, value, seen, .. }]
+            if startup::is_unusable(variable, value, seen) =>
+        {
+            Ok(())
+        }
+        [Fact::ClocksDiffer { ahead, behind, by_ms, uncertainty_ms }]
+            if ahead != behind && by_ms > uncertainty_ms =>
+        {
+            Ok(())
+        }
         [Fact::Ended { code, signal, .. }] if signal.is_some() || code.is_some_and(|c| c != 0) => {
             Ok(())
         }
         [
-            Fact::Ended {
-                rank: ended,
-                pid,
-                signal: Some(SIGKILL),
-                ..
-            },
-            Fact::OomKills {
-                rank,
-                pid: its,
-                kills,
-                killed_ranks,
-            },
+            Fact::Ended { rank: ended, pid, signal: Some(SIGKILL), .. },
+            Fact::OomKills { rank, pid: its, kills, killed_ranks },
         ] if (ended, pid) == (rank, its) && (1..=*kills).contains(killed_ranks) => Ok(()),
         _ => Err(Rejection::WrongFacts(
             CertificateKind::Observation,
@@ -153,11 +137,7 @@ fn is_point_to_point(call: &CallSignature) -> bool {
 }
 
 fn member(group: &GroupRef, rank: u32) -> Result<(), Rejection> {
-    if group.members.contains(&rank) {
-        Ok(())
-    } else {
-        Err(Rejection::NotAMember(rank))
-    }
+    if group.members.contains(&rank) { Ok(()) } else { Err(Rejection::NotAMember(rank)) }
 }
 
 #[cfg(test)]
@@ -167,22 +147,9 @@ mod tests {
 
     #[test]
     fn orderly_exit_is_no_observation_of_a_fault() {
-        let ended = |code, signal| {
-            vec![Fact::Ended {
-                rank: 1,
-                pid: 7,
-                code,
-                signal,
-            }]
-        };
-        assert_eq!(
-            checked(CertificateKind::Observation, ended(None, Some(9))),
-            Ok(())
-        );
-        assert_eq!(
-            checked(CertificateKind::Observation, ended(Some(3), None)),
-            Ok(())
-        );
+        let ended = |code, signal| vec![Fact::Ended { rank: 1, pid: 7, code, signal }];
+        assert_eq!(checked(CertificateKind::Observation, ended(None, Some(9))), Ok(()));
+        assert_eq!(checked(CertificateKind::Observation, ended(Some(3), None)), Ok(()));
         assert!(checked(CertificateKind::Observation, ended(Some(0), None)).is_err());
         assert!(checked(CertificateKind::Observation, vec![]).is_err());
     }

@@ -9,16 +9,7 @@ use crate::model::{ReplicaValues, is_apart};
 /// Two ranks that hold different values of a parameter at the same point of the program.
 pub(super) fn check(facts: &[Fact]) -> Result<(), Rejection> {
     let [
-        Fact::Holds {
-            rank: a,
-            group,
-            seq,
-            model,
-            rounds,
-            index,
-            dtype,
-            values,
-        },
+        Fact::Holds { rank: a, group, seq, model, rounds, index, dtype, values },
         Fact::Holds {
             rank: b,
             group: other_group,
@@ -37,14 +28,7 @@ pub(super) fn check(facts: &[Fact]) -> Result<(), Rejection> {
     member(group, *a)?;
     member(group, *b)?;
     let point = (group, seq, model, rounds, index, dtype);
-    let other = (
-        other_group,
-        other_seq,
-        other_model,
-        other_rounds,
-        other_index,
-        other_dtype,
-    );
+    let other = (other_group, other_seq, other_model, other_rounds, other_index, other_dtype);
     if point != other || a == b {
         return Err(Rejection::NotOneJoin);
     }

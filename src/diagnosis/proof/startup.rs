@@ -78,17 +78,7 @@ pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
 /// GPU that they must not share.
 pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
     let [
-        Fact::Joins {
-            rank,
-            host,
-            pid,
-            address,
-            port,
-            nth,
-            since,
-            until,
-            ..
-        },
+        Fact::Joins { rank, host, pid, address, port, nth, since, until, .. },
         Fact::Joins {
             rank: other_rank,
             host: other_host,
@@ -100,13 +90,7 @@ pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
             until: other_until,
             ..
         },
-        Fact::Setting {
-            rank: of,
-            host: at,
-            pid: by,
-            name,
-            value,
-        },
+        Fact::Setting { rank: of, host: at, pid: by, name, value },
         Fact::Setting {
             rank: of_other,
             host: at_other,
@@ -142,11 +126,7 @@ pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
             name if name.starts_with("env.") => value != other,
             _ => value.is_some() && other.is_some() && value != other,
         };
-    if contradict {
-        Ok(())
-    } else {
-        Err(Rejection::CallsMatch)
-    }
+    if contradict { Ok(()) } else { Err(Rejection::CallsMatch) }
 }
 
 /// Whether the two backends share no device: "gloo" and "cpu:gloo,cuda:nccl" meet on the CPU.
@@ -187,9 +167,9 @@ pub(super) fn is_unusable(variable: &str, value: &str, seen: &[String]) -> bool 
         _ if seen.is_empty() || value.trim().is_empty() => false,
         ("GLOO_SOCKET_IFNAME", _) => names.any(|name| !usable.iter().any(|it| it == name)),
         ("NCCL_SOCKET_IFNAME", Some(b'=')) => names.all(|name| !usable.iter().any(|it| it == name)),
-        ("NCCL_SOCKET_IFNAME", Some(b'^')) => usable
-            .iter()
-            .all(|it| names.clone().any(|name| it.starts_with(name))),
+        ("NCCL_SOCKET_IFNAME", Some(b'^')) => {
+            usable.iter().all(|it| names.clone().any(|name| it.starts_with(name)))
+        }
         ("NCCL_SOCKET_IFNAME", _) => {
             names.all(|name| !usable.iter().any(|it| it.starts_with(name)))
         }
@@ -245,10 +225,7 @@ mod tests {
 
     fn launched(a: &str, b: &str, launcher: Option<u32>) -> Result<(), Rejection> {
         let facts = vec![joins(a, 1, launcher), joins(b, 2, launcher)];
-        check(&Certificate {
-            kind: CertificateKind::Contradiction,
-            facts,
-        })
+        check(&Certificate { kind: CertificateKind::Contradiction, facts })
     }
 
     #[test]
@@ -318,15 +295,9 @@ mod tests {
         assert_eq!(settings(here, "nccl", [Some("2.26"), Some("2.27")]), Ok(()));
         assert_eq!(settings(here, "nccl", [Some("2.27"), Some("2.27")]), fine);
         assert_eq!(settings(here, "nccl", [Some("2.27"), None]), fine);
-        assert_eq!(
-            settings(here, "env.NCCL_ALGO", [Some("Tree"), None]),
-            Ok(())
-        );
+        assert_eq!(settings(here, "env.NCCL_ALGO", [Some("Tree"), None]), Ok(()));
         assert_eq!(settings(here, "env.NCCL_ALGO", [None, None]), fine);
-        assert_eq!(
-            settings(here, "gpu", [Some("GPU-1"), Some("GPU-1")]),
-            Ok(())
-        );
+        assert_eq!(settings(here, "gpu", [Some("GPU-1"), Some("GPU-1")]), Ok(()));
         assert_eq!(settings(here, "gpu", [Some("GPU-1"), Some("GPU-2")]), fine);
         assert_eq!(settings(here, "gpu", [None, None]), fine);
         let hosts = ["0/2 node:29500 nccl a", "1/2 node:29500 nccl b"];

@@ -26,21 +26,11 @@ pub(super) fn signature(op: &str) -> CallSignature {
 }
 
 pub(super) fn issued(rank: u32, seq: u64, call: CallSignature) -> Fact {
-    Fact::Issued {
-        rank,
-        group: group(&[0, 1]),
-        seq,
-        call,
-        step: 1,
-    }
+    Fact::Issued { rank, group: group(&[0, 1]), seq, call, step: 1 }
 }
 
 pub(super) fn never(rank: u32, last: u64) -> Fact {
-    Fact::NeverIssued {
-        rank,
-        group: group(&[0, 1]),
-        last,
-    }
+    Fact::NeverIssued { rank, group: group(&[0, 1]), last }
 }
 
 pub(super) fn checked(kind: CertificateKind, facts: Vec<Fact>) -> Result<(), Rejection> {
@@ -70,12 +60,5 @@ pub(super) fn never_posted(rank: u32, op: &str, tag: i32, last: u64) -> Fact {
 }
 
 pub(super) fn waits(rank: u32, seq: u64, call: CallSignature, only_thread: bool) -> Fact {
-    Fact::Waits {
-        rank,
-        thread: 1,
-        group: group(&[0, 1]),
-        seq,
-        call,
-        only_thread,
-    }
+    Fact::Waits { rank, thread: 1, group: group(&[0, 1]), seq, call, only_thread }
 }

@@ -102,15 +102,12 @@ impl Situation<'_> {
         if process.is_stopped() {
             return Absence::Stopped;
         }
-        let ended_later = process
-            .end
-            .is_some_and(|end| given_up.is_some_and(|given_up| given_up < end.at));
+        let ended_later =
+            process.end.is_some_and(|end| given_up.is_some_and(|given_up| given_up < end.at));
         match self.model.ending_of(process) {
             // A rank in a cycle ends because of the cycle.
             Ending::Raised(_) | Ending::Died(_) if self.waits.in_cycle(rank) => {
-                return self
-                    .held(group, rank, message)
-                    .unwrap_or(Absence::Elsewhere);
+                return self.held(group, rank, message).unwrap_or(Absence::Elsewhere);
             }
             Ending::Raised(_) => return Absence::Raised,
             // Launchers also end ranks that have left and are exiting.
@@ -123,9 +120,7 @@ impl Situation<'_> {
             Ending::Died(_) if !ended_later => return Absence::Died,
             // A partner that ended after the wait was given up was in its last wait before that.
             Ending::InOrder | Ending::Died(_) if message && ended_later => {
-                return self
-                    .held(group, rank, message)
-                    .unwrap_or(Absence::Elsewhere);
+                return self.held(group, rank, message).unwrap_or(Absence::Elsewhere);
             }
             Ending::InOrder => return Absence::Left,
             Ending::Died(_) | Ending::None => {}
@@ -143,9 +138,7 @@ impl Situation<'_> {
         }
         let outside = || {
             let nothing = !process.is_inside_a_call();
-            nothing
-                .then(|| stacks::of(process, &self.model.timing))
-                .flatten()
+            nothing.then(|| stacks::of(process, &self.model.timing)).flatten()
         };
         if process.is_leaving() && outside().is_none() {
             return Absence::Leaving;
@@ -193,9 +186,7 @@ impl Situation<'_> {
         let blocked = process.rank.and_then(|rank| self.waits.blocked.get(&rank));
         let blocked = blocked.map_or(&[][..], Vec::as_slice);
         let is_stuck = process.threads.len() == 1
-            || process
-                .rank
-                .is_some_and(|rank| self.waits.stuck.contains(&rank));
+            || process.rank.is_some_and(|rank| self.waits.stuck.contains(&rank));
         self.stands_still(process, |thread| {
             is_stuck && blocked.iter().any(|it| it.thread == thread)
         })
@@ -204,10 +195,7 @@ impl Situation<'_> {
     /// Whether a process is blocked as a whole if some of its threads are. Any other thread may
     /// make the missing call, but not one that has been silent for `idle_thread`.
     fn stands_still(&self, process: &Process, stands: impl Fn(ThreadId) -> bool) -> bool {
-        process
-            .threads
-            .iter()
-            .all(|(&id, thread)| stands(id) || self.is_idle(thread))
+        process.threads.iter().all(|(&id, thread)| stands(id) || self.is_idle(thread))
     }
 
     fn is_idle(&self, thread: &Thread) -> bool {

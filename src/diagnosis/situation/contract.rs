@@ -123,9 +123,7 @@ struct Copy<'a> {
 #[must_use]
 pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
     let groups = situation.model.groups();
-    groups
-        .filter_map(|group| of_group(situation, group))
-        .collect()
+    groups.filter_map(|group| of_group(situation, group)).collect()
 }
 
 /// Whether a stall or a divergence follows from this breach: the missing ranks are missing because
@@ -154,11 +152,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
             .filter_map(|&rank| {
                 let process = situation.model.member(group.id, rank)?;
                 let replica = process.models.get(group.id, model)?;
-                Some(Copy {
-                    rank,
-                    process,
-                    replica,
-                })
+                Some(Copy { rank, process, replica })
             })
             .collect()
     };
@@ -288,10 +282,7 @@ fn is_permuted(a: &Replica, b: &Replica) -> bool {
         names.sort_unstable();
         names
     };
-    let differs = a
-        .layout()
-        .zip(b.layout())
-        .any(|(a, b)| a.1.name != b.1.name);
+    let differs = a.layout().zip(b.layout()).any(|(a, b)| a.1.name != b.1.name);
     differs && sorted(a) == sorted(b)
 }
 
@@ -380,18 +371,10 @@ fn unused(
         .collect();
     let (_, first) = lack.first()?;
     let root: Vec<u32> = lack.iter().map(|(copy, _)| copy.rank).collect();
-    let others: Vec<u32> = group
-        .members
-        .keys()
-        .copied()
-        .filter(|it| !root.contains(it))
-        .collect();
-    let same = lack
-        .iter()
-        .all(|(_, report)| (report.total, &report.lines) == (first.total, &first.lines));
-    let raised = lack
-        .iter()
-        .filter_map(|(copy, report)| raised_at(copy.process, report));
+    let others: Vec<u32> = group.members.keys().copied().filter(|it| !root.contains(it)).collect();
+    let same =
+        lack.iter().all(|(_, report)| (report.total, &report.lines) == (first.total, &first.lines));
+    let raised = lack.iter().filter_map(|(copy, report)| raised_at(copy.process, report));
     let waited_for = waits_for(situation, group, &root, &others);
     let certain = match (raised.min(), waited_for) {
         (Some(raised), _) => raised,
@@ -456,17 +439,13 @@ fn waits_for(
             .then(|| process.end.map_or(stall.since, |end| end.at))
     });
     let left = || {
-        let members = stall
-            .missing
-            .iter()
-            .filter_map(|it| group.members.get(&it.rank));
+        let members = stall.missing.iter().filter_map(|it| group.members.get(&it.rank));
         members.filter_map(|member| member.destroyed).min()
     };
-    let hopeless = ended.min().or_else(left).or_else(|| {
-        situation
-            .is_overdue(stall)
-            .then(|| situation.overdue_at(stall))
-    });
+    let hopeless = ended
+        .min()
+        .or_else(left)
+        .or_else(|| situation.is_overdue(stall).then(|| situation.overdue_at(stall)));
     Some(hopeless.map_or(Waits::Open, |at| Waits::Hopeless(at.max(stall.since))))
 }
 

@@ -62,10 +62,7 @@ fn mismatch<'a>(
         let Some((maker, begun)) = maker else {
             continue;
         };
-        for other in requests
-            .iter()
-            .filter(|other| !std::ptr::eq(**other, *wanted))
-        {
+        for other in requests.iter().filter(|other| !std::ptr::eq(**other, *wanted)) {
             let Some((absent, asked)) = earliest(other, |rank| members.contains(&rank)) else {
                 continue;
             };
@@ -76,12 +73,7 @@ fn mismatch<'a>(
         }
     }
     if let Some((since, pair)) = found {
-        return Some(Mismatch {
-            at,
-            requests,
-            pair: Some(pair),
-            since,
-        });
+        return Some(Mismatch { at, requests, pair: Some(pair), since });
     }
     collision(situation, at, requests)
 }
@@ -101,15 +93,8 @@ fn collision<'a>(
         return None;
     }
     let makers = requests.iter().flat_map(|request| &request.ranks);
-    let since = makers
-        .filter_map(|(&rank, asked)| trouble(situation, rank, asked))
-        .min()?;
-    (since <= situation.now).then_some(Mismatch {
-        at,
-        requests,
-        pair: None,
-        since,
-    })
+    let since = makers.filter_map(|(&rank, asked)| trouble(situation, rank, asked)).min()?;
+    (since <= situation.now).then_some(Mismatch { at, requests, pair: None, since })
 }
 
 /// When a creator failed: it raised, or did not return in time.
@@ -137,9 +122,7 @@ fn trouble(situation: &Situation<'_>, rank: u32, asked: &CreationRequest) -> Opt
 /// The earliest request by such a rank.
 fn earliest(request: &Request, of: impl Fn(u32) -> bool) -> Option<(u32, &CreationRequest)> {
     let asked = request.ranks.iter().filter(|(rank, _)| of(**rank));
-    asked
-        .map(|(&rank, asked)| (rank, asked))
-        .min_by_key(|(rank, asked)| (asked.call.at, *rank))
+    asked.map(|(&rank, asked)| (rank, asked)).min_by_key(|(rank, asked)| (asked.call.at, *rank))
 }
 
 impl Mismatch<'_> {

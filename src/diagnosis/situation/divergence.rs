@@ -67,18 +67,9 @@ impl<'a> Situation<'a> {
             Some(permutation) => Nature::Order(permutation),
             // Ranks whose calls differ only in their data reached the same call.
             None if mismatch != Mismatch::Op => Nature::Mismatch,
-            None => self
-                .parting(group, seq, join)
-                .map_or(Nature::Mismatch, Nature::Parted),
+            None => self.parting(group, seq, join).map_or(Nature::Mismatch, Nature::Parted),
         };
-        Some(Divergence {
-            group: group.id,
-            seq,
-            mismatch,
-            met,
-            origin,
-            nature,
-        })
+        Some(Divergence { group: group.id, seq, mismatch, met, origin, nature })
     }
 
     /// Whether these ranks have ended in order although their calls did not match: NCCL does not check sizes, and if the
@@ -135,15 +126,10 @@ impl<'a> Situation<'a> {
             before.find_map(|meeting| {
                 let place_of = |rank: u32| meeting.place_of(rank).cloned();
                 let apart = next == meeting.seq + 1
-                    && sides
-                        .iter()
-                        .skip(1)
-                        .any(|side| place_of(side[0]) != place_of(sides[0][0]));
+                    && sides.iter().skip(1).any(|side| place_of(side[0]) != place_of(sides[0][0]));
                 // Beyond the point where lines were equal again, nothing is relevant.
                 next = if apart { meeting.seq } else { 0 };
-                apart
-                    .then(|| self.part(group, meeting.seq, &sides, &place_of))
-                    .flatten()
+                apart.then(|| self.part(group, meeting.seq, &sides, &place_of)).flatten()
             })
         })
     }
@@ -177,9 +163,7 @@ impl<'a> Situation<'a> {
         if partings.len() == sides.len() {
             return None;
         }
-        partings
-            .into_iter()
-            .min_by_key(|parting| parting.inside.len())
+        partings.into_iter().min_by_key(|parting| parting.inside.len())
     }
 
     pub(super) fn parting_of(&self, stall: &Stall) -> Option<Parting> {
@@ -203,10 +187,7 @@ impl<'a> Situation<'a> {
         let absent: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
         let here: Vec<u32> = join.calls.keys().copied().collect();
         let place = join.calls.values().next()?.call.place.clone()?;
-        let together = join
-            .calls
-            .values()
-            .all(|it| it.call.place.as_ref() == Some(&place));
+        let together = join.calls.values().all(|it| it.call.place.as_ref() == Some(&place));
         together
             .then(|| guards::parted(self.model, (stall.group, stall.seq), &place, &here, &absent))
             .flatten()

@@ -99,14 +99,10 @@ impl<'a> Situation<'a> {
         };
         situation.inside = inside::all(&situation);
 
-        situation.divergences = model
-            .groups()
-            .filter_map(|group| situation.divergence(group))
-            .collect();
-        let mut stalls: Vec<Stall> = model
-            .groups()
-            .flat_map(|group| situation.stalls_of(group))
-            .collect();
+        situation.divergences =
+            model.groups().filter_map(|group| situation.divergence(group)).collect();
+        let mut stalls: Vec<Stall> =
+            model.groups().flat_map(|group| situation.stalls_of(group)).collect();
         let unpartnered = model.groups();
         stalls.extend(unpartnered.flat_map(|group| situation.unpartnered(group)));
         for i in 0..stalls.len() {
@@ -121,9 +117,7 @@ impl<'a> Situation<'a> {
                 _ => false,
             };
             // A rank is not a victim of a stall that it causes.
-            stall
-                .waiting
-                .retain(|rank| astray || !origin.ranks().contains(rank));
+            stall.waiting.retain(|rank| astray || !origin.ranks().contains(rank));
         }
         for stall in &mut stalls {
             stall.parting = situation.parting_of(stall);
@@ -191,8 +185,5 @@ impl<'a> Situation<'a> {
 
 /// Whether the process has issued no call after this one.
 fn is_last_call(process: &Process, joined: &JoinedCall) -> bool {
-    process
-        .last_call
-        .as_ref()
-        .is_some_and(|last| last.id == joined.call.id)
+    process.last_call.as_ref().is_some_and(|last| last.id == joined.call.id)
 }

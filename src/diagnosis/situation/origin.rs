@@ -131,10 +131,8 @@ impl Situation<'_> {
         if let Some(origin) = ends.or_else(|| self.exit_path(stall)).or_else(unmatched) {
             return origin;
         }
-        let leaves = first(vec![
-            Origin::Left(with(Absence::Left)),
-            Origin::Leaving(with(Absence::Leaving)),
-        ]);
+        let leaves =
+            first(vec![Origin::Left(with(Absence::Left)), Origin::Leaving(with(Absence::Leaving))]);
         if let Some(origin) = leaves.or_else(|| self.broken_by(stall)) {
             return origin;
         }
@@ -154,10 +152,7 @@ impl Situation<'_> {
     ) -> Option<Origin> {
         let origins = stall.missing.iter().filter_map(|absent| match absent.why {
             Absence::Diverged(group, seq) => {
-                let divergence = self
-                    .divergences
-                    .iter()
-                    .find(|d| d.group == group && d.seq == seq);
+                let divergence = self.divergences.iter().find(|d| d.group == group && d.seq == seq);
                 Some(divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone()))
             }
             Absence::Inside(group, seq) => Some(Origin::Inside(group, seq)),
@@ -233,8 +228,7 @@ impl Situation<'_> {
             Origin::StandsStill(still),
             Origin::LongPhase(with(Absence::LongPhase)),
         ]);
-        kept.or(behind)
-            .unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
+        kept.or(behind).unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
     }
 
     /// Missing ranks that the transport ended after another missing rank had ended by itself, or
@@ -287,9 +281,8 @@ impl Situation<'_> {
         }
         let group = self.model.group(stall.group);
         let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
-        let waiting: Vec<(u32, &JoinedCall)> = calls
-            .filter(|(rank, it)| self.is_awaited(group, *rank, it))
-            .collect();
+        let waiting: Vec<(u32, &JoinedCall)> =
+            calls.filter(|(rank, it)| self.is_awaited(group, *rank, it)).collect();
         // If most ranks wait while exiting, the others have left out something.
         if waiting.len() > stall.missing.len() {
             return None;
@@ -309,10 +302,7 @@ impl Situation<'_> {
     fn other_tag(&self, stall: &Stall) -> Option<Origin> {
         let lone = stall.message.as_ref().filter(|lone| lone.sure)?;
         let other = self.model.group(stall.group).traffic.other_tag(lone)?;
-        let left = stall
-            .missing
-            .iter()
-            .any(|absent| absent.why == Absence::Left);
+        let left = stall.missing.iter().any(|absent| absent.why == Absence::Left);
         let waits_there = || {
             let waits = self.waits.blocked.get(&other.rank).into_iter().flatten();
             let mut calls = waits.filter_map(|wait| wait.message.as_ref());
@@ -355,9 +345,7 @@ impl Situation<'_> {
             let Some(process) = self.model.member(group.id, rank) else {
                 continue;
             };
-            let seen = process
-                .end
-                .is_some_and(|end| end.at <= failed.plus(FAILED_FOR));
+            let seen = process.end.is_some_and(|end| end.at <= failed.plus(FAILED_FOR));
             match self.model.ending_of(process) {
                 // Waiting ranks raised because of the failure.
                 Ending::Raised(_) if !stall.waiting.contains(&rank) => raised.push(rank),

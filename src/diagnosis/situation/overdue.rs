@@ -46,11 +46,7 @@ impl Situation<'_> {
         if self.is_cut_short(stall) {
             return self.until;
         }
-        let usual = if self.config.has_timed_out {
-            Duration::ZERO
-        } else {
-            self.usual_wait(stall)
-        };
+        let usual = if self.config.has_timed_out { Duration::ZERO } else { self.usual_wait(stall) };
         let limit = self.config.stall_after.max(usual * 3);
         let overdue = stall.since.plus(limit);
         // A rank that has been in a phase gets as much time again after the phase.

@@ -54,9 +54,7 @@ impl Stall {
     /// Whether any one of the missing ranks can release the wait.
     #[must_use]
     pub fn takes_any(&self) -> bool {
-        self.message
-            .as_ref()
-            .is_some_and(|lone| lone.peer.is_none())
+        self.message.as_ref().is_some_and(|lone| lone.peer.is_none())
     }
 
     /// Whether the ranks of the origin are missing here, not behind other waits.
@@ -84,9 +82,7 @@ impl Stall {
                 let message = self.message.as_ref();
                 let between = |lone: &Lone| {
                     [*sender, *receiver].contains(&lone.rank)
-                        && lone
-                            .peer
-                            .is_some_and(|peer| [*sender, *receiver].contains(&peer))
+                        && lone.peer.is_some_and(|peer| [*sender, *receiver].contains(&peer))
                 };
                 *group == self.group && message.is_some_and(between)
             }
@@ -145,11 +141,8 @@ impl Situation<'_> {
     /// The stalls of a group: places where ranks wait for members that no earlier stall accounts
     /// for.
     pub(super) fn stalls_of(&self, group: &Group) -> Vec<Stall> {
-        let first = if self.model.not_made_by(group).is_empty() {
-            group.first_open()
-        } else {
-            Some(0)
-        };
+        let first =
+            if self.model.not_made_by(group).is_empty() { group.first_open() } else { Some(0) };
         let Some(first) = first else {
             return Vec::new();
         };
@@ -187,9 +180,7 @@ impl Situation<'_> {
                 continue;
             }
             let Explanation { open, by } = if joined.needs_all() {
-                for_all
-                    .get_or_insert_with(|| self.explanation(group, found, missing))
-                    .clone()
+                for_all.get_or_insert_with(|| self.explanation(group, found, missing)).clone()
             } else {
                 let needs = self.needed_by(group, rank, joined, missing);
                 if needs.is_empty() {
@@ -214,19 +205,14 @@ impl Situation<'_> {
         (seq, join): (u64, &Join),
         mut waiters: Vec<Waiter<'_>>,
     ) -> Option<Stall> {
-        let timed_out = waiters
-            .iter()
-            .filter_map(|it| self.timed_out_at(group, it.rank, it.joined))
-            .min();
+        let timed_out =
+            waiters.iter().filter_map(|it| self.timed_out_at(group, it.rank, it.joined)).min();
         let lists = waiters.chunk_by(|a, b| Rc::ptr_eq(&a.open, &b.open));
         let needed = lists.flat_map(|same| same[0].open.iter().copied());
         let needed: BTreeSet<u32> = needed.collect();
         let missing: Vec<Absent> = needed
             .into_iter()
-            .map(|rank| Absent {
-                rank,
-                why: self.absence(group, rank, false, timed_out),
-            })
+            .map(|rank| Absent { rank, why: self.absence(group, rank, false, timed_out) })
             .collect();
         retain_hopeless(&mut waiters, &missing);
         let since = waiters.iter().map(|it| it.joined.call.at).min()?;
@@ -238,9 +224,7 @@ impl Situation<'_> {
             missing,
             since,
             failed: !self.was_left(group, join)
-                && waiters
-                    .iter()
-                    .any(|it| self.has_failed(group, it.rank, it.joined)),
+                && waiters.iter().any(|it| self.has_failed(group, it.rank, it.joined)),
             timed_out,
             origin: Origin::Elsewhere(Vec::new()),
             parting: None,
@@ -295,10 +279,7 @@ impl Situation<'_> {
         let waits = |rank: &u32| {
             let mut stalls = found.iter();
             stalls.any(|stall| stall.waiting.contains(rank) && !self.is_gone(group, *rank, stall))
-                && self
-                    .model
-                    .member(group.id, *rank)
-                    .is_some_and(|it| self.is_held(it))
+                && self.model.member(group.id, *rank).is_some_and(|it| self.is_held(it))
         };
         let open: Rc<[u32]> = needs.iter().copied().filter(|it| !waits(it)).collect();
         let by = found.iter().position(|it| it.explains(needs, &open));
@@ -333,10 +314,7 @@ impl Situation<'_> {
     /// Whether no rank waits there any more: all have ended for other reasons.
     fn is_deserted(&self, group: &Group, stall: &Stall) -> bool {
         let terminal = |absent: &Absent| {
-            matches!(
-                absent.why,
-                Absence::Raised | Absence::Died | Absence::Stopped | Absence::Left
-            )
+            matches!(absent.why, Absence::Raised | Absence::Died | Absence::Stopped | Absence::Left)
         };
         let ended = |rank: &u32| {
             let process = self.model.member(group.id, *rank);
@@ -407,9 +385,7 @@ impl Situation<'_> {
             let Some(key) = stall.message.as_ref().map(|lone| (lone.rank, lone.side)) else {
                 continue;
             };
-            let earlier = found
-                .get(&key)
-                .is_none_or(|known| stall.since < known.since);
+            let earlier = found.get(&key).is_none_or(|known| stall.since < known.since);
             if earlier {
                 found.insert(key, stall);
             }
@@ -468,10 +444,7 @@ impl Situation<'_> {
             waiting: vec![lone.rank],
             missing: missing
                 .into_iter()
-                .map(|rank| Absent {
-                    rank,
-                    why: self.absence(group, rank, true, given_up),
-                })
+                .map(|rank| Absent { rank, why: self.absence(group, rank, true, given_up) })
                 .collect(),
             message: Some(lone),
             since,
@@ -525,8 +498,6 @@ fn retain_hopeless(waiters: &mut Vec<Waiter<'_>>, missing: &[Absent]) {
 
 /// The worst reason among some of the missing members, ascending.
 fn hopelessness(missing: &[Absent], of: &[u32]) -> Option<Hopelessness> {
-    let asked = missing
-        .iter()
-        .filter(|absent| of.binary_search(&absent.rank).is_ok());
+    let asked = missing.iter().filter(|absent| of.binary_search(&absent.rank).is_ok());
     asked.map(|absent| absent.why.hopelessness()).min()
 }

@@ -115,22 +115,13 @@ impl<'a> Joiner<'a> {
     #[must_use]
     pub fn of(process: &'a Process) -> Option<Self> {
         let init = process.init.as_ref()?;
-        Some(Self {
-            process,
-            init,
-            rank: init.rank.or(process.rank)?,
-            place: init.place.as_ref()?,
-        })
+        Some(Self { process, init, rank: init.rank.or(process.rank)?, place: init.place.as_ref()? })
     }
 
     /// A name of the place that is unique across hosts.
     fn where_it_looks(&self) -> String {
         let place = words::place(self.place);
-        if self.place.is_loopback() {
-            format!("{place} on {}", self.process.host)
-        } else {
-            place
-        }
+        if self.place.is_loopback() { format!("{place} on {}", self.process.host) } else { place }
     }
 
     /// The fact that it began to join, for certificates.
@@ -163,9 +154,7 @@ impl<'a> Joiner<'a> {
 impl<'a> Forming<'a> {
     /// Whether a joiner has not returned.
     fn is_open(&self) -> bool {
-        self.joiners
-            .iter()
-            .any(|joiner| joiner.process.is_joining())
+        self.joiners.iter().any(|joiner| joiner.process.is_joining())
     }
 
     fn is_one_world_at_several_places(&self) -> bool {

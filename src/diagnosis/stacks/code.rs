@@ -39,11 +39,7 @@ impl<'a> Frames<'a> {
             .position(|frame| is_users(&frame.file))
             .filter(|&at| !is_console_script(all, at))
             .or_else(|| installed_program(all));
-        Self {
-            all,
-            line: at.map(|at| &all[at]),
-            below: &all[..at.unwrap_or(all.len())],
-        }
+        Self { all, line: at.map(|at| &all[at]), below: &all[..at.unwrap_or(all.len())] }
     }
 
     /// The function of PyTorch called by the user, if the thread is in one that issues collectives
@@ -77,9 +73,7 @@ fn installed_program(frames: &[Where]) -> Option<usize> {
         .rev()
         .find_map(|frame| package(&frame.file))
         .filter(|name| *name != "torch")?;
-    frames
-        .iter()
-        .position(|frame| package(&frame.file) == Some(program))
+    frames.iter().position(|frame| package(&frame.file) == Some(program))
 }
 
 /// Whether a frame is the script that an installer wrote beside a package, and that calls it.
@@ -95,10 +89,8 @@ fn is_console_script(frames: &[Where], at: usize) -> bool {
 
 /// Name of the installed package that a file belongs to.
 fn package(file: &str) -> Option<&str> {
-    let inner = ["/site-packages/", "/dist-packages/"]
-        .iter()
-        .find_map(|folder| file.split_once(folder))?
-        .1;
+    let inner =
+        ["/site-packages/", "/dist-packages/"].iter().find_map(|folder| file.split_once(folder))?.1;
     inner.split('/').next()
 }
 
@@ -125,9 +117,8 @@ fn in_stdlib(file: &str) -> Option<&str> {
     if package(file).is_some() {
         return None;
     }
-    let (_, rest) = ["/lib/python3.", "/lib64/python3."]
-        .iter()
-        .find_map(|folder| file.split_once(folder))?;
+    let (_, rest) =
+        ["/lib/python3.", "/lib64/python3."].iter().find_map(|folder| file.split_once(folder))?;
     let inner = rest.trim_start_matches(|c: char| c.is_ascii_digit());
     // "python3.13t" is built without the global interpreter lock.
     let inner = inner.strip_prefix('t').unwrap_or(inner);

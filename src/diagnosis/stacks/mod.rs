@@ -112,10 +112,7 @@ pub fn line_of(stacks: &Stacks) -> Option<&Where> {
 
 /// The thread that runs the program: the main thread, if it runs Python.
 fn program_thread(stacks: &Stacks) -> Option<&ThreadStack> {
-    stacks
-        .threads
-        .first()
-        .filter(|thread| !thread.python.is_empty())
+    stacks.threads.first().filter(|thread| !thread.python.is_empty())
 }
 
 /// Whether a process progressed from one capture to the next.
@@ -234,10 +231,7 @@ mod tests {
         };
         let one = polls("/usr/lib/python3.11/selectors.py:415:select");
         let other = polls("/usr/lib/python3.11/selectors.py:361:register");
-        assert!(!moves(
-            &look(1, &[(1, 5.0, &one)]),
-            &look(6, &[(1, 5.0, &other)])
-        ));
+        assert!(!moves(&look(1, &[(1, 5.0, &one)]), &look(6, &[(1, 5.0, &other)])));
     }
 
     #[test]

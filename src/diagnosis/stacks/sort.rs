@@ -172,10 +172,7 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
         at.is_some_and(|at| module.ends_with('/') || at + module.len() == frame.file.len())
     };
     let below = |module: &str| frames.below.iter().any(|frame| is_in(frame, module));
-    let library = MODULES
-        .iter()
-        .find(|(module, _)| below(module))
-        .map(|(_, what)| *what);
+    let library = MODULES.iter().find(|(module, _)| below(module)).map(|(_, what)| *what);
     if frames.collective().is_some() && library != Some(What::Compilation) {
         return None;
     }
@@ -205,9 +202,7 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     const INNERMOST: usize = 6;
     // In newer versions of glibc (seen in 2.43), a call of the kernel has frames without names inside it.
     let native = thread.native.iter();
-    let mut innermost = native
-        .skip_while(|frame| frame.function.is_empty())
-        .take(INNERMOST);
+    let mut innermost = native.skip_while(|frame| frame.function.is_empty()).take(INNERMOST);
     // Its client waits for the network.
     let mut stores = innermost.clone();
     let is_store = |frame: &Where| frame.function.contains("Store::");
@@ -221,12 +216,7 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
         named(CHANNELS, name)
     };
     let device = || (thread.state == Some('D')).then_some(What::File);
-    Some(
-        native
-            .or_else(channel)
-            .or_else(device)
-            .unwrap_or(What::Unknown),
-    )
+    Some(native.or_else(channel).or_else(device).unwrap_or(What::Unknown))
 }
 
 /// Whether a thread holds the global interpreter lock in both captures without running: it is in a
@@ -235,13 +225,10 @@ fn keeps_gil([first, last]: [&Stacks; 2]) -> bool {
     let keeps = |thread: &ThreadStack| {
         thread.holds_gil == Some(true) && thread.state.is_some_and(|state| state != 'R')
     };
-    last.threads
-        .iter()
-        .filter(|thread| keeps(thread))
-        .any(|thread| {
-            let before = first.threads.iter().find(|old| old.tid == thread.tid);
-            before.is_some_and(keeps)
-        })
+    last.threads.iter().filter(|thread| keeps(thread)).any(|thread| {
+        let before = first.threads.iter().find(|old| old.tid == thread.tid);
+        before.is_some_and(keeps)
+    })
 }
 
 /// Libraries in which programs wait for a device.
@@ -276,10 +263,7 @@ mod tests {
     }
 
     fn sorted(thread: ThreadStack) -> Option<What> {
-        let stacks = Stacks {
-            threads: vec![thread],
-            ..Stacks::default()
-        };
+        let stacks = Stacks { threads: vec![thread], ..Stacks::default() };
         let thread = &stacks.threads[0];
         what([&stacks, &stacks], thread, &Frames::of(thread))
     }
@@ -303,10 +287,7 @@ mod tests {
         let receives = ("/usr/lib/libc.so.6", "recv");
         let store = ("/v/torch/lib/libtorch_cpu.so", "c10d::TCPStore::doWait");
         assert_eq!(sorted(native(&[receives, store])), Some(What::Store));
-        let (glibc, torch) = (
-            ("/usr/lib/libc.so.6", ""),
-            ("/v/torch/lib/libtorch_cpu.so", ""),
-        );
+        let (glibc, torch) = (("/usr/lib/libc.so.6", ""), ("/v/torch/lib/libtorch_cpu.so", ""));
         let polls = ("/usr/lib/libc.so.6", "poll");
         let newer = [glibc, glibc, glibc, polls, torch, torch, store];
         assert_eq!(sorted(native(&newer)), Some(What::Store));
@@ -331,10 +312,8 @@ mod tests {
         let lock = ["/u/lib/python3.11/threading.py", "/job/train.py"];
         assert_eq!(sorted(thread(&lock)), Some(What::Lock));
         // Frames above the user's line are irrelevant.
-        let called = [
-            "/job/train.py",
-            "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py",
-        ];
+        let called =
+            ["/job/train.py", "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py"];
         assert_eq!(sorted(thread(&called)), Some(What::Unknown));
     }
 
@@ -345,10 +324,7 @@ mod tests {
         let backward = "/v/lib/python3.11/site-packages/torch/autograd/graph.py";
         assert_eq!(sorted(thread(&[backward, "/job/train.py"])), None);
         let saves = "/v/lib/python3.11/site-packages/torch/distributed/checkpoint/filesystem.py";
-        assert_eq!(
-            sorted(thread(&[saves, "/job/train.py"])),
-            Some(What::Checkpoint)
-        );
+        assert_eq!(sorted(thread(&[saves, "/job/train.py"])), Some(What::Checkpoint));
     }
 
     #[test]
@@ -360,15 +336,9 @@ mod tests {
         assert_eq!(sorted(sleeps("hrtimer_nanosleep")), Some(What::Sleep));
         assert_eq!(sorted(sleeps("futex_wait_queue")), Some(What::Lock));
         assert_eq!(sorted(sleeps("")), Some(What::Unknown));
-        let device = ThreadStack {
-            state: Some('D'),
-            ..thread(&["/job/train.py"])
-        };
+        let device = ThreadStack { state: Some('D'), ..thread(&["/job/train.py"]) };
         assert_eq!(sorted(device), Some(What::File));
-        let holds = ThreadStack {
-            holds_gil: Some(true),
-            ..sleeps("hrtimer_nanosleep")
-        };
+        let holds = ThreadStack { holds_gil: Some(true), ..sleeps("hrtimer_nanosleep") };
         assert_eq!(sorted(holds), Some(What::Gil));
     }
 }

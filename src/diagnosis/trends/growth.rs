@@ -120,11 +120,7 @@ impl Exhausted {
     fn of(room: Option<Room>, left: u64, limit: u64, trend: &Trend, growth: &Growth) -> Self {
         let left_now = left as f64;
         let at = |slope: f64| {
-            if slope > 0.0 {
-                left_now / slope
-            } else {
-                f64::INFINITY
-            }
+            if slope > 0.0 { left_now / slope } else { f64::INFINITY }
         };
         let passed = growth.unmeasured as f64;
         let ahead = |steps: f64| (steps - passed).max(0.0);
@@ -137,10 +133,7 @@ impl Exhausted {
             left,
             limit,
             steps: ahead(steps),
-            between: (
-                ahead(at(trend.high) - margin),
-                ahead(at(trend.low) + margin),
-            ),
+            between: (ahead(at(trend.high) - margin), ahead(at(trend.low) + margin)),
         }
     }
 }
@@ -290,11 +283,7 @@ fn place(grower: &Grower<'_>, timing: &Timing) -> GrowsIn {
         let is_told = !it.lasts || it.end.is_in_sight(&it.growth);
         it.room.kind == RoomKind::Shm && is_told && is_first(&it)
     };
-    if fillings(grower.process, timing).any(fills) {
-        GrowsIn::Shm
-    } else {
-        GrowsIn::Shared
-    }
+    if fillings(grower.process, timing).any(fills) { GrowsIn::Shm } else { GrowsIn::Shared }
 }
 
 fn of_process(process: &Process) -> Vec<Grower<'_>> {
@@ -323,11 +312,7 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
 fn in_host(memory: &Memory, growth: &Growth, together: &Trend) -> Option<Exhausted> {
     let rooms = memory.rooms().into_iter();
     let ends = rooms.map(|room| {
-        let trend = if room.is_its_own() {
-            &growth.trend
-        } else {
-            together
-        };
+        let trend = if room.is_its_own() { &growth.trend } else { together };
         Exhausted::of(Some(room), room.left(), room.limit, trend, growth)
     });
     ends.min_by(|a, b| a.steps.total_cmp(&b.steps))
@@ -386,10 +371,7 @@ mod tests {
             ("long sawtooth", series(205, |step| 500 + 20 * (step % 70))),
             ("warm-up", series(60, |step| 500 + 300 * step.min(8))),
             ("cache", series(60, |step| 500 + 20 * step.min(25))),
-            (
-                "a jump",
-                series(60, |step| if step < 30 { 500 } else { 900 }),
-            ),
+            ("a jump", series(60, |step| if step < 30 { 500 } else { 900 })),
             (
                 "a cache, and something at the end",
                 series(120, |step| 500 + 2 * step.min(60) + 40 * (step / 118)),

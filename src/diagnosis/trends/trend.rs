@@ -130,10 +130,8 @@ fn variance(points: &[(f64, f64)]) -> f64 {
     let term = |n: usize| (n * n.saturating_sub(1) * (2 * n + 5)) as f64;
     let mut values: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
     values.sort_unstable_by(f64::total_cmp);
-    let equal: f64 = values
-        .chunk_by(|a, b| a.total_cmp(b).is_eq())
-        .map(|equal| term(equal.len()))
-        .sum();
+    let equal: f64 =
+        values.chunk_by(|a, b| a.total_cmp(b).is_eq()).map(|equal| term(equal.len())).sum();
     (term(points.len()) - equal) / 18.0
 }
 
@@ -187,18 +185,9 @@ mod tests {
         let none: [(&str, Vec<(f64, f64)>); 6] = [
             ("nothing changes", points(30, |_| 5.0)),
             ("a sawtooth", points(30, |x| 100.0 * (x % 10.0))),
-            (
-                "a rising sawtooth",
-                points(30, |x| 100.0f64.mul_add(x % 10.0, 9.0 * x)),
-            ),
-            (
-                "it comes to rest",
-                points(30, |x| 1000.0 * (1.0 - (-x / 5.0).exp())),
-            ),
-            (
-                "it jumps once",
-                points(30, |x| if x < 15.0 { 1.0 } else { 900.0 }),
-            ),
+            ("a rising sawtooth", points(30, |x| 100.0f64.mul_add(x % 10.0, 9.0 * x))),
+            ("it comes to rest", points(30, |x| 1000.0 * (1.0 - (-x / 5.0).exp()))),
+            ("it jumps once", points(30, |x| if x < 15.0 { 1.0 } else { 900.0 })),
             ("it is full", points(30, |x| 50.0 * x.min(12.0))),
         ];
         for (what, points) in none {

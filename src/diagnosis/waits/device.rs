@@ -46,17 +46,10 @@ pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
     let mut before = process.queued.iter().filter(before);
     let Some(first) = before.clone().next() else {
         // Completed calls leave the queue, but so do calls beyond its limit.
-        return if process.queue_cut {
-            Progress::Unknown
-        } else {
-            Progress::Complete
-        };
+        return if process.queue_cut { Progress::Unknown } else { Progress::Complete };
     };
     if !before.any(|queued| process.followed.contains(&queued.id)) {
-        let is_last = process
-            .last_call
-            .as_ref()
-            .is_some_and(|last| last.id == call.id);
+        let is_last = process.last_call.as_ref().is_some_and(|last| last.id == call.id);
         let rests = is_last.then(|| rests_on_device(process, timing)).flatten();
         return rests.map_or(Progress::Unknown, Progress::Within);
     }
@@ -157,11 +150,7 @@ mod tests {
     }
 
     fn look(at: u64, thread: ThreadStack) -> Stacks {
-        Stacks {
-            at: Timestamp(at * 1_000_000_000),
-            threads: vec![thread],
-            ..Stacks::default()
-        }
+        Stacks { at: Timestamp(at * 1_000_000_000), threads: vec![thread], ..Stacks::default() }
     }
 
     const WAITS: [(&str, &str); 4] = [
@@ -174,19 +163,12 @@ mod tests {
     #[test]
     fn thread_waiting_for_its_device_is_inside_the_driver() {
         assert!(is_in_driver(&thread(&WAITS, 0.0)));
-        assert!(
-            is_in_driver(&thread(&WAITS[..2], 0.0)),
-            "no frames further out"
-        );
-        let runtime = [
-            ("/usr/lib/libc.so.6", "ioctl"),
-            ("/x/libcudart.so.12", "cudaDeviceSynchronize"),
-        ];
+        assert!(is_in_driver(&thread(&WAITS[..2], 0.0)), "no frames further out");
+        let runtime =
+            [("/usr/lib/libc.so.6", "ioctl"), ("/x/libcudart.so.12", "cudaDeviceSynchronize")];
         assert!(is_in_driver(&thread(&runtime, 0.0)));
-        let elsewhere = [
-            ("/usr/lib/libc.so.6", "read"),
-            ("/job/libcuda.so.1/train", "cuStreamSynchronize"),
-        ];
+        let elsewhere =
+            [("/usr/lib/libc.so.6", "read"), ("/job/libcuda.so.1/train", "cuStreamSynchronize")];
         assert!(!is_in_driver(&thread(&elsewhere, 0.0)));
         assert!(!is_in_driver(&thread(&[], 0.0)));
     }
@@ -197,10 +179,7 @@ mod tests {
         assert!(rests(&at(1, 1.0), &at(6, 1.01)));
         assert!(!rests(&at(1, 1.0), &at(6, 5.0)), "polls or computes");
         assert!(!rests(&at(1, 1.0), &look(6, thread(&[], 1.0))));
-        let unknown = ThreadStack {
-            cpu_time: None,
-            ..thread(&WAITS, 0.0)
-        };
+        let unknown = ThreadStack { cpu_time: None, ..thread(&WAITS, 0.0) };
         assert!(!rests(&look(1, unknown.clone()), &look(6, unknown)));
     }
 }

@@ -26,10 +26,8 @@ pub(super) fn blocked(
         return None;
     }
     let timing = &model.timing;
-    let within = process
-        .threads
-        .values()
-        .find_map(|it| it.within_since(now, timing.uncertain_wait));
+    let within =
+        process.threads.values().find_map(|it| it.within_since(now, timing.uncertain_wait));
     let inside = within.or_else(|| stacks::unseen_call(process, timing).map(|_| process.last_at));
     if inside.is_none() && !device::is_waited_for(process, timing) {
         return None;
@@ -81,11 +79,7 @@ fn open(
         found.extend(messages.map(|it| (it.call.id, it)));
     }
     // A small send may be complete: calls that surely block the device come first.
-    let sends = |it: &Blocked| {
-        it.message
-            .as_ref()
-            .is_some_and(|lone| lone.side == Side::Send)
-    };
+    let sends = |it: &Blocked| it.message.as_ref().is_some_and(|lone| lone.side == Side::Send);
     let first = found.into_iter().min_by_key(|(id, it)| (sends(it), *id));
     first.map(|(_, blocked)| blocked)
 }

@@ -104,10 +104,7 @@ impl Waits {
                 Ending::InOrder => continue,
                 // Ranks may have ended because of a cycle that was closed before.
                 Ending::Raised(_) | Ending::Died(_) => {
-                    if model
-                        .process_of(rank)
-                        .is_none_or(|newest| newest.id != process.id)
-                    {
+                    if model.process_of(rank).is_none_or(|newest| newest.id != process.id) {
                         continue;
                     }
                     Some(process.end.map_or(now, |end| end.at))
@@ -144,18 +141,10 @@ impl Waits {
             }
         }
         release(model, &blocked, &mut free);
-        let stuck: BTreeSet<u32> = blocked
-            .keys()
-            .copied()
-            .filter(|rank| !free.contains(rank))
-            .collect();
+        let stuck: BTreeSet<u32> =
+            blocked.keys().copied().filter(|rank| !free.contains(rank)).collect();
         let cycles = cycles(&blocked, &stuck);
-        Self {
-            blocked,
-            stuck,
-            at_odds: all_at_odds,
-            cycles,
-        }
+        Self { blocked, stuck, at_odds: all_at_odds, cycles }
     }
 
     /// Whether a rank waits in a cycle.
@@ -168,10 +157,7 @@ impl Waits {
     /// The wait of a stuck rank.
     #[must_use]
     pub fn stuck_in(&self, rank: u32) -> Option<&Blocked> {
-        self.stuck
-            .contains(&rank)
-            .then(|| self.blocked.get(&rank)?.first())
-            .flatten()
+        self.stuck.contains(&rank).then(|| self.blocked.get(&rank)?.first()).flatten()
     }
 }
 
@@ -179,9 +165,7 @@ impl Blocked {
     /// Whether any one of the needed ranks suffices.
     #[must_use]
     pub fn needs_any(&self) -> bool {
-        self.message
-            .as_ref()
-            .is_some_and(|lone| lone.peer.is_none())
+        self.message.as_ref().is_some_and(|lone| lone.peer.is_none())
     }
 }
 
@@ -300,11 +284,8 @@ fn for_others(
     let joined = group.join(seq)?.calls.get(&rank)?;
     let missing = missing.entry((group_id, seq));
     let missing = missing.or_insert_with(|| model.missing(group, seq).into());
-    let needs = if joined.needs_all() {
-        Arc::clone(missing)
-    } else {
-        joined.needs(rank, missing).into()
-    };
+    let needs =
+        if joined.needs_all() { Arc::clone(missing) } else { joined.needs(rank, missing).into() };
     (!needs.is_empty()).then(|| Blocked {
         rank,
         thread: ThreadId::default(),
@@ -335,11 +316,7 @@ fn for_message(
     let has_all_records = model
         .member(group_id, lone.rank)
         .into_iter()
-        .chain(
-            needs
-                .iter()
-                .filter_map(|&peer| model.member(group_id, peer)),
-        )
+        .chain(needs.iter().filter_map(|&peer| model.member(group_id, peer)))
         .all(|process| process.lost == 0);
     let sure = lone.sure && has_all_records;
     let blocks = lone.side == Side::Receive || group.traffic.transport.sends_wait;
@@ -398,11 +375,7 @@ fn release(model: &Model, blocked: &BTreeMap<u32, Vec<Blocked>>, free: &mut BTre
             let known = known.entry((list, thread.group, thread.needs_any()));
             *known.or_insert_with(|| {
                 let mut needs = thread.needs.iter();
-                if thread.needs_any() {
-                    needs.any(comes)
-                } else {
-                    needs.all(comes)
-                }
+                if thread.needs_any() { needs.any(comes) } else { needs.all(comes) }
             })
         };
         let waiting = blocked.iter().filter(|(rank, _)| !free.contains(rank));
@@ -429,10 +402,7 @@ fn can_still_come(model: &Model, group: GroupId, rank: u32) -> bool {
 /// The shortest cycle through each knot of stuck ranks.
 fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<Vec<Blocked>> {
     let edge = |from: u32, to: u32| {
-        blocked[&from]
-            .iter()
-            .find(|thread| thread.needs.contains(&to))
-            .cloned()
+        blocked[&from].iter().find(|thread| thread.needs.contains(&to)).cloned()
     };
     let mut used: BTreeSet<u32> = BTreeSet::new();
     let mut found: Vec<Vec<u32>> = Vec::new();
@@ -450,11 +420,8 @@ fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<V
         }
         used.extend(&path);
         let next = path.iter().cycle().skip(1);
-        let waits: Option<Vec<Blocked>> = path
-            .iter()
-            .zip(next)
-            .map(|(&from, &to)| edge(from, to))
-            .collect();
+        let waits: Option<Vec<Blocked>> =
+            path.iter().zip(next).map(|(&from, &to)| edge(from, to)).collect();
         cycles.extend(waits.filter(|waits| closed(waits)));
     }
     cycles
@@ -463,9 +430,7 @@ fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<V
 /// Whether all of these waits were in progress when the last of them began.
 fn closed(waits: &[Blocked]) -> bool {
     let last = waits.iter().map(|wait| wait.since).max();
-    waits
-        .iter()
-        .all(|wait| wait.until.is_none() || wait.until >= last)
+    waits.iter().all(|wait| wait.until.is_none() || wait.until >= last)
 }
 
 /// Breadth-first search from a rank back to itself.

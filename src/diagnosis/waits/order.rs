@@ -34,15 +34,10 @@ pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
         return None;
     };
     let reference = *first.first()?;
-    let others: Vec<u32> = rest
-        .iter()
-        .filter_map(|class| class.first().copied())
-        .collect();
+    let others: Vec<u32> = rest.iter().filter_map(|class| class.first().copied()).collect();
     (2..=LONGEST)
         .find(|&length| {
-            others
-                .iter()
-                .all(|&other| is_permuted(group, seq, length, reference, other))
+            others.iter().all(|&other| is_permuted(group, seq, length, reference, other))
                 && go_together_after(group, seq + length)
         })
         .map(|length| Permutation { length, seen: true })
@@ -50,10 +45,7 @@ pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
             others
                 .iter()
                 .all(|&other| crossed_before(group, join, reference, other))
-                .then_some(Permutation {
-                    length: 2,
-                    seen: false,
-                })
+                .then_some(Permutation { length: 2, seen: false })
         })
 }
 
@@ -67,9 +59,7 @@ fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
         let one_step = calls.iter().all(|call| call.step == calls[0].step);
         // Without step marks, recurring calls may as well have been left out.
         let distinct = |(i, call): (usize, &&Call)| {
-            calls[..i]
-                .iter()
-                .all(|other| compare(other, call).is_some())
+            calls[..i].iter().all(|other| compare(other, call).is_some())
         };
         let tell = calls[0].step > 0 || calls.iter().enumerate().all(distinct);
         (one_step && tell).then_some(calls)
@@ -109,8 +99,7 @@ fn made(group: &Group, seq: u64, rank: u32) -> Option<u64> {
     }
     let mut kept = group.joins.iter().rev();
     let last = kept.find(|(_, join)| join.calls.contains_key(&rank));
-    last.map(|(last, _)| *last)
-        .filter(|&last| last < seq + KEPT_AFTER)
+    last.map(|(last, _)| *last).filter(|&last| last < seq + KEPT_AFTER)
 }
 
 /// Whether a rank made such a call in the group before, so that it may be the call of another round

@@ -54,11 +54,8 @@ pub fn cycles(model: &Model) -> Vec<Vec<Blocked>> {
     while let Some(at) = ready.pop_front() {
         batches[at].has_begun = true;
         let mut complete: Vec<usize> = Vec::new();
-        let calls: Vec<(Direction, Place)> = batches[at]
-            .calls
-            .iter()
-            .map(|(call, place)| (call.op.direction(), *place))
-            .collect();
+        let calls: Vec<(Direction, Place)> =
+            batches[at].calls.iter().map(|(call, place)| (call.op.direction(), *place)).collect();
         if calls.is_empty() {
             complete.push(at);
         }

@@ -61,10 +61,7 @@ impl Groups {
         };
         let info = limits.group(info)?;
         self.groups.insert(group.id, info.clone());
-        out.push(Event::GroupJoined {
-            process,
-            group: info,
-        });
+        out.push(Event::GroupJoined { process, group: info });
         Some(())
     }
 

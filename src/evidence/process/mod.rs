@@ -99,10 +99,7 @@ impl Process {
     }
 
     pub(super) const fn is_inside(&self) -> bool {
-        matches!(
-            self.latest_kind,
-            RecordKind::Issued | RecordKind::WaitBegin | RecordKind::Splits
-        )
+        matches!(self.latest_kind, RecordKind::Issued | RecordKind::WaitBegin | RecordKind::Splits)
     }
 
     pub(super) const fn announced_status(&self) -> Option<(i32, Timestamp)> {
@@ -157,11 +154,7 @@ impl Process {
 
     /// The step of a digest.
     pub(super) fn reached(&self, process: ProcessId, digest: &v1::Digest) -> Event {
-        Event::StepReached {
-            process,
-            step: u64::from(digest.step),
-            at: self.time(digest.mono_ns),
-        }
+        Event::StepReached { process, step: u64::from(digest.step), at: self.time(digest.mono_ns) }
     }
 
     /// The records before this ticket that have not arrived are left out.
@@ -200,10 +193,7 @@ impl Process {
     /// Releases the event that waits.
     pub(super) fn release(&mut self, process: ProcessId, out: &mut Vec<Event>) {
         if let Some(held) = self.held_call.take() {
-            out.push(Event::Issued {
-                process,
-                call: Arc::from(held.call),
-            });
+            out.push(Event::Issued { process, call: Arc::from(held.call) });
         }
     }
 
@@ -214,11 +204,7 @@ impl Process {
         process: ProcessId,
         out: &mut Vec<Event>,
     ) {
-        if self
-            .held_call
-            .as_ref()
-            .is_some_and(|held| held.since <= since)
-        {
+        if self.held_call.as_ref().is_some_and(|held| held.since <= since) {
             self.release(process, out);
         }
     }
@@ -234,10 +220,7 @@ impl Process {
         let missing = (ticket - self.next_ticket).saturating_sub(self.announced);
         if missing > 0 {
             self.begin_gap();
-            out.push(Event::RecordsLost {
-                process,
-                count: missing,
-            });
+            out.push(Event::RecordsLost { process, count: missing });
         }
         self.announced = 0;
         self.next_ticket = ticket + 1;
@@ -254,11 +237,7 @@ impl Process {
     fn advance(&mut self, process: ProcessId, at: Timestamp, out: &mut Vec<Event>) {
         self.latest = self.latest.max(at);
         if let Some(from) = self.gap_since.take() {
-            out.push(Event::Gap {
-                process,
-                from,
-                to: at,
-            });
+            out.push(Event::Gap { process, from, to: at });
         }
     }
 

@@ -65,10 +65,7 @@ impl Process {
             RecordKind::Issued => {
                 let call = self.call(record, limits)?;
                 if call.op == Op::AllToAll {
-                    self.held_call = Some(Held {
-                        call: Box::new(call),
-                        since: Instant::now(),
-                    });
+                    self.held_call = Some(Held { call: Box::new(call), since: Instant::now() });
                     return Some(());
                 }
                 let call = Arc::new(call);
@@ -103,14 +100,7 @@ impl Process {
 
     /// Records of what became of a call.
     fn progress(&self, kind: RecordKind, common: Common, record: &v1::Record) -> Option<Event> {
-        let Common {
-            process,
-            thread,
-            call,
-            place,
-            op,
-            at,
-        } = common;
+        let Common { process, thread, call, place, op, at } = common;
         Some(match kind {
             RecordKind::Returned => Event::Returned {
                 process,
@@ -119,24 +109,9 @@ impl Process {
                 followed: record.flags & u32::from(flags::FOLLOWED) != 0,
                 at,
             },
-            RecordKind::WaitBegin => Event::WaitBegin {
-                process,
-                thread,
-                call,
-                place,
-                at,
-            },
-            RecordKind::WaitEnd => Event::WaitEnd {
-                process,
-                thread,
-                call,
-                at,
-            },
-            RecordKind::Completed => Event::Completed {
-                process,
-                call: call?,
-                at,
-            },
+            RecordKind::WaitBegin => Event::WaitBegin { process, thread, call, place, at },
+            RecordKind::WaitEnd => Event::WaitEnd { process, thread, call, at },
+            RecordKind::Completed => Event::Completed { process, call: call?, at },
             RecordKind::Within => Event::Within {
                 process,
                 thread,
@@ -157,9 +132,7 @@ impl Process {
 
     /// Records of the layer below a call.
     fn lower_layer(&self, kind: RecordKind, common: Common, record: &v1::Record) -> Option<Event> {
-        let Common {
-            process, op, at, ..
-        } = common;
+        let Common { process, op, at, .. } = common;
         let call = common.call?;
         Some(match kind {
             RecordKind::LowerCall => Event::LowerCall {
@@ -195,35 +168,16 @@ impl Process {
         record: v1::Record,
         limits: &mut Limits,
     ) -> Option<Event> {
-        let Common {
-            process,
-            thread,
-            place,
-            at,
-            ..
-        } = common;
+        let Common { process, thread, place, at, .. } = common;
         let step = u64::from(record.step);
         Some(match kind {
             RecordKind::Step => {
                 self.step = step;
                 let forward = self.forward(&record, limits);
-                Event::Step {
-                    process,
-                    step,
-                    forward,
-                    at,
-                }
+                Event::Step { process, step, forward, at }
             }
-            RecordKind::PhaseBegin => Event::PhaseBegin {
-                process,
-                name: name(&record.text),
-                at,
-            },
-            RecordKind::PhaseEnd => Event::PhaseEnd {
-                process,
-                name: name(&record.text),
-                at,
-            },
+            RecordKind::PhaseBegin => Event::PhaseBegin { process, name: name(&record.text), at },
+            RecordKind::PhaseEnd => Event::PhaseEnd { process, name: name(&record.text), at },
             RecordKind::InputEnded => Event::InputEnded { process, place, at },
             RecordKind::Spent => Event::Spent {
                 process,
@@ -255,20 +209,10 @@ impl Process {
 
     /// Records of the process itself and the lifetime of its groups.
     fn lifetime(&self, kind: RecordKind, common: Common, record: &v1::Record) -> Option<Event> {
-        let Common {
-            process,
-            thread,
-            place,
-            at,
-            ..
-        } = common;
+        let Common { process, thread, place, at, .. } = common;
         let group = || self.groups.get(record.group).cloned();
         Some(match kind {
-            RecordKind::GroupDestroyed => Event::GroupDestroyed {
-                process,
-                group: group()?,
-                at,
-            },
+            RecordKind::GroupDestroyed => Event::GroupDestroyed { process, group: group()?, at },
             RecordKind::GroupTimeout => Event::GroupTimeout {
                 process,
                 group: group()?,
@@ -299,12 +243,7 @@ impl Process {
             },
             RecordKind::Setting => {
                 let (setting, value) = record.text.split_once('=')?;
-                Event::Setting {
-                    process,
-                    name: name(setting),
-                    value: text(value),
-                    at,
-                }
+                Event::Setting { process, name: name(setting), value: text(value), at }
             }
             _ => return None,
         })
@@ -364,8 +303,7 @@ impl Process {
         let takes_all = record.creation.as_ref().is_some_and(|it| it.takes_all);
         let group = match record.group {
             _ if op.creates_group() => {
-                self.groups
-                    .created(&self.layer, record.creation.take().map(|it| *it), limits)
+                self.groups.created(&self.layer, record.creation.take().map(|it| *it), limits)
             }
             0 => None,
             group => Some(self.groups.get(group)?.clone()),
@@ -381,26 +319,16 @@ impl Process {
             peer: partner.filter(|_| op.is_point_to_point()),
             tag: record.tag,
             numel: record.numel,
-            shape: record
-                .shape_known
-                .then(|| record.dims.into_iter().take(64).collect()),
+            shape: record.shape_known.then(|| record.dims.into_iter().take(64).collect()),
             tensors: record.tensors,
             takes_all,
             is_async: has(flags::ASYNC),
             hidden: has(flags::HIDDEN),
-            on_stream: record.on_stream.map(|on| OnStream {
-                stream: on.stream,
-                launch: on.launch,
-            }),
+            on_stream: record.on_stream.map(|on| OnStream { stream: on.stream, launch: on.launch }),
             step: u64::from(record.step),
             phase: self.phase(&record.phase, limits),
             place: self.sites.place(record.site),
-            ..Call::new(
-                CallId(record.call),
-                self.time(record.mono_ns),
-                ThreadId(record.thread),
-                op,
-            )
+            ..Call::new(CallId(record.call), self.time(record.mono_ns), ThreadId(record.thread), op)
         })
     }
 
@@ -416,10 +344,7 @@ impl Process {
             op,
             reduce_op: number(record.reduce_op, ReduceOp::from_number),
             root: root.and_then(|rank| global(group, rank)),
-            on_stream: on_stream.map(|on| OnStream {
-                stream: on.stream,
-                launch: on.launch,
-            }),
+            on_stream: on_stream.map(|on| OnStream { stream: on.stream, launch: on.launch }),
         }
     }
 

@@ -86,11 +86,7 @@ impl Sites {
         };
         // Only sites defined earlier, so that callers never form a cycle.
         let caller = self.sites.get(&site.caller).map(|it| it.place.clone());
-        let place = if site.library {
-            called_by(caller.as_deref(), frame)
-        } else {
-            frame
-        };
+        let place = if site.library { called_by(caller.as_deref(), frame) } else { frame };
         limits.take(64)?;
         let place = limits.place(place)?;
         let known = Site {
@@ -150,10 +146,7 @@ impl Sites {
 /// The place of a frame of an installed package with this caller.
 fn called_by(caller: Option<&Where>, frame: Where) -> Where {
     let Some(caller) = caller else {
-        return Where {
-            library: true,
-            ..frame
-        };
+        return Where { library: true, ..frame };
     };
     let mut place = caller.clone();
     if place.via.len() < MAX_VIA {

@@ -54,12 +54,7 @@ impl Age {
 /// the last call of its dump. Clocks of other ranks may be later.
 pub(super) fn longest_wait(play: &Play<'_>, rank: u32) -> Option<u64> {
     let dump = play.job.ranks.get(&rank)?;
-    let open = play
-        .calls
-        .get(&rank)?
-        .units
-        .iter()
-        .filter(|it| !it.is_complete);
+    let open = play.calls.get(&rank)?.units.iter().filter(|it| !it.is_complete);
     let waits = open.map(|unit| {
         let entry = &dump.entries[unit.entries.start];
         let until_last = dump.period.1.saturating_sub(entry.created) / 1_000_000;

@@ -58,26 +58,16 @@ impl Play<'_> {
     pub(super) fn call(&self, rank: u32, unit: &Unit, id: CallId) -> Call {
         let dump = &self.job.ranks[&rank];
         let group = &self.groups.all[unit.group];
-        let shown = self
-            .shown
-            .get(&(unit.group, unit.seq))
-            .copied()
-            .unwrap_or(0);
+        let shown = self.shown.get(&(unit.group, unit.seq)).copied().unwrap_or(0);
         let at = unit.entries.start + shown.min(unit.entries.len() - 1);
         let entry = &dump.entries[at];
-        let stream = if self.calls[&rank].one_stream {
-            1
-        } else {
-            unit.group as u64 + 2
-        };
+        let stream = if self.calls[&rank].one_stream { 1 } else { unit.group as u64 + 2 };
         Call {
             id,
             seq: unit.seq,
             shape: entry.shape.as_ref().map(|it| it.to_vec()),
-            on_stream: (!is_on_host(&entry.group.backend)).then_some(OnStream {
-                stream,
-                launch: unit.launch,
-            }),
+            on_stream: (!is_on_host(&entry.group.backend))
+                .then_some(OnStream { stream, launch: unit.launch }),
             place: entry.place.clone(),
             ..entry.content(&group.info)
         }
@@ -96,9 +86,7 @@ impl Play<'_> {
             let several = calls.units.iter().filter(|unit| unit.entries.len() > 1);
             for unit in several.filter(|unit| !unit.is_message) {
                 let own = signatures(rank, unit);
-                let known = first
-                    .entry((unit.group, unit.seq))
-                    .or_insert_with(|| own.clone());
+                let known = first.entry((unit.group, unit.seq)).or_insert_with(|| own.clone());
                 let pairs = own.iter().zip(known.iter());
                 let differs = pairs.enumerate().find(|(_, (a, b))| a != b);
                 if let Some((at, _)) = differs {

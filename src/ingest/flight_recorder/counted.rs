@@ -36,9 +36,8 @@ pub(super) fn add(job: &mut Job, groups: &Groups) -> bool {
         }
     }
     let calls = by_rank.values().flatten();
-    let mut ops: BTreeMap<(GroupAt, u64), Op> = calls
-        .map(|it| ((it.group, it.seq), Op::Unspecified))
-        .collect();
+    let mut ops: BTreeMap<(GroupAt, u64), Op> =
+        calls.map(|it| ((it.group, it.seq), Op::Unspecified)).collect();
     if ops.is_empty() {
         return false;
     }
@@ -78,11 +77,7 @@ pub(super) fn explain(finding: &mut Finding, play: &Play<'_>) {
         let entries = dump.entries.iter().take_while(|it| it.is_counted());
         let calls = entries.filter_map(|it| {
             let group = &play.groups.all[play.groups.of_kind(*rank, it)?];
-            Some(format!(
-                "#{} of {}",
-                group.seq(it),
-                words::group(&group.info)
-            ))
+            Some(format!("#{} of {}", group.seq(it), words::group(&group.info)))
         });
         let calls: Vec<String> = calls.collect();
         if !calls.is_empty() {
@@ -125,12 +120,7 @@ fn lost(rank: u32, dump: &Dump, groups: &Groups) -> Option<Vec<Lost>> {
         };
         let by = later.seq.saturating_sub(status.completed? + 1);
         if !first.is_complete && by > 0 {
-            lost.push(Lost {
-                group: first.group,
-                seq: first.seq - by,
-                later: later.clone(),
-                by,
-            });
+            lost.push(Lost { group: first.group, seq: first.seq - by, later: later.clone(), by });
         }
     }
     Some(lost)

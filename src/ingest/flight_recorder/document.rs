@@ -88,9 +88,7 @@ impl Document {
         if self.lists.len() + self.dicts.len() < MAX_CONTAINERS {
             return Ok(());
         }
-        Err(Invalid(format!(
-            "it contains more than {MAX_CONTAINERS} lists and dictionaries"
-        )))
+        Err(Invalid(format!("it contains more than {MAX_CONTAINERS} lists and dictionaries")))
     }
 
     /// Counts one more value.
@@ -99,9 +97,7 @@ impl Document {
         if self.values <= MAX_VALUES {
             return Ok(());
         }
-        Err(Invalid(format!(
-            "it contains more than {MAX_VALUES} values"
-        )))
+        Err(Invalid(format!("it contains more than {MAX_VALUES} values")))
     }
 
     /// Appends values to a list, or pairs of keys and values to a dictionary. A last key without a
@@ -120,10 +116,7 @@ impl Document {
     }
 
     pub(super) fn node(&self, value: Value) -> Node<'_> {
-        Node {
-            document: self,
-            value,
-        }
+        Node { document: self, value }
     }
 }
 

@@ -149,10 +149,7 @@ pub(super) struct Texts {
 
 impl Texts {
     pub(super) fn new() -> Self {
-        Self {
-            positions: Positions::new(),
-            numbers: HashMap::new(),
-        }
+        Self { positions: Positions::new(), numbers: HashMap::new() }
     }
 
     /// The number of a text; 0: there is none.

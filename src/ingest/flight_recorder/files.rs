@@ -49,12 +49,7 @@ pub(super) struct Contents {
 /// Whether a file that begins with these bytes, decompressed, may contain dumps.
 pub(super) fn is_candidate(head: &[u8]) -> bool {
     let has = |key: &str| head.windows(key.len()).any(|it| it == key.as_bytes());
-    let keys = [
-        "\"entries\"",
-        "\"pg_config\"",
-        "\"comm_lib_version\"",
-        "\"nccl_version\"",
-    ];
+    let keys = ["\"entries\"", "\"pg_config\"", "\"comm_lib_version\"", "\"nccl_version\""];
     match head {
         // A pickle of protocol 2 or later.
         [0x80, 2..=5, ..] => true,
@@ -81,9 +76,7 @@ pub(super) fn read_all(paths: &[PathBuf], progress: &Progress) -> Vec<Contents> 
         } {
             let contents = read(path, &room);
             progress.read();
-            let mut done = done
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             done.push((at, contents));
         }
     };
@@ -93,19 +86,14 @@ pub(super) fn read_all(paths: &[PathBuf], progress: &Progress) -> Vec<Contents> 
         }
         work();
     });
-    let mut done = done
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     done.sort_unstable_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, contents)| contents).collect()
 }
 
 /// Reads the dumps of one file.
 fn read(path: &Path, room: &Room) -> Contents {
-    let mut reader = Reader {
-        contents: Contents::default(),
-        room,
-    };
+    let mut reader = Reader { contents: Contents::default(), room };
     let opened = files::open(path);
     let result = opened.and_then(|file| {
         let written = since_epoch(&file);
@@ -183,10 +171,7 @@ fn read_archive(path: &Path, mut stream: impl Read, reader: &mut Reader<'_>) -> 
             }
             return Ok(());
         }
-        let Some(size) = (is_archive(&header))
-            .then(|| number(&header[124..136]))
-            .flatten()
-        else {
+        let Some(size) = (is_archive(&header)).then(|| number(&header[124..136])).flatten() else {
             let text = "it is damaged: a header of the archive is invalid";
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         };
@@ -293,10 +278,7 @@ impl Reader<'_> {
             }
         } else {
             let missing = (bytes.len() as u64) < size;
-            (
-                bytes,
-                cut.or_else(|| missing.then(|| "the archive is cut off".into())),
-            )
+            (bytes, cut.or_else(|| missing.then(|| "the archive is cut off".into())))
         };
         let head = &bytes[..bytes.len().min(4096)];
         if is_candidate(head) {

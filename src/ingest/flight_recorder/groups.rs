@@ -65,10 +65,7 @@ pub(super) struct Progress {
 
 impl Groups {
     pub(super) fn of(job: &Job) -> Self {
-        let mut groups = Self {
-            world_size: job.world_size(),
-            ..Self::default()
-        };
+        let mut groups = Self { world_size: job.world_size(), ..Self::default() };
         let backends = backends(job);
         for (&rank, dump) in &job.ranks {
             for (name, config) in &dump.groups {
@@ -172,10 +169,7 @@ impl Groups {
 
     fn find_progress(&mut self, job: &Job) {
         for (&rank, dump) in &job.ranks {
-            let collectives = dump
-                .entries
-                .iter()
-                .filter(|it| it.seq == 0 && !it.is_message);
+            let collectives = dump.entries.iter().filter(|it| it.seq == 0 && !it.is_message);
             for entry in collectives {
                 if let Some(at) = self.of_kind(rank, entry) {
                     self.all[at].from_zero = true;
@@ -257,18 +251,13 @@ impl Described {
                 lists.insert(Arc::clone(&config.members));
             }
             for group in named(dump) {
-                users
-                    .entry(Arc::clone(&group.name))
-                    .or_default()
-                    .insert(rank);
+                users.entry(Arc::clone(&group.name)).or_default().insert(rank);
             }
         }
         let users = users.into_iter();
         Self {
             lists,
-            users: users
-                .map(|(name, ranks)| (name, ranks.into_iter().collect()))
-                .collect(),
+            users: users.map(|(name, ranks)| (name, ranks.into_iter().collect())).collect(),
             world: (0..world_size).collect(),
         }
     }
@@ -323,9 +312,7 @@ fn named(dump: &Dump) -> Vec<&Arc<NamedGroup>> {
     let mut seen = HashSet::new();
     let groups = dump.kinds.iter().map(|kind| &kind.group);
     // Equal groups of a dump are one.
-    groups
-        .filter(|group| seen.insert(Arc::as_ptr(group)))
-        .collect()
+    groups.filter(|group| seen.insert(Arc::as_ptr(group))).collect()
 }
 
 /// Backend of each group, by the first call in it.

@@ -228,17 +228,12 @@ fn never_met(play: &Play<'_>, (one, unit): (u32, &Unit), (other, of_other): (u32
         let units = play.calls[&rank].units.iter();
         let units =
             units.filter(|it| !it.is_message && it.group == unit.group && it.seq < unit.seq);
-        units
-            .filter_map(|it| Some((it.seq, play.place(rank, it)?)))
-            .collect()
+        units.filter_map(|it| Some((it.seq, play.place(rank, it)?))).collect()
     };
     let of_other = earlier(other);
     let pairs = earlier(one).into_iter().filter_map(|(seq, place)| {
         let place_of_other = of_other.get(&seq)?;
-        Some([
-            place.is_same_line(line),
-            place_of_other.is_same_line(line_of_other),
-        ])
+        Some([place.is_same_line(line), place_of_other.is_same_line(line_of_other)])
     });
     let pairs: Vec<[bool; 2]> = pairs.collect();
     pairs.iter().any(|it| it.contains(&true)) && !pairs.contains(&[true; 2])

@@ -69,11 +69,7 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
     let shared = folders_of_several_jobs(&ranked);
     let place_of = |path: &Path| {
         let folder = folder(path);
-        if shared.contains(&folder) {
-            folder.join(rank::prefix(path))
-        } else {
-            folder
-        }
+        if shared.contains(&folder) { folder.join(rank::prefix(path)) } else { folder }
     };
     let mut by_place: BTreeMap<PathBuf, Vec<Ranked>> = BTreeMap::new();
     for it in ranked {
@@ -141,9 +137,7 @@ fn ends(path: &Path) -> Vec<String> {
     };
     let path = path.unwrap_or_default();
     let folders = path.iter().skip(1);
-    let folders: Vec<String> = folders
-        .map(|it| it.to_string_lossy().into_owned())
-        .collect();
+    let folders: Vec<String> = folders.map(|it| it.to_string_lossy().into_owned()).collect();
     if folders.is_empty() {
         return vec!["/".into()];
     }
@@ -279,10 +273,7 @@ fn with_rank(found: Found, first: u32, remarks: &mut Vec<Remark>) -> Option<Rank
     let named = rank::named(&path).and_then(|it| it.checked_sub(first));
     let possible = rank::possible(&dump);
     let fits = |rank: &u32| possible.is_empty() || possible.contains(rank);
-    let remark = |text: String| Remark {
-        path: path.clone(),
-        text,
-    };
+    let remark = |text: String| Remark { path: path.clone(), text };
     let rank = match (named, &possible[..]) {
         (Some(rank), _) if fits(&rank) => rank,
         (named, &[only]) => {
@@ -304,9 +295,7 @@ fn with_rank(found: Found, first: u32, remarks: &mut Vec<Remark>) -> Option<Rank
     let version = dump.version.split_once('.').map(|(major, _)| major);
     if version != Some("2") {
         let name = &dump.version;
-        remarks.push(remark(format!(
-            "version \"{name}\" of the format is unknown; 2 is assumed"
-        )));
+        remarks.push(remark(format!("version \"{name}\" of the format is unknown; 2 is assumed")));
     }
     if let Some(cut) = &dump.cut {
         let calls = match dump.entries.len() {
@@ -317,9 +306,7 @@ fn with_rank(found: Found, first: u32, remarks: &mut Vec<Remark>) -> Option<Rank
     }
     if dump.skipped > 0 {
         let count = dump.skipped;
-        remarks.push(remark(format!(
-            "{count} entries lack their name, group or number"
-        )));
+        remarks.push(remark(format!("{count} entries lack their name, group or number")));
     }
     if dump.count > 0 && dump.period.1 == 0 {
         remarks.push(remark("its calls have no usable times".into()));
@@ -342,21 +329,14 @@ fn with_rank(found: Found, first: u32, remarks: &mut Vec<Remark>) -> Option<Rank
 /// Whether the pieces of all members make up the whole. PyTorch refuses calls of which that is not
 /// true.
 fn fits_its_group(dump: &Dump, kind: &Kind) -> bool {
-    let members = dump
-        .groups
-        .get(&kind.group.name)
-        .map_or(0, |it| it.members.len() as u64);
+    let members = dump.groups.get(&kind.group.name).map_or(0, |it| it.members.len() as u64);
     let fits = |(whole, piece): (u64, u64)| piece.checked_mul(members) == Some(whole);
     members == 0 || kind.pieces.is_none_or(fits)
 }
 
 impl Job {
     fn of(part: Part, remarks: &mut Vec<Remark>) -> Self {
-        let mut job = Self {
-            folder: part.folder(),
-            places: part.places,
-            ..Self::default()
-        };
+        let mut job = Self { folder: part.folder(), places: part.places, ..Self::default() };
         let (latest, others) = of_latest(part.dumps);
         for it in latest {
             job.add(it, remarks);
@@ -365,10 +345,7 @@ impl Job {
             let text = "the dump is of another job, whose last call was earlier";
             job.unreadable.insert(it.rank, text.into());
             let text = format!("{text}: it is left out");
-            remarks.push(Remark {
-                path: it.path,
-                text,
-            });
+            remarks.push(Remark { path: it.path, text });
         }
         job
     }
@@ -399,16 +376,9 @@ impl Job {
         }
         remarks.push(Remark {
             path: new.path,
-            text: format!(
-                "there are several dumps of rank {}: the latest is used",
-                new.rank
-            ),
+            text: format!("there are several dumps of rank {}: the latest is used", new.rank),
         });
-        let newer = if new.dump.period.1 >= known.period.1 {
-            new.dump
-        } else {
-            known
-        };
+        let newer = if new.dump.period.1 >= known.period.1 { new.dump } else { known };
         self.ranks.insert(new.rank, newer);
     }
 }
@@ -442,17 +412,11 @@ fn combine(mut one: Dump, other: Dump) -> Dump {
     one.entries.extend(shifted);
     one.count += other.count;
     (one.is_whole, one.is_contiguous) = (false, false);
-    let earliest = [one.period.0, other.period.0]
-        .into_iter()
-        .filter(|&at| at > 0);
-    one.period = (
-        earliest.min().unwrap_or(0),
-        one.period.1.max(other.period.1),
-    );
+    let earliest = [one.period.0, other.period.0].into_iter().filter(|&at| at > 0);
+    one.period = (earliest.min().unwrap_or(0), one.period.1.max(other.period.1));
     one.entries.sort_by_key(|entry| entry.created);
     let status = other.status.into_iter();
-    one.status
-        .extend(status.map(|(id, status)| (id.saturating_add(OTHER), status)));
+    one.status.extend(status.map(|(id, status)| (id.saturating_add(OTHER), status)));
     for (name, config) in other.groups {
         one.groups.entry(name).or_insert(config);
     }

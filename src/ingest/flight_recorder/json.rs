@@ -11,12 +11,8 @@ const MAX_DEPTH: usize = 64;
 /// Reads a JSON text. Returns its data and the outermost value; a text that ends too early yields
 /// the values before the cut.
 pub(super) fn read(bytes: &[u8]) -> Result<(Document, Value), Invalid> {
-    let mut reader = Reader {
-        bytes,
-        at: 0,
-        stack: Stack::default(),
-        document: Document::default(),
-    };
+    let mut reader =
+        Reader { bytes, at: 0, stack: Stack::default(), document: Document::default() };
     loop {
         match reader.step() {
             Ok(true) => {}
@@ -63,9 +59,7 @@ impl Reader<'_> {
             b']' | b'}' => {
                 self.at += 1;
                 if self.stack.close(&mut self.document)?.is_none() {
-                    return Err(Invalid(
-                        "a list or dictionary ends that has no beginning".into(),
-                    ));
+                    return Err(Invalid("a list or dictionary ends that has no beginning".into()));
                 }
             }
             b'"' => match self.text()? {

@@ -51,13 +51,7 @@ pub(super) fn limited(mut report: Report, play: &Play<'_>) -> Report {
         if let Some(waiting) = play.waiting_in(rank.rank).filter(|_| may_wait) {
             rank.waiting_in = Some(waiting);
             rank.state = RankState::Waiting;
-        } else if may_wait
-            && play
-                .job
-                .ranks
-                .get(&rank.rank)
-                .is_some_and(|it| it.count == 0)
-        {
+        } else if may_wait && play.job.ranks.get(&rank.rank).is_some_and(|it| it.count == 0) {
             rank.state = RankState::Unknown;
         }
         if let Some(waiting) = &mut rank.waiting_in {
@@ -100,10 +94,7 @@ fn about_lost(ranks: &[u32], play: &Play<'_>) -> String {
     if skipped > 0 {
         format!("calls in the {of} cannot be read ({skipped} in all): they are unknown")
     } else if lossy.iter().any(|dump| dump.cut.is_some()) {
-        format!(
-            "the {of} {} early: later calls are unknown",
-            number(ranks, "ends", "end")
-        )
+        format!("the {of} {} early: later calls are unknown", number(ranks, "ends", "end"))
     } else {
         format!("incomplete calls are missing from the {of}: counters alone show them")
     }
@@ -186,10 +177,8 @@ fn limit(finding: &mut Finding, lasts: bool) {
     }
     let kind = finding.certificate.as_ref().map(|it| it.kind);
     // Calls that can never match are recorded on both sides.
-    let is_recorded = matches!(
-        kind,
-        Some(CertificateKind::UnsatisfiableJoin | CertificateKind::Contradiction)
-    );
+    let is_recorded =
+        matches!(kind, Some(CertificateKind::UnsatisfiableJoin | CertificateKind::Contradiction));
     if is_recorded {
         return;
     }

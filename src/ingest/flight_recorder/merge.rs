@@ -83,11 +83,7 @@ fn are_one_job(parts: &[Part]) -> bool {
     let mut end = u64::MAX;
     let are_near = periods.iter().all(|(first, last)| {
         let is_near = *first <= end.saturating_add(APART);
-        end = if end == u64::MAX {
-            *last
-        } else {
-            end.max(*last)
-        };
+        end = if end == u64::MAX { *last } else { end.max(*last) };
         is_near
     });
     worlds.len() < 2 && are_near
@@ -109,9 +105,7 @@ pub(super) fn without_copies(ranked: Vec<Ranked>, remarks: &mut Vec<Remark>) -> 
             kept.push(it);
             continue;
         }
-        let at = known
-            .entry((it.rank, contents(&it.dump)))
-            .or_insert(kept.len());
+        let at = known.entry((it.rank, contents(&it.dump))).or_insert(kept.len());
         if it.dump.period.1 == 0 || *at == kept.len() {
             kept.push(it);
             continue;

@@ -40,11 +40,7 @@ impl Messages {
         let mut channels: BTreeMap<(GroupAt, u32, u32), Channel> = BTreeMap::new();
         let mut messages = Self::default();
         for (&rank, calls) in calls {
-            let units = calls
-                .units
-                .iter()
-                .enumerate()
-                .filter(|(_, unit)| unit.is_message);
+            let units = calls.units.iter().enumerate().filter(|(_, unit)| unit.is_message);
             for (at, unit) in units {
                 let entry = &job.ranks[&rank].entries[unit.entries.start];
                 let Some(peer) = groups.all[unit.group].peer(entry) else {
@@ -78,9 +74,7 @@ impl Messages {
             let ends = [sender, receiver].map(|rank| job.ranks.get(&rank));
             let is_listed = ends.iter().flatten().all(|dump| dump.is_contiguous);
             let numbered = channel.map(|side| -> Vec<(usize, u64)> {
-                let counted = side
-                    .into_iter()
-                    .filter(|(_, seq)| from.is_none_or(|it| *seq >= it));
+                let counted = side.into_iter().filter(|(_, seq)| from.is_none_or(|it| *seq >= it));
                 let numbered = (1..).zip(counted);
                 numbered
                     .map(|(nth, (at, seq))| (at, if from.is_some() { seq } else { nth }))
@@ -95,11 +89,7 @@ impl Messages {
                 for (at, seq) in side {
                     let partner = others.get(&seq).copied();
                     if partner.is_some() || is_listed {
-                        let placed = Placed {
-                            peer: Some(peer),
-                            seq,
-                            partner,
-                        };
+                        let placed = Placed { peer: Some(peer), seq, partner };
                         messages.placed.insert((rank, at), placed);
                     }
                 }
@@ -130,11 +120,7 @@ impl Messages {
 impl Placed {
     /// The only message between two ranks that is passed to the engine.
     pub(super) const fn only(peer: Option<u32>) -> Self {
-        Self {
-            peer,
-            seq: 0,
-            partner: None,
-        }
+        Self { peer, seq: 0, partner: None }
     }
 
     /// Sets peer and number of the call.

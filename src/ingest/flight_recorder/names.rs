@@ -80,15 +80,7 @@ mod tests {
 
     #[test]
     fn names_of_all_backends_are_parsed() {
-        for backend in [
-            "nccl",
-            "ncclx",
-            "gloo",
-            "xccl",
-            "nccl2",
-            "c10d",
-            "unknown_backend",
-        ] {
+        for backend in ["nccl", "ncclx", "gloo", "xccl", "nccl2", "c10d", "unknown_backend"] {
             let name = format!("{backend}:all_reduce");
             let name = Name::parse(&name);
             assert_eq!((name.backend, name.op), (backend, Op::AllReduce));

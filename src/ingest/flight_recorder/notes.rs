@@ -22,9 +22,7 @@ impl Play<'_> {
         for (at, call) in self.waits_for_missing() {
             let members = self.groups.all[at].info.key.members.iter();
             for &rank in members.filter(|rank| !self.job.ranks.contains_key(rank)) {
-                let text = texts
-                    .entry(rank)
-                    .or_insert_with(|| "there is no dump".into());
+                let text = texts.entry(rank).or_insert_with(|| "there is no dump".into());
                 if awaited.insert(rank) {
                     text.push_str(&call);
                 }
@@ -36,17 +34,14 @@ impl Play<'_> {
                 && !stated.is_gone(rank)
         };
         texts.retain(|&rank, _| is_missing(rank));
-        let notes = texts
-            .into_iter()
-            .take(LISTED)
-            .map(|(rank, text)| Event::Note {
-                process: None,
-                kind: NoteKind::Unreadable,
-                rank: Some(rank),
-                pid: None,
-                text: text.into(),
-                at: Timestamp(self.end),
-            });
+        let notes = texts.into_iter().take(LISTED).map(|(rank, text)| Event::Note {
+            process: None,
+            kind: NoteKind::Unreadable,
+            rank: Some(rank),
+            pid: None,
+            text: text.into(),
+            at: Timestamp(self.end),
+        });
         notes.collect()
     }
 
@@ -97,10 +92,7 @@ impl Play<'_> {
         found.retain(|(_, at)| {
             let members = self.groups.all[*at].info.key.members.iter();
             let missing = members.filter(|rank| !self.job.ranks.contains_key(rank));
-            let new: Vec<u32> = missing
-                .copied()
-                .filter(|rank| !listed.contains(rank))
-                .collect();
+            let new: Vec<u32> = missing.copied().filter(|rank| !listed.contains(rank)).collect();
             listed.extend(&new);
             !new.is_empty()
         });

@@ -45,10 +45,7 @@ fn find(job: &Job, groups: &Groups) -> BTreeMap<u32, String> {
             let (seq, entry) = (unit.seq, &dump.entries[unit.entries.start]);
             let is_symmetric = entry.op.direction() == Direction::Symmetric;
             if unit.is_complete && completed_in_time(dump, entry) {
-                for known in latest[unit.group]
-                    .iter_mut()
-                    .take(1 + usize::from(is_symmetric))
-                {
+                for known in latest[unit.group].iter_mut().take(1 + usize::from(is_symmetric)) {
                     if known.is_none_or(|known| known.seq < seq) {
                         *known = Some(Completed { seq, rank, entry });
                     }
@@ -71,9 +68,7 @@ fn find(job: &Job, groups: &Groups) -> BTreeMap<u32, String> {
                 is_empty || lacks(it.seq) || is_open
             };
             if let Some(shown) = (if is_empty { any } else { symmetric }).filter(is_older) {
-                older
-                    .entry(rank)
-                    .or_insert_with(|| text(group, shown, is_empty));
+                older.entry(rank).or_insert_with(|| text(group, shown, is_empty));
             }
         }
     }
@@ -99,11 +94,7 @@ fn completed_in_time(dump: &Dump, entry: &Entry) -> bool {
 
 fn text(group: &Group, shown: Completed<'_>, is_empty: bool) -> String {
     let Completed { seq, rank, entry } = shown;
-    let state = if is_empty {
-        "is empty"
-    } else {
-        "is older than those of other ranks"
-    };
+    let state = if is_empty { "is empty" } else { "is older than those of other ranks" };
     format!(
         "the dump {state}: {} #{seq} of {} is complete on rank {rank}",
         entry.op, group.info.description

@@ -52,9 +52,7 @@ impl<'a> Open<'a> {
             disagreeing: BTreeSet::new(),
             queued: BTreeSet::new(),
             lost: BTreeSet::new(),
-            are_rings: calls
-                .iter()
-                .any(|(rank, own)| is_ring(&job.ranks[rank], own)),
+            are_rings: calls.iter().any(|(rank, own)| is_ring(&job.ranks[rank], own)),
         };
         let mut contents: BTreeMap<(GroupAt, u64), event::Call> = BTreeMap::new();
         for (&rank, own) in calls {
@@ -194,10 +192,8 @@ impl<'a> Open<'a> {
     pub(super) fn graph(&self) -> Graph {
         let mut graph = Graph::new();
         for (&rank, first) in &self.first {
-            let edges = first.iter().map(|(_, call)| Edge {
-                to: Node::Call(*call),
-                need: Need::Behind,
-            });
+            let edges =
+                first.iter().map(|(_, call)| Edge { to: Node::Call(*call), need: Need::Behind });
             graph.insert(Node::Rank(rank), edges.collect());
             for &(at, call) in first {
                 let edges = || match call {
@@ -223,16 +219,11 @@ impl<'a> Open<'a> {
                 return Some(Need::Unclear);
             }
             let is_open = open.is_some_and(|ranks| ranks.contains(&rank));
-            self.need_of(rank, Call::Collective(group, seq))
-                .filter(|_| is_open)
+            self.need_of(rank, Call::Collective(group, seq)).filter(|_| is_open)
         };
         let members = of.info.key.members.iter();
-        let edges = members.filter_map(|&rank| {
-            Some(Edge {
-                to: Node::Rank(rank),
-                need: need_of(rank)?,
-            })
-        });
+        let edges =
+            members.filter_map(|&rank| Some(Edge { to: Node::Rank(rank), need: need_of(rank)? }));
         edges.collect()
     }
 
@@ -261,9 +252,7 @@ impl<'a> Open<'a> {
                 return *known.or_insert_with(|| lacks_idle(unit.group, unit.seq));
             }
             let placed = self.messages.placed(rank, at);
-            let peer = placed
-                .filter(|it| it.partner.is_none())
-                .and_then(|it| it.peer);
+            let peer = placed.filter(|it| it.partner.is_none()).and_then(|it| it.peer);
             peer.is_some_and(|peer| self.is_idle(peer)) && !self.is_send(rank, at)
         };
         let ranks = self.calls.keys().filter_map(|&rank| {
@@ -286,10 +275,7 @@ impl<'a> Open<'a> {
             None if self.is_idle(peer) && !self.is_send(rank, at) => Need::Missing,
             None => Need::Unclear,
         };
-        Some(Edge {
-            to: Node::Rank(peer),
-            need,
-        })
+        Some(Edge { to: Node::Rank(peer), need })
     }
 
     /// Why a call needs a rank that has made it; `None`: the device of the rank is in the call.

@@ -19,12 +19,8 @@ const NO_BEGINNING: &str = "a list or dictionary ends that has no beginning";
 /// Reads a pickle. Returns its data and the outermost value; a file that ends too early yields the
 /// values before the cut.
 pub(super) fn read(bytes: Vec<u8>) -> Result<(Document, Value), Invalid> {
-    let mut machine = Machine {
-        at: 0,
-        stack: Stack::default(),
-        memo: Vec::new(),
-        document: Document::default(),
-    };
+    let mut machine =
+        Machine { at: 0, stack: Stack::default(), memo: Vec::new(), document: Document::default() };
     let result = loop {
         match machine.step(&bytes) {
             Ok(None) => {}
@@ -163,11 +159,7 @@ impl Machine {
 
     fn int<const N: usize>(&mut self, bytes: &[u8], signed: bool) -> Step<()> {
         let number = self.length::<N>(bytes)? as i64;
-        let number = if signed {
-            i64::from(number as u32 as i32)
-        } else {
-            number
-        };
+        let number = if signed { i64::from(number as u32 as i32) } else { number };
         self.push(Value::Int(number))
     }
 

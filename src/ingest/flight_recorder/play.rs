@@ -48,9 +48,8 @@ pub(super) struct Play<'a> {
 impl<'a> Play<'a> {
     pub(super) fn of(job: &'a Job, groups: Groups) -> Self {
         let calls = job.ranks.iter();
-        let mut calls: BTreeMap<u32, Calls> = calls
-            .map(|(&rank, dump)| (rank, Calls::of(rank, dump, &groups)))
-            .collect();
+        let mut calls: BTreeMap<u32, Calls> =
+            calls.map(|(&rank, dump)| (rank, Calls::of(rank, dump, &groups))).collect();
         let messages = Messages::of(job, &groups, &calls);
         messages.complete(&mut calls);
         let waits = Waits::of(job, &groups, &calls, &messages);
@@ -80,10 +79,7 @@ impl<'a> Play<'a> {
         let latest = self.job.period().1;
         let open = self.open_entries().filter(|entry| entry.created > 0);
         // Old versions do not record it.
-        let known = self
-            .open_entries()
-            .filter_map(|entry| entry.timeout_ms)
-            .min();
+        let known = self.open_entries().filter_map(|entry| entry.timeout_ms).min();
         let timeout = |entry: &Entry| entry.timeout_ms.or(known).map(Duration::from_millis);
         let first = open.min_by_key(|entry| entry.created.saturating_add(nanos(timeout(entry))));
         // Without any time, numbers alone show the order of calls.
@@ -99,9 +95,7 @@ impl<'a> Play<'a> {
         self.first_timeout = waited;
         let last_open = self.open_entries().map(|entry| entry.created).max();
         // Every open call is reportable at the end.
-        let last = last_open
-            .unwrap_or(0)
-            .saturating_add(nanos(Some(self.stall_after)));
+        let last = last_open.unwrap_or(0).saturating_add(nanos(Some(self.stall_after)));
         self.end = latest.max(waited).max(last);
     }
 
@@ -125,11 +119,7 @@ impl<'a> Play<'a> {
         // Waits that are too short to be reported at any time.
         let never = Duration::from_nanos(u64::MAX);
         let mut engine = Engine::new(Config {
-            stall_after: if self.age.is_recent() {
-                never
-            } else {
-                self.stall_after
-            },
+            stall_after: if self.age.is_recent() { never } else { self.stall_after },
             has_timed_out: true,
             ..Config::default()
         });
@@ -146,12 +136,7 @@ impl<'a> Play<'a> {
         }
         feed(&mut engine, &mut events, observer);
         self.issue_all(&mut engine, observer);
-        events.extend(
-            self.waits
-                .calls
-                .iter()
-                .filter_map(|(&rank, &at)| self.wait(rank, at)),
-        );
+        events.extend(self.waits.calls.iter().filter_map(|(&rank, &at)| self.wait(rank, at)));
         for (&rank, dump) in &self.job.ranks {
             self.progress(rank, dump, &mut events);
         }
@@ -167,11 +152,7 @@ impl<'a> Play<'a> {
             read_whole: true,
             exit: Exit::default(),
         };
-        let ranks = self
-            .job
-            .ranks
-            .keys()
-            .filter(|it| is_open && !stated.ended.contains(it));
+        let ranks = self.job.ranks.keys().filter(|it| is_open && !stated.ended.contains(it));
         events.extend(ranks.map(unwatched));
         events.push(Event::EvidenceEnded { at: end });
         feed(&mut engine, &mut events, observer);
@@ -188,9 +169,7 @@ impl<'a> Play<'a> {
         }
         let statements = Statements::of(&self.job.logs);
         let others = statements.ranks();
-        let others: Vec<u32> = others
-            .filter(|it| !self.job.ranks.contains_key(it))
-            .collect();
+        let others: Vec<u32> = others.filter(|it| !self.job.ranks.contains_key(it)).collect();
         let mut stated = statements.events(Timestamp(self.first_timeout));
         for rank in others {
             out.push(joined(rank, self.groups.world_size, started));
@@ -261,10 +240,8 @@ impl<'a> Play<'a> {
             (call.numel, call.whole) = (None, None);
             call.shape = None;
             call.place = None;
-            call.on_stream = call.on_stream.map(|on| OnStream {
-                stream: on.stream + COUNTED,
-                ..on
-            });
+            call.on_stream =
+                call.on_stream.map(|on| OnStream { stream: on.stream + COUNTED, ..on });
             issue(process(rank), call, true, false, out);
         }
     }
@@ -463,41 +440,17 @@ fn nanos(duration: Option<Duration>) -> u64 {
 fn issue(process: ProcessId, call: Call, is_complete: bool, is_inside: bool, out: &mut Vec<Event>) {
     let (id, at, thread) = (call.id, call.at, call.thread);
     let followed = call.on_stream.is_some() && !call.is_async;
-    out.push(Event::Issued {
-        process,
-        call: Arc::new(call),
-    });
+    out.push(Event::Issued { process, call: Arc::new(call) });
     if is_inside {
         return;
     }
     let is_waited = is_complete && followed;
     if is_waited {
-        out.push(Event::WaitBegin {
-            process,
-            thread,
-            call: Some(id),
-            place: None,
-            at,
-        });
-        out.push(Event::WaitEnd {
-            process,
-            thread,
-            call: Some(id),
-            at,
-        });
+        out.push(Event::WaitBegin { process, thread, call: Some(id), place: None, at });
+        out.push(Event::WaitEnd { process, thread, call: Some(id), at });
     }
-    out.push(Event::Returned {
-        process,
-        thread,
-        call: id,
-        followed,
-        at,
-    });
+    out.push(Event::Returned { process, thread, call: id, followed, at });
     if is_waited {
-        out.push(Event::Completed {
-            process,
-            call: id,
-            at,
-        });
+        out.push(Event::Completed { process, call: id, at });
     }
 }

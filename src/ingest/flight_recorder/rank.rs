@@ -23,9 +23,7 @@ pub(super) fn prefix(path: &Path) -> String {
     let name = without_suffix(&name).trim_end_matches(|it: char| !it.is_ascii_digit());
     let name = name.trim_end_matches(|it: char| !it.is_ascii_alphabetic());
     let before = name.strip_suffix("rank").unwrap_or(name);
-    before
-        .trim_end_matches(|it: char| !it.is_ascii_alphanumeric())
-        .to_owned()
+    before.trim_end_matches(|it: char| !it.is_ascii_alphanumeric()).to_owned()
 }
 
 /// A name without the suffixes of formats and compression, which may contain digits.
@@ -54,11 +52,7 @@ pub(super) fn possible(dump: &Dump) -> Vec<u32> {
         }
         None => possible = Some(members.to_vec()),
     };
-    for config in dump
-        .groups
-        .values()
-        .filter(|config| !config.members.is_empty())
-    {
+    for config in dump.groups.values().filter(|config| !config.members.is_empty()) {
         narrow(&config.members);
     }
     for kind in dump.kinds.iter().filter(|kind| kind.is_message) {

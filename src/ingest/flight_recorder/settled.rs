@@ -113,14 +113,11 @@ fn collectives<'a>(
 
 impl Seen {
     fn at(&mut self, seq: u64) -> Option<&mut Option<u64>> {
-        self.calls
-            .get_mut(usize::try_from(seq.checked_sub(self.first)?).ok()?)
+        self.calls.get_mut(usize::try_from(seq.checked_sub(self.first)?).ok()?)
     }
 
     fn is_settled(&self, seq: u64) -> bool {
-        let at = seq
-            .checked_sub(self.first)
-            .and_then(|at| usize::try_from(at).ok());
+        let at = seq.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let call = at.and_then(|at| self.calls.get(at).copied()).flatten();
         call.is_some_and(|it| it != NONE)
     }
@@ -148,16 +145,8 @@ mod tests {
     fn entry(rank: u32, record: u64, differs: bool) -> Value {
         // Every fourth call is of all ranks, the others of a pair.
         let is_world = record % 4 == 3;
-        let group = if is_world {
-            "0".into()
-        } else {
-            (1 + rank / 2).to_string()
-        };
-        let seq = if is_world {
-            record / 4 + 1
-        } else {
-            record - record / 4 + 1
-        };
+        let group = if is_world { "0".into() } else { (1 + rank / 2).to_string() };
+        let seq = if is_world { record / 4 + 1 } else { record - record / 4 + 1 };
         let numel = if differs { 9 } else { 8 };
         json!({
             "record_id": record, "pg_id": 0, "process_group": [group, "pg"],
@@ -217,10 +206,7 @@ mod tests {
         assert!(calls < 8 * 10, "{calls}");
         assert_eq!(all.findings[0].code, "DD101");
         assert_eq!(all.findings[0].ranks.root, [5]);
-        assert_eq!(
-            serde_json::to_value(all).unwrap(),
-            serde_json::to_value(few).unwrap()
-        );
+        assert_eq!(serde_json::to_value(all).unwrap(), serde_json::to_value(few).unwrap());
     }
 
     #[test]

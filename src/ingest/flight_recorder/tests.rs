@@ -136,10 +136,7 @@ fn pickle_yields_its_entries() {
     assert_eq!((first.numel, &*first.group.backend), (Some(8), "nccl"));
     assert_eq!(second.seq, 2);
     let place = second.place.as_ref().unwrap();
-    assert_eq!(
-        (&*place.file, place.line, &*place.function),
-        ("/job/train.py", 9, "step")
-    );
+    assert_eq!((&*place.file, place.line, &*place.function), ("/job/train.py", 9, "step"));
 }
 
 #[test]
@@ -163,10 +160,7 @@ fn cut_json_yields_the_calls_before_the_cut() {
         {"profiling_name":"gloo:barrier","process_group":["0","\u0041"],"collective_seq_id":2}],
         "version":"2.10","pg_status":{"0":{"last_enqueued_collective":"2"}}}"#;
     let whole = parse(text.into(), None).unwrap();
-    assert_eq!(
-        (whole.entries.len(), &*whole.entries[1].group.description),
-        (2, "A")
-    );
+    assert_eq!((whole.entries.len(), &*whole.entries[1].group.description), (2, "A"));
     assert_eq!(whole.status[&0].enqueued, Some(2));
     for len in 1..text.len() {
         let cut = parse(text.as_bytes()[..len].to_vec(), None).unwrap();
@@ -179,10 +173,7 @@ fn cut_json_yields_the_calls_before_the_cut() {
 #[test]
 fn pickles_that_could_run_code_are_rejected() {
     let system = b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00id\x85R.";
-    rejected(
-        system.to_vec(),
-        "opcode 0x63 is not executed (it can run code",
-    );
+    rejected(system.to_vec(), "opcode 0x63 is not executed (it can run code");
     for opcode in [b'R', b'b', b'i', b'o', 0x81, 0x82, 0x92, 0x93, b'P', b'Q'] {
         rejected(vec![0x80, 2, b'N', opcode], "can run code");
     }
@@ -191,25 +182,13 @@ fn pickles_that_could_run_code_are_rejected() {
 
 #[test]
 fn files_that_are_no_dumps_are_named_as_such() {
-    rejected(
-        b"\x80\x02]K\x01a.".to_vec(),
-        "no Flight Recorder dump: expected a dictionary",
-    );
+    rejected(b"\x80\x02]K\x01a.".to_vec(), "no Flight Recorder dump: expected a dictionary");
     rejected(br#"{"loss": 3}"#.to_vec(), "no Flight Recorder dump");
-    rejected(
-        b"epoch,loss\n1,2\n".to_vec(),
-        "neither a pickle of protocol 2 or later nor JSON",
-    );
+    rejected(b"epoch,loss\n1,2\n".to_vec(), "neither a pickle of protocol 2 or later nor JSON");
     rejected(Vec::new(), "it is empty");
     rejected(b"\x80\x02.".to_vec(), "an opcode needs a value");
-    rejected(
-        b"\x80\x02e.".to_vec(),
-        "a list or dictionary ends that has no beginning",
-    );
-    rejected(
-        b"\x80\x02NK\x01a.".to_vec(),
-        "appends to a value that is not a list",
-    );
+    rejected(b"\x80\x02e.".to_vec(), "a list or dictionary ends that has no beginning");
+    rejected(b"\x80\x02NK\x01a.".to_vec(), "appends to a value that is not a list");
     rejected(br#"{"entries": what}"#.to_vec(), "no JSON value");
 }
 
@@ -218,18 +197,10 @@ fn deep_nesting_is_an_error() {
     let mut nested = vec![0x80, 2];
     nested.extend(b"](".repeat(1 << 20));
     rejected(nested, "nested more than 64 deep");
-    rejected(
-        [&b"{\"entries\":"[..], &b"[".repeat(1 << 20)].concat(),
-        "nested more than 64 deep",
-    );
+    rejected([&b"{\"entries\":"[..], &b"[".repeat(1 << 20)].concat(), "nested more than 64 deep");
     // Nesting without marks grows the data alone, and nothing recurses into it.
-    let inside = [
-        &[0x80, 2][..],
-        &b"]".repeat(1 << 20),
-        &b"a".repeat((1 << 20) - 1),
-        b".",
-    ]
-    .concat();
+    let inside =
+        [&[0x80, 2][..], &b"]".repeat(1 << 20), &b"a".repeat((1 << 20) - 1), b"."].concat();
     rejected(inside, "no Flight Recorder dump");
 }
 
@@ -243,10 +214,7 @@ fn list_that_contains_itself_is_harmless() {
 
 #[test]
 fn memo_is_limited_to_values_in_order() {
-    rejected(
-        b"\x80\x02Nr\xff\xff\xff\xff.".to_vec(),
-        "value 4294967295 is remembered after 0",
-    );
+    rejected(b"\x80\x02Nr\xff\xff\xff\xff.".to_vec(), "value 4294967295 is remembered after 0");
     rejected(b"\x80\x02h\x05.".to_vec(), "value 5 is not remembered");
 }
 
@@ -307,22 +275,10 @@ fn members_of_groups_are_limited() {
     let ranks: Vec<String> = (0..1 << 17).map(|rank| rank.to_string()).collect();
     let ranks = ranks.join(",");
     // One text, to which many groups refer.
-    let mut bytes = Pickle::default()
-        .op(b"\x80\x02}(")
-        .text("pg_config")
-        .op(b"}(");
-    bytes = bytes
-        .text("0")
-        .op(b"}(")
-        .text("ranks")
-        .text(&ranks)
-        .op(b"q\x00u");
+    let mut bytes = Pickle::default().op(b"\x80\x02}(").text("pg_config").op(b"}(");
+    bytes = bytes.text("0").op(b"}(").text("ranks").text(&ranks).op(b"q\x00u");
     for name in 1..=32 {
-        bytes = bytes
-            .text(&name.to_string())
-            .op(b"}(")
-            .text("ranks")
-            .op(b"h\x00u");
+        bytes = bytes.text(&name.to_string()).op(b"}(").text("ranks").op(b"h\x00u");
     }
     rejected(bytes.op(b"uu.").0, "more than 4194304 members");
 }
@@ -340,10 +296,7 @@ fn groups_of_a_claimed_world_are_limited() {
     );
     let dump = parse(text.into(), None).unwrap();
     let path = "/job/_dump_0".into();
-    let contents = Contents {
-        dumps: vec![Found { path, dump }],
-        ..Contents::default()
-    };
+    let contents = Contents { dumps: vec![Found { path, dump }], ..Contents::default() };
     let jobs = jobs::of(vec![contents], &mut Vec::new());
     let groups = Groups::of(&jobs[0]);
     let members = groups.all.iter().map(|it| it.info.key.members.len());
@@ -353,10 +306,7 @@ fn groups_of_a_claimed_world_are_limited() {
 
 #[test]
 fn long_texts_and_many_values_are_errors() {
-    rejected(
-        b"\x80\x02X\xff\xff\xff\x7f".to_vec(),
-        "a text of 2147483647 bytes",
-    );
+    rejected(b"\x80\x02X\xff\xff\xff\x7f".to_vec(), "a text of 2147483647 bytes");
     let number = b"\x80\x02\x8a\x10aaaaaaaaaaaaaaaa.";
     rejected(number.to_vec(), "no Flight Recorder dump");
     let many = [&b"\x80\x02"[..], &vec![b'N'; (1 << 24) + 1]].concat();
@@ -461,10 +411,7 @@ fn damaged_archives_keep_what_was_read() {
     assert_eq!(dumps.len(), 2, "the second one is cut off");
     let (dumps, messages) = in_file(&archive[..second + 100]);
     assert_eq!(dumps.len(), 1);
-    assert!(
-        messages[0].contains("the archive is cut off"),
-        "{messages:?}"
-    );
+    assert!(messages[0].contains("the archive is cut off"), "{messages:?}");
     let mut archive = archive;
     archive[second + 124..second + 135].fill(b'9');
     let (dumps, messages) = in_file(&archive);
@@ -482,12 +429,9 @@ fn compression_bombs_are_errors() {
     let bomb = encoder.finish().unwrap();
     let other = zstd(&vec![b' '; 140 << 20]);
     assert!(bomb.len() < 1 << 20 && other.len() < 1 << 20);
-    for bytes in [
-        bomb.clone(),
-        tar(&[("_dump_0.gz", &bomb)]),
-        tar(&[("_dump_0.zst", &other)]),
-        other,
-    ] {
+    for bytes in
+        [bomb.clone(), tar(&[("_dump_0.gz", &bomb)]), tar(&[("_dump_0.zst", &other)]), other]
+    {
         let (dumps, messages) = in_file(&bytes);
         assert!(dumps.is_empty());
         assert!(messages[0].contains("more than 128 MiB"), "{messages:?}");
@@ -534,10 +478,7 @@ fn frame_with_a_huge_window_is_an_error() {
 #[test]
 fn archive_without_dumps_is_named() {
     let (_, messages) = in_file(&gzip(&tar(&[("job.log", b"step 1\n")])));
-    assert!(
-        messages[0].contains("neither a Flight Recorder dump nor a log"),
-        "{messages:?}"
-    );
+    assert!(messages[0].contains("neither a Flight Recorder dump nor a log"), "{messages:?}");
 }
 
 #[test]
@@ -571,10 +512,7 @@ fn random_damage_never_panics() {
             let dump = parse(bytes, None).ok()?;
             Some(Found { path, dump })
         });
-        let contents = Contents {
-            dumps: dumps.collect(),
-            ..Contents::default()
-        };
+        let contents = Contents { dumps: dumps.collect(), ..Contents::default() };
         for job in jobs::of(vec![contents], &mut Vec::new()) {
             drop(diagnose(job, &mut Silent));
         }

@@ -72,21 +72,8 @@ impl Calls {
                 Vec::new()
             };
             let Some((&end, inner)) = together.split_last().filter(|(_, it)| !it.is_empty()) else {
-                let launch = if entry.is_counted() {
-                    COUNTED_LAUNCH
-                } else {
-                    0
-                };
-                units.push(unit(
-                    rank,
-                    groups,
-                    group,
-                    entry,
-                    at..at + 1,
-                    entry,
-                    launch,
-                    &silent,
-                ));
+                let launch = if entry.is_counted() { COUNTED_LAUNCH } else { 0 };
+                units.push(unit(rank, groups, group, entry, at..at + 1, entry, launch, &silent));
                 continue;
             };
             taken.extend(together.iter().filter(|&&it| it != at));
@@ -95,29 +82,14 @@ impl Calls {
             if entry.is_message {
                 let each = inner.iter().map(|&at| {
                     let entry = &dump.entries[at];
-                    unit(
-                        rank,
-                        groups,
-                        group,
-                        entry,
-                        at..at + 1,
-                        end,
-                        launches,
-                        &silent,
-                    )
+                    unit(rank, groups, group, entry, at..at + 1, end, launches, &silent)
                 });
                 units.extend(each);
             } else {
                 // One call: its entries follow each other, or those of other groups are between.
-                let last = inner
-                    .iter()
-                    .zip(at..)
-                    .take_while(|(a, b)| **a == *b)
-                    .count();
+                let last = inner.iter().zip(at..).take_while(|(a, b)| **a == *b).count();
                 let range = at..at + last.max(1);
-                units.push(unit(
-                    rank, groups, group, entry, range, end, launches, &silent,
-                ));
+                units.push(unit(rank, groups, group, entry, range, end, launches, &silent));
             }
         }
         for unit in units.iter_mut().filter(|unit| unit.is_message) {
@@ -126,11 +98,7 @@ impl Calls {
         let thread = |unit: &Unit| dump.entries[unit.entries.start].thread;
         let last_of_thread = units.iter().enumerate();
         let last_of_thread = last_of_thread.map(|(at, unit)| (thread(unit), at));
-        let mut calls = Self {
-            last_of_thread: last_of_thread.collect(),
-            units,
-            one_stream: true,
-        };
+        let mut calls = Self { last_of_thread: last_of_thread.collect(), units, one_stream: true };
         calls.open_unmet(dump, groups, &silent);
         calls.one_stream = calls.is_in_order(dump);
         calls
@@ -159,10 +127,7 @@ impl Calls {
     }
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "a unit is made of these in three places"
-)]
+#[expect(clippy::too_many_arguments, reason = "a unit is made of these in three places")]
 fn unit(
     rank: u32,
     groups: &Groups,
@@ -197,11 +162,7 @@ fn coalesced(dump: &Dump, at: usize) -> Vec<usize> {
     const REACH: usize = 4096;
     let first = &dump.entries[at];
     let number = |entry: &Entry| {
-        if first.is_message {
-            entry.seq_of_messages
-        } else {
-            entry.seq
-        }
+        if first.is_message { entry.seq_of_messages } else { entry.seq }
     };
     let mut found = vec![at];
     let later = dump.entries.iter().enumerate().skip(at + 1).take(REACH);
@@ -236,11 +197,7 @@ fn unended_batches(dump: &Dump) -> BTreeSet<usize> {
             *batches.entry(number_of(entry)).or_insert(0_usize) += 1;
         }
     }
-    let messages = dump
-        .entries
-        .iter()
-        .enumerate()
-        .filter(|(_, it)| it.is_message);
+    let messages = dump.entries.iter().enumerate().filter(|(_, it)| it.is_message);
     let is_unended = |(at, entry): &(usize, &Entry)| {
         let number = number_of(entry);
         let is_batched = entry.is_batched || batches.get(&number).is_some_and(|&it| it > 1);
@@ -264,8 +221,6 @@ pub(super) fn silent_backends(dump: &Dump) -> BTreeSet<Arc<str>> {
             None => backends.push((backend, is_silent)),
         }
     }
-    let silent = backends
-        .into_iter()
-        .filter(|(it, all)| *all && !is_on_host(it));
+    let silent = backends.into_iter().filter(|(it, all)| *all && !is_on_host(it));
     silent.map(|(it, _)| Arc::clone(it)).collect()
 }

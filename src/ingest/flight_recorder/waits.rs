@@ -105,13 +105,7 @@ impl<'a> Waiting<'a> {
     fn of(open: Open<'a>) -> Self {
         let graph = open.graph();
         let component = components(&graph);
-        Self {
-            closed: closed(&graph, &component),
-            late: open.late(),
-            open,
-            graph,
-            component,
-        }
+        Self { closed: closed(&graph, &component), late: open.late(), open, graph, component }
     }
 
     fn waits(&self) -> Waits {
@@ -136,9 +130,7 @@ impl<'a> Waiting<'a> {
             } else if unknown.contains(&rank) {
                 waits.unknown.insert(rank, self.given(rank, first));
             } else if contradicting.contains(&rank) {
-                waits
-                    .calls
-                    .extend(self.awaited(rank, first).map(|at| (rank, at)));
+                waits.calls.extend(self.awaited(rank, first).map(|at| (rank, at)));
                 let first = first.iter().map(|(at, _)| *at);
                 waits.first.insert(rank, first.collect());
             } else if let Some((at, _)) = first_lacking {
@@ -159,25 +151,15 @@ impl<'a> Waiting<'a> {
     fn transfers(&self) -> Vec<(u32, usize)> {
         let is_under_way = |call: &Call| {
             let is_known = |rank, at| {
-                self.open
-                    .messages
-                    .placed(rank, at)
-                    .is_some_and(|it| it.partner.is_some())
+                self.open.messages.placed(rank, at).is_some_and(|it| it.partner.is_some())
             };
             matches!(*call, Call::Message(rank, at) if is_known(rank, at))
-                && self
-                    .graph
-                    .get(&Node::Call(*call))
-                    .is_some_and(Vec::is_empty)
+                && self.graph.get(&Node::Call(*call)).is_some_and(Vec::is_empty)
         };
         let of_rank = |(&rank, first): (&u32, &Vec<(usize, Call)>)| {
-            let mut running = first
-                .iter()
-                .filter(|it| !self.open.queued.contains(&(rank, it.0)));
+            let mut running = first.iter().filter(|it| !self.open.queued.contains(&(rank, it.0)));
             let (at, _) = *running.clone().next()?;
-            running
-                .all(|(_, call)| is_under_way(call))
-                .then_some((rank, at))
+            running.all(|(_, call)| is_under_way(call)).then_some((rank, at))
         };
         self.open.first.iter().filter_map(of_rank).collect()
     }

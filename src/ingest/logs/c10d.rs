@@ -101,11 +101,7 @@ fn progress(text: &str) -> Option<Statement> {
     let failed = ["at work sequence id: ", "at work: ", "NCCL work: "]
         .iter()
         .find_map(|key| number_after(before, key));
-    Some(Statement::Progress {
-        enqueued: counter(status)?,
-        completed: counter(completed)?,
-        failed,
-    })
+    Some(Statement::Progress { enqueued: counter(status)?, completed: counter(completed)?, failed })
 }
 
 /// The sequence number at the beginning of `text`. PyTorch's counters are -1 before the first
@@ -116,10 +112,7 @@ fn counter(text: &str) -> Option<u64> {
 
 fn stuck(text: &str) -> Option<Statement> {
     let seconds = number_after(text, "watchdog got stuck for ");
-    let says_so = [
-        "ProcessGroupNCCL watchdog hang",
-        "Heartbeat monitor timed out",
-    ];
+    let says_so = ["ProcessGroupNCCL watchdog hang", "Heartbeat monitor timed out"];
     let is_stuck = seconds.is_some() || says_so.iter().any(|it| text.contains(it));
     is_stuck.then_some(Statement::WatchdogStuck { seconds })
 }
@@ -145,11 +138,7 @@ fn desync(text: &str) -> Vec<Statement> {
         return Vec::new();
     };
     let ranks = ranks.filter_map(|it| rank(it.trim()));
-    let finishes = ranks.map(|rank| Statement::Finishes {
-        rank,
-        seq,
-        is_inside,
-    });
+    let finishes = ranks.map(|rank| Statement::Finishes { rank, seq, is_inside });
     finishes.collect()
 }
 
@@ -187,9 +176,7 @@ fn fingerprints(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
 
 /// The part about one rank.
 fn until_next_rank(print: &str) -> &str {
-    print
-        .split_once(", but Rank ")
-        .map_or(print, |(own, _)| own)
+    print.split_once(", but Rank ").map_or(print, |(own, _)| own)
 }
 
 fn sizes(text: &str) -> Option<Vec<u32>> {
@@ -205,10 +192,7 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
         && let Some(world_size) = world_size_after(rest, "world_size=")
         && let Some(joined) = small_after(rest, "worker_count=")
     {
-        let who = Subject {
-            rank: Some(rank),
-            ..who.clone()
-        };
+        let who = Subject { rank: Some(rank), ..who.clone() };
         facts.worlds.insert(world_size);
         if text.contains("Timed out") {
             let waited_ms = after(rest, "timeout=").and_then(hours).unwrap_or(0);
@@ -227,10 +211,7 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
     if let Some(key) = number_after(text, BARRIER_KEY)
         && let Some(rank) = after(text, " to store for rank: ").and_then(rank)
     {
-        let who = Subject {
-            rank: Some(rank),
-            ..who.clone()
-        };
+        let who = Subject { rank: Some(rank), ..who.clone() };
         facts.add(who, at, Statement::Joined { key });
         return;
     }
@@ -247,11 +228,7 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
         facts.add(who.clone(), at, what);
         return;
     }
-    let lost = [
-        "recvValue failed on",
-        "sendBytes failed on",
-        "recvVector failed on",
-    ];
+    let lost = ["recvValue failed on", "sendBytes failed on", "recvVector failed on"];
     if let Some(server) = after(text, "remote=[")
         && lost.iter().any(|it| text.contains(it))
     {
@@ -303,10 +280,7 @@ fn barrier(text: &str) -> Option<Statement> {
     let list = before.rsplit("Rank").next()?.trim_start_matches('s');
     let ranks = list.split(',').take(MAX_LIST);
     let ranks: Option<Vec<u32>> = ranks.map(|it| rank(it.trim())).collect();
-    Some(Statement::MissesAtBarrier {
-        ranks: ranks?,
-        waited_ms: number(rest).unwrap_or(0),
-    })
+    Some(Statement::MissesAtBarrier { ranks: ranks?, waited_ms: number(rest).unwrap_or(0) })
 }
 
 /// Errors of DDP that name parameters.
@@ -342,17 +316,11 @@ fn ddp(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
     {
         for (rank, total) in [(first, total), (peer, count)] {
             let (fact, lines) = (ParameterFact::Layout, Arc::default());
-            facts.add(
-                named(who, rank),
-                at,
-                Statement::OfModel { fact, total, lines },
-            );
+            facts.add(named(who, rank), at, Statement::OfModel { fact, total, lines });
         }
     }
-    let raised = [
-        (READY_TWICE, ParameterFact::ReadyTwice),
-        (GRAPH_CHANGED, ParameterFact::GraphChanged),
-    ];
+    let raised =
+        [(READY_TWICE, ParameterFact::ReadyTwice), (GRAPH_CHANGED, ParameterFact::GraphChanged)];
     for (_, fact) in raised.iter().filter(|(words, _)| text.contains(words)) {
         let (fact, total, lines) = (*fact, 0, Arc::default());
         facts.add(who.clone(), at, Statement::OfModel { fact, total, lines });
@@ -374,11 +342,7 @@ fn ddp(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
 }
 
 fn named(who: &Subject, rank: u32) -> Subject {
-    Subject {
-        label: super::label::Label::default(),
-        rank: Some(rank),
-        ..who.clone()
-    }
+    Subject { label: super::label::Label::default(), rank: Some(rank), ..who.clone() }
 }
 
 /// The operation that c10d calls this: "_ALLGATHER_BASE".

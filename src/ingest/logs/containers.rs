@@ -32,8 +32,6 @@ impl Prefixes {
     /// The prefixes of containers.
     pub(super) fn containers(self) -> BTreeMap<String, Name> {
         let known = self.0.into_iter();
-        known
-            .filter_map(|(prefix, name)| Some((prefix, name?)))
-            .collect()
+        known.filter_map(|(prefix, name)| Some((prefix, name?))).collect()
     }
 }

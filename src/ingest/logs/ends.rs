@@ -55,9 +55,7 @@ impl Job {
                     continue;
                 }
                 let kinds = [
-                    raised
-                        .is_of_others(number)
-                        .then_some(ExceptionKind::LeftCollective),
+                    raised.is_of_others(number).then_some(ExceptionKind::LeftCollective),
                     Some(ExceptionKind::Uncaught),
                 ];
                 for kind in kinds.into_iter().flatten() {
@@ -77,19 +75,13 @@ impl Job {
                     process: process(number),
                     state: ProcessState::Dead,
                     exit: how.exit(),
-                    oom_kills: OomKills {
-                        in_cgroup: kills,
-                        on_host: None,
-                    },
+                    oom_kills: OomKills { in_cgroup: kills, on_host: None },
                     at,
                 };
                 self.events.push((at, event));
             }
             for stacks in &rank.stacks {
-                let event = Event::Stacks {
-                    process: process(number),
-                    stacks: Arc::clone(stacks),
-                };
+                let event = Event::Stacks { process: process(number), stacks: Arc::clone(stacks) };
                 self.events.push((stacks.at, event));
             }
         }
@@ -101,17 +93,10 @@ impl Job {
     /// Adds what ranks state about the parameters of their models.
     pub(super) fn add_models(&mut self) {
         let mut statements: Vec<(u32, Timestamp, Parameters)> = Vec::new();
-        let lacking = self
-            .ranks
-            .values()
-            .filter(|it| it.lacks_gradients())
-            .count();
+        let lacking = self.ranks.values().filter(|it| it.lacks_gradients()).count();
         let mut others = self.ranks.values().filter(|it| !it.lacks_gradients());
         let has_waits = others.any(|rank| rank.waits.keys().any(GroupName::is_world));
-        let world_size = self
-            .names
-            .world
-            .map_or(self.ranks.len(), |size| size as usize);
+        let world_size = self.names.world.map_or(self.ranks.len(), |size| size as usize);
         // The parameters without a gradient on some ranks decide nothing if others may lack more.
         let is_decisive = has_waits || lacking == world_size && lacking > 1;
         for (&number, rank) in &self.ranks {
@@ -133,27 +118,16 @@ impl Job {
             return;
         }
         let is_named = |rank: &Rank| !rank.waits.contains_key(&model_group());
-        let name = if self.ranks.values().all(is_named) {
-            "0"
-        } else {
-            UNNAMED
-        };
+        let name = if self.ranks.values().all(is_named) { "0" } else { UNNAMED };
         let group = self.world(name, "");
         let first = statements.iter().map(|it| it.1).min().unwrap_or_default();
         for &rank in self.ranks.keys() {
-            let joined = Event::GroupJoined {
-                process: process(rank),
-                group: Arc::clone(&group),
-            };
+            let joined = Event::GroupJoined { process: process(rank), group: Arc::clone(&group) };
             self.events.push((first, joined));
         }
         for (rank, at, said) in statements {
-            let stated = Event::Parameters {
-                process: process(rank),
-                group: Arc::clone(&group),
-                said,
-                at,
-            };
+            let stated =
+                Event::Parameters { process: process(rank), group: Arc::clone(&group), said, at };
             self.events.push((at, stated));
         }
     }
@@ -178,10 +152,7 @@ impl Job {
 
 /// The group of the world that the text does not name.
 fn model_group() -> GroupName {
-    GroupName {
-        name: UNNAMED.into(),
-        description: "default_pg".into(),
-    }
+    GroupName { name: UNNAMED.into(), description: "default_pg".into() }
 }
 
 fn parameters(report: &OfModel, place: Option<Where>) -> Parameters {

@@ -139,10 +139,7 @@ impl Job {
                 if at < restarted {
                     continue;
                 }
-                let stacks = Arc::new(Stacks {
-                    at,
-                    ..dumped.stacks.clone()
-                });
+                let stacks = Arc::new(Stacks { at, ..dumped.stacks.clone() });
                 let rank = job.names.rank(&dumped.who, None);
                 let rank = rank.or_else(|| job.only_one_ended_by(dumped.signal));
                 let place = groups::place_of(&stacks);
@@ -258,9 +255,7 @@ impl Job {
                 let joined = seq + u64::from(*is_inside);
                 rank.progress.entry(group).or_insert((joined, *seq));
             }
-            Statement::TimedOut {
-                op, seq, waited_ms, ..
-            } => {
+            Statement::TimedOut { op, seq, waited_ms, .. } => {
                 self.timed_out.insert((*op, *seq));
                 let since = before(at, Duration::from_millis(*waited_ms));
                 rank.wait(group, what, since, at);
@@ -268,11 +263,7 @@ impl Job {
                 self.extend_to(since);
             }
             Statement::CalledAt { place } => rank.called_at = Some(place.clone()),
-            Statement::Progress {
-                enqueued,
-                completed,
-                ..
-            } => {
+            Statement::Progress { enqueued, completed, .. } => {
                 let known = rank.progress.entry(group).or_default();
                 *known = (known.0.max(*enqueued), known.1.max(*completed));
             }
@@ -288,12 +279,9 @@ impl Job {
             Statement::KilledForMemory => rank.killed_for_memory = Some(at),
             Statement::CutOff { place } => self.cut_off(number, place.as_ref()),
             Statement::LostStore { server } => self.joins.lost_store(Some(number), server),
-            Statement::OfModel { fact, total, lines } => rank.report(OfModel {
-                at,
-                fact: *fact,
-                total: *total,
-                lines: Arc::clone(lines),
-            }),
+            Statement::OfModel { fact, total, lines } => {
+                rank.report(OfModel { at, fact: *fact, total: *total, lines: Arc::clone(lines) })
+            }
             Statement::Uses { device } => rank.device = Some(Arc::clone(device)),
             Statement::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),
             Statement::Network { text } => self.network.push((Some(number), Arc::clone(text))),
@@ -314,14 +302,7 @@ impl Job {
 
     /// Takes an exception of a rank.
     fn raised(&mut self, number: u32, fact: &Fact, at: Timestamp) {
-        let Statement::Raised {
-            text,
-            place,
-            uncaught,
-            went_on,
-            is_last,
-            by_launcher,
-        } = &fact.what
+        let Statement::Raised { text, place, uncaught, went_on, is_last, by_launcher } = &fact.what
         else {
             return;
         };
@@ -418,16 +399,12 @@ impl Job {
     fn open(&mut self, logs: &[Log]) {
         let begins = before(self.begins, EARLIER);
         // Several files are those of their folder, which may be the current one; torchrun has one for each launch.
-        let path = logs
-            .first()
-            .and_then(|log| std::path::absolute(&log.path).ok());
-        let name = path
-            .as_deref()
-            .and_then(|path| match (launch_of(path), logs) {
-                (Some(launch), _) => launch.file_name().map(OsStr::to_owned),
-                (None, [_]) => path.file_stem().map(OsStr::to_owned),
-                (None, _) => Some(path.parent()?.file_name()?.to_owned()),
-            });
+        let path = logs.first().and_then(|log| std::path::absolute(&log.path).ok());
+        let name = path.as_deref().and_then(|path| match (launch_of(path), logs) {
+            (Some(launch), _) => launch.file_name().map(OsStr::to_owned),
+            (None, [_]) => path.file_stem().map(OsStr::to_owned),
+            (None, _) => Some(path.parent()?.file_name()?.to_owned()),
+        });
         let name = name.map_or_else(|| "job".into(), |it| it.to_string_lossy().into_owned());
         let mut hosts: Vec<Arc<str>> = self.ranks.keys().map(|&rank| self.host(rank)).collect();
         hosts.sort_unstable();
@@ -436,12 +413,7 @@ impl Job {
             hosts.push(Arc::default());
         }
         for host in hosts {
-            let started = Event::JobStarted {
-                job: name.clone(),
-                attempt: 0,
-                host,
-                at: begins,
-            };
+            let started = Event::JobStarted { job: name.clone(), attempt: 0, host, at: begins };
             self.events.push((begins, started));
         }
         let mut ranks: Vec<Option<u32>> = self.ranks.keys().map(|&rank| Some(rank)).collect();
@@ -522,11 +494,7 @@ impl Job {
         }
         let waits = self.ranks.values().flat_map(|rank| rank.waits.values());
         let waits = waits.map(|it| it.at.since(it.since));
-        Evidence {
-            events,
-            ends: self.ends,
-            timeout: waits.chain(self.joins.timeouts()).min(),
-        }
+        Evidence { events, ends: self.ends, timeout: waits.chain(self.joins.timeouts()).min() }
     }
 }
 

@@ -50,10 +50,7 @@ pub(super) struct Subject {
 
 impl From<Label> for Subject {
     fn from(label: Label) -> Self {
-        Self {
-            label,
-            ..Self::default()
-        }
+        Self { label, ..Self::default() }
     }
 }
 
@@ -82,27 +79,13 @@ pub(super) enum Statement {
     /// The line names the rank, and states no more. `of`: number of ranks it is one of.
     Named { of: Option<u32> },
     /// The watchdog gave a collective up after it had waited for `waited_ms`.
-    TimedOut {
-        seq: u64,
-        op: Op,
-        numel: Option<u64>,
-        waited_ms: u64,
-    },
+    TimedOut { seq: u64, op: Op, numel: Option<u64>, waited_ms: u64 },
     /// It made the call that its watchdog gave up at this line.
     CalledAt { place: Where },
     /// Sequence numbers of the last collectives; `failed`: the one that the watchdog gave up.
-    Progress {
-        enqueued: u64,
-        completed: u64,
-        failed: Option<u64>,
-    },
+    Progress { enqueued: u64, completed: u64, failed: Option<u64> },
     /// A process runs this collective, according to PyTorch's comparison of calls.
-    Runs {
-        seq: u64,
-        op: Op,
-        shape: Option<Vec<u32>>,
-        dtype: String,
-    },
+    Runs { seq: u64, op: Op, shape: Option<Vec<u32>>, dtype: String },
     /// A traceback ended in this exception.
     Raised {
         text: Arc<str>,
@@ -142,36 +125,19 @@ pub(super) enum Statement {
     Finished,
     /// This rank of the group finished this collective as its last one, as another rank reports; `is_inside`: it
     /// joined the next one.
-    Finishes {
-        rank: u32,
-        seq: u64,
-        is_inside: bool,
-    },
+    Finishes { rank: u32, seq: u64, is_inside: bool },
     /// It waits for the other ranks of the world, of which `joined` have come.
-    Joins {
-        world_size: u32,
-        joined: u32,
-        key: u64,
-        waited_ms: u64,
-    },
+    Joins { world_size: u32, joined: u32, key: u64, waited_ms: u64 },
     /// It joined the barrier in the store under this key.
     Joined { key: u64 },
     /// A store waited for clients, of which `joined` have come.
-    Clients {
-        expected: u32,
-        joined: u32,
-        waited_ms: u64,
-    },
+    Clients { expected: u32, joined: u32, waited_ms: u64 },
     /// It waited for the address of this rank.
     MissesAddress { of: u32, waited_ms: u64 },
     /// It waited in a monitored barrier for these ranks.
     MissesAtBarrier { ranks: Vec<u32>, waited_ms: u64 },
     /// What DDP reported about its model: the number of parameters concerned, and a line for each that is named.
-    OfModel {
-        fact: ParameterFact,
-        total: u64,
-        lines: Arc<str>,
-    },
+    OfModel { fact: ParameterFact, total: u64, lines: Arc<str> },
     /// It uses this device of its host.
     Uses { device: Arc<str> },
     /// Its watchdog was blocked, for this long if that is stated.
@@ -233,10 +199,7 @@ impl ExitStatus {
     }
 
     pub(super) const fn exit(self) -> Exit {
-        Exit {
-            code: self.code,
-            signal: self.signal,
-        }
+        Exit { code: self.code, signal: self.signal }
     }
 }
 
@@ -316,12 +279,7 @@ impl Facts {
         self.seen.insert(key.clone());
         let (who, what) = key;
         let line = self.line;
-        self.facts.push(Fact {
-            who,
-            line,
-            at,
-            what,
-        });
+        self.facts.push(Fact { who, line, at, what });
         if self.facts.len() > MAX_FACTS || self.bytes > MAX_BYTES {
             self.drop_oldest();
         }
@@ -338,9 +296,7 @@ impl Facts {
             is_kept
         });
         let keys = self.facts.iter();
-        self.seen = keys
-            .map(|fact| (fact.who.clone(), fact.what.clone()))
-            .collect();
+        self.seen = keys.map(|fact| (fact.who.clone(), fact.what.clone())).collect();
         self.bytes = self.facts.iter().map(|fact| 2 * fact.what.bytes()).sum();
     }
 
@@ -378,12 +334,7 @@ impl Facts {
             return;
         }
         self.stack_bytes = bytes;
-        self.stacks.push(Dumped {
-            who,
-            at,
-            stacks,
-            signal,
-        });
+        self.stacks.push(Dumped { who, at, stacks, signal });
     }
 
     /// Takes note of the labels of a line.
@@ -415,9 +366,8 @@ mod tests {
 
     #[test]
     fn oldest_facts_are_dropped_and_names_are_kept() {
-        let network = |at: u8| Statement::Network {
-            text: char::from(at).to_string().repeat(1 << 20).into(),
-        };
+        let network =
+            |at: u8| Statement::Network { text: char::from(at).to_string().repeat(1 << 20).into() };
         let mut facts = Facts::default();
         let add = |facts: &mut Facts, what| facts.add(Subject::default(), Timestamp(1), what);
         add(&mut facts, Statement::Named { of: Some(2) });

@@ -59,16 +59,10 @@ impl Members {
             progress.filter_map(|(&number, rank)| Some((number, *rank.progress.get(name)?)));
         let is_gone =
             |rank: &Rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.uncaught);
-        let gone = job
-            .ranks
-            .iter()
-            .filter(|(_, rank)| name.is_world() && is_gone(rank));
+        let gone = job.ranks.iter().filter(|(_, rank)| name.is_world() && is_gone(rank));
         Self {
             progress: progress.collect(),
-            gone: gone
-                .map(|(&number, _)| number)
-                .filter(|it| !waiting.contains_key(it))
-                .collect(),
+            gone: gone.map(|(&number, _)| number).filter(|it| !waiting.contains_key(it)).collect(),
             waiting,
             is_complete: name.is_world() && job.names.world.is_some(),
         }
@@ -119,21 +113,11 @@ impl Members {
     }
 
     fn add(&self, job: &mut Job, name: &GroupName, index: u32) {
-        let known: BTreeSet<u32> = self
-            .waiting
-            .keys()
-            .chain(self.progress.keys())
-            .chain(&self.gone)
-            .copied()
-            .collect();
+        let known: BTreeSet<u32> =
+            self.waiting.keys().chain(self.progress.keys()).chain(&self.gone).copied().collect();
         let is_known = self.is_consistent() && (self.is_complete || self.is_decisive());
         let info = is_known.then(|| self.info(job, name, &known));
-        let begins = self
-            .waiting
-            .values()
-            .map(|it| it.since)
-            .min()
-            .unwrap_or_default();
+        let begins = self.waiting.values().map(|it| it.since).min().unwrap_or_default();
         if let Some(info) = &info {
             for &rank in &known {
                 let (process, group) = (process(rank), Arc::clone(info));
@@ -213,11 +197,7 @@ impl Members {
             (description, _) => format!("group {description}"),
         };
         let waited = first.at.since(first.since).as_secs();
-        let agree = if ranks.len() > 1 {
-            " and agree on it"
-        } else {
-            ""
-        };
+        let agree = if ranks.len() > 1 { " and agree on it" } else { "" };
         if self.may_be_left() {
             job.note(Topic::Waits, format!(
                 "{} waiting in {group} at neighbouring calls: they may be of one group, since a rank may leave the \
@@ -274,9 +254,7 @@ fn issue(
     waiting: &Waiting,
 ) -> Arc<Call> {
     let known = job.ranks.get(&rank);
-    let place = known
-        .and_then(|it| in_collective(it.stacks.last()?))
-        .and_then(|it| it.1);
+    let place = known.and_then(|it| in_collective(it.stacks.last()?)).and_then(|it| it.1);
     let given_up = || known.filter(|it| it.waits.len() == 1)?.called_at.clone();
     let place = place.or_else(given_up);
     let call = Call {
@@ -289,22 +267,14 @@ fn issue(
         tensors: if waiting.op.is_coalesced() { 2 } else { 1 },
         place: place.map(Arc::new),
         // What watchdogs give up was enqueued on the device: whichever member lacks a rooted call may be its root.
-        on_stream: waiting.op.is_rooted().then_some(OnStream {
-            stream: u64::from(thread),
-            launch: 0,
-        }),
-        ..Call::new(
-            CallId(u64::from(thread)),
-            waiting.since,
-            ThreadId(thread),
-            waiting.op,
-        )
+        on_stream: waiting
+            .op
+            .is_rooted()
+            .then_some(OnStream { stream: u64::from(thread), launch: 0 }),
+        ..Call::new(CallId(u64::from(thread)), waiting.since, ThreadId(thread), waiting.op)
     };
     let call = Arc::new(call);
-    let issued = Event::Issued {
-        process: process(rank),
-        call: Arc::clone(&call),
-    };
+    let issued = Event::Issued { process: process(rank), call: Arc::clone(&call) };
     job.events.push((waiting.since, issued));
     call
 }
@@ -337,12 +307,8 @@ pub(super) fn compared(job: &mut Job) -> bool {
 }
 
 fn join(job: &mut Job, rank: u32, group: &Arc<GroupInfo>, at: Timestamp) {
-    let joined = Event::GroupJoined {
-        process: process(rank),
-        group: Arc::clone(group),
-    };
-    job.events
-        .push((super::before(at, Duration::from_millis(2)), joined));
+    let joined = Event::GroupJoined { process: process(rank), group: Arc::clone(group) };
+    job.events.push((super::before(at, Duration::from_millis(2)), joined));
 }
 
 /// Adds the collective that ranks are in according to their stacks, if it is one at one line, and
@@ -379,10 +345,7 @@ fn stacks(job: &mut Job) {
         join(job, rank, &info, begins);
     }
     for (rank, (op, _, at)) in inside {
-        let waiting = Waiting {
-            seq: 1,
-            ..Waiting::unnumbered(op, at)
-        };
+        let waiting = Waiting { seq: 1, ..Waiting::unnumbered(op, at) };
         issue(job, rank, 1, Some(&info), &waiting);
     }
 }
@@ -409,9 +372,7 @@ fn describe(job: &mut Job) {
         }
     }
     if !places.is_empty() {
-        let places = places
-            .iter()
-            .map(|(text, ranks)| format!("{} {text}", were(ranks)));
+        let places = places.iter().map(|(text, ranks)| format!("{} {text}", were(ranks)));
         let places: Vec<String> = places.collect();
         job.note(Topic::Waits, format!(
             "these stacks do not show whether ranks wait: {}\nAdd a second dump of every rank, a minute later, \

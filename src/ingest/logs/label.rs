@@ -85,9 +85,7 @@ impl Name {
 impl std::fmt::Display for Name {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let letters = self.0.iter().take_while(|it| **it != 0);
-        letters
-            .map(|it| char::from(*it))
-            .try_for_each(|it| write!(f, "{it}"))
+        letters.map(|it| char::from(*it)).try_for_each(|it| write!(f, "{it}"))
     }
 }
 
@@ -133,11 +131,7 @@ pub(super) struct Form {
 
 impl Form {
     pub(super) const fn new(year: Year) -> Self {
-        Self {
-            year,
-            is_role: None,
-            containers: BTreeMap::new(),
-        }
+        Self { year, is_role: None, containers: BTreeMap::new() }
     }
 
     /// The container that wrote a line, and its text.
@@ -158,11 +152,7 @@ impl<'a> Line<'a> {
         let complete = |(month, date, of_day)| form.year.complete(month, date, of_day);
         let time = line.time.or_else(|| day.and_then(complete));
         let is_guessed = line.time != time;
-        Self {
-            time,
-            is_guessed,
-            ..line
-        }
+        Self { time, is_guessed, ..line }
     }
 
     /// The time that the line states with its year: at its beginning, or in a report of torchrun or Slurm.
@@ -267,10 +257,7 @@ fn task(line: &str) -> Option<(u32, bool, &str)> {
 fn local(text: &str) -> Option<(u32, &str)> {
     let (inner, rest) = text.strip_prefix('[')?.split_once("]:")?;
     let role = inner.trim_end_matches(|it: char| it.is_ascii_digit());
-    let is_word = !role.is_empty()
-        && role
-            .bytes()
-            .all(|it| it.is_ascii_alphabetic() || it == b'_');
+    let is_word = !role.is_empty() && role.bytes().all(|it| it.is_ascii_alphabetic() || it == b'_');
     let is_pytorchs = role == "rank" && !rest.starts_with(OPEN);
     if !is_word || is_pytorchs || role.len() > 32 {
         return None;
@@ -356,9 +343,7 @@ fn shows_role(text: &str, rank: u32) -> Option<bool> {
 fn stream(text: &str) -> Option<&str> {
     let text = text.strip_prefix("std")?;
     let text = text.strip_prefix("err").or(text.strip_prefix("out"))?;
-    [": ", " F ", " P "]
-        .iter()
-        .find_map(|end| text.strip_prefix(end))
+    [": ", " F ", " P "].iter().find_map(|end| text.strip_prefix(end))
 }
 
 /// The rank in "[Rank 3]", which counts within the process group.
@@ -381,10 +366,7 @@ mod tests {
             let label = line.label;
             (label.rank, label.local, label.task, line.text)
         };
-        assert_eq!(
-            label("12: [rank12]: Traceback"),
-            (Some(12), None, Some(12), "Traceback")
-        );
+        assert_eq!(label("12: [rank12]: Traceback"), (Some(12), None, Some(12), "Traceback"));
         assert_eq!(
             label("[default3]:[rank11]:[E1206 18:44:12.71 P.cpp:6] x"),
             (Some(11), Some(3), None, "[E1206 18:44:12.71 P.cpp:6] x")
@@ -432,20 +414,11 @@ mod tests {
         ] {
             assert_eq!(shows_role(text), None, "{text}");
         }
-        assert_eq!(
-            shows_role("[rank1]: Traceback (most recent call last):"),
-            Some(false)
-        );
-        let role = Form {
-            is_role: Some(true),
-            ..written()
-        };
+        assert_eq!(shows_role("[rank1]: Traceback (most recent call last):"), Some(false));
+        let role = Form { is_role: Some(true), ..written() };
         let line = Line::of("[rank1]:  File \"a.py\"", &role);
         let label = (line.label.rank, line.label.local, line.is_own_rank);
-        assert_eq!(
-            (label, line.text),
-            ((None, Some(1), false), "  File \"a.py\"")
-        );
+        assert_eq!((label, line.text), ((None, Some(1), false), "  File \"a.py\""));
     }
 
     #[test]
@@ -454,12 +427,7 @@ mod tests {
             let line = Line::of(text, &written());
             let worker = line.label.worker;
             let host = worker.and_then(|it| it.host).map(|it| it.to_string());
-            (
-                worker.and_then(|it| it.pid),
-                host,
-                line.label.rank,
-                line.text,
-            )
+            (worker.and_then(|it| it.pid), host, line.label.rank, line.text)
         };
         assert_eq!(
             worker("(RayTrainWorker pid=4009) [rank1]: KeyError: 'x'"),
@@ -467,12 +435,7 @@ mod tests {
         );
         assert_eq!(
             worker("(RayTrainWorker pid=7, ip=10.0.0.7)   File \"a.py\", line 7, in f"),
-            (
-                Some(7),
-                Some("10.0.0.7".into()),
-                None,
-                "  File \"a.py\", line 7, in f"
-            )
+            (Some(7), Some("10.0.0.7".into()), None, "  File \"a.py\", line 7, in f")
         );
         assert_eq!(worker("(a pid=b) x"), (None, None, None, "(a pid=b) x"));
     }

@@ -135,9 +135,7 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
     {
         facts.add(of_local(local, pid), at, Statement::Named { of: None });
     }
-    facts
-        .worlds
-        .extend(scan::world_size_after(text, "dist_world_size="));
+    facts.worlds.extend(scan::world_size_after(text, "dist_world_size="));
     if let Some(how) = after(text, " exits with return code = ").and_then(status) {
         // The command in front is that of the last process, whichever failed.
         let how = ExitStatus::of_status(how);
@@ -147,24 +145,15 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
         && let Some(pid) = scan::small(rest)
         && let Some(signal) = after(rest, "closing signal ").and_then(signal_of)
     {
-        let who = Subject {
-            pid: Some(pid),
-            ..Subject::default()
-        };
+        let who = Subject { pid: Some(pid), ..Subject::default() };
         facts.add(who, at, Statement::Stopped { signal });
     }
 }
 
 /// The process with this rank on its node, and the process id at the beginning of `pid`.
 pub(super) fn of_local(local: u32, pid: &str) -> Subject {
-    let label = Label {
-        local: Some(local),
-        ..Label::default()
-    };
-    Subject {
-        pid: scan::small(pid),
-        ..label.into()
-    }
+    let label = Label { local: Some(local), ..Label::default() };
+    Subject { pid: scan::small(pid), ..label.into() }
 }
 
 impl Report {
@@ -248,10 +237,7 @@ impl Report {
             "Reason" if value == "OOMKilled" => {
                 let (pid, host) = (None, None);
                 let worker = self.pod.map(|name| Worker { name, pid, host });
-                let label = Label {
-                    worker,
-                    ..Label::default()
-                };
+                let label = Label { worker, ..Label::default() };
                 let for_memory = true;
                 let how = ExitStatus::of_status(-KILL);
                 let how = ExitStatus { for_memory, ..how };
@@ -260,10 +246,7 @@ impl Report {
             "Process name" => self.task = value.rsplit_once(',').and_then(|it| scan::rank(it.1)),
             "Exit code" => {
                 if let (Some(task), Some(status)) = (self.task.take(), status(value)) {
-                    let label = Label {
-                        task: Some(task),
-                        ..Label::default()
-                    };
+                    let label = Label { task: Some(task), ..Label::default() };
                     let how = ExitStatus::of_status(status);
                     facts.add(label.into(), at, Statement::Ended(how));
                 }
@@ -274,11 +257,7 @@ impl Report {
                 let (Some((rank, local)), Some(status)) = (rank, status(value)) else {
                     return;
                 };
-                let named = Label {
-                    rank: Some(rank),
-                    local,
-                    ..Label::default()
-                };
+                let named = Label { rank: Some(rank), local, ..Label::default() };
                 facts.name(named);
                 let who = Subject {
                     rank: Some(rank),
@@ -286,12 +265,7 @@ impl Report {
                     host: host.map(Into::into),
                     ..named.into()
                 };
-                self.failures.push(Failure {
-                    rank,
-                    who,
-                    at,
-                    how: ExitStatus::of_status(status),
-                });
+                self.failures.push(Failure { rank, who, at, how: ExitStatus::of_status(status) });
                 if self.is_first {
                     self.finish(facts);
                 }
@@ -309,20 +283,11 @@ impl Report {
     /// knows what launchers do; if all have failed by one, nobody but their sender ended the job.
     pub(super) fn finish(&mut self, facts: &mut Facts) {
         self.end_traceback(facts);
-        let Self {
-            mut failures,
-            is_first,
-            failed,
-            ..
-        } = std::mem::take(self);
+        let Self { mut failures, is_first, failed, .. } = std::mem::take(self);
         self.failed = failed;
         if failures.len() > 1 && failures.iter().all(|it| it.how.signal == Some(TERM)) {
             let at = failures.iter().map(|it| it.at).min().unwrap_or_default();
-            facts.add(
-                Subject::default(),
-                at,
-                Statement::Interrupted { signal: TERM },
-            );
+            facts.add(Subject::default(), at, Statement::Interrupted { signal: TERM });
         }
         let Some(first) = failures.pop_if(|_| is_first) else {
             for it in failures {
@@ -346,14 +311,7 @@ impl Report {
 
 /// A line of the traceback of a failure.
 const fn of_failure(text: &str, label: Label, at: Timestamp) -> Line<'_> {
-    Line {
-        label,
-        is_own_rank: true,
-        shows_role: None,
-        time: Some(at),
-        is_guessed: false,
-        text,
-    }
+    Line { label, is_own_rank: true, shows_role: None, time: Some(at), is_guessed: false, text }
 }
 
 /// The number of "Signals.SIGTERM" or "15", if it ends jobs.
@@ -371,9 +329,7 @@ fn signal_of(text: &str) -> Option<i32> {
 fn status(value: &str) -> Option<i32> {
     let number = value.split([' ', '(']).next()?.trim_end_matches('.');
     let number: i64 = number.parse().ok()?;
-    i32::try_from(number)
-        .ok()
-        .filter(|it| (-64..=255).contains(it))
+    i32::try_from(number).ok().filter(|it| (-64..=255).contains(it))
 }
 
 /// Reads one line of Slurm: "srun: error: node: task 3: Out Of Memory".
@@ -386,11 +342,7 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         let cancelled = report_time(when).unwrap_or(at);
         facts.last = facts.last.max(cancelled);
         let at = cut(when, 64).into();
-        facts.add(
-            Subject::default(),
-            cancelled,
-            Statement::Cancelled { why, at },
-        );
+        facts.add(Subject::default(), cancelled, Statement::Cancelled { why, at });
         return;
     }
     let Some(message) = after(line.text, "srun: error: ") else {
@@ -398,10 +350,7 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     };
     if let Some(host) = message.strip_prefix("Node failure on ") {
         let host = Some(cut(host.trim(), 256).into());
-        let who = Subject {
-            host,
-            ..Subject::default()
-        };
+        let who = Subject { host, ..Subject::default() };
         facts.add(who, at, Statement::NodeFailed);
         return;
     }
@@ -413,14 +362,8 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     };
     let Some(how) = ended(how) else { return };
     for task in tasks.split(',').filter_map(range).flatten() {
-        let label = Label {
-            task: Some(task),
-            ..Label::default()
-        };
-        let who = Subject {
-            host: Some(cut(host, 256).into()),
-            ..label.into()
-        };
+        let label = Label { task: Some(task), ..Label::default() };
+        let who = Subject { host: Some(cut(host, 256).into()), ..label.into() };
         facts.add(who, at, Statement::Ended(how));
     }
 }
@@ -432,10 +375,7 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         && let Some(signal) = small_after(host, "exited on signal ")
         && let Ok(signal) = i32::try_from(signal)
     {
-        let label = Label {
-            task: scan::rank(rest),
-            ..Label::default()
-        };
+        let label = Label { task: scan::rank(rest), ..Label::default() };
         let who = Subject {
             pid: small_after(rest, " with PID ").filter(|&pid| pid > 0),
             host: Some(cut(until(host, &[' ']), 256).into()),
@@ -454,20 +394,14 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     if let Some(pid) = small_after(line.text, "Killed process ")
         && is_kernel.iter().any(|it| line.text.contains(it))
     {
-        let who = Subject {
-            pid: Some(pid),
-            ..Subject::default()
-        };
+        let who = Subject { pid: Some(pid), ..Subject::default() };
         facts.add(who, at, Statement::KilledForMemory);
     }
 }
 
 /// Adds the end of a worker of Ray on this host, which Ray observes without its status.
 pub(super) fn ray_worker(pid: u32, host: Option<&str>, at: Timestamp, facts: &mut Facts) {
-    let label = Label {
-        worker: Worker::of_ray(pid, host),
-        ..Label::default()
-    };
+    let label = Label { worker: Worker::of_ray(pid, host), ..Label::default() };
     facts.add(label.into(), at, Statement::Ended(ExitStatus::default()));
 }
 

@@ -28,12 +28,7 @@ impl Lines {
     }
 
     pub(super) fn of(reader: Box<dyn BufRead>) -> Self {
-        Self {
-            reader,
-            line: Vec::new(),
-            pending: Vec::new(),
-            left: MAX_BYTES,
-        }
+        Self { reader, line: Vec::new(), pending: Vec::new(), left: MAX_BYTES }
     }
 
     /// Whether the file is longer than what was read of it.
@@ -128,9 +123,7 @@ fn unwrapped(line: &str) -> Vec<String> {
         let found = keys.iter().find_map(|key| object.get(*key)?.as_str());
         found.map(str::to_owned)
     };
-    let Some(Ok(object)) = line
-        .starts_with('{')
-        .then(|| serde_json::from_str::<Object>(line))
+    let Some(Ok(object)) = line.starts_with('{').then(|| serde_json::from_str::<Object>(line))
     else {
         return Vec::new();
     };
@@ -195,10 +188,7 @@ mod tests {
     fn colours_carriage_returns_and_invalid_bytes_are_removed() {
         let bytes = b"\x1b[1;31mone\x1b[0m\r\n 12%\r 13%\rtwo \xff\x07\n\n\x1b]0;title\x07three
 \x1b]8;;file://x\x1b\\four\x1b(B\x1b[m";
-        assert_eq!(
-            lines(bytes),
-            ["one", " 12%", " 13%", "two \u{fffd}", "three", "four"]
-        );
+        assert_eq!(lines(bytes), ["one", " 12%", " 13%", "two \u{fffd}", "three", "four"]);
     }
 
     #[test]

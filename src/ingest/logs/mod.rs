@@ -98,10 +98,7 @@ impl Log {
     pub(crate) fn shift(&mut self, by: i64) {
         let facts = self.facts.facts.iter_mut().map(|fact| &mut fact.at);
         let stacks = self.facts.stacks.iter_mut().map(|it| &mut it.at);
-        for at in facts
-            .chain(stacks)
-            .chain([&mut self.facts.first, &mut self.facts.last])
-        {
+        for at in facts.chain(stacks).chain([&mut self.facts.first, &mut self.facts.last]) {
             // Zero stands for an unknown time.
             if at.0 > 0 {
                 at.0 = at.0.saturating_add_signed(by);
@@ -123,9 +120,7 @@ pub fn is_text(head: &[u8]) -> bool {
 /// Fails if the file cannot be opened or its first line cannot be read.
 pub fn read(path: &Path) -> io::Result<Log> {
     let written = fs::metadata(path)?.modified();
-    let written = written
-        .ok()
-        .and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+    let written = written.ok().and_then(|it| it.duration_since(UNIX_EPOCH).ok());
     // Some file systems keep no times.
     let written = written.filter(|it| !it.is_zero());
     let written = written.map_or_else(Timestamp::now, |it| Timestamp(it.as_nanos() as u64));
@@ -175,12 +170,7 @@ fn read_lines(
                     the latest stacks were dropped";
         trouble.get_or_insert_with(|| text.into());
     }
-    Ok(Log {
-        path: path.to_owned(),
-        trouble,
-        facts,
-        written,
-    })
+    Ok(Log { path: path.to_owned(), trouble, facts, written })
 }
 
 /// Files of a folder that may be logs.
@@ -279,11 +269,7 @@ fn entries(dir: &Path) -> impl Iterator<Item = fs::DirEntry> {
 
 /// Whether a folder is one of `torchrun --log-dir`: "ID/attempt_0/3".
 fn is_torchruns(dir: &Path) -> bool {
-    let name = |path: &Path| {
-        path.file_name()
-            .and_then(|it| it.to_str())
-            .map(str::to_owned)
-    };
+    let name = |path: &Path| path.file_name().and_then(|it| it.to_str()).map(str::to_owned);
     let is_attempt = |name: &String| name.starts_with(ATTEMPT);
     let is_part = |name: &String| is_attempt(name) || name.bytes().all(|it| it.is_ascii_digit());
     name(dir).is_some_and(|it| is_part(&it))
@@ -299,10 +285,7 @@ fn numbered(path: &Path, prefix: &str) -> Option<u32> {
 /// The process that a path names: "rank3.log", "`local_rank3.log`", or "attempt_0/3/stderr.log" of
 /// torchrun, where 3 is the rank on its node.
 fn in_path(path: &Path) -> Label {
-    let name = path
-        .file_name()
-        .and_then(|it| it.to_str())
-        .unwrap_or_default();
+    let name = path.file_name().and_then(|it| it.to_str()).unwrap_or_default();
     let stated = file_names::ranks(name);
     let is_output = matches!(name, "stdout.log" | "stderr.log" | "error.json");
     let folder = path.parent().and_then(|it| it.file_name()?.to_str());
@@ -386,10 +369,8 @@ impl Reader {
         if self.facts.first == Timestamp::default() {
             self.facts.first = at;
         }
-        self.facts.line = LineNumber {
-            number: self.facts.line.number + 1,
-            is_dated: line.time.is_some(),
-        };
+        self.facts.line =
+            LineNumber { number: self.facts.line.number + 1, is_dated: line.time.is_some() };
         self.facts.name(line.label);
         if !self.streams.contains_key(&line.label) && self.streams.len() >= MAX_STREAMS {
             return;
@@ -489,10 +470,7 @@ impl Stream {
     /// Adds the stacks that were read.
     fn flush(&mut self, label: Label, facts: &mut Facts) {
         let dump = std::mem::take(&mut self.dump);
-        let who = Subject {
-            pid: dump.pid,
-            ..label.into()
-        };
+        let who = Subject { pid: dump.pid, ..label.into() };
         let signal = dump.signal;
         if let Some(signal) = signal {
             let how = ExitStatus::of_status(-signal);

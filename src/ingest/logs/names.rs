@@ -75,9 +75,7 @@ impl Names {
             names.processes.entry(*rank).or_default();
         }
         let highest = names.processes.keys().next_back().copied();
-        names.world = names
-            .world
-            .filter(|&size| highest.is_none_or(|rank| rank < size));
+        names.world = names.world.filter(|&size| highest.is_none_or(|rank| rank < size));
         names.expect_one_node(all);
         names.learn_locals(all);
         names
@@ -151,9 +149,8 @@ impl Names {
         }
         let facts = all.iter().flat_map(|facts| &facts.facts);
         let tasks = facts.filter_map(|fact| fact.who.label.task);
-        let tasks: BTreeSet<u32> = tasks
-            .chain(all.iter().flat_map(|it| &it.tasks).copied())
-            .collect();
+        let tasks: BTreeSet<u32> =
+            tasks.chain(all.iter().flat_map(|it| &it.tasks).copied()).collect();
         for task in tasks {
             self.tasks.entry(task).or_insert(Some(task));
             self.processes.entry(task).or_default();
@@ -209,14 +206,12 @@ fn key(worker: Worker) -> Option<(u32, Option<IpAddr>)> {
 fn stated_by_tasks(all: &[&Facts]) -> Option<u32> {
     let facts = all.iter().flat_map(|facts| &facts.facts);
     let stated: BTreeSet<(u32, u32, u32)> = facts
-        .filter_map(
-            |fact| match (fact.who.label.task, fact.who.rank, &fact.what) {
-                (Some(task), Some(rank), Statement::Named { of: Some(size) }) => {
-                    Some((*size, rank, task))
-                }
-                _ => None,
-            },
-        )
+        .filter_map(|fact| match (fact.who.label.task, fact.who.rank, &fact.what) {
+            (Some(task), Some(rank), Statement::Named { of: Some(size) }) => {
+                Some((*size, rank, task))
+            }
+            _ => None,
+        })
         .collect();
     let &(size, ..) = stated.first()?;
     let ranks: BTreeSet<u32> = stated.iter().map(|it| it.1).collect();

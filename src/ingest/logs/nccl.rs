@@ -28,10 +28,7 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         && let Some(rank) = rank(rest).filter(|&rank| rank < size)
     {
         facts.worlds.insert(size);
-        let who = Subject {
-            rank: Some(rank),
-            ..who
-        };
+        let who = Subject { rank: Some(rank), ..who };
         facts.add(who, at, Statement::Named { of: Some(size) });
         return;
     }

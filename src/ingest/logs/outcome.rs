@@ -115,9 +115,7 @@ impl Job {
         // The ranks of another node may have failed while those of this one finished.
         let fails = |rank: &Rank| {
             let is_later = |at: Timestamp| at > begun;
-            let how = rank
-                .ended
-                .filter(|(at, how)| is_later(*at) && how.code != Some(0));
+            let how = rank.ended.filter(|(at, how)| is_later(*at) && how.code != Some(0));
             how.is_some() || rank.waits.values().any(|it| is_later(it.at))
         };
         if !is_last || self.ranks.values().any(fails) {
@@ -139,10 +137,7 @@ impl Job {
             };
             self.events.push((finished, ended));
         }
-        let done = Event::JobEnded {
-            status: 0,
-            at: finished,
-        };
+        let done = Event::JobEnded { status: 0, at: finished };
         self.events.push((finished, done));
         true
     }
@@ -262,8 +257,7 @@ impl Job {
             let terminated = ended.filter(|(_, how)| how.is_terminated());
             let at = terminated.map(|(at, _)| at).chain([cancelled]).min();
             let at = at.unwrap_or(cancelled);
-            self.events
-                .push((at, Event::Interrupted { signal: TERM, at }));
+            self.events.push((at, Event::Interrupted { signal: TERM, at }));
             return;
         }
         let Some((at, signal)) = self.interrupted.or_else(|| self.interruption_raised()) else {

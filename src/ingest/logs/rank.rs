@@ -68,10 +68,7 @@ impl Rank {
             let how = ExitStatus::of_status(-KILL);
             self.ended = Some((at, ExitStatus { for_memory, ..how }));
         } else if self.ended_later.is_none() {
-            self.ended_later = self.stopped.map(|signal| Exit {
-                code: None,
-                signal: Some(signal),
-            });
+            self.ended_later = self.stopped.map(|signal| Exit { code: None, signal: Some(signal) });
         }
     }
 
@@ -100,12 +97,7 @@ impl Rank {
         let Statement::TimedOut { seq, op, numel, .. } = what else {
             return;
         };
-        let waiting = Waiting {
-            seq: *seq,
-            numel: *numel,
-            at,
-            ..Waiting::unnumbered(*op, since)
-        };
+        let waiting = Waiting { seq: *seq, numel: *numel, at, ..Waiting::unnumbered(*op, since) };
         let first = self.waits.entry(group).or_insert_with(|| waiting.clone());
         if waiting.seq < first.seq {
             *first = waiting;
@@ -114,13 +106,7 @@ impl Rank {
 
     /// Adds a call that PyTorch compared with those of others.
     pub(super) fn run(&mut self, what: &Statement, at: Timestamp) {
-        let Statement::Runs {
-            seq,
-            op,
-            shape,
-            dtype,
-        } = what
-        else {
+        let Statement::Runs { seq, op, shape, dtype } = what else {
             return;
         };
         let sizes = shape.as_ref().map(|it| it.iter().map(|&n| u64::from(n)));
@@ -219,13 +205,8 @@ pub(super) struct Raised {
 impl Raised {
     /// Whether it says that something is wrong with other ranks than this one.
     pub(super) fn is_of_others(&self, rank: u32) -> bool {
-        const OTHERS: [&str; 5] = [
-            SAME_MODEL,
-            MISMATCH,
-            "DistStoreError",
-            "store based barrier",
-            "monitoredBarrier",
-        ];
+        const OTHERS: [&str; 5] =
+            [SAME_MODEL, MISMATCH, "DistStoreError", "store based barrier", "monitoredBarrier"];
         let failed = after(&self.text, CHECKPOINT);
         let failed = failed.map(|it| until(it, &[']']).split(','));
         let mut failed = failed.into_iter().flatten().map(|it| it.trim().parse());

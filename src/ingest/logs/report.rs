@@ -26,10 +26,7 @@ impl Claims {
     #[must_use]
     pub fn of(logs: &[Log]) -> Self {
         let first = logs.iter().map(|log| log.facts.first);
-        Self {
-            is_text: !logs.is_empty(),
-            first: first.filter(|at| at.0 > 0).min(),
-        }
+        Self { is_text: !logs.is_empty(), first: first.filter(|at| at.0 > 0).min() }
     }
 
     /// Lowers the claims of a report from text. Text is not a recording: nothing about the job is
@@ -86,9 +83,7 @@ fn without_numbers(findings: &mut [Finding]) {
     // Operations, and what the text calls them.
     let mut ops = BTreeMap::new();
     for finding in findings.iter_mut() {
-        let group = finding
-            .group
-            .take_if(|it| [MONITORED, UNNUMBERED].contains(&&*it.name));
+        let group = finding.group.take_if(|it| [MONITORED, UNNUMBERED].contains(&&*it.name));
         if let Some(group) = group {
             finding.seq = None;
             let named = finding.op.clone().map(|op| (stated(&group.name, &op), op));
@@ -149,9 +144,6 @@ mod tests {
             "barrier",
             "monitored_barrier",
         );
-        assert_eq!(
-            shown,
-            "rank 0 waits in monitored_barrier; barrier #12 is complete"
-        );
+        assert_eq!(shown, "rank 0 waits in monitored_barrier; barrier #12 is complete");
     }
 }

@@ -44,12 +44,7 @@ pub(super) fn stamp(text: &str) -> Option<(Timestamp, &str)> {
         return None;
     }
     let (of_day, rest) = clock(inner.get(11..)?)?;
-    let at = moment(
-        year.parse().ok()?,
-        month.parse().ok()?,
-        date.parse().ok()?,
-        of_day,
-    )?;
+    let at = moment(year.parse().ok()?, month.parse().ok()?, date.parse().ok()?, of_day)?;
     let (ahead, rest) = offset(rest).unwrap_or((0, rest));
     let at = Timestamp(at.0.saturating_add_signed(-ahead));
     let rest = rest.strip_prefix(']').unwrap_or(rest);
@@ -103,9 +98,7 @@ pub(super) fn report_time(text: &str) -> Option<Timestamp> {
 /// Nanoseconds of "18:44:12.715", and what follows.
 pub(super) fn clock(text: &str) -> Option<(u64, &str)> {
     let part = |at: usize| -> Option<u64> { text.get(at..at + 2)?.parse().ok() };
-    let colons = [2, 5]
-        .iter()
-        .all(|&at| text.as_bytes().get(at) == Some(&b':'));
+    let colons = [2, 5].iter().all(|&at| text.as_bytes().get(at) == Some(&b':'));
     let (hour, minute, second) = (part(0)?, part(3)?, part(6)?);
     if !colons || hour > 23 || minute > 59 || second > 60 {
         return None;
@@ -119,10 +112,7 @@ pub(super) fn clock(text: &str) -> Option<(u64, &str)> {
         nanos = shown.parse::<u64>().unwrap_or(0) * unit;
         rest = &fraction[digits..];
     }
-    Some((
-        ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nanos,
-        rest,
-    ))
+    Some((((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nanos, rest))
 }
 
 /// A time from a date of the Gregorian calendar and the nanoseconds of the day.
@@ -133,9 +123,7 @@ fn moment(year: i64, month: i64, date: i64, of_day: u64) -> Option<Timestamp> {
         return None;
     }
     let days = days_from_civil(year, month, date);
-    Some(Timestamp(
-        u64::try_from(days).ok()? * 86_400_000_000_000 + of_day,
-    ))
+    Some(Timestamp(u64::try_from(days).ok()? * 86_400_000_000_000 + of_day))
 }
 
 /// Days since 1970-01-01.

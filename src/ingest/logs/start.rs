@@ -56,14 +56,9 @@ struct Wait {
 
 /// Whether an exception states what a fact of this module states.
 pub(super) fn is_about_a_wait(text: &str) -> bool {
-    [
-        "store based barrier",
-        "waiting for clients",
-        "wait timeout after",
-        "monitoredBarrier",
-    ]
-    .iter()
-    .any(|it| text.contains(it))
+    ["store based barrier", "waiting for clients", "wait timeout after", "monitoredBarrier"]
+        .iter()
+        .any(|it| text.contains(it))
 }
 
 /// For how long the wait that a fact states lasted.
@@ -81,25 +76,15 @@ impl Joins {
     /// Takes a fact; `rank`: the rank that states it, if that is known.
     pub(super) fn take(&mut self, rank: Option<u32>, what: &Statement, at: Timestamp) {
         let lasted = Duration::from_millis(waited_ms(what));
-        let wait = Wait {
-            since: before(at, lasted),
-            lasted,
-        };
+        let wait = Wait { since: before(at, lasted), lasted };
         match what {
-            Statement::Joins {
-                world_size,
-                joined,
-                key,
-                ..
-            } => {
+            Statement::Joins { world_size, joined, key, .. } => {
                 self.key = *key;
                 let joined = self.counted.map_or(*joined, |known| known.1.max(*joined));
                 self.counted = Some((*world_size, joined));
                 self.waiting.extend(rank.map(|rank| (rank, wait)));
             }
-            Statement::Clients {
-                expected, joined, ..
-            } => {
+            Statement::Clients { expected, joined, .. } => {
                 self.clients = Some((*expected, *joined));
                 self.servers.extend(rank.map(|rank| (rank, wait)));
             }
@@ -110,8 +95,7 @@ impl Joins {
             Statement::MissesAtBarrier { ranks, .. } => {
                 // Only the first rank of a group names others.
                 let first = rank.filter(|it| !ranks.contains(it));
-                self.barriers
-                    .extend(first.map(|it| (it, (ranks.clone(), wait))));
+                self.barriers.extend(first.map(|it| (it, (ranks.clone(), wait))));
             }
             Statement::WatchdogStuck { seconds } => {
                 self.notes.push(format!(
@@ -137,9 +121,7 @@ impl Joins {
     /// rank had joined, all that did are known.
     fn count_servers(&mut self) {
         let all = self.servers.len() as u64;
-        let alone = self
-            .clients
-            .filter(|it| u64::from(it.1) == all && it.1 < it.0);
+        let alone = self.clients.filter(|it| u64::from(it.1) == all && it.1 < it.0);
         if let Some(counted) = alone.filter(|_| all == 1) {
             self.counted = self.counted.or(Some(counted));
             self.waiting.append(&mut self.servers);
@@ -156,10 +138,7 @@ impl Joins {
     fn count_joined(&mut self) {
         let first = self.waiting.values().map(|it| it.since).min();
         for (rank, _, at) in self.joined.iter().filter(|it| it.1 == self.key) {
-            let wait = Wait {
-                since: at.or(first).unwrap_or_default(),
-                lasted: Duration::ZERO,
-            };
+            let wait = Wait { since: at.or(first).unwrap_or_default(), lasted: Duration::ZERO };
             self.waiting.entry(*rank).or_insert(wait);
         }
     }
@@ -277,12 +256,8 @@ pub(super) fn joins(job: &mut Job) -> bool {
 
 /// Adds that ranks were joining a world of this size.
 fn world(job: &mut Job, size: u32) {
-    let waiting: Vec<(u32, Wait)> = job
-        .joins
-        .waiting
-        .iter()
-        .map(|(&rank, &wait)| (rank, wait))
-        .collect();
+    let waiting: Vec<(u32, Wait)> =
+        job.joins.waiting.iter().map(|(&rank, &wait)| (rank, wait)).collect();
     for (rank, wait) in waiting {
         let settings = [
             ("init.rank", rank.to_string()),
@@ -299,10 +274,7 @@ fn world(job: &mut Job, size: u32) {
             job.events.push((wait.since, setting));
         }
         let init = call(Op::InitProcessGroup, wait.since, 0);
-        let issued = Event::Issued {
-            process: process(rank),
-            call: Arc::new(init),
-        };
+        let issued = Event::Issued { process: process(rank), call: Arc::new(init) };
         job.events.push((wait.since, issued));
     }
 }
@@ -316,26 +288,13 @@ pub(super) fn devices(job: &mut Job) {
         let process = process(rank);
         let settings = [("init.backend", "nccl".into()), ("gpu", device)];
         for (name, value) in settings {
-            let setting = Event::Setting {
-                process,
-                name: name.into(),
-                value,
-                at,
-            };
+            let setting = Event::Setting { process, name: name.into(), value, at };
             job.events.push((at, setting));
         }
         let init = Arc::new(call(Op::InitProcessGroup, at, 0));
-        let returned = Event::Returned {
-            process,
-            thread: init.thread,
-            call: init.id,
-            followed: false,
-            at,
-        };
-        let issued = Event::Issued {
-            process,
-            call: init,
-        };
+        let returned =
+            Event::Returned { process, thread: init.thread, call: init.id, followed: false, at };
+        let issued = Event::Issued { process, call: init };
         job.events.extend([(at, issued), (at, returned)]);
     }
 }
@@ -353,33 +312,21 @@ fn barriers(job: &mut Job) {
             if !job.ranks.contains_key(&member) {
                 continue;
             }
-            let joined = Event::GroupJoined {
-                process: process(member),
-                group: Arc::clone(&group),
-            };
+            let joined = Event::GroupJoined { process: process(member), group: Arc::clone(&group) };
             job.events.push((wait.since, joined));
         }
-        let raised = job
-            .ranks
-            .get(&rank)
-            .and_then(|it| it.raised.last()?.place.clone());
+        let raised = job.ranks.get(&rank).and_then(|it| it.raised.last()?.place.clone());
         let call = Call {
             group: Some(Arc::clone(&group)),
             place: raised.map(Arc::new),
             ..call(Op::Barrier, wait.since, 1)
         };
-        let issued = Event::Issued {
-            process: process(rank),
-            call: Arc::new(call),
-        };
+        let issued = Event::Issued { process: process(rank), call: Arc::new(call) };
         job.events.push((wait.since, issued));
     }
     job.joins.barriers = barriers;
 }
 
 fn call(op: Op, at: Timestamp, seq: u64) -> Call {
-    Call {
-        seq,
-        ..Call::new(CallId(1), at, ThreadId(1), op)
-    }
+    Call { seq, ..Call::new(CallId(1), at, ThreadId(1), op) }
 }

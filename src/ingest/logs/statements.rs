@@ -40,9 +40,7 @@ impl Statements {
     /// The statements of these logs.
     #[must_use]
     pub fn of(logs: &[Log]) -> Self {
-        Self {
-            job: Job::of_logs(logs),
-        }
+        Self { job: Job::of_logs(logs) }
     }
 
     /// World size, if the text states it.

@@ -9,10 +9,7 @@ use crate::diagnosis::event::Event;
 fn log(name: &str, text: &str) -> Log {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(name);
-    fs::File::create(&path)
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
+    fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
     read(&path).unwrap()
 }
 
@@ -114,10 +111,7 @@ fn last_attempt_of_torchrun_is_read() {
             fs::write(folder.join("stderr.log"), "x").unwrap();
         }
     }
-    let Files {
-        paths: found,
-        earlier,
-    } = find(dir.path());
+    let Files { paths: found, earlier } = find(dir.path());
     assert_eq!(earlier, [dir.path().join("run/attempt_0")]);
     let is_last = |path: &PathBuf| path.to_string_lossy().contains("attempt_1");
     assert!(found.len() == 2 && found.iter().all(is_last), "{found:?}");
@@ -128,11 +122,9 @@ fn last_attempt_of_torchrun_is_read() {
 fn newest_launch_and_those_at_its_time_are_read() {
     let dir = tempfile::tempdir().unwrap();
     // Two nodes share a folder. The first launch had more attempts.
-    for (launch, attempts, written) in [
-        ("none_a", 3, 1_000),
-        ("none_b", 1, 9_000),
-        ("none_c", 2, 9_100),
-    ] {
+    for (launch, attempts, written) in
+        [("none_a", 3, 1_000), ("none_b", 1, 9_000), ("none_c", 2, 9_100)]
+    {
         for attempt in 0..attempts {
             let folder = dir.path().join(format!("{launch}/attempt_{attempt}/0"));
             fs::create_dir_all(&folder).unwrap();
@@ -147,11 +139,7 @@ fn newest_launch_and_those_at_its_time_are_read() {
     let found = find(dir.path());
     let earlier = ["none_a", "none_c/attempt_0"];
     assert_eq!(found.earlier, earlier.map(|it| dir.path().join(it)));
-    let expected = [
-        "job.out",
-        "none_b/attempt_0/0/stderr.log",
-        "none_c/attempt_1/0/stderr.log",
-    ];
+    let expected = ["job.out", "none_b/attempt_0/0/stderr.log", "none_c/attempt_1/0/stderr.log"];
     assert_eq!(found.paths, expected.map(|it| dir.path().join(it)));
 }
 
@@ -189,10 +177,7 @@ fn path_completes_the_labels_of_lines() {
     let log = read(&path).unwrap();
     assert_eq!(ranks(log), [Some(11)]);
     let (_, notes) = texts(read(&path).unwrap());
-    assert_eq!(
-        notes,
-        ["rank 11 logged an exception: KeyError: 'x' at a.py:7"]
-    );
+    assert_eq!(notes, ["rank 11 logged an exception: KeyError: 'x' at a.py:7"]);
 }
 
 #[test]
@@ -224,10 +209,7 @@ fn process_of_two_hosts_with_one_id_is_ambiguous() {
     assert_eq!(notes, ["NCCL reported on rank 1: NET/IB : failed"]);
     let stacks = "Process 70: python a.py\nThread 70 (idle): \"MainThread\"\n    f (a.py:3)\n";
     let (_, notes) = texts(log("a.log", &(text + stacks)));
-    assert!(
-        notes[0].starts_with("process 70 was at a.py:3"),
-        "{notes:?}"
-    );
+    assert!(notes[0].starts_with("process 70 was at a.py:3"), "{notes:?}");
     assert_eq!(notes[1], "NCCL reported on rank 1: NET/IB : failed");
 }
 
@@ -240,10 +222,7 @@ fn ray_workers_are_identified_by_their_labels() {
         raises.collect::<String>()
     );
     let (_, notes) = texts(log("a.log", &text));
-    assert_eq!(
-        notes,
-        ["rank 5 logged an exception: KeyError: 'x' at a.py:7"]
-    );
+    assert_eq!(notes, ["rank 5 logged an exception: KeyError: 'x' at a.py:7"]);
 }
 
 #[test]
@@ -297,10 +276,7 @@ fn indented_lines_do_not_end_stacks() {
 fn memory_of_incomplete_tracebacks_is_limited() {
     let mut reader = Reader {
         max_open_bytes: 64 << 10,
-        ..Reader::of(
-            Path::new("a.log"),
-            Form::new(Year::Before(Timestamp::now())),
-        )
+        ..Reader::of(Path::new("a.log"), Form::new(Year::Before(Timestamp::now())))
     };
     let frame = "  File \"/job/train.py\", line 7, in step";
     for rank in 0..200 {

@@ -26,10 +26,7 @@ impl Clock {
         let first = times.filter(|at| at.0 > 0).min();
         let written = logs.iter().map(|log| log.written).max();
         let undated = first.map(|first| before(first, EARLIER)).or(written);
-        Self {
-            first: first.or(written).unwrap_or_default(),
-            undated: undated.unwrap_or_default(),
-        }
+        Self { first: first.or(written).unwrap_or_default(), undated: undated.unwrap_or_default() }
     }
 
     /// The facts of a log with their times.
@@ -66,11 +63,7 @@ impl Clock {
             };
             is_failure && at > last
         };
-        if facts().any(fails) {
-            last
-        } else {
-            Timestamp::default()
-        }
+        if facts().any(fails) { last } else { Timestamp::default() }
     }
 }
 

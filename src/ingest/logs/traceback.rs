@@ -188,10 +188,7 @@ impl Traceback {
     fn begin_next(&mut self, is_cause: bool) {
         let is_cause =
             is_cause || crate::diagnosis::evidence::allocation::failed(&self.text).is_some();
-        let before = (
-            std::mem::take(&mut self.text),
-            std::mem::take(&mut self.frames),
-        );
+        let before = (std::mem::take(&mut self.text), std::mem::take(&mut self.frames));
         self.cause = is_cause.then(|| self.cause.take().unwrap_or(before));
         let kept = self.cause.as_ref().map(|(_, frames)| frames);
         self.bytes = kept.map_or(0, |frames| size_of_frames(frames));
@@ -284,14 +281,8 @@ impl Traceback {
             by_launcher,
         };
         let who = match of_rank {
-            Some(_) => Label {
-                rank: of_rank,
-                ..Label::default()
-            },
-            None => Label {
-                local: label.local.or(spawned),
-                ..label
-            },
+            Some(_) => Label { rank: of_rank, ..Label::default() },
+            None => Label { local: label.local.or(spawned), ..label },
         };
         let line = std::mem::replace(&mut facts.line, begins);
         facts.add(who.into(), at, what);
@@ -342,9 +333,7 @@ pub(super) fn is_message(text: &str) -> bool {
 
 /// Whether a line reports the exception whose traceback follows, and states that it does not end the process.
 fn ends_no_process(text: &str) -> bool {
-    ["Exception ignored in", "Exception in thread "]
-        .iter()
-        .any(|it| text.starts_with(it))
+    ["Exception ignored in", "Exception in thread "].iter().any(|it| text.starts_with(it))
 }
 
 /// Whether a program wrote the line in the course of its work: it names a step, or the time behind the label of

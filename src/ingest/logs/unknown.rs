@@ -28,13 +28,7 @@ impl Job {
         match &fact.what {
             // These state the same as the line that the exception consists of.
             Statement::Raised { text, .. } if start::is_about_a_wait(text) => {}
-            Statement::Raised {
-                text,
-                place,
-                by_launcher,
-                went_on,
-                ..
-            } => {
+            Statement::Raised { text, place, by_launcher, went_on, .. } => {
                 let text = if *by_launcher {
                     return self.of_launcher(text);
                 } else if *went_on {
@@ -142,23 +136,18 @@ impl Job {
         let raised = unknown.iter().enumerate().filter_map(|(index, (fact, _))| {
             let is_unlabelled = fact.who == Subject::default();
             match fact.what {
-                Statement::Raised {
-                    by_launcher: false,
-                    went_on: false,
-                    uncaught,
-                    ..
-                } if is_unlabelled => Some((index, uncaught)),
+                Statement::Raised { by_launcher: false, went_on: false, uncaught, .. }
+                    if is_unlabelled =>
+                {
+                    Some((index, uncaught))
+                }
                 _ => None,
             }
         });
         let [(index, aborts)] = raised.collect::<Vec<_>>()[..] else {
             return;
         };
-        let end = if aborts {
-            ExitStatus::of_status(-ABRT)
-        } else {
-            ExitStatus::of_status(1)
-        };
+        let end = if aborts { ExitStatus::of_status(-ABRT) } else { ExitStatus::of_status(1) };
         let alike = failed.iter().filter(|(_, (_, how))| *how == end);
         let [(&rank, &(line, _))] = alike.collect::<Vec<_>>()[..] else {
             return;
@@ -256,12 +245,9 @@ impl Job {
         let rank = self.names.rank(&fact.who, Some(&fact.what));
         let who = rank.map_or_else(|| name(&fact.who), |rank| format!("rank {rank}"));
         let what = match &fact.what {
-            Statement::Raised {
-                text,
-                place,
-                uncaught: true,
-                ..
-            } => raised(&who, text, place.as_ref()),
+            Statement::Raised { text, place, uncaught: true, .. } => {
+                raised(&who, text, place.as_ref())
+            }
             Statement::Ended(how) | Statement::Failed(how) => format!("{who} {}", ended(*how)),
             Statement::KilledForMemory => format!("the kernel killed {who} for lack of memory"),
             _ => return,

@@ -130,11 +130,7 @@ impl Dump {
         if let Some(main) = self.threads.iter().position(is_main) {
             self.threads.swap(0, main);
         }
-        Some(Stacks {
-            at,
-            threads: self.threads,
-            trouble: Arc::default(),
-        })
+        Some(Stacks { at, threads: self.threads, trouble: Arc::default() })
     }
 }
 
@@ -167,9 +163,7 @@ fn fatal(line: &str) -> Option<i32> {
 /// The thread in "Thread 42 (idle): "MainThread"", "Thread 0x7f2e (most recent call first):",
 /// "Current thread 0x7f2e …" or, since Python 3.14, "Thread 0x7f2e [name] (most …".
 fn thread(line: &str) -> Option<(u32, &str, Option<char>)> {
-    let rest = line
-        .strip_prefix("Thread ")
-        .or_else(|| line.strip_prefix("Current thread "))?;
+    let rest = line.strip_prefix("Thread ").or_else(|| line.strip_prefix("Current thread "))?;
     let (id, rest) = rest.split_once(' ')?;
     let id = match id.strip_prefix("0x").or_else(|| id.strip_prefix("0X")) {
         // faulthandler prints the address of the thread.
@@ -212,9 +206,7 @@ fn spy_frame(line: &str) -> Option<Where> {
 /// Whether a file is the source of native code.
 fn is_native(file: &str) -> bool {
     let suffix = Path::new(file).extension().and_then(|it| it.to_str());
-    let native = [
-        "c", "cc", "cpp", "cu", "cuh", "cxx", "h", "hpp", "rs", "s", "S",
-    ];
+    let native = ["c", "cc", "cpp", "cu", "cuh", "cxx", "h", "hpp", "rs", "s", "S"];
     suffix.is_some_and(|it| native.contains(&it))
 }
 
@@ -229,10 +221,7 @@ fn in_folder(file: &str) -> String {
 
 /// The frame in "  File "train.py", line 9 in main" of faulthandler.
 fn fault_frame(line: &str) -> Option<Where> {
-    let (file, rest) = line
-        .trim_start()
-        .strip_prefix("File \"")?
-        .split_once("\", line ")?;
+    let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
     let (number, function) = rest.split_once(" in ")?;
     frame(file, number, function)
 }
@@ -240,10 +229,7 @@ fn fault_frame(line: &str) -> Option<Where> {
 /// The frame in "  File "train.py", line 9, in main" of a traceback.
 #[must_use]
 pub fn python_frame(line: &str) -> Option<Where> {
-    let (file, rest) = line
-        .trim_start()
-        .strip_prefix("File \"")?
-        .split_once("\", line ")?;
+    let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
     let (number, function) = rest.split_once(", in ")?;
     frame(file, number, function)
 }
@@ -261,14 +247,8 @@ fn frame(file: &str, number: &str, function: &str) -> Option<Where> {
 /// The innermost line of the user's program among frames, innermost first.
 #[must_use]
 pub fn users_line(frames: Vec<Where>) -> Option<Where> {
-    let thread = ThreadStack {
-        python: frames,
-        ..ThreadStack::default()
-    };
-    let stacks = Stacks {
-        threads: vec![thread],
-        ..Stacks::default()
-    };
+    let thread = ThreadStack { python: frames, ..ThreadStack::default() };
+    let stacks = Stacks { threads: vec![thread], ..Stacks::default() };
     stacks::line_of(&stacks).cloned()
 }
 

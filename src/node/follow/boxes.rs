@@ -68,14 +68,7 @@ impl BoxDir {
             (Err(error), None) => return Err(error),
         };
         let following = Following::begin(&path, FollowedBy::Run).ok().flatten();
-        Ok(Self {
-            path,
-            others: Vec::new(),
-            keep,
-            is_shared_memory,
-            snapshot: false,
-            following,
-        })
+        Ok(Self { path, others: Vec::new(), keep, is_shared_memory, snapshot: false, following })
     }
 
     /// Existing directories in which the ranks of a launch create their boxes. They are not removed; the
@@ -132,9 +125,7 @@ impl BoxDir {
     /// Whether the file is an incomplete copy of a box, which is still in shared memory.
     #[must_use]
     pub fn is_partial(file: &Path) -> bool {
-        file.as_os_str()
-            .as_encoded_bytes()
-            .ends_with(PARTIAL.as_bytes())
+        file.as_os_str().as_encoded_bytes().ends_with(PARTIAL.as_bytes())
     }
 
     /// Run directories of all runs of this user that have boxes in shared memory, active or not.
@@ -334,10 +325,7 @@ fn owner_is_alive(line: &str) -> Option<bool> {
 /// Whether the process that wrote a box (`<pid>.<start ticks>.<layer>.box`) is alive.
 #[must_use]
 pub fn writer_is_alive(file: &Path) -> bool {
-    let name = file
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let mut words = name.split('.');
     let mut number = || words.next()?.parse::<u64>().ok();
     match (number(), number()) {
@@ -355,10 +343,7 @@ pub fn boxes_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut boxes = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        let is_box = entry
-            .file_name()
-            .as_encoded_bytes()
-            .ends_with(BOX.as_bytes());
+        let is_box = entry.file_name().as_encoded_bytes().ends_with(BOX.as_bytes());
         if is_box && entry.file_type()?.is_file() {
             boxes.push(entry.path());
         }
@@ -480,17 +465,11 @@ mod tests {
         let owner = dead.path().join(OWNER);
         let text = fs::read_to_string(&owner).unwrap();
         // The owner is alive: nothing is moved.
-        BoxDir::create(&shm, "next", None)
-            .unwrap()
-            .remove()
-            .unwrap();
+        BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
         assert!(dead.path().exists());
         let pid = std::process::id().to_string();
         fs::write(&owner, text.replacen(&pid, "4194304", 1)).unwrap();
-        BoxDir::create(&shm, "next", None)
-            .unwrap()
-            .remove()
-            .unwrap();
+        BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
         assert!(!dead.path().exists());
         assert!(run.join("boxes/1.2.c10d.box").exists());
     }

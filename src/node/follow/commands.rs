@@ -88,14 +88,8 @@ impl Commander {
     pub fn new() -> (Self, Commands) {
         let (reader, writer) = std::io::pipe().ok().unzip();
         let (sender, receiver) = channel();
-        let commander = Self {
-            channel: sender,
-            wake: writer.map(Arc::new),
-        };
-        let commands = Commands {
-            channel: receiver,
-            wake: reader,
-        };
+        let commander = Self { channel: sender, wake: writer.map(Arc::new) };
+        let commands = Commands { channel: receiver, wake: reader };
         (commander, commands)
     }
 

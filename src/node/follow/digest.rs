@@ -75,10 +75,7 @@ impl Summary {
     /// The summary of a process whose calls are captured by `layer`.
     #[must_use]
     pub fn new(layer: &str) -> Self {
-        Self {
-            layer: layer.to_owned(),
-            ..Self::default()
-        }
+        Self { layer: layer.to_owned(), ..Self::default() }
     }
 
     /// Adds an item of the black box. Every item is added once, in order.
@@ -207,11 +204,7 @@ impl Summary {
         let group = self.groups.get_mut(&(record.group, true));
         if let Some(group) = group.filter(|_| fact == ParameterFact::Values) {
             // The model, its number of averages, the parameter, and its elements.
-            let what = [
-                record.seq,
-                record.numel.unwrap_or(0),
-                u64::from(record.tensors),
-            ];
+            let what = [record.seq, record.numel.unwrap_or(0), u64::from(record.tensors)];
             let values = record.dims.iter().map(|&bits| u64::from(bits));
             let values = what.into_iter().chain(values);
             group.add(group.issued + 1, |hash| values.fold(hash, mix));
@@ -272,12 +265,7 @@ impl Group {
         }
         self.is_changed = false;
         self.stride = EVERY;
-        v1::GroupDigest {
-            group,
-            issued: self.issued,
-            checks,
-            values,
-        }
+        v1::GroupDigest { group, issued: self.issued, checks, values }
     }
 }
 
@@ -413,10 +401,7 @@ mod tests {
     fn lost_records_are_not_compared_until_the_hash_begins_anew() {
         let mut summary = summary();
         issue(&mut summary, 1, 8);
-        summary.add(&Kind::RecordsLost(v1::RecordsLost {
-            process: 1,
-            count: 5,
-        }));
+        summary.add(&Kind::RecordsLost(v1::RecordsLost { process: 1, count: 5 }));
         issue(&mut summary, 200, 8);
         let digest = summary.digest(1, 1).unwrap();
         assert_eq!(digest.groups[0].checks, []);

@@ -30,11 +30,7 @@ pub(super) struct Directory {
 
 impl Directory {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            modified: None,
-            settled: HashSet::new(),
-        }
+        Self { path, modified: None, settled: HashSet::new() }
     }
 
     /// Boxes, and files of processes without one, that are not settled, if the directory has changed

@@ -260,23 +260,14 @@ impl Follower {
             match self.commands.next() {
                 Ok(Command::Attached(coordinator)) => self.repeat(coordinator),
                 Ok(Command::Repeat { process, ticket }) => {
-                    self.ranks
-                        .iter_mut()
-                        .for_each(|rank| rank.repeat_from(process, ticket));
+                    self.ranks.iter_mut().for_each(|rank| rank.repeat_from(process, ticket));
                 }
                 Ok(Command::Summarize) => self.out.send_digests(true),
                 Ok(Command::Pull(pull)) => self.catch_up(pull),
-                Ok(Command::Ping {
-                    sent_unix_ns,
-                    received,
-                }) => self.out.answer(v1::Pong {
-                    ping_unix_ns: sent_unix_ns,
-                    received_unix_ns: received.0,
-                }),
-                Ok(Command::TakeStacks {
-                    processes,
-                    on_request,
-                }) => {
+                Ok(Command::Ping { sent_unix_ns, received }) => self
+                    .out
+                    .answer(v1::Pong { ping_unix_ns: sent_unix_ns, received_unix_ns: received.0 }),
+                Ok(Command::TakeStacks { processes, on_request }) => {
                     let requests = self.ranks.iter().filter_map(Rank::stack_request);
                     let requests = requests
                         .filter(|it| processes.is_empty() || processes.contains(&it.process));
@@ -294,10 +285,7 @@ impl Follower {
                     let descendants = self.descendants.as_ref();
                     let descendants = descendants.map(Descendants::remembered).unwrap_or_default();
                     // The receiver may have timed out.
-                    drop(answer.send(Secured {
-                        on_disk,
-                        descendants,
-                    }));
+                    drop(answer.send(Secured { on_disk, descendants }));
                 }
                 Ok(Command::Close { status, done }) => {
                     self.poll();
@@ -340,23 +328,15 @@ impl Follower {
         }
         let living = self.ranks.iter().filter(|rank| !rank.has_ended());
         let living: Vec<u64> = living.map(Rank::process).collect();
-        self.scheduling
-            .repeat(|process| living.contains(&process), &mut self.out);
-        self.out.push_live(Kind::CaughtUp(v1::CaughtUp {
-            pull: pull.number,
-            digests,
-        }));
+        self.scheduling.repeat(|process| living.contains(&process), &mut self.out);
+        self.out.push_live(Kind::CaughtUp(v1::CaughtUp { pull: pull.number, digests }));
         self.out.send_digests(digests);
     }
 
     /// Sends records again: evidence follows that no digest covers.
     fn send_records(&mut self) {
         if self.out.sends_digests() {
-            self.catch_up(v1::Pull {
-                number: 0,
-                records: CAUGHT_UP,
-                release: true,
-            });
+            self.catch_up(v1::Pull { number: 0, records: CAUGHT_UP, release: true });
         }
     }
 
@@ -398,8 +378,7 @@ impl Follower {
             self.scan_directories(now);
         }
         let any_joined = self.ranks.iter().any(|rank| !rank.has_ended());
-        self.started
-            .poll(any_joined, now, &mut self.stacks, &mut self.out);
+        self.started.poll(any_joined, now, &mut self.stacks, &mut self.out);
     }
 
     /// Requests the source around new sites from a reader thread.
@@ -606,10 +585,7 @@ impl Follower {
         for kind in self.sources.last_answers() {
             self.out.push(kind);
         }
-        self.report(Kind::JobEnded(v1::JobEnded {
-            unix_ns: Timestamp::now().0,
-            status,
-        }));
+        self.report(Kind::JobEnded(v1::JobEnded { unix_ns: Timestamp::now().0, status }));
         self.out.flush();
         self.job_ended = true;
     }
@@ -622,12 +598,7 @@ impl Follower {
         self.send_records();
         for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
             rank.change(ProcessState::Stopped, Exit::default(), at, &mut self.out);
-            rank.change(
-                ProcessState::Running,
-                Exit::default(),
-                Timestamp::now(),
-                &mut self.out,
-            );
+            rank.change(ProcessState::Running, Exit::default(), Timestamp::now(), &mut self.out);
         }
     }
 }

@@ -22,22 +22,14 @@ pub fn new_job() -> String {
     let seconds = Timestamp::now().0 / 1_000_000_000;
     // The random keys of a hash map are sufficient here.
     let random = RandomState::new().build_hasher().finish() ^ u64::from(std::process::id());
-    format!(
-        "{}-{}",
-        base_36(seconds % 36_u64.pow(5), 5),
-        base_36(random % 36_u64.pow(4), 4)
-    )
+    format!("{}-{}", base_36(seconds % 36_u64.pow(5), 5), base_36(random % 36_u64.pow(4), 4))
 }
 
 /// Converts a name to a file name, without separators and leading dots, and of limited length.
 #[must_use]
 pub fn file_name(name: &str) -> String {
     let keep = |c: char| {
-        if c.is_ascii_alphanumeric() || "._-".contains(c) {
-            c
-        } else {
-            '_'
-        }
+        if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }
     };
     let name: String = name.chars().map(keep).take(MAX_JOB).collect();
     match name.trim_start_matches('.') {
@@ -51,11 +43,7 @@ pub fn file_name(name: &str) -> String {
 pub fn run_dir(job: &str, started: Timestamp) -> String {
     // 2026-01-31T12:00:00.000Z → 20260131T120000
     let time = started.to_string();
-    let time: String = time
-        .chars()
-        .filter(|c| !"-:".contains(*c))
-        .take(15)
-        .collect();
+    let time: String = time.chars().filter(|c| !"-:".contains(*c)).take(15).collect();
     format!("{job}-{time}")
 }
 
@@ -64,10 +52,7 @@ pub fn run_dir(job: &str, started: Timestamp) -> String {
 pub fn attempt() -> u32 {
     let variables = ["DDP_DOCTOR_ATTEMPT", "SLURM_RESTART_COUNT"];
     let values = variables.iter().filter_map(|name| std::env::var(name).ok());
-    values
-        .filter_map(|value| value.parse().ok())
-        .next()
-        .unwrap_or(0)
+    values.filter_map(|value| value.parse().ok()).next().unwrap_or(0)
 }
 
 /// Writes `run.json`, by which viewers find this run while it is active.

@@ -66,11 +66,7 @@ impl ProcessLines {
     /// The places of this process.
     #[must_use]
     pub fn of(pid: u32, cache: Arc<LineCache>) -> Self {
-        Self {
-            pid,
-            cache,
-            by_address: HashMap::new(),
-        }
+        Self { pid, cache, by_address: HashMap::new() }
     }
 
     /// Replaces the address of a site by its line. Returns `false` if it has no line, or none can
@@ -100,9 +96,7 @@ impl ProcessLines {
         // The return address follows the call and may be beyond the end of the function.
         let address = address.checked_sub(1)?;
         let loaded = maps::images(self.pid).ok()?;
-        let loaded = loaded
-            .iter()
-            .find(|it| (it.start..it.end).contains(&address))?;
+        let loaded = loaded.iter().find(|it| (it.start..it.end).contains(&address))?;
         let lines = self.cache.lines(self.pid, loaded)?;
         lines.user_place(address - loaded.start)
     }
@@ -196,10 +190,7 @@ mod tests {
     use super::*;
 
     fn resolved(pid: u32, file: &str) -> Option<v1::SiteDefined> {
-        let mut site = v1::SiteDefined {
-            file: file.into(),
-            ..v1::SiteDefined::default()
-        };
+        let mut site = v1::SiteDefined { file: file.into(), ..v1::SiteDefined::default() };
         let mut lines = ProcessLines::of(pid, Arc::default());
         lines.resolve(&mut site).then_some(site)
     }
@@ -208,13 +199,9 @@ mod tests {
     fn address_resolves_to_a_line_of_the_program() {
         let own = u64::try_from((resolved as fn(u32, &str) -> _ as *const ()).addr()).unwrap();
         let site = resolved(std::process::id(), &format!("@{:x}", own + 1)).unwrap();
-        let line = include_str!("native_lines.rs")
-            .lines()
-            .position(|it| it.contains("fn resolved("));
-        assert!(
-            site.file.ends_with("src/node/follow/native_lines.rs"),
-            "{site:?}"
-        );
+        let line =
+            include_str!("native_lines.rs").lines().position(|it| it.contains("fn resolved("));
+        assert!(site.file.ends_with("src/node/follow/native_lines.rs"), "{site:?}");
         assert_eq!(site.line as usize, line.unwrap() + 1);
     }
 

@@ -43,12 +43,7 @@ pub fn of(shared_memory: &Path, run_dir: &Path) -> Vec<Orphan> {
             let identity = Reader::open_own(&black_box).ok()?.identity();
             let (pid, start_ticks) = (identity.pid, identity.start_ticks);
             proc::is_alive(pid, start_ticks).then_some(())?;
-            Some(Orphan {
-                rank: identity.rank?,
-                pid,
-                start_ticks,
-                black_box,
-            })
+            Some(Orphan { rank: identity.rank?, pid, start_ticks, black_box })
         })
         .collect();
     ranks.sort_unstable();

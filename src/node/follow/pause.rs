@@ -17,10 +17,7 @@ pub(super) struct Pause {
 
 impl Pause {
     pub(super) fn new() -> Self {
-        Self {
-            last_poll: (Instant::now(), Timestamp::now()),
-            seen: None,
-        }
+        Self { last_poll: (Instant::now(), Timestamp::now()), seen: None }
     }
 
     /// Detects a gap since the last poll.

@@ -65,10 +65,7 @@ impl Rank {
             return Err(OpenError::NotABox { path });
         }
         let watched = Watched::new(identity.pid, identity.start_ticks);
-        let watched = watched.map_err(|source| OpenError::Io {
-            path: path.to_owned(),
-            source,
-        })?;
+        let watched = watched.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
         let us = std::process::id();
         let start_ticks = proc::Stat::of(us).map_or(0, |stat| stat.start_ticks);
         if !reader.claim(us, start_ticks) {
@@ -164,13 +161,10 @@ impl Rank {
     /// Its exit status, as far as it is known.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        self.last_change
-            .as_ref()
-            .filter(|_| self.ended)
-            .map_or_else(Exit::default, |change| Exit {
-                code: change.exit_code,
-                signal: change.exit_signal,
-            })
+        self.last_change.as_ref().filter(|_| self.ended).map_or_else(Exit::default, |change| Exit {
+            code: change.exit_code,
+            signal: change.exit_signal,
+        })
     }
 
     /// Marks the process as ended after its pidfd has become readable.
@@ -207,9 +201,7 @@ impl Rank {
             self.identity = identity;
             out.push(Kind::ProcessJoined(self.joined()));
         }
-        let Self {
-            reader, reported, ..
-        } = self;
+        let Self { reader, reported, .. } = self;
         let read = reader.poll(BUDGET, &mut |item| reported.report(item, out));
         // Without memory for it the ring stays as it is; losses are counted.
         drop(reader.extend_ring(Instant::now()));
@@ -278,9 +270,7 @@ impl Rank {
             }));
         }
         self.reader.rewind_to(from);
-        let Self {
-            reader, reported, ..
-        } = self;
+        let Self { reader, reported, .. } = self;
         while reader.poll(BUDGET, &mut |item| reported.report(item, out)) == BUDGET {}
         if leaves_out {
             let frontiers = self.reader.frontiers().into_iter();
@@ -366,9 +356,7 @@ impl Rank {
         } else if self.ended {
             self.drain(out);
         } else {
-            let Self {
-                reader, reported, ..
-            } = self;
+            let Self { reader, reported, .. } = self;
             while reader.poll(BUDGET, &mut |item| reported.report(item, out)) == BUDGET {}
         }
         for stacks in &self.stacks {
@@ -394,9 +382,7 @@ impl Rank {
         if self.damage.is_some() {
             return;
         }
-        let Self {
-            reader, reported, ..
-        } = self;
+        let Self { reader, reported, .. } = self;
         reader.finish(&mut |item| reported.report(item, out));
     }
 
@@ -408,10 +394,7 @@ impl Rank {
 /// The events that report a damaged box. At least one of its records is lost; the number is
 /// unknown.
 fn damage(note: &v1::Note) -> [Kind; 2] {
-    let lost = v1::RecordsLost {
-        process: note.process,
-        count: 1,
-    };
+    let lost = v1::RecordsLost { process: note.process, count: 1 };
     [Kind::RecordsLost(lost), Kind::Note(note.clone())]
 }
 

@@ -24,12 +24,8 @@ impl Followed {
 
     fn with_ring(capacities: Capacities) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options {
-            layer: "c10d".into(),
-            rank: Some(0),
-            capacities,
-            ..Options::default()
-        };
+        let options =
+            Options { layer: "c10d".into(), rank: Some(0), capacities, ..Options::default() };
         let writer = Writer::create(&Place::within(dir.path()), &options).unwrap();
         let group = writer.group(b"0", b"", b"gloo", 0, &[0, 1]);
         let known = Arc::default();
@@ -37,14 +33,7 @@ impl Followed {
         let mut out = Outbox::new(None);
         let (live, received) = mpsc::channel(64);
         out.connect(live);
-        Self {
-            writer,
-            group,
-            rank,
-            out,
-            received,
-            _dir: dir,
-        }
+        Self { writer, group, rank, out, received, _dir: dir }
     }
 
     fn issue(&self) -> u64 {
@@ -128,10 +117,7 @@ fn records_that_digests_cover_are_sent_when_they_are_pulled() {
     };
     assert_eq!((digest.through, digest.groups[0].issued), (10, 5));
     let kinds = it.catch_up(100);
-    assert_eq!(
-        (tickets(&kinds), left_out(&kinds)),
-        ((4..10).collect(), vec![])
-    );
+    assert_eq!((tickets(&kinds), left_out(&kinds)), ((4..10).collect(), vec![]));
     assert!(tickets(&it.catch_up(100)).is_empty(), "only once");
     it.out.send_digests(false);
     it.make(1);
@@ -172,11 +158,8 @@ fn lost(decoder: &mut Decoder, kinds: Vec<Kind>) -> u64 {
 
 #[test]
 fn records_that_a_pull_requests_and_the_ring_lacks_are_lost() {
-    let mut it = Followed::with_ring(Capacities {
-        records: 64,
-        max_records: 64,
-        ..Capacities::default()
-    });
+    let mut it =
+        Followed::with_ring(Capacities { records: 64, max_records: 64, ..Capacities::default() });
     let mut decoder = Decoder::new(0);
     it.make(2);
     assert_eq!(lost(&mut decoder, it.receive()), 0);
@@ -202,11 +185,8 @@ fn records_that_a_pull_requests_and_the_ring_lacks_are_lost() {
 
 #[test]
 fn call_under_way_that_the_ring_lacks_is_lost() {
-    let mut it = Followed::with_ring(Capacities {
-        records: 64,
-        max_records: 64,
-        ..Capacities::default()
-    });
+    let mut it =
+        Followed::with_ring(Capacities { records: 64, max_records: 64, ..Capacities::default() });
     let mut decoder = Decoder::new(0);
     assert_eq!(lost(&mut decoder, it.receive()), 0);
     it.out.send_digests(true);

@@ -45,10 +45,7 @@ impl StartedRanks {
     /// Creates an empty list.
     #[must_use]
     pub const fn new(timing: &Timing) -> Self {
-        Self {
-            started: Vec::new(),
-            capture_interval: timing.unjoined_capture_interval,
-        }
+        Self { started: Vec::new(), capture_interval: timing.unjoined_capture_interval }
     }
 
     /// Follows and reports another process.
@@ -133,10 +130,7 @@ impl StartedRanks {
             if started.reported.looks.len() == KEPT {
                 started.reported.looks.remove(0);
             }
-            started.reported.looks.push(v1::Stacks {
-                process: 0,
-                ..stacks
-            });
+            started.reported.looks.push(v1::Stacks { process: 0, ..stacks });
             out.push(Kind::RankStarted(started.reported.clone()));
         }
         None

@@ -132,13 +132,7 @@ impl Chosen {
             coordinator: Coordinator::Here(Arc::new(Hub::new())),
             address: socket.as_ref().map(Socket::address),
             remote_address: None,
-            listening: Some((
-                socket,
-                Listeners {
-                    local,
-                    remote: None,
-                },
-            )),
+            listening: Some((socket, Listeners { local, remote: None })),
             job: None,
             notices,
         }
@@ -169,12 +163,7 @@ mod tests {
     use crate::node::sys;
 
     fn rendezvous(host: &str, port: u16) -> Rendezvous {
-        Rendezvous {
-            host: host.into(),
-            port,
-            rank: None,
-            id: None,
-        }
+        Rendezvous { host: host.into(), port, rank: None, id: None }
     }
 
     fn credentials(dir: &std::path::Path) -> Credentials {
@@ -182,10 +171,7 @@ mod tests {
         let file = dir.join("token");
         std::fs::write(&file, "0123456789abcdef").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-        Credentials {
-            file: Some(file),
-            can_ask: false,
-        }
+        Credentials { file: Some(file), can_ask: false }
     }
 
     /// A port whose coordinator's port is free.
@@ -203,10 +189,7 @@ mod tests {
         ] {
             let meeting = rendezvous(&host, port());
             let first = Chosen::new(None, Some(&meeting), &credentials);
-            assert!(
-                matches!(first.coordinator, Coordinator::Here(_)),
-                "{first:?}"
-            );
+            assert!(matches!(first.coordinator, Coordinator::Here(_)), "{first:?}");
             let second = Chosen::new(None, Some(&meeting), &credentials);
             let Coordinator::There(address) = &second.coordinator else {
                 panic!("{second:?}");
@@ -219,16 +202,10 @@ mod tests {
 
     #[test]
     fn nodes_without_a_token_are_diagnosed_alone() {
-        let nowhere = Credentials {
-            file: Some("/nowhere/token".into()),
-            can_ask: false,
-        };
+        let nowhere = Credentials { file: Some("/nowhere/token".into()), can_ask: false };
         let alone = Chosen::new(None, Some(&rendezvous("192.0.2.1", 29500)), &nowhere);
         assert!(matches!(alone.coordinator, Coordinator::Here(_)));
-        assert!(
-            alone.notices[0].starts_with("this node is diagnosed alone: "),
-            "{alone:?}"
-        );
+        assert!(alone.notices[0].starts_with("this node is diagnosed alone: "), "{alone:?}");
         let given = Chosen::new(Some("192.0.2.1:7077"), None, &nowhere);
         assert!(given.notices[0].contains("needs a token"), "{given:?}");
         assert!(alone.job.is_none() && given.job.is_none());
@@ -243,11 +220,7 @@ mod tests {
         assert_eq!(chosen.job.as_deref(), Some("job-29500"));
         assert!(chosen.listening.is_none());
         // At a given coordinator as well, the nodes of a launch are one job.
-        let given = Chosen::new(
-            Some("192.0.2.7:7077"),
-            Some(&meeting),
-            &credentials(dir.path()),
-        );
+        let given = Chosen::new(Some("192.0.2.7:7077"), Some(&meeting), &credentials(dir.path()));
         assert_eq!(given.address.as_deref(), Some("192.0.2.7:7077"));
         assert_eq!(given.job, chosen.job);
     }

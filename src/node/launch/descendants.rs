@@ -82,12 +82,7 @@ impl Descendants {
     /// [`environment::Environment::activation`].
     #[must_use]
     pub fn new(root: u32, activation: Option<PathBuf>) -> Self {
-        Self {
-            root,
-            activation,
-            known: HashMap::new(),
-            ranks: Vec::new(),
-        }
+        Self { root, activation, known: HashMap::new(), ranks: Vec::new() }
     }
 
     /// Takes the processes that will become ranks and were found since the last call.
@@ -116,10 +111,7 @@ impl Descendants {
                 break;
             }
         }
-        let due: Vec<u32> = pids
-            .into_iter()
-            .filter(|pid| self.is_due(*pid, now))
-            .collect();
+        let due: Vec<u32> = pids.into_iter().filter(|pid| self.is_due(*pid, now)).collect();
         due.into_iter().filter_map(|pid| self.check(pid)).collect()
     }
 
@@ -131,10 +123,7 @@ impl Descendants {
         }
         let is_below = pid == self.root
             || stat.parent == self.root
-            || self
-                .known
-                .get(&stat.parent)
-                .is_some_and(|parent| parent.is_below);
+            || self.known.get(&stat.parent).is_some_and(|parent| parent.is_below);
         let known = ProcessEntry {
             start_ticks: stat.start_ticks,
             parent: stat.parent,
@@ -258,18 +247,10 @@ pub fn below(root: u32) -> Vec<(u32, u64)> {
     let mut found = vec![root];
     let mut visited = 0;
     while let Some(&parent) = found.get(visited) {
-        found.extend(
-            stats
-                .iter()
-                .filter(|(_, stat)| stat.parent == parent)
-                .map(|(pid, _)| *pid),
-        );
+        found.extend(stats.iter().filter(|(_, stat)| stat.parent == parent).map(|(pid, _)| *pid));
         visited += 1;
     }
-    found[1..]
-        .iter()
-        .filter_map(|pid| Some((*pid, stats.get(pid)?.start_ticks)))
-        .collect()
+    found[1..].iter().filter_map(|pid| Some((*pid, stats.get(pid)?.start_ticks))).collect()
 }
 
 impl Descendants {
@@ -277,13 +258,8 @@ impl Descendants {
     /// has exited since; with their start times.
     #[must_use]
     pub fn remembered(&self) -> Vec<(u32, u64)> {
-        let below = self
-            .known
-            .iter()
-            .filter(|(pid, known)| known.is_below && **pid != self.root);
-        let mut found: Vec<_> = below
-            .map(|(pid, known)| (*pid, known.start_ticks))
-            .collect();
+        let below = self.known.iter().filter(|(pid, known)| known.is_below && **pid != self.root);
+        let mut found: Vec<_> = below.map(|(pid, known)| (*pid, known.start_ticks)).collect();
         found.sort_unstable();
         found
     }
@@ -308,29 +284,21 @@ fn lost(arguments: &[String], environment: &[String], activation: Option<&Path>)
         return Some("its environment lacks the variables that `run` sets".into());
     }
     let python_path = variable(environment, "PYTHONPATH").unwrap_or_default();
-    if !python_path
-        .split(':')
-        .any(|entry| Path::new(entry) == activation)
-    {
+    if !python_path.split(':').any(|entry| Path::new(entry) == activation) {
         return Some("PYTHONPATH was replaced before the process was started".into());
     }
     None
 }
 
 fn is_python(arguments: &[String]) -> bool {
-    let program = arguments
-        .first()
-        .and_then(|program| program.rsplit('/').next());
+    let program = arguments.first().and_then(|program| program.rsplit('/').next());
     program.is_some_and(|program| program.starts_with("python"))
 }
 
 /// The first of Python's own flags that makes it ignore `PYTHONPATH` or `sitecustomize`.
 fn isolating_flag(arguments: &[String]) -> Option<char> {
     let mut arguments = arguments.iter();
-    while let Some(flags) = arguments
-        .next()
-        .and_then(|argument| argument.strip_prefix('-'))
-    {
+    while let Some(flags) = arguments.next().and_then(|argument| argument.strip_prefix('-')) {
         if flags.starts_with('-') {
             continue;
         }
@@ -356,19 +324,12 @@ fn isolating_flag(arguments: &[String]) -> Option<char> {
 fn is_launcher(arguments: &[String]) -> bool {
     arguments.iter().take(8).any(|argument| {
         let name = argument.rsplit('/').next().unwrap_or_default();
-        [
-            "torchrun",
-            "torch.distributed.run",
-            "torch.distributed.launch",
-        ]
-        .contains(&name)
+        ["torchrun", "torch.distributed.run", "torch.distributed.launch"].contains(&name)
     })
 }
 
 fn variable<'a>(environment: &'a [String], name: &str) -> Option<&'a str> {
-    environment
-        .iter()
-        .find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
+    environment.iter().find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
 }
 
 #[cfg(test)]
@@ -382,12 +343,7 @@ mod tests {
     }
 
     fn is_lost(arguments: &str, environment: &str) -> bool {
-        lost(
-            &words(arguments),
-            &words(environment),
-            Some(Path::new("/p/a")),
-        )
-        .is_some()
+        lost(&words(arguments), &words(environment), Some(Path::new("/p/a"))).is_some()
     }
 
     #[test]
@@ -401,10 +357,7 @@ mod tests {
         assert!(is_lost("python3.12 -uIs train.py", whole));
         assert!(is_lost("python -W ignore -E train.py", whole));
         assert!(is_lost("python train.py", "PATH=/bin"));
-        assert!(is_lost(
-            "python train.py",
-            "DDP_DOCTOR_JOB=j PYTHONPATH=/p/other"
-        ));
+        assert!(is_lost("python train.py", "DDP_DOCTOR_JOB=j PYTHONPATH=/p/other"));
         assert!(!is_lost("python -I train.py", "DDP_DOCTOR=0"));
         assert!(!is_lost("./trainer", "PATH=/bin"));
         assert!(!is_lost("python train.py", ""), "unreadable environment");
@@ -412,10 +365,8 @@ mod tests {
 
     #[test]
     fn descendants_are_found_and_remembered_as_orphans() {
-        let mut child = Command::new("sh")
-            .args(["-c", "sleep 30 & sleep 30 & wait"])
-            .spawn()
-            .unwrap();
+        let mut child =
+            Command::new("sh").args(["-c", "sleep 30 & sleep 30 & wait"]).spawn().unwrap();
         let mut following = Descendants::new(child.id(), None);
         let started = Instant::now();
         while below(child.id()).len() < 2 {
@@ -430,10 +381,7 @@ mod tests {
         assert_eq!(following.remembered(), found, "orphans are remembered");
         for (pid, start) in found {
             assert!(proc::is_alive(pid, start));
-            crate::node::sys::PidFd::open(pid)
-                .unwrap()
-                .signal(libc::SIGKILL)
-                .unwrap();
+            crate::node::sys::PidFd::open(pid).unwrap().signal(libc::SIGKILL).unwrap();
         }
     }
 }

@@ -129,37 +129,19 @@ pub fn run(options: Options) -> Outcome {
     let reserve = Reserve::new(RESERVED_DESCRIPTORS);
     let variable = |name: &str| std::env::var(name).ok();
     let rendezvous = Rendezvous::of(&options.command, &variable);
-    let chosen = Chosen::new(
-        options.coordinator.as_deref(),
-        rendezvous.as_ref(),
-        &options.credentials,
-    );
+    let chosen =
+        Chosen::new(options.coordinator.as_deref(), rendezvous.as_ref(), &options.credentials);
     let job = options.job.or(chosen.job);
     let job = job.map_or_else(names::new_job, |job| names::file_name(&job));
     let started = Timestamp::now();
     let meeting = Meeting::of_command(&options.command, rendezvous.as_ref(), &variable, started);
     let requested_run_dir = options.run_dir.clone();
     let shared_memory = Path::new(private::SHARED_MEMORY);
-    let run_dir = RunDir::make(
-        shared_memory,
-        options.run_dir,
-        &job,
-        started,
-        boxes::writer_is_alive,
-    );
+    let run_dir =
+        RunDir::make(shared_memory, options.run_dir, &job, started, boxes::writer_is_alive);
     let mut files: Vec<PathBuf> = options.report.into_iter().collect();
-    files.extend(
-        run_dir
-            .as_ref()
-            .ok()
-            .map(|dir| dir.path.join("report.json")),
-    );
-    let about = Job {
-        id: job.clone(),
-        nodes: 1,
-        started_at: Some(started),
-        ..Job::default()
-    };
+    files.extend(run_dir.as_ref().ok().map(|dir| dir.path.join("report.json")));
+    let about = Job { id: job.clone(), nodes: 1, started_at: Some(started), ..Job::default() };
     let mut live = Live::new(options.out, options.style, options.verbosity, about, files);
     if let Err(error) = &run_dir {
         let dir = requested_run_dir.unwrap_or_else(|| PathBuf::from(names::RUNS));
@@ -168,11 +150,7 @@ pub fn run(options: Options) -> Outcome {
             dir.display()
         ));
     }
-    if let Ok(RunDir {
-        notice: Some(notice),
-        ..
-    }) = &run_dir
-    {
+    if let Ok(RunDir { notice: Some(notice), .. }) = &run_dir {
         live.print_line(notice);
     }
     let run_dir = run_dir.ok().map(|dir| dir.path);
@@ -198,13 +176,10 @@ pub fn run(options: Options) -> Outcome {
     }
     let connect = chosen.remote_address.as_deref().or(address.as_deref());
     let connect = connect.unwrap_or("nowhere");
-    let kept = run_dir.as_ref().map_or_else(
-        || "no evidence is kept".into(),
-        |dir| dir.display().to_string(),
-    );
-    live.announce(&format!(
-        "watching job {job} · coordinator {connect} · {kept}"
-    ));
+    let kept = run_dir
+        .as_ref()
+        .map_or_else(|| "no evidence is kept".into(), |dir| dir.display().to_string());
+    live.announce(&format!("watching job {job} · coordinator {connect} · {kept}"));
 
     let signals = Signals::take_over();
     let mut child = match start(&options.command, environment.as_ref(), signals, descriptors) {
@@ -219,10 +194,7 @@ pub fn run(options: Options) -> Outcome {
                 drop(std::fs::remove_dir(dir.join("boxes")));
                 drop(std::fs::remove_dir(dir));
             }
-            return Outcome {
-                status: status_of_failure(&error),
-                report: None,
-            };
+            return Outcome { status: status_of_failure(&error), report: None };
         }
     };
     let mut hello = v1::Hello {
@@ -232,11 +204,7 @@ pub fn run(options: Options) -> Outcome {
         host: sys::host_name(),
         boot_id: proc::boot_id(),
         tool_version: VERSION.into(),
-        command: options
-            .command
-            .iter()
-            .map(|word| word.display().to_string())
-            .collect(),
+        command: options.command.iter().map(|word| word.display().to_string()).collect(),
         stall_after_s: settings::stall_after_s(options.stall_after),
         time_scale: Some(options.time_scale.factor()),
         digest_above: options.digest_above,
@@ -268,15 +236,8 @@ pub fn run(options: Options) -> Outcome {
     let ended = monitor.end(command_status, run_dir.as_deref());
     // Reaped last: until then its exit status is in `/proc`.
     drop(child.wait());
-    let status = if ended.killed {
-        KILLED_STATUS
-    } else {
-        command_status as u8
-    };
-    Outcome {
-        status,
-        report: ended.report,
-    }
+    let status = if ended.killed { KILLED_STATUS } else { command_status as u8 };
+    Outcome { status, report: ended.report }
 }
 
 /// Replaces this process by the command. Returns only on failure, with the exit status.
@@ -284,11 +245,7 @@ pub fn run(options: Options) -> Outcome {
 pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
     use std::os::unix::process::CommandExt;
     let error = Command::new(&command[0]).args(&command[1..]).exec();
-    drop(writeln!(
-        out,
-        "ddp-doctor: {}: {error}",
-        command[0].display()
-    ));
+    drop(writeln!(out, "ddp-doctor: {}: {error}", command[0].display()));
     status_of_failure(&error)
 }
 
@@ -311,8 +268,7 @@ fn nccl_loading(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<NcclLoadi
         Nccl::Soname => environment::find_nccl_by_name(&mut log).and_then(|library| {
             let folder = boxes.path().join(NCCL_FOLDER);
             let made = environment::name_nccl(&folder, &library);
-            made.is_ok()
-                .then_some(NcclLoading::Soname { library, folder })
+            made.is_ok().then_some(NcclLoading::Soname { library, folder })
         }),
     };
     if loading.is_none() {
@@ -346,11 +302,7 @@ fn start(
 
 /// Exit status as of a shell: 127 if the command was not found, 126 if it cannot be executed.
 fn status_of_failure(error: &io::Error) -> u8 {
-    if error.kind() == io::ErrorKind::NotFound {
-        127
-    } else {
-        126
-    }
+    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
 /// Arguments of [`Monitor::start`].
@@ -412,10 +364,7 @@ impl Monitor {
             forward_signals(child.as_ref(), &commander);
         }));
         let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder
-            .worker_threads(1)
-            .thread_name("ddp-coordinator")
-            .enable_all();
+        builder.worker_threads(1).thread_name("ddp-coordinator").enable_all();
         let runtime = builder.build();
         let runtime = runtime
             .map_err(|error| log.print(&format!("no diagnosis: cannot start a runtime: {error}")))
@@ -498,10 +447,7 @@ impl Monitor {
         }
         let report = run_dir.map(|dir| dir.join("report.json"));
         drop(self.screen.send(Message::Finish { status, report }));
-        let shown = self
-            .showing
-            .and_then(|it| it.join().ok())
-            .unwrap_or_default();
+        let shown = self.showing.and_then(|it| it.join().ok()).unwrap_or_default();
         self.stop_serving.send(()).ok();
         if let Some(runtime) = self.runtime {
             runtime.block_on(self.monitoring.end());
@@ -533,10 +479,7 @@ fn monitor(options: monitoring::Options, coordinator: &Coordinator, log: &UserLo
 /// Limits of connections to a coordinator in this process.
 #[must_use]
 pub fn access() -> Access {
-    Access {
-        user: sys::user_id(),
-        descriptors: sys::descriptor_limit(),
-    }
+    Access { user: sys::user_id(), descriptors: sys::descriptor_limit() }
 }
 
 fn spawn<T: Send + 'static>(
@@ -545,9 +488,7 @@ fn spawn<T: Send + 'static>(
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Option<JoinHandle<T>> {
     let thread = std::thread::Builder::new().name(name.into()).spawn(run);
-    thread
-        .map_err(|error| log.print(&format!("cannot start a thread: {error}")))
-        .ok()
+    thread.map_err(|error| log.print(&format!("cannot start a thread: {error}"))).ok()
 }
 
 /// Forwards signals that were sent to this process alone. Stops with the job, and reports when the

@@ -45,11 +45,7 @@ impl HangTimer {
     /// Creates a timer without findings.
     #[must_use]
     pub const fn new(kill_after: KillAfter) -> Self {
-        Self {
-            kill_after,
-            current: Vec::new(),
-            due: None,
-        }
+        Self { kill_after, current: Vec::new(), due: None }
     }
 
     /// Replaces the current findings.
@@ -65,10 +61,7 @@ impl HangTimer {
                 Confidence::Proved => self.kill_after.proved,
                 _ => self.kill_after.supported,
             };
-            self.due = Some(
-                self.due
-                    .map_or(since + kill_after, |due| due.min(since + kill_after)),
-            );
+            self.due = Some(self.due.map_or(since + kill_after, |due| due.min(since + kill_after)));
             current.push((identity, since));
         }
         self.current = current;
@@ -107,9 +100,7 @@ impl TerminatedJob {
     /// Whether any of the processes is alive.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.processes
-            .iter()
-            .any(|(pid, start_ticks)| proc::is_alive(*pid, *start_ticks))
+        self.processes.iter().any(|(pid, start_ticks)| proc::is_alive(*pid, *start_ticks))
     }
 
     /// Kills every process that is alive. A process that reuses one of the pids is not affected.
@@ -146,11 +137,7 @@ mod tests {
             caused_by: Vec::new(),
             summary: String::new(),
             cause: None,
-            ranks: Blame {
-                root: vec![1],
-                root_confidence: confidence,
-                victims: Vec::new(),
-            },
+            ranks: Blame { root: vec![1], root_confidence: confidence, victims: Vec::new() },
             group: None,
             seq: Some(3),
             op: None,

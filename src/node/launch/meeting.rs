@@ -77,11 +77,7 @@ impl Meeting {
     }
 
     const fn alone(place: String) -> Self {
-        Self {
-            is_alone: true,
-            place,
-            node_rank: Some(0),
-        }
+        Self { is_alone: true, place, node_rank: Some(0) }
     }
 }
 
@@ -123,18 +119,11 @@ mod tests {
     #[test]
     fn command_names_its_place_and_node() {
         let nodes = of_command("torchrun --nnodes 2 --node-rank 1 --master-addr a t.py", 1);
-        assert_eq!(
-            (nodes.place.as_str(), nodes.node_rank),
-            ("a:29500", Some(1))
-        );
+        assert_eq!((nodes.place.as_str(), nodes.node_rank), ("a:29500", Some(1)));
         let one = of_command("torchrun --nproc-per-node 8 t.py", 1);
         assert!(one.is_alone);
         assert_ne!(one, of_command("torchrun --nproc-per-node 8 t.py", 2));
-        for command in [
-            "python t.py",
-            "accelerate launch t.py",
-            "torchrun --nnodes 2 t.py",
-        ] {
+        for command in ["python t.py", "accelerate launch t.py", "torchrun --nnodes 2 t.py"] {
             assert_eq!(of_command(command, 1), Meeting::default(), "{command}");
         }
     }
@@ -157,9 +146,6 @@ mod tests {
     #[test]
     fn loopback_is_a_place_of_one_machine() {
         assert_eq!(place("a", "1"), "a:1");
-        assert_eq!(
-            place("localhost", "1"),
-            format!("localhost:1@{}", proc::boot_id())
-        );
+        assert_eq!(place("localhost", "1"), format!("localhost:1@{}", proc::boot_id()));
     }
 }

@@ -108,15 +108,8 @@ impl Launch {
             return None;
         }
         let since = *self.over_since.get_or_insert(now);
-        let may_restart = self
-            .starters
-            .iter()
-            .any(|&(pid, start)| proc::is_alive(pid, start));
-        let patience = if may_restart {
-            self.restart_window
-        } else {
-            LATECOMER
-        };
+        let may_restart = self.starters.iter().any(|&(pid, start)| proc::is_alive(pid, start));
+        let patience = if may_restart { self.restart_window } else { LATECOMER };
         if now.duration_since(since) < patience {
             return None;
         }

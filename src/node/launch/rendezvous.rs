@@ -17,14 +17,8 @@ const DEFAULT_PORT: u16 = 29500;
 /// Distance of the coordinator's port from the launcher's.
 const PORT_DISTANCE: u16 = 10_000;
 /// Options of torchrun that have no value.
-pub(super) const TORCHRUN_FLAGS: [&str; 6] = [
-    "standalone",
-    "no-python",
-    "module",
-    "run-path",
-    "use-env",
-    "virtual-local-rank",
-];
+pub(super) const TORCHRUN_FLAGS: [&str; 6] =
+    ["standalone", "no-python", "module", "run-path", "use-env", "virtual-local-rank"];
 /// Options of `accelerate launch` that have no value.
 pub(super) const ACCELERATE_FLAGS: [&str; 18] = [
     "cpu",
@@ -102,9 +96,7 @@ impl Rendezvous {
     /// Id of the job, the same on all nodes.
     #[must_use]
     pub fn job(&self) -> String {
-        self.id
-            .clone()
-            .unwrap_or_else(|| format!("job-{}", self.port))
+        self.id.clone().unwrap_or_else(|| format!("job-{}", self.port))
     }
 
     /// Whether this machine hosts the coordinator. May take a second.
@@ -191,9 +183,7 @@ fn of_torchrun(arguments: &[&str], variable: Variable<'_>) -> Option<Rendezvous>
     let option = |name: &str| {
         let found = given.iter().rev().find(|(it, _)| it == name);
         let of_environment = || variable(&format!("PET_{}", name.to_uppercase().replace('-', "_")));
-        found
-            .map(|(_, value)| value.clone())
-            .or_else(of_environment)
+        found.map(|(_, value)| value.clone()).or_else(of_environment)
     };
     let nodes = option("nnodes")?;
     let most = nodes.rsplit(':').next()?.trim().parse::<u32>().ok()?;
@@ -204,18 +194,10 @@ fn of_torchrun(arguments: &[&str], variable: Variable<'_>) -> Option<Rendezvous>
     let endpoint = option("rdzv-endpoint").filter(|it| !it.is_empty());
     let (host, port) = match endpoint {
         Some(endpoint) => host_and_port(&endpoint),
-        None => (
-            option("master-addr")?,
-            option("master-port").and_then(|it| it.parse().ok()),
-        ),
+        None => (option("master-addr")?, option("master-port").and_then(|it| it.parse().ok())),
     };
     let id = option("rdzv-id").filter(|it| !it.is_empty() && it != "none");
-    Some(Rendezvous {
-        host,
-        port: port.unwrap_or(DEFAULT_PORT),
-        rank: number("node-rank"),
-        id,
-    })
+    Some(Rendezvous { host, port: port.unwrap_or(DEFAULT_PORT), rank: number("node-rank"), id })
 }
 
 fn of_accelerate(arguments: &[&str]) -> Option<Rendezvous> {
@@ -245,11 +227,7 @@ fn of_environment(variable: Variable<'_>) -> Option<Rendezvous> {
     let tasks = number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS"));
     if let (Some(job), Some(2..)) = (&job, tasks) {
         let step = variable("SLURM_STEP_ID").unwrap_or_default();
-        let nodes = [
-            "SLURM_STEP_NODELIST",
-            "SLURM_JOB_NODELIST",
-            "SLURM_NODELIST",
-        ];
+        let nodes = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
         let first = || first_node(&nodes.iter().find_map(|it| variable(it))?);
         let port = variable("MASTER_PORT").and_then(|it| it.parse().ok());
         // Jobs on the same node should not share a port.
@@ -258,11 +236,7 @@ fn of_environment(variable: Variable<'_>) -> Option<Rendezvous> {
             host: variable("MASTER_ADDR").or_else(first)?,
             port: port.unwrap_or_else(from_job),
             rank: number("SLURM_PROCID"),
-            id: Some(
-                format!("slurm-{job}.{step}")
-                    .trim_end_matches('.')
-                    .to_owned(),
-            ),
+            id: Some(format!("slurm-{job}.{step}").trim_end_matches('.').to_owned()),
         });
     }
     let size = number("WORLD_SIZE")?;
@@ -330,22 +304,10 @@ mod tests {
                 "python -m torch.distributed.run --nnodes 2 --rdzv-endpoint [fd00::1]:29400 t.py",
                 Some("fd00::1:29400 ? job-29400"),
             ),
-            (
-                "torchrun --nnodes 2 --rdzv-endpoint node0 t.py",
-                Some("node0:29500 ? job-29500"),
-            ),
-            (
-                "/opt/bin/torchrun --nnodes 2 --master_addr a t.py",
-                Some("a:29500 ? job-29500"),
-            ),
-            (
-                "torchrun --standalone --nnodes 2 --master_addr a t.py",
-                None,
-            ),
-            (
-                "torchrun --nproc-per-node 8 t.py --nnodes 2 --master-addr a",
-                None,
-            ),
+            ("torchrun --nnodes 2 --rdzv-endpoint node0 t.py", Some("node0:29500 ? job-29500")),
+            ("/opt/bin/torchrun --nnodes 2 --master_addr a t.py", Some("a:29500 ? job-29500")),
+            ("torchrun --standalone --nnodes 2 --master_addr a t.py", None),
+            ("torchrun --nproc-per-node 8 t.py --nnodes 2 --master-addr a", None),
             ("torchrun --nnodes 1 --master-addr node0 t.py", None),
             ("torchrun --nnodes many --master-addr node0 t.py", None),
             ("torchrun --nnodes", None),
@@ -374,36 +336,17 @@ mod tests {
     fn accelerate_says_where_its_nodes_meet() {
         let command = "accelerate launch --multi_gpu --num_machines 2 --machine_rank 0 --main_process_ip \
                        10.0.0.1 --main_process_port 5000 train.py";
-        assert_eq!(
-            found(command, &[]).as_deref(),
-            Some("10.0.0.1:5000 0 job-5000")
-        );
-        assert_eq!(
-            found("accelerate launch --num_machines 1 train.py", &[]),
-            None
-        );
+        assert_eq!(found(command, &[]).as_deref(), Some("10.0.0.1:5000 0 job-5000"));
+        assert_eq!(found("accelerate launch --num_machines 1 train.py", &[]), None);
         assert_eq!(found("accelerate config", &[]), None);
     }
 
     #[test]
     fn variables_of_a_process_say_where_its_peers_are() {
-        let plain = [
-            "MASTER_ADDR=node0",
-            "MASTER_PORT=29500",
-            "WORLD_SIZE=4",
-            "RANK=3",
-        ];
-        assert_eq!(
-            found("python t.py", &plain).as_deref(),
-            Some("node0:29500 3 job-29500")
-        );
+        let plain = ["MASTER_ADDR=node0", "MASTER_PORT=29500", "WORLD_SIZE=4", "RANK=3"];
+        assert_eq!(found("python t.py", &plain).as_deref(), Some("node0:29500 3 job-29500"));
         assert_eq!(found("python t.py", &plain[..3]), None, "not a rank");
-        let single = [
-            "MASTER_ADDR=node0",
-            "MASTER_PORT=29500",
-            "WORLD_SIZE=1",
-            "RANK=0",
-        ];
+        let single = ["MASTER_ADDR=node0", "MASTER_PORT=29500", "WORLD_SIZE=1", "RANK=0"];
         assert_eq!(found("python t.py", &single), None);
         let slurm = [
             "SLURM_JOB_ID=4711",
@@ -412,17 +355,11 @@ mod tests {
             "SLURM_NTASKS=8",
             "SLURM_JOB_NODELIST=gpu[07-08]",
         ];
-        assert_eq!(
-            found("python t.py", &slurm).as_deref(),
-            Some("gpu07:14711 5 slurm-4711.0")
-        );
+        assert_eq!(found("python t.py", &slurm).as_deref(), Some("gpu07:14711 5 slurm-4711.0"));
         assert_eq!(found("python t.py", &slurm[..3]), None, "one task");
         let mut named = slurm.to_vec();
         named.extend(["MASTER_ADDR=gpu07", "MASTER_PORT=12345"]);
-        assert_eq!(
-            found("python t.py", &named).as_deref(),
-            Some("gpu07:12345 5 slurm-4711.0")
-        );
+        assert_eq!(found("python t.py", &named).as_deref(), Some("gpu07:12345 5 slurm-4711.0"));
     }
 
     #[test]
@@ -442,12 +379,8 @@ mod tests {
 
     #[test]
     fn host_of_the_coordinator_is_recognised() {
-        let at = |host: &str, rank| Rendezvous {
-            host: host.into(),
-            port: DEFAULT_PORT,
-            rank,
-            id: None,
-        };
+        let at =
+            |host: &str, rank| Rendezvous { host: host.into(), port: DEFAULT_PORT, rank, id: None };
         assert!(at("127.0.0.1", None).is_here());
         assert!(at(&sys::host_name(), None).is_here());
         assert!(at("192.0.2.1", Some(0)).is_here());
@@ -473,19 +406,10 @@ mod tests {
 
     #[test]
     fn port_of_the_coordinator_stays_in_range() {
-        let at = |host: &str, port| Rendezvous {
-            host: host.into(),
-            port,
-            rank: None,
-            id: None,
-        };
-        for (port, coordinator) in [
-            (29500, 19500),
-            (20000, 10000),
-            (19999, 29999),
-            (1, 10001),
-            (65535, 55535),
-        ] {
+        let at = |host: &str, port| Rendezvous { host: host.into(), port, rank: None, id: None };
+        for (port, coordinator) in
+            [(29500, 19500), (20000, 10000), (19999, 29999), (1, 10001), (65535, 55535)]
+        {
             assert_eq!(at("a", port).coordinator(), format!("a:{coordinator}"));
         }
         assert_eq!(at("fd00::1", 29500).coordinator(), "[fd00::1]:19500");

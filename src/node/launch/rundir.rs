@@ -56,10 +56,7 @@ impl RunDir {
         boxes::private_dir(&dir)?;
         let dir = dir.canonicalize()?;
         match Previous::of(&dir, is_own)? {
-            None => Ok(Self {
-                path: dir,
-                notice: None,
-            }),
+            None => Ok(Self { path: dir, notice: None }),
             // Ranks of a killed run may still be alive.
             Some(previous) if previous.is_over && !BoxDir::are_awaited(shared_memory, &dir) => {
                 let aside = previous.move_aside(&dir)?;
@@ -112,31 +109,18 @@ pub struct Description {
 
 impl Previous {
     fn of(dir: &Path, mut is_own: impl FnMut(&Path) -> bool) -> io::Result<Option<Self>> {
-        let mut files = FILES
-            .iter()
-            .filter(|name| has_content(&dir.join(name)))
-            .peekable();
+        let mut files = FILES.iter().filter(|name| has_content(&dir.join(name))).peekable();
         if files.peek().is_none() {
             return Ok(None);
         }
         let has_only_boxes = files.all(|name| *name == FILES[0]);
-        if has_only_boxes
-            && boxes::boxes_in(&dir.join(FILES[0]))?
-                .iter()
-                .all(|it| is_own(it))
-        {
+        if has_only_boxes && boxes::boxes_in(&dir.join(FILES[0]))?.iter().all(|it| is_own(it)) {
             return Ok(None);
         }
         Ok(Some(match Description::of(dir)? {
-            Some(it) => Self {
-                is_over: it.is_over(),
-                job: names::file_name(&it.job),
-            },
+            Some(it) => Self { is_over: it.is_over(), job: names::file_name(&it.job) },
             // A run writes the description once it has started the command.
-            None => Self {
-                job: "run".into(),
-                is_over: false,
-            },
+            None => Self { job: "run".into(), is_over: false },
         }))
     }
 
@@ -263,10 +247,8 @@ mod tests {
     fn files_of_a_run_that_may_be_active_are_not_moved() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
-        for (pid, host) in [
-            (std::process::id(), sys::host_name()),
-            (u32::MAX, "elsewhere".into()),
-        ] {
+        for (pid, host) in [(std::process::id(), sys::host_name()), (u32::MAX, "elsewhere".into())]
+        {
             create_files(&path, "old", pid, &host);
             let made = make(&path);
             assert_eq!(made.path.parent(), Some(path.as_path()));

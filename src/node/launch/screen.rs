@@ -98,12 +98,7 @@ impl Screen {
             if self.live.due().is_some_and(|due| due <= now) {
                 self.live.print();
             }
-            if self
-                .timer
-                .as_ref()
-                .and_then(HangTimer::due)
-                .is_some_and(|due| due <= now)
-            {
+            if self.timer.as_ref().and_then(HangTimer::due).is_some_and(|due| due <= now) {
                 self.end_job();
             }
             if self.terminated.as_ref().is_some_and(|(_, due)| *due <= now) {
@@ -115,13 +110,8 @@ impl Screen {
     fn timeout(&self) -> Duration {
         let timer = self.timer.as_ref().and_then(HangTimer::due);
         let terminated = self.terminated.as_ref().map(|(_, due)| *due);
-        let due = [self.live.due(), timer, terminated]
-            .into_iter()
-            .flatten()
-            .min();
-        due.map_or(IDLE_TIMEOUT, |due| {
-            due.saturating_duration_since(Instant::now())
-        })
+        let due = [self.live.due(), timer, terminated].into_iter().flatten().min();
+        due.map_or(IDLE_TIMEOUT, |due| due.saturating_duration_since(Instant::now()))
     }
 
     /// Writes the evidence of a hanging job to the disk, then sends SIGTERM to the command.
@@ -131,11 +121,7 @@ impl Screen {
         let (answer, secured) = channel();
         let asked = self.follower.send(follow::Command::Secure(answer));
         let secured = asked.then(|| secured.recv_timeout(MAX_SYNC).ok()).flatten();
-        let Some(Secured {
-            on_disk: true,
-            descendants,
-        }) = secured
-        else {
+        let Some(Secured { on_disk: true, descendants }) = secured else {
             self.live.print_line(
                 "the job hangs but is not killed: its evidence could not be written to disk",
             );
@@ -156,12 +142,9 @@ impl Screen {
             return;
         }
         self.killed = true;
-        self.live
-            .print_line("the job hangs and is killed (--on-hang kill)");
-        self.terminated = Some((
-            TerminatedJob::new(self.child, descendants),
-            Instant::now() + TERM_GRACE,
-        ));
+        self.live.print_line("the job hangs and is killed (--on-hang kill)");
+        self.terminated =
+            Some((TerminatedJob::new(self.child, descendants), Instant::now() + TERM_GRACE));
     }
 
     fn kill_terminated(&mut self) {
@@ -194,11 +177,7 @@ impl Screen {
             Some(_) => " · the last report could not be written".to_owned(),
             None => String::new(),
         };
-        self.live
-            .announce(&format!("{ended} · verdict: {}{place}", last.verdict));
-        Shown {
-            report: Some(last),
-            killed: self.killed,
-        }
+        self.live.announce(&format!("{ended} · verdict: {}{place}", last.verdict));
+        Shown { report: Some(last), killed: self.killed }
     }
 }

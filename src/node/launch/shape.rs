@@ -34,8 +34,7 @@ impl Shape {
     /// Maximum number of ranks of the job, if known.
     #[must_use]
     pub fn world_size(&self) -> Option<u32> {
-        self.ranks
-            .map(|ranks| ranks.saturating_mul(self.commands.1))
+        self.ranks.map(|ranks| ranks.saturating_mul(self.commands.1))
     }
 }
 
@@ -44,9 +43,7 @@ fn of_torchrun(arguments: &[&str], variable: Variable<'_>) -> Shape {
     let option = |name: &str| {
         let found = given.iter().rev().find(|(it, _)| it == name);
         let of_environment = || variable(&format!("PET_{}", name.to_uppercase().replace('-', "_")));
-        found
-            .map(|(_, value)| value.clone())
-            .or_else(of_environment)
+        found.map(|(_, value)| value.clone()).or_else(of_environment)
     };
     let is_standalone = option("standalone").is_some_and(|it| it == "1");
     let nodes = option("nnodes").filter(|_| !is_standalone);
@@ -128,14 +125,8 @@ mod tests {
                 ((1, 4), None, true, true),
             ),
             ("torchrun --nnodes 2 t.py", ((2, 2), Some(1), false, false)),
-            (
-                "torchrun --nnodes many t.py",
-                ((1, 1), Some(1), false, false),
-            ),
-            (
-                "torchrun --standalone --nnodes 2 t.py",
-                ((1, 1), Some(1), false, false),
-            ),
+            ("torchrun --nnodes many t.py", ((1, 1), Some(1), false, false)),
+            ("torchrun --standalone --nnodes 2 t.py", ((1, 1), Some(1), false, false)),
             (
                 "accelerate launch --num_machines 2 --num_processes 16 --main_process_ip a t.py",
                 ((2, 2), Some(8), false, true),
@@ -150,11 +141,7 @@ mod tests {
     fn variables_say_how_many_ranks_there_are() {
         let plain = [("WORLD_SIZE", "4"), ("RANK", "1"), ("MASTER_ADDR", "a")];
         assert_eq!(shape("", &plain), ((4, 4), Some(1), false, true));
-        let slurm = [
-            ("SLURM_JOB_ID", "7"),
-            ("SLURM_PROCID", "0"),
-            ("SLURM_NTASKS", "2"),
-        ];
+        let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")];
         assert_eq!(shape("python t.py", &slurm).0, (2, 2));
         let command = "torchrun --nproc-per-node 8 t.py";
         let node = [("PET_NNODES", "2"), ("PET_MASTER_ADDR", "a")];

@@ -65,18 +65,13 @@ impl MemoryGroup {
         }
         let (version, root, path) = found?;
         let path = Path::new(path.trim_start_matches('/'));
-        let is_plain = path
-            .components()
-            .all(|it| matches!(it, Component::Normal(_)));
+        let is_plain = path.components().all(|it| matches!(it, Component::Normal(_)));
         // In a container the path may be the host's, while the mount starts at the container's
         // group.
         let own = Some(root.join(path)).filter(|own| is_plain && own.is_dir());
         let own = own.unwrap_or_else(|| root.clone());
         let dirs = own.ancestors().take_while(|dir| dir.starts_with(&root));
-        let group = Self {
-            dirs: dirs.take(MAX_GROUPS).map(Path::to_owned).collect(),
-            version,
-        };
+        let group = Self { dirs: dirs.take(MAX_GROUPS).map(Path::to_owned).collect(), version };
         group.used(group.dirs.first()?).map(|_| group.clone())
     }
 
@@ -102,12 +97,7 @@ impl MemoryGroup {
         let (dir, used, limit) =
             usages.min_by_key(|(_, used, limit)| limit.saturating_sub(*used))?;
         let (reclaims, throttled) = self.reclaims(dir);
-        Some(Usage {
-            used,
-            limit,
-            reclaims,
-            throttled,
-        })
+        Some(Usage { used, limit, reclaims, throttled })
     }
 
     /// Number of times that the limits of this group, not of groups within, were reached.
@@ -136,11 +126,7 @@ impl MemoryGroup {
 
     fn used(&self, dir: &Path) -> Option<u64> {
         let (file, inactive, active) = match self.version {
-            Version::One => (
-                "memory.usage_in_bytes",
-                "total_inactive_file",
-                "total_active_file",
-            ),
+            Version::One => ("memory.usage_in_bytes", "total_inactive_file", "total_active_file"),
             Version::Two => ("memory.current", "inactive_file", "active_file"),
         };
         let used = number(&dir.join(file))?;
@@ -189,10 +175,7 @@ mod tests {
             &[
                 ("memory.max", "1000\n"),
                 ("memory.current", "900\n"),
-                (
-                    "memory.stat",
-                    "anon 500\ninactive_file 100\nactive_file 50\n",
-                ),
+                ("memory.stat", "anon 500\ninactive_file 100\nactive_file 50\n"),
             ],
         );
         write(
@@ -200,10 +183,7 @@ mod tests {
             &[
                 ("memory.max", "max\n"),
                 ("memory.current", "800\n"),
-                (
-                    "memory.events",
-                    "low 0\noom 3\noom_kill 2\noom_group_kill 0\n",
-                ),
+                ("memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n"),
             ],
         );
         let group = MemoryGroup::below(mount.path(), "0::/pod/box\n").unwrap();
@@ -223,11 +203,7 @@ mod tests {
         let pod = mount.path().join("pod");
         write(
             &pod,
-            &[
-                ("memory.max", "1000\n"),
-                ("memory.current", "990\n"),
-                ("memory.events", EVENTS),
-            ],
+            &[("memory.max", "1000\n"), ("memory.current", "990\n"), ("memory.events", EVENTS)],
         );
         write(
             &pod.join("box"),
@@ -266,25 +242,14 @@ mod tests {
                 ("memory.limit_in_bytes", "4096\n"),
                 ("memory.usage_in_bytes", "3000\n"),
                 ("memory.failcnt", "1897\n"),
-                (
-                    "memory.stat",
-                    "total_inactive_file 1000\ntotal_active_file 0\n",
-                ),
-                (
-                    "memory.oom_control",
-                    "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
-                ),
+                ("memory.stat", "total_inactive_file 1000\ntotal_active_file 0\n"),
+                ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"),
             ],
         );
         let lines = "9:name=systemd:/\n4:cpu,memory:/job\n0::/\n";
         let group = MemoryGroup::below(mount.path(), lines).unwrap();
         assert_eq!(group.oom_kills(), Some(1));
-        let expected = Usage {
-            used: 2000,
-            limit: 4096,
-            reclaims: Some(1897),
-            throttled: None,
-        };
+        let expected = Usage { used: 2000, limit: 4096, reclaims: Some(1897), throttled: None };
         assert_eq!(group.tightest(), Some(expected));
     }
 
@@ -307,10 +272,7 @@ mod tests {
         for lines in ["", "0::/\n", "nonsense", "1:cpu:/a\n", "::", "0::/a:b\n"] {
             assert_eq!(MemoryGroup::below(mount.path(), lines), None, "{lines:?}");
         }
-        write(
-            mount.path(),
-            &[("memory.current", "x"), ("memory.max", "-1")],
-        );
+        write(mount.path(), &[("memory.current", "x"), ("memory.max", "-1")]);
         assert_eq!(MemoryGroup::below(mount.path(), "0::/\n"), None);
     }
 }

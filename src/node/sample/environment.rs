@@ -138,20 +138,14 @@ impl Environment {
     /// Names and values to add to the inherited environment.
     #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let mut variables = vec![
-            (JOB, self.job.clone().into()),
-            (BOX_DIR, self.box_dir.clone().into()),
-        ];
+        let mut variables =
+            vec![(JOB, self.job.clone().into()), (BOX_DIR, self.box_dir.clone().into())];
         let optional = [
             (RUN_DIR, self.run_dir.clone().map(OsString::from)),
             (COORDINATOR, self.coordinator.clone().map(OsString::from)),
             (LIBRARY_VARIABLE, self.library.clone().map(OsString::from)),
         ];
-        variables.extend(
-            optional
-                .into_iter()
-                .filter_map(|(name, value)| Some((name, value?))),
-        );
+        variables.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
         if let Some(python) = &self.python {
             let inherited = env::var_os("PYTHONPATH");
             variables.push(("PYTHONPATH", python_path(python, inherited.as_deref())));
@@ -284,11 +278,7 @@ fn find_file(variable: &str, name: &str, on_refusal: OnRefusal<'_>) -> Option<Pa
         return absolute(Path::new(&path)).filter(|path| path.is_file());
     }
     let ours = program_dir()?;
-    let places = [
-        ours.clone(),
-        ours.join("../lib/ddp-doctor"),
-        ours.join(".."),
-    ];
+    let places = [ours.clone(), ours.join("../lib/ddp-doctor"), ours.join("..")];
     let found = places
         .iter()
         .find_map(|place| absolute(&place.join(name)).filter(|path| path.is_file()))?;
@@ -357,18 +347,12 @@ mod tests {
         let with = |old: Option<&str>| prepend(nccl, old.map(OsStr::new));
         assert_eq!(with(None), "/l/libddp_doctor_nccl.so");
         assert_eq!(with(Some("")), "/l/libddp_doctor_nccl.so");
-        assert_eq!(
-            with(Some("libnccl.so.2 a.so")),
-            "/l/libddp_doctor_nccl.so:libnccl.so.2 a.so"
-        );
+        assert_eq!(with(Some("libnccl.so.2 a.so")), "/l/libddp_doctor_nccl.so:libnccl.so.2 a.so");
     }
 
     #[test]
     fn nccl_replacement_is_preloaded_and_found_first() {
-        let named = NcclLoading::Soname {
-            library: "/l/named.so".into(),
-            folder: "/b/nccl".into(),
-        };
+        let named = NcclLoading::Soname { library: "/l/named.so".into(), folder: "/b/nccl".into() };
         let with = |path: Option<&str>| {
             let value = |name: &str| path.filter(|_| name == LIBRARY_PATH).map(OsString::from);
             named.variables(value)

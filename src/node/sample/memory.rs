@@ -47,11 +47,7 @@ impl Counts {
     fn read(&mut self, now: Instant, count: Option<u64>) {
         let Some(count) = count else { return };
         // One value from before `KILL_WINDOW` stays, to compare with.
-        while self
-            .0
-            .get(1)
-            .is_some_and(|(at, _)| now.duration_since(*at) >= KILL_WINDOW)
-        {
+        while self.0.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= KILL_WINDOW) {
             self.0.pop_front();
         }
         self.0.push_back((now, count));
@@ -105,12 +101,7 @@ impl Memory {
     /// Creates a sampler without samples.
     #[must_use]
     pub fn new(timing: Timing) -> Self {
-        Self {
-            timing,
-            system: System::new(),
-            known: HashMap::new(),
-            on_host: Counts::default(),
-        }
+        Self { timing, system: System::new(), known: HashMap::new(), on_host: Counts::default() }
     }
 
     /// Number of out-of-memory kills shortly before the end of a process that has just ended.
@@ -120,16 +111,10 @@ impl Memory {
             return OomKills::default();
         };
         if let Some(kills) = known.groups.iter().filter_map(Group::increase).max() {
-            return OomKills {
-                in_cgroup: Some(kills),
-                on_host: None,
-            };
+            return OomKills { in_cgroup: Some(kills), on_host: None };
         }
         let on_host = cgroup::kills_on_host().and_then(|count| self.on_host.increase_to(count));
-        OomKills {
-            in_cgroup: None,
-            on_host,
-        }
+        OomKills { in_cgroup: None, on_host }
     }
 
     /// Samples all living ranks and reports changes.
@@ -140,18 +125,13 @@ impl Memory {
             .filter_map(|rank| Some((rank.process(), rank.watched().map(Watched::pid)?)))
             .map(|(process, pid)| (process, Pid::from_u32(pid)))
             .collect();
-        self.known
-            .retain(|known, _| living.iter().any(|(process, _)| process == known));
+        self.known.retain(|known, _| living.iter().any(|(process, _)| process == known));
         if living.is_empty() {
             return;
         }
         let pids: Vec<Pid> = living.iter().map(|(_, pid)| *pid).collect();
-        let what = ProcessRefreshKind::nothing()
-            .with_memory()
-            .with_cpu()
-            .without_tasks();
-        self.system
-            .refresh_processes_specifics(ProcessesToUpdate::Some(&pids), true, what);
+        let what = ProcessRefreshKind::nothing().with_memory().with_cpu().without_tasks();
+        self.system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), true, what);
         self.system.refresh_memory();
         self.on_host.read(now, cgroup::kills_on_host());
         let mut used = HashMap::new();
@@ -164,11 +144,8 @@ impl Memory {
 
     /// Repeats the last samples for a coordinator that may not have them.
     pub fn repeat(&self, out: &mut Outbox) {
-        let mut reported: Vec<_> = self
-            .known
-            .values()
-            .filter_map(|it| it.reported.as_ref())
-            .collect();
+        let mut reported: Vec<_> =
+            self.known.values().filter_map(|it| it.reported.as_ref()).collect();
         reported.sort_by_key(|(_, sample)| sample.process);
         for (_, sample) in reported {
             out.push_live(Kind::MemorySample(*sample));
@@ -197,11 +174,7 @@ impl Memory {
         });
         let pid = pid.as_u32();
         let lines = proc::cgroups(pid);
-        if known
-            .groups
-            .front()
-            .is_none_or(|group| group.lines != lines)
-        {
+        if known.groups.front().is_none_or(|group| group.lines != lines) {
             known.groups.truncate(1);
             known.groups.push_front(Group {
                 place: MemoryGroup::of(&lines),
@@ -221,9 +194,8 @@ impl Memory {
         let shm = proc::shared_memory(pid);
         let elapsed_ms = now.duration_since(known.at).as_millis() as u64;
         let used_ms = cpu_ms.saturating_sub(known.cpu_ms);
-        let cpu_permille = (used_ms * 1000)
-            .checked_div(elapsed_ms)
-            .and_then(|it| u32::try_from(it).ok());
+        let cpu_permille =
+            (used_ms * 1000).checked_div(elapsed_ms).and_then(|it| u32::try_from(it).ok());
         (known.at, known.cpu_ms) = (now, cpu_ms);
         let sample = v1::MemorySample {
             process,
@@ -276,18 +248,10 @@ fn differs(reported: &v1::MemorySample, now: &v1::MemorySample) -> bool {
     // Every change of a limit is reported.
     let limits = |it: &v1::MemorySample| (it.cgroup_limit, it.shm_total, it.virtual_limit);
     apart(reported.rss, now.rss, step)
-        || apart(
-            reported.cgroup_used,
-            now.cgroup_used,
-            part(now.cgroup_limit),
-        )
+        || apart(reported.cgroup_used, now.cgroup_used, part(now.cgroup_limit))
         || apart(reported.shm_used, now.shm_used, part(now.shm_total))
         || (now.virtual_limit.is_some()
-            && apart(
-                reported.virtual_used,
-                now.virtual_used,
-                part(now.virtual_limit),
-            ))
+            && apart(reported.virtual_used, now.virtual_used, part(now.virtual_limit)))
         || limits(reported) != limits(now)
         || apart(reported.host_available, now.host_available, host_step)
         || cpu.is_none_or(|(reported, now)| reported.abs_diff(now) >= MIN_CPU_CHANGE)
@@ -349,10 +313,7 @@ mod tests {
                 assert!(found.host_total >= found.host_available, "{found:?}");
                 assert!(found.host_available > Some(1 << 20), "{found:?}");
             }
-            assert!(
-                start.elapsed() < Duration::from_secs(60),
-                "{is_large} {is_busy}"
-            );
+            assert!(start.elapsed() < Duration::from_secs(60), "{is_large} {is_busy}");
             thread::sleep(Duration::from_millis(10));
         }
         process.kill().unwrap();

@@ -53,9 +53,7 @@ impl Stat {
 pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
     // Limited below, since a reused pid could make the chain a cycle.
     let parent = |pid: &u32| Stat::of(*pid).ok().map(|stat| stat.parent);
-    std::iter::successors(parent(&pid), parent)
-        .take_while(|&pid| pid > 0)
-        .take(64)
+    std::iter::successors(parent(&pid), parent).take_while(|&pid| pid > 0).take(64)
 }
 
 /// A watched process: its state and its exit status.
@@ -93,13 +91,7 @@ impl Watched {
         let Some(stat) = if_possible(File::open(format!("/proc/{pid}/stat")))? else {
             return Ok(None);
         };
-        let watched = Self {
-            pid,
-            start_ticks,
-            stat,
-            fd,
-            cgroup: cgroup_events(pid),
-        };
+        let watched = Self { pid, start_ticks, stat, fd, cgroup: cgroup_events(pid) };
         Ok(watched.stat().map(|_| watched))
     }
 
@@ -140,9 +132,7 @@ impl Watched {
     pub fn has_ended(&self) -> bool {
         match &self.fd {
             Some(fd) => fd.has_ended(),
-            None => self
-                .stat()
-                .is_none_or(|stat| stat.state() == ProcessState::Zombie),
+            None => self.stat().is_none_or(|stat| stat.state() == ProcessState::Zombie),
         }
     }
 
@@ -150,10 +140,7 @@ impl Watched {
     /// reaped.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        if let Some(stat) = self
-            .stat()
-            .filter(|stat| stat.state() == ProcessState::Zombie)
-        {
+        if let Some(stat) = self.stat().filter(|stat| stat.state() == ProcessState::Zombie) {
             // A status that may not be read shows as 0; newer kernels provide it below.
             if stat.exit_code != 0 || may_inspect(self.pid) {
                 return sys::exit_of(stat.exit_code);
@@ -185,10 +172,7 @@ pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
 /// which says nothing about the other one.
 fn if_possible<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     let is_lack = |error: &io::Error| {
-        matches!(
-            error.raw_os_error(),
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
-        )
+        matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
     };
     match result {
         Ok(value) => Ok(Some(value)),
@@ -211,10 +195,7 @@ pub fn boot_id() -> String {
 /// If `/proc` cannot be read.
 pub fn all() -> io::Result<Vec<u32>> {
     let entries = fs::read_dir("/proc")?;
-    Ok(entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect())
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// Arguments of a process; empty if they cannot be read.
@@ -286,12 +267,8 @@ fn zero_separated(pid: u32, file: &str) -> Vec<String> {
     if read.is_err() {
         return Vec::new();
     }
-    let pieces = bytes
-        .split(|&byte| byte == 0)
-        .filter(|piece| !piece.is_empty());
-    pieces
-        .map(|piece| String::from_utf8_lossy(piece).into_owned())
-        .collect()
+    let pieces = bytes.split(|&byte| byte == 0).filter(|piece| !piece.is_empty());
+    pieces.map(|piece| String::from_utf8_lossy(piece).into_owned()).collect()
 }
 
 /// Whether this process may read what the kernel shows only to the owner of a process.
@@ -316,9 +293,7 @@ fn in_namespace_below(pid: u32, start_ticks: u64) -> io::Result<Option<u32>> {
     Ok(processes.into_iter().find(|ours| {
         let is_it = || {
             let status = fs::read_to_string(format!("/proc/{ours}/status")).ok()?;
-            let numbers = status
-                .lines()
-                .find_map(|line| line.strip_prefix("NSpid:"))?;
+            let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
             let numbers: Vec<&str> = numbers.split_whitespace().collect();
             Some(numbers.len() > 1 && numbers.last() == Some(&pid.as_str()))
         };
@@ -330,9 +305,7 @@ fn in_namespace_below(pid: u32, start_ticks: u64) -> io::Result<Option<u32>> {
 /// that fields are counted from the last closing parenthesis.
 fn parse(bytes: &[u8]) -> Option<Stat> {
     let text = String::from_utf8_lossy(bytes);
-    let fields: Vec<&str> = text[text.rfind(')')? + 1..]
-        .split_ascii_whitespace()
-        .collect();
+    let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
     // `fields[0]` is field 3 of proc(5).
     let field = |number: usize| fields.get(number - 3).copied();
     Some(Stat {
@@ -344,10 +317,7 @@ fn parse(bytes: &[u8]) -> Option<Stat> {
 }
 
 fn unreadable() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "unexpected format of a file in /proc",
-    )
+    io::Error::new(io::ErrorKind::InvalidData, "unexpected format of a file in /proc")
 }
 
 #[cfg(test)]
@@ -386,11 +356,7 @@ mod tests {
 
     #[test]
     fn process_name_may_contain_separators() {
-        let stat = format!(
-            "7 (a) R) (b) S 3 {} 99 {} 1280",
-            "0 ".repeat(17),
-            "0 ".repeat(29)
-        );
+        let stat = format!("7 (a) R) (b) S 3 {} 99 {} 1280", "0 ".repeat(17), "0 ".repeat(29));
         let stat = parse(stat.as_bytes()).unwrap();
         assert_eq!((stat.letter, stat.parent, stat.start_ticks), (b'S', 3, 99));
         assert_eq!(stat.exit_code, 1280);
@@ -405,25 +371,13 @@ mod tests {
         assert!(!watched.has_ended());
         assert_eq!(watched.exit(), Exit::default());
         eventually(|| watched.has_ended());
-        assert_eq!(
-            watched.exit(),
-            Exit {
-                code: Some(0),
-                signal: None
-            }
-        );
+        assert_eq!(watched.exit(), Exit { code: Some(0), signal: None });
         child.wait().unwrap();
 
         let mut child = shell("sleep 0.1; exit 7");
         let watched = watch(&child);
         eventually(|| watched.has_ended());
-        assert_eq!(
-            watched.exit(),
-            Exit {
-                code: Some(7),
-                signal: None
-            }
-        );
+        assert_eq!(watched.exit(), Exit { code: Some(7), signal: None });
         child.wait().unwrap();
     }
 
@@ -432,24 +386,13 @@ mod tests {
         let mut child = shell("kill -9 $$");
         let watched = watch(&child);
         eventually(|| watched.has_ended());
-        assert_eq!(
-            watched.exit(),
-            Exit {
-                code: None,
-                signal: Some(9)
-            }
-        );
+        assert_eq!(watched.exit(), Exit { code: None, signal: Some(9) });
         child.wait().unwrap();
         assert_eq!(watched.stat(), None);
         // After reaping, only newer kernels provide the status.
         let late = watched.exit();
         assert!(
-            late == Exit::default()
-                || late
-                    == Exit {
-                        code: None,
-                        signal: Some(9)
-                    },
+            late == Exit::default() || late == Exit { code: None, signal: Some(9) },
             "{late:?}"
         );
     }

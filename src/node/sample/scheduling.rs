@@ -99,20 +99,15 @@ impl Scheduling {
     /// Creates a sampler without samples.
     #[must_use]
     pub fn new(timing: Timing) -> Self {
-        Self {
-            timing,
-            known: HashMap::new(),
-        }
+        Self { timing, known: HashMap::new() }
     }
 
     /// Samples all living ranks and reports changes.
     pub fn poll(&mut self, ranks: &[Rank], now: Instant, out: &mut Outbox) {
         let living = ranks.iter().filter(|rank| !rank.has_ended());
-        let living: Vec<(u64, u32)> = living
-            .filter_map(|rank| Some((rank.process(), rank.watched()?.pid())))
-            .collect();
-        self.known
-            .retain(|known, _| living.iter().any(|(process, _)| process == known));
+        let living: Vec<(u64, u32)> =
+            living.filter_map(|rank| Some((rank.process(), rank.watched()?.pid()))).collect();
+        self.known.retain(|known, _| living.iter().any(|(process, _)| process == known));
         let mut shared = Shared::default();
         for (process, pid) in living {
             if let Some(sample) = self.measure(process, pid, now, &mut shared) {
@@ -146,12 +141,7 @@ impl Scheduling {
             let counters = Counters::of(pid, cgroup.as_deref(), &pressure, shared);
             self.known.insert(
                 process,
-                Sampled {
-                    last: (now, counters),
-                    cgroup,
-                    pressure,
-                    reported: None,
-                },
+                Sampled { last: (now, counters), cgroup, pressure, reported: None },
             );
             return None;
         };
@@ -231,37 +221,13 @@ fn differs(reported: &v1::SchedulingSample, now: &v1::SchedulingSample) -> bool 
     };
     apart(reported.ran_permille, now.ran_permille, MIN_CHANGE)
         || apart(reported.queued_permille, now.queued_permille, MIN_CHANGE)
-        || apart(
-            reported.throttled_permille,
-            now.throttled_permille,
-            MIN_CHANGE,
-        )
+        || apart(reported.throttled_permille, now.throttled_permille, MIN_CHANGE)
         || apart(reported.major_faults, now.major_faults, MIN_FAULTS_CHANGE)
-        || apart(
-            reported.threads_queued_permille,
-            now.threads_queued_permille,
-            MIN_SMALL_CHANGE,
-        )
-        || apart(
-            reported.stolen_permille,
-            now.stolen_permille,
-            MIN_SMALL_CHANGE,
-        )
-        || apart(
-            reported.cpu_pressure_permille,
-            now.cpu_pressure_permille,
-            MIN_CHANGE,
-        )
-        || apart(
-            reported.memory_pressure_permille,
-            now.memory_pressure_permille,
-            MIN_CHANGE,
-        )
-        || apart(
-            reported.io_pressure_permille,
-            now.io_pressure_permille,
-            MIN_CHANGE,
-        )
+        || apart(reported.threads_queued_permille, now.threads_queued_permille, MIN_SMALL_CHANGE)
+        || apart(reported.stolen_permille, now.stolen_permille, MIN_SMALL_CHANGE)
+        || apart(reported.cpu_pressure_permille, now.cpu_pressure_permille, MIN_CHANGE)
+        || apart(reported.memory_pressure_permille, now.memory_pressure_permille, MIN_CHANGE)
+        || apart(reported.io_pressure_permille, now.io_pressure_permille, MIN_CHANGE)
         || reported.processors != now.processors
 }
 
@@ -302,9 +268,7 @@ impl Pressure {
     }
 
     fn read(&self) -> [Option<u64>; 3] {
-        self.0
-            .each_ref()
-            .map(|file| fs::read_to_string(file).ok().and_then(|it| waited(&it)))
+        self.0.each_ref().map(|file| fs::read_to_string(file).ok().and_then(|it| waited(&it)))
     }
 }
 
@@ -416,15 +380,9 @@ mod tests {
         let sample = sample.unwrap();
         // The main thread of a test program mostly waits for its tests, so that only the range is
         // checked.
-        assert!(
-            sample.ran_permille.is_some_and(|it| it <= 1000),
-            "{sample:?}"
-        );
+        assert!(sample.ran_permille.is_some_and(|it| it <= 1000), "{sample:?}");
         assert!(!sample.processors.is_empty(), "{sample:?}");
-        assert!(
-            !differs(&sample, &sample),
-            "an unchanged sample is not reported again"
-        );
+        assert!(!differs(&sample, &sample), "an unchanged sample is not reported again");
     }
 
     #[test]
@@ -447,10 +405,7 @@ mod tests {
         assert_eq!(Shared::default().pressure(&files), [Some(5), Some(5), None]);
         let of_host = Pressure::of(gone.as_deref());
         assert_ne!(of_host, files);
-        assert_eq!(
-            shared.pressure(&of_host)[0].is_some(),
-            of_host.read()[0].is_some()
-        );
+        assert_eq!(shared.pressure(&of_host)[0].is_some(), of_host.read()[0].is_some());
     }
 
     #[test]
@@ -460,15 +415,10 @@ mod tests {
             processors: "0-3".into(),
             ..v1::SchedulingSample::default()
         };
-        let queued = |queued| v1::SchedulingSample {
-            queued_permille: Some(queued),
-            ..reported.clone()
-        };
+        let queued =
+            |queued| v1::SchedulingSample { queued_permille: Some(queued), ..reported.clone() };
         assert!(!differs(&reported, &queued(190)) && differs(&reported, &queued(200)));
-        let pinned = v1::SchedulingSample {
-            processors: "2".into(),
-            ..reported.clone()
-        };
+        let pinned = v1::SchedulingSample { processors: "2".into(), ..reported.clone() };
         assert!(differs(&reported, &pinned));
     }
 }

@@ -391,10 +391,7 @@ async fn attach_there(
     let mut requests = match answer {
         Ok(requests) => requests.into_inner(),
         Err(status) if is_answer(&status) => {
-            anyhow::bail!(
-                "the coordinator at {address} refuses this job ({})",
-                status.message()
-            )
+            anyhow::bail!("the coordinator at {address} refuses this job ({})", status.message())
         }
         Err(_) => anyhow::bail!(no_answer()),
     };
@@ -414,10 +411,7 @@ async fn attach_there(
 async fn answers(address: &Address, job: &str) -> bool {
     let ask = async {
         let mut client = ViewerServiceClient::new(connect(address).await?);
-        let request = v1::WatchRequest {
-            job: job.to_owned(),
-            session: 0,
-        };
+        let request = v1::WatchRequest { job: job.to_owned(), session: 0 };
         match client.watch(request).await {
             Err(status) if !is_answer(&status) => Err(anyhow::Error::from(status)),
             _ => Ok(()),
@@ -438,23 +432,17 @@ fn execute(request: v1::Request, follower: &Commander) -> Option<End> {
     let command = match request.kind? {
         Kind::Welcome(_) => return None,
         Kind::Finished(_) => return Some(End::Finished),
-        Kind::SendRecords(v1::SendRecords {
-            process,
-            from_ticket: ticket,
-        }) => Command::Repeat { process, ticket },
+        Kind::SendRecords(v1::SendRecords { process, from_ticket: ticket }) => {
+            Command::Repeat { process, ticket }
+        }
         Kind::Summarize(_) => Command::Summarize,
         Kind::Pull(pull) => Command::Pull(pull),
-        Kind::Ping(v1::Ping { unix_ns }) => Command::Ping {
-            sent_unix_ns: unix_ns,
-            received: Timestamp::now(),
-        },
-        Kind::CaptureStacks(v1::CaptureStacks {
-            processes,
-            on_request,
-        }) => Command::TakeStacks {
-            processes,
-            on_request,
-        },
+        Kind::Ping(v1::Ping { unix_ns }) => {
+            Command::Ping { sent_unix_ns: unix_ns, received: Timestamp::now() }
+        }
+        Kind::CaptureStacks(v1::CaptureStacks { processes, on_request }) => {
+            Command::TakeStacks { processes, on_request }
+        }
     };
     (!follower.send(command)).then_some(End::FollowerGone)
 }
@@ -477,10 +465,7 @@ async fn watch_there(
 ) -> anyhow::Result<bool> {
     let mut client =
         ViewerServiceClient::new(connect(address).await?).max_decoding_message_size(MAX_UPDATE);
-    let request = v1::WatchRequest {
-        job: job.to_owned(),
-        session,
-    };
+    let request = v1::WatchRequest { job: job.to_owned(), session };
     let mut updates = client.watch(request).await?.into_inner();
     while let Some(update) = updates.message().await? {
         let update: Update = document::decode(&update)?;
@@ -594,10 +579,8 @@ mod tests {
     fn each_remark_about_a_coordinator_is_printed_once() {
         let address = Address::parse("unix:/socket", &Credentials::default()).unwrap();
         let remarks = Remarks::default();
-        let mut welcome = v1::Welcome {
-            coordinator_version: VERSION.into(),
-            ..v1::Welcome::default()
-        };
+        let mut welcome =
+            v1::Welcome { coordinator_version: VERSION.into(), ..v1::Welcome::default() };
         assert!(remarks.about(&address, "job", &welcome).is_empty());
         welcome.coordinator_version = "9\x1b[2J".into();
         welcome.namesakes = 1;

@@ -61,10 +61,7 @@ impl Outbox {
     /// Creates an outbox without a coordinator.
     #[must_use]
     pub fn new(journal: Option<Journal>) -> Self {
-        Self {
-            journal,
-            ..Self::default()
-        }
+        Self { journal, ..Self::default() }
     }
 
     /// Sends batches to this coordinator from now on.
@@ -144,11 +141,7 @@ impl Outbox {
 
     fn add(&mut self, kind: Kind, to_journal: bool, to_live: bool) {
         self.bytes += size(&kind);
-        self.batch.push(Queued {
-            event: v1::Event { kind: Some(kind) },
-            to_journal,
-            to_live,
-        });
+        self.batch.push(Queued { event: v1::Event { kind: Some(kind) }, to_journal, to_live });
         if self.bytes >= BATCH_BYTES {
             self.send();
         }
@@ -175,26 +168,14 @@ impl Outbox {
     fn write_journal(&mut self, events: Vec<v1::Event>, now: Timestamp) {
         if let Some(journal) = &mut self.journal {
             self.journaled = now;
-            journal.append(v1::Report {
-                sent_unix_ns: now.0,
-                events,
-                pong: None,
-            });
+            journal.append(v1::Report { sent_unix_ns: now.0, events, pong: None });
         }
     }
 
     fn send_live(&mut self, events: Vec<v1::Event>, pong: Option<v1::Pong>) {
-        let report = v1::Report {
-            sent_unix_ns: Timestamp::now().0,
-            events,
-            pong,
-        };
+        let report = v1::Report { sent_unix_ns: Timestamp::now().0, events, pong };
         // Full or closed: the node reconnects, and the coordinator gets everything again.
-        if self
-            .live
-            .as_ref()
-            .is_some_and(|live| live.try_send(report).is_err())
-        {
+        if self.live.as_ref().is_some_and(|live| live.try_send(report).is_err()) {
             self.live = None;
         }
     }
@@ -236,12 +217,7 @@ impl Journal {
         let thread = std::thread::Builder::new()
             .name("ddp-journal".into())
             .spawn(move || write(writer, &entries, limit, &thread_log))?;
-        Ok(Self {
-            queue,
-            thread,
-            log,
-            overran: false,
-        })
+        Ok(Self { queue, thread, log, overran: false })
     }
 
     fn append(&mut self, report: v1::Report) {
@@ -249,8 +225,7 @@ impl Journal {
             && !self.overran
         {
             self.overran = true;
-            self.log
-                .print("the disk is too slow for the journal: records are missing from it");
+            self.log.print("the disk is too slow for the journal: records are missing from it");
         }
     }
 
@@ -282,11 +257,7 @@ struct Limit {
 
 impl Default for Limit {
     fn default() -> Self {
-        Self {
-            bytes: MAX_JOURNAL,
-            space: sys::space,
-            next_check: 0,
-        }
+        Self { bytes: MAX_JOURNAL, space: sys::space, next_check: 0 }
     }
 }
 
@@ -294,10 +265,7 @@ impl Limit {
     /// Reason why the journal must not grow to `length` bytes; `None` if it may.
     fn exceeded(&mut self, length: u64, file: &File) -> Option<String> {
         if length > self.bytes {
-            return Some(format!(
-                "it has reached its limit of {} MiB",
-                self.bytes >> 20
-            ));
+            return Some(format!("it has reached its limit of {} MiB", self.bytes >> 20));
         }
         if length < self.next_check {
             return None;
@@ -341,9 +309,7 @@ fn write(mut writer: Writer, entries: &Receiver<Entry>, mut limit: Limit, log: &
             }
         };
         if let Err(error) = result {
-            log.print(&format!(
-                "{error}; the journal ends here, the diagnosis continues"
-            ));
+            log.print(&format!("{error}; the journal ends here, the diagnosis continues"));
             return;
         }
     }
@@ -382,9 +348,7 @@ mod tests {
         let mut counts = Vec::new();
         while let Some(report) = reader.read().unwrap() {
             for event in report.events {
-                let Some(Kind::RecordsLost(lost)) = event.kind else {
-                    panic!("{event:?}")
-                };
+                let Some(Kind::RecordsLost(lost)) = event.kind else { panic!("{event:?}") };
                 counts.push(lost.count);
             }
         }
@@ -396,10 +360,7 @@ mod tests {
     #[test]
     fn journal_at_its_limit_ends_and_logs_one_line() {
         let bytes = 500;
-        let (counts, lines, received) = journaled(Limit {
-            bytes,
-            ..Limit::default()
-        });
+        let (counts, lines, received) = journaled(Limit { bytes, ..Limit::default() });
         assert!((5..50).contains(&counts.len()), "{counts:?}");
         assert!(counts.iter().copied().eq(0..counts.len() as u64));
         assert_eq!(lines.len(), 1, "{lines:?}");
@@ -411,66 +372,22 @@ mod tests {
     fn journal_leaves_disk_space_free() {
         let file = tempfile::tempfile().unwrap();
         let spaces: [(SpaceQuery, bool); 5] = [
-            (
-                |_| {
-                    Ok(Space {
-                        free: 4 << 20,
-                        total: 100 << 20,
-                    })
-                },
-                true,
-            ),
-            (
-                |_| {
-                    Ok(Space {
-                        free: 6 << 20,
-                        total: 100 << 20,
-                    })
-                },
-                false,
-            ),
-            (
-                |_| {
-                    Ok(Space {
-                        free: RESERVE - 1,
-                        total: 1 << 50,
-                    })
-                },
-                true,
-            ),
-            (
-                |_| {
-                    Ok(Space {
-                        free: RESERVE,
-                        total: 1 << 50,
-                    })
-                },
-                false,
-            ),
+            (|_| Ok(Space { free: 4 << 20, total: 100 << 20 }), true),
+            (|_| Ok(Space { free: 6 << 20, total: 100 << 20 }), false),
+            (|_| Ok(Space { free: RESERVE - 1, total: 1 << 50 }), true),
+            (|_| Ok(Space { free: RESERVE, total: 1 << 50 }), false),
             (|_| Err(io::ErrorKind::Unsupported.into()), false),
         ];
         for (i, (space, is_full)) in spaces.into_iter().enumerate() {
-            let mut limit = Limit {
-                space,
-                ..Limit::default()
-            };
+            let mut limit = Limit { space, ..Limit::default() };
             assert_eq!(limit.exceeded(10, &file).is_some(), is_full, "{i}");
             assert_eq!(limit.exceeded(20, &file), None, "{i}: not due yet");
         }
         let (counts, lines, received) = journaled(Limit {
-            space: |_| {
-                Ok(Space {
-                    free: 0,
-                    total: 1 << 40,
-                })
-            },
+            space: |_| Ok(Space { free: 0, total: 1 << 40 }),
             ..Limit::default()
         });
-        assert_eq!(
-            (counts.len(), lines.len(), received),
-            (0, 1, true),
-            "{lines:?}"
-        );
+        assert_eq!((counts.len(), lines.len(), received), (0, 1, true), "{lines:?}");
     }
 
     #[test]
@@ -515,10 +432,7 @@ mod tests {
         while let Some(report) = reader.read().unwrap() {
             journaled.extend(report.events);
         }
-        let kinds: Vec<_> = journaled
-            .into_iter()
-            .filter_map(|event| event.kind)
-            .collect();
+        let kinds: Vec<_> = journaled.into_iter().filter_map(|event| event.kind).collect();
         assert_eq!(kinds, [lost(1), lost(2)]);
     }
 

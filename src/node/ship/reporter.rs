@@ -103,12 +103,7 @@ pub fn report(options: Options) -> anyhow::Result<()> {
     if !coordinator.is_open() {
         let until_then = options.run_dir.as_ref().map_or_else(
             || "start one with `ddp-doctor coordinator`".to_owned(),
-            |dir| {
-                format!(
-                    "until then the report is in {}",
-                    dir.join("report.json").display()
-                )
-            },
+            |dir| format!("until then the report is in {}", dir.join("report.json").display()),
         );
         let line =
             format!("ddp-doctor: no coordinator answers at {coordinator}; retrying; {until_then}");
@@ -143,11 +138,7 @@ fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>>
     let mut ended_since = None;
     let lock = |directory: &&Path| Following::begin(directory, FollowedBy::Reporter).ok();
     let by_run = |directory: &&Path| Following::found(directory) == Some(FollowedBy::Run);
-    let is_followed = || {
-        first
-            .claimed_by()
-            .is_some_and(|(pid, start)| proc::is_alive(pid, start))
-    };
+    let is_followed = || first.claimed_by().is_some_and(|(pid, start)| proc::is_alive(pid, start));
     loop {
         // The first directory that can be locked, the same for all ranks of the launch.
         let following = directories.iter().find_map(lock);
@@ -187,15 +178,8 @@ fn follow(
     let shared_memory = Path::new(private::SHARED_MEMORY);
     let run_dir = options.run_dir.clone().and_then(|requested| {
         let is_own = |file: &Path| Reader::open_own(file).is_ok_and(|it| launch.takes(&it));
-        let made = RunDir::make(
-            shared_memory,
-            Some(requested),
-            &identity.job,
-            started,
-            is_own,
-        );
-        made.map_err(|error| log.print(&format!("no evidence is kept: {error}")))
-            .ok()
+        let made = RunDir::make(shared_memory, Some(requested), &identity.job, started, is_own);
+        made.map_err(|error| log.print(&format!("no evidence is kept: {error}"))).ok()
     });
     let run_dir = run_dir.map(|it| it.path);
     BoxDir::sweep(shared_memory);
@@ -279,25 +263,12 @@ fn follow(
 
 /// Writes the report of this process to a file in the run directory.
 fn live(job: &str, run_dir: Option<&Path>) -> Live {
-    let about = Job {
-        id: job.to_owned(),
-        nodes: 1,
-        started_at: Some(Timestamp::now()),
-        ..Job::default()
-    };
-    let quiet = Verbosity {
-        quiet: 2,
-        verbose: 0,
-    };
+    let about =
+        Job { id: job.to_owned(), nodes: 1, started_at: Some(Timestamp::now()), ..Job::default() };
+    let quiet = Verbosity { quiet: 2, verbose: 0 };
     let files = run_dir.map(|dir| dir.join("report.json"));
     let out = Box::new(io::sink());
-    Live::new(
-        out,
-        Style::default(),
-        quiet,
-        about,
-        files.into_iter().collect(),
-    )
+    Live::new(out, Style::default(), quiet, about, files.into_iter().collect())
 }
 
 fn hello(options: &Options, identity: &Identity, started: Timestamp) -> v1::Hello {

@@ -51,12 +51,7 @@ impl Sources {
         let started = std::thread::Builder::new()
             .name("ddp-doctor-sources".into())
             .spawn(move || serve(&requests, &answer));
-        Self {
-            queue: started.is_ok().then_some(queue),
-            answers,
-            unanswered: 0,
-            unread: Vec::new(),
-        }
+        Self { queue: started.is_ok().then_some(queue), answers, unanswered: 0, unread: Vec::new() }
     }
 
     /// Whether a site may have guards.
@@ -161,13 +156,7 @@ mod tests {
     use super::*;
 
     fn site(file: &str, line: u32) -> v1::SiteDefined {
-        v1::SiteDefined {
-            process: 1,
-            id: 1,
-            file: file.into(),
-            line,
-            ..Default::default()
-        }
+        v1::SiteDefined { process: 1, id: 1, file: file.into(), line, ..Default::default() }
     }
 
     #[test]
@@ -189,10 +178,8 @@ mod tests {
             })
             .take(3)
             .collect();
-        let found: Vec<(u32, usize)> = answers
-            .iter()
-            .map(|site| (site.line, site.guards.len()))
-            .collect();
+        let found: Vec<(u32, usize)> =
+            answers.iter().map(|site| (site.line, site.guards.len())).collect();
         assert_eq!(
             found,
             [(2, 1), (1, 0), (3, 0)],
@@ -216,10 +203,7 @@ mod tests {
     fn special_and_large_files_are_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let large = dir.path().join("large.py");
-        fs::File::create(&large)
-            .unwrap()
-            .set_len(MAX_FILE_BYTES + 1)
-            .unwrap();
+        fs::File::create(&large).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
         assert!(read(large.to_str().unwrap()).is_none());
         assert!(read(dir.path().to_str().unwrap()).is_none());
         assert!(read("/dev/zero").is_none());

@@ -81,10 +81,7 @@ impl Source {
     #[must_use]
     pub fn guards(&self, line: u32) -> Vec<Guard> {
         let after = self.lines.partition_point(|it| it.first <= line);
-        let Some(at) = after
-            .checked_sub(1)
-            .filter(|&at| self.lines[at].last >= line)
-        else {
+        let Some(at) = after.checked_sub(1).filter(|&at| self.lines[at].last >= line) else {
             return Vec::new();
         };
         let mut found = self.within(at);
@@ -93,9 +90,7 @@ impl Source {
         loop {
             self.before(inner, &mut found);
             let indent = self.lines[inner].indent;
-            let header = self.lines[..inner]
-                .iter()
-                .rposition(|it| it.indent < indent);
+            let header = self.lines[..inner].iter().rposition(|it| it.indent < indent);
             let Some(header) = header else { break };
             match self.head(header) {
                 Head::Scope => {
@@ -190,11 +185,7 @@ impl Source {
             && let Some((test, other)) = split_word(rest, "else")
             && (call.contains('(') || other.contains('('))
         {
-            let form = if call.contains('(') {
-                GuardForm::Holds
-            } else {
-                GuardForm::Fails
-            };
+            let form = if call.contains('(') { GuardForm::Holds } else { GuardForm::Fails };
             return vec![self.guard(line.first, test, form)];
         }
         match split_word(value, "and") {
@@ -276,9 +267,7 @@ impl Source {
                 }
             }
             Head::Case => {
-                let subject = self.lines[..header]
-                    .iter()
-                    .rfind(|it| it.indent < line.indent);
+                let subject = self.lines[..header].iter().rfind(|it| it.indent < line.indent);
                 if let Some(matched) = subject.and_then(|it| it.text.strip_prefix("match ")) {
                     let test = format!(
                         "{} == {}",
@@ -350,11 +339,9 @@ impl Source {
     /// Whether a handler raises or ends the program.
     fn leaves(&self, handler: usize) -> bool {
         let leaves = |text: &str| {
-            [
-                "raise", "sys.exit", "os._exit", "exit(", "quit(", "os.abort",
-            ]
-            .iter()
-            .any(|word| text.starts_with(word))
+            ["raise", "sys.exit", "os._exit", "exit(", "quit(", "os.abort"]
+                .iter()
+                .any(|word| text.starts_with(word))
         };
         let one_line = self.lines[handler].text.split_once(':');
         // A handler that raises under a condition, as after the last of several attempts, goes on otherwise.
@@ -368,11 +355,7 @@ impl Source {
     fn exit(&self, header: usize, one_line: &str) -> Option<Exit> {
         let last = if one_line.is_empty() {
             let end = self.suite_end(header);
-            let indent = self
-                .lines
-                .get(header + 1)
-                .filter(|_| header + 1 < end)?
-                .indent;
+            let indent = self.lines.get(header + 1).filter(|_| header + 1 < end)?.indent;
             let mut in_suite = header + 1..end;
             let last = in_suite.rfind(|&it| self.lines[it].indent == indent)?;
             let text = self.lines[last].text.as_str();
@@ -383,9 +366,7 @@ impl Source {
         } else {
             one_line.rsplit(';').next().unwrap_or(one_line).trim()
         };
-        let word = last
-            .split(|c: char| !c.is_alphanumeric() && c != '_')
-            .next();
+        let word = last.split(|c: char| !c.is_alphanumeric() && c != '_').next();
         match word {
             Some("continue") => Some(Exit::Continue),
             Some("break") => Some(Exit::Break),
@@ -397,9 +378,7 @@ impl Source {
     /// Index of the first line after a header's suite.
     fn suite_end(&self, header: usize) -> usize {
         let indent = self.lines[header].indent;
-        let inside = self.lines[header + 1..]
-            .iter()
-            .take_while(|line| line.indent > indent);
+        let inside = self.lines[header + 1..].iter().take_while(|line| line.indent > indent);
         header + 1 + inside.count()
     }
 
@@ -407,13 +386,8 @@ impl Source {
     fn statement_of(&self, at: usize) -> usize {
         let indent = self.lines[at].indent;
         let mut first = at;
-        while matches!(
-            self.head(first),
-            Head::Elif | Head::Else | Head::Except | Head::Finally
-        ) {
-            let before = self.lines[..first]
-                .iter()
-                .rposition(|line| line.indent <= indent);
+        while matches!(self.head(first), Head::Elif | Head::Else | Head::Except | Head::Finally) {
+            let before = self.lines[..first].iter().rposition(|line| line.indent <= indent);
             match before.filter(|&before| self.lines[before].indent == indent) {
                 Some(before) => first = before,
                 None => break,
@@ -424,16 +398,9 @@ impl Source {
 
     fn head(&self, at: usize) -> Head {
         let text = self.lines[at].text.as_str();
-        let word = text
-            .split(|c: char| !c.is_alphanumeric() && c != '_')
-            .next()
-            .unwrap_or("");
+        let word = text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or("");
         let word = match word {
-            "async" => text["async".len()..]
-                .trim_start()
-                .split(' ')
-                .next()
-                .unwrap_or(""),
+            "async" => text["async".len()..].trim_start().split(' ').next().unwrap_or(""),
             word => word,
         };
         let is_header = || ends_header(text);
@@ -484,9 +451,7 @@ fn subject_of_order(over: &str) -> Option<GuardSubject> {
 /// Whether a test depends on nothing but counters of iterations and the configuration: it has the same
 /// result on all ranks that are in the same iteration.
 fn is_test_of_counters(test: &str, counters: &[&str]) -> bool {
-    const FIXED: [&str; 8] = [
-        "and", "or", "not", "args", "cfg", "config", "hparams", "opt",
-    ];
+    const FIXED: [&str; 8] = ["and", "or", "not", "args", "cfg", "config", "hparams", "opt"];
     let of_counter = |name: &str| counters.contains(&name);
     subject::names(test).any(of_counter)
         && subject::names(test).all(|name| of_counter(name) || FIXED.contains(&name))

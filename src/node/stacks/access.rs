@@ -27,9 +27,7 @@ pub fn explain(pid: u32, error: &io::Error) -> String {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     let facts = Facts {
         us: sys::user_id(),
-        owner: fs::metadata(format!("/proc/{pid}"))
-            .ok()
-            .map(|metadata| metadata.uid()),
+        owner: fs::metadata(format!("/proc/{pid}")).ok().map(|metadata| metadata.uid()),
         scope: scope.ok().and_then(|text| text.trim().parse().ok()),
     };
     format!("its memory may not be read: {}", facts.reason())

@@ -80,11 +80,7 @@ impl Image {
             let value = pages.u64(at(entry, 8)?)?;
             // glibc relocates these addresses to memory; other C libraries leave the file's
             // addresses.
-            let address = if value >= base {
-                value
-            } else {
-                value.wrapping_add(bias)
-            };
+            let address = if value >= base { value } else { value.wrapping_add(bias) };
             match pages.u64(entry)? {
                 DT_NULL => break,
                 DT_STRTAB => strings = Some(address),
@@ -112,10 +108,7 @@ impl Image {
     /// If its tables cannot be read.
     pub fn functions<M: Memory>(&self, pages: &mut Pages<'_, M>) -> Result<Functions, Fault> {
         let mut functions = Vec::new();
-        let table = Table {
-            start: self.symbols,
-            size: SYMBOL as usize,
-        };
+        let table = Table { start: self.symbols, size: SYMBOL as usize };
         let count = self.count(pages)?;
         table.visit(pages, count, |symbol| {
             let [name, _, value_low, value_high, size_low, size_high] =
@@ -166,10 +159,7 @@ impl Image {
         let bucket_table = at(self.hashes, 16 + 8 * u64::from(bloom))?;
         let chains = at(bucket_table, 4 * u64::from(buckets))?;
         let mut last = 0;
-        let table = Table {
-            start: bucket_table,
-            size: 4,
-        };
+        let table = Table { start: bucket_table, size: 4 };
         table.visit(pages, buckets, |bucket| last = last.max(number(bucket)))?;
         if last < first {
             return Ok(first);
@@ -258,16 +248,11 @@ impl Table {
 }
 
 fn gnu_hash(name: &str) -> u32 {
-    name.bytes().fold(5381, |hash: u32, byte| {
-        hash.wrapping_mul(33).wrapping_add(u32::from(byte))
-    })
+    name.bytes().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)))
 }
 
 fn number(bytes: &[u8]) -> u32 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |number, &byte| number << 8 | u32::from(byte))
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u32::from(byte))
 }
 
 #[cfg(test)]
@@ -282,9 +267,7 @@ mod tests {
         let memory = ProcessMemory::open(pid).unwrap();
         let mut pages = Pages::new(&memory);
         let images = maps::images(pid).unwrap();
-        let c_library = images
-            .iter()
-            .find(|image| image.file_name().starts_with("libc.so"));
+        let c_library = images.iter().find(|image| image.file_name().starts_with("libc.so"));
         let image = Image::at(&mut pages, c_library.unwrap().start).unwrap();
         let found = image.symbol(&mut pages, "getpid").unwrap();
         assert_eq!(found, Some(libc::getpid as *const () as u64));

@@ -70,11 +70,7 @@ pub enum Gil {
     /// In the interpreter.
     Interpreter { locked: u64, holder: u64 },
     /// In a struct that a pointer in the interpreter refers to.
-    Behind {
-        pointer: u64,
-        locked: u64,
-        holder: u64,
-    },
+    Behind { pointer: u64, locked: u64, holder: u64 },
 }
 
 /// Offset of a thread's pointer to its innermost frame.
@@ -189,20 +185,14 @@ impl Layout {
     }
 }
 
-const PYTHON_3_9: Layout = Layout {
-    place: Place::Byte(104),
-    line_format: LineFormat::Deltas,
-    ..PYTHON_3_10
-};
+const PYTHON_3_9: Layout =
+    Layout { place: Place::Byte(104), line_format: LineFormat::Deltas, ..PYTHON_3_10 };
 
 const PYTHON_3_10: Layout = Layout {
     interpreters: 32,
     next_interpreter: 0,
     threads: 8,
-    gil: Gil::Runtime {
-        locked: 368,
-        holder: 360,
-    },
+    gil: Gil::Runtime { locked: 368, holder: 360 },
     next_thread: 8,
     interpreter: 16,
     pthread: 176,
@@ -229,10 +219,7 @@ const PYTHON_3_11: Layout = Layout {
     interpreters: 40,
     next_interpreter: 0,
     threads: 16,
-    gil: Gil::Runtime {
-        locked: 376,
-        holder: 368,
-    },
+    gil: Gil::Runtime { locked: 376, holder: 368 },
     next_thread: 8,
     interpreter: 16,
     pthread: 152,
@@ -259,11 +246,7 @@ const PYTHON_3_12: Layout = Layout {
     interpreters: 40,
     next_interpreter: 0,
     threads: 72,
-    gil: Gil::Behind {
-        pointer: 384,
-        locked: 16,
-        holder: 8,
-    },
+    gil: Gil::Behind { pointer: 384, locked: 16, holder: 8 },
     next_thread: 8,
     interpreter: 16,
     pthread: 136,

@@ -140,9 +140,7 @@ mod tests {
     /// lines. The table does not tell where the code ends.
     #[test]
     fn tables_of_3_9_are_read() {
-        let table = [
-            0, 1, 4, 1, 2, 1, 2, 255, 8, 3, 4, 1, 2, 255, 8, 3, 4, 1, 10, 1,
-        ];
+        let table = [0, 1, 4, 1, 2, 1, 2, 255, 8, 3, 4, 1, 2, 255, 8, 3, 4, 1, 10, 1];
         let lines = [
             (-2, 1),
             (0, 2),
@@ -160,11 +158,7 @@ mod tests {
             (46, 11),
         ];
         for (at, line) in lines {
-            assert_eq!(
-                LineFormat::Deltas.line(&table, 1, at),
-                Some(line),
-                "at {at}"
-            );
+            assert_eq!(LineFormat::Deltas.line(&table, 1, at), Some(line), "at {at}");
         }
     }
 

@@ -37,9 +37,7 @@ impl Loaded {
 /// If there is no such process, or access is denied.
 pub fn images(pid: u32) -> io::Result<Vec<Loaded>> {
     let mut bytes = Vec::new();
-    File::open(format!("/proc/{pid}/maps"))?
-        .take(MAX_BYTES)
-        .read_to_end(&mut bytes)?;
+    File::open(format!("/proc/{pid}/maps"))?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(parse(&String::from_utf8_lossy(&bytes)))
 }
 
@@ -59,15 +57,10 @@ fn parse(text: &str) -> Vec<Loaded> {
         else {
             continue;
         };
-        let (device, inode) = (
-            words.next().unwrap_or_default(),
-            words.next().unwrap_or_default(),
-        );
+        let (device, inode) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let path = words.next().unwrap_or_default().trim_start();
         let address = |text| u64::from_str_radix(text, 16).ok();
-        let range = range
-            .split_once('-')
-            .and_then(|(a, b)| Some((address(a)?, address(b)?)));
+        let range = range.split_once('-').and_then(|(a, b)| Some((address(a)?, address(b)?)));
         let Some((start, end)) = range.filter(|_| path.starts_with('/')) else {
             continue;
         };
@@ -103,10 +96,7 @@ mod tests {
 nonsense
 ";
         let found = parse(text);
-        let words: Vec<_> = found
-            .iter()
-            .map(|it| (it.start, it.end, it.file_name()))
-            .collect();
+        let words: Vec<_> = found.iter().map(|it| (it.start, it.end, it.file_name())).collect();
         assert_eq!(
             words,
             [

@@ -65,11 +65,7 @@ pub struct Pages<'a, M> {
 impl<'a, M: Memory> Pages<'a, M> {
     /// Creates an empty cache.
     pub fn new(memory: &'a M) -> Self {
-        Self {
-            memory,
-            pages: HashMap::new(),
-            left: MAX_PAGES,
-        }
+        Self { memory, pages: HashMap::new(), left: MAX_PAGES }
     }
 
     /// Clears the cache. The limit of pages is not reset.
@@ -92,9 +88,7 @@ impl<'a, M: Memory> Pages<'a, M> {
             let (now, later) = rest.split_at_mut(length);
             now.copy_from_slice(&page[offset..offset + length]);
             rest = later;
-            at = at
-                .checked_add(length as u64)
-                .ok_or(Fault::Unreadable(address))?;
+            at = at.checked_add(length as u64).ok_or(Fault::Unreadable(address))?;
         }
         Ok(())
     }
@@ -133,11 +127,7 @@ impl<'a, M: Memory> Pages<'a, M> {
     }
 
     fn page(&mut self, start: u64) -> Result<&[u8], Fault> {
-        let Self {
-            memory,
-            pages,
-            left,
-        } = self;
+        let Self { memory, pages, left } = self;
         let page = match pages.entry(start) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
@@ -157,9 +147,7 @@ impl<'a, M: Memory> Pages<'a, M> {
 ///
 /// If the sum overflows.
 pub fn at(address: u64, offset: u64) -> Result<u64, Fault> {
-    address
-        .checked_add(offset)
-        .ok_or(Fault::Unreadable(address))
+    address.checked_add(offset).ok_or(Fault::Unreadable(address))
 }
 
 #[cfg(test)]
@@ -179,15 +167,7 @@ mod tests {
     fn invalid_addresses_are_rejected() {
         let memory = ProcessMemory::open(std::process::id()).unwrap();
         let mut pages = Pages::new(&memory);
-        for address in [
-            0,
-            1,
-            4097,
-            u64::MAX,
-            u64::MAX - 4095,
-            1 << 63,
-            0xffff_8000_0000_0000,
-        ] {
+        for address in [0, 1, 4097, u64::MAX, u64::MAX - 4095, 1 << 63, 0xffff_8000_0000_0000] {
             assert!(pages.u64(address).is_err(), "{address:#x}");
         }
     }

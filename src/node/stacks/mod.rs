@@ -47,12 +47,7 @@ pub fn capture(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks 
         capture.trouble.push(access::explain(pid, &error));
     }
     let threads = capture.join();
-    v1::Stacks {
-        process: 0,
-        unix_ns,
-        threads,
-        trouble: capture.trouble.join("; "),
-    }
+    v1::Stacks { process: 0, unix_ns, threads, trouble: capture.trouble.join("; ") }
 }
 
 /// State of a capture.
@@ -101,12 +96,7 @@ impl Capture {
     /// The kernel's threads with their frames: the main thread first, then those with Python
     /// frames.
     fn join(&mut self) -> Vec<v1::ThreadStack> {
-        let Self {
-            tasks,
-            native,
-            python,
-            trouble,
-        } = self;
+        let Self { tasks, native, python, trouble } = self;
         // After a fork only one thread is left, which Python may still know by its previous id.
         if let [only] = &tasks[..]
             && python.iter().all(|(tid, _)| *tid != Some(only.inner_tid))
@@ -121,9 +111,7 @@ impl Capture {
         let mut threads: Vec<v1::ThreadStack> = Vec::with_capacity(tasks.len());
         let native = native.drain(..).chain(std::iter::repeat_with(Vec::new));
         for (task, native) in tasks.drain(..).zip(native) {
-            let known = python
-                .iter()
-                .position(|(tid, _)| *tid == Some(task.inner_tid));
+            let known = python.iter().position(|(tid, _)| *tid == Some(task.inner_tid));
             let known = known.map(|index| python.swap_remove(index).1);
             match known.as_ref().and_then(|thread| thread.gap) {
                 Some(Gap::Moving) => moving += 1,
@@ -131,10 +119,9 @@ impl Capture {
                     "thread {}: only the {MAX_FRAMES} innermost frames were read",
                     task.tid
                 )),
-                Some(Gap::Fault(fault)) => trouble.push(format!(
-                    "thread {}: its frames cannot be read: {fault}",
-                    task.tid
-                )),
+                Some(Gap::Fault(fault)) => {
+                    trouble.push(format!("thread {}: its frames cannot be read: {fault}", task.tid))
+                }
                 None => {}
             }
             threads.push(v1::ThreadStack {
@@ -199,10 +186,7 @@ fn numbered(
     threads: Vec<PythonThread>,
     mut number: impl FnMut(&PythonThread) -> Option<u32>,
 ) -> Vec<(Option<u32>, PythonThread)> {
-    threads
-        .into_iter()
-        .map(|thread| (number(&thread), thread))
-        .collect()
+    threads.into_iter().map(|thread| (number(&thread), thread)).collect()
 }
 
 /// Thread id in glibc's thread descriptor (`struct pthread`, `tid`), at the same offset in all
@@ -226,11 +210,7 @@ fn frames(frames: Vec<Where>, left: &mut usize) -> Vec<v1::Frame> {
             break;
         }
         *left -= size;
-        passed.push(v1::Frame {
-            file,
-            line: frame.line,
-            function,
-        });
+        passed.push(v1::Frame { file, line: frame.line, function });
     }
     passed
 }
@@ -270,34 +250,20 @@ mod tests {
             gap: None,
         };
         let line = |tasks: Vec<Task>, python| {
-            let mut capture = Capture {
-                tasks,
-                python,
-                ..Capture::default()
-            };
+            let mut capture = Capture { tasks, python, ..Capture::default() };
             let threads = capture.join();
-            threads
-                .iter()
-                .map(|it| it.python.first().map(|it| it.line))
-                .collect::<Vec<_>>()
+            threads.iter().map(|it| it.python.first().map(|it| it.line)).collect::<Vec<_>>()
         };
         let python = || vec![(Some(7), thread(1, false)), (Some(8), thread(2, true))];
         assert_eq!(line(vec![task(9)], python()), [Some(2)]);
         assert_eq!(line(vec![task(8)], python()), [Some(2)]);
-        assert_eq!(
-            line(vec![task(5), task(6), task(8)], python()),
-            [None, Some(2), None]
-        );
+        assert_eq!(line(vec![task(5), task(6), task(8)], python()), [None, Some(2), None]);
     }
 
     #[test]
     fn reported_frames_are_bounded() {
-        let frame = || Where {
-            file: "é".repeat(4000),
-            line: 1,
-            function: "f".into(),
-            ..Where::default()
-        };
+        let frame =
+            || Where { file: "é".repeat(4000), line: 1, function: "f".into(), ..Where::default() };
         let mut left = 3000;
         let passed = frames((0..10).map(|_| frame()).collect(), &mut left);
         assert_eq!((passed.len(), left), (2, 0));

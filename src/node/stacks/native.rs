@@ -55,12 +55,7 @@ pub struct Native<'a, M> {
 impl<'a, M: Memory> Native<'a, M> {
     /// The code of a process with this memory and these files.
     pub fn new(memory: &'a M, loaded: &'a [Loaded], cache: &'a FunctionCache) -> Self {
-        Self {
-            pages: Pages::new(memory),
-            loaded,
-            cache,
-            images: HashMap::new(),
-        }
+        Self { pages: Pages::new(memory), loaded, cache, images: HashMap::new() }
     }
 
     /// The frames of a thread, innermost first; none if it runs, or access is denied.
@@ -76,11 +71,7 @@ impl<'a, M: Memory> Native<'a, M> {
         };
         let frames = self.walk(place, stack);
         // If the thread has moved meanwhile, the frames are inconsistent.
-        if read() == Some((place, stack)) {
-            frames
-        } else {
-            Vec::new()
-        }
+        if read() == Some((place, stack)) { frames } else { Vec::new() }
     }
 
     fn walk(&mut self, place: u64, stack: u64) -> Vec<Where> {
@@ -88,20 +79,15 @@ impl<'a, M: Memory> Native<'a, M> {
         let mut registers = Registers::new(place, stack);
         while let Some(place) = registers.place() {
             let is_innermost = frames.is_empty();
-            let inside = if is_innermost {
-                place
-            } else {
-                place.wrapping_sub(1)
-            };
+            let inside = if is_innermost { place } else { place.wrapping_sub(1) };
             let Some((index, file)) = self.file(inside) else {
                 break;
             };
             let Some((image, functions)) = self.image(index).cloned() else {
                 break;
             };
-            let function = image
-                .name(&mut self.pages, &functions, inside)
-                .map(|name| readable(&name));
+            let function =
+                image.name(&mut self.pages, &functions, inside).map(|name| readable(&name));
             frames.push(Where {
                 file,
                 line: 0,
@@ -111,9 +97,8 @@ impl<'a, M: Memory> Native<'a, M> {
             if frames.len() == MAX_FRAMES {
                 break;
             }
-            let caller = image
-                .unwind
-                .map(|table| registers.caller(&mut self.pages, table, is_innermost));
+            let caller =
+                image.unwind.map(|table| registers.caller(&mut self.pages, table, is_innermost));
             match caller {
                 Some(Ok(Some(caller))) => registers = caller,
                 _ => break,
@@ -124,21 +109,13 @@ impl<'a, M: Memory> Native<'a, M> {
 
     /// Index and path of the loaded file that contains an address.
     fn file(&self, address: u64) -> Option<(usize, String)> {
-        let index = self
-            .loaded
-            .partition_point(|it| it.start <= address)
-            .checked_sub(1)?;
+        let index = self.loaded.partition_point(|it| it.start <= address).checked_sub(1)?;
         let loaded = &self.loaded[index];
         (address < loaded.end).then(|| (index, loaded.path.clone()))
     }
 
     fn image(&mut self, index: usize) -> Option<&(Image, Arc<Functions>)> {
-        let Self {
-            pages,
-            loaded,
-            cache,
-            images,
-        } = self;
+        let Self { pages, loaded, cache, images } = self;
         let image = images.entry(index).or_insert_with(|| {
             let file = &loaded[index].id;
             let image = Image::at(pages, loaded[index].start).ok()?;
@@ -173,13 +150,8 @@ pub(in crate::node) fn readable(symbol: &str) -> String {
         if !symbol.starts_with("_Z") || symbol.len() > MAX_SYMBOL_CHARS {
             return None;
         }
-        let options = cpp_demangle::DemangleOptions::new()
-            .no_params()
-            .no_return_type();
-        cpp_demangle::Symbol::new(symbol)
-            .ok()?
-            .demangle_with_options(&options)
-            .ok()
+        let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+        cpp_demangle::Symbol::new(symbol).ok()?.demangle_with_options(&options).ok()
     };
     demangled().unwrap_or_else(|| symbol.to_owned())
 }
@@ -192,10 +164,7 @@ mod tests {
     fn only_sleeping_threads_have_registers() {
         let asleep =
             "230 0x0 0x0 0x7ffe76aca250 0x7ffe76aca290 0x0 0x0 0x7ffe76aca238 0x7f5a93abd503\n";
-        assert_eq!(
-            sleeping_at(asleep),
-            Some((0x7f5a_93ab_d503, 0x7ffe_76ac_a238))
-        );
+        assert_eq!(sleeping_at(asleep), Some((0x7f5a_93ab_d503, 0x7ffe_76ac_a238)));
         assert_eq!(sleeping_at("-1 0x10 0x20"), Some((0x20, 0x10)));
         for other in ["running\n", "", "7", "1 2 3"] {
             assert_eq!(sleeping_at(other), None, "{other}");

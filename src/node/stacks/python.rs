@@ -123,11 +123,7 @@ impl Interpreter {
         } else {
             Layout::published(pages, runtime, version)?
         };
-        Ok(Some(Self {
-            version,
-            runtime,
-            layout,
-        }))
+        Ok(Some(Self { version, runtime, layout }))
     }
 
     /// All its threads with their frames.
@@ -138,11 +134,8 @@ impl Interpreter {
     /// ended.
     pub fn threads<M: Memory>(&self, memory: &M) -> Result<Vec<PythonThread>, Fault> {
         let mut pages = Pages::new(memory);
-        let mut codes = Codes {
-            pages: Pages::new(memory),
-            layout: &self.layout,
-            known: HashMap::new(),
-        };
+        let mut codes =
+            Codes { pages: Pages::new(memory), layout: &self.layout, known: HashMap::new() };
         let threads = self.list(&mut pages)?;
         Ok(threads
             .into_iter()
@@ -185,10 +178,8 @@ impl Interpreter {
                 if pages.u64(at(thread, layout.interpreter)?)? != interpreter {
                     return Err(Fault::Invalid("its list of threads"));
                 }
-                let native_id = layout
-                    .native_id
-                    .map(|offset| pages.u64(at(thread, offset)?))
-                    .transpose()?;
+                let native_id =
+                    layout.native_id.map(|offset| pages.u64(at(thread, offset)?)).transpose()?;
                 found.push((
                     thread,
                     PythonThread {
@@ -211,11 +202,9 @@ impl Interpreter {
         let (place, locked, holder) = match self.layout.gil {
             Gil::Runtime { locked, holder } => (self.runtime, locked, holder),
             Gil::Interpreter { locked, holder } => (interpreter, locked, holder),
-            Gil::Behind {
-                pointer,
-                locked,
-                holder,
-            } => (pages.u64(at(interpreter, pointer)?)?, locked, holder),
+            Gil::Behind { pointer, locked, holder } => {
+                (pages.u64(at(interpreter, pointer)?)?, locked, holder)
+            }
         };
         // −1 before the lock is created.
         if pages.u32(at(place, locked)?)? != 1 {
@@ -277,16 +266,11 @@ impl Interpreter {
                         2 * i64::from(pages.u32(at(frame, offset)?)?.cast_signed())
                     }
                     Place::Byte(offset) => i64::from(pages.u32(at(frame, offset)?)?.cast_signed()),
-                    Place::Address(offset, first) => pages
-                        .u64(at(frame, offset)?)?
-                        .wrapping_sub(at(code, first)?)
-                        .cast_signed(),
+                    Place::Address(offset, first) => {
+                        pages.u64(at(frame, offset)?)?.wrapping_sub(at(code, first)?).cast_signed()
+                    }
                 };
-                chain.push(RawFrame {
-                    address: frame,
-                    code,
-                    instruction,
-                });
+                chain.push(RawFrame { address: frame, code, instruction });
             }
             frame = pages.u64(at(frame, layout.outer)?)?;
         }
@@ -361,15 +345,9 @@ impl<M: Memory> Codes<'_, '_, M> {
         if length > MAX_TEXT_CHARS || !is_compact || ![1, 2, 4].contains(&width) {
             return Err(Fault::Invalid("a name"));
         }
-        let start = if is_ascii {
-            layout.text_ascii
-        } else {
-            layout.text_other
-        };
+        let start = if is_ascii { layout.text_ascii } else { layout.text_other };
         let width = width as usize;
-        let bytes = self
-            .pages
-            .vec(at(address, start)?, length as usize * width)?;
+        let bytes = self.pages.vec(at(address, start)?, length as usize * width)?;
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &b| n << 8 | u32::from(b));
         Ok(bytes
             .chunks_exact(width)

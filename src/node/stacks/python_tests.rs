@@ -73,12 +73,7 @@ fn stacks_of(pid: u32) -> v1::Stacks {
 /// Frames as `function:line`, innermost first.
 fn words(thread: &v1::ThreadStack) -> String {
     let frame = |frame: &v1::Frame| format!("{}:{}", frame.function, frame.line);
-    thread
-        .python
-        .iter()
-        .map(frame)
-        .collect::<Vec<_>>()
-        .join(" ")
+    thread.python.iter().map(frame).collect::<Vec<_>>().join(" ")
 }
 
 /// Captures stacks until they meet a condition, since a program that printed a line may not have
@@ -181,10 +176,7 @@ fn frames_equal_those_that_python_reports() {
             let thread = stacks.threads.iter().find(|it| it.tid.to_string() == tid);
             let thread = thread.unwrap();
             assert_eq!(words(thread), expected, "{}", python.display());
-            assert_eq!(
-                (thread.state.as_str(), thread.holds_gil),
-                ("S", Some(false))
-            );
+            assert_eq!((thread.state.as_str(), thread.holds_gil), ("S", Some(false)));
             assert!(thread.cpu_ns > Some(0), "{thread:?}");
         }
         let unicode = stacks.threads.iter().flat_map(|it| &it.python);
@@ -237,9 +229,7 @@ nap()
     for python in interpreters() {
         let program = Program::start(&python, text);
         let asleep = |it: &v1::Stacks| words(&it.threads[0]) == "nap:5 <module>:6";
-        let stacks = eventually(&program, |it| {
-            asleep(it) && !it.threads[0].native.is_empty()
-        });
+        let stacks = eventually(&program, |it| asleep(it) && !it.threads[0].native.is_empty());
         let native = &stacks.threads[0].native;
         let named = |name: &str| native.iter().position(|frame| frame.function == name);
         let places = ["PyEval_EvalCode", "Py_RunMain", "Py_BytesMain"].map(named);
@@ -256,11 +246,7 @@ nap()
         };
         assert!(native.iter().take(4).any(sleeps), "{}", show());
         let last = native.last().unwrap();
-        assert!(
-            last.file.contains("python") || last.file.contains("libc.so"),
-            "{}",
-            show()
-        );
+        assert!(last.file.contains("python") || last.file.contains("libc.so"), "{}", show());
     }
 }
 
@@ -298,10 +284,7 @@ os.wait()
             assert!(started.elapsed() < Duration::from_secs(20), "{stacks:#?}");
             std::thread::sleep(Duration::from_millis(10));
         }
-        let status = Command::new("kill")
-            .arg("-KILL")
-            .arg(child.to_string())
-            .status();
+        let status = Command::new("kill").arg("-KILL").arg(child.to_string()).status();
         assert!(status.unwrap().success());
     }
 }
@@ -333,9 +316,7 @@ print("ready", flush=True)
 "#;
     for python in interpreters() {
         let program = Program::start(&python, at_exit);
-        eventually(&program, |it| {
-            words(&it.threads[0]) == "last_words:5" && it.trouble.is_empty()
-        });
+        eventually(&program, |it| words(&it.threads[0]) == "last_words:5" && it.trouble.is_empty());
         let program = Program::start(&python, in_del);
         eventually(&program, |it| {
             words(&it.threads[0]).starts_with("Late.__del__:6")
@@ -345,10 +326,7 @@ print("ready", flush=True)
         let stacks = eventually(&program, |it| {
             it.trouble.contains("has ended") && it.threads[0].state == "S"
         });
-        assert_eq!(
-            (stacks.threads.len(), stacks.threads[0].state.as_str()),
-            (1, "S")
-        );
+        assert_eq!((stacks.threads.len(), stacks.threads[0].state.as_str()), (1, "S"));
     }
 }
 
@@ -435,17 +413,9 @@ sys.exit(0 if right else 1)
             // The outermost frame stays the same while the inner ones change.
             whole += usize::from(words(&stacks.threads[0]).ends_with("<module>:29"));
         }
-        eprintln!(
-            "{}: {looks} looks in {:?}",
-            python.display(),
-            started.elapsed()
-        );
+        eprintln!("{}: {looks} looks in {:?}", python.display(), started.elapsed());
         drop(program.child.stdin.take());
-        assert_eq!(
-            program.child.wait().unwrap().code(),
-            Some(0),
-            "its results are right"
-        );
+        assert_eq!(program.child.wait().unwrap().code(), Some(0), "its results are right");
         assert!(whole * 10 >= looks * 9, "{whole} of {looks}");
         std::mem::forget(program);
     }
@@ -455,10 +425,7 @@ sys.exit(0 if right else 1)
 fn process_may_exit_during_capture() {
     for python in interpreters() {
         for _ in 0..10 {
-            let mut child = Command::new(&python)
-                .args(["-c", "import threading"])
-                .spawn()
-                .unwrap();
+            let mut child = Command::new(&python).args(["-c", "import threading"]).spawn().unwrap();
             let start = Stat::of(child.id()).unwrap().start_ticks;
             while child.try_wait().unwrap().is_none() {
                 drop(capture(child.id(), start));
@@ -468,21 +435,14 @@ fn process_may_exit_during_capture() {
     }
     let own = std::process::id();
     let stacks = capture(own, Stat::of(own).unwrap().start_ticks + 1);
-    assert_eq!(
-        (stacks.threads.len(), stacks.trouble.as_str()),
-        (0, "the process has ended")
-    );
+    assert_eq!((stacks.threads.len(), stacks.trouble.as_str()), (0, "the process has ended"));
 }
 
 #[test]
 fn process_without_python_still_has_threads() {
     let stacks = stacks_of(std::process::id());
     assert!(stacks.threads.len() > 1);
-    assert!(
-        stacks.trouble.contains("it runs no Python"),
-        "{}",
-        stacks.trouble
-    );
+    assert!(stacks.trouble.contains("it runs no Python"), "{}", stacks.trouble);
 }
 
 /// Memory with pseudo-random content.
@@ -520,22 +480,12 @@ impl Memory for Garbage {
 fn random_memory_terminates() {
     let versions = [(3, 9), (3, 10), (3, 11), (3, 12)];
     let layouts: Vec<Layout> = versions.into_iter().filter_map(Layout::of).collect();
-    let constants = [
-        Some(0),
-        Some(u64::MAX),
-        Some(0x10_0000),
-        Some(1 << 47),
-        Some(0x20),
-    ];
+    let constants = [Some(0), Some(u64::MAX), Some(0x10_0000), Some(1 << 47), Some(0x20)];
     let mut found = 0;
     for (i, layout) in layouts.iter().enumerate() {
         let seeds = (1..600).map(|seed| (seed, None));
         for (seed, constant) in constants.map(|it| (1, it)).into_iter().chain(seeds) {
-            let memory = Garbage {
-                seed,
-                constant,
-                reads: std::cell::Cell::new(0),
-            };
+            let memory = Garbage { seed, constant, reads: std::cell::Cell::new(0) };
             let interpreter = Interpreter {
                 version: versions[i],
                 runtime: 0x10_0000 + 8 * seed,
@@ -551,15 +501,7 @@ fn random_memory_terminates() {
             for start in [0, 0x10_0000, u64::MAX] {
                 let path = String::from("/usr/bin/python3.11");
                 let id = Default::default();
-                drop(Interpreter::find(
-                    &mut pages,
-                    &Loaded {
-                        start,
-                        end: start,
-                        path,
-                        id,
-                    },
-                ));
+                drop(Interpreter::find(&mut pages, &Loaded { start, end: start, path, id }));
             }
             drop(Layout::published(&mut pages, seed, (3, 13)));
         }

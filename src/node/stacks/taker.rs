@@ -110,15 +110,9 @@ impl Taker {
         for request in requests {
             let unfinished = self.overdue.iter().filter(|it| it.0 == request.process);
             if self.when == When::Never {
-                self.answer(
-                    request.process,
-                    "stack capture is disabled (--stacks never)",
-                );
+                self.answer(request.process, "stack capture is disabled (--stacks never)");
             } else if unfinished.count() >= MAX_UNFINISHED {
-                self.answer(
-                    request.process,
-                    "its memory map is locked; reads do not return",
-                );
+                self.answer(request.process, "its memory map is locked; reads do not return");
             } else if !self.pending.contains(&request) {
                 self.pending.push_back(request);
                 self.send_request(request);
@@ -134,8 +128,7 @@ impl Taker {
                     Answer::Started(process) => worker.busy = Some((process, Instant::now())),
                     Answer::Captured(stacks) => {
                         worker.busy = None;
-                        self.pending
-                            .retain(|request| request.process != stacks.process);
+                        self.pending.retain(|request| request.process != stacks.process);
                         self.ready.push(stacks);
                     }
                 }
@@ -170,10 +163,7 @@ impl Taker {
         self.pending.retain(|request| request.process != process);
         self.answer(
             process,
-            &format!(
-                "a capture of its stacks has not returned for {} s",
-                MAX_CAPTURE.as_secs()
-            ),
+            &format!("a capture of its stacks has not returned for {} s", MAX_CAPTURE.as_secs()),
         );
         for request in self.pending.clone() {
             self.send_request(request);
@@ -219,11 +209,7 @@ impl Worker {
         };
         let thread = thread::Builder::new().name("ddp-stacks".into());
         thread.spawn(work).ok()?;
-        Some(Self {
-            requests,
-            answers,
-            busy: None,
-        })
+        Some(Self { requests, answers, busy: None })
     }
 }
 
@@ -235,11 +221,7 @@ mod tests {
     use super::*;
 
     fn request(process: u64) -> StackRequest {
-        StackRequest {
-            process,
-            pid: process as u32,
-            start_ticks: 0,
-        }
+        StackRequest { process, pid: process as u32, start_ticks: 0 }
     }
 
     /// Waits for `count` answers; returns their `trouble` by process.
@@ -295,11 +277,7 @@ mod tests {
     #[test]
     fn mode_decides_which_requests_are_served() {
         for (when, stall, by_user) in [
-            (
-                When::Never,
-                None,
-                Some("stack capture is disabled (--stacks never)"),
-            ),
+            (When::Never, None, Some("stack capture is disabled (--stacks never)")),
             (When::OnRequest, None, Some("")),
             (When::Stall, Some(""), Some("")),
         ] {

@@ -32,10 +32,8 @@ pub struct Task {
 /// If there is no such process.
 pub fn of(pid: u32) -> io::Result<(Vec<Task>, usize)> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
-    let mut tids: Vec<u32> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut tids: Vec<u32> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     tids.sort_unstable_by_key(|&tid| (tid != pid, tid));
     let left_out = tids.len().saturating_sub(MAX_THREADS);
     tids.truncate(MAX_THREADS);
@@ -70,9 +68,7 @@ impl Task {
 /// Thread id in the innermost pid namespace.
 fn inner_tid(dir: &Path) -> Option<u32> {
     let status = fs::read_to_string(dir.join("status")).ok()?;
-    let numbers = status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_whitespace().next_back()?.parse().ok()
 }
 
@@ -97,17 +93,13 @@ mod tests {
     #[test]
     fn threads_are_listed_with_their_names() {
         let (done, wait) = channel::<()>();
-        let thread = std::thread::Builder::new()
-            .name("a) S (b".into())
-            .spawn(move || wait.recv())
-            .unwrap();
+        let thread =
+            std::thread::Builder::new().name("a) S (b".into()).spawn(move || wait.recv()).unwrap();
         let pid = std::process::id();
         let asleep = || {
             let (tasks, left_out) = of(pid).unwrap();
             assert_eq!((tasks[0].tid, left_out), (pid, 0));
-            tasks
-                .into_iter()
-                .find(|task| task.name == "a) S (b" && task.state == 'S')
+            tasks.into_iter().find(|task| task.name == "a) S (b" && task.state == 'S')
         };
         while asleep().is_none() {
             std::thread::sleep(Duration::from_millis(5));

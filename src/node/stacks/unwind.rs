@@ -57,11 +57,7 @@ impl Registers {
         };
         // A call may be the last instruction of a function; its return address then belongs to the
         // next one.
-        let place = if is_innermost {
-            place
-        } else {
-            place.wrapping_sub(1)
-        };
+        let place = if is_innermost { place } else { place.wrapping_sub(1) };
         let Some(entry) = Entry::find(pages, table, place)? else {
             return Ok(None);
         };
@@ -96,9 +92,7 @@ impl Registers {
         if !matches!(row.rules[RETURN_ADDRESS], Rule::At(_)) {
             return Ok(None);
         }
-        Ok(caller.0[RETURN_ADDRESS]
-            .filter(|place| *place != 0)
-            .map(|_| caller))
+        Ok(caller.0[RETURN_ADDRESS].filter(|place| *place != 0).map(|_| caller))
     }
 }
 
@@ -178,9 +172,7 @@ impl Entry {
         };
         let entry = read(index, 1)?;
         let entry = Self::read(pages, entry)?;
-        Ok(entry
-            .filter(|(it, end)| (it.start..*end).contains(&place))
-            .map(|(it, _)| it))
+        Ok(entry.filter(|(it, end)| (it.start..*end).contains(&place)).map(|(it, _)| it))
     }
 
     /// Reads an entry; also returns the end of its function.
@@ -259,10 +251,7 @@ impl Entry {
         let mut machine = Machine {
             entry: self,
             location: self.start,
-            row: Row {
-                base: Base::Unknown,
-                rules: [Rule::Same; REGISTERS],
-            },
+            row: Row { base: Base::Unknown, rules: [Rule::Same; REGISTERS] },
             initial: [Rule::Same; REGISTERS],
             remembered: Vec::new(),
         };
@@ -517,11 +506,7 @@ impl<'a> Bytes<'a> {
             value |= i64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 let unused = 64_i32 - shift - 7;
-                return Ok(if unused > 0 {
-                    value << unused >> unused
-                } else {
-                    value
-                });
+                return Ok(if unused > 0 { value << unused >> unused } else { value });
             }
         }
         Err(INVALID)

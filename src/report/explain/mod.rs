@@ -39,11 +39,7 @@ pub fn find(query: &str) -> Result<&'static Code, Vec<&'static Code>> {
         })
         .collect();
     near.sort_by_key(|(distance, _)| *distance);
-    Err(near
-        .into_iter()
-        .take(MAX_SUGGESTIONS)
-        .map(|(_, code)| code)
-        .collect())
+    Err(near.into_iter().take(MAX_SUGGESTIONS).map(|(_, code)| code).collect())
 }
 
 /// Prints everything about one code.
@@ -54,13 +50,7 @@ pub fn find(query: &str) -> Result<&'static Code, Vec<&'static Code>> {
 pub fn one(out: &mut dyn Write, code: &Code, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
     let page = Page::of(code);
-    writeln!(
-        out,
-        "{on}{} {}{off}: {}",
-        code.code,
-        code.name,
-        page.summary()
-    )?;
+    writeln!(out, "{on}{} {}{off}: {}", code.code, code.name, page.summary())?;
     if !findings::detects(code.code) {
         return writeln!(out, "\nThis version of ddp-doctor does not detect it.");
     }
@@ -93,15 +83,10 @@ pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
     let width = widest.unwrap_or_default();
     let line = |out: &mut dyn Write, code: &Code| {
         let summary = Page::of(code).summary();
-        writeln!(
-            out,
-            "{on}{}{off} {:<width$}  {summary}",
-            code.code, code.name
-        )
+        writeln!(out, "{on}{}{off} {:<width$}  {summary}", code.code, code.name)
     };
-    let (here, not_here): (Vec<&Code>, Vec<&Code>) = catalogue::ALL
-        .iter()
-        .partition(|code| findings::detects(code.code));
+    let (here, not_here): (Vec<&Code>, Vec<&Code>) =
+        catalogue::ALL.iter().partition(|code| findings::detects(code.code));
     for code in here {
         line(out, code)?;
     }
@@ -204,14 +189,7 @@ mod tests {
 
     #[test]
     fn code_is_found_in_any_spelling() {
-        for query in [
-            "DD102",
-            "dd102",
-            "102",
-            "early-exit",
-            "Early_Exit",
-            " DD102 ",
-        ] {
+        for query in ["DD102", "dd102", "102", "early-exit", "Early_Exit", " DD102 "] {
             assert_eq!(find(query).map(|code| code.code), Ok("DD102"), "{query:?}");
         }
     }
@@ -228,10 +206,7 @@ mod tests {
             assert!(found.contains(&near), "{query:?}: {found:?}");
         }
         assert_eq!(find("").unwrap_err().len(), MAX_SUGGESTIONS);
-        assert_eq!(
-            find(&"x".repeat(1 << 20)).unwrap_err().len(),
-            MAX_SUGGESTIONS
-        );
+        assert_eq!(find(&"x".repeat(1 << 20)).unwrap_err().len(), MAX_SUGGESTIONS);
     }
 
     #[test]
@@ -246,12 +221,7 @@ mod tests {
         for code in catalogue::ALL {
             let text = shown(|out| one(out, code, Style::default()));
             assert!(text.starts_with(&format!("{} {}: ", code.code, code.name)));
-            let sections = [
-                "Example",
-                "Usual causes",
-                "What to change",
-                "What it is not",
-            ];
+            let sections = ["Example", "Usual causes", "What to change", "What it is not"];
             let here = findings::detects(code.code);
             for section in sections {
                 assert_eq!(text.contains(section), here, "{text}");

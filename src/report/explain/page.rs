@@ -32,9 +32,7 @@ impl Page {
     #[must_use]
     pub fn of(code: &Code) -> Self {
         let page = PAGES.iter().find(|(known, _)| *known == code.code);
-        Self {
-            text: page.map_or("", |(_, text)| text),
-        }
+        Self { text: page.map_or("", |(_, text)| text) }
     }
 
     /// The finding in one sentence, without its full stop.

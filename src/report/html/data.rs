@@ -211,10 +211,7 @@ pub(super) fn page(jobs: &[(&Report, &Timeline)]) -> Page {
             stacks: stacks(timeline, &mut sources),
         }
     };
-    Page {
-        version: ddp_doctor_proto::VERSION,
-        jobs: jobs.iter().map(job).collect(),
-    }
+    Page { version: ddp_doctor_proto::VERSION, jobs: jobs.iter().map(job).collect() }
 }
 
 /// Converts times to microseconds since a beginning.
@@ -237,9 +234,8 @@ fn entry(finding: &Finding, report: &Report, clock: Clock, sources: &mut Sources
         call,
     };
     let code = Code::of(&finding.code).filter(|it| findings::detects(it.code));
-    let cause = finding
-        .cause
-        .and_then(|it| Some(format!("{} ({})", cause::sentence(it)?, it.confidence)));
+    let cause =
+        finding.cause.and_then(|it| Some(format!("{} ({})", cause::sentence(it)?, it.confidence)));
     Entry {
         code: finding.code.clone(),
         name: finding.name.clone(),
@@ -256,18 +252,13 @@ fn entry(finding: &Finding, report: &Report, clock: Clock, sources: &mut Sources
         root_text: rank_list(&finding.ranks.root),
         root_confidence: finding.ranks.root_confidence.to_string(),
         victims: finding.ranks.victims.clone(),
-        sides: text::rows(finding, &report.ranks)
-            .into_iter()
-            .map(side)
-            .collect(),
+        sides: text::rows(finding, &report.ranks).into_iter().map(side).collect(),
         excerpts: excerpts(finding, sources),
         parameters: finding.parameters.clone(),
         why: finding.why.clone(),
         fix: finding.next.clone(),
         proof: finding.certificate.as_ref().map(proof),
-        meaning: code
-            .map(|it| Explanation::of(it).meaning())
-            .unwrap_or_default(),
+        meaning: code.map(|it| Explanation::of(it).meaning()).unwrap_or_default(),
         blocked: finding.blocked_at.map(|at| clock.us(at)),
         detected: clock.us(finding.detected_at),
     }
@@ -313,10 +304,7 @@ fn proof(certificate: &Certificate) -> Proof {
         let fields: Vec<String> = fields.map(|(key, value)| field(key, value)).collect();
         format!("{name}: {}", fields.join(", "))
     });
-    Proof {
-        kind: certificate.kind.to_string(),
-        facts: facts.collect(),
-    }
+    Proof { kind: certificate.kind.to_string(), facts: facts.collect() }
 }
 
 /// A field of a fact as text. A group is represented by its name.
@@ -334,9 +322,7 @@ fn field(key: &str, value: &Value) -> String {
 }
 
 fn plain_value(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn rank_row(rank: &Rank) -> RankRow {
@@ -379,9 +365,7 @@ fn lanes(timeline: &Timeline, clock: Clock) -> (Vec<Kind>, Vec<Lane>) {
             host: track.host.to_string(),
             pid: track.pid,
             began: clock.us(track.began),
-            ended: track
-                .ended
-                .map(|(at, exit)| (clock.us(at), text::ended(exit))),
+            ended: track.ended.map(|(at, exit)| (clock.us(at), text::ended(exit))),
             omitted: track.omitted + dropped,
             calls,
             marks: track.marks.iter().map(|it| mark(it, clock)).collect(),
@@ -507,12 +491,7 @@ fn nodes(waits: &[Blocked], clock: Clock) -> Vec<Node> {
             seq => format!(" #{seq}"),
         };
         let call = format!("{}{seq}", kind.op);
-        let key = (
-            call.clone(),
-            kind.group.clone(),
-            kind.place.clone(),
-            it.needs.clone(),
-        );
+        let key = (call.clone(), kind.group.clone(), kind.place.clone(), it.needs.clone());
         let at = *known.entry(key).or_insert_with(|| {
             nodes.push(Node {
                 ranks: Vec::new(),

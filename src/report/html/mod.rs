@@ -51,9 +51,7 @@ pub fn page(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<()
             "hash" => out.write_all(SCRIPT_HASH.trim().as_bytes())?,
             "style" => out.write_all(STYLE.as_bytes())?,
             "data" => write_inert(out, &data::page(jobs))?,
-            "script" => SCRIPT
-                .iter()
-                .try_for_each(|part| out.write_all(part.as_bytes()))?,
+            "script" => SCRIPT.iter().try_for_each(|part| out.write_all(part.as_bytes()))?,
             _ => {}
         }
         rest = after;
@@ -110,9 +108,7 @@ impl Formatter for InertFormatter {
 /// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     let text = super::text::plain(text);
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -144,10 +140,7 @@ mod tests {
         let job = &data["jobs"][0];
         assert_eq!(job["verdict"], "hang");
         // Microseconds since 1 s.
-        assert_eq!(
-            (&job["base"], &job["until"]),
-            (&1_000_000.into(), &9_000_000.into())
-        );
+        assert_eq!((&job["base"], &job["until"]), (&1_000_000.into(), &9_000_000.into()));
         let finding = &job["findings"][0];
         assert_eq!(finding["root"], serde_json::json!([1]));
         assert_eq!(finding["sides"][0]["ranks"], "0, 2");
@@ -160,15 +153,9 @@ mod tests {
         ]);
         assert_eq!(track["calls"], calls);
         assert_eq!(job["kinds"][0]["call"], "all_reduce float32[4680]");
-        assert_eq!(
-            job["tracks"][1]["ended"],
-            serde_json::json!([7_700_000, "ended, status 0"])
-        );
+        assert_eq!(job["tracks"][1]["ended"], serde_json::json!([7_700_000, "ended, status 0"]));
         let node = &job["waits"][0];
-        assert_eq!(
-            (&node["text"], &node["needs"]),
-            (&"0, 2".into(), &serde_json::json!([1]))
-        );
+        assert_eq!((&node["text"], &node["needs"]), (&"0, 2".into(), &serde_json::json!([1])));
     }
 
     #[test]
@@ -194,14 +181,7 @@ mod tests {
     #[test]
     fn page_is_self_contained() {
         let page = written(&testing::report(), &testing::timeline());
-        for outside in [
-            " src=",
-            "@import",
-            "url(http",
-            "fetch(",
-            "<link",
-            "innerHTML",
-        ] {
+        for outside in [" src=", "@import", "url(http", "fetch(", "<link", "innerHTML"] {
             assert!(!page.contains(outside), "{outside}");
         }
         assert!(page.contains("default-src 'none'"));
@@ -227,17 +207,9 @@ mod tests {
 
     /// SHA-256 of a text in base64, by the program `sha256sum`.
     fn sha256(text: &str) -> String {
-        let mut child = Command::new("sha256sum")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(text.as_bytes())
-            .unwrap();
+        let mut child =
+            Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         let hex = String::from_utf8(output.stdout).unwrap();
         let byte = |at: usize| u32::from_str_radix(&hex[at..at + 2], 16).unwrap();

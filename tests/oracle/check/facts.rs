@@ -14,20 +14,8 @@ impl Truth<'_> {
     /// Rank and index of the call that a fact refers to.
     pub(super) fn call_of(&self, fact: &Fact) -> Option<(u32, u8)> {
         match fact {
-            Fact::Issued {
-                rank,
-                group,
-                seq,
-                call,
-                ..
-            }
-            | Fact::Waits {
-                rank,
-                group,
-                seq,
-                call,
-                ..
-            } => {
+            Fact::Issued { rank, group, seq, call, .. }
+            | Fact::Waits { rank, group, seq, call, .. } => {
                 let group = self.group(&group.name)?;
                 let state = &self.course.state;
                 if matches!(call.op.as_str(), "send" | "recv") {
@@ -37,9 +25,7 @@ impl Truth<'_> {
                         .find(|&c| u64::from(state.seq[usize::from(c)]) == *seq)?;
                     return Some((*rank, call));
                 }
-                let call = self
-                    .machine
-                    .call_at(state, group, *rank as u8, *seq as u8)?;
+                let call = self.machine.call_at(state, group, *rank as u8, *seq as u8)?;
                 Some((*rank, call))
             }
             _ => None,
@@ -65,9 +51,7 @@ impl Truth<'_> {
                 && u32::from(call.root) == peer
                 && tag.is_none_or(|tag| tag == i32::from(call.tag))
         };
-        calls
-            .filter(move |(_, made)| like(made))
-            .map(|(c, _)| c as u8)
+        calls.filter(move |(_, made)| like(made)).map(|(c, _)| c as u8)
     }
 
     /// Whether a fact is true in the last state.
@@ -75,9 +59,9 @@ impl Truth<'_> {
         let state = &self.course.state;
         let life = |rank: u32| self.machine.life(state, rank as u8);
         match fact {
-            Fact::Issued { call, .. } => self
-                .call_of(fact)
-                .is_some_and(|(_, made)| self.is_signature(made, call)),
+            Fact::Issued { call, .. } => {
+                self.call_of(fact).is_some_and(|(_, made)| self.is_signature(made, call))
+            }
             Fact::Waits { rank, call, .. } => self.call_of(fact).is_some_and(|(_, made)| {
                 let waits = (0..self.machine.program.threads.len() as u8)
                     .any(|t| self.machine.awaited(state, t) == Some(made));
@@ -89,9 +73,7 @@ impl Truth<'_> {
                     u64::from(self.machine.issued(state, group, *rank as u8)) == *last
                 })
             }
-            Fact::Ended {
-                rank, code, signal, ..
-            } => match life(*rank) {
+            Fact::Ended { rank, code, signal, .. } => match life(*rank) {
                 Life::Exited => *code == Some(0) && signal.is_none(),
                 Life::Died(_) => signal.is_some() || code.is_some_and(|code| code != 0),
                 Life::Runs | Life::Stopped => false,
@@ -101,18 +83,13 @@ impl Truth<'_> {
                 .is_some_and(|group| state.left[usize::from(group)] & 1 << rank != 0),
             Fact::Stopped { rank, .. } => life(*rank) == Life::Stopped,
             Fact::Raised { rank, .. } => matches!(life(*rank), Life::Died(_)),
-            Fact::NeverPosted {
-                rank,
-                group,
-                op,
-                peer,
-                tag,
-                last,
-            } => self.group(&group.name).is_some_and(|group| {
-                let made = self.messages(*rank, group, op, *peer, *tag);
-                let last_made = made.map(|c| state.seq[usize::from(c)]).max().unwrap_or(0);
-                u64::from(last_made) == *last
-            }),
+            Fact::NeverPosted { rank, group, op, peer, tag, last } => {
+                self.group(&group.name).is_some_and(|group| {
+                    let made = self.messages(*rank, group, op, *peer, *tag);
+                    let last_made = made.map(|c| state.seq[usize::from(c)]).max().unwrap_or(0);
+                    u64::from(last_made) == *last
+                })
+            }
             Fact::Missing { .. }
             | Fact::Joins { .. }
             | Fact::Interface { .. }
@@ -133,11 +110,7 @@ impl Truth<'_> {
         let words = call.to_string();
         let op = words.split([' ', '/']).next().unwrap_or_default();
         signature.op == op
-            && signature
-                .numel
-                .is_none_or(|numel| numel == u64::from(call.numel))
-            && signature
-                .root
-                .is_none_or(|root| root == u32::from(call.root))
+            && signature.numel.is_none_or(|numel| numel == u64::from(call.numel))
+            && signature.root.is_none_or(|root| root == u32::from(call.root))
     }
 }

@@ -53,9 +53,7 @@ impl Loop {
         let mut lines = Vec::new();
         for (round, number) in (self.first..=self.last).enumerate() {
             for (i, line) in body {
-                let (at, rest) = line
-                    .split_once(' ')
-                    .ok_or(format!("event line {i}: {line}"))?;
+                let (at, rest) = line.split_once(' ').ok_or(format!("event line {i}: {line}"))?;
                 let at: f64 = at.parse().ok().ok_or(format!("event line {i}: no time"))?;
                 let at = self.from + self.every * round as f64 + at;
                 let rest = rest

@@ -187,10 +187,7 @@ impl Scenario {
         let (report, first) = script.play_live(self);
         if let Some(at) = first.filter(|&at| at < seconds(self.silent_until)) {
             let at = at.since(Timestamp(START)).as_secs_f64();
-            return Err(format!(
-                "a finding appeared at {at} s, before {} s",
-                self.silent_until
-            ));
+            return Err(format!("a finding appeared at {at} s, before {} s", self.silent_until));
         }
         self.compare(&report)?;
         if let Some(code) = &self.example {
@@ -245,9 +242,7 @@ impl Scenario {
             wrong.len()
         );
         if first + 20 > last {
-            return Err(format!(
-                "the first forecast came in step {first}, the end in {last}"
-            ));
+            return Err(format!("the first forecast came in step {first}, the end in {last}"));
         }
         match &wrong[..] {
             [] => Ok(()),
@@ -280,21 +275,14 @@ impl Scenario {
                     )
                 })
                 .collect();
-            format!(
-                "\nfound (verdict {}):\n{}",
-                report.verdict,
-                lines.join("\n")
-            )
+            format!("\nfound (verdict {}):\n{}", report.verdict, lines.join("\n"))
         };
         for finding in &report.findings {
             check_proof(finding).map_err(|e| e + &found())?;
         }
         for expect in &self.expect {
-            let candidates: Vec<&Finding> = report
-                .findings
-                .iter()
-                .filter(|finding| finding.code == expect.code)
-                .collect();
+            let candidates: Vec<&Finding> =
+                report.findings.iter().filter(|finding| finding.code == expect.code).collect();
             if candidates.is_empty() {
                 return Err(format!("no {} was found{}", expect.code, found()));
             }
@@ -303,12 +291,7 @@ impl Scenario {
                 .map(|finding| expect.differences(finding, report).join("; "))
                 .collect();
             if differences.iter().all(|difference| !difference.is_empty()) {
-                return Err(format!(
-                    "{}: {}{}",
-                    expect.code,
-                    differences.join(" | "),
-                    found()
-                ));
+                return Err(format!("{}: {}{}", expect.code, differences.join(" | "), found()));
             }
         }
         for finding in &report.findings {
@@ -318,16 +301,12 @@ impl Scenario {
             }
         }
         match &self.verdict {
-            Some(verdict) if *verdict != report.verdict.to_string() => Err(format!(
-                "verdict {}, not {verdict}{}",
-                report.verdict,
-                found()
-            )),
-            None if self.expect.is_empty() && report.verdict.as_str() != "healthy" => Err(format!(
-                "verdict {}, not healthy{}",
-                report.verdict,
-                found()
-            )),
+            Some(verdict) if *verdict != report.verdict.to_string() => {
+                Err(format!("verdict {}, not {verdict}{}", report.verdict, found()))
+            }
+            None if self.expect.is_empty() && report.verdict.as_str() != "healthy" => {
+                Err(format!("verdict {}, not healthy{}", report.verdict, found()))
+            }
             _ => Ok(()),
         }
     }
@@ -382,96 +361,51 @@ impl Expect {
         word("role", &self.role, finding.role.to_string());
         word("severity", &self.severity, finding.severity.to_string());
         word("effect", &self.effect, finding.effect.to_string());
-        word(
-            "confidence",
-            &self.confidence,
-            finding.confidence.to_string(),
-        );
-        word(
-            "root-confidence",
-            &self.root_confidence,
-            finding.ranks.root_confidence.to_string(),
-        );
+        word("confidence", &self.confidence, finding.confidence.to_string());
+        word("root-confidence", &self.root_confidence, finding.ranks.root_confidence.to_string());
         word("op", &self.op, finding.op.clone().unwrap_or_default());
         let group = finding.group.as_ref().map(|group| group.name.clone());
         word("group", &self.group, group.unwrap_or_default());
-        let proof = finding
-            .certificate
-            .as_ref()
-            .map(|proof| proof.kind.to_string());
+        let proof = finding.certificate.as_ref().map(|proof| proof.kind.to_string());
         word("certificate", &self.certificate, proof.unwrap_or_default());
         let cause = finding.cause.map(|cause| cause.kind.to_string());
         word("cause", &self.cause, cause.unwrap_or_default());
-        let caused_by = finding
-            .caused_by
-            .first()
-            .map(|&i| report.findings[i].code.clone());
+        let caused_by = finding.caused_by.first().map(|&i| report.findings[i].code.clone());
         word("caused-by", &self.caused_by, caused_by.unwrap_or_default());
         for (rank, want) in &self.lines {
-            let call = finding
-                .per_rank
-                .iter()
-                .find(|call| call.rank.to_string() == *rank);
+            let call = finding.per_rank.iter().find(|call| call.rank.to_string() == *rank);
             let is = call.and_then(|call| call.place.as_ref());
             let is = is.map(|place| format!("{}:{}", place.file, place.line));
-            word(
-                &format!("line of rank {rank}"),
-                &Some(want.clone()),
-                is.unwrap_or_default(),
-            );
+            word(&format!("line of rank {rank}"), &Some(want.clone()), is.unwrap_or_default());
         }
         for (rank, want) in &self.states {
-            let call = finding
-                .per_rank
-                .iter()
-                .find(|call| call.rank.to_string() == *rank);
+            let call = finding.per_rank.iter().find(|call| call.rank.to_string() == *rank);
             let is = call.map(|call| call.state.to_string()).unwrap_or_default();
             word(&format!("state of rank {rank}"), &Some(want.clone()), is);
         }
-        if let Some(root) = self
-            .root
-            .as_ref()
-            .filter(|root| **root != finding.ranks.root)
-        {
+        if let Some(root) = self.root.as_ref().filter(|root| **root != finding.ranks.root) {
             found.push(format!("root is {:?}, not {root:?}", finding.ranks.root));
         }
-        if let Some(victims) = self
-            .victims
-            .as_ref()
-            .filter(|v| **v != finding.ranks.victims)
-        {
-            found.push(format!(
-                "victims are {:?}, not {victims:?}",
-                finding.ranks.victims
-            ));
+        if let Some(victims) = self.victims.as_ref().filter(|v| **v != finding.ranks.victims) {
+            found.push(format!("victims are {:?}, not {victims:?}", finding.ranks.victims));
         }
         if self.attempt.is_some_and(|it| it != finding.attempt) {
-            found.push(format!(
-                "attempt is {}, not {:?}",
-                finding.attempt, self.attempt
-            ));
+            found.push(format!("attempt is {}, not {:?}", finding.attempt, self.attempt));
         }
         if self.seq.is_some() && self.seq != finding.seq {
             found.push(format!("seq is {:?}, not {:?}", finding.seq, self.seq));
         }
-        if let Some(at) = self
-            .detected
-            .filter(|&at| seconds(at) != finding.detected_at)
-        {
+        if let Some(at) = self.detected.filter(|&at| seconds(at) != finding.detected_at) {
             let is = finding.detected_at.since(Timestamp(START)).as_secs_f64();
             found.push(format!("detected at {is} s, not {at} s"));
         }
-        if let Some(text) = self
-            .why_has
-            .as_ref()
-            .filter(|t| !finding.why.iter().any(|why| why.contains(*t)))
+        if let Some(text) =
+            self.why_has.as_ref().filter(|t| !finding.why.iter().any(|why| why.contains(*t)))
         {
             found.push(format!("no reason has {text:?}: {:?}", finding.why));
         }
-        if let Some(text) = self
-            .next_has
-            .as_ref()
-            .filter(|t| !finding.next.iter().any(|next| next.contains(*t)))
+        if let Some(text) =
+            self.next_has.as_ref().filter(|t| !finding.next.iter().any(|next| next.contains(*t)))
         {
             found.push(format!("it does not advise {text:?}: {:?}", finding.next));
         }
@@ -480,15 +414,8 @@ impl Expect {
         for text in self.says_not.iter().filter(wrongly) {
             found.push(format!("a sentence contains {text:?}"));
         }
-        if let Some(text) = self
-            .summary_has
-            .as_ref()
-            .filter(|t| !finding.summary.contains(*t))
-        {
-            found.push(format!(
-                "summary {:?} does not contain {text:?}",
-                finding.summary
-            ));
+        if let Some(text) = self.summary_has.as_ref().filter(|t| !finding.summary.contains(*t)) {
+            found.push(format!("summary {:?} does not contain {text:?}", finding.summary));
         }
         found
     }
@@ -521,18 +448,13 @@ impl Script {
         let mut writer = script::Writer::new(scenario);
         let mut before = 0.0;
         for (i, line) in loops::unrolled(&scenario.events)? {
-            let at = writer
-                .line(&line)
-                .map_err(|e| format!("event line {i}: {e}: {line}"))?;
+            let at = writer.line(&line).map_err(|e| format!("event line {i}: {e}: {line}"))?;
             if at < before {
                 return Err(format!("event line {i}: time runs backwards: {line}"));
             }
             before = at;
         }
-        Ok(Self {
-            events: writer.events,
-            end: seconds(before + scenario.continues_for),
-        })
+        Ok(Self { events: writer.events, end: seconds(before + scenario.continues_for) })
     }
 
     pub(crate) fn engine(scenario: &Scenario) -> Engine {

@@ -17,11 +17,7 @@ pub(super) fn words(line: &str) -> Result<Vec<String>, String> {
             words.extend(part.split_whitespace().map(str::to_owned));
         }
     }
-    if line.matches('"').count() % 2 == 1 {
-        Err("a quote is open".into())
-    } else {
-        Ok(words)
-    }
+    if line.matches('"').count() % 2 == 1 { Err("a quote is open".into()) } else { Ok(words) }
 }
 
 /// Parses ranks: `*`, `0`, `0,2`, `0-3`.
@@ -46,14 +42,9 @@ pub(super) fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
 /// Stacks of a process: threads separated by `|`, the main thread first.
 pub(super) fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
     let threads = args.split(|word| word == "|").enumerate();
-    let threads: Result<Vec<ThreadStack>, String> = threads
-        .map(|(i, words)| thread_stack(i as u32 + 1, words))
-        .collect();
-    Ok(Stacks {
-        at,
-        threads: threads?,
-        trouble: "".into(),
-    })
+    let threads: Result<Vec<ThreadStack>, String> =
+        threads.map(|(i, words)| thread_stack(i as u32 + 1, words)).collect();
+    Ok(Stacks { at, threads: threads?, trouble: "".into() })
 }
 
 /// Parses a thread: `S futex_wait cpu=1.5 gil @innermost.py:3:get @train.py:9:main`.
@@ -66,9 +57,8 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
     };
     for word in words {
         if let Some(place) = word.strip_prefix('@') {
-            let (place, function) = place
-                .rsplit_once(':')
-                .ok_or(format!("no function: {word:?}"))?;
+            let (place, function) =
+                place.rsplit_once(':').ok_or(format!("no function: {word:?}"))?;
             let (file, line) = place.rsplit_once(':').ok_or(format!("no line: {word:?}"))?;
             thread.python.push(Where {
                 file: file.into(),
@@ -99,10 +89,7 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
 
 /// Parses `@FILE:LINE @FILE:LINE`; other words are ignored.
 pub(super) fn two_places(args: &[String]) -> Result<[Arc<Where>; 2], String> {
-    let places = args
-        .iter()
-        .filter_map(|arg| arg.strip_prefix('@'))
-        .map(place);
+    let places = args.iter().filter_map(|arg| arg.strip_prefix('@')).map(place);
     let places: Vec<Arc<Where>> = places.collect::<Result<_, _>>()?;
     places.try_into().ok().ok_or("not two lines".into())
 }
@@ -113,9 +100,7 @@ pub(super) fn place(text: &str) -> Result<Arc<Where>, String> {
     let users = frames.next().unwrap_or_default();
     let mut place = frame(users, "train")?;
     for inner in frames {
-        let (line, function) = inner
-            .rsplit_once(':')
-            .ok_or(format!("no function: {inner:?}"))?;
+        let (line, function) = inner.rsplit_once(':').ok_or(format!("no function: {inner:?}"))?;
         place.via.push(frame(line, function)?);
     }
     Ok(Arc::new(place))
@@ -185,10 +170,7 @@ pub(super) fn tensor(text: &str) -> Option<(DType, Vec<u32>)> {
         "u8" => DType::UInt8,
         _ => return None,
     };
-    let dims: Option<Vec<u32>> = dims
-        .split(',')
-        .filter(|dim| !dim.is_empty())
-        .map(|dim| dim.parse().ok())
-        .collect();
+    let dims: Option<Vec<u32>> =
+        dims.split(',').filter(|dim| !dim.is_empty()).map(|dim| dim.parse().ok()).collect();
     Some((dtype, dims?))
 }

@@ -74,9 +74,7 @@ pub(super) fn begin(kind: u64, parent: usize) -> Option<(usize, &'static Event)>
             return None;
         }
         let taken =
-            event
-                .number
-                .compare_exchange(before, number, Ordering::AcqRel, Ordering::Relaxed);
+            event.number.compare_exchange(before, number, Ordering::AcqRel, Ordering::Relaxed);
         taken.ok()?;
         event.kind.store(kind, Ordering::Relaxed);
         event.parent.store(parent, Ordering::Relaxed);
@@ -132,9 +130,7 @@ impl Event {
             self.moving.forget();
         }
         // Ending an event twice has no effect.
-        self.number
-            .compare_exchange(number, ended, Ordering::AcqRel, Ordering::Relaxed)
-            .ok();
+        self.number.compare_exchange(number, ended, Ordering::AcqRel, Ordering::Relaxed).ok();
     }
 
     /// Id of its recorded call; 0: none.
@@ -155,11 +151,8 @@ impl Event {
 
     /// Counts the end of a kernel part. Returns the call if it was the last one.
     pub(super) fn part_ended(&self) -> Option<u64> {
-        let counted = self
-            .left
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                left.checked_sub(1)
-            });
+        let counted =
+            self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         if counted == Ok(1) {
             self.is_done.store(true, Ordering::SeqCst);
         }

@@ -233,9 +233,7 @@ impl Descriptor {
         // SAFETY: the descriptor has that size, and no version is longer than `to`.
         unsafe {
             let to = to.as_mut_ptr().cast::<u8>();
-            self.address
-                .cast::<u8>()
-                .copy_to_nonoverlapping(to, size(self.version));
+            self.address.cast::<u8>().copy_to_nonoverlapping(to, size(self.version));
         }
     }
 }

@@ -140,15 +140,7 @@ unsafe extern "C" fn init_4<const VERSION: u32>(
     rank: c_int,
     log: Logger,
 ) -> c_int {
-    let said = Said {
-        version: VERSION,
-        hash,
-        name,
-        nodes,
-        ranks,
-        rank,
-        log,
-    };
+    let said = Said { version: VERSION, hash, name, nodes, ranks, rank, log };
     // SAFETY: NCCL passes valid locations for the mask and the context.
     unsafe { begin(context, mask, &said) }
 }
@@ -163,15 +155,7 @@ unsafe extern "C" fn init_5<const VERSION: u32>(
     rank: c_int,
     log: Logger,
 ) -> c_int {
-    let said = Said {
-        version: VERSION,
-        hash,
-        name,
-        nodes,
-        ranks,
-        rank,
-        log,
-    };
+    let said = Said { version: VERSION, hash, name, nodes, ranks, rank, log };
     // SAFETY: as above.
     unsafe { begin(context, mask, &said) }
 }
@@ -376,9 +360,7 @@ fn begun(
         kind::P2P_API => {
             let asked = descriptor.p2p_api();
             event.stream.store(asked.stream, Ordering::Relaxed);
-            event
-                .is_captured
-                .store(asked.is_captured(), Ordering::Relaxed);
+            event.is_captured.store(asked.is_captured(), Ordering::Relaxed);
         }
         kind::COLL if is_old => {
             let made = descriptor.coll();
@@ -430,9 +412,7 @@ fn begun(
 fn expect(event: &Event, made: &Coll) {
     event.expect(made.channels);
     let asked = events::find(event.parent.load(Ordering::Relaxed));
-    let call = asked
-        .filter(|it| it.kind() == kind::COLL_API)
-        .map_or(0, Event::call);
+    let call = asked.filter(|it| it.kind() == kind::COLL_API).map_or(0, Event::call);
     if let Some(done) = event.recorded(call) {
         launches::complete(done);
     }
@@ -457,11 +437,7 @@ fn work(call: Call, number: usize) -> Work {
 
 /// NCCL passes 0 if the operation has no root.
 fn rooted(call: Call, root: c_int) -> Call {
-    if Op::from_number(call.op).is_rooted() {
-        call.with_partner(root)
-    } else {
-        call
-    }
+    if Op::from_number(call.op).is_rooted() { call.with_partner(root) } else { call }
 }
 
 /// Stream id for work of version 4, whose stream is unknown: one per communicator, since the work

@@ -210,13 +210,7 @@ mod tests {
 
     #[test]
     fn library_without_profiler_is_ignored() {
-        for name in [
-            "",
-            "none",
-            "no-such-profiler",
-            "/no/such/file.so",
-            "libc.so.6",
-        ] {
+        for name in ["", "none", "no-such-profiler", "/no/such/file.so", "libc.so.6"] {
             assert!(load(OsStr::new(name), 7).is_none(), "{name}");
         }
     }

@@ -87,9 +87,7 @@ pub(super) fn watch() {
     now();
     /// Stack size of the thread.
     const STACK: usize = 256 << 10;
-    let builder = thread::Builder::new()
-        .name("ddp-nccl-net".into())
-        .stack_size(STACK);
+    let builder = thread::Builder::new().name("ddp-nccl-net".into()).stack_size(STACK);
     let start = || {
         builder.spawn(|| {
             let mut recorded = Vec::with_capacity(MAX_RECORDED);
@@ -164,11 +162,7 @@ fn look(recorded: &mut Vec<RecordedStall>) {
     recorded.retain(|it| {
         let still = moved_at(it.number) == Some(it.moved_at);
         if !still {
-            record(&Standing {
-                waits_for: transfer::MOVES,
-                stood: Duration::ZERO,
-                ..it.standing
-            });
+            record(&Standing { waits_for: transfer::MOVES, stood: Duration::ZERO, ..it.standing });
         }
         still
     });
@@ -188,11 +182,7 @@ fn look(recorded: &mut Vec<RecordedStall>) {
         // The values are consistent only if there was no progress while they were read.
         if self::moved_at(number) == Some(moved_at) {
             record(&standing);
-            recorded.push(RecordedStall {
-                number,
-                moved_at,
-                standing,
-            });
+            recorded.push(RecordedStall { number, moved_at, standing });
         }
     }
 }
@@ -206,9 +196,7 @@ fn moved_at(number: usize) -> Option<u64> {
 /// State of a stalled transfer; `None`: its call is unknown.
 fn standing(number: usize, event: &Event, stood: Duration) -> Option<Standing> {
     let asked = || events::find(event.parent.load(Ordering::Relaxed)).map(Event::call);
-    let call = [event.call(), asked().unwrap_or(0)]
-        .into_iter()
-        .find(|&it| it != 0)?;
+    let call = [event.call(), asked().unwrap_or(0)].into_iter().find(|&it| it != 0)?;
     let moving = &event.moving;
     let is_send = moving.is_send.load(Ordering::Relaxed);
     let steps = events::under_way(kind::PROXY_STEP);
@@ -253,17 +241,7 @@ mod tests {
         let (call, of_call) = events::begin(kind::COLL, 0).unwrap();
         of_call.recorded(9);
         let (number, op) = events::begin(kind::PROXY_OP, call).unwrap();
-        begins(
-            op,
-            &ProxyOp {
-                pid: 0,
-                channel: 3,
-                peer: 5,
-                steps: 8,
-                chunk: 1,
-                is_send: 1,
-            },
-        );
+        begins(op, &ProxyOp { pid: 0, channel: 3, peer: 5, steps: 8, chunk: 1, is_send: 1 });
         let step = |step: i32, state: i32| {
             let (number, event) = events::begin(kind::PROXY_STEP, number).unwrap();
             step_begins(event, step);

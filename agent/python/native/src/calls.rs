@@ -87,11 +87,7 @@ pub(crate) fn finish(state: &State, work: impl FnOnce() -> Option<Owned>) {
     };
     state.library.returned(last.call);
     let is_waited_for = last.code != 0 && last.asynchronous == 0;
-    LAST.set(Last {
-        inside: false,
-        code: if is_waited_for { last.code } else { 0 },
-        ..last
-    });
+    LAST.set(Last { inside: false, code: if is_waited_for { last.code } else { 0 }, ..last });
     if is_waited_for {
         if state.checking.get()
             && let Some(work) = work()
@@ -119,10 +115,7 @@ pub(crate) fn interrupted(state: &State) {
         if last.inside {
             state.library.returned(last.call);
         }
-        LAST.set(Last {
-            generation: 0,
-            ..last
-        });
+        LAST.set(Last { generation: 0, ..last });
     }
 }
 
@@ -165,19 +158,12 @@ fn wait_begins(state: &'static State, arguments: &[Ref<'_>]) -> Option<u64> {
     let work = *arguments.first()?;
     let last = last(state).filter(|last| last.code != 0);
     let Some(last) = last.filter(|last| is_of(&frame, last.code)) else {
-        return state
-            .python
-            .waits
-            .call(&[work, frame.object()])?
-            .as_ref()
-            .as_number();
+        return state.python.waits.call(&[work, frame.object()])?.as_ref().as_number();
     };
     LAST.set(Last { code: 0, ..last });
     if state.checking.get() {
         let checking = state.python.check.call(&[work])?;
-        state
-            .checking
-            .set(checking.as_ref().is_true() == Some(true));
+        state.checking.set(checking.as_ref().is_true() == Some(true));
     }
     state.library.wait_begin(last.call, last.site);
     Some(last.call)

@@ -32,10 +32,7 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn new() -> Option<Self> {
-        Some(Self {
-            back: Owned::name(c"f_back")?.leak(),
-            lasti: Owned::name(c"f_lasti")?.leak(),
-        })
+        Some(Self { back: Owned::name(c"f_back")?.leak(), lasti: Owned::name(c"f_lasti")?.leak() })
     }
 }
 
@@ -54,26 +51,12 @@ struct Layout {
 
 impl Layout {
     /// `PyFrameObject` (Include/cpython/frameobject.h)
-    const PYTHON_3_9: Self = Self {
-        inner: None,
-        code: 32,
-        variables: 360,
-    };
-    const PYTHON_3_10: Self = Self {
-        variables: 352,
-        ..Self::PYTHON_3_9
-    };
+    const PYTHON_3_9: Self = Self { inner: None, code: 32, variables: 360 };
+    const PYTHON_3_10: Self = Self { variables: 352, ..Self::PYTHON_3_9 };
     /// `_PyInterpreterFrame` (Include/internal/pycore_frame.h)
-    const PYTHON_3_11: Self = Self {
-        inner: Some(24),
-        code: 32,
-        variables: 72,
-    };
+    const PYTHON_3_11: Self = Self { inner: Some(24), code: 32, variables: 72 };
 
-    const PYTHON_3_12: Self = Self {
-        code: 0,
-        ..Self::PYTHON_3_11
-    };
+    const PYTHON_3_12: Self = Self { code: 0, ..Self::PYTHON_3_11 };
 
     /// The layout of this process.
     fn find() -> Option<Self> {
@@ -125,10 +108,7 @@ impl Frame {
 
     /// Another reference to this frame.
     pub(crate) fn again(&self) -> Self {
-        Self {
-            object: self.object().own(),
-            names: self.names,
-        }
+        Self { object: self.object().own(), names: self.names }
     }
 
     pub(crate) fn object(&self) -> Ref<'_> {
@@ -148,10 +128,7 @@ impl Frame {
             None => self.object().attribute(self.names.back),
         }?;
         let is_frame = !object.as_ref().is_none();
-        is_frame.then_some(Self {
-            object,
-            names: self.names,
-        })
+        is_frame.then_some(Self { object, names: self.names })
     }
 
     /// Index of the instruction that the frame executes.

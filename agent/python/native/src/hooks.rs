@@ -26,11 +26,7 @@ impl Source<'_> {
             Self::Hook(args) if outputs => args.attribute(state.names.output_tensors)?,
             Self::Hook(args) => args.attribute(state.names.input_tensors)?,
             Self::Method(method, _, arguments) => {
-                let at = if outputs {
-                    method.outputs
-                } else {
-                    method.inputs
-                };
+                let at = if outputs { method.outputs } else { method.inputs };
                 let Some(at) = at else {
                     return Some(None);
                 };
@@ -112,12 +108,7 @@ pub(crate) fn issue(
     }
     // The Works of DDP's reducer are not visible in Python.
     let visible = code.is_some() || call.flags & flags::HIDDEN == 0;
-    let place = Place {
-        group,
-        site: call.site,
-        code: code.as_ref().map(Owned::as_ref),
-        visible,
-    };
+    let place = Place { group, site: call.site, code: code.as_ref().map(Owned::as_ref), visible };
     calls::begin(state, &call, &place);
     if !visible
         && call.op == Op::AllReduce as u8
@@ -172,12 +163,7 @@ fn describe(
     if is_message || what.op() == Op::AllToAll as u8 {
         return None;
     }
-    let mut record = Call {
-        op: what.op(),
-        site,
-        root_or_peer: -1,
-        ..Call::default()
-    };
+    let mut record = Call { op: what.op(), site, root_or_peer: -1, ..Call::default() };
     let function = is_of_c10d.then(|| Function::new(state, frame, code.as_ref()));
     let is_async = match &function {
         Some(Some(function)) => of_function(state, source, what, function, &mut record)?,
@@ -233,11 +219,7 @@ struct Function<'a> {
 impl<'a> Function<'a> {
     fn new(state: &State, frame: &'a Frame, code: Ref<'a>) -> Option<Self> {
         let arguments = state.arguments(code)?;
-        Some(Self {
-            frame,
-            code,
-            arguments,
-        })
+        Some(Self { frame, code, arguments })
     }
 
     /// The argument of this name and position, if it is not `None`.
@@ -249,11 +231,7 @@ impl<'a> Function<'a> {
     /// The root's rank in the group, if it is in an argument.
     fn root(&self, state: &State, what: What) -> Option<i64> {
         let receives = [Op::Reduce as u8, Op::Gather as u8].contains(&what.op());
-        let name = if receives {
-            state.names.group_dst
-        } else {
-            state.names.group_src
-        };
+        let name = if receives { state.names.group_dst } else { state.names.group_src };
         self.value(name, self.arguments.root?)?.as_ref().as_int()
     }
 }

@@ -64,9 +64,7 @@ fn guarded<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
 /// Runs `work` if the state exists.
 fn with_state<T: Default>(work: impl FnOnce(&'static State) -> Option<T>) -> T {
     let state = STATE.get().map(|it| &it.0);
-    state
-        .and_then(|state| guarded(|| work(state)))
-        .unwrap_or_default()
+    state.and_then(|state| guarded(|| work(state))).unwrap_or_default()
 }
 
 /// Runs `work` as a function of Python that returns `None` and leaves the set exception as it is.
@@ -220,12 +218,8 @@ unsafe extern "C" fn prepare(_this: Pointer, arguments: *const Pointer, count: i
             return None;
         };
         let address = |it: Ref<'_>| usize::try_from(it.as_number()?).ok();
-        let addresses = [
-            address(issued_at)?,
-            address(returned)?,
-            address(wait_begin)?,
-            address(wait_end)?,
-        ];
+        let addresses =
+            [address(issued_at)?, address(returned)?, address(wait_begin)?, address(wait_end)?];
         // SAFETY: the package passes the addresses of these functions.
         let library = unsafe { Library::new(addresses) }?;
         STATE.set(Shared(State::new(library, passed)?)).ok()
@@ -244,9 +238,7 @@ unsafe extern "C" fn wrap_wait(_this: Pointer, arguments: *const Pointer, count:
     let &[kind, original, doc] = (unsafe { list(arguments, count) }) else {
         return raise(c"wrap_wait takes a type, a function and its documentation");
     };
-    let wrapped = STATE
-        .get()
-        .map(|state| state.0.original_wait.set(original.own().leak()));
+    let wrapped = STATE.get().map(|state| state.0.original_wait.set(original.own().leak()));
     if wrapped != Some(Ok(())) {
         return raise(c"the extension is not prepared, or Work.wait is wrapped already");
     }
@@ -262,9 +254,7 @@ fn descriptor(
 ) -> Pointer {
     let definition = Box::leak(Box::new(MethodDef {
         name: name.as_ptr(),
-        function: Implementation {
-            with_keywords: implementation,
-        },
+        function: Implementation { with_keywords: implementation },
         flags: METH_FASTCALL | METH_KEYWORDS,
         doc: object::constant(doc).map_or(ptr::null(), CStr::as_ptr),
     }));
@@ -311,18 +301,8 @@ unsafe extern "C" fn wrap_method(
     // SAFETY: the interpreter passes live objects.
     let arguments = unsafe { list(arguments, count) };
     let made = || {
-        let &[
-            index,
-            kind,
-            name,
-            original,
-            doc,
-            number,
-            inputs,
-            outputs,
-            options,
-            reduces,
-        ] = arguments
+        let &[index, kind, name, original, doc, number, inputs, outputs, options, reduces] =
+            arguments
         else {
             return None;
         };
@@ -361,11 +341,7 @@ unsafe extern "C" fn hooks_of(_this: Pointer, arguments: *const Pointer, count: 
     // SAFETY: the definitions are constant. Both functions keep the key.
     unsafe {
         let hook = |definition| {
-            Owned::new(PyCFunction_NewEx(
-                definition,
-                key.as_ref().pointer(),
-                ptr::null_mut(),
-            ))
+            Owned::new(PyCFunction_NewEx(definition, key.as_ref().pointer(), ptr::null_mut()))
         };
         match (hook(&raw const BEFORE), hook(&raw const AFTER)) {
             (Some(before), Some(after)) => object::pair(before, after),

@@ -115,12 +115,7 @@ impl Memo {
             }
             self.count.set(self.count.get() + 1);
         }
-        entry.set(Entry {
-            code: code.address(),
-            instruction,
-            way,
-            value,
-        });
+        entry.set(Entry { code: code.address(), instruction, way, value });
     }
 
     pub(crate) fn clear(&self) {

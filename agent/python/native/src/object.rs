@@ -176,9 +176,7 @@ impl<'a> Ref<'a> {
     /// `int(self)`
     pub(crate) fn to_int(self) -> Option<i64> {
         // SAFETY: the object is alive; returns a new reference or null.
-        unsafe { Owned::new(PyNumber_Long(self.pointer())) }?
-            .as_ref()
-            .as_int()
+        unsafe { Owned::new(PyNumber_Long(self.pointer())) }?.as_ref().as_int()
     }
 
     /// Length of a sequence.
@@ -290,11 +288,7 @@ impl<'a> Ref<'a> {
         // SAFETY: as for `Owned::new`; a null tuple or dictionary has set an exception.
         unsafe {
             let tuple = PyTuple_New(count as isize);
-            let dict = if named > 0 {
-                PyDict_New()
-            } else {
-                ptr::null_mut()
-            };
+            let dict = if named > 0 { PyDict_New() } else { ptr::null_mut() };
             if !tuple.is_null() {
                 for (at, argument) in arguments.iter().take(count).enumerate() {
                     PyTuple_SetItem(tuple, at as isize, argument.own().give());

@@ -43,11 +43,8 @@ fn hash(call: &Call) -> u64 {
     ]);
     let place =
         u64::from(call.root_or_peer.cast_unsigned()) << 32 | u64::from(call.tag.cast_unsigned());
-    let mix = |hash: u64, word: u64| {
-        (hash ^ word)
-            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-            .rotate_left(29)
-    };
+    let mix =
+        |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
     let shape = call.dims.iter().take(call.ndim.into());
     let hash = mix(mix(mix(1, head), place), call.numel);
     shape.fold(hash, |hash, &dim| mix(hash, dim.into())) | 1

@@ -42,9 +42,7 @@ impl What {
         let op = u8::try_from(entry.tuple_item(0)?.as_int()?).ok()?;
         let tensor = u8::try_from(entry.tuple_item(1)?.as_int()?).ok()?;
         let flag = |at| Some(u32::from(entry.tuple_item(at)?.is_true()?));
-        Some(Self(
-            u32::from(op) | u32::from(tensor) << 8 | flag(2)? << 16 | flag(3)? << 17,
-        ))
+        Some(Self(u32::from(op) | u32::from(tensor) << 8 | flag(2)? << 16 | flag(3)? << 17))
     }
 
     pub(crate) fn is_recorded(self) -> bool {
@@ -95,15 +93,9 @@ impl Arguments {
         if packed == Self::INSUFFICIENT {
             return None;
         }
-        let [tensor, op, async_op, root] = packed
-            .to_le_bytes()
-            .map(|at| (at != Self::ABSENT).then_some(at));
-        Some(Self {
-            tensor,
-            op,
-            async_op,
-            root,
-        })
+        let [tensor, op, async_op, root] =
+            packed.to_le_bytes().map(|at| (at != Self::ABSENT).then_some(at));
+        Some(Self { tensor, op, async_op, root })
     }
 }
 
@@ -195,9 +187,7 @@ pub(crate) struct State {
 }
 
 fn find(table: &[(usize, u8)], object: Ref<'_>) -> Option<u8> {
-    let found = table
-        .iter()
-        .find(|(address, _)| *address == object.address());
+    let found = table.iter().find(|(address, _)| *address == object.address());
     found.map(|&(_, number)| number)
 }
 
@@ -267,9 +257,7 @@ impl State {
             },
             frames: frame::Names::new()?,
             dtypes: numbers(kept(c"dtypes")?, |dtype| Some(dtype.address())),
-            reduce_ops: numbers(kept(c"reduce_ops")?, |id| {
-                usize::try_from(id.as_number()?).ok()
-            }),
+            reduce_ops: numbers(kept(c"reduce_ops")?, |id| usize::try_from(id.as_number()?).ok()),
             tensors: types.collect::<Option<_>>()?,
             memo: Memo::new(),
             by_number: array::from_fn(|_| Cell::new(None)),
@@ -326,9 +314,7 @@ impl State {
 
     /// Site of an instruction of the user's code.
     pub(crate) fn site(&self, code: Ref<'_>, instruction: i32) -> Option<u32> {
-        self.cached(code, instruction, 2, |site| {
-            u32::try_from(site.as_int()?).ok()
-        })
+        self.cached(code, instruction, 2, |site| u32::try_from(site.as_int()?).ok())
     }
 
     /// Site of an instruction of the user's code that was reached by a way through installed
@@ -408,9 +394,7 @@ impl State {
             return Some(value);
         }
         let instructions = self.entry(code)?.as_ref().item(at)?;
-        let found = instructions
-            .as_ref()
-            .value(Owned::int(instruction.into())?.as_ref())?;
+        let found = instructions.as_ref().value(Owned::int(instruction.into())?.as_ref())?;
         let value = read(found.as_ref())?;
         self.memo.put(code, instruction, value);
         Some(value)

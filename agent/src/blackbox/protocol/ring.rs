@@ -55,10 +55,7 @@ pub(crate) fn find<P>(
         return latest;
     }
     let smaller = (1..size / step).map(|steps| read(steps * step));
-    smaller
-        .rev()
-        .find(|slot| matches!(slot, Slot::Record(_)))
-        .unwrap_or(latest)
+    smaller.rev().find(|slot| matches!(slot, Slot::Record(_))).unwrap_or(latest)
 }
 
 /// State of a slot with respect to a ticket.
@@ -83,22 +80,14 @@ pub(crate) fn read<const N: usize, const P: usize>(
     };
     let before = lock.load(Ordering::Acquire);
     if before != committed(ticket) {
-        return if before > committed(ticket) {
-            Slot::Overwritten
-        } else {
-            Slot::Missing
-        };
+        return if before > committed(ticket) { Slot::Overwritten } else { Slot::Missing };
     }
     let mut payload = [0; P];
     for (to, from) in payload.iter_mut().zip(words) {
         *to = from.load(Ordering::Relaxed);
     }
     fence(Ordering::Acquire);
-    if lock.load(Ordering::Relaxed) == before {
-        Slot::Record(payload)
-    } else {
-        Slot::Overwritten
-    }
+    if lock.load(Ordering::Relaxed) == before { Slot::Record(payload) } else { Slot::Overwritten }
 }
 
 /// Items copied from the ring, in order.

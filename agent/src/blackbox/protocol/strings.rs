@@ -35,9 +35,7 @@ impl<'a> Strings<'a> {
         text::store(self.heap.get(start..start + length)?, bytes);
         let index = take(count, 1, self.index.len() as u64)?;
         let entry = string::entry(u32::try_from(at).ok()?, u32::try_from(bytes.len()).ok()?);
-        self.index
-            .get(index as usize)?
-            .store(entry | kind, Ordering::Release);
+        self.index.get(index as usize)?.store(entry | kind, Ordering::Release);
         Some(index as u32 + 1)
     }
 

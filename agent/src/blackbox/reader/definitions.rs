@@ -58,10 +58,9 @@ impl Reader {
             let (member_list, epoch) = halves(&words[group::MEMBERS_AND_EPOCH]);
             let (ordinal, size) = halves(&words[group::ORDINAL_AND_SIZE]);
             let seat = words[group::SEAT_PLUS_1].load(Ordering::Relaxed);
-            let seat = seat.checked_sub(1).map(|rank| Seat {
-                rank: u32::try_from(rank).unwrap_or(u32::MAX),
-                size,
-            });
+            let seat = seat
+                .checked_sub(1)
+                .map(|rank| Seat { rank: u32::try_from(rank).unwrap_or(u32::MAX), size });
             let members = match seat {
                 Some(_) => Vec::new(),
                 None => self.members(member_list, size, taken).unwrap_or_default(),
@@ -110,11 +109,7 @@ impl Reader {
             if self.known_threads.len() < MOST_THREADS {
                 self.known_threads.insert(id);
             }
-            sink(Item::Thread {
-                id,
-                tid,
-                name: self.text(name),
-            });
+            sink(Item::Thread { id, tid, name: self.text(name) });
         }
         self.threads = delivered;
     }
@@ -125,11 +120,7 @@ impl Reader {
         let possible = thread::parse_id(id)
             .is_some_and(|(entry, _)| usize::from(entry) < self.tables.threads.capacity);
         if possible && self.known_threads.len() < MOST_THREADS && self.known_threads.insert(id) {
-            sink(Item::Thread {
-                id,
-                tid: 0,
-                name: String::new(),
-            });
+            sink(Item::Thread { id, tid: 0, name: String::new() });
         }
     }
 }

@@ -66,10 +66,8 @@ impl Reader {
     fn open_trusted(path: &Path, trust: Trust) -> Result<Self, OpenError> {
         let file = open::file(path, trust)?;
         let (tables, words) = open::check(path, &file)?;
-        let map = Map::read_only(&file, words).map_err(|source| OpenError::Io {
-            path: path.to_owned(),
-            source,
-        })?;
+        let map = Map::read_only(&file, words)
+            .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
         Ok(Self {
             map,
             file,
@@ -173,10 +171,7 @@ impl Reader {
     // --- Words ---------------------------------------------------------------------------------
 
     fn header(&self, at: usize) -> u64 {
-        self.map
-            .words()
-            .get(at)
-            .map_or(0, |word| word.load(Ordering::Acquire))
+        self.map.words().get(at).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// Number of used entries of a table.
@@ -206,10 +201,7 @@ impl Reader {
     fn strings(&self) -> Option<Strings<'_>> {
         let words = self.map.words();
         let table = |table: Table| words.get(table.at..table.at.checked_add(table.capacity)?);
-        Some(Strings {
-            index: table(self.tables.strings)?,
-            heap: table(self.tables.heap)?,
-        })
+        Some(Strings { index: table(self.tables.strings)?, heap: table(self.tables.heap)? })
     }
 
     /// A string by its number; empty if there is none.

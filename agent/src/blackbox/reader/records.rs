@@ -64,10 +64,7 @@ impl Reader {
         let RingTable { at, step, capacity } = self.tables.ring;
         let rate = head.saturating_sub(before) as f64 / elapsed.as_secs_f64();
         let wanted = (rate * SPAN.as_secs_f64()) as usize;
-        let (size, wanted) = (
-            self.ring_size(),
-            wanted.min(capacity).next_multiple_of(step),
-        );
+        let (size, wanted) = (self.ring_size(), wanted.min(capacity).next_multiple_of(step));
         if wanted <= size {
             return Ok(());
         }
@@ -75,8 +72,7 @@ impl Reader {
         ensure_room(&self.file, bytes(wanted - size))?;
         sys::reserve(&self.file, (at * WORD) as u64 + bytes(wanted))?;
         let value = (wanted as u64).to_le_bytes();
-        self.file
-            .write_all_at(&value, (header::RING_SIZE * WORD) as u64)
+        self.file.write_all_at(&value, (header::RING_SIZE * WORD) as u64)
     }
 
     /// Bytes of the file up to the end of the ring. A copy of the box needs no more.
@@ -95,19 +91,9 @@ impl Reader {
     /// Returns the number of records. `dead`: missing records will never be written.
     pub(super) fn copy(&mut self, limit: usize, dead: bool) -> usize {
         let size = self.ring_size();
-        let Self {
-            map,
-            tables,
-            cursor,
-            batch,
-            seen,
-            ..
-        } = self;
+        let Self { map, tables, cursor, batch, seen, .. } = self;
         let (words, ring) = (map.words(), tables.ring);
-        let slots = Table {
-            at: ring.at,
-            capacity: size,
-        };
+        let slots = Table { at: ring.at, capacity: size };
         batch.clear();
         let read = |ticket: u64| {
             ring::find(ticket, ring.step, size, |index| {
@@ -217,10 +203,7 @@ impl Reader {
 pub(super) type Copied = ring::Copied<[u64; RECORD_WORDS - 1]>;
 
 fn head(words: &[AtomicU64]) -> u64 {
-    words
-        .get(header::RING_HEAD)
-        .map_or(0, |head| head.load(Ordering::Acquire))
-        .min(LAST_TICKET)
+    words.get(header::RING_HEAD).map_or(0, |head| head.load(Ordering::Acquire)).min(LAST_TICKET)
 }
 
 /// Whether the next record has been missing for too long while later ones were written. `seen`: an

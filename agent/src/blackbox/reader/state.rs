@@ -154,10 +154,9 @@ impl Reader {
         }
         // Written through the file, since the map is read-only; both are the same memory. The start
         // time is written first, so that a new pid is never combined with an old time.
-        for (at, value) in [
-            (header::READER_START_TICKS, start_ticks),
-            (header::READER_PID, u64::from(pid)),
-        ] {
+        for (at, value) in
+            [(header::READER_START_TICKS, start_ticks), (header::READER_PID, u64::from(pid))]
+        {
             let bytes = value.to_le_bytes();
             if self.file.write_all_at(&bytes, (at * WORD) as u64).is_err() {
                 break;

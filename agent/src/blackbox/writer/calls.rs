@@ -39,22 +39,8 @@ impl Writer {
             group[group::LAST_CALL].store(id, Ordering::Relaxed);
         }
         let site = self.count_at_site(call.site, now);
-        self.calls.remember(
-            id,
-            CallFacts {
-                group: group_id,
-                op,
-                seq,
-            },
-        );
-        let frame = Frame {
-            kind: inside::CALL,
-            op,
-            group: group_id,
-            call: id,
-            since: now,
-            site,
-        };
+        self.calls.remember(id, CallFacts { group: group_id, op, seq });
+        let frame = Frame { kind: inside::CALL, op, group: group_id, call: id, since: now, site };
         self.record(
             Some(Change::Enter(frame)),
             Record {
@@ -76,10 +62,7 @@ impl Writer {
     /// Records a call of native code before it is made, at its return address; 0: unknown. Returns
     /// its id, never 0.
     pub fn issued_natively(&self, call: &Call, returns_to: usize) -> u64 {
-        self.issued(&Call {
-            site: self.native_site(returns_to),
-            ..*call
-        })
+        self.issued(&Call { site: self.native_site(returns_to), ..*call })
     }
 
     /// Counts the call in its group. Returns its sequence number; 0: none.
@@ -173,10 +156,7 @@ impl Writer {
         let record = Self::of_call(RecordKind::Returned, call, known, sys::monotonic_ns());
         self.record(
             Some(Change::Leave(inside::CALL, call)),
-            Record {
-                flags: record.flags | flags::FOLLOWED,
-                ..record
-            },
+            Record { flags: record.flags | flags::FOLLOWED, ..record },
         );
     }
 
@@ -185,20 +165,11 @@ impl Writer {
         let known = self.calls.recall(call);
         let site = self.site_words(site).map_or(0, |_| site);
         let now = sys::monotonic_ns();
-        let frame = Frame {
-            kind: inside::WAIT,
-            op: known.op,
-            group: known.group,
-            call,
-            since: now,
-            site,
-        };
+        let frame =
+            Frame { kind: inside::WAIT, op: known.op, group: known.group, call, since: now, site };
         self.record(
             Some(Change::Enter(frame)),
-            Record {
-                site,
-                ..Self::of_call(RecordKind::WaitBegin, call, known, now)
-            },
+            Record { site, ..Self::of_call(RecordKind::WaitBegin, call, known, now) },
         );
     }
 

@@ -58,18 +58,11 @@ impl Writer {
             fill_header(&map, &layout, options, &process);
             Ok(map)
         };
-        let marker = NoBox {
-            pid: process.pid,
-            rank: options.rank,
-        };
+        let marker = NoBox { pid: process.pid, rank: options.rank };
         let bytes = (layout.reserved_words * WORD) as u64;
-        let (path, map) =
-            place
-                .create(&name, bytes, make)
-                .map_err(|refusals| CreateError::NoRoom {
-                    refusals,
-                    marker: place.leave_marker(marker),
-                })?;
+        let (path, map) = place.create(&name, bytes, make).map_err(|refusals| {
+            CreateError::NoRoom { refusals, marker: place.leave_marker(marker) }
+        })?;
         place.remove_markers(marker);
         Ok(Self {
             map,
@@ -127,15 +120,8 @@ impl std::fmt::Display for CreateError {
 impl std::error::Error for CreateError {}
 
 fn check(capacities: &Capacities) -> Result<(), CreateError> {
-    let Capacities {
-        records,
-        max_records,
-        strings,
-        heap_words,
-        sites,
-        groups,
-        threads,
-    } = *capacities;
+    let Capacities { records, max_records, strings, heap_words, sites, groups, threads } =
+        *capacities;
     let bounded = max_records <= MAX_WORDS
         && heap_words <= MAX_WORDS
         && strings <= MAX_STRINGS
@@ -179,10 +165,7 @@ fn fill_header(map: &Map, layout: &Layout, options: &Options, process: &facts::P
     set(header::BOOT_ID + 1, high);
     let unix = SystemTime::now().duration_since(UNIX_EPOCH);
     set(header::ANCHOR_MONO, sys::monotonic_ns());
-    set(
-        header::ANCHOR_UNIX,
-        unix.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(0)),
-    );
+    set(header::ANCHOR_UNIX, unix.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(0)));
     set(header::RANK_PLUS_1, plus_1(options.rank));
     set(header::WORLD_SIZE, options.world_size.map_or(0, u64::from));
     set(header::LOCAL_RANK_PLUS_1, plus_1(options.local_rank));
@@ -190,42 +173,12 @@ fn fill_header(map: &Map, layout: &Layout, options: &Options, process: &facts::P
 
     let capacities = &options.capacities;
     for (at, start, capacity, entries) in [
-        (
-            header::RING_AT,
-            layout.ring_at,
-            header::RING_CAPACITY,
-            capacities.max_records,
-        ),
-        (
-            header::STRINGS_AT,
-            layout.strings_at,
-            header::STRINGS_CAPACITY,
-            capacities.strings,
-        ),
-        (
-            header::HEAP_AT,
-            layout.heap_at,
-            header::HEAP_CAPACITY,
-            capacities.heap_words,
-        ),
-        (
-            header::SITES_AT,
-            layout.sites_at,
-            header::SITES_CAPACITY,
-            capacities.sites,
-        ),
-        (
-            header::GROUPS_AT,
-            layout.groups_at,
-            header::GROUPS_CAPACITY,
-            capacities.groups,
-        ),
-        (
-            header::THREADS_AT,
-            layout.threads_at,
-            header::THREADS_CAPACITY,
-            capacities.threads,
-        ),
+        (header::RING_AT, layout.ring_at, header::RING_CAPACITY, capacities.max_records),
+        (header::STRINGS_AT, layout.strings_at, header::STRINGS_CAPACITY, capacities.strings),
+        (header::HEAP_AT, layout.heap_at, header::HEAP_CAPACITY, capacities.heap_words),
+        (header::SITES_AT, layout.sites_at, header::SITES_CAPACITY, capacities.sites),
+        (header::GROUPS_AT, layout.groups_at, header::GROUPS_CAPACITY, capacities.groups),
+        (header::THREADS_AT, layout.threads_at, header::THREADS_CAPACITY, capacities.threads),
     ] {
         set(at, count(start));
         set(capacity, count(entries));

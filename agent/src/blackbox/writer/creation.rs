@@ -53,21 +53,11 @@ impl Writer {
         let now = sys::monotonic_ns();
         let id = self.next_call.fetch_add(1, Ordering::Relaxed);
         let site = self.count_at_site(group.site, now);
-        let known = CallFacts {
-            group: 0,
-            op: group.op,
-            seq: 0,
-        };
+        let known = CallFacts { group: 0, op: group.op, seq: 0 };
         self.calls.remember(id, known);
         let (text, dims) = self.described(group).unwrap_or_default();
-        let frame = Frame {
-            kind: inside::CALL,
-            op: group.op,
-            group: 0,
-            call: id,
-            since: now,
-            site,
-        };
+        let frame =
+            Frame { kind: inside::CALL, op: group.op, group: 0, call: id, since: now, site };
         self.record(
             Some(Change::Enter(frame)),
             Record {

@@ -101,9 +101,7 @@ impl Writer {
         /// Not set in user-space addresses.
         const OF_C: usize = 1 << (usize::BITS - 1);
         match u16::try_from(line) {
-            Ok(line) => self
-                .sites
-                .get(OF_C | file << 16 | usize::from(line), define),
+            Ok(line) => self.sites.get(OF_C | file << 16 | usize::from(line), define),
             Err(_) => define(),
         }
     }
@@ -187,16 +185,10 @@ impl Writer {
             peers.get_or_init(|| Peers::new(group.size as usize));
         }
         for (at, value) in [
-            (
-                group::DESCRIPTION_AND_BACKEND,
-                pair(group.description, group.backend),
-            ),
+            (group::DESCRIPTION_AND_BACKEND, pair(group.description, group.backend)),
             (group::MEMBERS_AND_EPOCH, pair(group.members, group.epoch)),
             (group::ORDINAL_AND_SIZE, pair(ordinal, group.size)),
-            (
-                group::SEAT_PLUS_1,
-                group.seat.map_or(0, |rank| u64::from(rank) + 1),
-            ),
+            (group::SEAT_PLUS_1, group.seat.map_or(0, |rank| u64::from(rank) + 1)),
             (group::CREATED, sys::monotonic_ns()),
         ] {
             words[at].store(value, Ordering::Relaxed);

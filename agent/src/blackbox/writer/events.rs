@@ -218,12 +218,9 @@ impl Writer {
 
     /// Records a memory sample.
     pub fn memory(&self, sample: &memory::Sample) {
-        let mut words = Record {
-            mono_ns: sys::monotonic_ns(),
-            kind: RecordKind::Memory,
-            ..Record::default()
-        }
-        .pack();
+        let mut words =
+            Record { mono_ns: sys::monotonic_ns(), kind: RecordKind::Memory, ..Record::default() }
+                .pack();
         memory::pack(&mut words, sample);
         self.append(&words);
     }
@@ -264,10 +261,8 @@ impl Phases {
     /// Ends the phase and all open phases inside it.
     fn end(&self, innermost: &AtomicU64, name: u32) {
         let names = self.names.get(..self.depth.load(Ordering::Relaxed));
-        let found = names
-            .unwrap_or_default()
-            .iter()
-            .rposition(|it| it.load(Ordering::Relaxed) == name);
+        let found =
+            names.unwrap_or_default().iter().rposition(|it| it.load(Ordering::Relaxed) == name);
         let depth = found.unwrap_or_else(|| names.map_or(0, <[_]>::len));
         self.depth.store(depth, Ordering::Relaxed);
         let outer = depth.checked_sub(1).and_then(|i| self.names.get(i));

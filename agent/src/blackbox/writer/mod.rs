@@ -157,8 +157,7 @@ impl Writer {
             header[header::RING_DROPPED].fetch_add(1, Ordering::Relaxed);
         }
         // The next slot was last used a lap ago, so a write to it would wait for memory.
-        self.map
-            .prefetch(self.layout.ring_at + (at + 1) * RECORD_WORDS, RECORD_WORDS);
+        self.map.prefetch(self.layout.ring_at + (at + 1) * RECORD_WORDS, RECORD_WORDS);
     }
 
     // --- Threads -------------------------------------------------------------------------------

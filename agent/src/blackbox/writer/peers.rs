@@ -25,11 +25,7 @@ impl Peers {
     pub(super) fn next(&self, op: Op, peer: i32) -> u64 {
         let counter = usize::try_from(peer)
             .ok()
-            .and_then(|peer| {
-                2_usize
-                    .checked_mul(peer)?
-                    .checked_add(usize::from(op != Op::Send))
-            })
+            .and_then(|peer| 2_usize.checked_mul(peer)?.checked_add(usize::from(op != Op::Send)))
             .and_then(|at| self.issued.as_ref()?.words().get(at));
         counter.map_or(0, |counter| counter.fetch_add(1, Ordering::Relaxed) + 1)
     }

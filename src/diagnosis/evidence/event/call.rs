@@ -293,7 +293,6 @@ impl Call {
     #[must_use]
     pub fn queued_on(&self) -> Option<OnStream> {
         // All calls of c10d on NCCL do, whether or not the caller waits for them.
-        self.on_stream
-            .filter(|_| !self.is_async || self.lower_call.is_some())
+        self.on_stream.filter(|_| !self.is_async || self.lower_call.is_some())
     }
 }

@@ -49,18 +49,10 @@ pub const UNKNOWN_PROGRESS: u64 = u64::MAX >> 1;
 /// Events of one process are in the order in which they happened. The order between processes is
 /// arbitrary; the end of a process follows everything that it recorded.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(
-    missing_docs,
-    reason = "the fields are those of `ddpdoctor/v1/agent.proto`"
-)]
+#[expect(missing_docs, reason = "the fields are those of `ddpdoctor/v1/agent.proto`")]
 pub enum Event {
     /// A node started the job, or its part of it.
-    JobStarted {
-        job: String,
-        attempt: u32,
-        host: Arc<str>,
-        at: Timestamp,
-    },
+    JobStarted { job: String, attempt: u32, host: Arc<str>, at: Timestamp },
     /// A process joined a process group, or its rank became known.
     ProcessJoined {
         process: ProcessId,
@@ -78,23 +70,11 @@ pub enum Event {
     /// Sent again when more is known about it.
     RankStarted(Box<StartedRank>),
     /// A process became a member of a group.
-    GroupJoined {
-        process: ProcessId,
-        group: Arc<GroupInfo>,
-    },
+    GroupJoined { process: ProcessId, group: Arc<GroupInfo> },
     /// A process left a group.
-    GroupDestroyed {
-        process: ProcessId,
-        group: Arc<GroupInfo>,
-        at: Timestamp,
-    },
+    GroupDestroyed { process: ProcessId, group: Arc<GroupInfo>, at: Timestamp },
     /// Calls that the process makes in the group from now on time out after this long.
-    GroupTimeout {
-        process: ProcessId,
-        group: Arc<GroupInfo>,
-        timeout: Duration,
-        at: Timestamp,
-    },
+    GroupTimeout { process: ProcessId, group: Arc<GroupInfo>, timeout: Duration, at: Timestamp },
     /// How the program reaches a place. Sent at the first visit, and again after the source was
     /// read.
     Site {
@@ -108,13 +88,7 @@ pub enum Event {
     /// A call is about to be issued.
     Issued { process: ProcessId, call: Arc<Call> },
     /// A call returned to its caller. `followed`: its completion will be reported.
-    Returned {
-        process: ProcessId,
-        thread: ThreadId,
-        call: CallId,
-        followed: bool,
-        at: Timestamp,
-    },
+    Returned { process: ProcessId, thread: ThreadId, call: CallId, followed: bool, at: Timestamp },
     /// A thread is about to wait for an earlier call; `None`: the call is unknown.
     WaitBegin {
         process: ProcessId,
@@ -124,32 +98,13 @@ pub enum Event {
         at: Timestamp,
     },
     /// The wait ended.
-    WaitEnd {
-        process: ProcessId,
-        thread: ThreadId,
-        call: Option<CallId>,
-        at: Timestamp,
-    },
+    WaitEnd { process: ProcessId, thread: ThreadId, call: Option<CallId>, at: Timestamp },
     /// A call has completed.
-    Completed {
-        process: ProcessId,
-        call: CallId,
-        at: Timestamp,
-    },
+    Completed { process: ProcessId, call: CallId, at: Timestamp },
     /// The layer below reported the contents of a call: NCCL, for a call of c10d.
-    LowerCall {
-        process: ProcessId,
-        call: CallId,
-        lower_call: Arc<LowerCall>,
-        at: Timestamp,
-    },
+    LowerCall { process: ProcessId, call: CallId, lower_call: Arc<LowerCall>, at: Timestamp },
     /// A thread entered a function of the layer below that may block; `None`: it returned.
-    Within {
-        process: ProcessId,
-        thread: ThreadId,
-        function: Option<Arc<str>>,
-        at: Timestamp,
-    },
+    Within { process: ProcessId, thread: ThreadId, function: Option<Arc<str>>, at: Timestamp },
     /// A network transfer of a call has not moved since `at`; `standing` is `None` if it moves
     /// again or has ended.
     Transfer {
@@ -178,17 +133,9 @@ pub enum Event {
         at: Timestamp,
     },
     /// A named phase begins.
-    PhaseBegin {
-        process: ProcessId,
-        name: Arc<str>,
-        at: Timestamp,
-    },
+    PhaseBegin { process: ProcessId, name: Arc<str>, at: Timestamp },
     /// A named phase ends.
-    PhaseEnd {
-        process: ProcessId,
-        name: Arc<str>,
-        at: Timestamp,
-    },
+    PhaseEnd { process: ProcessId, name: Arc<str>, at: Timestamp },
     /// An exception was observed.
     Exception {
         process: ProcessId,
@@ -198,19 +145,9 @@ pub enum Event {
         at: Timestamp,
     },
     /// The process announced that it is about to exit.
-    ExitAnnounced {
-        process: ProcessId,
-        thread: ThreadId,
-        code: i32,
-        how: Arc<str>,
-        at: Timestamp,
-    },
+    ExitAnnounced { process: ProcessId, thread: ThreadId, code: i32, how: Arc<str>, at: Timestamp },
     /// An iterator over the input of the program is exhausted.
-    InputEnded {
-        process: ProcessId,
-        place: Option<Arc<Where>>,
-        at: Timestamp,
-    },
+    InputEnded { process: ProcessId, place: Option<Arc<Where>>, at: Timestamp },
     /// A thread spent time on something other than its own work, ending at `at`.
     Spent {
         process: ProcessId,
@@ -221,38 +158,15 @@ pub enum Event {
         at: Timestamp,
     },
     /// How the host scheduled the process during the preceding second.
-    Scheduled {
-        process: ProcessId,
-        sample: SchedulingSample,
-        at: Timestamp,
-    },
+    Scheduled { process: ProcessId, sample: SchedulingSample, at: Timestamp },
     /// A fact about the parameters of a model whose gradients a group averages.
-    Parameters {
-        process: ProcessId,
-        group: Arc<GroupInfo>,
-        said: Parameters,
-        at: Timestamp,
-    },
+    Parameters { process: ProcessId, group: Arc<GroupInfo>, said: Parameters, at: Timestamp },
     /// A version or setting that ranks may have to agree on.
-    Setting {
-        process: ProcessId,
-        name: Arc<str>,
-        value: Arc<str>,
-        at: Timestamp,
-    },
+    Setting { process: ProcessId, name: Arc<str>, value: Arc<str>, at: Timestamp },
     /// The memory of a process was measured.
-    Memory {
-        process: ProcessId,
-        sample: Box<MemorySample>,
-        at: Timestamp,
-    },
+    Memory { process: ProcessId, sample: Box<MemorySample>, at: Timestamp },
     /// Progress of a process in a group, from counters that survive lost records.
-    Frontier {
-        process: ProcessId,
-        group: Arc<GroupInfo>,
-        issued: u64,
-        p2p_issued: u64,
-    },
+    Frontier { process: ProcessId, group: Arc<GroupInfo>, issued: u64, p2p_issued: u64 },
     /// The state of a process in the operating system changed. `Dead` is the last event of a
     /// process.
     ProcessChanged {
@@ -263,35 +177,19 @@ pub enum Event {
         at: Timestamp,
     },
     /// The stacks of a process were captured.
-    Stacks {
-        process: ProcessId,
-        stacks: Arc<Stacks>,
-    },
+    Stacks { process: ProcessId, stacks: Arc<Stacks> },
     /// The process was not observed from `since` on, and had not ended then as far as is known.
     /// `read_whole`: all of its records are known nevertheless. `exit`: how it ended later, if that is
     /// known.
-    Unwatched {
-        process: ProcessId,
-        since: Timestamp,
-        read_whole: bool,
-        exit: Exit,
-    },
+    Unwatched { process: ProcessId, since: Timestamp, read_whole: bool, exit: Exit },
     /// The evidence ends here; the end of the job was not observed.
     EvidenceEnded { at: Timestamp },
     /// Records of a process were lost.
     RecordsLost { process: ProcessId, count: u64 },
     /// Records of a process between these times were lost or left out; it has records before and after.
-    Gap {
-        process: ProcessId,
-        from: Timestamp,
-        to: Timestamp,
-    },
+    Gap { process: ProcessId, from: Timestamp, to: Timestamp },
     /// A process has reached a training step; the records about it were left out.
-    StepReached {
-        process: ProcessId,
-        step: u64,
-        at: Timestamp,
-    },
+    StepReached { process: ProcessId, step: u64, at: Timestamp },
     /// The records of a process from its previous event to its next one were left out, because digests
     /// covered them: its calls agreed with those of its peers, and those that ended did so in order.
     RecordsLeftOut {
@@ -312,19 +210,10 @@ pub enum Event {
     },
     /// Offset of the clock of a host to the coordinator's, in nanoseconds; positive: it is ahead.
     /// The times in events of that host are already corrected.
-    Clock {
-        host: Arc<str>,
-        ahead_ns: i64,
-        uncertainty_ns: u64,
-        at: Timestamp,
-    },
+    Clock { host: Arc<str>, ahead_ns: i64, uncertainty_ns: u64, at: Timestamp },
     /// A node stopped reporting at `since`; `None`: it reports again. Its processes are those with
     /// this node number in their ids.
-    Silent {
-        node: u32,
-        since: Option<Timestamp>,
-        at: Timestamp,
-    },
+    Silent { node: u32, since: Option<Timestamp>, at: Timestamp },
     /// The whole job was asked to end.
     Interrupted { signal: i32, at: Timestamp },
     /// The command of a node ended, and all of its black boxes were read to the end.

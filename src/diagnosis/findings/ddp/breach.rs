@@ -46,17 +46,12 @@ fn consequence<'a>(
     let place = KeyPlace::Join(breach.group, u64::from(breach.model));
     let mut draft = Draft::new(code, place, breach.evidence_at);
     let origin = Origin::Breach(index);
-    let stalls: Vec<&Stall> = situation
-        .stalls
-        .iter()
-        .filter(|stall| stall.origin == origin)
-        .collect();
+    let stalls: Vec<&Stall> =
+        situation.stalls.iter().filter(|stall| stall.origin == origin).collect();
     let here = |group| group == breach.group;
     let stall = stalls.iter().copied().find(|stall| here(stall.group));
     let met = situation.divergences.iter();
-    let met = met
-        .filter(|it| it.origin == origin)
-        .find(|it| here(it.group));
+    let met = met.filter(|it| it.origin == origin).find(|it| here(it.group));
     draft.victims = stalls
         .iter()
         .flat_map(|stall| stall.waiting.iter().copied())
@@ -74,11 +69,8 @@ fn consequence<'a>(
     draft.place = Some((breach.group, seq.unwrap_or(0)));
     draft.per_rank = per_rank(situation, breach, seq);
     draft.root = breach.root.clone();
-    draft.root_confidence = if breach.is_odd {
-        Confidence::Supported
-    } else {
-        Confidence::Suspected
-    };
+    draft.root_confidence =
+        if breach.is_odd { Confidence::Supported } else { Confidence::Suspected };
     let since = stalls.iter().map(|stall| stall.since);
     draft.blocked_at = since.chain([breach.at]).min();
     draft.parameters = parameters(situation, breach);
@@ -140,9 +132,7 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
         let process = situation.model.member(breach.group, rank)?;
         let replica = process.models.get(breach.group, breach.model)?;
         let report = contract::report_of(situation, breach, rank);
-        let place = report
-            .map_or(&replica.place, |report| &report.place)
-            .as_deref();
+        let place = report.map_or(&replica.place, |report| &report.place).as_deref();
         let raised = || raised(process, breach)?.place.as_deref();
         place.or_else(raised)
     };
@@ -212,13 +202,8 @@ fn parameters(situation: &Situation<'_>, breach: &Breach) -> Vec<Parameter> {
 /// is `None`. `total` counts also those that are not listed.
 pub(crate) fn names(draft: &Draft, rank: Option<u32>, total: u64) -> String {
     let of_rank = |it: &&Parameter| rank.is_none_or(|rank| it.missing_on.contains(&rank));
-    let named: Vec<&str> = draft
-        .parameters
-        .iter()
-        .filter(of_rank)
-        .map(|it| it.name.as_str())
-        .take(NAMED)
-        .collect();
+    let named: Vec<&str> =
+        draft.parameters.iter().filter(of_rank).map(|it| it.name.as_str()).take(NAMED).collect();
     let more = total.saturating_sub(named.len() as u64);
     match (named.is_empty(), more) {
         (true, 1) => "a parameter".to_owned(),

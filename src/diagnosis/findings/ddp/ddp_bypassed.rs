@@ -10,9 +10,7 @@ use crate::words::{self, Ranks};
 
 /// DD405: gradients that DDP does not average.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let found = breach::of(situation, &catalogue::DD405, |kind| {
-        matches!(kind, Kind::Bypassed)
-    });
+    let found = breach::of(situation, &catalogue::DD405, |kind| matches!(kind, Kind::Bypassed));
     found
         .into_iter()
         .map(|it| {

@@ -13,9 +13,7 @@ use crate::words::{self, Capital, Ranks, number};
 
 /// DD404: different models in one group.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let found = breach::of(situation, &catalogue::DD404, |kind| {
-        matches!(kind, Kind::Models(_))
-    });
+    let found = breach::of(situation, &catalogue::DD404, |kind| matches!(kind, Kind::Models(_)));
     let found = found.into_iter();
     found.filter_map(|it| draft(situation, it)).collect()
 }
@@ -30,19 +28,11 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
     let is_known = difference.sides.iter().any(|it| it.parameter.is_some());
     let index = if is_known { difference.index } else { 0 };
     let sides = difference.sides.iter();
-    let sides: Vec<String> = sides
-        .map(|side| describe_side(side, difference.what, index))
-        .collect();
-    let first = if is_known {
-        format!(", first in parameter {index}")
-    } else {
-        String::new()
-    };
-    draft.summary = format!(
-        "the models of {} differ{first}: {}",
-        words::group(group),
-        sides.join(", ")
-    );
+    let sides: Vec<String> =
+        sides.map(|side| describe_side(side, difference.what, index)).collect();
+    let first = if is_known { format!(", first in parameter {index}") } else { String::new() };
+    draft.summary =
+        format!("the models of {} differ{first}: {}", words::group(group), sides.join(", "));
     draft.why =
         vec![match difference.what {
         What::Count | What::Shape => {
@@ -91,11 +81,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
 
 /// "rank 0 has 12 parameters, there head.weight float32[10, 64]".
 fn describe_side(side: &SideOfModel, what: What, index: u64) -> String {
-    let has = format!(
-        "{} {}",
-        Ranks(&side.ranks),
-        number(&side.ranks, "has", "have")
-    );
+    let has = format!("{} {}", Ranks(&side.ranks), number(&side.ranks, "has", "have"));
     // What the others have there may be unknown as well.
     let is_last = side.parameter.is_none() && what == What::Count && side.total > index;
     if is_last {
@@ -117,10 +103,7 @@ fn parameters(difference: &Difference) -> Vec<Parameter> {
         let Some((_, shape, name)) = &side.parameter else {
             continue;
         };
-        if !found
-            .iter()
-            .any(|it| it.name == *name && it.shape == *shape)
-        {
+        if !found.iter().any(|it| it.name == *name && it.shape == *shape) {
             found.push(Parameter {
                 name: name.clone(),
                 shape: shape.clone(),
@@ -144,9 +127,7 @@ fn certificate(
         let (dtype, shape, _) = side.parameter.as_ref()?;
         Some(format!("{dtype}{shape:?}"))
     };
-    let b = rest
-        .iter()
-        .find(|b| a.total != b.total || signature(a) != signature(b))?;
+    let b = rest.iter().find(|b| a.total != b.total || signature(a) != signature(b))?;
     let fact = |side: &SideOfModel| {
         // The parameter exists, but was not recorded.
         let is_told = side.parameter.is_some() == (difference.index < side.total);
@@ -159,8 +140,5 @@ fn certificate(
             parameter: signature(side),
         })
     };
-    Some(Certificate {
-        kind: CertificateKind::Contradiction,
-        facts: vec![fact(a)?, fact(b)?],
-    })
+    Some(Certificate { kind: CertificateKind::Contradiction, facts: vec![fact(a)?, fact(b)?] })
 }

@@ -12,9 +12,8 @@ use crate::words::{self, Ranks, number};
 
 /// DD406: different boundaries of gradient accumulation.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let found = breach::of(situation, &catalogue::DD406, |kind| {
-        matches!(kind, Kind::Boundaries(_))
-    });
+    let found =
+        breach::of(situation, &catalogue::DD406, |kind| matches!(kind, Kind::Boundaries(_)));
     let found = found.into_iter();
     found.filter_map(|it| draft(situation, it)).collect()
 }
@@ -50,11 +49,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
         "All of them had made {} training forwards. Under no_sync a backward sends nothing, so ranks \
          must leave it at the same forward. {}",
         boundary.forward,
-        if boundary.always {
-            "They never did."
-        } else {
-            "Until then they did."
-        }
+        if boundary.always { "They never did." } else { "Until then they did." }
     )];
     draft.next = vec![
         "Derive the boundary from the index of the batch on every rank, and give all ranks the same \
@@ -66,10 +61,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
     let chosen = cause::of_values(situation, backwards);
     draft.explain(chosen.unwrap_or(cause::Reading {
         same_path: false,
-        cause: Cause {
-            kind: CauseKind::LocalDecision,
-            confidence: Confidence::Suspected,
-        },
+        cause: Cause { kind: CauseKind::LocalDecision, confidence: Confidence::Suspected },
         because: None,
     }));
     Some(draft)

@@ -67,27 +67,16 @@ fn draft(situation: &Situation<'_>, group: &Group, it: &Diverged<'_>) -> Option<
         .iter()
         .filter_map(|(&rank, values)| {
             let process = situation.model.member(group.id, rank)?;
-            Some(with_place(
-                last_call(rank, process),
-                values.place.as_deref(),
-            ))
+            Some(with_place(last_call(rank, process), values.place.as_deref()))
         })
         .collect();
-    let others: Vec<u32> = comparison
-        .values
-        .keys()
-        .copied()
-        .filter(|rank| !root.contains(rank))
-        .collect();
+    let others: Vec<u32> =
+        comparison.values.keys().copied().filter(|rank| !root.contains(rank)).collect();
     draft.summary = summary(it, &name, &root, &others);
     draft.why = why(it, &name, &classes, one, other);
     draft.next = next(it, is_odd.then_some(&root));
     draft.parameters = described.into_iter().collect();
-    draft.root_confidence = if is_odd {
-        Confidence::Supported
-    } else {
-        Confidence::Suspected
-    };
+    draft.root_confidence = if is_odd { Confidence::Supported } else { Confidence::Suspected };
     draft.root = root;
     draft.victims = others;
     let proof = certificate(group, it, one, other);
@@ -102,10 +91,7 @@ fn summary(it: &Diverged<'_>, name: &str, root: &[u32], others: &[u32]) -> Strin
         format!("after synchronized step {rounds}")
     };
     if others.is_empty() {
-        format!(
-            "the parameters of {} differ {since}, seen in {name}",
-            Ranks(root)
-        )
+        format!("the parameters of {} differ {since}, seen in {name}", Ranks(root))
     } else {
         format!(
             "the parameters of {} differ from those of {} {since}, seen in {name}",
@@ -158,10 +144,9 @@ fn next(it: &Diverged<'_>, odd: Option<&Vec<u32>>) -> Vec<String> {
         "between a backward and the next forward".to_owned()
     };
     let first = match odd {
-        Some(ranks) => format!(
-            "Look for code that changes {what} {when} on {} alone.",
-            Ranks(ranks)
-        ),
+        Some(ranks) => {
+            format!("Look for code that changes {what} {when} on {} alone.", Ranks(ranks))
+        }
         None => format!("Look for code that changes {what} {when} on some ranks only."),
     };
     vec![
@@ -173,19 +158,14 @@ fn next(it: &Diverged<'_>, odd: Option<&Vec<u32>>) -> Vec<String> {
 
 /// The element that differs most between two ranks.
 fn widest(comparison: &Comparison, one: u32, other: u32) -> usize {
-    let pairs = comparison.values[&one]
-        .elements
-        .iter()
-        .zip(&comparison.values[&other].elements);
+    let pairs = comparison.values[&one].elements.iter().zip(&comparison.values[&other].elements);
     let distances = pairs.map(|(a, b)| match (a - b).abs() {
         // Values of different kinds, such as a number and none.
         distance if distance.is_nan() && a.is_nan() != b.is_nan() => f64::INFINITY,
         distance if distance.is_nan() => 0.0,
         distance => distance,
     });
-    let widest = distances
-        .enumerate()
-        .max_by(|(_, a), (_, b)| a.total_cmp(b));
+    let widest = distances.enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
     widest.map_or(0, |(at, _)| at)
 }
 
@@ -204,8 +184,5 @@ fn certificate(group: &Group, it: &Diverged<'_>, one: u32, other: u32) -> Option
         dtype: values[&rank].dtype.name().unwrap_or_default().to_owned(),
         values: values[&rank].elements.iter().map(f64::to_string).collect(),
     };
-    Some(Certificate {
-        kind: CertificateKind::Contradiction,
-        facts: vec![fact(one), fact(other)],
-    })
+    Some(Certificate { kind: CertificateKind::Contradiction, facts: vec![fact(one), fact(other)] })
 }

@@ -11,9 +11,7 @@ use crate::words;
 
 /// DD401: gradients missing on all ranks.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let found = breach::of(situation, &catalogue::DD401, |kind| {
-        matches!(kind, Kind::Unused)
-    });
+    let found = breach::of(situation, &catalogue::DD401, |kind| matches!(kind, Kind::Unused));
     found
         .into_iter()
         .map(|it| {

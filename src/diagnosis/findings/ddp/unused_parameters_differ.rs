@@ -13,9 +13,7 @@ use crate::words::{self, Capital, Ranks, number};
 
 /// DD402: gradients missing on some ranks, or different ones on each.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let found = breach::of(situation, &catalogue::DD402, |kind| {
-        matches!(kind, Kind::UnusedDiffer)
-    });
+    let found = breach::of(situation, &catalogue::DD402, |kind| matches!(kind, Kind::UnusedDiffer));
     let found = found.into_iter();
     found.map(|it| draft(situation, it)).collect()
 }
@@ -105,11 +103,7 @@ fn changes(situation: &Situation<'_>, breach: &Breach) -> Option<String> {
     };
     let had: Vec<(u32, u32)> = breach.root.iter().filter_map(before).collect();
     let most = had.iter().map(|(_, before)| *before).max()?;
-    let up_to = if had.iter().all(|(_, before)| *before == most) {
-        ""
-    } else {
-        "up to "
-    };
+    let up_to = if had.iter().all(|(_, before)| *before == most) { "" } else { "up to " };
     let ranks: Vec<u32> = had.into_iter().map(|(rank, _)| rank).collect();
     Some(format!(
         "{} had all of them in {} before: what the forward uses there changes from step to step.",

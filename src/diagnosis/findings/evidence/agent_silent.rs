@@ -19,19 +19,13 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
             nodes.entry(process.id.node()).or_default().push(process);
         }
     }
-    nodes
-        .into_values()
-        .filter_map(|processes| draft(situation, &processes))
-        .collect()
+    nodes.into_values().filter_map(|processes| draft(situation, &processes)).collect()
 }
 
 fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     let first = processes.first()?;
     let since: Timestamp = situation.model.silent_since(first)?;
-    let mut ranks: Vec<u32> = processes
-        .iter()
-        .filter_map(|process| process.rank)
-        .collect();
+    let mut ranks: Vec<u32> = processes.iter().filter_map(|process| process.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
     let mut draft = Draft::new(&catalogue::DD904, KeyPlace::Ranks(ranks.clone()), since);
@@ -50,11 +44,8 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
         .iter()
         .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
         .collect();
-    draft.summary = format!(
-        "no reports from {} on host {} since {since}",
-        Ranks(&ranks),
-        first.host,
-    );
+    draft.summary =
+        format!("no reports from {} on host {} since {since}", Ranks(&ranks), first.host,);
     let mut why = format!(
         "A live node reports every second. {} may still be running: what {} {} since then is unknown, \
          and findings that depend on it cannot be made.",

@@ -27,10 +27,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         return Vec::new();
     }
     let skew = measured(model).or_else(|| from_causality(model));
-    skew.map(|skew| draft(model, skew))
-        .or_else(|| unknown(model))
-        .into_iter()
-        .collect()
+    skew.map(|skew| draft(model, skew)).or_else(|| unknown(model)).into_iter().collect()
 }
 
 /// Two hosts whose clocks differ.
@@ -94,14 +91,7 @@ fn from_causality(model: &Model) -> Option<Skew> {
 }
 
 fn draft(model: &Model, skew: Skew) -> Draft {
-    let Skew {
-        behind,
-        ahead,
-        by,
-        uncertainty,
-        at,
-        corrected,
-    } = skew;
+    let Skew { behind, ahead, by, uncertainty, at, corrected } = skew;
     let mut draft = Draft::new(&catalogue::DD903, KeyPlace::Job, at);
     let on = |host: &Arc<str>| ranks_of(model, host);
     let seconds = by.as_secs_f64();
@@ -136,10 +126,7 @@ fn draft(model: &Model, skew: Skew) -> Draft {
     draft.victims = ranks_of(model, &behind);
     draft.victims.extend(ranks_of(model, &ahead));
     draft.victims.sort_unstable();
-    draft.proved_by(Some(Certificate {
-        kind: CertificateKind::Observation,
-        facts,
-    }))
+    draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
 }
 
 /// A finding if the measurements are too uncertain to exclude a difference.

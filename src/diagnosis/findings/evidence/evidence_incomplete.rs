@@ -31,27 +31,21 @@ pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
         }
     }
     let drafts = alike.into_iter();
-    drafts
-        .map(|(note, ranks)| of_note(situation, note, ranks))
-        .collect()
+    drafts.map(|(note, ranks)| of_note(situation, note, ranks)).collect()
 }
 
 /// DD901: other gaps that were noted, such as processes that are no ranks.
 pub(crate) fn other_notes(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
     let notes = notes.filter(|note| note.rank.is_none() && !is_undecided_text(situation));
-    notes
-        .map(|note| of_note(situation, note, Vec::new()))
-        .collect()
+    notes.map(|note| of_note(situation, note, Vec::new())).collect()
 }
 
 /// DD901: statements of logs that decide nothing by themselves.
 pub(crate) fn notes_of_logs(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
     let notes = notes.filter(|note| note.rank.is_none() && is_undecided_text(situation));
-    notes
-        .map(|note| of_note(situation, note, Vec::new()))
-        .collect()
+    notes.map(|note| of_note(situation, note, Vec::new())).collect()
 }
 
 /// DD901: ranks of the world that have not reported although it is complete or the job has ended.
@@ -75,11 +69,7 @@ pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Vec<Draft> {
 /// Whether the job has ended without any recorded call. Until its end ranks may still report.
 fn is_blind(situation: &Situation<'_>) -> bool {
     let model = situation.model;
-    model.over().is_some()
-        && !model
-            .processes
-            .values()
-            .any(|process| process.last_call.is_some())
+    model.over().is_some() && !model.processes.values().any(|process| process.last_call.is_some())
 }
 
 /// Whether all evidence is text: what ranks printed.
@@ -196,11 +186,7 @@ fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {
         return None;
     }
     // They may be ranks of a process that runs several.
-    if model
-        .notes
-        .iter()
-        .any(|note| note.kind == NoteKind::SeveralRanks)
-    {
+    if model.notes.iter().any(|note| note.kind == NoteKind::SeveralRanks) {
         return None;
     }
     let named: Vec<u32> = model.notes.iter().filter_map(|note| note.rank).collect();
@@ -227,13 +213,7 @@ fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {
         draft.next = next_for_text();
     }
     draft.root = unseen;
-    Some(missing(
-        situation,
-        draft,
-        None,
-        None,
-        "ranks that never reported",
-    ))
+    Some(missing(situation, draft, None, None, "ranks that never reported"))
 }
 
 fn of_nothing(situation: &Situation<'_>) -> Option<Draft> {
@@ -321,10 +301,7 @@ fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
         .filter_map(|&rank| Some((rank, model.process_of(rank)?)))
         .filter(unwatched)
         .collect();
-    let since = ranks
-        .iter()
-        .filter_map(|(_, process)| process.unwatched)
-        .min()?;
+    let since = ranks.iter().filter_map(|(_, process)| process.unwatched).min()?;
     let names: Vec<u32> = ranks.iter().map(|(rank, _)| *rank).collect();
     let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Ranks(names.clone()), since);
     draft.summary = format!(
@@ -346,9 +323,9 @@ fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
                     calls.into_iter().find(|call| call.rank == rank)
                 }
                 Some(Target::Message(..)) => Some(made_call(situation, rank, process, call)),
-                None => process
-                    .is_inside_a_call()
-                    .then(|| made_call(situation, rank, process, call)),
+                None => {
+                    process.is_inside_a_call().then(|| made_call(situation, rank, process, call))
+                }
             });
             Some(inside.unwrap_or_else(|| last_call(rank, process)))
         })
@@ -383,13 +360,6 @@ fn missing(
         // What a text does not state proves nothing.
         return draft;
     }
-    let facts = vec![Fact::Missing {
-        rank,
-        pid,
-        what: what.to_owned(),
-    }];
-    draft.proved_by(Some(Certificate {
-        kind: CertificateKind::Observation,
-        facts,
-    }))
+    let facts = vec![Fact::Missing { rank, pid, what: what.to_owned() }];
+    draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
 }

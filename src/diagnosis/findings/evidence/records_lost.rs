@@ -41,10 +41,8 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
         if lost == 1 { "was" } else { "were" },
         number(&ranks, "it", "they"),
     );
-    let each: Vec<String> = lossy
-        .iter()
-        .map(|(rank, process)| format!("rank {rank} {}", process.lost))
-        .collect();
+    let each: Vec<String> =
+        lossy.iter().map(|(rank, process)| format!("rank {rank} {}", process.lost)).collect();
     draft.why = vec![
         format!(
             "A black box keeps the latest records of its process, and new ones take the place of old \
@@ -70,8 +68,5 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
         pid: Some(first.pid),
         what: format!("{} records", first.lost),
     }];
-    Some(draft.proved_by(Some(Certificate {
-        kind: CertificateKind::Observation,
-        facts,
-    })))
+    Some(draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts })))
 }

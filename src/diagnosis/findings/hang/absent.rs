@@ -36,15 +36,9 @@ impl<'a> Absent<'a> {
     /// The absent ranks of a stall: `ranks`, or all missing ones if `ranks` is empty.
     pub(crate) fn of(situation: &Situation<'a>, ranks: &[u32], stall: &'a Stall) -> Option<Self> {
         let missing = || stall.missing.iter().map(|absent| absent.rank).collect();
-        let ranks = if ranks.is_empty() {
-            missing()
-        } else {
-            ranks.to_vec()
-        };
-        let processes: Vec<&Process> = ranks
-            .iter()
-            .filter_map(|&rank| situation.model.member(stall.group, rank))
-            .collect();
+        let ranks = if ranks.is_empty() { missing() } else { ranks.to_vec() };
+        let processes: Vec<&Process> =
+            ranks.iter().filter_map(|&rank| situation.model.member(stall.group, rank)).collect();
         let mut calls = situation.calls(stall).into_iter();
         let (_, waiting) = calls.find(|(rank, _)| stall.waiting.contains(rank))?;
         let due = situation.overdue_at(stall);
@@ -53,15 +47,7 @@ impl<'a> Absent<'a> {
         let cut_short = situation.is_cut_short(stall);
         let is_past = cut_short || processes.iter().any(|process| process.unwatched.is_some());
         let all_seen = processes.iter().all(|process| process.lost == 0) && watched && !cut_short;
-        Some(Self {
-            ranks,
-            processes,
-            stall,
-            call: &waiting.call,
-            watched,
-            is_past,
-            all_seen,
-        })
+        Some(Self { ranks, processes, stall, call: &waiting.call, watched, is_past, all_seen })
     }
 
     /// A draft without sentences: they are the root cause, ranks that wait in `stalls` its victims.
@@ -82,21 +68,15 @@ impl<'a> Absent<'a> {
         draft.victims = Stall::victims(stalls);
         draft.victims.retain(|rank| !self.ranks.contains(rank));
         let calls = message::stalled_calls(situation, stall);
-        draft.per_rank = calls
-            .into_iter()
-            .map(|call| self.at_its_line(call, &situation.model.timing))
-            .collect();
+        draft.per_rank =
+            calls.into_iter().map(|call| self.at_its_line(call, &situation.model.timing)).collect();
         draft.blocked_at = Some(stall.since);
         draft
     }
 
     /// Confidence of a finding about them.
     pub(crate) const fn confidence(&self) -> Confidence {
-        if self.all_seen {
-            Confidence::Supported
-        } else {
-            Confidence::Suspected
-        }
+        if self.all_seen { Confidence::Supported } else { Confidence::Suspected }
     }
 
     /// The row of a rank, at the line of its stack if the rank is absent and its stack shows one.

@@ -28,10 +28,7 @@ pub(crate) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Block
         })
         .collect();
     let cycles = situation.waits.cycles.iter().enumerate();
-    cycles
-        .filter(|(i, _)| led_to.contains(i))
-        .map(|(i, cycle)| (i, &cycle[..]))
-        .collect()
+    cycles.filter(|(i, _)| led_to.contains(i)).map(|(i, cycle)| (i, &cycle[..])).collect()
 }
 
 /// Whether a stall of this cycle is overdue. Required if a wait of the cycle may still end.
@@ -76,10 +73,7 @@ pub(crate) fn draft(
     draft.place = Some((first.group, first.seq));
     draft.op = Some(first.call.op);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
-    draft.per_rank = cycle
-        .iter()
-        .filter_map(|wait| blocked_call(situation, wait))
-        .collect();
+    draft.per_rank = cycle.iter().filter_map(|wait| blocked_call(situation, wait)).collect();
     draft.per_rank.sort_by_key(|call| call.rank);
     draft.attribute(match cycle {
         [one, other] if meet_in_both_groups(situation, cycle) => {
@@ -112,10 +106,7 @@ pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Vec<String>
             if wait.message.is_some() && !wait.needs_any() {
                 format!("rank {rank} waits in {call} in {group}{at}")
             } else {
-                format!(
-                    "rank {rank} waits in {call} of {group}{at} for rank {}",
-                    next.rank
-                )
+                format!("rank {rank} waits in {call} of {group}{at} for rank {}", next.rank)
             }
         })
         .collect()
@@ -155,15 +146,10 @@ pub(crate) fn proof(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<Cert
     }
     let waits = cycle.iter().map(|wait| message::waits(situation, wait));
     let next = cycle.iter().cycle().skip(1);
-    let never = cycle
-        .iter()
-        .zip(next)
-        .map(|(wait, next)| message::never_came(situation, wait, next.rank));
+    let never =
+        cycle.iter().zip(next).map(|(wait, next)| message::never_came(situation, wait, next.rank));
     let facts: Vec<Fact> = waits.chain(never).collect();
-    Some(Certificate {
-        kind: CertificateKind::Cycle,
-        facts,
-    })
+    Some(Certificate { kind: CertificateKind::Cycle, facts })
 }
 
 /// Whether two ranks wait in collectives of two groups that both belong to. A rank that waits for its
@@ -182,16 +168,10 @@ fn of_two(situation: &Situation<'_>, one: &Blocked, other: &Blocked, at: Timesta
     let times = |wait: &Blocked| {
         let process = situation.model.member(wait.group, wait.rank);
         let place = wait.call.place.as_ref();
-        process
-            .zip(place)
-            .map_or(0, |(it, place)| it.places.calls(place))
+        process.zip(place).map_or(0, |(it, place)| it.places.calls(place))
     };
     let order = times(one).cmp(&times(other));
-    let (ahead, behind) = if order.is_le() {
-        (one, other)
-    } else {
-        (other, one)
-    };
+    let (ahead, behind) = if order.is_le() { (one, other) } else { (other, one) };
     let reading = cause::read(situation, None, &[ahead.rank], &[behind.rank], at);
     if order.is_ne() || reading.cause.confidence == Confidence::Supported {
         reading

@@ -30,20 +30,14 @@ const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give ea
 fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<Draft> {
     let first = *gone.first()?;
     // A stall that can be proved is preferred.
-    let provable = stalls
-        .iter()
-        .find(|stall| awaited(situation, stall, gone, first).is_some());
+    let provable = stalls.iter().find(|stall| awaited(situation, stall, gone, first).is_some());
     let stall: &Stall = provable.or(stalls.first())?;
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
     let awaited = awaited(situation, stall, gone, first);
     let (waiter, waiting) = awaited.or_else(|| held_or_failed(situation, stall, gone, first))?;
 
-    let mut draft = Draft::new(
-        &catalogue::DD102,
-        message::key(stall),
-        left.max(waiting.call.at),
-    );
+    let mut draft = Draft::new(&catalogue::DD102, message::key(stall), left.max(waiting.call.at));
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.call.op);
     draft.root = gone.to_vec();
@@ -130,11 +124,9 @@ fn last_call(situation: &Situation<'_>, stall: &Stall, gone: &[u32], first: u32)
     let members = &situation.model.group(stall.group).members;
     match (&stall.message, members.get(&first)) {
         (None, None) => format!("; {} never began to, and", Ranks(&[first])),
-        (None, Some(member)) => format!(
-            "; {}'s last call there was #{}, and it",
-            Ranks(&[first]),
-            member.issued
-        ),
+        (None, Some(member)) => {
+            format!("; {}'s last call there was #{}, and it", Ranks(&[first]), member.issued)
+        }
         (Some(_), _) => format!("; {}", Ranks(gone)),
     }
 }
@@ -160,7 +152,5 @@ fn advice(stall: &Stall, gone: &[u32]) -> String {
 fn left_at(situation: &Situation<'_>, stall: &Stall, rank: u32, process: &Process) -> Timestamp {
     let group = situation.model.group(stall.group);
     let destroyed = group.members.get(&rank).and_then(|member| member.destroyed);
-    destroyed
-        .or(process.end.map(|end| end.at))
-        .unwrap_or(situation.now)
+    destroyed.or(process.end.map(|end| end.at)).unwrap_or(situation.now)
 }

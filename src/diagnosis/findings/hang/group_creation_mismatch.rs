@@ -87,19 +87,13 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     let model = situation.model;
     let group = model.groups().find(|group| {
         let members = &group.info.key.members;
-        let wanted = mismatch
-            .pair
-            .map_or(mismatch.requests[0], |[(_, it), _]| it);
+        let wanted = mismatch.pair.map_or(mismatch.requests[0], |[(_, it), _]| it);
         group.world == mismatch.at.world
             && group.info.key.epoch == mismatch.at.epoch
             && group.info.key.name == mismatch.at.name
             && *members == wanted.group.key.members
     })?;
-    let mut draft = Draft::new(
-        &catalogue::DD114,
-        KeyPlace::Join(group.id, 0),
-        mismatch.since,
-    );
+    let mut draft = Draft::new(&catalogue::DD114, KeyPlace::Join(group.id, 0), mismatch.since);
     draft.place = Some((group.id, 0));
     let mut requests = mismatch.requests.clone();
     requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
@@ -206,14 +200,9 @@ fn contradiction(model: &Model, mismatch: &Mismatch<'_>) -> Option<Certificate> 
         let asked = request.ranks.get(&rank)?;
         let process = creations::process_of(model, asked)?;
         let only_thread = process.threads.len() == 1;
-        (process.lost == 0)
-            .then(|| creates(rank, &asked.call, only_thread))
-            .flatten()
+        (process.lost == 0).then(|| creates(rank, &asked.call, only_thread)).flatten()
     };
-    Some(Certificate {
-        kind: CertificateKind::Contradiction,
-        facts: vec![fact(a)?, fact(b)?],
-    })
+    Some(Certificate { kind: CertificateKind::Contradiction, facts: vec![fact(a)?, fact(b)?] })
 }
 
 /// A cycle of waits in which a rank creates a group.
@@ -232,14 +221,10 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     makers_and_others(situation, group, &mut draft);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
     set_victims(&mut draft, stalls, cycle.iter().map(|wait| wait.rank));
-    let elsewhere = cycle
-        .iter()
-        .filter_map(|wait| blocked_call(situation, wait));
+    let elsewhere = cycle.iter().filter_map(|wait| blocked_call(situation, wait));
     let elsewhere: Vec<RankCall> = elsewhere.collect();
     draft.per_rank = rank_calls(situation, making.group, making.seq);
-    draft
-        .per_rank
-        .retain(|call| elsewhere.iter().all(|other| other.rank != call.rank));
+    draft.per_rank.retain(|call| elsewhere.iter().all(|other| other.rank != call.rank));
     draft.per_rank.extend(elsewhere);
     draft.per_rank.sort_by_key(|call| call.rank);
 
@@ -251,11 +236,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
         number(&makers, "creates", "create"),
         Ranks(&absent),
         number(&absent, "does", "do"),
-        if makers.len() + absent.len() == 2 {
-            "they"
-        } else {
-            "ranks"
-        },
+        if makers.len() + absent.len() == 2 { "they" } else { "ranks" },
     );
     draft.why = vec![
         format!("{}.", cycle::steps(situation, cycle).join("; ")),
@@ -280,11 +261,8 @@ fn of_stall(
     let group = model.group(stall.group);
     let mut calls = situation.join(stall.group, stall.seq)?.calls.iter();
     let (_, waiting) = calls.find(|(rank, _)| stall.waiting.contains(rank))?;
-    let mut draft = Draft::new(
-        &catalogue::DD114,
-        KeyPlace::Join(stall.group, 0),
-        situation.overdue_at(stall),
-    );
+    let mut draft =
+        Draft::new(&catalogue::DD114, KeyPlace::Join(stall.group, 0), situation.overdue_at(stall));
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.call.op);
     draft.root = absent.to_vec();
@@ -292,27 +270,18 @@ fn of_stall(
     draft.victims.retain(|rank| !absent.contains(rank));
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
-    let complete = absent.iter().all(|&rank| {
-        model
-            .member(stall.group, rank)
-            .is_some_and(|process| process.lost == 0)
-    });
+    let complete = absent
+        .iter()
+        .all(|&rank| model.member(stall.group, rank).is_some_and(|process| process.lost == 0));
     if !complete || situation.is_cut_short(stall) {
         draft.confidence = Confidence::Suspected;
     }
-    let not_begun: Vec<u32> = absent
-        .iter()
-        .copied()
-        .filter(|rank| !group.members.contains_key(rank))
-        .collect();
+    let not_begun: Vec<u32> =
+        absent.iter().copied().filter(|rank| !group.members.contains_key(rank)).collect();
     let does = if not_begun.len() == absent.len() {
         number(absent, "has not created", "have not created")
     } else {
-        number(
-            absent,
-            "has not returned from creating",
-            "have not returned from creating",
-        )
+        number(absent, "has not returned from creating", "have not returned from creating")
     };
     let name = words::group(&group.info);
     let made_in = if is_communicator(group) {
@@ -341,11 +310,7 @@ fn of_stall(
         }
     }
     draft.why.extend(other_name(situation, group, &not_begun));
-    draft.next = if is_communicator(group) {
-        vec![create_together(absent)]
-    } else {
-        next_steps()
-    };
+    draft.next = if is_communicator(group) { vec![create_together(absent)] } else { next_steps() };
     Some(draft)
 }
 
@@ -364,11 +329,7 @@ fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process
         "Rank {rank} is alive; {}; it has created {} {}.",
         last_call_of(situation.model, process),
         process.groups_made,
-        if process.groups_made == 1 {
-            "group"
-        } else {
-            "groups"
-        },
+        if process.groups_made == 1 { "group" } else { "groups" },
     ));
 }
 
@@ -390,18 +351,17 @@ fn is_communicator(group: &Group) -> bool {
 /// All members create the group, and one has not returned within the stall limit.
 fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     let join = group.join(0)?;
-    let inside: Vec<(u32, Timestamp)> = join
-        .calls
-        .iter()
-        .filter(|(rank, joined)| {
-            joined.wait == Wait::NotSeen
-                && situation
-                    .model
-                    .member(group.id, **rank)
-                    .is_some_and(|process| is_inside(process, &joined.call) && !process.has_ended())
-        })
-        .map(|(&rank, joined)| (rank, joined.call.at))
-        .collect();
+    let inside: Vec<(u32, Timestamp)> =
+        join.calls
+            .iter()
+            .filter(|(rank, joined)| {
+                joined.wait == Wait::NotSeen
+                    && situation.model.member(group.id, **rank).is_some_and(|process| {
+                        is_inside(process, &joined.call) && !process.has_ended()
+                    })
+            })
+            .map(|(&rank, joined)| (rank, joined.call.at))
+            .collect();
     let all = situation.model.not_made_by(group).is_empty() && group.is_fully_seen();
     // Time at which the last member began.
     let begun = join.calls.values().map(|joined| joined.call.at).max()?;
@@ -411,10 +371,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         return None;
     }
     let stopped = |(rank, _): &(u32, Timestamp)| {
-        situation
-            .model
-            .member(group.id, *rank)
-            .is_some_and(|process| process.is_stopped())
+        situation.model.member(group.id, *rank).is_some_and(|process| process.is_stopped())
     };
     if inside.iter().any(stopped) {
         return None;

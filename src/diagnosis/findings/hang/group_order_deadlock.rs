@@ -97,9 +97,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     } else {
         "and let none leave out a call that the others make"
     };
-    draft.next = vec![format!(
-        "Use the groups in the same order on every rank, {otherwise}."
-    )];
+    draft.next = vec![format!("Use the groups in the same order on every rank, {otherwise}.")];
     Some(draft)
 }
 
@@ -109,9 +107,7 @@ fn follow(draft: &mut Draft, omission: &Omission) {
         Some(_) => &catalogue::DD101,
         None => &catalogue::DD117,
     };
-    draft.follows = Some(Key {
-        code: code.code,
-        place: KeyPlace::Join(omission.group, omission.seq),
-    });
+    draft.follows =
+        Some(Key { code: code.code, place: KeyPlace::Join(omission.group, omission.seq) });
     draft.cause = None;
 }

@@ -13,19 +13,13 @@ pub(crate) fn where_it_is(
 ) -> Option<String> {
     let mut text = format!("Rank {}", process.rank?);
     match outside.line {
-        Some(line) => text.push_str(&format!(
-            " is in {} at {}",
-            words::function(line),
-            words::line(line)
-        )),
+        Some(line) => {
+            text.push_str(&format!(" is in {} at {}", words::function(line), words::line(line)))
+        }
         None => text.push_str(" is in library code"),
     }
     if let Some(inner) = outside.inner {
-        text.push_str(&format!(
-            ", there in {} ({})",
-            words::function(inner),
-            words::line(inner)
-        ));
+        text.push_str(&format!(", there in {} ({})", words::function(inner), words::line(inner)));
     }
     let system = [
         outside.thread.state.map(|state| match state {
@@ -34,11 +28,7 @@ pub(crate) fn where_it_is(
             'R' => "running".into(),
             other => format!("state {other}"),
         }),
-        outside
-            .thread
-            .wait_channel
-            .as_ref()
-            .map(|channel| format!("in the kernel in {channel}")),
+        outside.thread.wait_channel.as_ref().map(|channel| format!("in the kernel in {channel}")),
         (outside.thread.holds_gil == Some(true)).then(|| "holds the interpreter's lock".into()),
     ];
     let system: Vec<String> = system.into_iter().flatten().collect();
@@ -141,8 +131,6 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
         What::Import => vec![format!(
             "Check the file system of the packages from {host}; an import may also wait for a lock that another importing thread holds."
         )],
-        What::Unknown => vec![text(
-            "Find out what this line waits for, and give it a timeout.",
-        )],
+        What::Unknown => vec![text("Find out what this line waits for, and give it a timeout.")],
     }
 }

@@ -116,14 +116,8 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
         number(&draft.victims, "has", "have"),
         words::clock(stall.since),
     )];
-    draft
-        .why
-        .extend(work.since.map(|since| began(process, since)));
-    draft.why.push(format!(
-        "Rank {}: {}.",
-        process.rank?,
-        last_call_of(situation.model, process)
-    ));
+    draft.why.extend(work.since.map(|since| began(process, since)));
+    draft.why.push(format!("Rank {}: {}.", process.rank?, last_call_of(situation.model, process)));
     draft.next = vec![format!(
         "Make no other rank wait for it: do it before the ranks first meet, or on every rank, or \
              in the background. If all must wait, give the group a longer timeout: {}.",
@@ -141,16 +135,9 @@ fn began(process: &Process, since: Timestamp) -> String {
     let phase = process.phases.first();
     let longest = phase.and_then(|phase| process.phase_lengths.get(&phase.name));
     let longest = longest.map(|longest| {
-        format!(
-            "; the longest of that name before it took {}",
-            words::seconds(*longest)
-        )
+        format!("; the longest of that name before it took {}", words::seconds(*longest))
     });
-    format!(
-        "The phase began at {}{}.",
-        words::clock(since),
-        longest.unwrap_or_default()
-    )
+    format!("The phase began at {}{}.", words::clock(since), longest.unwrap_or_default())
 }
 
 /// The marked phase of a process, or the long work that its stacks show.
@@ -175,17 +162,7 @@ fn work_of(process: &Process, timing: &Timing) -> Option<Work> {
 
 /// The shortest timeout among the waiting ranks, or the default of the backend.
 fn timeout(group: &Group, waiting: &[u32]) -> Timeout {
-    let configured = waiting
-        .iter()
-        .filter_map(|rank| group.members.get(rank)?.timeout)
-        .min();
-    let default = if group.info.backend.contains("nccl") {
-        DEFAULT_NCCL
-    } else {
-        DEFAULT
-    };
-    Timeout {
-        length: configured.unwrap_or(default),
-        assumed: configured.is_none(),
-    }
+    let configured = waiting.iter().filter_map(|rank| group.members.get(rank)?.timeout).min();
+    let default = if group.info.backend.contains("nccl") { DEFAULT_NCCL } else { DEFAULT };
+    Timeout { length: configured.unwrap_or(default), assumed: configured.is_none() }
 }

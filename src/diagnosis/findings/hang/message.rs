@@ -66,15 +66,10 @@ pub(crate) fn never_came(situation: &Situation<'_>, wait: &Blocked, absent: u32)
 pub(crate) fn never_issued(situation: &Situation<'_>, group: GroupId, absent: u32) -> Fact {
     let group = situation.model.group(group);
     match group.members.get(&absent) {
-        Some(member) => Fact::NeverIssued {
-            rank: absent,
-            group: group.info.key.clone(),
-            last: member.issued,
-        },
-        None => Fact::NeverCreated {
-            rank: absent,
-            group: group.info.key.clone(),
-        },
+        Some(member) => {
+            Fact::NeverIssued { rank: absent, group: group.info.key.clone(), last: member.issued }
+        }
+        None => Fact::NeverCreated { rank: absent, group: group.info.key.clone() },
     }
 }
 
@@ -109,11 +104,7 @@ pub(crate) fn cause(
     at: Timestamp,
 ) -> Reading {
     let reading = cause::read(situation, None, odd, others, at);
-    if reading.cause.confidence < Confidence::Supported {
-        Reading::unknown()
-    } else {
-        reading
-    }
+    if reading.cause.confidence < Confidence::Supported { Reading::unknown() } else { reading }
 }
 
 /// Identifies a stall within its code.

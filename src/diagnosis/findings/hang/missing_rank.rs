@@ -36,28 +36,19 @@ fn is_omitted(situation: &Situation<'_>, draft: &Draft) -> bool {
 }
 
 fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    let mut overdue = stalls
-        .iter()
-        .filter(|stall| stall.message.is_none() && situation.is_overdue(stall));
+    let mut overdue =
+        stalls.iter().filter(|stall| stall.message.is_none() && situation.is_overdue(stall));
     let stall = *overdue.next()?;
     if stall.parting.is_some() {
         return None;
     }
     let absent = Absent::of(situation, ranks, stall)?;
     let (ranks, processes) = (&absent.ranks[..], &absent.processes);
-    let mut draft = absent.draft(
-        situation,
-        &catalogue::DD101,
-        stalls,
-        situation.overdue_at(stall),
-    );
+    let mut draft = absent.draft(situation, &catalogue::DD101, stalls, situation.overdue_at(stall));
     let timing = &situation.model.timing;
     // The rank may wait for the very ranks that wait for it.
     let unseen = |process: &&Process| stacks::unseen_call(process, timing).is_some();
-    if processes
-        .iter()
-        .any(|process| process.is_inside_a_call() || unseen(process))
-    {
+    if processes.iter().any(|process| process.is_inside_a_call() || unseen(process)) {
         draft.root_confidence = Confidence::Suspected;
     }
     draft.summary = format!(
@@ -88,10 +79,7 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
     let are = absent.are();
     let mut why = vec![if is_untold {
         let missing = Ranks(&absent.ranks);
-        format!(
-            "{needs_all} The log does not state where {missing} {} instead.",
-            absent.be()
-        )
+        format!("{needs_all} The log does not state where {missing} {} instead.", absent.be())
     } else if absent.watched && unseen {
         format!("{needs_all} {are} alive, and in no recorded call.")
     } else if absent.processes.iter().any(|it| it.unwatched.is_some()) && absent.watched {
@@ -145,16 +133,9 @@ fn last_calls(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
 /// A sentence on the call that the rank is inside, or on the line that its stacks show.
 fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
     let timing = &situation.model.timing;
-    let inside = process
-        .threads
-        .values()
-        .find_map(|thread| thread.inside(situation.now, timing));
+    let inside = process.threads.values().find_map(|thread| thread.inside(situation.now, timing));
     if let Some(call) = inside {
-        return format!(
-            " It is inside {}{}.",
-            words::call(call),
-            words::at(call.place.as_deref())
-        );
+        return format!(" It is inside {}{}.", words::call(call), words::at(call.place.as_deref()));
     }
     if let Some((called, line)) = stacks::unseen_call(process, timing) {
         return format!(
@@ -164,15 +145,9 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
         );
     }
     match stacks::of(process, timing) {
-        Some(Activity {
-            line: Some(line),
-            moves: true,
-            ..
-        }) => format!(
-            " It is running {} at {}.",
-            words::function(line),
-            words::line(line)
-        ),
+        Some(Activity { line: Some(line), moves: true, .. }) => {
+            format!(" It is running {} at {}.", words::function(line), words::line(line))
+        }
         _ => String::new(),
     }
 }
@@ -188,9 +163,7 @@ fn next_step(absent: &Absent<'_>, timing: &Timing) -> String {
             "Find the peer that rank {rank} waits for in {called}{at}: it may have left out its side.",
         );
     }
-    let known = processes
-        .iter()
-        .any(|process| stacks::of(process, timing).is_some());
+    let known = processes.iter().any(|process| stacks::of(process, timing).is_some());
     format!(
         "{}, and let {} reach the same calls as the others.",
         if absent.is_past || known {
@@ -202,11 +175,7 @@ fn next_step(absent: &Absent<'_>, timing: &Timing) -> String {
                 if after { "after that call" } else { "instead" }
             )
         } else {
-            format!(
-                "Find out what {} {} doing now (ddp-doctor dump)",
-                Ranks(ranks),
-                absent.be()
-            )
+            format!("Find out what {} {} doing now (ddp-doctor dump)", Ranks(ranks), absent.be())
         },
         number(ranks, "it", "them"),
     )

@@ -12,9 +12,7 @@ use crate::words::{self, Ranks, number};
 /// DD101: ranks that left out a call, and now wait for those that wait in it.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let omissions = situation.omissions.iter();
-    omissions
-        .filter_map(|it| draft(situation, it, it.left_out.as_ref()?))
-        .collect()
+    omissions.filter_map(|it| draft(situation, it, it.left_out.as_ref()?)).collect()
 }
 
 fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> Option<Draft> {

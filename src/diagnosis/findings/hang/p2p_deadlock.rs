@@ -22,17 +22,9 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 /// Whether no wait of the cycle can end by itself. A send may, unless the backend's sends wait for
 /// their receive: then the cycle counts once it is overdue.
 fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bool {
-    let sends_wait = |wait: &Blocked| {
-        situation
-            .model
-            .group(wait.group)
-            .traffic
-            .transport
-            .sends_wait
-    };
-    let lasts = cycle
-        .iter()
-        .all(|wait| sends_wait(wait) || !is(wait, Side::Send));
+    let sends_wait =
+        |wait: &Blocked| situation.model.group(wait.group).traffic.transport.sends_wait;
+    let lasts = cycle.iter().all(|wait| sends_wait(wait) || !is(wait, Side::Send));
     lasts && cycle::are_in_their_calls(cycle) || cycle::is_overdue(situation, index)
 }
 
@@ -45,11 +37,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             format!("rank {} in {call}", wait.rank)
         })
         .collect();
-    draft.summary = format!(
-        "{} wait for each other: {}",
-        Ranks(&draft.root),
-        calls.join(", ")
-    );
+    draft.summary = format!("{} wait for each other: {}", Ranks(&draft.root), calls.join(", "));
     let because = std::mem::take(&mut draft.why);
     draft.why = vec![format!("{}.", cycle::steps(situation, waits).join("; "))];
     let sends = waits.iter().any(|wait| is(wait, Side::Send));
@@ -157,12 +145,5 @@ fn is(wait: &Blocked, side: Side) -> bool {
 
 fn is_rendezvous(situation: &Situation<'_>, waits: &[Blocked]) -> bool {
     let mut sends = waits.iter().filter(|wait| is(wait, Side::Send));
-    sends.all(|wait| {
-        situation
-            .model
-            .group(wait.group)
-            .traffic
-            .transport
-            .sends_wait
-    })
+    sends.all(|wait| situation.model.group(wait.group).traffic.transport.sends_wait)
 }

@@ -27,28 +27,24 @@ pub(crate) fn other_sizes(situation: &Situation<'_>) -> Vec<Draft> {
 /// DD113: sends and receives that wait with different tags.
 pub(crate) fn other_tags(situation: &Situation<'_>) -> Vec<Draft> {
     let by_origin = situation.stalls_by_origin();
-    let drafts = by_origin
-        .iter()
-        .filter_map(|(origin, stalls)| match origin {
-            Origin::OtherTag(group, sender, receiver) => {
-                other_tag(situation, *group, *sender, *receiver, stalls)
-            }
-            _ => None,
-        });
+    let drafts = by_origin.iter().filter_map(|(origin, stalls)| match origin {
+        Origin::OtherTag(group, sender, receiver) => {
+            other_tag(situation, *group, *sender, *receiver, stalls)
+        }
+        _ => None,
+    });
     drafts.collect()
 }
 
 /// DD113: calls without a partner.
 pub(crate) fn without_partner(situation: &Situation<'_>) -> Vec<Draft> {
     let by_origin = situation.stalls_by_origin();
-    let drafts = by_origin
-        .iter()
-        .filter_map(|(origin, stalls)| match origin {
-            Origin::Elsewhere(ranks) if stalls.first()?.message.is_some() => {
-                alone(situation, ranks, stalls)
-            }
-            _ => None,
-        });
+    let drafts = by_origin.iter().filter_map(|(origin, stalls)| match origin {
+        Origin::Elsewhere(ranks) if stalls.first()?.message.is_some() => {
+            alone(situation, ranks, stalls)
+        }
+        _ => None,
+    });
     drafts.collect()
 }
 
@@ -74,9 +70,7 @@ fn other_size(
     let reading = message::cause(situation, &[from], &[to], met);
     for (rank, call) in [(from, send), (to, receive)] {
         let process = situation.model.member(group.id, rank)?;
-        draft
-            .per_rank
-            .push(made_call(situation, rank, process, call));
+        draft.per_rank.push(made_call(situation, rank, process, call));
     }
     draft.per_rank.sort_by_key(|call| call.rank);
     draft.summary = format!(
@@ -92,11 +86,7 @@ fn other_size(
             words::call(send),
             words::call(receive),
             words::group(&group.info),
-            if group.traffic.lane(send).is_some() {
-                " and by their tag"
-            } else {
-                ""
-            },
+            if group.traffic.lane(send).is_some() { " and by their tag" } else { "" },
         ),
         if group.traffic.transport.sends_wait {
             "Gloo aborts the process of a receiver whose tensor is too small for the message."
@@ -167,11 +157,7 @@ fn other_tag(
         words::group(&group.info),
         tag(&receive.joined.call),
         tag(&send.joined.call),
-        if gone {
-            format!("; rank {from} has ended")
-        } else {
-            "; neither can continue".into()
-        },
+        if gone { format!("; rank {from} has ended") } else { "; neither can continue".into() },
     )];
     draft.attribute(reading);
     draft.next = vec![format!(
@@ -204,9 +190,7 @@ fn tags_proof(
         })
     };
     let (receiver, sender) = (wait(receive)?, wait(send)?);
-    let certain = [receiver, sender]
-        .iter()
-        .all(|wait| wait.recorded && wait.only_thread)
+    let certain = [receiver, sender].iter().all(|wait| wait.recorded && wait.only_thread)
         && receive.sure
         && send.sure
         && situation.model.group(group).traffic.transport.sends_wait
@@ -231,9 +215,8 @@ fn circle<'s>(situation: &'s Situation<'_>, rank: u32) -> Option<&'s [Blocked]> 
 
 /// An overdue call whose partner is alive and has not issued its side.
 fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    let stall = *stalls
-        .iter()
-        .find(|stall| stall.message.is_some() && situation.is_overdue(stall))?;
+    let stall =
+        *stalls.iter().find(|stall| stall.message.is_some() && situation.is_overdue(stall))?;
     let lone = stall.message.as_ref()?;
     let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
     let absent = if absent.is_empty() { &missing } else { absent };
@@ -248,11 +231,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     let group = situation.model.group(stall.group);
     let other = group.traffic.other_tag(lone);
 
-    let mut draft = Draft::new(
-        &catalogue::DD113,
-        message::key(stall),
-        situation.overdue_at(stall),
-    );
+    let mut draft = Draft::new(&catalogue::DD113, message::key(stall), situation.overdue_at(stall));
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(lone.joined.call.op);
     draft.root = absent.to_vec();
@@ -289,9 +268,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         }
     }
     if situation.is_cut_short(stall) {
-        draft
-            .why
-            .push("The job was interrupted while it waited.".into());
+        draft.why.push("The job was interrupted while it waited.".into());
     }
     if stall.failed {
         draft.why.push("The wait has already failed.".into());
@@ -313,11 +290,7 @@ fn lacks_partner(group: &Group, lone: &Lone, absent: &[u32], over: bool) -> Stri
     format!(
         "{} {} alive, and {} made no matching call: {} in {} has no partner.",
         Capital(Ranks(absent)),
-        if over {
-            number(absent, "was", "were")
-        } else {
-            number(absent, "is", "are")
-        },
+        if over { number(absent, "was", "were") } else { number(absent, "is", "are") },
         number(absent, "has", "have"),
         words::call(&lone.joined.call),
         words::group(&group.info),
@@ -400,10 +373,7 @@ fn data(call: &Call) -> String {
         (None, Some(numel)) => format!("[{numel} elements]"),
         (None, None) => "[?]".into(),
     };
-    let bytes = call
-        .numel
-        .zip(call.dtype.size())
-        .and_then(|(numel, size)| numel.checked_mul(size));
+    let bytes = call.numel.zip(call.dtype.size()).and_then(|(numel, size)| numel.checked_mul(size));
     let bytes = bytes.map_or_else(String::new, |bytes| format!(" ({bytes} bytes)"));
     format!("{}{size}{bytes}", call.dtype.name().unwrap_or("?"))
 }

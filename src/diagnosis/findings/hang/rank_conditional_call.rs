@@ -24,9 +24,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         });
     let by_origin = situation.stalls_by_origin();
     let stalled = by_origin.values().filter_map(|stalls| {
-        let stall = stalls
-            .iter()
-            .find(|stall| is_reportable(situation, stall))?;
+        let stall = stalls.iter().find(|stall| is_reportable(situation, stall))?;
         missed(situation, stall, stall.parting.as_ref()?, stalls)
     });
     diverged.chain(stalled).collect()
@@ -42,10 +40,7 @@ fn is_reportable(situation: &Situation<'_>, stall: &Stall) -> bool {
 /// When the wait became reportable.
 fn reportable_at(situation: &Situation<'_>, stall: &Stall, parting: &Parting) -> Timestamp {
     let group = situation.model.group(stall.group);
-    let left = parting
-        .outside
-        .iter()
-        .map(|&it| situation.left_at(group, it));
+    let left = parting.outside.iter().map(|&it| situation.left_at(group, it));
     let left: Option<Vec<Timestamp>> = left.collect();
     match left.and_then(|left| left.into_iter().max()) {
         Some(left) => left.max(stall.since),
@@ -185,10 +180,7 @@ fn explain(draft: &mut Draft, parting: &Parting) {
     ));
     draft.explain(Reading {
         same_path: false,
-        cause: Cause {
-            kind: CauseKind::RankConditional,
-            confidence: Confidence::Supported,
-        },
+        cause: Cause { kind: CauseKind::RankConditional, confidence: Confidence::Supported },
         because: None,
     });
 }

@@ -18,18 +18,13 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         inside.overdue_at <= situation.known_of(inside.group, members.copied())
     };
     let inside = situation.inside.iter().filter(overdue);
-    inside
-        .filter_map(|inside| draft(situation, inside))
-        .collect()
+    inside.filter_map(|inside| draft(situation, inside)).collect()
 }
 
 fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     let group = situation.model.group(inside.group);
-    let members: Option<Vec<&Process>> = group
-        .members
-        .keys()
-        .map(|&rank| situation.model.member(inside.group, rank))
-        .collect();
+    let members: Option<Vec<&Process>> =
+        group.members.keys().map(|&rank| situation.model.member(inside.group, rank)).collect();
     let members = members?;
     let moves = |process: &&Process| moves(situation, inside, process);
     if !members.iter().all(moves) {
@@ -38,11 +33,8 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     let join = group.entered.get(&inside.seq)?;
     let call = &join.calls.get(inside.waiting.first()?)?.call;
 
-    let mut draft = Draft::new(
-        &catalogue::DD116,
-        KeyPlace::Join(inside.group, inside.seq),
-        inside.overdue_at,
-    );
+    let mut draft =
+        Draft::new(&catalogue::DD116, KeyPlace::Join(inside.group, inside.seq), inside.overdue_at);
     draft.place = Some((inside.group, inside.seq));
     draft.op = Some(call.op);
     draft.per_rank = per_rank(situation, inside);
@@ -61,19 +53,12 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     }
     draft.cause = Some(cause::of(situation, &[], &draft.victims, inside.since));
 
-    draft.summary = summary(
-        inside,
-        call,
-        &words::group(&group.info),
-        members.len(),
-        &progress.back,
-    );
+    draft.summary =
+        summary(inside, call, &words::group(&group.info), members.len(), &progress.back);
     draft.why = why(situation, inside, join, &progress);
     draft.next = next_steps(&members, &group.info.backend);
     if progress.lacks_events {
-        draft
-            .next
-            .push("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.".into());
+        draft.next.push("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.".into());
     }
     Some(draft)
 }
@@ -83,10 +68,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
 fn moves(situation: &Situation<'_>, inside: &Inside, process: &Process) -> bool {
     let ended = process.uncaught().map(|exception| exception.at);
     let ended = ended.or(process.end.map(|end| end.at));
-    let later = inside
-        .timed_out
-        .zip(ended)
-        .is_some_and(|(out, end)| out <= end);
+    let later = inside.timed_out.zip(ended).is_some_and(|(out, end)| out <= end);
     (situation.model.ending_of(process) == Ending::None || later)
         && !process.is_stopped()
         && situation.model.silent_since(process).is_none()
@@ -175,11 +157,8 @@ fn busy(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<u32> {
 fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u32]) -> String {
     let name = words::call(call);
     let waiting = &inside.waiting;
-    let (all, none) = if members == 2 {
-        ("both".into(), "neither")
-    } else {
-        (format!("all {members}"), "none")
-    };
+    let (all, none) =
+        if members == 2 { ("both".into(), "neither") } else { (format!("all {members}"), "none") };
     match (inside.on_device, back) {
         (false, []) => {
             format!("{all} ranks have entered {name} of {group}, and {none} has returned from it")
@@ -288,11 +267,7 @@ fn standing(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<Stri
             let members = &group.info.key.members;
             let peer = members.get(transfer.peer as usize);
             let peer = peer.map_or_else(|| "?".to_owned(), u32::to_string);
-            let way = if transfer.is_send {
-                "send to"
-            } else {
-                "receive from"
-            };
+            let way = if transfer.is_send { "send to" } else { "receive from" };
             format!(
                 "Rank {rank}'s {way} rank {peer} on channel {} had not moved for {} when this was \
                  reported, after {} of {} steps: {}.",

@@ -44,10 +44,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
 
     let mut draft = absent.draft(situation, &catalogue::DD204, stalls, evidence_at);
     // Such work may legitimately take long.
-    if stuck
-        .iter()
-        .any(|(_, outside)| outside.what.long_work().is_some())
-    {
+    if stuck.iter().any(|(_, outside)| outside.what.long_work().is_some()) {
         draft.confidence = Confidence::Suspected;
     }
     let (_, outside) = &stuck[0];
@@ -55,11 +52,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
         "{} {} stuck outside any collective: {}{}{}; {}",
         Ranks(still),
         absent.be(),
-        if still.len() > 1 {
-            format!("{} ", Ranks(&[first.rank?]))
-        } else {
-            "it ".into()
-        },
+        if still.len() > 1 { format!("{} ", Ranks(&[first.rank?])) } else { "it ".into() },
         waits_for(what),
         words::at(outside.line),
         absent.awaited(&draft.victims),
@@ -73,9 +66,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
         number(still, "its", "their"),
     )];
     for (process, outside) in &stuck {
-        draft
-            .why
-            .push(where_it_is(situation.model, process, outside)?);
+        draft.why.push(where_it_is(situation.model, process, outside)?);
     }
     draft.next = advice(what, first);
     if what == What::Lock

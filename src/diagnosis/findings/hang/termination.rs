@@ -45,8 +45,5 @@ pub(crate) fn never_comes(
             group: situation.model.group(stall.group).info.key.clone(),
         },
     };
-    Some(Certificate {
-        kind: CertificateKind::TerminalRank,
-        facts: vec![waits, never, end],
-    })
+    Some(Certificate { kind: CertificateKind::TerminalRank, facts: vec![waits, never, end] })
 }

@@ -32,20 +32,13 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         let Some(rank) = process.rank else { continue };
         for (place, unawaited) in &process.unawaited {
             if unawaited.at.len() >= SEVERAL && is_lost_without(unawaited) {
-                lines
-                    .entry(place)
-                    .or_default()
-                    .push((rank, process, unawaited));
+                lines.entry(place).or_default().push((rank, process, unawaited));
             }
         }
     }
-    let unawaited = lines
-        .into_iter()
-        .filter_map(|(place, ranks)| never_waited(situation, place, &ranks));
-    let races = situation
-        .model
-        .groups()
-        .filter_map(|group| race(situation, group));
+    let unawaited =
+        lines.into_iter().filter_map(|(place, ranks)| never_waited(situation, place, &ranks));
+    let races = situation.model.groups().filter_map(|group| race(situation, group));
     unawaited.chain(races).collect()
 }
 
@@ -64,11 +57,7 @@ fn never_waited(
 ) -> Option<Draft> {
     let (_, _, first) = ranks.first()?;
     let evidence = ranks.iter().filter_map(|(_, _, it)| it.at.get(SEVERAL - 1));
-    let mut draft = Draft::new(
-        &catalogue::DD115,
-        KeyPlace::Line(place.clone()),
-        *evidence.min()?,
-    );
+    let mut draft = Draft::new(&catalogue::DD115, KeyPlace::Line(place.clone()), *evidence.min()?);
     draft.op = Some(first.op);
     draft.root = ranks.iter().map(|(rank, ..)| *rank).collect();
     draft.root.sort_unstable();

@@ -51,11 +51,7 @@ fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Fragm
     let beyond = reserved.saturating_sub(allocated);
     let split = device.split.map_or(beyond, |split| split.latest);
     let samples = device.retries_by_step.samples();
-    let rises = || {
-        samples
-            .windows(2)
-            .filter(|pair| pair[1].value > pair[0].value)
-    };
+    let rises = || samples.windows(2).filter(|pair| pair[1].value > pair[0].value);
     let (first, last) = (samples.first()?, samples.last()?);
     let retries = last.value.saturating_sub(first.value);
     let is_much = split >= total / SHARE;
@@ -81,26 +77,14 @@ fn draft(found: &[Fragmented<'_>]) -> Option<Draft> {
     draft.root = found.iter().map(|it| it.rank).collect();
     draft.root.dedup();
     draft.root_confidence = Confidence::Supported;
-    let mut calls: Vec<_> = found
-        .iter()
-        .map(|it| last_call(it.rank, it.process))
-        .collect();
+    let mut calls: Vec<_> = found.iter().map(|it| last_call(it.rank, it.process)).collect();
     calls.dedup_by_key(|call| call.rank);
     draft.per_rank = calls;
     let rank = worst.rank;
-    let others: Vec<u32> = draft
-        .root
-        .iter()
-        .copied()
-        .filter(|it| *it != rank)
-        .collect();
+    let others: Vec<u32> = draft.root.iter().copied().filter(|it| *it != rank).collect();
     let too = match &others[..] {
         [] => String::new(),
-        others => format!(
-            "; {} {} affected too",
-            Ranks(others),
-            number(others, "is", "are")
-        ),
+        others => format!("; {} {} affected too", Ranks(others), number(others, "is", "are")),
     };
     let beyond = worst.reserved.saturating_sub(worst.allocated);
     draft.summary = format!(
@@ -140,12 +124,8 @@ fn largest(found: &Fragmented<'_>) -> String {
     let failed = found.process.exceptions.iter().rev();
     let mut failed = failed.filter_map(|it| allocation::failed(&it.text));
     let asked = failed.find(|it| it.on_device).and_then(|it| it.asked);
-    let asked = asked.map(|asked| {
-        format!(
-            ", {} were asked for when an allocation failed",
-            words::bytes(asked)
-        )
-    });
+    let asked = asked
+        .map(|asked| format!(", {} were asked for when an allocation failed", words::bytes(asked)));
     format!(
         " The largest free block was {} when it last ran short{}.",
         words::bytes(largest),

@@ -23,10 +23,7 @@ pub(crate) fn about_growers(
     draft.confidence = Confidence::Supported;
     draft.root = growers.iter().map(|grower| grower.rank).collect();
     draft.root_confidence = Confidence::Supported;
-    draft.per_rank = growers
-        .iter()
-        .map(|grower| last_call(grower.rank, grower.process))
-        .collect();
+    draft.per_rank = growers.iter().map(|grower| last_call(grower.rank, grower.process)).collect();
     draft
 }
 
@@ -61,10 +58,7 @@ pub(crate) fn shared(grower: &Grower<'_>) -> Option<String> {
 pub(crate) fn held(memory: &Memory) -> Option<String> {
     let counts = [
         (&memory.cgroup_held, "held at its limit"),
-        (
-            &memory.cgroup_slowed,
-            "slowed down at its lower limit (memory.high)",
-        ),
+        (&memory.cgroup_slowed, "slowed down at its lower limit (memory.high)"),
     ];
     let risen = counts.into_iter().filter_map(|(count, what)| {
         let (times, lately) = count.risen()?;
@@ -128,13 +122,7 @@ mod tests {
 
     #[test]
     fn steps_are_rounded_to_two_digits() {
-        for (steps, rounded) in [
-            (0.4, 0),
-            (7.4, 7),
-            (92.0, 92),
-            (128.0, 130),
-            (12_345.0, 12_000),
-        ] {
+        for (steps, rounded) in [(0.4, 0), (7.4, 7), (92.0, 92), (128.0, 130), (12_345.0, 12_000)] {
             assert_eq!(about(steps), rounded);
         }
         assert_eq!(between((81.3, f64::INFINITY)), "(81 at least)");

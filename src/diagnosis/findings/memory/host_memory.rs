@@ -105,10 +105,7 @@ fn growers_of_host<'a>(
     situation: &'a Situation<'_>,
     process: &'a Process,
 ) -> impl Iterator<Item = &'a Grower<'a>> {
-    situation
-        .growers
-        .iter()
-        .filter(|it| it.device.is_none() && it.process.host == process.host)
+    situation.growers.iter().filter(|it| it.device.is_none() && it.process.host == process.host)
 }
 
 /// Adds what fills the memory: ranks that map files of /dev/shm, or else something else.
@@ -132,9 +129,7 @@ fn describe_source(mapping: &[&Grower<'_>], draft: &mut Draft) {
     for grower in mapping {
         draft.why.push(growers::went(grower));
     }
-    draft
-        .why
-        .extend(mapping.first().and_then(|it| growers::shared(it)));
+    draft.why.extend(mapping.first().and_then(|it| growers::shared(it)));
     draft.next.push(format!(
         "Find what {} {} mapped from step to step: tensors in shared memory \
          (`share_memory_`, what came through a queue of `torch.multiprocessing`), files of \
@@ -177,11 +172,7 @@ fn kill(situation: &Situation<'_>, process: &Process) -> Option<Kill> {
         return None;
     }
     let ranks = 1 + others.len() as u64;
-    Some(Kill {
-        kills,
-        in_cgroup,
-        ranks,
-    })
+    Some(Kill { kills, in_cgroup, ranks })
 }
 
 /// Kills that were counted around the end of a process which SIGKILL ended, and whether they were
@@ -209,11 +200,7 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         op: died.op,
         victims: died.victims,
         blocked_at: died.blocked_at,
-        ..Draft::new(
-            &catalogue::DD506,
-            KeyPlace::Process(rank, process.pid),
-            end.at,
-        )
+        ..Draft::new(&catalogue::DD506, KeyPlace::Process(rank, process.pid), end.at)
     };
     draft.severity = Severity::Error;
     draft.effect = Effect::Crashes;
@@ -240,27 +227,12 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     } else {
         "Run fewer or smaller processes on that host, or have"
     };
-    draft.next = vec![format!(
-        "{limit} rank {rank} need less of the host's memory."
-    )];
+    draft.next = vec![format!("{limit} rank {rank} need less of the host's memory.")];
     let facts = vec![
-        Fact::Ended {
-            rank,
-            pid: process.pid,
-            code: None,
-            signal: end.exit.signal,
-        },
-        Fact::OomKills {
-            rank,
-            pid: process.pid,
-            kills: kill.kills,
-            killed_ranks: kill.ranks,
-        },
+        Fact::Ended { rank, pid: process.pid, code: None, signal: end.exit.signal },
+        Fact::OomKills { rank, pid: process.pid, kills: kill.kills, killed_ranks: kill.ranks },
     ];
-    let proof = is_sure.then_some(Certificate {
-        kind: CertificateKind::Observation,
-        facts,
-    });
+    let proof = is_sure.then_some(Certificate { kind: CertificateKind::Observation, facts });
     Some(draft.proved_by(proof))
 }
 
@@ -269,11 +241,7 @@ fn why_killed(process: &Process, kill: Kill) -> Vec<String> {
     if process.is_from_text() {
         return vec!["The log states that it was killed for lack of memory.".into()];
     }
-    let place = if kill.in_cgroup {
-        "in its control group"
-    } else {
-        "on its host"
-    };
+    let place = if kill.in_cgroup { "in its control group" } else { "on its host" };
     let mut why = vec![format!(
         "Around its end the kernel's count of processes killed for lack of memory {place} rose by {}.",
         kill.kills

@@ -36,14 +36,9 @@ fn lasts(grower: &Grower<'_>) -> bool {
 
 fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
     let slope = |grower: &&&Grower<'_>| grower.growth.trend.slope;
-    let most = lasting
-        .iter()
-        .max_by(|a, b| slope(a).total_cmp(&slope(b)))?;
-    let mut growers: Vec<&Grower<'_>> = lasting
-        .iter()
-        .filter(|it| slope(it) >= SHARE * slope(&most))
-        .copied()
-        .collect();
+    let most = lasting.iter().max_by(|a, b| slope(a).total_cmp(&slope(b)))?;
+    let mut growers: Vec<&Grower<'_>> =
+        lasting.iter().filter(|it| slope(it) >= SHARE * slope(&most)).copied().collect();
     let mut draft = about_growers(&catalogue::DD503, &mut growers, most.growth.at);
     draft.summary = format!(
         "the {} of {} {} by {}{} with every step",

@@ -54,9 +54,7 @@ impl<'a> Usage<'a> {
         let from = process.step.checked_sub(STEPS)?;
         let samples = series.samples();
         // The last sample before these steps counts as well.
-        let begin = samples
-            .partition_point(|it| it.step <= from)
-            .checked_sub(1)?;
+        let begin = samples.partition_point(|it| it.step <= from).checked_sub(1)?;
         let lately = &samples[begin..];
         Some(Self {
             rank: process.rank?,
@@ -86,10 +84,7 @@ fn draft(held: &[Usage<'_>]) -> Option<Draft> {
     let mut draft = Draft::new(&catalogue::DD505, KeyPlace::Job, first.at);
     draft.confidence = Confidence::Supported;
     draft.root_confidence = Confidence::Supported;
-    draft.per_rank = more
-        .iter()
-        .map(|it| last_call(it.rank, it.process))
-        .collect();
+    draft.per_rank = more.iter().map(|it| last_call(it.rank, it.process)).collect();
     draft.summary = format!(
         "{} {} {} of {}, most others {}",
         Ranks(&ranks),

@@ -18,35 +18,23 @@ const ALONGSIDE: f64 = 4.0;
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let growers = &situation.growers;
     let own = growers.iter().filter(|grower| grower.is_its_own());
-    let mut ends: Vec<(&Grower<'_>, Exhausted)> = own
-        .filter_map(|grower| Some((grower, grower.ends_in_sight()?)))
-        .collect();
+    let mut ends: Vec<(&Grower<'_>, Exhausted)> =
+        own.filter_map(|grower| Some((grower, grower.ends_in_sight()?))).collect();
     ends.sort_by(|(_, a), (_, b)| a.steps.total_cmp(&b.steps));
     draft(&ends).into_iter().collect()
 }
 
 fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
     let (first, end) = ends.first()?;
-    let alongside = ends
-        .iter()
-        .filter(|(_, it)| it.steps <= ALONGSIDE * end.steps);
+    let alongside = ends.iter().filter(|(_, it)| it.steps <= ALONGSIDE * end.steps);
     let mut growers: Vec<&Grower<'_>> = alongside.map(|(grower, _)| *grower).collect();
     let mut draft = about_growers(&catalogue::DD502, &mut growers, first.growth.at);
     let of = of(first);
     let rank = [first.rank];
-    let others: Vec<u32> = draft
-        .root
-        .iter()
-        .copied()
-        .filter(|it| *it != rank[0])
-        .collect();
+    let others: Vec<u32> = draft.root.iter().copied().filter(|it| *it != rank[0]).collect();
     let too = match &others[..] {
         [] => String::new(),
-        others => format!(
-            "; {} {} running out too",
-            Ranks(others),
-            number(others, "is", "are")
-        ),
+        others => format!("; {} {} running out too", Ranks(others), number(others, "is", "are")),
     };
     draft.summary = format!(
         "rank {} runs out of {of} in about {}: its memory grows by {} with every step{too}",

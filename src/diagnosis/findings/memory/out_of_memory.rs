@@ -85,19 +85,11 @@ fn full(situation: &Situation<'_>, process: &Process) -> Option<Full> {
 
 /// A rank that ended when its device was full, without a recorded exception.
 fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
-    let Full {
-        total,
-        free,
-        rise,
-        nccl,
-    } = full(situation, process)?;
+    let Full { total, free, rise, nccl } = full(situation, process)?;
     let died = death::draft(situation, process)?;
     let rank = process.rank?;
-    let mut draft = Draft::new(
-        &catalogue::DD501,
-        KeyPlace::Process(rank, process.pid),
-        died.evidence_at,
-    );
+    let mut draft =
+        Draft::new(&catalogue::DD501, KeyPlace::Process(rank, process.pid), died.evidence_at);
     draft.summary = format!("{}, when its GPU had no memory left", died.summary);
     draft.why = vec![
         format!(
@@ -146,23 +138,13 @@ fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: 
 fn of_caught(process: &Process) -> Option<Draft> {
     let rank = process.rank?;
     let (exception, failed) = last_caught(process)?;
-    let mut draft = Draft::new(
-        &catalogue::DD501,
-        KeyPlace::Process(rank, process.pid),
-        exception.at,
-    );
-    draft.fact = Some(ProcessFact {
-        rank,
-        at: exception.at,
-        signal: None,
-        from_communication: false,
-    });
+    let mut draft =
+        Draft::new(&catalogue::DD501, KeyPlace::Process(rank, process.pid), exception.at);
+    draft.fact =
+        Some(ProcessFact { rank, at: exception.at, signal: None, from_communication: false });
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
-    draft.per_rank = vec![with_place(
-        last_call(rank, process),
-        exception.place.as_deref(),
-    )];
+    draft.per_rank = vec![with_place(last_call(rank, process), exception.place.as_deref())];
     draft.summary = format!("rank {rank} {}", ran_out(exception, failed));
     let free = Free::of(process, exception, failed);
     draft.why = held(process, failed, free.as_ref());
@@ -172,18 +154,13 @@ fn of_caught(process: &Process) -> Option<Draft> {
             .into(),
         NEED_LESS.into(),
     ];
-    draft
-        .next
-        .extend(free.filter(Free::would_do).map(|_| lay_out()));
+    draft.next.extend(free.filter(Free::would_do).map(|_| lay_out()));
     let facts = vec![Fact::Raised {
         rank,
         text: exception.text.to_string(),
         seen: exception.kind.to_string(),
     }];
-    Some(draft.proved_by(Some(Certificate {
-        kind: CertificateKind::Observation,
-        facts,
-    })))
+    Some(draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts })))
 }
 
 /// The last failed allocation of a process that was caught.
@@ -212,9 +189,7 @@ pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
             found[follower].draft.follows = Some(key.clone());
         }
         let first = followers.into_iter().min_by_key(|&it| {
-            let Candidate {
-                draft, precedence, ..
-            } = &found[it];
+            let Candidate { draft, precedence, .. } = &found[it];
             (draft.blocked_at.unwrap_or(draft.evidence_at), *precedence)
         });
         if let Some(first) = first {
@@ -282,9 +257,7 @@ fn follows(situation: &Situation<'_>, caught: &Draft, other: &Candidate) -> bool
     };
     let peers = || {
         let calls = join.into_iter().flat_map(|join| &join.calls);
-        calls
-            .filter(|(it, _)| **it != rank)
-            .map(|(_, joined)| joined.call.step)
+        calls.filter(|(it, _)| **it != rank).map(|(_, joined)| joined.call.step)
     };
     // A failed forward counts as a step: with as many steps as its peers, the rank has made the
     // calls of one step less.
@@ -333,19 +306,9 @@ fn adopt(caught: &mut Draft, follower: Draft) {
 
 /// "ran out of GPU memory at train.py:17, asking for 20.0 GiB"
 fn ran_out(exception: &Exception, failed: Failed) -> String {
-    let of = if failed.on_device {
-        "GPU memory"
-    } else {
-        "memory"
-    };
-    let asked = failed
-        .asked
-        .map(|bytes| format!(", asking for {}", words::bytes(bytes)));
-    format!(
-        "ran out of {of}{}{}",
-        words::at(exception.place.as_deref()),
-        asked.unwrap_or_default()
-    )
+    let of = if failed.on_device { "GPU memory" } else { "memory" };
+    let asked = failed.asked.map(|bytes| format!(", asking for {}", words::bytes(bytes)));
+    format!("ran out of {of}{}{}", words::at(exception.place.as_deref()), asked.unwrap_or_default())
 }
 
 /// Reserved memory of the allocator that was not in use when an allocation failed, in bytes.
@@ -419,11 +382,7 @@ fn held(process: &Process, failed: Failed, free: Option<&Free>) -> Vec<String> {
         );
         let nccl = device.and_then(|it| latest(it.nccl));
         parts.extend(nccl.map(|it| format!("NCCL {}", words::bytes(it))));
-        parts.extend(
-            failed
-                .free
-                .map(|it| format!("{} were free", words::bytes(it))),
-        );
+        parts.extend(failed.free.map(|it| format!("{} were free", words::bytes(it))));
         if let Some(total) = total.filter(|_| !parts.is_empty()) {
             why.push(format!("Of {}, {}.", words::bytes(total), listed(&parts)));
         }

@@ -35,12 +35,12 @@ fn swapped<'a>(
     situation: &'a Situation<'_>,
 ) -> impl Iterator<Item = (&'a Divergence, &'a Permutation)> {
     let divergences = situation.divergences.iter();
-    divergences
-        .filter(|divergence| matches!(divergence.origin, Origin::Diverged(..)))
-        .filter_map(|divergence| match &divergence.nature {
+    divergences.filter(|divergence| matches!(divergence.origin, Origin::Diverged(..))).filter_map(
+        |divergence| match &divergence.nature {
             Nature::Order(permutation) => Some((divergence, permutation)),
             _ => None,
-        })
+        },
+    )
 }
 
 /// Whether every rank issues the swapped calls from several threads.
@@ -113,25 +113,14 @@ fn draft(
     if permutation.seen {
         // The permutation is known once its last call has been issued.
         let calls = (seq..=last).filter_map(|seq| situation.join(group, seq));
-        let last = calls
-            .flat_map(|join| join.calls.values())
-            .map(|it| it.call.at)
-            .max();
+        let last = calls.flat_map(|join| join.calls.values()).map(|it| it.call.at).max();
         draft.evidence_at = draft.evidence_at.max(last.unwrap_or_default());
     }
 
     let info = &situation.model.group(group).info;
     let sides: Vec<String> = classes
         .iter()
-        .filter_map(|ranks| {
-            Some(side(
-                situation,
-                divergence,
-                permutation,
-                *ranks.first()?,
-                ranks,
-            ))
-        })
+        .filter_map(|ranks| Some(side(situation, divergence, permutation, *ranks.first()?, ranks)))
         .collect();
     let sides = sides.join(", ");
     draft.summary = format!(
@@ -151,17 +140,10 @@ fn draft(
         why.push("Calls at these two lines were swapped before, when they still matched.".into());
     }
     draft.why.splice(0..0, why);
-    let confidence = if permutation.seen {
-        Confidence::Supported
-    } else {
-        Confidence::Suspected
-    };
+    let confidence = if permutation.seen { Confidence::Supported } else { Confidence::Suspected };
     draft.explain(Reading {
         same_path: false,
-        cause: Cause {
-            kind: CauseKind::SwappedCalls,
-            confidence,
-        },
+        cause: Cause { kind: CauseKind::SwappedCalls, confidence },
         because: None,
     });
     Some((draft, sides))
@@ -178,17 +160,8 @@ fn side(
     let calls = (divergence.seq..divergence.seq + permutation.length).filter_map(|seq| {
         let join: &Join = situation.join(divergence.group, seq)?;
         let call = &join.calls.get(&rank)?.call;
-        Some(format!(
-            "{}{}",
-            words::signature(call),
-            words::at(call.place.as_deref())
-        ))
+        Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
     });
     let calls: Vec<String> = calls.collect();
-    format!(
-        "{} {} {}",
-        Ranks(ranks),
-        number(ranks, "calls", "call"),
-        calls.join(", then ")
-    )
+    format!("{} {} {}", Ranks(ranks), number(ranks, "calls", "call"), calls.join(", then "))
 }

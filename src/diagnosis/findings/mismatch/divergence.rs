@@ -35,11 +35,7 @@ pub(crate) fn parted(
         OddOnes::Tie(all) => (all, Confidence::Suspected),
         OddOnes::None => (everybody.clone(), Confidence::Suspected),
     };
-    let mut victims: Vec<u32> = everybody
-        .iter()
-        .copied()
-        .filter(|r| !root.contains(r))
-        .collect();
+    let mut victims: Vec<u32> = everybody.iter().copied().filter(|r| !root.contains(r)).collect();
     for stall in &situation.stalls {
         if stall.origin == Origin::Diverged(group_id, seq) {
             victims.extend(stall.waiting.iter().filter(|rank| !root.contains(rank)));
@@ -66,12 +62,9 @@ pub(crate) fn parted(
     draft.root_confidence = root_confidence;
     draft.victims = victims;
 
-    let certain = everybody.iter().all(|&rank| {
-        situation
-            .model
-            .member(group_id, rank)
-            .is_some_and(|p| p.lost == 0)
-    });
+    let certain = everybody
+        .iter()
+        .all(|&rank| situation.model.member(group_id, rank).is_some_and(|p| p.lost == 0));
     let proof = certain.then(|| certificate(join, code, proof)).flatten();
     (draft.proved_by(proof), classes)
 }
@@ -84,9 +77,7 @@ pub(crate) fn reading(
     classes: &[Vec<u32>],
     met: Timestamp,
 ) -> Reading {
-    let (first, rest) = classes
-        .split_first()
-        .map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
+    let (first, rest) = classes.split_first().map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
     cause::read(situation, Some((group, seq)), &rest.concat(), first, met)
 }
 
@@ -149,11 +140,8 @@ fn effect(
         }
         Effect::Crashes => {
             let has_crashed = |it| matches!(it, Ending::Raised(_) | Ending::Died(_));
-            let effect = if endings.into_iter().any(has_crashed) {
-                Effect::Crashes
-            } else {
-                Effect::Blocks
-            };
+            let effect =
+                if endings.into_iter().any(has_crashed) { Effect::Crashes } else { Effect::Blocks };
             (effect, code.severity)
         }
         effect => (effect, code.severity),

@@ -16,17 +16,11 @@ use crate::words::{self, Capital, Ranks};
 /// DD110: ranks that are permanently apart by steps or calls.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let groups = situation.model.groups();
-    groups
-        .filter_map(|group| Some(draft(situation, group, group.history.slip()?)))
-        .collect()
+    groups.filter_map(|group| Some(draft(situation, group, group.history.slip()?))).collect()
 }
 
 fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
-    let mut draft = Draft::new(
-        &catalogue::DD110,
-        KeyPlace::Join(group.id, slip.seq),
-        slip.at,
-    );
+    let mut draft = Draft::new(&catalogue::DD110, KeyPlace::Join(group.id, slip.seq), slip.at);
     let everybody: Vec<u32> = slip.calls.iter().map(|(rank, _)| *rank).collect();
     let classes = slip.classes();
     // A rank that omitted the calls of a step is the root cause, even if it is in the majority.
@@ -39,11 +33,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
         OddOnes::Tie(all) => (all, Confidence::Suspected),
         OddOnes::None => (everybody.clone(), Confidence::Suspected),
     };
-    draft.victims = everybody
-        .iter()
-        .copied()
-        .filter(|rank| !draft.root.contains(rank))
-        .collect();
+    draft.victims = everybody.iter().copied().filter(|rank| !draft.root.contains(rank)).collect();
     draft.place = Some((group.id, slip.seq));
     draft.op = slip.calls.first().map(|(_, call)| call.op);
     draft.per_rank = slip
@@ -51,10 +41,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
         .iter()
         .map(|(rank, call)| {
             let call = slip.later.get(rank).unwrap_or(call);
-            RankCall {
-                waited_ms: None,
-                ..describe(*rank, CallState::Returned, None, call)
-            }
+            RankCall { waited_ms: None, ..describe(*rank, CallState::Returned, None, call) }
         })
         .collect();
 
@@ -121,30 +108,20 @@ fn first_calls(slip: &Slip) -> Option<String> {
         .iter()
         .map(|(rank, call)| {
             let step = Some(call.step).filter(|&step| step > 0);
-            let step = step
-                .map(|step| format!(" in its step {step}"))
-                .unwrap_or_default();
-            format!(
-                "rank {rank} made it{}{step}",
-                words::at(call.place.as_deref())
-            )
+            let step = step.map(|step| format!(" in its step {step}")).unwrap_or_default();
+            format!("rank {rank} made it{}{step}", words::at(call.place.as_deref()))
         })
         .collect();
     (lines.len() <= 8).then(|| {
-        format!(
-            "{} is the first that is shifted: {}.",
-            first_call(slip),
-            lines.join(", ")
-        )
+        format!("{} is the first that is shifted: {}.", first_call(slip), lines.join(", "))
     })
 }
 
 /// "rank 1 of its step 3, rank 2 of its step 9"
 fn each_step(slip: &Slip) -> String {
     let steps = slip.skipped.iter();
-    let steps: Vec<String> = steps
-        .map(|(rank, turn)| format!("rank {rank} of its step {turn}"))
-        .collect();
+    let steps: Vec<String> =
+        steps.map(|(rank, turn)| format!("rank {rank} of its step {turn}")).collect();
     steps.join(", ")
 }
 
@@ -177,12 +154,7 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
 
 /// The hypothesis why a rank omitted its calls.
 fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32]) -> Reading {
-    let at = slip
-        .calls
-        .iter()
-        .map(|(_, call)| call.at)
-        .max()
-        .unwrap_or_default();
+    let at = slip.calls.iter().map(|(_, call)| call.at).max().unwrap_or_default();
     let skipped = skipped.first().copied();
     let skipped = skipped.and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
     let of = |kind, confidence, because| Reading {
@@ -200,11 +172,7 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
             words::short(&exception.text),
             words::at(exception.place.as_deref())
         );
-        return of(
-            CauseKind::SwallowedException,
-            Confidence::Supported,
-            Some(because),
-        );
+        return of(CauseKind::SwallowedException, Confidence::Supported, Some(because));
     }
     let place = call.and_then(|(_, call)| call.place.as_ref());
     let skips = place.and_then(|place| {

@@ -83,9 +83,7 @@ pub(crate) fn reduce_op(situation: &Situation<'_>) -> Vec<Draft> {
     };
     let mut drafts = rule.drafts(situation);
     for draft in &mut drafts {
-        let join = draft
-            .place
-            .and_then(|(group, seq)| situation.join(group, seq));
+        let join = draft.place.and_then(|(group, seq)| situation.join(group, seq));
         let mut calls = join.into_iter().flat_map(|join| join.calls.values());
         let is_of_nccl = |call: &Call| {
             let is_recorded = call.reduce_op != ReduceOp::Unspecified;
@@ -148,11 +146,7 @@ impl Rule {
                 ))
             })
             .collect();
-        draft.summary = format!(
-            "{} meet as #{seq} of {group}: {}",
-            self.what,
-            sides.join(", ")
-        );
+        draft.summary = format!("{} meet as #{seq} of {group}: {}", self.what, sides.join(", "));
         let mut why = vec![format!(
             "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
             (self.why)(join)

@@ -71,12 +71,7 @@ fn sentence(join: &Join, misfit: &Misfit) -> String {
         let joined = join.calls.get(&rank);
         words::at(joined.and_then(|it| it.call.place.as_deref()))
     };
-    let Misfit {
-        sender,
-        receiver,
-        sends,
-        expects,
-    } = *misfit;
+    let Misfit { sender, receiver, sends, expects } = *misfit;
     let elements = if sends == 1 { "element" } else { "elements" };
     format!(
         "rank {sender} sends {sends} {elements} to rank {receiver}{}, which expects {expects}{}",

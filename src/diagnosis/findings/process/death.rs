@@ -17,10 +17,7 @@ fn ended_others(situation: &Situation<'_>, process: &Process) -> bool {
         return false;
     };
     situation.model.processes.values().any(|other| {
-        let signal = other
-            .end
-            .filter(|it| it.at >= end.at)
-            .and_then(|it| it.exit.signal);
+        let signal = other.end.filter(|it| it.at >= end.at).and_then(|it| it.exit.signal);
         other.id != process.id
             && other.world == process.world
             && matches!(signal, Some(libc_signal::TERM | libc_signal::KILL))
@@ -35,10 +32,7 @@ pub(crate) fn is_process(
     rank: u32,
     process: &Process,
 ) -> bool {
-    situation
-        .model
-        .member(stall.group, rank)
-        .is_none_or(|member| member.id == process.id)
+    situation.model.member(stall.group, rank).is_none_or(|member| member.id == process.id)
 }
 
 /// The finding about a process that died; `None` if it did not.
@@ -50,17 +44,9 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     };
     let rank = process.rank?;
     let end = process.end?;
-    let mut draft = Draft::new(
-        &catalogue::DD201,
-        KeyPlace::Process(rank, process.pid),
-        end.at,
-    );
-    draft.fact = Some(ProcessFact {
-        rank,
-        at: end.at,
-        signal: exit.signal,
-        from_communication: false,
-    });
+    let mut draft = Draft::new(&catalogue::DD201, KeyPlace::Process(rank, process.pid), end.at);
+    draft.fact =
+        Some(ProcessFact { rank, at: end.at, signal: exit.signal, from_communication: false });
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
     describe_stalls(situation, process, rank, &mut draft);
@@ -83,11 +69,8 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         0 => String::new(),
         pid => format!("process {pid} of "),
     };
-    let source = if process.is_from_text() {
-        "The log states"
-    } else {
-        "The operating system reports"
-    };
+    let source =
+        if process.is_from_text() { "The log states" } else { "The operating system reports" };
     draft.why = vec![format!(
         "{source} that {process_id}rank {rank} {how}; no exception was recorded before it.",
     )];
@@ -103,10 +86,7 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         code: exit.code.filter(|_| exit.signal.is_none()),
         signal: exit.signal,
     }];
-    Some(draft.proved_by(Some(Certificate {
-        kind: CertificateKind::Observation,
-        facts,
-    })))
+    Some(draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts })))
 }
 
 /// Adds the ranks that wait for this one, and their calls.
@@ -135,10 +115,7 @@ fn describe_stalls(situation: &Situation<'_>, process: &Process, rank: u32, draf
 fn how_it_ended(process: &Process, exit: Exit) -> String {
     match (exit.signal, exit.code) {
         (Some(signal), _) if process.aborted_on_its_way_out() => {
-            format!(
-                "was killed by {} on its way out of the program",
-                libc_signal::name(signal)
-            )
+            format!("was killed by {} on its way out of the program", libc_signal::name(signal))
         }
         (Some(signal), _) => format!("was killed by {}", libc_signal::name(signal)),
         (None, Some(code)) => format!("ended with status {code}"),

@@ -39,10 +39,7 @@ pub(crate) fn key(rank: u32, pid: u32, exception: &Exception) -> Key {
         Some(_) => &catalogue::DD501,
         None => &catalogue::DD202,
     };
-    Key {
-        code: about.code,
-        place: KeyPlace::Process(rank, pid),
-    }
+    Key { code: about.code, place: KeyPlace::Process(rank, pid) }
 }
 
 /// A process that an exception ended or diverted.
@@ -80,13 +77,7 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
                         .is_some_and(|member| member.id == process.id)
             });
             let exception = decisive(situation, process, rank, diverted, &stalls)?;
-            Some(Ended {
-                process,
-                rank,
-                exception,
-                diverted,
-                stalls,
-            })
+            Some(Ended { process, rank, exception, diverted, stalls })
         })
         .collect()
 }
@@ -107,10 +98,7 @@ fn decisive<'a>(
     in_flight
         .or_else(|| {
             let exception = process.uncaught()?;
-            situation
-                .model
-                .is_before_shutdown(exception.at)
-                .then_some(exception)
+            situation.model.is_before_shutdown(exception.at).then_some(exception)
         })
         .filter(|exception| request::signal_of(&exception.text).is_none())
 }
@@ -124,21 +112,10 @@ fn place(diverted: Option<&Divergence>, stalls: &[&Stall]) -> Option<(GroupId, u
 
 /// The finding about the process, with this code.
 pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ended<'_>) -> Draft {
-    let &Ended {
-        process,
-        rank,
-        exception,
-        ref stalls,
-        ..
-    } = ended;
+    let &Ended { process, rank, exception, ref stalls, .. } = ended;
     let mut draft = Draft::new(code, KeyPlace::Process(rank, process.pid), exception.at);
     let from_communication = process.is_from_communication(exception);
-    draft.fact = Some(ProcessFact {
-        rank,
-        at: exception.at,
-        signal: None,
-        from_communication,
-    });
+    draft.fact = Some(ProcessFact { rank, at: exception.at, signal: None, from_communication });
     draft.follows = nccl_refusal::cause(situation, process, exception);
     draft.root = vec![rank];
     draft.root_confidence = if from_communication {
@@ -170,10 +147,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
         text: exception.text.to_string(),
         seen: exception.kind.to_string(),
     }];
-    draft.proved_by(Some(Certificate {
-        kind: CertificateKind::Observation,
-        facts,
-    }))
+    draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
 }
 
 /// Adds the calls at the place, and the ranks that made another call there as victims.
@@ -186,10 +160,7 @@ fn describe_calls(
     let rank = ended.rank;
     let stall = ended.stalls.first().filter(|_| ended.diverted.is_none());
     let (peers, calls) = match stall {
-        Some(stall) => (
-            situation.calls(stall),
-            message::stalled_calls(situation, stall),
-        ),
+        Some(stall) => (situation.calls(stall), message::stalled_calls(situation, stall)),
         None => {
             let join = situation.join(group, seq).into_iter();
             let peers = join.flat_map(Join::all).collect();

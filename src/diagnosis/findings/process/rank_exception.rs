@@ -11,7 +11,5 @@ use crate::situation::Situation;
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let ended = exception::ended(situation).into_iter();
     let ended = ended.filter(|it| allocation::failed(&it.exception.text).is_none());
-    ended
-        .map(|it| exception::draft(&catalogue::DD202, situation, &it))
-        .collect()
+    ended.map(|it| exception::draft(&catalogue::DD202, situation, &it)).collect()
 }

@@ -14,12 +14,10 @@ use crate::words::{self, Ranks, number};
 /// DD203: stopped processes that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let by_origin = situation.stalls_by_origin();
-    let missed = by_origin
-        .iter()
-        .filter_map(|(origin, stalls)| match origin {
-            Origin::Stopped(ranks) => draft(situation, ranks, stalls, Timestamp::default()),
-            _ => None,
-        });
+    let missed = by_origin.iter().filter_map(|(origin, stalls)| match origin {
+        Origin::Stopped(ranks) => draft(situation, ranks, stalls, Timestamp::default()),
+        _ => None,
+    });
     let mut drafts: Vec<Draft> = missed.collect();
     for inside in &situation.inside {
         let (stopped, stall, due) = stopped_inside(situation, inside);
@@ -73,18 +71,11 @@ fn draft(
         let process = situation.model.member(stall.group, *rank)?;
         process.pace.goes_on_at()
     };
-    if stopped
-        .iter()
-        .all(|rank| goes_on_at(rank).is_some_and(|at| at > situation.now))
-    {
+    if stopped.iter().all(|rank| goes_on_at(rank).is_some_and(|at| at > situation.now)) {
         return None;
     }
-    let mut living = situation
-        .model
-        .processes
-        .values()
-        .filter(|process| !process.has_ended())
-        .peekable();
+    let mut living =
+        situation.model.processes.values().filter(|process| !process.has_ended()).peekable();
     let all_stopped = living.peek().is_some() && living.all(|process| process.is_stopped());
 
     let mut draft = Draft::new(
@@ -123,12 +114,6 @@ fn draft(
         "Resume it: kill -CONT {}, or detach the debugger, or thaw the container. Host: {}.",
         process.pid, process.host
     )];
-    let facts = vec![Fact::Stopped {
-        rank: first,
-        pid: process.pid,
-    }];
-    Some(draft.proved_by(Some(Certificate {
-        kind: CertificateKind::Observation,
-        facts,
-    })))
+    let facts = vec![Fact::Stopped { rank: first, pid: process.pid }];
+    Some(draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts })))
 }

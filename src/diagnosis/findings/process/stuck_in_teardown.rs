@@ -23,10 +23,8 @@ use crate::words::{self, Capital, Ranks, number};
 
 /// DD205: clean-up calls that the peers do not make.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let met = situation
-        .divergences
-        .iter()
-        .filter_map(|divergence| meets_another(situation, divergence));
+    let met =
+        situation.divergences.iter().filter_map(|divergence| meets_another(situation, divergence));
     let by_origin = situation.stalls_by_origin();
     let waits = by_origin.iter().filter_map(|(origin, stalls)| {
         let is_explained = situation.divergences.iter().any(|d| d.origin == **origin);
@@ -41,9 +39,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
             _ => None,
         }
     });
-    met.chain(waits)
-        .chain(destroys_for_ever(situation))
-        .collect()
+    met.chain(waits).chain(destroys_for_ever(situation)).collect()
 }
 
 /// Key of the finding about the exception that led the rank to this call.
@@ -74,12 +70,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     draft.op = Some(call.op);
     draft.root = ranks.clone();
     draft.root_confidence = Confidence::Supported;
-    draft.victims = join
-        .calls
-        .keys()
-        .copied()
-        .filter(|rank| !ranks.contains(rank))
-        .collect();
+    draft.victims = join.calls.keys().copied().filter(|rank| !ranks.contains(rank)).collect();
     draft.per_rank = rank_calls(situation, group, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     draft.summary = format!(
@@ -106,12 +97,10 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     let provable = matches!(
         divergence.mismatch,
         Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root
-    ) && join.calls.keys().all(|&rank| {
-        situation
-            .model
-            .member(group, rank)
-            .is_some_and(|process| process.lost == 0)
-    });
+    ) && join
+        .calls
+        .keys()
+        .all(|&rank| situation.model.member(group, rank).is_some_and(|process| process.lost == 0));
     let proof =
         || divergence::certificate(join, &catalogue::DD205, CertificateKind::UnsatisfiableJoin);
     Some(draft.proved_by(provable.then(proof).flatten()))
@@ -144,31 +133,21 @@ fn waits_for_absent_peers(
         None => situation.overdue_at(stall),
     };
 
-    let mut draft = Draft::new(
-        &catalogue::DD205,
-        KeyPlace::Join(stall.group, stall.seq),
-        evidence_at,
-    );
+    let mut draft =
+        Draft::new(&catalogue::DD205, KeyPlace::Join(stall.group, stall.seq), evidence_at);
     draft.follows = exception(situation, stall.group, first, call);
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(call.op);
     draft.root = ranks.to_vec();
     // Unless more ranks omit the call than make it, either side may be wrong.
-    draft.root_confidence = if ranks.len() < missing.len() {
-        Confidence::Supported
-    } else {
-        Confidence::Suspected
-    };
+    draft.root_confidence =
+        if ranks.len() < missing.len() { Confidence::Supported } else { Confidence::Suspected };
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
     let peers = if gone.is_some() {
         number(&missing, "which has ended", "which have ended")
     } else {
-        number(
-            &missing,
-            "which continues elsewhere",
-            "which continue elsewhere",
-        )
+        number(&missing, "which continues elsewhere", "which continue elsewhere")
     };
     draft.summary = format!(
         "{} {} stuck in {} clean-up: {}{} waits for {}, {peers}",
@@ -187,9 +166,8 @@ fn waits_for_absent_peers(
     )];
     draft.next = advice(&draft);
     let needed = joined.needs(first, &missing).first().copied();
-    let proof = gone
-        .and(needed)
-        .and_then(|needed| never_comes(situation, stall, (first, call), needed));
+    let proof =
+        gone.and(needed).and_then(|needed| never_comes(situation, stall, (first, call), needed));
     Some(draft.proved_by(proof))
 }
 
@@ -202,9 +180,8 @@ fn keeps_others_waiting(
 ) -> Option<Draft> {
     let stuck = |rank: &u32| situation.waits.stuck_in(*rank);
     let held: Option<Vec<_>> = ranks.iter().map(stuck).collect();
-    let mut stalls_now = stalls
-        .iter()
-        .filter(|stall| held.is_some() || situation.is_overdue(stall));
+    let mut stalls_now =
+        stalls.iter().filter(|stall| held.is_some() || situation.is_overdue(stall));
     let stall = stalls_now.next()?;
     let first = *ranks.first()?;
     let process = situation.model.member(stall.group, first)?;
@@ -259,18 +236,10 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
                 call.at.plus(limit) <= situation.until && !is_kept(situation, process, call)
             })
     };
-    let processes: Vec<&Process> = situation
-        .model
-        .processes
-        .values()
-        .filter(destroys)
-        .collect();
+    let processes: Vec<&Process> = situation.model.processes.values().filter(destroys).collect();
     let begun = processes.iter().filter_map(|process| destruction(process));
     let evidence_at = begun.map(|call| call.at).min()?.plus(limit);
-    let mut ranks: Vec<u32> = processes
-        .iter()
-        .filter_map(|process| process.rank)
-        .collect();
+    let mut ranks: Vec<u32> = processes.iter().filter_map(|process| process.rank).collect();
     ranks.sort_unstable();
 
     let mut draft = Draft::new(&catalogue::DD205, KeyPlace::Job, evidence_at);
@@ -283,10 +252,7 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
         })
         .collect();
     draft.per_rank.sort_by_key(|row| row.rank);
-    draft.blocked_at = processes
-        .iter()
-        .filter_map(|process| Some(destruction(process)?.at))
-        .min();
+    draft.blocked_at = processes.iter().filter_map(|process| Some(destruction(process)?.at)).min();
     draft.summary = format!(
         "{} {} not returned from destroy_process_group{}",
         Ranks(&ranks),
@@ -333,13 +299,10 @@ fn is_stalled_or_diverged(situation: &Situation<'_>, is: impl Fn(u32) -> bool) -
 
 /// The call of `destroy_process_group` that a process is inside.
 fn destruction(process: &Process) -> Option<&Call> {
-    process
-        .threads
-        .values()
-        .find_map(|thread| match &thread.doing {
-            Doing::Call(call) if call.op == Op::DestroyProcessGroup => Some(&**call),
-            _ => None,
-        })
+    process.threads.values().find_map(|thread| match &thread.doing {
+        Doing::Call(call) if call.op == Op::DestroyProcessGroup => Some(&**call),
+        _ => None,
+    })
 }
 
 /// "in barrier #3 at train.py:40": the call that a process on its exit path is inside.

@@ -17,11 +17,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 }
 
 fn draft(slow: &Slow) -> Draft {
-    let mut draft = Draft::new(
-        &catalogue::DD604,
-        KeyPlace::Join(slow.group, 0),
-        slow.known_at,
-    );
+    let mut draft = Draft::new(&catalogue::DD604, KeyPlace::Join(slow.group, 0), slow.known_at);
     draft.victims.clone_from(&slow.ranks);
     draft.confidence = Confidence::Supported;
     draft.place = Some((slow.group, 0));
@@ -64,18 +60,14 @@ fn draft(slow: &Slow) -> Draft {
         ),
     };
     let share = percent(slow.share);
-    draft
-        .why
-        .push(format!("{takes} About {share} of the time is lost."));
+    draft.why.push(format!("{takes} About {share} of the time is lost."));
     draft.why.push(format!(
         "The hosts are not the cause: threads of the ranks were kept from running for {} of the time, \
          and what ranks do between their calls takes as long as before.",
         percent(slow.kept),
     ));
     if slow.others > 0 {
-        draft
-            .why
-            .push("Other collectives have become slow as well.".into());
+        draft.why.push("Other collectives have become slow as well.".into());
     }
     draft.next = vec![
         "Check the network between these hosts: speed of the links (ethtool), errors and drops (ip \

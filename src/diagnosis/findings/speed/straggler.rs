@@ -26,11 +26,8 @@ pub(crate) fn draft(
     let mut draft = Draft::new(code, key, straggler.known_at);
     draft.root = ranks.clone();
     draft.victims = waiting.clone();
-    let confidence = if straggler.is_guessed {
-        Confidence::Suspected
-    } else {
-        Confidence::Supported
-    };
+    let confidence =
+        if straggler.is_guessed { Confidence::Suspected } else { Confidence::Supported };
     (draft.confidence, draft.root_confidence) = (confidence, confidence);
     draft.place = Some((straggler.group, 0));
     draft.op = Some(straggler.call.op);
@@ -52,9 +49,7 @@ pub(crate) fn draft(
         .map(|&rank| call(rank, CallState::Waiting, waited_ms))
         .collect();
     calls.extend(
-        ranks
-            .iter()
-            .map(|&rank| with_place(call(rank, CallState::NotIssued, None), place)),
+        ranks.iter().map(|&rank| with_place(call(rank, CallState::NotIssued, None), place)),
     );
     calls.sort_by_key(|call| call.rank);
     draft.per_rank = calls;
@@ -78,14 +73,10 @@ pub(crate) fn draft(
         );
     }
     if straggler.in_turn {
-        draft
-            .why
-            .push("They are late in turn, each for some rounds: the culprit changes.".into());
+        draft.why.push("They are late in turn, each for some rounds: the culprit changes.".into());
     }
     if let Some(rank) = straggler.before {
-        draft.why.push(format!(
-            "Before that it was rank {rank}: the culprit changes."
-        ));
+        draft.why.push(format!("Before that it was rank {rank}: the culprit changes."));
     }
     draft
 }
@@ -107,9 +98,7 @@ pub(crate) fn about_so_long(time: Duration) -> Duration {
     }
     let scale = 10_f64.powf(micros.log10().floor());
     let digit = micros / scale;
-    let nearest = DIGITS
-        .into_iter()
-        .min_by(|a, b| (a - digit).abs().total_cmp(&(b - digit).abs()));
+    let nearest = DIGITS.into_iter().min_by(|a, b| (a - digit).abs().total_cmp(&(b - digit).abs()));
     Duration::from_secs_f64(nearest.unwrap_or(1.0) * scale / 1e6)
 }
 

@@ -55,21 +55,14 @@ fn why(host: &Host, ranks: &[u32]) -> String {
             Ranks(ranks),
             straggler::percent(*share),
         ),
-        Host::Queued {
-            own,
-            others,
-            processors,
-            pressure,
-        } => format!(
+        Host::Queued { own, others, processors, pressure } => format!(
             "{} {were} ready to run and had no processor for about {} of the time, the others for {}.{}{}",
             Capital(Ranks(ranks)),
             straggler::percent(*own),
             straggler::percent(*others),
-            processors
-                .as_ref()
-                .map_or_else(String::new, |processors| format!(
-                    " Its CPU affinity is {processors}."
-                )),
+            processors.as_ref().map_or_else(String::new, |processors| format!(
+                " Its CPU affinity is {processors}."
+            )),
             pressure.map_or_else(String::new, |pressure| format!(
                 " Its host was short of CPU: something there waited for a processor about {} of \
                  the time.",

@@ -28,10 +28,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 }
 
 fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32]) -> Option<Draft> {
-    let sharers: Vec<(u32, &Process)> = ranks
-        .iter()
-        .filter_map(|rank| Some((*rank, *peers.ranks.get(rank)?)))
-        .collect();
+    let sharers: Vec<(u32, &Process)> =
+        ranks.iter().filter_map(|rank| Some((*rank, *peers.ranks.get(rank)?))).collect();
     if is_meant(&sharers) {
         return None;
     }
@@ -40,11 +38,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
     };
     let mut said: Vec<_> = sharers.iter().filter_map(|(_, it)| it.gpu_at).collect();
     said.sort_unstable();
-    let mut draft = Draft::new(
-        &catalogue::DD307,
-        KeyPlace::Ranks(ranks.to_vec()),
-        *said.get(1)?,
-    );
+    let mut draft = Draft::new(&catalogue::DD307, KeyPlace::Ranks(ranks.to_vec()), *said.get(1)?);
     let misled = misled(&sharers);
     (draft.root, draft.root_confidence) = match &misled[..] {
         [] => (ranks.to_vec(), Confidence::Suspected),
@@ -84,10 +78,8 @@ fn is_meant(sharers: &[(u32, &Process)]) -> bool {
         let value = settings::of(process, "NCCL_MULTI_RANK_GPU_ENABLE");
         value.is_some_and(|value| &**value != "0")
     };
-    let ids: BTreeSet<_> = sharers
-        .iter()
-        .filter_map(|(_, process)| settings::of(process, "NCCL_HOSTID"))
-        .collect();
+    let ids: BTreeSet<_> =
+        sharers.iter().filter_map(|(_, process)| settings::of(process, "NCCL_HOSTID")).collect();
     ids.len() == sharers.len() || sharers.iter().all(|(_, process)| enabled(process))
 }
 
@@ -103,20 +95,13 @@ fn misled(sharers: &[(u32, &Process)]) -> Vec<u32> {
     let mut misled = Vec::new();
     for (rank, process) in sharers {
         let device = number(process, crate::evidence::settings::GPU_NUMBER);
-        match (
-            device,
-            number(process, crate::evidence::settings::LOCAL_RANK),
-        ) {
+        match (device, number(process, crate::evidence::settings::LOCAL_RANK)) {
             (Some(device), Some(local)) if device == local => {}
             (Some(_), Some(_)) => misled.push(*rank),
             _ => return Vec::new(),
         }
     }
-    if misled.len() == sharers.len() {
-        Vec::new()
-    } else {
-        misled
-    }
+    if misled.len() == sharers.len() { Vec::new() } else { misled }
 }
 
 /// " (local rank 1) is on device 0 of CUDA_VISIBLE_DEVICES=0,1"; unknown parts are left out.

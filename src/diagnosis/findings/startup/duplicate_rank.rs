@@ -54,11 +54,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     doubles.sort_by_key(|pair| due(pair));
     let first = *doubles.first()?;
     let [one, other] = first;
-    let mut draft = Draft::new(
-        &catalogue::DD302,
-        KeyPlace::Ranks(vec![one.rank]),
-        due(&first),
-    );
+    let mut draft = Draft::new(&catalogue::DD302, KeyPlace::Ranks(vec![one.rank]), due(&first));
     draft.root = doubles.iter().map(|[one, _]| one.rank).collect();
     draft.root.sort_unstable();
     draft.root_confidence = Confidence::Proved;
@@ -83,14 +79,9 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     ];
     let size = one.init.world_size.or(other.init.world_size).unwrap_or(0);
     let present = |rank: &u32| forming.joiners.iter().any(|joiner| joiner.rank == *rank);
-    let missing: Vec<u32> = (0..size.min(MOST_RANKS))
-        .filter(|rank| !present(rank))
-        .collect();
+    let missing: Vec<u32> = (0..size.min(MOST_RANKS)).filter(|rank| !present(rank)).collect();
     if !missing.is_empty() && missing.len() <= forming.joiners.len() {
-        draft.why.push(format!(
-            "No process has joined as {} of {size} so far.",
-            Ranks(&missing)
-        ));
+        draft.why.push(format!("No process has joined as {} of {size} so far.", Ranks(&missing)));
     }
     draft.next = vec![
         "Give every process a rank of its own: find out what sets RANK (or --node-rank) for these \
@@ -107,8 +98,5 @@ fn processes(one: &Joiner<'_>, other: &Joiner<'_>) -> String {
     if a.host == b.host {
         return format!("processes {} and {} on {}", a.pid, b.pid, a.host);
     }
-    format!(
-        "process {} on {} and process {} on {}",
-        a.pid, a.host, b.pid, b.host
-    )
+    format!("process {} on {} and process {} on {}", a.pid, a.host, b.pid, b.host)
 }

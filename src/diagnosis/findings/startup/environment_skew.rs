@@ -22,11 +22,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
         None => format!("no {name}"),
     });
     draft.summary = format!("settings that must agree differ between ranks: {said}");
-    let names: Vec<&str> = variables.sides[0]
-        .has
-        .iter()
-        .map(|(name, _)| *name)
-        .collect();
+    let names: Vec<&str> = variables.sides[0].has.iter().map(|(name, _)| *name).collect();
     for &name in &names {
         draft.why.extend(meaning(name).map(str::to_owned));
     }

@@ -40,10 +40,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 /// The first of these ranks that joins a world with an interface that it cannot use.
 pub(crate) fn first_among(situation: &Situation<'_>, ranks: &[u32]) -> Option<u32> {
     let worlds = worlds(situation.model);
-    let found = worlds
-        .iter()
-        .flat_map(found)
-        .flat_map(|(_, joiners)| joiners);
+    let found = worlds.iter().flat_map(found).flat_map(|(_, joiners)| joiners);
     let mut found: Vec<u32> = found.map(|it| it.rank).collect();
     found.sort_unstable();
     found.into_iter().find(|rank| ranks.contains(rank))
@@ -94,11 +91,8 @@ fn draft(
     joiners: &[Joiner<'_>],
 ) -> Draft {
     let first = joiners[0];
-    let mut draft = Draft::new(
-        &catalogue::DD308,
-        KeyPlace::Ranks(vec![first.rank]),
-        first.init.call.at,
-    );
+    let mut draft =
+        Draft::new(&catalogue::DD308, KeyPlace::Ranks(vec![first.rank]), first.init.call.at);
     draft.root = ranks(joiners);
     draft.root_confidence = Confidence::Proved;
     describe_joiners(situation, forming, &mut draft);
@@ -137,8 +131,5 @@ fn draft(
         value: value.into(),
         seen: seen.iter().map(|it| it.as_said()).collect(),
     }];
-    draft.proved_by(Some(Certificate {
-        kind: CertificateKind::Observation,
-        facts,
-    }))
+    draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
 }

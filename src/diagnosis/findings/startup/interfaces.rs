@@ -16,16 +16,8 @@ pub struct Variable {
 
 /// The known variables.
 pub const VARIABLES: &[Variable] = &[
-    Variable {
-        name: "GLOO_SOCKET_IFNAME",
-        backend: "gloo",
-        by_prefix: false,
-    },
-    Variable {
-        name: "NCCL_SOCKET_IFNAME",
-        backend: "nccl",
-        by_prefix: true,
-    },
+    Variable { name: "GLOO_SOCKET_IFNAME", backend: "gloo", by_prefix: false },
+    Variable { name: "NCCL_SOCKET_IFNAME", backend: "nccl", by_prefix: true },
 ];
 
 /// An interface as seen by a process.
@@ -70,13 +62,8 @@ impl Variable {
             None => (false, rest),
         };
         let mut names = rest.split(',').map(str::trim);
-        let is_named = names.any(|name| {
-            if exact {
-                interface == name
-            } else {
-                interface.starts_with(name)
-            }
-        });
+        let is_named =
+            names.any(|name| if exact { interface == name } else { interface.starts_with(name) });
         is_named != leave_out
     }
 }
@@ -110,10 +97,7 @@ pub fn unusable(
     }
     if !variable.by_prefix {
         // Every named interface is required.
-        let names = value
-            .split(',')
-            .map(str::trim)
-            .filter(|name| !name.is_empty());
+        let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
         let mut wrong = names.filter_map(|name| {
             let found: Vec<&Interface> = seen.iter().filter(|it| it.name == name).collect();
             of_any(&found, several_hosts)
@@ -142,11 +126,8 @@ impl Interface {
     /// The form in which a process reports it.
     #[must_use]
     pub(crate) fn as_said(&self) -> String {
-        let facts = [
-            (self.is_up, "up"),
-            (self.is_loopback, "loopback"),
-            (self.has_address, "ipv4"),
-        ];
+        let facts =
+            [(self.is_up, "up"), (self.is_loopback, "loopback"), (self.has_address, "ipv4")];
         let facts: Vec<&str> = facts.iter().filter(|it| it.0).map(|it| it.1).collect();
         format!("{}={}", self.name, facts.join(","))
     }

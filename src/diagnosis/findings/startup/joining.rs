@@ -22,11 +22,7 @@ pub(crate) fn describe_joiners(
     draft.op = Some(Op::InitProcessGroup);
     draft.of_process = Some(forming.joiners[0].process.id);
     draft.blocked_at = Some(forming.begun());
-    draft.per_rank = forming
-        .joiners
-        .iter()
-        .map(|joiner| joining_call(situation, joiner))
-        .collect();
+    draft.per_rank = forming.joiners.iter().map(|joiner| joining_call(situation, joiner)).collect();
     draft.per_rank.sort_by_key(|call| call.rank);
     draft.victims = forming.waiting();
     let went_on = forming.joiners.iter();
@@ -80,10 +76,7 @@ pub(crate) fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
 
 /// "ranks 0 and 1 at train.py:12".
 pub(crate) fn who(joiners: &[Joiner<'_>]) -> String {
-    let places: Vec<_> = joiners
-        .iter()
-        .map(|it| it.init.call.place.as_deref())
-        .collect();
+    let places: Vec<_> = joiners.iter().map(|it| it.init.call.place.as_deref()).collect();
     let one = places.iter().all(|place| *place == places[0]);
     let place = places[0].filter(|_| one);
     format!("{}{}", Ranks(&ranks(joiners)), words::at(place))
@@ -91,10 +84,7 @@ pub(crate) fn who(joiners: &[Joiner<'_>]) -> String {
 
 /// The proof that two joiners contradict each other.
 pub(crate) fn contradiction(one: &Joiner<'_>, other: &Joiner<'_>) -> Certificate {
-    Certificate {
-        kind: CertificateKind::Contradiction,
-        facts: vec![one.fact(), other.fact()],
-    }
+    Certificate { kind: CertificateKind::Contradiction, facts: vec![one.fact(), other.fact()] }
 }
 
 /// The earliest two joiners of different classes that were joining at the same time.
@@ -108,10 +98,7 @@ pub(crate) fn pair<'a, K>(classes: &[(K, Vec<Joiner<'a>>)]) -> Option<[Joiner<'a
                     continue;
                 };
                 let pair = [*one, *other];
-                if found
-                    .as_ref()
-                    .is_none_or(|known| since(&pair) < since(known))
-                {
+                if found.as_ref().is_none_or(|known| since(&pair) < since(known)) {
                     found = Some(pair);
                 }
             }

@@ -19,10 +19,7 @@ struct Refusal {
 
 static REFUSALS: &[Refusal] = &[
     Refusal {
-        texts: &[
-            "Duplicate GPU detected",
-            "Multiple Ranks are using the same GPU",
-        ],
+        texts: &["Duplicate GPU detected", "Multiple Ranks are using the same GPU"],
         code: &catalogue::DD307,
         place: of_shared_gpu,
     },
@@ -49,10 +46,7 @@ pub(crate) fn cause(
 ) -> Option<Key> {
     let refusal = REFUSALS.iter().find(|it| it.is_in(exception))?;
     let place = (refusal.place)(situation, process)?;
-    Some(Key {
-        code: refusal.code.code,
-        place,
-    })
+    Some(Key { code: refusal.code.code, place })
 }
 
 /// Identifies the finding about the GPU that a process shares.
@@ -63,8 +57,6 @@ fn of_shared_gpu(situation: &Situation<'_>, process: &Process) -> Option<KeyPlac
         let (rank, _) = ranks.find(|(_, other)| other.id == process.id)?;
         // NCCL's message names only two ranks; the key needs all sharers.
         let mut sharers = peers.sharers().into_iter().map(|(_, ranks)| ranks);
-        sharers
-            .find(|ranks| ranks.contains(rank))
-            .map(KeyPlace::Ranks)
+        sharers.find(|ranks| ranks.contains(rank)).map(KeyPlace::Ranks)
     })
 }

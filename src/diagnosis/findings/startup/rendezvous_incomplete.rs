@@ -84,10 +84,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     }
     let missing: Vec<Missing<'_>> = absent
         .iter()
-        .map(|&rank| Missing {
-            rank,
-            is: whereabouts(situation, forming, rank),
-        })
+        .map(|&rank| Missing { rank, is: whereabouts(situation, forming, rank) })
         .collect();
     let due = due(situation, forming, &missing)?;
     if due > situation.now {
@@ -100,9 +97,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         draft.root.clone_from(&absent);
         draft.root_confidence = Confidence::Supported;
         describe_joiners(situation, forming, &mut draft);
-        draft
-            .per_rank
-            .extend(missing.iter().filter_map(Missing::call));
+        draft.per_rank.extend(missing.iter().filter_map(Missing::call));
         draft.per_rank.sort_by_key(|call| call.rank);
         describe_missing(situation, forming, &missing, &mut draft);
     }
@@ -179,10 +174,7 @@ fn due(
     let failed = missing.iter().any(Missing::has_failed);
     let gone = gone.filter(|&at| failed || !ended_before(forming, at));
     let overdue = forming.all_begun().plus(situation.config.stall_after);
-    let known = forming
-        .joiners
-        .iter()
-        .filter_map(|it| it.process.known_until);
+    let known = forming.joiners.iter().filter_map(|it| it.process.known_until);
     let until = known.fold(situation.until, Timestamp::min);
     let overdue = (overdue <= until && !ended_before(forming, overdue)).then_some(overdue);
     let noticeable = situation.model.timing.interrupted_wait;
@@ -190,12 +182,7 @@ fn due(
         && forming.all_begun().plus(noticeable) <= situation.until
         && !ended_before(forming, situation.until);
     let cut_short = cut_short.then_some(situation.until);
-    gave_up
-        .into_iter()
-        .chain(gone)
-        .chain(overdue)
-        .chain(cut_short)
-        .min()
+    gave_up.into_iter().chain(gone).chain(overdue).chain(cut_short).min()
 }
 
 /// Whether all waiting joiners had ended before this time.
@@ -270,10 +257,8 @@ fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, d
 fn store_elsewhere<'a>(forming: &Forming<'a>) -> Option<&'a str> {
     let first = &forming.joiners[0];
     let store = first.init.launchers_store.as_deref()?;
-    let all_obey = forming
-        .joiners
-        .iter()
-        .all(|joiner| joiner.init.launchers_store.as_deref() == Some(store));
+    let all_obey =
+        forming.joiners.iter().all(|joiner| joiner.init.launchers_store.as_deref() == Some(store));
     (all_obey && store != words::place(first.place)).then_some(store)
 }
 
@@ -285,12 +270,8 @@ fn describe_missing(
     draft: &mut Draft,
 ) {
     let states = States::of(missing);
-    let waiting: Vec<Joiner<'_>> = forming
-        .joiners
-        .iter()
-        .filter(|joiner| joiner.process.is_joining())
-        .copied()
-        .collect();
+    let waiting: Vec<Joiner<'_>> =
+        forming.joiners.iter().filter(|joiner| joiner.process.is_joining()).copied().collect();
     draft.summary = format!(
         "{}; {} {} for {} in {}",
         states.clauses(missing).join("; "),
@@ -312,18 +293,11 @@ fn why(situation: &Situation<'_>, forming: &Forming<'_>, missing: &[Missing<'_>]
         "The world has {size} ranks and meets at {}; {} of them {} come.",
         words::place(first.place),
         forming.joiners.len(),
-        if forming.joiners.len() == 1 {
-            "has"
-        } else {
-            "have"
-        },
+        if forming.joiners.len() == 1 { "has" } else { "have" },
     )];
     let shown = missing.iter().take(SHOWN);
     why.extend(shown.filter_map(|it| it.sentence(&situation.model.timing)));
-    let launched = forming
-        .joiners
-        .iter()
-        .find_map(|it| it.init.launched_world_size);
+    let launched = forming.joiners.iter().find_map(|it| it.init.launched_world_size);
     if let Some(launched) = launched.filter(|&launched| launched != size) {
         why.push(format!(
             "WORLD_SIZE is {launched} in the environment of these ranks, but the program uses {size}."
@@ -361,10 +335,7 @@ impl States {
         if !self.ended.is_empty() {
             let how = missing.iter().find_map(Missing::how_it_ended);
             let how = how.filter(|_| self.ended.len() == 1).unwrap_or_default();
-            clauses.push(format!(
-                "{} ended before joining the world{how}",
-                Ranks(&self.ended)
-            ));
+            clauses.push(format!("{} ended before joining the world{how}", Ranks(&self.ended)));
         }
         if !self.at_work.is_empty() {
             let line = missing.iter().find_map(Missing::line);
@@ -403,11 +374,7 @@ impl States {
             "{} {} not on the {} watched ({}); other hosts are not watched.",
             Capital(Ranks(&self.never_seen)),
             number(&self.never_seen, "is", "are"),
-            if hosts.len() == 1 {
-                "host that is"
-            } else {
-                "hosts that are"
-            },
+            if hosts.len() == 1 { "host that is" } else { "hosts that are" },
             hosts.join(", ")
         ))
     }
@@ -460,10 +427,7 @@ impl Missing<'_> {
         if matches!(self.is, Whereabouts::NeverSeen) {
             return None;
         }
-        Some(RankCall {
-            place: self.line().cloned(),
-            ..no_call(self.rank)
-        })
+        Some(RankCall { place: self.line().cloned(), ..no_call(self.rank) })
     }
 
     /// Whether it ended with an error status, an abort, or a signal that is no request to end.
@@ -510,9 +474,7 @@ impl Missing<'_> {
                     "Process {} of rank {rank} on {} has joined another world{}.",
                     process.pid,
                     process.host,
-                    place
-                        .map(|place| format!(", or tries to, at {place}"))
-                        .unwrap_or_default()
+                    place.map(|place| format!(", or tries to, at {place}")).unwrap_or_default()
                 )
             }
             Whereabouts::NeverSeen => return None,
@@ -522,21 +484,12 @@ impl Missing<'_> {
 
 /// "stands still in main() at train.py:14, there in sleep() (…)".
 fn what_it_does(outside: &Activity<'_>) -> String {
-    let line = outside
-        .line
-        .map(|line| format!(" in {} at {}", words::function(line), words::line(line)));
+    let line =
+        outside.line.map(|line| format!(" in {} at {}", words::function(line), words::line(line)));
     let line = line.unwrap_or_else(|| " in library code".into());
-    let inner = outside.inner.map(|inner| {
-        format!(
-            ", there in {} ({})",
-            words::function(inner),
-            words::line(inner)
-        )
-    });
-    let moves = if outside.moves {
-        "is running"
-    } else {
-        "stands still"
-    };
+    let inner = outside
+        .inner
+        .map(|inner| format!(", there in {} ({})", words::function(inner), words::line(inner)));
+    let moves = if outside.moves { "is running" } else { "stands still" };
     format!("{moves}{line}{}", inner.unwrap_or_default())
 }

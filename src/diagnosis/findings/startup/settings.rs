@@ -77,10 +77,7 @@ fn peers(model: &Model) -> Vec<Peers<'_>> {
     let mut worlds: BTreeMap<&World, BTreeMap<u32, &Process>> = BTreeMap::new();
     for process in model.processes.values() {
         if let Some(rank) = process.rank {
-            worlds
-                .entry(&process.world)
-                .or_default()
-                .insert(rank, process);
+            worlds.entry(&process.world).or_default().insert(rank, process);
         }
     }
     let several = worlds.into_values().filter(|ranks| ranks.len() > 1);
@@ -173,11 +170,8 @@ impl<'a> Peers<'a> {
             let first = said.next();
             said.any(|other| Some(other) != first)
         };
-        let differing: Vec<(&str, &str)> = names
-            .iter()
-            .copied()
-            .filter(|(name, _)| differs(name))
-            .collect();
+        let differing: Vec<(&str, &str)> =
+            names.iter().copied().filter(|(name, _)| differs(name)).collect();
         if differing.is_empty() {
             return None;
         }
@@ -189,13 +183,9 @@ impl<'a> Peers<'a> {
             };
             let has = || {
                 let has = differing.iter();
-                has.map(|&(name, label)| (label, of(process, name).flatten()))
-                    .collect()
+                has.map(|&(name, label)| (label, of(process, name).flatten())).collect()
             };
-            let side = sides.entry(all).or_insert_with(|| Side {
-                ranks: Vec::new(),
-                has: has(),
-            });
+            let side = sides.entry(all).or_insert_with(|| Side { ranks: Vec::new(), has: has() });
             side.ranks.extend(ranks);
         }
         let mut sides: Vec<Side<'_>> = sides.into_values().collect();
@@ -205,11 +195,7 @@ impl<'a> Peers<'a> {
         sides.sort_by_key(|side| (std::cmp::Reverse(side.ranks.len()), side.ranks[0]));
         let (at, [one, other], name) = self.first_difference(&differing, &meant)?;
         let said = |process: &'a Process| of(process, name).flatten();
-        Some(Skew {
-            sides,
-            at,
-            proof: proof(name, (one, said(one)), (other, said(other))),
-        })
+        Some(Skew { sides, at, proof: proof(name, (one, said(one)), (other, said(other))) })
     }
 
     /// The first two processes that reported different values, when the later one did, and the
@@ -222,9 +208,8 @@ impl<'a> Peers<'a> {
         let mut ranks: Vec<&Process> = self.alike.iter().map(|(process, _)| *process).collect();
         ranks.sort_by_key(|process| (said_at(process), process.rank));
         let firsts = differing.iter().filter_map(|(name, _)| {
-            let mut said = ranks
-                .iter()
-                .filter_map(|process| Some((*process, meant(process, name)?)));
+            let mut said =
+                ranks.iter().filter_map(|process| Some((*process, meant(process, name)?)));
             let (one, first) = said.next()?;
             let (other, _) = said.find(|(_, other)| *other != first)?;
             Some((said_at(other), [one, other], *name))

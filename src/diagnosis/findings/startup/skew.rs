@@ -58,10 +58,7 @@ pub(crate) fn keeps_from_joining(
         !with.is_empty() && waiting.iter().all(|rank| with.contains(rank))
     };
     WAIT_IN_INIT.iter().find(|name| explains(name))?;
-    Some(Key {
-        code: catalogue::DD306.code,
-        place: place(situation, one_of_them)?,
-    })
+    Some(Key { code: catalogue::DD306.code, place: place(situation, one_of_them)? })
 }
 
 /// Ranks whose value of the variable has an effect.
@@ -82,9 +79,7 @@ pub(crate) fn per_rank(
 ) -> Vec<RankCall> {
     let peers = peers.ranks.iter();
     let peers = peers.filter(|(rank, _)| ranks.contains(rank));
-    peers
-        .map(|(&rank, process)| joined(situation, rank, process))
-        .collect()
+    peers.map(|(&rank, process)| joined(situation, rank, process)).collect()
 }
 
 fn joined(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
@@ -100,21 +95,15 @@ fn joined(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
 
 /// The proof that these facts contradict each other; `None` if there are none.
 pub(crate) fn proof(facts: &[Fact]) -> Option<Certificate> {
-    (!facts.is_empty()).then(|| Certificate {
-        kind: CertificateKind::Contradiction,
-        facts: facts.to_vec(),
-    })
+    (!facts.is_empty())
+        .then(|| Certificate { kind: CertificateKind::Contradiction, facts: facts.to_vec() })
 }
 
 /// "ranks 0 and 2 have PyTorch 2.15.0, rank 1 has PyTorch 2.14.0".
 pub(crate) fn said(skew: &Skew<'_>, thing: impl Fn(&str, Option<&str>) -> String) -> String {
     let side = |side: &Side<'_>| {
-        let mut things: Vec<String> = side
-            .has
-            .iter()
-            .take(NAMED)
-            .map(|(name, value)| thing(name, *value))
-            .collect();
+        let mut things: Vec<String> =
+            side.has.iter().take(NAMED).map(|(name, value)| thing(name, *value)).collect();
         let more = side.has.len().saturating_sub(NAMED);
         if more > 0 {
             things.push(format!("{more} more"));

@@ -20,9 +20,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
     let versions = peers.versions()?;
     let mut draft = skew::draft(situation, &catalogue::DD305, peers, &versions)?;
-    let said = skew::said(&versions, |name, version| {
-        format!("{name} {}", version.unwrap_or("?"))
-    });
+    let said = skew::said(&versions, |name, version| format!("{name} {}", version.unwrap_or("?")));
     draft.summary = format!("versions differ between ranks: {said}");
     let differs = |name: &str| versions.sides[0].has.iter().any(|(it, _)| *it == name);
     if differs("NCCL") {

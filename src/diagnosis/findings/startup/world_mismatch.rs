@@ -28,18 +28,13 @@ fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         .iter()
         .map(|(size, joiners)| format!("{} {} {size} ranks", who(joiners), expects(joiners)));
     let parts: Vec<String> = parts.collect();
-    draft.summary = format!(
-        "ranks disagree on the size of the world: {}",
-        parts.join(", ")
-    );
+    draft.summary = format!("ranks disagree on the size of the world: {}", parts.join(", "));
     draft.why = vec![format!(
         "All of them meet at {}. A rank that expects more ranks than there are never returns; one that \
          expects fewer begins without the others.",
         words::place(one.place)
     )];
-    draft.why.extend(launched(
-        &classes.iter().flat_map(|(_, it)| it).collect::<Vec<_>>(),
-    ));
+    draft.why.extend(launched(&classes.iter().flat_map(|(_, it)| it).collect::<Vec<_>>()));
     draft.next = vec![
         "Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; find \
          out what changes it on these ranks."
@@ -141,9 +136,8 @@ fn one_against_the_launcher<K>(draft: &mut Draft, classes: &[(K, Vec<Joiner<'_>>
         let launched = joiner.init.launched_world_size;
         launched.is_none() || launched == joiner.init.world_size
     };
-    let (obey, own): (Vec<_>, Vec<_>) = classes
-        .iter()
-        .partition(|(_, joiners)| joiners.iter().all(obeys));
+    let (obey, own): (Vec<_>, Vec<_>) =
+        classes.iter().partition(|(_, joiners)| joiners.iter().all(obeys));
     if obey.len() == 1 && !own.is_empty() {
         draft.root = own.iter().flat_map(|(_, joiners)| ranks(joiners)).collect();
         draft.root.sort_unstable();

@@ -15,66 +15,36 @@ impl Model {
     pub(super) fn apply_calls(&mut self, event: Event) {
         match event {
             Event::Issued { process, call } => self.issued(process, &call),
-            Event::Returned {
-                process,
-                thread,
-                call,
-                followed,
-                at,
-            } => self.returned(process, thread, call, followed, at),
-            Event::WaitBegin {
-                process,
-                thread,
-                call,
-                place,
-                at,
-            } => self.wait_began(process, thread, call, place, at),
-            Event::WaitEnd {
-                process,
-                thread,
-                call,
-                at,
-            } => self.wait_ended(process, thread, call, at),
+            Event::Returned { process, thread, call, followed, at } => {
+                self.returned(process, thread, call, followed, at)
+            }
+            Event::WaitBegin { process, thread, call, place, at } => {
+                self.wait_began(process, thread, call, place, at)
+            }
+            Event::WaitEnd { process, thread, call, at } => {
+                self.wait_ended(process, thread, call, at)
+            }
             Event::Completed { process, call, at } => self.call_completed(process, call, at),
-            Event::LowerCall {
-                process,
-                call,
-                lower_call,
-                at,
-            } => self.lower_call(process, call, &lower_call, at),
-            Event::Within {
-                process,
-                thread,
-                function,
-                at,
-            } => {
+            Event::LowerCall { process, call, lower_call, at } => {
+                self.lower_call(process, call, &lower_call, at)
+            }
+            Event::Within { process, thread, function, at } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.within(thread, function, at);
                 }
             }
-            Event::Transfer {
-                process,
-                call,
-                transfer,
-                standing,
-                at,
-            } => {
+            Event::Transfer { process, call, transfer, standing, at } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.transfer(call, transfer, standing, at);
                 }
             }
-            Event::Unawaited {
-                process,
-                call: _,
-                op,
-                group,
-                place,
-                at,
-            } => self.touch(process, at, |process| {
-                if let (Some(group), Some(place)) = (group, place) {
-                    process.unawaited(op, group, place, at);
-                }
-            }),
+            Event::Unawaited { process, call: _, op, group, place, at } => {
+                self.touch(process, at, |process| {
+                    if let (Some(group), Some(place)) = (group, place) {
+                        process.unawaited(op, group, place, at);
+                    }
+                })
+            }
             _ => {}
         }
     }
@@ -91,10 +61,7 @@ impl Model {
         let Some(process) = self.processes.get_mut(&process) else {
             return;
         };
-        if let Some(Thread {
-            doing: Doing::Call(inside),
-            ..
-        }) = process.threads.get(&thread)
+        if let Some(Thread { doing: Doing::Call(inside), .. }) = process.threads.get(&thread)
             && inside.id == call
             && (inside.op == Op::InitProcessGroup
                 || process.init.as_ref().is_some_and(|it| it.call.id == call))
@@ -211,10 +178,7 @@ impl Model {
             self.creates(id, call);
             return;
         }
-        let member = call
-            .group
-            .as_ref()
-            .and_then(|group| self.membership(id, group));
+        let member = call.group.as_ref().and_then(|group| self.membership(id, group));
         let mut target = None;
         if let Some((group_id, rank)) = member {
             let group = &mut self.groups[group_id.0 as usize];

@@ -26,21 +26,11 @@ impl Model {
                     member.destroyed = Some(at);
                 }
             }
-            Event::GroupTimeout {
-                process,
-                group,
-                timeout,
-                at,
-            } => {
+            Event::GroupTimeout { process, group, timeout, at } => {
                 self.touch(process, at, |_| {});
                 self.group_timeout(process, &group, Some(timeout));
             }
-            Event::Frontier {
-                process,
-                group,
-                issued,
-                p2p_issued,
-            } => {
+            Event::Frontier { process, group, issued, p2p_issued } => {
                 let Some((id, rank)) = self.membership(process, &group) else {
                     return;
                 };
@@ -67,9 +57,7 @@ impl Model {
         }
         let world = process.world.clone();
         let id = group_of(&mut self.groups, &mut self.group_ids, world, info);
-        process
-            .groups
-            .insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
+        process.groups.insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
         let process = process.id;
         self.groups[id.0 as usize].join_member(rank, process);
     }
@@ -115,11 +103,8 @@ impl Model {
             return;
         };
         process.groups_made += 1;
-        let asked = CreationRequest {
-            process: id,
-            call: Arc::clone(call),
-            nth: process.groups_made,
-        };
+        let asked =
+            CreationRequest { process: id, call: Arc::clone(call), nth: process.groups_made };
         let world = process.world.clone();
         let at = MeetingPoint {
             world: world.clone(),

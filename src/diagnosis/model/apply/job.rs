@@ -11,12 +11,7 @@ const KEPT_NOTES: usize = 1024;
 impl Model {
     pub(super) fn apply_job(&mut self, event: Event) {
         match event {
-            Event::JobStarted {
-                job,
-                attempt,
-                host,
-                at,
-            } => {
+            Event::JobStarted { job, attempt, host, at } => {
                 self.job = job;
                 self.attempt = attempt;
                 self.hosts.insert(host);
@@ -29,14 +24,7 @@ impl Model {
                     self.started_ranks.insert(key, *started);
                 }
             }
-            Event::Note {
-                process,
-                kind,
-                rank,
-                pid,
-                text,
-                at,
-            } => {
+            Event::Note { process, kind, rank, pid, text, at } => {
                 let process = process.and_then(|id| self.processes.get(&id));
                 self.note(Note {
                     kind,
@@ -46,17 +34,8 @@ impl Model {
                     at,
                 });
             }
-            Event::Clock {
-                host,
-                ahead_ns,
-                uncertainty_ns,
-                at,
-            } => {
-                let clock = Clock {
-                    ahead_ns,
-                    uncertainty_ns,
-                    at,
-                };
+            Event::Clock { host, ahead_ns, uncertainty_ns, at } => {
+                let clock = Clock { ahead_ns, uncertainty_ns, at };
                 self.clocks.insert(host, clock);
             }
             Event::Silent { node, since, at: _ } => match since {

@@ -30,52 +30,27 @@ impl Model {
                 new.joined_at = at;
                 self.joined(new, rank, world_size, at);
             }
-            Event::ProcessChanged {
-                process,
-                state,
-                exit,
-                oom_kills,
-                at,
-            } => self.changed(process, state, exit, oom_kills, at),
-            Event::Unwatched {
-                process,
-                since,
-                read_whole,
-                exit,
-            } => {
+            Event::ProcessChanged { process, state, exit, oom_kills, at } => {
+                self.changed(process, state, exit, oom_kills, at)
+            }
+            Event::Unwatched { process, since, read_whole, exit } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.unwatched = Some(since);
                     process.later_exit = exit;
                     process.known_until = (!read_whole).then_some(since);
                 }
             }
-            Event::Exception {
-                process,
-                kind,
-                text,
-                place,
-                at,
-            } => {
+            Event::Exception { process, kind, text, place, at } => {
                 if let Some(process) = self.processes.get_mut(&process) {
-                    process.raised(Exception {
-                        kind,
-                        text,
-                        place,
-                        at,
-                        after_calls: 0,
-                    });
+                    process.raised(Exception { kind, text, place, at, after_calls: 0 });
                 }
             }
-            Event::ExitAnnounced {
-                process,
-                thread,
-                code,
-                how,
-                at,
-            } => self.touch(process, at, |process| {
-                process.announced = Some(Announced { code, how, at });
-                process.leaving.get_or_insert((at, thread));
-            }),
+            Event::ExitAnnounced { process, thread, code, how, at } => {
+                self.touch(process, at, |process| {
+                    process.announced = Some(Announced { code, how, at });
+                    process.leaving.get_or_insert((at, thread));
+                })
+            }
             _ => {}
         }
     }
@@ -122,35 +97,18 @@ impl Model {
                 }
             }
             Event::Gap { from, to, .. } => self.gaps.add(from, to),
-            Event::RecordsLeftOut {
-                process,
-                inside,
-                threads,
-            } => self.records_left_out(process, &inside, &threads),
-            Event::Site {
-                process,
-                place,
-                caller,
-                guards,
-                reading,
-            } => {
+            Event::RecordsLeftOut { process, inside, threads } => {
+                self.records_left_out(process, &inside, &threads)
+            }
+            Event::Site { process, place, caller, guards, reading } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.site(place, caller, guards, reading);
                 }
             }
-            Event::Setting {
-                process,
-                name,
-                value,
-                at,
-            } => {
+            Event::Setting { process, name, value, at } => {
                 self.touch(process, at, |process| process.set(name, value, at));
             }
-            Event::Memory {
-                process,
-                sample,
-                at,
-            } => {
+            Event::Memory { process, sample, at } => {
                 // A program that is over releases its memory.
                 if let Some(process) = self.processes.get_mut(&process)
                     && let Some(step) = process.step_at_time(at)
@@ -158,11 +116,7 @@ impl Model {
                     process.memory.take(&sample, step, at);
                 }
             }
-            Event::Scheduled {
-                process,
-                sample,
-                at,
-            } => {
+            Event::Scheduled { process, sample, at } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     let covered = self.timing.scheduling_interval.as_nanos() as u64;
                     let from = Timestamp(at.0.saturating_sub(covered));
@@ -189,11 +143,7 @@ impl Model {
         let is_stopped = state == ProcessState::Stopped;
         process.pace.state(is_stopped, at);
         if state == ProcessState::Dead && process.end.is_none() {
-            process.end = Some(End {
-                at,
-                exit,
-                oom_kills,
-            });
+            process.end = Some(End { at, exit, oom_kills });
             if process.ending() != Ending::InOrder {
                 let world = (process.layer.clone(), process.world.name.clone());
                 self.worlds.failed(world, process.world.generation, at);

@@ -12,12 +12,7 @@ use crate::model::process::InputEnd;
 impl Model {
     pub(super) fn apply_training(&mut self, event: Event) {
         match event {
-            Event::Step {
-                process,
-                step,
-                forward,
-                at,
-            } => {
+            Event::Step { process, step, forward, at } => {
                 self.touch(process, at, |process| {
                     process.step = process.step.max(step);
                     process.step_at = at;
@@ -51,12 +46,7 @@ impl Model {
                     }
                 });
             }
-            Event::Parameters {
-                process,
-                group,
-                said,
-                at,
-            } => {
+            Event::Parameters { process, group, said, at } => {
                 let member = self.membership(process, &group);
                 if said.fact == ParameterFact::Values {
                     self.touch(process, at, |_| {});
@@ -69,14 +59,7 @@ impl Model {
                     }
                 });
             }
-            Event::Spent {
-                process,
-                thread,
-                on,
-                took,
-                place,
-                at,
-            } => {
+            Event::Spent { process, thread, on, took, place, at } => {
                 // A background thread may have spent it: this is no sign of progress.
                 let Some(process) = self.processes.get_mut(&process) else {
                     return;

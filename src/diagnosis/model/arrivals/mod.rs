@@ -144,11 +144,7 @@ impl Encounter {
                 Wait::Since(at) => (Some(at), None),
                 Wait::Over(at) => (None, Some(at)),
             };
-            Came {
-                waits,
-                until,
-                ..Came::new(rank, &joined.call)
-            }
+            Came { waits, until, ..Came::new(rank, &joined.call) }
         });
         let direction = first.call.op.direction();
         let ranks = Ranks::Members(join.calls.listed());
@@ -163,9 +159,7 @@ impl Encounter {
 
     /// Sets the wait of a rank for buckets, of which this is the last.
     fn averaged(&mut self, rank: u32, averaged: Averaged) {
-        let known = self
-            .buckets
-            .get_or_insert_with(|| Box::new(averaged.buckets));
+        let known = self.buckets.get_or_insert_with(|| Box::new(averaged.buckets));
         let buckets = **known;
         if let Some(place) = self.came.place_of(rank)
             && buckets == averaged.buckets
@@ -299,8 +293,7 @@ impl Arrivals {
         }
         // Doubling would leave up to half of the room unused.
         if self.encounters.len() == self.encounters.capacity() {
-            self.encounters
-                .reserve_exact(self.encounters.len() / 8 + LEAST);
+            self.encounters.reserve_exact(self.encounters.len() / 8 + LEAST);
         }
         self.encounters.push_back(encounter);
         self.note_change(number);
@@ -387,8 +380,7 @@ impl Arrivals {
     /// The encounter with this number; `None`: it was dropped.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<&Encounter> {
-        self.encounters
-            .get(number.checked_sub(self.first)? as usize)
+        self.encounters.get(number.checked_sub(self.first)? as usize)
     }
 
     /// Updates the wait of a rank for its call.
@@ -476,10 +468,10 @@ mod tests {
 
     fn met(seq: u64, ats: &[u64]) -> Encounter {
         let call = Arc::new(testing::call(Op::AllReduce).build());
-        let came = ats.iter().zip(0..).map(|(&at, rank)| Came {
-            at: Timestamp(at),
-            ..Came::new(rank, &call)
-        });
+        let came = ats
+            .iter()
+            .zip(0..)
+            .map(|(&at, rank)| Came { at: Timestamp(at), ..Came::new(rank, &call) });
         let direction = Direction::Symmetric;
         let ranks = (0..ats.len() as u32).collect();
         let ranks = Ranks::Members(ranks);
@@ -541,21 +533,11 @@ mod tests {
     fn wait_for_buckets_belongs_to_the_last_bucket() {
         let mut arrivals = Arrivals::default();
         arrivals.met(met(1, &[5, 9, 7]));
-        let buckets = Buckets {
-            calls: 3,
-            bytes: 96,
-        };
-        let averaged = |buckets| Averaged {
-            buckets,
-            from: Timestamp(8),
-            to: Timestamp(20),
-        };
+        let buckets = Buckets { calls: 3, bytes: 96 };
+        let averaged = |buckets| Averaged { buckets, from: Timestamp(8), to: Timestamp(20) };
         arrivals.averaged(0, GroupId(0), 1, averaged(buckets));
         arrivals.averaged(1, GroupId(0), 1, averaged(buckets));
-        let others = Buckets {
-            calls: 4,
-            ..buckets
-        };
+        let others = Buckets { calls: 4, ..buckets };
         arrivals.averaged(2, GroupId(0), 1, averaged(others));
         arrivals.averaged(2, GroupId(0), 7, averaged(buckets));
         let encounter = arrivals.latest().next().unwrap();

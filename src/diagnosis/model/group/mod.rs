@@ -111,14 +111,7 @@ pub struct Member {
 impl Member {
     /// A member without calls.
     pub(super) const fn new(process: ProcessId) -> Self {
-        Self {
-            process,
-            issued: 0,
-            completed: 0,
-            destroyed: None,
-            timeout: None,
-            late: None,
-        }
+        Self { process, issued: 0, completed: 0, destroyed: None, timeout: None, late: None }
     }
 
     /// Whether it may have issued any number of calls.
@@ -205,10 +198,7 @@ impl Group {
     /// Observed members that have not made their call at `seq`.
     #[must_use]
     pub fn missing(&self, seq: u64) -> Vec<u32> {
-        let behind = self
-            .members
-            .iter()
-            .filter(|(_, member)| member.issued < seq);
+        let behind = self.members.iter().filter(|(_, member)| member.issued < seq);
         behind.map(|(&rank, _)| rank).collect()
     }
 
@@ -277,11 +267,7 @@ impl Group {
             return Vec::new();
         }
         let join = self.join_at(seq);
-        let joined = JoinedCall {
-            position,
-            in_backward,
-            ..JoinedCall::new(call)
-        };
+        let joined = JoinedCall { position, in_backward, ..JoinedCall::new(call) };
         join.add(rank, joined);
         if join.mismatch.is_some() {
             self.diverged = Some(self.diverged.map_or(seq, |at| at.min(seq)));
@@ -341,11 +327,7 @@ impl Group {
             return calls;
         }
         while self.joins.len() > KEPT_JOINS {
-            let oldest = self
-                .joins
-                .keys()
-                .copied()
-                .find(|&seq| Some(seq) != self.diverged);
+            let oldest = self.joins.keys().copied().find(|&seq| Some(seq) != self.diverged);
             match oldest {
                 Some(seq) => self.joins.remove(&seq),
                 None => break,
@@ -356,9 +338,7 @@ impl Group {
 
     /// Whether every observed member has made its call at `seq`.
     fn is_made_by_all(&mut self, seq: u64) -> bool {
-        let behind = self
-            .members
-            .first_from(self.behind, |member| member.issued < seq);
+        let behind = self.members.first_from(self.behind, |member| member.issued < seq);
         self.behind = behind.unwrap_or(self.behind);
         behind.is_none()
     }
@@ -460,10 +440,5 @@ fn longest(
     if !symmetric || by <= known.map_or(Duration::ZERO, |known| known.by) {
         return known;
     }
-    Some(EndedEarly {
-        ended: rank,
-        came,
-        by,
-        at,
-    })
+    Some(EndedEarly { ended: rank, came, by, at })
 }

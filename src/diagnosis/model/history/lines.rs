@@ -102,9 +102,7 @@ impl Lines {
         if extra {
             return None;
         }
-        let first = shift
-            .known
-            .get_or_insert_with(|| (seq, Arc::clone(a), Arc::clone(b)));
+        let first = shift.known.get_or_insert_with(|| (seq, Arc::clone(a), Arc::clone(b)));
         if (a, b) != (&first.1, &first.2) {
             return None;
         }
@@ -127,11 +125,7 @@ impl Lines {
             self.give_up();
             return;
         }
-        let partner = Partner {
-            line: Arc::clone(b),
-            count: 1,
-            ambiguous: false,
-        };
+        let partner = Partner { line: Arc::clone(b), count: 1, ambiguous: false };
         self.partners.insert(Arc::clone(a), partner);
     }
 
@@ -200,7 +194,5 @@ fn moved_by(
             peer.is_none_or(|(a, _)| partners.get(*a).is_some_and(|p| p.line == **b))
         })
     };
-    (1..=furthest as i64)
-        .flat_map(|by| [by, -by])
-        .find(|&by| fits(by))
+    (1..=furthest as i64).flat_map(|by| [by, -by]).find(|&by| fits(by))
 }

@@ -220,12 +220,7 @@ impl History {
                 Some(of) => found[of].last = rank,
                 None => {
                     index[class_here] = Some(found.len());
-                    found.push(OfClass {
-                        rank,
-                        joined,
-                        last: rank,
-                        class: class_here,
-                    });
+                    found.push(OfClass { rank, joined, last: rank, class: class_here });
                 }
             }
         }
@@ -377,11 +372,7 @@ impl Meeting {
             let calls = join.calls.values();
             calls.map(|joined| joined.call.place.clone()).collect()
         };
-        Self {
-            seq,
-            ranks: Arc::clone(ranks),
-            places,
-        }
+        Self { seq, ranks: Arc::clone(ranks), places }
     }
 
     /// Line of a rank in the user's program.
@@ -402,10 +393,7 @@ impl Began {
     fn at(seq: u64, join: &Join) -> Self {
         let calls = join.calls.iter();
         let calls = calls.map(|(&rank, joined)| (rank, Arc::clone(&joined.call)));
-        Self {
-            seq,
-            calls: calls.collect(),
-        }
+        Self { seq, calls: calls.collect() }
     }
 }
 

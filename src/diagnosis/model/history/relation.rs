@@ -88,8 +88,7 @@ impl Relation {
                 candidate: None,
                 early: None,
             };
-            self.turns
-                .push(((here.path.clone(), there.path.clone()), steps));
+            self.turns.push(((here.path.clone(), there.path.clone()), steps));
             self.turns.len() - 1
         });
         &mut self.turns[at].1
@@ -161,10 +160,8 @@ impl Steps {
             return silent;
         }
         if self.held < HELD {
-            let early = (self.held > 0).then(|| Early {
-                began: Began::at(seq, join),
-                skipped: silent.clone(),
-            });
+            let early = (self.held > 0)
+                .then(|| Early { began: Began::at(seq, join), skipped: silent.clone() });
             self.rebase(now);
             self.early = early;
             return silent;
@@ -208,11 +205,7 @@ impl Steps {
 
 impl Spot {
     const fn of(position: &Position) -> Self {
-        Self {
-            turn: position.turn,
-            batches: position.batches,
-            usual: None,
-        }
+        Self { turn: position.turn, batches: position.batches, usual: None }
     }
 
     /// Advances to the current position; returns the progress.

@@ -13,10 +13,8 @@ struct Chance(u64);
 
 impl Chance {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 
@@ -78,11 +76,8 @@ impl Job {
     fn forward(&mut self, rank: usize, path: &str, change: impl FnOnce(&mut Forward)) {
         self.steps[rank] += 1;
         self.clock += 1;
-        let mut forward = Forward {
-            path: Some(path.into()),
-            batches: self.batches[rank],
-            ..Forward::default()
-        };
+        let mut forward =
+            Forward { path: Some(path.into()), batches: self.batches[rank], ..Forward::default() };
         change(&mut forward);
         self.model.apply(Event::Step {
             process: ProcessId(rank as u64),
@@ -119,10 +114,7 @@ impl Job {
             function: "f".into(),
             ..Where::default()
         }));
-        self.model.apply(Event::Issued {
-            process: ProcessId(rank as u64),
-            call: Arc::new(call),
-        });
+        self.model.apply(Event::Issued { process: ProcessId(rank as u64), call: Arc::new(call) });
     }
 
     fn slip(&self) -> Option<&Slip> {
@@ -165,14 +157,7 @@ fn healthy_step(job: &mut Job, chance: &mut Chance, step: u64, lines: u64, odd: 
     }
     if step.is_multiple_of(7) {
         for rank in job.ranks() {
-            job.call(
-                rank,
-                if odd.is_multiple_of(2) {
-                    200
-                } else {
-                    200 + rank as u64
-                },
-            );
+            job.call(rank, if odd.is_multiple_of(2) { 200 } else { 200 + rank as u64 });
         }
     }
 }

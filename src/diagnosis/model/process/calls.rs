@@ -98,19 +98,14 @@ impl Process {
         }
         if let Some(target) = target {
             // Waits for DDP's own calls are never recorded.
-            self.calls
-                .insert(call.id, target, call.is_async && call.hidden);
+            self.calls.insert(call.id, target, call.is_async && call.hidden);
         }
     }
 
     /// Appends a call to the queue, if it occupies a stream.
     fn queue(&mut self, call: &Arc<Call>) {
         if call.queued_on().is_some() {
-            let kept = if self.followed.is_empty() {
-                KEPT_QUEUED
-            } else {
-                KEPT_UNDER_WAY
-            };
+            let kept = if self.followed.is_empty() { KEPT_QUEUED } else { KEPT_UNDER_WAY };
             while self.queued.len() >= kept {
                 let oldest = self.queued.pop_front();
                 oldest.map(|call| self.followed.remove(&call.id));

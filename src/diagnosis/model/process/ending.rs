@@ -102,8 +102,7 @@ impl Process {
     /// the interpreter shuts down.
     #[must_use]
     pub fn aborted_on_its_way_out(&self) -> bool {
-        self.end
-            .is_some_and(|end| end.exit.signal == Some(libc_signal::ABRT))
+        self.end.is_some_and(|end| end.exit.signal == Some(libc_signal::ABRT))
             && self.announced_in_order()
             && self.uncaught().is_none()
     }
@@ -111,9 +110,7 @@ impl Process {
     /// The uncaught exception.
     #[must_use]
     pub fn uncaught(&self) -> Option<&Exception> {
-        self.exceptions
-            .iter()
-            .find(|exception| exception.kind == ExceptionKind::Uncaught)
+        self.exceptions.iter().find(|exception| exception.kind == ExceptionKind::Uncaught)
     }
 
     /// The last exception that ended a thread other than the main one.
@@ -126,8 +123,7 @@ impl Process {
     /// The exception that was being handled when this call was issued, except requests to exit.
     #[must_use]
     pub fn in_flight_at(&self, call: &Call) -> Option<&Exception> {
-        self.handled_at(call.at, call.id)
-            .find(|exception| !exception.asks_to_end())
+        self.handled_at(call.at, call.id).find(|exception| !exception.asks_to_end())
     }
 
     /// Whether the exception may be due to the failure of a peer: it left a collective, or its text
@@ -165,11 +161,8 @@ impl Process {
     /// handling a request to exit.
     #[must_use]
     pub fn is_leaving_at(&self, call: &Call) -> bool {
-        self.leaving
-            .is_some_and(|(since, thread)| since <= call.at && thread == call.thread)
-            || self
-                .handled_at(call.at, call.id)
-                .any(Exception::asks_to_end)
+        self.leaving.is_some_and(|(since, thread)| since <= call.at && thread == call.thread)
+            || self.handled_at(call.at, call.id).any(Exception::asks_to_end)
     }
 
     /// Whether it is leaving the program or a group, and no other thread communicates with other
@@ -184,9 +177,7 @@ impl Process {
             matches!(&thread.doing, Doing::Call(call) if call.op == Op::DestroyProcessGroup)
         });
         destroys
-            || self
-                .leaving
-                .is_some_and(|(since, thread)| !goes_on(since, thread))
+            || self.leaving.is_some_and(|(since, thread)| !goes_on(since, thread))
             || self
                 .last_call
                 .as_ref()
@@ -210,16 +201,11 @@ impl Process {
     #[must_use]
     pub fn ended_through_the_interpreter(&self) -> bool {
         self.end.is_some_and(|end| end.exit.code == Some(0))
-            && self
-                .announced
-                .as_ref()
-                .is_some_and(|announced| &*announced.how != "os._exit")
+            && self.announced.as_ref().is_some_and(|announced| &*announced.how != "os._exit")
     }
 
     fn announced_in_order(&self) -> bool {
-        self.announced
-            .as_ref()
-            .is_some_and(|announced| announced.code == 0)
+        self.announced.as_ref().is_some_and(|announced| announced.code == 0)
     }
 
     pub(in crate::model) fn raised(&mut self, mut exception: Exception) {
@@ -228,10 +214,7 @@ impl Process {
         self.records += 1;
         self.last_at = exception.at;
         if exception.kind == ExceptionKind::IgnoredCall {
-            exception
-                .place
-                .iter()
-                .for_each(|it| self.places.ignored(it));
+            exception.place.iter().for_each(|it| self.places.ignored(it));
             return;
         }
         if exception.kind == ExceptionKind::LeftForward {

@@ -211,10 +211,7 @@ impl Process {
             host,
             pid,
             layer,
-            world: World {
-                name: world,
-                generation: 0,
-            },
+            world: World { name: world, generation: 0 },
             restarts: 0,
             joined_at: Timestamp::default(),
             state: ProcessState::Unspecified,

@@ -51,13 +51,8 @@ impl RecentCalls {
             Target::Join(_, seq) => (seq, None),
             Target::Message(_, post) => (0, Some(post)),
         };
-        let recent = Recent {
-            call,
-            seq,
-            group: target.group(),
-            is_message: post.is_some(),
-            is_over,
-        };
+        let recent =
+            Recent { call, seq, group: target.group(), is_message: post.is_some(), is_over };
         // Room is made first, so that the capacity does not exceed the limit.
         let is_full = |calls: &VecDeque<Recent>| {
             calls.len() >= KEPT_CALLS
@@ -93,11 +88,7 @@ impl RecentCalls {
         const LATEST: usize = 4;
         for (i, recent) in self.calls.iter().enumerate().rev().take(LATEST) {
             if recent.call <= call {
-                return if recent.call == call {
-                    Ok(i)
-                } else {
-                    Err(i + 1)
-                };
+                return if recent.call == call { Ok(i) } else { Err(i + 1) };
             }
         }
         self.calls.binary_search_by_key(&call, |recent| recent.call)
@@ -235,11 +226,7 @@ mod tests {
         calls.insert(CallId(9), target(90), false);
         assert_eq!(calls.get(CallId(9)), Some(target(90)));
         let others = ids.iter().filter(|&&id| id != 9);
-        assert!(
-            others
-                .into_iter()
-                .all(|&id| calls.get(CallId(id)) == Some(target(id)))
-        );
+        assert!(others.into_iter().all(|&id| calls.get(CallId(id)) == Some(target(id))));
         assert_eq!(calls.get(CallId(10)), None);
     }
 }

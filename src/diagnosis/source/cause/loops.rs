@@ -22,11 +22,7 @@ impl Sides<'_> {
             return None;
         }
         let fewest = |steps: &dyn Fn(&Process) -> Option<u64>| {
-            self.others
-                .iter()
-                .filter_map(|it| steps(it))
-                .min()
-                .unwrap_or(0)
+            self.others.iter().filter_map(|it| steps(it)).min().unwrap_or(0)
         };
         let fewest_steps = fewest(&|it| Some(it.step));
         let fewer = |it: &&Process| it.step > 0 && it.step < fewest_steps;

@@ -79,9 +79,7 @@ pub fn of_requests(
     };
     let reading = sides.read();
     let chosen = of_values(situation, requests);
-    chosen
-        .filter(|_| reading.cause.kind == CauseKind::Unknown)
-        .unwrap_or(reading)
+    chosen.filter(|_| reading.cause.kind == CauseKind::Unknown).unwrap_or(reading)
 }
 
 /// The test that decides on a value which `calls` use, all of them at one line, so that their values
@@ -100,10 +98,7 @@ pub fn of_values<'a>(
     let line = Arc::new(place.clone());
     let (kind, guard) = choice(situation.model.process_of(rank)?, &line, GuardForm::Chooses)?;
     let because = line_is_guarded(&(line, guard));
-    Some(Reading {
-        same_path: true,
-        ..suspected(kind, Some(because))
-    })
+    Some(Reading { same_path: true, ..suspected(kind, Some(because)) })
 }
 
 impl Reading {
@@ -186,11 +181,7 @@ impl<'a> Sides<'a> {
         // Another epoch follows inputs of one length: their ends are not what differs.
         let length = |it: &&Process| it.input_ended.as_ref()?.batches;
         let lengths: Vec<u64> = short.iter().filter_map(length).collect();
-        if long
-            .iter()
-            .filter_map(length)
-            .any(|it| lengths.contains(&it))
-        {
+        if long.iter().filter_map(length).any(|it| lengths.contains(&it)) {
             return None;
         }
         // With equal numbers of batches a rank has omitted a call instead.
@@ -233,11 +224,8 @@ impl<'a> Sides<'a> {
             .everybody()
             .find_map(|process| Some((process, history.skip_of(process.rank?)?)))?;
         let rank = process.rank?;
-        let peers: Vec<u32> = self
-            .everybody()
-            .filter_map(|it| it.rank)
-            .filter(|it| *it != rank)
-            .collect();
+        let peers: Vec<u32> =
+            self.everybody().filter_map(|it| it.rank).filter(|it| *it != rank).collect();
         let mut because = format!(
             "Rank {rank} passed step {} without the calls that {} made in theirs.",
             skip.turn,
@@ -259,20 +247,14 @@ impl<'a> Sides<'a> {
         let parted = |here: &[&Process], elsewhere: &[&Process]| {
             let place = join.calls.get(&here.first()?.rank?)?.call.place.clone()?;
             let (here, elsewhere) = (numbers(here), numbers(elsewhere));
-            guards::parted(
-                self.situation.model,
-                (group, seq),
-                &place,
-                &here,
-                &elsewhere,
-            )
+            guards::parted(self.situation.model, (group, seq), &place, &here, &elsewhere)
         };
         let parting = parted(&self.odd, &self.others)
             .or_else(|| parted(&self.others, &self.odd))
             .or_else(|| {
-                let group = self.situation.model.group(group);
-                self.situation.parting(group, seq, join)
-            })?;
+            let group = self.situation.model.group(group);
+            self.situation.parting(group, seq, join)
+        })?;
         Some(supported(
             CauseKind::RankConditional,
             Some(line_is_guarded(&(parting.line, &parting.guard))),
@@ -312,8 +294,7 @@ impl<'a> Sides<'a> {
             lines
                 .filter(|(_, guard)| {
                     // A condition around lines of both sides does not separate them.
-                    !by.iter()
-                        .any(|other| self.guards(other).any(|(_, it)| it == *guard))
+                    !by.iter().any(|other| self.guards(other).any(|(_, it)| it == *guard))
                 })
                 .collect()
         };
@@ -369,17 +350,12 @@ impl<'a> Sides<'a> {
             because.push_str(&line_is_guarded(&(Arc::clone(line), guard)));
         }
         let kind = chosen.map_or(kind, |(kind, _)| kind);
-        Some(Reading {
-            same_path: true,
-            ..suspected(kind, Some(because))
-        })
+        Some(Reading { same_path: true, ..suspected(kind, Some(because)) })
     }
 
     /// Conditions around the line of a process's call that differs, or of its last call.
     fn guards(&self, process: &'a Process) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
-        self.line_of(process)
-            .into_iter()
-            .flat_map(|place| guards::around(process, &place))
+        self.line_of(process).into_iter().flat_map(|place| guards::around(process, &place))
     }
 
     fn line_of(&self, process: &Process) -> Option<Arc<Where>> {
@@ -387,15 +363,9 @@ impl<'a> Sides<'a> {
         let mut requests = self.requests.iter();
         let request = requests.find(|it| Some(it.rank) == rank);
         let requested = request.and_then(|it| it.place.clone()).map(Arc::new);
-        let join = self
-            .place
-            .and_then(|(group, seq)| self.situation.join(group, seq));
-        let call = rank
-            .zip(join)
-            .and_then(|(rank, join)| join.calls.get(&rank));
-        requested
-            .or_else(|| call?.call.place.clone())
-            .or_else(|| last_line(process).cloned())
+        let join = self.place.and_then(|(group, seq)| self.situation.join(group, seq));
+        let call = rank.zip(join).and_then(|(rank, join)| join.calls.get(&rank));
+        requested.or_else(|| call?.call.place.clone()).or_else(|| last_line(process).cloned())
     }
 }
 
@@ -447,9 +417,7 @@ pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
 
 fn processes<'a>(situation: &Situation<'a>, ranks: &[u32]) -> Vec<&'a Process> {
     let ranks = ranks.iter();
-    ranks
-        .filter_map(|&rank| situation.model.process_of(rank))
-        .collect()
+    ranks.filter_map(|&rank| situation.model.process_of(rank)).collect()
 }
 
 fn numbers(processes: &[&Process]) -> Vec<u32> {
@@ -484,10 +452,7 @@ fn last_line(process: &Process) -> Option<&Arc<Where>> {
 
 /// Whether the program's input had ended by `at`, and no step has begun since.
 fn input_ended_before(process: &Process, at: Timestamp) -> bool {
-    process
-        .input_ended
-        .as_ref()
-        .is_some_and(|ended| ended.at <= at && ended.at >= process.step_at)
+    process.input_ended.as_ref().is_some_and(|ended| ended.at <= at && ended.at >= process.step_at)
 }
 
 /// The last caught exception that left a collective, a forward or a backward by `at`.
@@ -512,20 +477,12 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
 
 const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
     let confidence = Confidence::Supported;
-    Reading {
-        cause: Cause { kind, confidence },
-        because,
-        same_path: false,
-    }
+    Reading { cause: Cause { kind, confidence }, because, same_path: false }
 }
 
 const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
     let confidence = Confidence::Suspected;
-    Reading {
-        cause: Cause { kind, confidence },
-        because,
-        same_path: false,
-    }
+    Reading { cause: Cause { kind, confidence }, because, same_path: false }
 }
 
 pub use ddp_doctor_proto::words::cause as sentence;

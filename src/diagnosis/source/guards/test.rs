@@ -9,15 +9,8 @@
 const DEEPEST: usize = 32;
 
 /// Names of the global rank: the last part of a dotted name.
-const RANK: [&str; 7] = [
-    "rank",
-    "global_rank",
-    "get_rank",
-    "world_rank",
-    "ddp_rank",
-    "my_rank",
-    "process_index",
-];
+const RANK: [&str; 7] =
+    ["rank", "global_rank", "get_rank", "world_rank", "ddp_rank", "my_rank", "process_index"];
 /// Names of the test for rank 0.
 const IS_ZERO: [&str; 12] = [
     "is_main_process",
@@ -67,9 +60,8 @@ enum Token {
     Sign(&'static str),
 }
 
-const SIGNS: [&str; 18] = [
-    "==", "!=", "<=", ">=", "//", "<", ">", "(", ")", "[", "]", "{", "}", ",", ".", "%", "+", "-",
-];
+const SIGNS: [&str; 18] =
+    ["==", "!=", "<=", ">=", "//", "<", ">", "(", ")", "[", "]", "{", "}", ",", ".", "%", "+", "-"];
 
 fn tokens(text: &str) -> Option<Vec<Token>> {
     let mut found = Vec::new();

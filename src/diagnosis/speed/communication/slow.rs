@@ -88,9 +88,7 @@ pub fn slow(model: &Model, times: &Times) -> Option<Slow> {
         }
     }
     let others = found.len().saturating_sub(1);
-    let worst = found
-        .into_iter()
-        .max_by(|a, b| a.share.total_cmp(&b.share))?;
+    let worst = found.into_iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
     Some(Slow { others, ..worst })
 }
 

@@ -148,11 +148,8 @@ fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {
         return None;
     }
     let are_steps = calls.iter().all(|one| one.step > 0);
-    let mut rounds = if are_steps {
-        steps(&calls)
-    } else {
-        periods(&calls).or_else(|| bursts(&calls))?
-    };
+    let mut rounds =
+        if are_steps { steps(&calls) } else { periods(&calls).or_else(|| bursts(&calls))? };
     // The first round may be incomplete because older calls were dropped; the last one may not be
     // over.
     let next = rounds.pop()?;
@@ -267,11 +264,7 @@ fn split(calls: &[&One], is_apart: impl Fn(&One, &One) -> bool) -> Vec<std::ops:
 
 /// Time between two calls. An asynchronous call counts as over once every rank has issued it.
 fn pause(one: &One, next: &One) -> Duration {
-    let over = if one.is_async {
-        one.time.last
-    } else {
-        one.time.end
-    };
+    let over = if one.is_async { one.time.last } else { one.time.end };
     next.time.first.since(over)
 }
 
@@ -306,10 +299,7 @@ fn lines(calls: &[&One]) -> Vec<Arc<Where>> {
     counts.retain(|_, count| *count * 10 >= calls.len());
     let mut lines: Vec<_> = counts.into_iter().collect();
     lines.sort_by_key(|&(place, count)| (std::cmp::Reverse(count), place));
-    lines
-        .into_iter()
-        .map(|(place, _)| Arc::clone(place))
-        .collect()
+    lines.into_iter().map(|(place, _)| Arc::clone(place)).collect()
 }
 
 /// The estimate for buckets, if much larger calls of this kind show the cost of data.
@@ -325,8 +315,5 @@ fn bucketed(all: &[One], each: Duration, bytes: u64, together: u64) -> Option<Bu
     let calls = together.div_ceil(BUCKET).max(1);
     let data = Duration::from_secs_f64(a_byte * together as f64);
     let number = u32::try_from(calls).ok()?;
-    Some(Bucketed {
-        calls,
-        take: each * number + data,
-    })
+    Some(Bucketed { calls, take: each * number + data })
 }

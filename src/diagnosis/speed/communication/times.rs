@@ -153,14 +153,8 @@ impl Times {
     pub(super) fn reductions(
         &self,
         begin: Timestamp,
-    ) -> impl Iterator<
-        Item = (
-            GroupId,
-            Op,
-            bool,
-            impl DoubleEndedIterator<Item = &Timed> + Clone,
-        ),
-    > {
+    ) -> impl Iterator<Item = (GroupId, Op, bool, impl DoubleEndedIterator<Item = &Timed> + Clone)>
+    {
         self.reductions.iter().map(move |(&(group, op), of)| {
             let calls = self.calls(&of.ordered, begin);
             (group, op, of.without_step == 0, calls)
@@ -267,11 +261,7 @@ impl Clocks {
         let is_local = self.uncertainty.is_zero()
             || one == other
             || self.hosts.get(&one) == self.hosts.get(&other);
-        if is_local {
-            Duration::ZERO
-        } else {
-            self.uncertainty
-        }
+        if is_local { Duration::ZERO } else { self.uncertainty }
     }
 }
 
@@ -287,11 +277,7 @@ mod tests {
         }
         ordered.remove(Timestamp(7), 3);
         ordered.remove(Timestamp(7), 3);
-        let numbers: Vec<u64> = ordered
-            .0
-            .iter()
-            .map(|(_, Reverse(number))| *number)
-            .collect();
+        let numbers: Vec<u64> = ordered.0.iter().map(|(_, Reverse(number))| *number).collect();
         assert_eq!(numbers, [5, 1, 4, 2]);
     }
 }

@@ -54,12 +54,7 @@ pub fn blame(model: &Model, since: Timestamp) -> Vec<LostTime> {
     let mut blames = Vec::new();
     for (waiting, held) in (0..).zip(&waits) {
         for held in held {
-            let piece = Piece {
-                waiting,
-                encounter: held.encounter,
-                from: held.from,
-                to: held.to,
-            };
+            let piece = Piece { waiting, encounter: held.encounter, from: held.from, to: held.to };
             follow(&waits, piece, held.on, 0, &mut blames);
         }
     }
@@ -116,18 +111,14 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
         .latest()
         .filter(|encounter| encounter.last().is_some_and(|last| last.at >= since))
         .collect();
-    let ranks = encounters
-        .iter()
-        .filter_map(|it| it.came.ranks().iter().max());
+    let ranks = encounters.iter().filter_map(|it| it.came.ranks().iter().max());
     let size = ranks.max().map_or(0, |last| *last as usize + 1);
     let active = activity(model, &encounters, size);
     let averaged = averaged(&encounters, size);
     let clocks = Clocks::of(model, size);
     let mut waits: Waits<'_> = vec![Vec::new(); size];
     for encounter in encounters {
-        let holds = model
-            .group(encounter.group)
-            .holds_threads(encounter.call.op);
+        let holds = model.group(encounter.group).holds_threads(encounter.call.op);
         for came in encounter.came.iter() {
             let Some(on) = encounter.waits_for(came.rank) else {
                 continue;
@@ -237,10 +228,8 @@ fn activity(model: &Model, encounters: &[&Encounter], size: usize) -> Vec<Vec<Ac
     let mut active: Vec<Vec<Active>> = vec![Vec::new(); size];
     for encounter in encounters {
         for came in encounter.came.iter() {
-            active[came.rank as usize].push(Active {
-                at: came.at,
-                is_bucket: is_bucket(encounter, &came),
-            });
+            active[came.rank as usize]
+                .push(Active { at: came.at, is_bucket: is_bucket(encounter, &came) });
         }
     }
     for (rank, active) in (0..).zip(&mut active) {
@@ -250,10 +239,7 @@ fn activity(model: &Model, encounters: &[&Encounter], size: usize) -> Vec<Vec<Ac
         let pace = &process.pace;
         let steps = pace.steps.iter().copied();
         let other = steps.chain(pace.spent.iter().map(|spent| spent.to));
-        active.extend(other.map(|at| Active {
-            at,
-            is_bucket: false,
-        }));
+        active.extend(other.map(|at| Active { at, is_bucket: false }));
         active.sort_unstable();
     }
     active
@@ -295,9 +281,5 @@ impl<'a> Clocks<'a> {
 #[must_use]
 pub fn apart(model: &Model, one: u32, other: u32) -> Duration {
     let host = |rank| model.process_of(rank).map(|process| &process.host);
-    if host(one) == host(other) {
-        Duration::ZERO
-    } else {
-        model.clock_uncertainty()
-    }
+    if host(one) == host(other) { Duration::ZERO } else { model.clock_uncertainty() }
 }

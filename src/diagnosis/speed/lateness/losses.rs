@@ -61,24 +61,14 @@ impl<'a> Losses<'a> {
         let timing = model.timing;
         let recent = model.arrivals.latest().take_while(|encounter| {
             // Encounters are in the order of completion, which is nearly that of time.
-            encounter
-                .last()
-                .is_some_and(|last| last.at.plus(timing.straggler) >= from)
+            encounter.last().is_some_and(|last| last.at.plus(timing.straggler) >= from)
         });
         let ranks = recent.flat_map(|encounter| encounter.came.ranks().iter().copied());
         let ranks = ranks.collect();
         let mut blames = blame(model, from);
         blames.retain(|blame| blame.from < to && !is_in_phase(model, blame));
         blames.sort_by_key(|blame| blame.to);
-        Self {
-            timing,
-            gaps: &model.gaps,
-            slice,
-            from,
-            to,
-            ranks,
-            blames,
-        }
+        Self { timing, gaps: &model.gaps, slice, from, to, ranks, blames }
     }
 
     /// The straggler.
@@ -111,16 +101,12 @@ impl<'a> Losses<'a> {
             // One of the two waits as well.
             self.share(lost, 1, window)
         };
-        let each = pair
-            .iter()
-            .all(|&rank| self.dominates(&[rank], window, 0.0, DOMINANCE_OF_EACH));
+        let each = pair.iter().all(|&rank| self.dominates(&[rank], window, 0.0, DOMINANCE_OF_EACH));
         if !each
             || self.to.since(since) < self.timing.straggler
             || share(&pair) < SHARE
             || !self.dominates(&pair, window, SHARE, DOMINANCE_IN_TURN)
-            || !others
-                .iter()
-                .any(|&rank| self.take_turns(&pair, rank, window))
+            || !others.iter().any(|&rank| self.take_turns(&pair, rank, window))
         {
             return None;
         }
@@ -136,14 +122,10 @@ impl<'a> Losses<'a> {
     fn take_turns(&self, pair: &[u32], waiting: u32, window: (Timestamp, Timestamp)) -> bool {
         let blames = self.ended_in(window).iter();
         let blames = blames.filter(|blame| blame.waiting == waiting && pair.contains(&blame.late));
-        let mut waits: Vec<(Timestamp, u32, Duration)> = blames
-            .map(|blame| (blame.to, blame.late, blame.to.since(blame.from)))
-            .collect();
+        let mut waits: Vec<(Timestamp, u32, Duration)> =
+            blames.map(|blame| (blame.to, blame.late, blame.to.since(blame.from))).collect();
         waits.sort_unstable();
-        let lengths: Vec<f64> = waits
-            .iter()
-            .map(|(_, _, wait)| wait.as_secs_f64())
-            .collect();
+        let lengths: Vec<f64> = waits.iter().map(|(_, _, wait)| wait.as_secs_f64()).collect();
         let usual = lengths.iter().sum::<f64>() / effective(&lengths).max(1.0);
         waits.retain(|(_, _, wait)| wait.as_secs_f64() >= SHORT_WAIT * usual);
         let turns = waits.windows(2).filter(|two| two[0].1 != two[1].1).count();
@@ -248,10 +230,7 @@ impl<'a> Losses<'a> {
             let lengths = waits.iter().map(|(from, to)| to.since(*from).as_secs_f64());
             lengths.collect()
         };
-        pieces
-            .into_iter()
-            .map(|(rank, pieces)| (rank, merged(pieces)))
-            .collect()
+        pieces.into_iter().map(|(rank, pieces)| (rank, merged(pieces))).collect()
     }
 
     /// Whether ranks arrived together throughout the window.
@@ -321,9 +300,7 @@ impl<'a> Losses<'a> {
         let by_them: Duration = ranks.iter().filter_map(|rank| lost.get(rank)).sum();
         let others = self.ranks.iter().copied().filter(|it| !ranks.contains(it));
         let episodes = self.episodes(&ranks, window);
-        let longest = episodes
-            .values()
-            .max_by(|a, b| effective(a).total_cmp(&effective(b)))?;
+        let longest = episodes.values().max_by(|a, b| effective(a).total_cmp(&effective(b)))?;
         let typical = longest.iter().sum::<f64>() / effective(longest).max(1.0);
         let place = self.place(&ranks, window)?;
         Some(Straggler {
@@ -372,14 +349,9 @@ impl<'a> Losses<'a> {
 /// Effective number of waits: the number of equal waits with the same sum and the same sum of
 /// squares.
 fn effective(waits: &[f64]) -> f64 {
-    let (sum, squares) = waits.iter().fold((0.0, 0.0), |(sum, squares), wait| {
-        (sum + wait, squares + wait * wait)
-    });
-    if squares > 0.0 {
-        sum * sum / squares
-    } else {
-        0.0
-    }
+    let (sum, squares) =
+        waits.iter().fold((0.0, 0.0), |(sum, squares), wait| (sum + wait, squares + wait * wait));
+    if squares > 0.0 { sum * sum / squares } else { 0.0 }
 }
 
 /// Divides a window into equal parts, in order.

@@ -127,10 +127,8 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
     let mut in_turn = None;
     for length in lengths {
         let length = timing.straggler_slice * 2_u32.pow(length);
-        let slice = Slice {
-            length,
-            seen: step.map_or(length / UNKNOWN_ROUND, |step| step * 5 / 4),
-        };
+        let slice =
+            Slice { length, seen: step.map_or(length / UNKNOWN_ROUND, |step| step * 5 / 4) };
         let examined = length * SLICES + timing.straggler_free + timing.straggler;
         let horizon = model.gaps.before(end, examined).max(begin);
         if end.since(horizon) < timing.straggler.max(length * FEWEST_SLICES) {
@@ -233,19 +231,13 @@ fn episode(
 fn step(model: &Model) -> Option<Duration> {
     /// Number of steps examined.
     const LATEST: usize = 16;
-    let processes = model
-        .ranks
-        .keys()
-        .filter_map(|&rank| model.process_of(rank));
+    let processes = model.ranks.keys().filter_map(|&rank| model.process_of(rank));
     let rates = processes.filter_map(|process| {
         let steps = &process.pace.steps;
         let first = steps.get(steps.len().saturating_sub(LATEST + 1))?;
         let number = (steps.len() - 1).min(LATEST) as u32;
-        (number > 0).then(|| {
-            steps
-                .back()
-                .map(|last| model.gaps.seen_for(*first, *last) / number)
-        })?
+        (number > 0)
+            .then(|| steps.back().map(|last| model.gaps.seen_for(*first, *last) / number))?
     });
     rates.min()
 }
@@ -259,10 +251,7 @@ fn before(at: Timestamp, time: Duration) -> Timestamp {
 #[must_use]
 pub fn warmed_up(model: &Model) -> Option<Timestamp> {
     let began = model.arrivals.began()?;
-    let processes = model
-        .ranks
-        .keys()
-        .filter_map(|&rank| model.process_of(rank));
+    let processes = model.ranks.keys().filter_map(|&rank| model.process_of(rank));
     let mut warm = began;
     let mut steps = false;
     for process in processes {
@@ -275,9 +264,5 @@ pub fn warmed_up(model: &Model) -> Option<Timestamp> {
             warm = warm.max(*pace.steps.get(more as usize - 1)?);
         }
     }
-    Some(if steps {
-        warm
-    } else {
-        warm.plus(model.timing.warm_up)
-    })
+    Some(if steps { warm } else { warm.plus(model.timing.warm_up) })
 }

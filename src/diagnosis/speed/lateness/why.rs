@@ -226,9 +226,7 @@ fn processes<'a>(model: &'a Model, ranks: &[u32]) -> Vec<&'a Process> {
 fn confined(late: &[&Process], others: &[&Process]) -> Option<String> {
     let processors = late.first()?.pace.processors()?;
     let mut theirs = others.iter().filter_map(|other| other.pace.processors());
-    theirs
-        .any(|it| it != processors)
-        .then(|| processors.to_owned())
+    theirs.any(|it| it != processors).then(|| processors.to_owned())
 }
 
 fn rate(process: &Process, (from, to): (Timestamp, Timestamp), of: Quantity) -> Option<f64> {
@@ -241,18 +239,16 @@ fn spent(process: &Process, on: Spending, gaps: &Gaps, (from, to): (Timestamp, T
     let matters = |thread| on == Spending::Garbage || process.threads.contains_key(thread);
     let spent = process.pace.spent.iter();
     let spent = spent.filter(|spent| spent.on == on && matters(&spent.thread));
-    let sum: Duration = spent
-        .map(|spent| gaps.seen_for(spent.from.max(from), spent.to.min(to)))
-        .sum();
+    let sum: Duration =
+        spent.map(|spent| gaps.seen_for(spent.from.max(from), spent.to.min(to))).sum();
     sum.as_secs_f64() / gaps.seen_for(from, to).as_secs_f64().max(1e-9)
 }
 
 /// Share of the time in which the process was stopped.
 fn stopped(process: &Process, (from, to): (Timestamp, Timestamp)) -> f64 {
     let stops = process.pace.stops.iter();
-    let sum: Duration = stops
-        .map(|(stop, go)| go.unwrap_or(to).min(to).since((*stop).max(from)))
-        .sum();
+    let sum: Duration =
+        stops.map(|(stop, go)| go.unwrap_or(to).min(to).since((*stop).max(from))).sum();
     sum.as_secs_f64() / to.since(from).as_secs_f64().max(1e-9)
 }
 

@@ -5,52 +5,30 @@ use super::*;
 #[test]
 fn invalid_messages_are_counted_and_ignored() {
     let mut decoder = known();
-    let far = |process| v1::Record {
-        process,
-        ..record(0, RecordKind::Issued, 1)
-    };
+    let far = |process| v1::Record { process, ..record(0, RecordKind::Issued, 1) };
     let events = decode(
         &mut decoder,
         vec![
             Kind::Record(far(0)),
             Kind::Record(far(77)),
             Kind::Record(far(u64::MAX)),
-            Kind::Record(v1::Record {
-                group: 99,
-                ..record(0, RecordKind::Issued, 1)
-            }),
-            Kind::Record(v1::Record {
-                kind: -5,
-                ..record(1, RecordKind::Issued, 1)
-            }),
+            Kind::Record(v1::Record { group: 99, ..record(0, RecordKind::Issued, 1) }),
+            Kind::Record(v1::Record { kind: -5, ..record(1, RecordKind::Issued, 1) }),
             Kind::Record(record(u64::MAX, RecordKind::Issued, 1)),
-            Kind::GroupDefined(v1::GroupDefined {
-                process: 1,
-                id: 4,
-                ..Default::default()
-            }),
+            Kind::GroupDefined(v1::GroupDefined { process: 1, id: 4, ..Default::default() }),
             Kind::ProcessChanged(v1::ProcessChanged {
                 process: 1,
                 state: 4000,
                 ..Default::default()
             }),
-            Kind::Note(v1::Note {
-                process: 5,
-                ..Default::default()
-            }),
+            Kind::Note(v1::Note { process: 5, ..Default::default() }),
         ],
     );
-    assert!(
-        matches!(events.as_slice(), [Event::Note { .. }]),
-        "{events:?}"
-    );
+    assert!(matches!(events.as_slice(), [Event::Note { .. }]), "{events:?}");
     assert_eq!(decoder.rejected(), 9);
     let mut out = Vec::new();
     decoder.decode(
-        v1::Report {
-            events: vec![v1::Event { kind: None }],
-            ..v1::Report::default()
-        },
+        v1::Report { events: vec![v1::Event { kind: None }], ..v1::Report::default() },
         &mut out,
     );
     assert_eq!(decoder.rejected(), 10);
@@ -61,17 +39,13 @@ fn invalid_messages_are_counted_and_ignored() {
 #[test]
 fn roots_outside_the_group_are_unknown_and_times_saturate() {
     let mut decoder = known();
-    for (ticket, (root, mono_ns)) in [(-1, 0), (2, u64::MAX), (i32::MAX, 1)]
-        .into_iter()
-        .enumerate()
+    for (ticket, (root, mono_ns)) in [(-1, 0), (2, u64::MAX), (i32::MAX, 1)].into_iter().enumerate()
     {
         let mut issued = record(ticket as u64, RecordKind::Issued, 1);
         issued.root = Some(root);
         issued.mono_ns = mono_ns;
         let events = decode(&mut decoder, vec![Kind::Record(issued)]);
-        let [Event::Issued { call, .. }] = events.as_slice() else {
-            panic!("{events:?}")
-        };
+        let [Event::Issued { call, .. }] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!(call.root, None);
         assert!(call.at >= Timestamp(5_000_000 - 1_000), "{:?}", call.at);
     }
@@ -103,9 +77,7 @@ fn tables_are_bounded() {
 #[test]
 fn impossible_claim_is_noted_once_and_ignored() {
     let claim = |process: u64, rank: u32, size: u32| {
-        let Kind::ProcessJoined(joined) = joined() else {
-            unreachable!("it is one")
-        };
+        let Kind::ProcessJoined(joined) = joined() else { unreachable!("it is one") };
         Kind::ProcessJoined(v1::ProcessJoined {
             process,
             rank: Some(rank),
@@ -120,9 +92,7 @@ fn impossible_claim_is_noted_once_and_ignored() {
         let mut notes = Vec::new();
         for event in events {
             match event {
-                Event::ProcessJoined {
-                    rank, world_size, ..
-                } => ranks.push((rank, world_size)),
+                Event::ProcessJoined { rank, world_size, .. } => ranks.push((rank, world_size)),
                 Event::Note { text, .. } => notes.push(text.to_string()),
                 _ => {}
             }
@@ -130,21 +100,15 @@ fn impossible_claim_is_noted_once_and_ignored() {
         (ranks, notes)
     };
     let size = 1 << 17;
-    let (ranks, notes) = decoded(vec![
-        claim(1, 0, u32::MAX),
-        claim(2, 1, 20_000_000),
-        claim(3, 2, size),
-    ]);
+    let (ranks, notes) =
+        decoded(vec![claim(1, 0, u32::MAX), claim(2, 1, 20_000_000), claim(3, 2, size)]);
     let sizes: Vec<Option<u32>> = ranks.into_iter().map(|(_, size)| size).collect();
     assert_eq!(sizes, [None, None, Some(size)]);
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("claims a world of 4294967295 ranks"));
 
-    let (ranks, notes) = decoded(vec![
-        claim(1, u32::MAX, 2),
-        claim(2, size, 2),
-        claim(3, size - 1, 2),
-    ]);
+    let (ranks, notes) =
+        decoded(vec![claim(1, u32::MAX, 2), claim(2, size, 2), claim(3, size - 1, 2)]);
     let ranks: Vec<Option<u32>> = ranks.into_iter().map(|(rank, _)| rank).collect();
     assert_eq!(ranks, [None, None, Some(size - 1)]);
     assert_eq!(notes.len(), 1, "{notes:?}");
@@ -194,15 +158,8 @@ fn processes_of_a_node_share_groups_and_places() {
             members: vec![3, 1],
             ..Default::default()
         };
-        let call = v1::Record {
-            process,
-            site: 1,
-            ..record(0, RecordKind::Issued, 1)
-        };
-        let site = v1::SiteDefined {
-            process,
-            ..site(1, 9, 0)
-        };
+        let call = v1::Record { process, site: 1, ..record(0, RecordKind::Issued, 1) };
+        let site = v1::SiteDefined { process, ..site(1, 9, 0) };
         vec![
             Kind::ProcessJoined(joined),
             Kind::GroupDefined(group),

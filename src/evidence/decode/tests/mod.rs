@@ -13,15 +13,8 @@ mod order;
 mod sites;
 
 fn report(kinds: Vec<Kind>) -> v1::Report {
-    let events = kinds
-        .into_iter()
-        .map(|kind| v1::Event { kind: Some(kind) })
-        .collect();
-    v1::Report {
-        sent_unix_ns: 1,
-        events,
-        pong: None,
-    }
+    let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) }).collect();
+    v1::Report { sent_unix_ns: 1, events, pong: None }
 }
 
 fn joined() -> Kind {
@@ -90,19 +83,10 @@ fn call_is_resolved() {
     let mut issued = record(0, RecordKind::Issued, 1);
     issued.site = 9;
     issued.flags = u32::from(flags::ASYNC);
-    let events = decode(
-        &mut decoder,
-        vec![Kind::SiteDefined(site), Kind::Record(issued)],
-    );
-    let [Event::Issued { process, call }] = events.as_slice() else {
-        panic!("{events:?}")
-    };
+    let events = decode(&mut decoder, vec![Kind::SiteDefined(site), Kind::Record(issued)]);
+    let [Event::Issued { process, call }] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(*process, ProcessId(2 << 32 | 1));
-    assert_eq!(
-        (call.root, call.peer),
-        (Some(1), None),
-        "group rank 1 is global rank 1"
-    );
+    assert_eq!((call.root, call.peer), (Some(1), None), "group rank 1 is global rank 1");
     assert_eq!(call.at, Timestamp(5_000_500));
     assert_eq!(call.place.as_ref().unwrap().line, 4);
     assert!(call.is_async && !call.hidden);
@@ -122,11 +106,7 @@ fn communicator_in_a_c10d_box_has_layer_nccl() {
     let mut own = record(0, RecordKind::Issued, 1);
     own.group = 2;
     let framework = record(1, RecordKind::Issued, 2);
-    let kinds = vec![
-        Kind::GroupDefined(communicator),
-        Kind::Record(own),
-        Kind::Record(framework),
-    ];
+    let kinds = vec![Kind::GroupDefined(communicator), Kind::Record(own), Kind::Record(framework)];
     let events = decode(&mut decoder, kinds);
     let layers = events.iter().filter_map(|event| match event {
         Event::Issued { call, .. } => Some(call.group.as_ref().unwrap().key.layer.clone()),
@@ -142,10 +122,7 @@ fn nccl_call_of_a_c10d_call_uses_ranks_of_its_group() {
     let mut decoder = known();
     let mut lower_call = record(1, RecordKind::LowerCall, 1);
     lower_call.reduce_op = i32::from(ReduceOp::Max.number());
-    lower_call.on_stream = Some(v1::OnStream {
-        stream: 6,
-        launch: 2,
-    });
+    lower_call.on_stream = Some(v1::OnStream { stream: 6, launch: 2 });
     let mut captured = lower_call.clone();
     (captured.ticket, captured.root) = (2, Some(0));
     captured.flags = u32::from(flags::CAPTURED);
@@ -155,23 +132,16 @@ fn nccl_call_of_a_c10d_call_uses_ranks_of_its_group() {
     let issued: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
-            Event::LowerCall {
-                call, lower_call, ..
-            } => Some((call, lower_call)),
+            Event::LowerCall { call, lower_call, .. } => Some((call, lower_call)),
             _ => None,
         })
         .collect();
-    let [(call, first), (_, second)] = issued[..] else {
-        panic!("{events:?}")
-    };
+    let [(call, first), (_, second)] = issued[..] else { panic!("{events:?}") };
     assert_eq!(*call, CallId(1));
     assert_eq!((first.op, first.reduce_op), (Op::Broadcast, ReduceOp::Max));
     assert_eq!((first.root, second.root), (Some(1), Some(3)));
     assert_eq!(first.on_stream.map(|on| on.stream), Some(6));
-    assert_eq!(
-        second.on_stream, None,
-        "completion events are not available"
-    );
+    assert_eq!(second.on_stream, None, "completion events are not available");
 }
 
 #[test]
@@ -179,10 +149,7 @@ fn step_marked_by_the_program_is_no_forward() {
     let mut decoder = known();
     let mark = record(0, RecordKind::Step, 0);
     let events = decode(&mut decoder, vec![Kind::Record(mark)]);
-    assert!(matches!(
-        events.as_slice(),
-        [Event::Step { forward: None, .. }]
-    ));
+    assert!(matches!(events.as_slice(), [Event::Step { forward: None, .. }]));
 }
 
 #[test]
@@ -193,10 +160,7 @@ fn settings_are_split_into_name_and_value() {
         record.text = text.into();
         Kind::Record(record)
     };
-    let events = decode(
-        &mut decoder,
-        vec![setting(0, "nccl=2.27=3"), setting(1, "x")],
-    );
+    let events = decode(&mut decoder, vec![setting(0, "nccl=2.27=3"), setting(1, "x")]);
     let [Event::Setting { name, value, .. }, Event::Note { .. }] = events.as_slice() else {
         panic!("{events:?}")
     };

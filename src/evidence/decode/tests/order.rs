@@ -13,12 +13,8 @@ fn memory_samples_are_ordered_among_records() {
         gpu_used: Some(7),
         ..Default::default()
     };
-    let outside = v1::MemorySample {
-        process: 1,
-        unix_ns: 9_000_000,
-        rss: Some(5),
-        ..Default::default()
-    };
+    let outside =
+        v1::MemorySample { process: 1, unix_ns: 9_000_000, rss: Some(5), ..Default::default() };
     let all = vec![
         Kind::Record(record(0, RecordKind::Issued, 1)),
         Kind::MemorySample(inside),
@@ -28,23 +24,14 @@ fn memory_samples_are_ordered_among_records() {
     let events = decode(&mut decoder, all.clone());
     let [
         Event::Issued { .. },
-        Event::Memory {
-            sample: gpu, at, ..
-        },
-        Event::Memory {
-            sample: host,
-            at: later,
-            ..
-        },
+        Event::Memory { sample: gpu, at, .. },
+        Event::Memory { sample: host, at: later, .. },
         Event::Returned { .. },
     ] = events.as_slice()
     else {
         panic!("nothing is lost: {events:#?}")
     };
-    assert_eq!(
-        (gpu.device, gpu.gpu_used, gpu.rss),
-        (Some(0), Some(7), None)
-    );
+    assert_eq!((gpu.device, gpu.gpu_used, gpu.rss), (Some(0), Some(7), None));
     assert_eq!((*at, *later), (Timestamp(5_001_000), Timestamp(9_000_000)));
     assert_eq!((host.rss, host.device), (Some(5), None));
     // Only a sample without a ticket is repeated.
@@ -53,24 +40,15 @@ fn memory_samples_are_ordered_among_records() {
         matches!(again.as_slice(), [Event::Memory { sample, .. }] if sample.rss == Some(5)),
         "{again:#?}"
     );
-    let foreign = v1::MemorySample {
-        process: 99,
-        ..Default::default()
-    };
+    let foreign = v1::MemorySample { process: 99, ..Default::default() };
     let events = decode(&mut decoder, vec![Kind::MemorySample(foreign)]);
-    assert!(
-        matches!(events.as_slice(), [Event::Note { .. }]),
-        "{events:?}"
-    );
+    assert!(matches!(events.as_slice(), [Event::Note { .. }]), "{events:?}");
 }
 
 #[test]
 fn repeated_stream_yields_no_event_twice() {
     let mut decoder = known();
-    let first = decode(
-        &mut decoder,
-        vec![Kind::Record(record(0, RecordKind::Issued, 1))],
-    );
+    let first = decode(&mut decoder, vec![Kind::Record(record(0, RecordKind::Issued, 1))]);
     assert_eq!(first.len(), 1);
     let again = decode(
         &mut decoder,
@@ -81,34 +59,19 @@ fn repeated_stream_yields_no_event_twice() {
             Kind::Record(record(1, RecordKind::Returned, 1)),
         ],
     );
-    assert!(
-        matches!(again.as_slice(), [Event::Returned { .. }]),
-        "{again:?}"
-    );
+    assert!(matches!(again.as_slice(), [Event::Returned { .. }]), "{again:?}");
     assert_eq!(decoder.rejected(), 0);
 }
 
 #[test]
 fn unannounced_gap_counts_as_lost_records() {
     let mut decoder = known();
+    let events = decode(&mut decoder, vec![Kind::Record(record(5, RecordKind::WaitEnd, 0))]);
+    assert!(matches!(events[0], Event::RecordsLost { count: 5, .. }), "{events:?}");
+    let lost = v1::RecordsLost { process: 1, count: 3 };
     let events = decode(
         &mut decoder,
-        vec![Kind::Record(record(5, RecordKind::WaitEnd, 0))],
-    );
-    assert!(
-        matches!(events[0], Event::RecordsLost { count: 5, .. }),
-        "{events:?}"
-    );
-    let lost = v1::RecordsLost {
-        process: 1,
-        count: 3,
-    };
-    let events = decode(
-        &mut decoder,
-        vec![
-            Kind::RecordsLost(lost),
-            Kind::Record(record(9, RecordKind::WaitEnd, 0)),
-        ],
+        vec![Kind::RecordsLost(lost), Kind::Record(record(9, RecordKind::WaitEnd, 0))],
     );
     let counts: Vec<u64> = events
         .iter()
@@ -162,9 +125,7 @@ fn call_is_released_with_its_last_splits() {
     let kinds = [Kind::Record(issued), Kind::Record(piece(1, false))];
     assert!(decode(&mut decoder, kinds.into()).is_empty());
     let events = decode(&mut decoder, vec![Kind::Record(piece(2, true))]);
-    let [Event::Issued { call, .. }] = events.as_slice() else {
-        panic!("{events:?}")
-    };
+    let [Event::Issued { call, .. }] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(call.splits, [[6], [6]]);
     assert!(decode(&mut decoder, Vec::new()).is_empty());
 }
@@ -181,11 +142,7 @@ fn splits_that_come_too_late_are_no_invalid_events() {
     assert!(out.is_empty() && decoder.holds());
     decoder.release_overdue(now + 2 * MAX_HOLD, &mut out);
     assert!(matches!(out.as_slice(), [Event::Issued { .. }]) && !decoder.holds());
-    let late = v1::Record {
-        seq: 0,
-        splits: vec![1, 2],
-        ..record(1, RecordKind::Splits, 8)
-    };
+    let late = v1::Record { seq: 0, splits: vec![1, 2], ..record(1, RecordKind::Splits, 8) };
     assert!(decode(&mut decoder, vec![Kind::Record(late)]).is_empty());
     assert_eq!(decoder.rejected(), 0);
 }
@@ -214,11 +171,7 @@ fn end_is_the_last_event_of_a_process() {
     });
     let events = decode(
         &mut decoder,
-        vec![
-            dead.clone(),
-            dead,
-            Kind::Record(record(0, RecordKind::WaitEnd, 0)),
-        ],
+        vec![dead.clone(), dead, Kind::Record(record(0, RecordKind::WaitEnd, 0))],
     );
     let [Event::ProcessChanged { exit, .. }, Event::Note { .. }] = events.as_slice() else {
         panic!("{events:?}")
@@ -231,15 +184,9 @@ fn end_is_the_last_event_of_a_process() {
 fn gap_lasts_from_the_record_before_to_the_one_after() {
     let mut decoder = known();
     let at = |ticket, mono_ns| {
-        Kind::Record(v1::Record {
-            mono_ns,
-            ..record(ticket, RecordKind::WaitEnd, 0)
-        })
+        Kind::Record(v1::Record { mono_ns, ..record(ticket, RecordKind::WaitEnd, 0) })
     };
-    let lost = v1::RecordsLost {
-        process: 1,
-        count: 3,
-    };
+    let lost = v1::RecordsLost { process: 1, count: 3 };
     let left_out = v1::RecordsLeftOut {
         process: 1,
         before: 50,

@@ -14,10 +14,7 @@ fn library_site(id: u32, line: u32, caller: u32) -> v1::SiteDefined {
 /// The place of a call at the site `id`, after these definitions.
 fn place_of(sites: Vec<v1::SiteDefined>, id: u32) -> Where {
     let mut kinds: Vec<Kind> = sites.into_iter().map(Kind::SiteDefined).collect();
-    kinds.push(Kind::Record(v1::Record {
-        site: id,
-        ..record(0, RecordKind::InputEnded, 0)
-    }));
+    kinds.push(Kind::Record(v1::Record { site: id, ..record(0, RecordKind::InputEnded, 0) }));
     let events = decode(&mut known(), kinds);
     let place = events.iter().find_map(|event| match event {
         Event::InputEnded { place, .. } => place.as_deref(),
@@ -29,16 +26,9 @@ fn place_of(sites: Vec<v1::SiteDefined>, id: u32) -> Where {
 #[test]
 fn library_sites_lead_to_the_users_line() {
     let lines = |place: &Where| -> Vec<u32> { place.via.iter().map(|it| it.line).collect() };
-    let sites = vec![
-        site(1, 9, 0),
-        library_site(2, 20, 1),
-        library_site(3, 30, 2),
-    ];
+    let sites = vec![site(1, 9, 0), library_site(2, 20, 1), library_site(3, 30, 2)];
     let place = place_of(sites, 3);
-    assert_eq!(
-        (&*place.file, place.line, place.library),
-        ("t.py", 9, false)
-    );
+    assert_eq!((&*place.file, place.line, place.library), ("t.py", 9, false));
     assert_eq!(lines(&place), [20, 30]);
 
     let alone = place_of(vec![library_site(1, 20, 0), library_site(2, 30, 1)], 2);
@@ -59,17 +49,8 @@ fn library_site_is_reached_from_the_users_line() {
     let mut decoder = known();
     let sites = [site(1, 9, 0), library_site(2, 20, 1)];
     decode(&mut decoder, sites.map(Kind::SiteDefined).to_vec());
-    let events = decode(
-        &mut decoder,
-        vec![Kind::SiteDefined(library_site(3, 30, 2))],
-    );
-    let [
-        Event::Site {
-            caller: Some(caller),
-            ..
-        },
-    ] = &events[..]
-    else {
+    let events = decode(&mut decoder, vec![Kind::SiteDefined(library_site(3, 30, 2))]);
+    let [Event::Site { caller: Some(caller), .. }] = &events[..] else {
         panic!("{events:?}");
     };
     assert_eq!((caller.line, caller.via.len()), (9, 0));
@@ -79,29 +60,13 @@ fn library_site_is_reached_from_the_users_line() {
 fn site_has_its_caller_and_later_its_guards() {
     let mut decoder = known();
     let mut read = site(2, 4, 1);
-    read.guards = vec![v1::Guard {
-        line: 3,
-        test: "rank == 0".into(),
-        subject: 1,
-        form: 1,
-    }];
+    read.guards = vec![v1::Guard { line: 3, test: "rank == 0".into(), subject: 1, form: 1 }];
     let defined = |site: &v1::SiteDefined| Kind::SiteDefined(site.clone());
-    let stream = vec![
-        defined(&site(1, 9, 7)),
-        defined(&site(2, 4, 1)),
-        defined(&read),
-        defined(&read),
-    ];
+    let stream =
+        vec![defined(&site(1, 9, 7)), defined(&site(2, 4, 1)), defined(&read), defined(&read)];
     let events = decode(&mut decoder, stream);
-    let [
-        Event::Site { place, caller, .. },
-        Event::Site {
-            place: again,
-            caller: None,
-            guards,
-            ..
-        },
-    ] = events.as_slice()
+    let [Event::Site { place, caller, .. }, Event::Site { place: again, caller: None, guards, .. }] =
+        events.as_slice()
     else {
         panic!("{events:?}")
     };
@@ -128,11 +93,7 @@ fn callers_never_form_a_cycle() {
             Kind::Record(forward),
         ],
     );
-    let Some(Event::Step {
-        forward: Some(forward),
-        ..
-    }) = events.last()
-    else {
+    let Some(Event::Step { forward: Some(forward), .. }) = events.last() else {
         panic!("{events:?}")
     };
     assert_eq!(forward.path.as_deref(), Some("t.py:4;t.py:9;"));

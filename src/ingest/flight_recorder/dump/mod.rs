@@ -154,12 +154,7 @@ impl Entry {
             numel: self.numel,
             whole: self.pieces.map(|(whole, _)| whole),
             tensors: self.tensors,
-            ..Call::new(
-                CallId(0),
-                Timestamp(self.created),
-                ThreadId(self.thread),
-                self.op,
-            )
+            ..Call::new(CallId(0), Timestamp(self.created), ThreadId(self.thread), self.op)
         }
     }
 }
@@ -337,10 +332,7 @@ pub(super) struct Room {
 impl Room {
     /// Room for this many entries.
     pub(super) fn new(entries: usize) -> Self {
-        Self {
-            entries: AtomicUsize::new(entries),
-            members: Mutex::default(),
-        }
+        Self { entries: AtomicUsize::new(entries), members: Mutex::default() }
     }
 
     /// A list of members, stored once for all dumps.
@@ -358,9 +350,7 @@ impl Room {
     /// Takes room for `wanted` entries, or what is left.
     fn take(&self, wanted: usize) -> usize {
         let rest = |left: usize| Some(left.saturating_sub(wanted));
-        let left = self
-            .entries
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        let left = self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
         wanted.min(left.unwrap_or(0))
     }
 }

@@ -123,10 +123,8 @@ impl Names {
         if !shapes.is_list() {
             return Sizes::default();
         }
-        let mut all = Sizes {
-            total: Some(0).filter(|_| shapes.items().len() > 0),
-            ..Sizes::default()
-        };
+        let mut all =
+            Sizes { total: Some(0).filter(|_| shapes.items().len() > 0), ..Sizes::default() };
         for shape in shapes.items() {
             let dims = shape.items().take(MAX_DIMS);
             let dims = dims.filter_map(|dim| u32::try_from(dim.int()?).ok());
@@ -169,14 +167,8 @@ impl Names {
         self.words = words;
         let int = |node: Option<Node<'_>>| node.and_then(Node::int);
         Some(Entry {
-            record: int(fields.record_id)
-                .or_else(|| int(fields.id))
-                .unwrap_or(0),
-            seq: if kind.is_message && seq_of_messages > 0 {
-                seq_of_messages
-            } else {
-                seq
-            },
+            record: int(fields.record_id).or_else(|| int(fields.id)).unwrap_or(0),
+            seq: if kind.is_message && seq_of_messages > 0 { seq_of_messages } else { seq },
             seq_of_messages,
             created: count(fields.time_created_ns)
                 .or_else(|| count(fields.time_created_us)?.checked_mul(1000))
@@ -221,13 +213,8 @@ impl Names {
             words.push(u64::MAX);
         }
         for dtypes in [fields.input_dtypes, fields.output_dtypes] {
-            let first = dtypes.and_then(|it| {
-                if it.is_list() {
-                    it.items().next()
-                } else {
-                    Some(it)
-                }
-            });
+            let first =
+                dtypes.and_then(|it| if it.is_list() { it.items().next() } else { Some(it) });
             words.push(self.numbers.number(first));
         }
         words.len() < MAX_WORDS
@@ -274,11 +261,7 @@ impl Names {
             },
             numel: compared.and_then(Sizes::numel),
             shape: compared.and_then(|it| it.first.clone()),
-            tensors: if name.op.is_coalesced() {
-                inputs.sizes.tensors
-            } else {
-                1
-            },
+            tensors: if name.op.is_coalesced() { inputs.sizes.tensors } else { 1 },
             pieces: match name.op {
                 _ if is_uneven => None,
                 Op::AllGather => outputs.sizes.total.zip(inputs.sizes.total),
@@ -295,14 +278,7 @@ impl Names {
         };
         // Without a random key: hashes of several dumps are compared.
         let mut hasher = DefaultHasher::new();
-        let Kind {
-            op,
-            dtype,
-            numel,
-            shape,
-            tensors,
-            ..
-        } = &kind;
+        let Kind { op, dtype, numel, shape, tensors, .. } = &kind;
         (op, dtype, numel, shape, tensors).hash(&mut hasher);
         kind.signature = hasher.finish();
         Some(kind)
@@ -318,23 +294,17 @@ impl Names {
         let frame = place::of_the_program(frames);
         let place = frame.map(|(file, line, function)| {
             let key = (cut(file).to_owned(), line, cut(function).to_owned());
-            let place = self
-                .places
-                .entry(key)
-                .or_insert_with_key(|(file, line, function)| {
-                    Arc::new(Where {
-                        file: file.as_str().into(),
-                        line: *line,
-                        function: function.as_str().into(),
-                        ..Where::default()
-                    })
-                });
+            let place = self.places.entry(key).or_insert_with_key(|(file, line, function)| {
+                Arc::new(Where {
+                    file: file.as_str().into(),
+                    line: *line,
+                    function: function.as_str().into(),
+                    ..Where::default()
+                })
+            });
             Arc::clone(place)
         });
-        let found = Frames {
-            place,
-            is_batched: place::is_batched(frames),
-        };
+        let found = Frames { place, is_batched: place::is_batched(frames) };
         self.frames.insert(id, found.clone());
         found
     }
@@ -397,18 +367,11 @@ pub(super) fn ranks(node: Node<'_>) -> Vec<u32> {
     let accepted = |rank: u32| (rank < MAX_WORLD).then_some(rank);
     if node.is_list() {
         let ranks = node.items().take(MAX_WORLD as usize);
-        return ranks
-            .filter_map(|it| accepted(u32::try_from(it.int()?).ok()?))
-            .collect();
+        return ranks.filter_map(|it| accepted(u32::try_from(it.int()?).ok()?)).collect();
     }
     let text = node.text().unwrap_or_default();
-    let numbers = text
-        .trim_matches(['[', ']', ' '])
-        .split(',')
-        .take(MAX_WORLD as usize);
-    numbers
-        .filter_map(|it| accepted(it.trim().parse().ok()?))
-        .collect()
+    let numbers = text.trim_matches(['[', ']', ' ']).split(',').take(MAX_WORLD as usize);
+    numbers.filter_map(|it| accepted(it.trim().parse().ok()?)).collect()
 }
 
 fn cut(text: &str) -> &str {

@@ -3,9 +3,7 @@
 /// The test of `if test: suite`, and the suite if it is on the same line.
 pub(super) fn header_test(text: &str) -> Option<(&str, &str)> {
     let rest = text.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
-    let colon = at_depth_zero(rest, |rest| {
-        rest.starts_with(':') && !rest.starts_with(":=")
-    })?;
+    let colon = at_depth_zero(rest, |rest| rest.starts_with(':') && !rest.starts_with(":="))?;
     Some((rest[..colon].trim(), rest[colon + 1..].trim()))
 }
 
@@ -15,9 +13,7 @@ pub(super) fn value_of(text: &str) -> &str {
     for word in ["return ", "await ", "yield "] {
         value = value.strip_prefix(word).unwrap_or(value);
     }
-    let assigned = at_depth_zero(value, |rest| {
-        rest.starts_with('=') && !rest.starts_with("==")
-    });
+    let assigned = at_depth_zero(value, |rest| rest.starts_with('=') && !rest.starts_with("=="));
     match assigned {
         Some(at) if !value[..at].ends_with(['!', '<', '>', '=']) => value[at + 1..].trim(),
         _ => value,

@@ -46,16 +46,8 @@ const NO_RANK: [&str; 11] = [
     "matrix", "lora", "low", "tensor", "loss", "ranking", "score", "metric", "max", "reduced",
     "full",
 ];
-const FINITE: [&str; 8] = [
-    "isnan",
-    "isfinite",
-    "isinf",
-    "nan",
-    "inf",
-    "is_nan",
-    "found_inf",
-    "nan_to_num",
-];
+const FINITE: [&str; 8] =
+    ["isnan", "isfinite", "isinf", "nan", "inf", "is_nan", "found_inf", "nan_to_num"];
 const DATA: [&str; 31] = [
     "item",
     "loss",
@@ -144,9 +136,8 @@ impl Names {
     /// Follows the simple assignments in the lines of a file, and functions that return one value.
     pub(super) fn of(lines: &[Line]) -> Self {
         let mut names = Self::default();
-        let returned: Vec<(&str, &str)> = (0..lines.len())
-            .filter_map(|at| returned(&lines[at..]))
-            .collect();
+        let returned: Vec<(&str, &str)> =
+            (0..lines.len()).filter_map(|at| returned(&lines[at..])).collect();
         for _ in 0..ROUNDS {
             let before = names.known.len();
             for line in lines {
@@ -261,16 +252,7 @@ fn is_rank(word: &str) -> bool {
 /// one.
 fn is_test(value: &str) -> bool {
     let allowed = |c: char| c.is_alphanumeric() || "_.()[]\"' =!<>%,/".contains(c);
-    let builds = [
-        "f\"",
-        "f'",
-        "torch.full",
-        "torch.tensor",
-        "float(",
-        "str(",
-        "device(",
-        "range(",
-    ];
+    let builds = ["f\"", "f'", "torch.full", "torch.tensor", "float(", "str(", "device(", "range("];
     value.chars().all(allowed) && !builds.iter().any(|word| value.contains(word))
 }
 
@@ -280,9 +262,7 @@ fn returned(lines: &[Line]) -> Option<(&str, &str)> {
     let name = header.text.strip_prefix("def ")?;
     let name = &name[..name.find('(')?];
     let is_text = |line: &&Line| line.text.starts_with(['"', '\'']);
-    let mut suite = rest
-        .iter()
-        .skip(usize::from(rest.first().is_some_and(|it| is_text(&it))));
+    let mut suite = rest.iter().skip(usize::from(rest.first().is_some_and(|it| is_text(&it))));
     let value = suite.next()?.text.strip_prefix("return ")?;
     let ends = suite.next().is_none_or(|it| it.indent <= header.indent);
     ends.then_some((name, value))

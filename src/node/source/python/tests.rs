@@ -22,37 +22,23 @@ for step in range(10):
             dist.barrier()  # here
 ",
     );
-    assert_eq!(
-        found,
-        ["holds other 4 not done()", "holds rank 3 rank == 0"]
-    );
+    assert_eq!(found, ["holds other 4 not done()", "holds rank 3 rank == 0"]);
 }
 
 #[test]
 fn earlier_branches_fail_for_later_ones() {
     let text = |marked: u32| {
         (1..=6).fold(String::new(), |text, i| {
-            let line = [
-                "if args.rank == 0:",
-                "    a()",
-                "elif rank < 4:",
-                "    b()",
-                "else:",
-                "    c()",
-            ][i as usize - 1];
+            let line =
+                ["if args.rank == 0:", "    a()", "elif rank < 4:", "    b()", "else:", "    c()"]
+                    [i as usize - 1];
             let mark = if i == marked { "  # here" } else { "" };
             text + line + mark + "\n"
         })
     };
     assert_eq!(guards(&text(2)), ["holds rank 1 args.rank == 0"]);
-    assert_eq!(
-        guards(&text(4)),
-        ["holds rank 3 rank < 4", "fails rank 1 args.rank == 0"]
-    );
-    assert_eq!(
-        guards(&text(6)),
-        ["fails rank 3 rank < 4", "fails rank 1 args.rank == 0"]
-    );
+    assert_eq!(guards(&text(4)), ["holds rank 3 rank < 4", "fails rank 1 args.rank == 0"]);
+    assert_eq!(guards(&text(6)), ["fails rank 3 rank < 4", "fails rank 1 args.rank == 0"]);
 }
 
 #[test]
@@ -104,25 +90,14 @@ if seed:
             save()  # here
 ",
     );
-    assert_eq!(
-        found,
-        [
-            "holds rank 9 writer",
-            "holds other 8 device",
-            "holds state 7 seed"
-        ]
-    );
+    assert_eq!(found, ["holds rank 9 writer", "holds other 8 device", "holds state 7 seed"]);
 }
 
 #[test]
 fn similar_names_do_not_refer_to_a_rank() {
-    for test in [
-        "lora_rank > 0",
-        "torch.linalg.matrix_rank(m) == 2",
-        "ranking",
-        "frank",
-        "world_size == 1",
-    ] {
+    for test in
+        ["lora_rank > 0", "torch.linalg.matrix_rank(m) == 2", "ranking", "frank", "world_size == 1"]
+    {
         let found = guards(&format!("if {test}:\n    call()  # here\n"));
         assert!(!found[0].contains("holds rank"), "{found:?}");
     }
@@ -138,14 +113,8 @@ fn test_on_the_line_itself_is_found() {
         guards("x = None if rank == 0 else dist.barrier()  # here\n"),
         ["fails rank 1 rank == 0"]
     );
-    assert_eq!(
-        guards("rank == 0 and dist.barrier()  # here\n"),
-        ["holds rank 1 rank == 0"]
-    );
-    assert_eq!(
-        guards("if rank == 0: dist.barrier()  # here\n"),
-        ["holds rank 1 rank == 0"]
-    );
+    assert_eq!(guards("rank == 0 and dist.barrier()  # here\n"), ["holds rank 1 rank == 0"]);
+    assert_eq!(guards("if rank == 0: dist.barrier()  # here\n"), ["holds rank 1 rank == 0"]);
     // A conditional argument does not make the call conditional, but decides on a value.
     assert_eq!(
         guards("dist.all_reduce(a if rank == 0 else b)  # here\n"),
@@ -223,18 +192,10 @@ for attempt in range(3):
 #[test]
 fn loop_over_a_dict_is_named_unless_it_is_sorted() {
     let over = |it: &str| {
-        guards(&format!(
-            "for name, value in {it}:\n    dist.all_reduce(value)  # here\n"
-        ))
+        guards(&format!("for name, value in {it}:\n    dist.all_reduce(value)  # here\n"))
     };
-    assert_eq!(
-        over("self.sums.items()"),
-        ["iterates data 1 self.sums.items()"]
-    );
-    assert_eq!(
-        over("os.listdir(folder)"),
-        ["iterates state 1 os.listdir(folder)"]
-    );
+    assert_eq!(over("self.sums.items()"), ["iterates data 1 self.sums.items()"]);
+    assert_eq!(over("os.listdir(folder)"), ["iterates state 1 os.listdir(folder)"]);
     assert!(over("sorted(self.sums.items())").is_empty());
     assert!(over("zip(names, values)").is_empty());
 }
@@ -249,11 +210,7 @@ fn test_of_a_counter_of_iterations_is_no_guard() {
     for test in ["i % 2 == 0", "i and i % args.log_every == 0", "not i"] {
         assert!(test_in_a_loop(test).is_empty(), "{test}");
     }
-    for test in [
-        "i == 3 and rank == 0",
-        "i % len(xs) == 0",
-        "self.i % 2 == 0",
-    ] {
+    for test in ["i == 3 and rank == 0", "i % len(xs) == 0", "self.i % 2 == 0"] {
         assert_eq!(test_in_a_loop(test).len(), 1, "{test}");
     }
 }
@@ -266,11 +223,7 @@ fn cached_function_is_a_guard() {
         ))
     };
     let holds = "holds other 5 x";
-    for name in [
-        "@functools.lru_cache(maxsize=None)",
-        "@cache",
-        "@cached_property",
-    ] {
+    for name in ["@functools.lru_cache(maxsize=None)", "@cache", "@cached_property"] {
         let caches = format!("caches other 2 {name}");
         assert_eq!(decorated(name), [holds, &caches]);
     }
@@ -331,11 +284,7 @@ if args.saves:
     );
     assert_eq!(
         found,
-        [
-            "holds state 15 args.count()",
-            "holds state 14 args.device",
-            "holds rank 13 args.saves"
-        ]
+        ["holds state 15 args.count()", "holds state 14 args.device", "holds rank 13 args.saves"]
     );
 }
 
@@ -419,9 +368,7 @@ if rank == 0:
 
 #[test]
 fn malformed_files_are_parsed_without_panic() {
-    let deep: String = (0..2000)
-        .map(|i| format!("{}if rank:\n", " ".repeat(i)))
-        .collect();
+    let deep: String = (0..2000).map(|i| format!("{}if rank:\n", " ".repeat(i))).collect();
     for text in [
         "",
         "\u{0}\u{fffd}\n((((((",
@@ -446,10 +393,7 @@ fn malformed_files_are_parsed_without_panic() {
 #[test]
 fn tests_that_decide_on_values_are_found() {
     let cases = [
-        (
-            "dist.all_reduce(x, op=SUM if rank == 0 else MAX)  # here\n",
-            "chooses rank 1 rank == 0",
-        ),
+        ("dist.all_reduce(x, op=SUM if rank == 0 else MAX)  # here\n", "chooses rank 1 rank == 0"),
         (
             "\
 size = 4
@@ -560,9 +504,6 @@ fn tests_that_decide_on_nothing_the_line_uses_are_no_choices() {
         "x = f(note='rank == 0')\ndist.all_reduce(x)  # here\n",
     ] {
         let found = guards(text);
-        assert!(
-            found.iter().all(|it| !it.starts_with("chooses")),
-            "{text}: {found:?}"
-        );
+        assert!(found.iter().all(|it| !it.starts_with("chooses")), "{text}: {found:?}");
     }
 }

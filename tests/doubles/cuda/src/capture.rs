@@ -53,12 +53,7 @@ pub(crate) fn exchange(mode: Mode) -> Mode {
 
 pub(crate) fn begin(mode: Mode) -> u64 {
     let id = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    lock(&UNDER_WAY).push(Capture {
-        id,
-        mode,
-        thread: thread::current().id(),
-        is_spoilt: false,
-    });
+    lock(&UNDER_WAY).push(Capture { id, mode, thread: thread::current().id(), is_spoilt: false });
     id
 }
 
@@ -83,9 +78,7 @@ pub(crate) fn spoil(id: u64) {
 }
 
 pub(crate) fn is_spoilt(id: u64) -> bool {
-    lock(&UNDER_WAY)
-        .iter()
-        .any(|it| it.id == id && it.is_spoilt)
+    lock(&UNDER_WAY).iter().any(|it| it.id == id && it.is_spoilt)
 }
 
 /// Called before any operation that is unsafe during a capture. Fails, and invalidates the capture,

@@ -128,9 +128,7 @@ pub(crate) fn release_primary(device: usize) -> Result<()> {
 }
 
 pub(crate) fn has_primary(device: usize) -> bool {
-    lock(&PRIMARY)
-        .get(&device)
-        .is_some_and(|(times, _)| *times > 0)
+    lock(&PRIMARY).get(&device).is_some_and(|(times, _)| *times > 0)
 }
 
 // --- Memory --------------------------------------------------------------------------------------

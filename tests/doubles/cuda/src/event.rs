@@ -29,11 +29,7 @@ struct Marks {
 }
 
 pub(crate) fn create(context: usize) -> usize {
-    EVENTS.insert(Arc::new(Event {
-        context,
-        marks: Mutex::default(),
-        passed: Condvar::new(),
-    }))
+    EVENTS.insert(Arc::new(Event { context, marks: Mutex::default(), passed: Condvar::new() }))
 }
 
 pub(crate) fn get(handle: usize) -> Result<Arc<Event>> {
@@ -41,10 +37,7 @@ pub(crate) fn get(handle: usize) -> Result<Arc<Event>> {
 }
 
 pub(crate) fn destroy(handle: usize) -> Result<()> {
-    EVENTS
-        .remove(handle)
-        .map(|_| ())
-        .ok_or(Status::INVALID_HANDLE)
+    EVENTS.remove(handle).map(|_| ()).ok_or(Status::INVALID_HANDLE)
 }
 
 impl Event {

@@ -1,8 +1,5 @@
 //! Pointers and host functions passed by callers.
-#![expect(
-    unsafe_code,
-    reason = "writes through pointers of C programs and calls their functions"
-)]
+#![expect(unsafe_code, reason = "writes through pointers of C programs and calls their functions")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, c_char, c_void};
@@ -88,10 +85,7 @@ impl HostFunction {
         data: *mut c_void,
     ) -> Result<Self> {
         let function = function.ok_or(Status::INVALID_VALUE)?;
-        Ok(Self {
-            function,
-            data: data.expose_provenance(),
-        })
+        Ok(Self { function, data: data.expose_provenance() })
     }
 
     pub(crate) fn call(self) {

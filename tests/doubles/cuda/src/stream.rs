@@ -158,9 +158,7 @@ impl Stream {
         queue.put += 1;
         if !queue.has_thread {
             let stream = Arc::clone(self);
-            let thread = thread::Builder::new()
-                .name("cuda-stream".into())
-                .stack_size(STACK);
+            let thread = thread::Builder::new().name("cuda-stream".into()).stack_size(STACK);
             let started = thread.spawn(move || stream.work());
             started.or(Err(Status::OUT_OF_MEMORY))?;
             queue.has_thread = true;
@@ -255,10 +253,7 @@ impl Stream {
         if under_way.is_some() {
             return Err(Status::CAPTURE_UNMATCHED);
         }
-        *under_way = Some(Capture {
-            id: capture::begin(mode),
-            tasks: Vec::new(),
-        });
+        *under_way = Some(Capture { id: capture::begin(mode), tasks: Vec::new() });
         Ok(())
     }
 

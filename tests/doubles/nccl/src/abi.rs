@@ -324,10 +324,7 @@ exports! {
 fn forget(handle: Handle) -> Result<()> {
     match REGISTERED.remove(handle) {
         Some(()) => Ok(()),
-        None => refuse(
-            Status::INVALID_ARGUMENT,
-            "nothing is registered there".into(),
-        ),
+        None => refuse(Status::INVALID_ARGUMENT, "nothing is registered there".into()),
     }
 }
 

@@ -14,10 +14,9 @@ impl DataType {
     pub(crate) fn new(number: i32) -> Result<Self> {
         match usize::try_from(number) {
             Ok(at) if at < SIZES.len() => Ok(Self(number)),
-            _ => refuse(
-                Status::INVALID_ARGUMENT,
-                format!("invalid type {number} (should be 0..12)"),
-            ),
+            _ => {
+                refuse(Status::INVALID_ARGUMENT, format!("invalid type {number} (should be 0..12)"))
+            }
         }
     }
 
@@ -116,11 +115,7 @@ impl<const E: u32, const M: u32, const B: usize> Short<E, M, B> {
         let (exponent, mantissa) = ((bits >> M) & Self::FULL, bits & ((1 << M) - 1));
         let unit = |exponent: i32| f64::from(exponent - M as i32).exp2();
         if exponent == Self::FULL && !Self::IS_FINITE {
-            return if mantissa == 0 {
-                sign * f64::INFINITY
-            } else {
-                f64::NAN
-            };
+            return if mantissa == 0 { sign * f64::INFINITY } else { f64::NAN };
         }
         if Self::IS_FINITE && exponent == Self::FULL && mantissa == (1 << M) - 1 {
             return f64::NAN;
@@ -133,11 +128,7 @@ impl<const E: u32, const M: u32, const B: usize> Short<E, M, B> {
 
     fn encode(value: f64) -> u32 {
         let sign = u32::from(value.is_sign_negative()) << (E + M);
-        let infinity = if Self::IS_FINITE {
-            (1 << (E + M)) - 1
-        } else {
-            Self::FULL << M
-        };
+        let infinity = if Self::IS_FINITE { (1 << (E + M)) - 1 } else { Self::FULL << M };
         if value.is_nan() {
             return infinity | ((1 << M) - 1);
         }
@@ -256,17 +247,9 @@ mod tests {
             (0x0001, 2f64.powi(-133)),
             (0xff80, f64::NEG_INFINITY),
         ] {
-            assert_eq!(
-                (Bfloat16::decode(bits), Bfloat16::encode(value)),
-                (value, bits)
-            );
+            assert_eq!((Bfloat16::decode(bits), Bfloat16::encode(value)), (value, bits));
         }
-        for (bits, value) in [
-            (0x38, 1.0),
-            (0x7e, 448.0),
-            (0x01, 2f64.powi(-9)),
-            (0xb8, -1.0),
-        ] {
+        for (bits, value) in [(0x38, 1.0), (0x7e, 448.0), (0x01, 2f64.powi(-9)), (0xb8, -1.0)] {
             assert_eq!((E4M3::decode(bits), E4M3::encode(value)), (value, bits));
         }
         for (bits, value) in [(0x3c, 1.0), (0x7b, 57344.0), (0x01, 2f64.powi(-16))] {
@@ -286,10 +269,7 @@ mod tests {
         for bits in 0..=0xffff {
             for (decoded, encoded) in [
                 (Half::decode(bits), Half::encode(Half::decode(bits))),
-                (
-                    Bfloat16::decode(bits),
-                    Bfloat16::encode(Bfloat16::decode(bits)),
-                ),
+                (Bfloat16::decode(bits), Bfloat16::encode(Bfloat16::decode(bits))),
             ] {
                 assert!(encoded == bits || decoded.is_nan(), "{bits:x} {encoded:x}");
             }

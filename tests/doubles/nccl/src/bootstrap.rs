@@ -43,9 +43,7 @@ impl UniqueId {
         id[8..10].copy_from_slice(&INTERNET.to_ne_bytes());
         id[10..12].copy_from_slice(&port.to_be_bytes());
         id[12..16].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
-        let thread = thread::Builder::new()
-            .name("nccl-root".into())
-            .stack_size(STACK);
+        let thread = thread::Builder::new().name("nccl-root".into()).stack_size(STACK);
         thread.spawn(move || serve(&listener, magic))?;
         Ok(Self(id))
     }
@@ -56,10 +54,7 @@ impl UniqueId {
 
     /// Name of the communicator that is created with this id.
     pub(crate) fn name(&self) -> Name {
-        Name {
-            hash: identity::of_unique_id(&self.0),
-            magic: self.magic(),
-        }
+        Name { hash: identity::of_unique_id(&self.0), magic: self.magic() }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -134,10 +129,9 @@ pub(crate) fn join(id: &UniqueId, ranks: usize, rank: usize) -> Result<Mesh> {
     };
     meet().or_else(|e| match e.kind() {
         // The root has exited, or the ranks contradict one another.
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => refuse(
-            Status::REMOTE_ERROR,
-            "bootstrap: the root has closed the connection".into(),
-        ),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            refuse(Status::REMOTE_ERROR, "bootstrap: the root has closed the connection".into())
+        }
         _ => refuse(Status::SYSTEM_ERROR, format!("bootstrap: {e}")),
     })
 }

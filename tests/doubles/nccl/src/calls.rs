@@ -67,10 +67,7 @@ pub(crate) fn collective(what: What, asked: &CallArguments) -> Result<()> {
             _ => true,
         };
         if bytes > 0 && (gives && asked.input.is_null() || gets && asked.output.is_null()) {
-            return refuse(
-                Status::INVALID_ARGUMENT,
-                format!("{function} : a buffer is NULL"),
-            );
+            return refuse(Status::INVALID_ARGUMENT, format!("{function} : a buffer is NULL"));
         }
         comm.mesh()?;
         let fault = fault::meet(function, comm.rank)?;
@@ -110,23 +107,12 @@ pub(crate) fn transfer(is_sent: bool, peer: i32, asked: &CallArguments) -> Resul
             }
         };
         if bytes > 0 && asked.input.is_null() {
-            return refuse(
-                Status::INVALID_ARGUMENT,
-                format!("{function} : the buffer is NULL"),
-            );
+            return refuse(Status::INVALID_ARGUMENT, format!("{function} : the buffer is NULL"));
         }
         comm.mesh()?;
         let fault = fault::meet(function, comm.rank)?;
-        let transfer = Transfer {
-            buffer: asked.input,
-            bytes,
-            peer,
-        };
-        let call = if is_sent {
-            Call::Send(transfer)
-        } else {
-            Call::Receive(transfer)
-        };
+        let transfer = Transfer { buffer: asked.input, bytes, peer };
+        let call = if is_sent { Call::Send(transfer) } else { Call::Receive(transfer) };
         group::call(comm, call, fault, asked.stream);
         Ok(())
     })
@@ -154,20 +140,16 @@ pub(crate) fn undefine(op: i32, comm: usize) -> Result<()> {
     let comm = Comm::of(comm, "RedOpDestroy")?;
     match comm.undefine(op) {
         Some(()) => Ok(()),
-        None => refuse(
-            Status::INVALID_ARGUMENT,
-            format!("RedOpDestroy : {op} is no defined reduction"),
-        ),
+        None => {
+            refuse(Status::INVALID_ARGUMENT, format!("RedOpDestroy : {op} is no defined reduction"))
+        }
     }
 }
 
 fn bytes(count: usize, dtype: DataType) -> Result<usize> {
     match count.checked_mul(dtype.size()) {
         Some(bytes) => Ok(bytes),
-        None => refuse(
-            Status::INVALID_ARGUMENT,
-            format!("{count} elements are too many"),
-        ),
+        None => refuse(Status::INVALID_ARGUMENT, format!("{count} elements are too many")),
     }
 }
 
@@ -181,10 +163,7 @@ fn reduction(comm: &Comm, by: i32, dtype: DataType) -> Result<(Reduction, Option
         _ => {
             return match comm.defined(by) {
                 Some((of, factor)) if of == dtype => Ok((Reduction::Sum, Some(factor))),
-                _ => refuse(
-                    Status::INVALID_ARGUMENT,
-                    format!("invalid reduction operation {by}"),
-                ),
+                _ => refuse(Status::INVALID_ARGUMENT, format!("invalid reduction operation {by}")),
             };
         }
     };

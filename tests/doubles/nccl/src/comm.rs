@@ -303,10 +303,7 @@ impl Memory {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        lock(&self.taken)
-            .iter()
-            .map(|(_, bytes)| *bytes as u64)
-            .sum()
+        lock(&self.taken).iter().map(|(_, bytes)| *bytes as u64).sum()
     }
 }
 

@@ -121,9 +121,7 @@ pub(crate) fn make_current(context: Handle) -> Result<()> {
 pub(crate) fn device() -> Result<c_int> {
     let mut device = 0;
     // SAFETY: the pointer is to a live value.
-    check("device", unsafe {
-        (driver()?.cuCtxGetDevice)(&raw mut device)
-    })?;
+    check("device", unsafe { (driver()?.cuCtxGetDevice)(&raw mut device) })?;
     Ok(device)
 }
 
@@ -131,20 +129,14 @@ pub(crate) fn device() -> Result<c_int> {
 pub(crate) fn is_capturing(stream: Handle) -> Result<bool> {
     let mut status = 0;
     // SAFETY: the pointer is to a live value; the driver rejects streams that do not exist.
-    check("stream", unsafe {
-        (driver()?.cuStreamIsCapturing)(stream, &raw mut status)
-    })?;
+    check("stream", unsafe { (driver()?.cuStreamIsCapturing)(stream, &raw mut status) })?;
     Ok(status != 0)
 }
 
 /// Puts work into a stream. Captured work runs as often as its graph is launched.
 pub(crate) fn launch(work: Work, stream: Handle) -> Result<()> {
     let driver = driver()?;
-    let function: Callback = if work.is_captured() {
-        run_again
-    } else {
-        run_once
-    };
+    let function: Callback = if work.is_captured() { run_again } else { run_once };
     let work = Box::into_raw(Box::new(work));
     // SAFETY: the function expects a `Work` as its data.
     let answer = unsafe { (driver.cuLaunchHostFunc)(stream, function, work.cast()) };
@@ -186,9 +178,7 @@ pub(crate) fn allocate(bytes: usize) -> Result<*mut c_void> {
     context()?;
     let mut address = 0;
     // SAFETY: the pointer is to a live value.
-    check("memory", unsafe {
-        (driver()?.cuMemAlloc_v2)(&raw mut address, bytes)
-    })?;
+    check("memory", unsafe { (driver()?.cuMemAlloc_v2)(&raw mut address, bytes) })?;
     Ok(ptr::with_exposed_provenance_mut(address))
 }
 

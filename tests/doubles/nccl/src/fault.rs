@@ -98,9 +98,7 @@ pub(crate) fn meet(function: &'static str, rank: usize) -> Result<InStream> {
 
 fn parse(script: &str) -> std::result::Result<Vec<Entry>, String> {
     let entries = script.split(';').map(str::trim).filter(|it| !it.is_empty());
-    entries
-        .map(|text| entry(text).ok_or_else(|| format!("not understood: {text:?}")))
-        .collect()
+    entries.map(|text| entry(text).ok_or_else(|| format!("not understood: {text:?}"))).collect()
 }
 
 fn entry(text: &str) -> Option<Entry> {
@@ -129,16 +127,8 @@ fn entry(text: &str) -> Option<Entry> {
     Some(Entry {
         fault,
         function,
-        nth: if all(nth) {
-            None
-        } else {
-            Some(nth.parse().ok()?)
-        },
-        rank: if all(rank) {
-            None
-        } else {
-            Some(rank.parse().ok()?)
-        },
+        nth: if all(nth) { None } else { Some(nth.parse().ok()?) },
+        rank: if all(rank) { None } else { Some(rank.parse().ok()?) },
     })
 }
 
@@ -157,19 +147,9 @@ mod tests {
         assert_eq!(
             parse("delay 250 AllReduce 3 on 1; hang Send * on *;;fail 5 CommSplit 1 on 0 ;"),
             Ok(vec![
-                entry(
-                    Fault::Delay(Duration::from_millis(250)),
-                    "AllReduce",
-                    Some(3),
-                    Some(1)
-                ),
+                entry(Fault::Delay(Duration::from_millis(250)), "AllReduce", Some(3), Some(1)),
                 entry(Fault::Hang, "Send", None, None),
-                entry(
-                    Fault::Fail(Status::INVALID_USAGE),
-                    "CommSplit",
-                    Some(1),
-                    Some(0)
-                ),
+                entry(Fault::Fail(Status::INVALID_USAGE), "CommSplit", Some(1), Some(0)),
             ])
         );
         for bad in [

@@ -62,10 +62,7 @@ pub(crate) fn simulate_end() -> Result<()> {
 fn leave() -> Result<Option<Group>> {
     GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
-            return refuse(
-                Status::INVALID_USAGE,
-                "ncclGroupEnd: not in a group call.".into(),
-            );
+            return refuse(Status::INVALID_USAGE, "ncclGroupEnd: not in a group call.".into());
         }
         group.depth -= 1;
         Ok((group.depth == 0).then(|| mem::take(group)))
@@ -90,12 +87,7 @@ pub(crate) fn meet(meeting: Meeting) {
 }
 
 pub(crate) fn call(comm: Arc<Comm>, call: Call, fault: InStream, stream: usize) {
-    let queued = Queued {
-        comm,
-        call,
-        fault,
-        stream,
-    };
+    let queued = Queued { comm, call, fault, stream };
     GROUP.with_borrow_mut(|group| group.calls.push(queued));
 }
 
@@ -157,10 +149,7 @@ fn meet_all(mut meetings: Vec<Meeting>) -> Result<()> {
     if meetings.len() == 1 {
         return (meetings.remove(0).run)();
     }
-    let started: Vec<_> = meetings
-        .into_iter()
-        .map(|it| thread::spawn(it.run))
-        .collect();
+    let started: Vec<_> = meetings.into_iter().map(|it| thread::spawn(it.run)).collect();
     let mut outcome = Ok(());
     for thread in started {
         let met = thread.join().unwrap_or(Err(Status::INTERNAL_ERROR));
@@ -211,10 +200,7 @@ fn connect(calls: &[Queued]) -> Result<()> {
 fn launch(calls: Vec<Queued>) -> Result<()> {
     let mut by_comm: Vec<(Arc<Comm>, Vec<Queued>)> = Vec::new();
     for queued in calls {
-        match by_comm
-            .iter_mut()
-            .find(|(comm, _)| Arc::ptr_eq(comm, &queued.comm))
-        {
+        match by_comm.iter_mut().find(|(comm, _)| Arc::ptr_eq(comm, &queued.comm)) {
             Some((_, calls)) => calls.push(queued),
             None => by_comm.push((Arc::clone(&queued.comm), vec![queued])),
         }

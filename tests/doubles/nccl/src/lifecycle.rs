@@ -46,10 +46,9 @@ impl Config {
                 Self::UNDEFINED => Ok(None),
                 0 => Ok(Some(false)),
                 1 => Ok(Some(true)),
-                other => refuse(
-                    Status::INVALID_ARGUMENT,
-                    format!("invalid config blocking {other}"),
-                ),
+                other => {
+                    refuse(Status::INVALID_ARGUMENT, format!("invalid config blocking {other}"))
+                }
             },
         }
     }
@@ -104,10 +103,7 @@ pub(crate) fn init_all(
         sorted.sort_unstable();
         sorted.dedup();
         if sorted.len() < devices.len() {
-            return refuse(
-                Status::INVALID_USAGE,
-                "a device is used by several ranks".into(),
-            );
+            return refuse(Status::INVALID_USAGE, "a device is used by several ranks".into());
         }
         let id = unique_id()?;
         let before = driver::context()?;
@@ -145,14 +141,7 @@ fn init_on(
         );
     }
     fault::meet(function, rank)?;
-    let new = Comm::new(
-        rank,
-        ranks,
-        driver::device()?,
-        is_blocking,
-        name,
-        memory(None)?,
-    );
+    let new = Comm::new(rank, ranks, driver::device()?, is_blocking, name, memory(None)?);
     let handle = COMMS.insert(Arc::clone(&new));
     comm.put(handle)?;
     let comm = comm.later();
@@ -242,9 +231,7 @@ pub(crate) fn shrink(
         let is_blocking = Config::blocking(config)?.unwrap_or(parent.is_blocking);
         let mut is_member = vec![true; parent.ranks];
         for rank in excluded {
-            let known = usize::try_from(*rank)
-                .ok()
-                .and_then(|it| is_member.get_mut(it));
+            let known = usize::try_from(*rank).ok().and_then(|it| is_member.get_mut(it));
             match known {
                 Some(is_member) => *is_member = false,
                 None => {
@@ -256,10 +243,7 @@ pub(crate) fn shrink(
             }
         }
         if !is_member[parent.rank] {
-            return refuse(
-                Status::INVALID_ARGUMENT,
-                "an excluded rank must not call".into(),
-            );
+            return refuse(Status::INVALID_ARGUMENT, "an excluded rank must not call".into());
         }
         fault::meet("CommShrink", parent.rank)?;
         parent.mesh()?;
@@ -270,11 +254,8 @@ pub(crate) fn shrink(
             comm: Arc::clone(&parent),
             run: Box::new(move || {
                 let members: Vec<usize> = (0..parent.ranks).filter(|it| is_member[*it]).collect();
-                let others: Vec<usize> = members
-                    .iter()
-                    .copied()
-                    .filter(|it| *it != parent.rank)
-                    .collect();
+                let others: Vec<usize> =
+                    members.iter().copied().filter(|it| *it != parent.rank).collect();
                 let (listener, port) = listen()?;
                 let said = [i64::from(port), 0, 0];
                 let answers = exchange(&parent, &others, Control::Shrink, said)?;
@@ -403,23 +384,14 @@ fn make(
     name: Name,
     memory: Arc<Memory>,
 ) -> Result<usize> {
-    let ports: Vec<u16> = members
-        .iter()
-        .map(|(_, port)| u16::try_from(*port).unwrap_or(0))
-        .collect();
+    let ports: Vec<u16> =
+        members.iter().map(|(_, port)| u16::try_from(*port).unwrap_or(0)).collect();
     let Some(rank) = members.iter().position(|(rank, _)| *rank == parent.rank) else {
         return Err(Status::INTERNAL_ERROR);
     };
     let mesh = Mesh::connect(listener, &ports, rank, u64::from(ports[0]))
         .or_else(|e| refuse(Status::SYSTEM_ERROR, e.to_string()))?;
-    let comm = Comm::new(
-        rank,
-        members.len(),
-        parent.device,
-        is_blocking,
-        name,
-        memory,
-    );
+    let comm = Comm::new(rank, members.len(), parent.device, is_blocking, name, memory);
     comm.has_met(mesh);
     Ok(COMMS.insert(comm))
 }
@@ -430,10 +402,7 @@ pub(crate) fn finalize(comm: usize) -> Result<()> {
         let comm = Comm::of(comm, "CommFinalize")?;
         fault::meet("CommFinalize", comm.rank)?;
         comm.mesh()?;
-        group::meet(Meeting {
-            comm: Arc::clone(&comm),
-            run: Box::new(move || comm.finalize()),
-        });
+        group::meet(Meeting { comm: Arc::clone(&comm), run: Box::new(move || comm.finalize()) });
         Ok(())
     })
 }

@@ -31,13 +31,8 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    const ALL: [Self; 5] = [
-        Self::Control,
-        Self::Connect,
-        Self::Collective,
-        Self::PointToPoint,
-        Self::Received,
-    ];
+    const ALL: [Self; 5] =
+        [Self::Control, Self::Connect, Self::Collective, Self::PointToPoint, Self::Received];
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,16 +100,10 @@ impl Mesh {
             let Some(stream) = stream else { continue };
             stream.set_nodelay(true)?;
             let (stream, inbox) = (stream.try_clone()?, Arc::clone(&inbox));
-            let thread = thread::Builder::new()
-                .name("nccl-double".into())
-                .stack_size(STACK);
+            let thread = thread::Builder::new().name("nccl-double".into()).stack_size(STACK);
             thread.spawn(move || take_in(stream, peer, &inbox))?;
         }
-        Ok(Self {
-            rank,
-            peers: peers.into_iter().map(|it| it.map(Mutex::new)).collect(),
-            inbox,
-        })
+        Ok(Self { rank, peers: peers.into_iter().map(|it| it.map(Mutex::new)).collect(), inbox })
     }
 
     /// Sends a message; it is lost if the rank is gone.
@@ -128,14 +117,7 @@ impl Mesh {
                 // An error means that the peer is gone.
                 lock(stream).write_all(&message).ok();
             }
-            None => self.inbox.put(
-                self.rank,
-                lane,
-                Message {
-                    tag,
-                    bytes: bytes.to_vec(),
-                },
-            ),
+            None => self.inbox.put(self.rank, lane, Message { tag, bytes: bytes.to_vec() }),
         }
     }
 

@@ -1,8 +1,5 @@
 //! Pointers passed by callers.
-#![expect(
-    unsafe_code,
-    reason = "reads and writes through pointers of C programs"
-)]
+#![expect(unsafe_code, reason = "reads and writes through pointers of C programs")]
 
 use std::mem::MaybeUninit;
 use std::{ptr, slice};

@@ -96,11 +96,7 @@ impl Call {
 impl Work {
     pub(crate) fn new(comm: Arc<Comm>, calls: Vec<(Call, InStream)>, is_captured: bool) -> Self {
         let ticket = (!is_captured).then(|| comm.ticket());
-        Self {
-            comm,
-            calls,
-            ticket,
-        }
+        Self { comm, calls, ticket }
     }
 
     pub(crate) fn is_captured(&self) -> bool {
@@ -203,11 +199,7 @@ fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> 
     // One part from every rank, including this one.
     let take_all = |mine: Vec<u8>| -> Result<Vec<Vec<u8>>, Aborted> {
         let part = |rank| {
-            if rank == me {
-                Ok(mine.clone())
-            } else {
-                take(rank)
-            }
+            if rank == me { Ok(mine.clone()) } else { take(rank) }
         };
         (0..ranks).map(part).collect()
     };
@@ -216,8 +208,7 @@ fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> 
             let mine = given(it.bytes);
             to_all(&mine);
             let parts = take_all(mine)?;
-            it.output
-                .write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
+            it.output.write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
         }
         Kind::AllGather => {
             let mine = given(it.bytes);
@@ -233,8 +224,7 @@ fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> 
                 mesh.send(peer, Lane::Collective, tag, part(peer));
             }
             let parts = take_all(part(me).to_vec())?;
-            it.output
-                .write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
+            it.output.write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
         }
         Kind::Broadcast(root) if root == me => {
             let mine = given(it.bytes);
@@ -244,8 +234,7 @@ fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> 
         Kind::Broadcast(root) => it.output.write(0, &take(root)?),
         Kind::Reduce(root) if root == me => {
             let parts = take_all(given(it.bytes))?;
-            it.output
-                .write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
+            it.output.write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
         }
         Kind::Reduce(root) => mesh.send(root, Lane::Collective, tag, &given(it.bytes)),
         Kind::AllToAll => {

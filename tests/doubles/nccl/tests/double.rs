@@ -73,11 +73,7 @@ fn library(doubles: &Doubles, name: &str) -> PathBuf {
 }
 
 fn listed(tool: &str, arguments: &[&str], library: &Path) -> String {
-    let listed = Command::new(tool)
-        .args(arguments)
-        .arg(library)
-        .output()
-        .unwrap();
+    let listed = Command::new(tool).args(arguments).arg(library).output().unwrap();
     String::from_utf8(listed.stdout).unwrap()
 }
 
@@ -88,29 +84,20 @@ fn every_function_is_exported_under_both_names() {
     };
     let library = library(doubles, "libnccl.so.2");
     let symbols = listed("nm", &["-D", "--defined-only"], &library);
-    let exported: BTreeSet<&str> = symbols
-        .lines()
-        .filter_map(|it| it.split(' ').nth(2))
-        .collect();
+    let exported: BTreeSet<&str> = symbols.lines().filter_map(|it| it.split(' ').nth(2)).collect();
     let functions = exported.iter().filter_map(|it| it.strip_prefix("nccl"));
     let functions: Vec<_> = functions.collect();
     // Those of NCCL 2.27, three collectives, two functions for growing, and the memory statistics.
     assert_eq!(functions.len(), 37 + 3 + 2 + 1, "{functions:?}");
     for function in &functions {
-        assert!(
-            exported.contains(format!("pnccl{function}").as_str()),
-            "{function}"
-        );
+        assert!(exported.contains(format!("pnccl{function}").as_str()), "{function}");
     }
     assert_eq!(exported.len(), 2 * functions.len(), "{exported:?}");
     // Calls by public names go through relocations, so that a preloaded library can interpose them.
     let relocations = listed("readelf", &["--wide", "--relocs"], &library);
     for function in ["ncclBroadcast", "ncclGetUniqueId"] {
         let is_open = |line: &str| line.split_whitespace().any(|word| word == function);
-        assert!(
-            relocations.lines().any(is_open),
-            "{function}\n{relocations}"
-        );
+        assert!(relocations.lines().any(is_open), "{function}\n{relocations}");
     }
 }
 

@@ -36,11 +36,7 @@ impl Job {
             .stderr(fs::File::create(&said).unwrap())
             .spawn()
             .unwrap();
-        Self {
-            launcher,
-            said,
-            _scratch: scratch,
-        }
+        Self { launcher, said, _scratch: scratch }
     }
 
     /// Exit status, if it ends within this time, and its standard error.
@@ -65,9 +61,7 @@ impl Drop for Job {
 }
 
 fn says(source: &str, line: &str) -> bool {
-    source
-        .lines()
-        .any(|it| it.trim_start_matches(" * ") == line)
+    source.lines().any(|it| it.trim_start_matches(" * ") == line)
 }
 
 fn is_as_it_says(doubles: &Doubles, path: &Path) {

@@ -85,10 +85,7 @@ fn version_5_has_the_calls_too() {
         "3 ends",
         "1 ends",
     ];
-    are_written(
-        &written.lines().take(13).collect::<Vec<_>>().join("\n"),
-        &expected,
-    );
+    are_written(&written.lines().take(13).collect::<Vec<_>>().join("\n"), &expected);
     assert!(written.contains("9 in 7: Coll AllReduce #1 "), "{written}");
 }
 

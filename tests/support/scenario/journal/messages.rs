@@ -26,10 +26,7 @@ pub(super) struct Process {
 impl Encoder {
     pub(super) fn process(&mut self, id: ProcessId) -> &mut Process {
         let number = self.processes.len() as u64 + 1;
-        self.processes.entry(id).or_insert_with(|| Process {
-            number,
-            ..Process::default()
-        })
+        self.processes.entry(id).or_insert_with(|| Process { number, ..Process::default() })
     }
 
     /// The messages that lead to this event.
@@ -77,33 +74,25 @@ impl Encoder {
                     seat: None,
                 })]
             }
-            Event::Site {
-                process,
-                place,
-                caller,
-                guards,
-                reading,
-            } => self
-                .process(*process)
-                .site_event(place, caller.as_ref(), guards, *reading),
-            Event::Scheduled {
-                process,
-                sample,
-                at,
-            } => vec![Kind::SchedulingSample(v1::SchedulingSample {
-                process: self.process(*process).number,
-                unix_ns: at.0,
-                ran_permille: sample.ran_permille,
-                queued_permille: sample.queued_permille,
-                throttled_permille: sample.throttled_permille,
-                major_faults: sample.major_faults,
-                processors: sample.processors.as_ref().into(),
-                threads_queued_permille: sample.threads_queued_permille,
-                stolen_permille: sample.stolen_permille,
-                cpu_pressure_permille: sample.cpu_pressure,
-                memory_pressure_permille: sample.memory_pressure,
-                io_pressure_permille: sample.io_pressure,
-            })],
+            Event::Site { process, place, caller, guards, reading } => {
+                self.process(*process).site_event(place, caller.as_ref(), guards, *reading)
+            }
+            Event::Scheduled { process, sample, at } => {
+                vec![Kind::SchedulingSample(v1::SchedulingSample {
+                    process: self.process(*process).number,
+                    unix_ns: at.0,
+                    ran_permille: sample.ran_permille,
+                    queued_permille: sample.queued_permille,
+                    throttled_permille: sample.throttled_permille,
+                    major_faults: sample.major_faults,
+                    processors: sample.processors.as_ref().into(),
+                    threads_queued_permille: sample.threads_queued_permille,
+                    stolen_permille: sample.stolen_permille,
+                    cpu_pressure_permille: sample.cpu_pressure,
+                    memory_pressure_permille: sample.memory_pressure,
+                    io_pressure_permille: sample.io_pressure,
+                })]
+            }
             Event::RankStarted(started) => vec![Kind::RankStarted(v1::RankStarted {
                 pid: started.pid,
                 start_ticks: started.start_ticks,
@@ -115,11 +104,7 @@ impl Encoder {
                 exit_signal: started.end.and_then(|(_, exit)| exit.signal),
                 looks: started.looks.iter().map(|look| stacked(0, look)).collect(),
             })],
-            Event::Memory {
-                process,
-                sample,
-                at,
-            } => vec![Kind::MemorySample(v1::MemorySample {
+            Event::Memory { process, sample, at } => vec![Kind::MemorySample(v1::MemorySample {
                 process: self.process(*process).number,
                 unix_ns: at.0,
                 rss: sample.rss,
@@ -148,12 +133,7 @@ impl Encoder {
                 gpu_nccl: sample.gpu_nccl,
                 ..v1::MemorySample::default()
             })],
-            Event::Frontier {
-                process,
-                group,
-                issued,
-                p2p_issued,
-            } => {
+            Event::Frontier { process, group, issued, p2p_issued } => {
                 let process = self.process(*process);
                 vec![Kind::GroupFrontier(v1::GroupFrontier {
                     process: process.number,
@@ -163,13 +143,7 @@ impl Encoder {
                     r#final: true,
                 })]
             }
-            Event::ProcessChanged {
-                process,
-                state,
-                exit,
-                oom_kills,
-                at,
-            } => {
+            Event::ProcessChanged { process, state, exit, oom_kills, at } => {
                 let number = self.process(*process).number;
                 vec![Kind::ProcessChanged(v1::ProcessChanged {
                     oom_kills_in_cgroup: oom_kills.in_cgroup,
@@ -184,30 +158,18 @@ impl Encoder {
             Event::RecordsLost { process, count } => {
                 let process = self.process(*process);
                 process.next_ticket += count;
-                vec![Kind::RecordsLost(v1::RecordsLost {
-                    process: process.number,
-                    count: *count,
-                })]
+                vec![Kind::RecordsLost(v1::RecordsLost { process: process.number, count: *count })]
             }
-            Event::Note {
-                process,
-                kind,
-                rank,
-                pid,
-                text,
-                at,
-            } => {
+            Event::Note { process, kind, rank, pid, text, at } => {
                 let process = process.map_or(0, |process| self.process(process).number);
                 vec![Kind::Note(noted(process, *kind, *rank, *pid, text, *at))]
             }
-            Event::Interrupted { signal, at } => vec![Kind::Interrupted(v1::Interrupted {
-                unix_ns: at.0,
-                signal: *signal,
-            })],
-            Event::JobEnded { status, at } => vec![Kind::JobEnded(v1::JobEnded {
-                unix_ns: at.0,
-                status: *status,
-            })],
+            Event::Interrupted { signal, at } => {
+                vec![Kind::Interrupted(v1::Interrupted { unix_ns: at.0, signal: *signal })]
+            }
+            Event::JobEnded { status, at } => {
+                vec![Kind::JobEnded(v1::JobEnded { unix_ns: at.0, status: *status })]
+            }
             Event::Clock { .. } | Event::Silent { .. } => {
                 return Err("no node sends this event: the coordinator detects it".into());
             }

@@ -28,11 +28,8 @@ impl Scenario {
                 let mut encoder = Encoder::default();
                 let mut write = |at: Timestamp, kinds: Vec<Kind>| {
                     let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
-                    let report = v1::Report {
-                        sent_unix_ns: at.0,
-                        events: events.collect(),
-                        pong: None,
-                    };
+                    let report =
+                        v1::Report { sent_unix_ns: at.0, events: events.collect(), pong: None };
                     writer.append(&report).map_err(|error| error.to_string())
                 };
                 write(Timestamp(START), vec![self.hello(node)])?;
@@ -81,9 +78,7 @@ impl Scenario {
                 return Err(format!("from {nodes} journals: {analysis:?}"));
             }
             let mut report = analysis.reports.remove(0);
-            report
-                .findings
-                .retain(|finding| !reports_unobserved_end(finding));
+            report.findings.retain(|finding| !reports_unobserved_end(finding));
             let (a, b) = (super::gist(live), super::gist(&report));
             if a != b {
                 return Err(format!(

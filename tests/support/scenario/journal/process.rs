@@ -13,10 +13,7 @@ use super::messages::Process;
 
 impl Process {
     pub(super) fn group(&self, group: &Arc<GroupInfo>) -> Result<u32, String> {
-        let at = self
-            .groups
-            .iter()
-            .position(|known| Arc::ptr_eq(known, group));
+        let at = self.groups.iter().position(|known| Arc::ptr_eq(known, group));
         at.map(|at| at as u32 + 1).ok_or("no such group".into())
     }
 
@@ -146,10 +143,9 @@ impl Process {
                     seat: None,
                 })
             }),
-            on_stream: call.on_stream.map(|on| v1::OnStream {
-                stream: on.stream,
-                launch: on.launch,
-            }),
+            on_stream: call
+                .on_stream
+                .map(|on| v1::OnStream { stream: on.stream, launch: on.launch }),
             ..record
         })
     }

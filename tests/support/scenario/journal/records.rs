@@ -25,12 +25,7 @@ impl Encoder {
                 let record = record(RecordKind::GroupDestroyed, *at);
                 process.record(v1::Record { group, ..record }, None)
             }
-            Event::GroupTimeout {
-                process,
-                group,
-                timeout,
-                at,
-            } => {
+            Event::GroupTimeout { process, group, timeout, at } => {
                 let process = self.process(*process);
                 let record = v1::Record {
                     group: process.group(group)?,
@@ -57,32 +52,16 @@ impl Encoder {
                 }
                 kinds
             }
-            Event::Returned {
-                process,
-                thread,
-                call,
-                followed,
-                at,
-            } => {
+            Event::Returned { process, thread, call, followed, at } => {
                 let record = v1::Record {
                     thread: thread.0,
                     call: call.0,
-                    flags: if *followed {
-                        u32::from(flags::FOLLOWED)
-                    } else {
-                        0
-                    },
+                    flags: if *followed { u32::from(flags::FOLLOWED) } else { 0 },
                     ..record(RecordKind::Returned, *at)
                 };
                 self.process(*process).record(record, None)
             }
-            Event::WaitBegin {
-                process,
-                thread,
-                call,
-                place,
-                at,
-            } => {
+            Event::WaitBegin { process, thread, call, place, at } => {
                 let record = v1::Record {
                     thread: thread.0,
                     call: call.map_or(0, |call| call.0),
@@ -90,12 +69,7 @@ impl Encoder {
                 };
                 self.process(*process).record(record, place.as_ref())
             }
-            Event::WaitEnd {
-                process,
-                thread,
-                call,
-                at,
-            } => {
+            Event::WaitEnd { process, thread, call, at } => {
                 let record = v1::Record {
                     thread: thread.0,
                     call: call.map_or(0, |call| call.0),
@@ -104,36 +78,22 @@ impl Encoder {
                 self.process(*process).record(record, None)
             }
             Event::Completed { process, call, at } => {
-                let record = v1::Record {
-                    call: call.0,
-                    ..record(RecordKind::Completed, *at)
-                };
+                let record = v1::Record { call: call.0, ..record(RecordKind::Completed, *at) };
                 self.process(*process).record(record, None)
             }
-            Event::LowerCall {
-                process,
-                call,
-                lower_call,
-                at,
-            } => {
+            Event::LowerCall { process, call, lower_call, at } => {
                 let record = v1::Record {
                     call: call.0,
                     op: i32::from(lower_call.op.number()),
                     reduce_op: i32::from(lower_call.reduce_op.number()),
-                    on_stream: lower_call.on_stream.map(|on| v1::OnStream {
-                        stream: on.stream,
-                        launch: on.launch,
-                    }),
+                    on_stream: lower_call
+                        .on_stream
+                        .map(|on| v1::OnStream { stream: on.stream, launch: on.launch }),
                     ..record(RecordKind::LowerCall, *at)
                 };
                 self.process(*process).record(record, None)
             }
-            Event::Within {
-                process,
-                thread,
-                function,
-                at,
-            } => {
+            Event::Within { process, thread, function, at } => {
                 let record = v1::Record {
                     thread: thread.0,
                     text: function.as_deref().unwrap_or_default().into(),
@@ -141,13 +101,7 @@ impl Encoder {
                 };
                 self.process(*process).record(record, None)
             }
-            Event::Transfer {
-                process,
-                call,
-                transfer,
-                standing,
-                at,
-            } => {
+            Event::Transfer { process, call, transfer, standing, at } => {
                 let record = v1::Record {
                     call: call.0,
                     op: i32::from([Op::Recv, Op::Send][usize::from(transfer.is_send)].number()),
@@ -165,16 +119,8 @@ impl Encoder {
                 };
                 self.process(*process).record(record, None)
             }
-            Event::Step {
-                process,
-                step,
-                forward,
-                at,
-            } => {
-                let mut record = v1::Record {
-                    step: *step as u32,
-                    ..record(RecordKind::Step, *at)
-                };
+            Event::Step { process, step, forward, at } => {
+                let mut record = v1::Record { step: *step as u32, ..record(RecordKind::Step, *at) };
                 let mut place = None;
                 if let Some(forward) = forward {
                     record.flags = flags_of(forward);
@@ -200,19 +146,11 @@ impl Encoder {
                 self.process(*process).record(record, None)
             }
             Event::PhaseEnd { process, name, at } => {
-                let record = v1::Record {
-                    text: name.as_ref().into(),
-                    ..record(RecordKind::PhaseEnd, *at)
-                };
+                let record =
+                    v1::Record { text: name.as_ref().into(), ..record(RecordKind::PhaseEnd, *at) };
                 self.process(*process).record(record, None)
             }
-            Event::Exception {
-                process,
-                kind,
-                text,
-                place,
-                at,
-            } => {
+            Event::Exception { process, kind, text, place, at } => {
                 let record = v1::Record {
                     code: i32::from(kind.number()),
                     text: text.as_ref().into(),
@@ -220,13 +158,7 @@ impl Encoder {
                 };
                 self.process(*process).record(record, place.as_ref())
             }
-            Event::ExitAnnounced {
-                process,
-                thread,
-                code,
-                how,
-                at,
-            } => {
+            Event::ExitAnnounced { process, thread, code, how, at } => {
                 let record = v1::Record {
                     thread: thread.0,
                     code: *code,
@@ -235,14 +167,7 @@ impl Encoder {
                 };
                 self.process(*process).record(record, None)
             }
-            Event::Spent {
-                process,
-                thread,
-                on,
-                took,
-                place,
-                at,
-            } => {
+            Event::Spent { process, thread, on, took, place, at } => {
                 let record = v1::Record {
                     thread: thread.0,
                     code: i32::from(on.number()),
@@ -255,12 +180,7 @@ impl Encoder {
                 let record = record(RecordKind::InputEnded, *at);
                 self.process(*process).record(record, place.as_ref())
             }
-            Event::Parameters {
-                process,
-                group,
-                said,
-                at,
-            } => {
+            Event::Parameters { process, group, said, at } => {
                 let process = self.process(*process);
                 let record = v1::Record {
                     group: process.group(group)?,
@@ -276,26 +196,14 @@ impl Encoder {
                 };
                 process.record(record, said.place.as_ref())
             }
-            Event::Setting {
-                process,
-                name,
-                value,
-                at,
-            } => {
+            Event::Setting { process, name, value, at } => {
                 let record = v1::Record {
                     text: format!("{name}={value}"),
                     ..record(RecordKind::Setting, *at)
                 };
                 self.process(*process).record(record, None)
             }
-            Event::Unawaited {
-                process,
-                call,
-                op,
-                group,
-                place,
-                at,
-            } => {
+            Event::Unawaited { process, call, op, group, place, at } => {
                 let process = self.process(*process);
                 let group = group.as_ref().map(|group| process.group(group));
                 let record = v1::Record {

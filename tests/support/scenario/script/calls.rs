@@ -25,22 +25,11 @@ impl Writer<'_> {
             }
             "wait" => {
                 let (thread, call) = self.issued(rank, args.first())?;
-                Event::WaitBegin {
-                    process,
-                    thread,
-                    call: Some(call),
-                    place: None,
-                    at,
-                }
+                Event::WaitBegin { process, thread, call: Some(call), place: None, at }
             }
             "done" => {
                 let (thread, call) = self.issued(rank, args.first())?;
-                Event::WaitEnd {
-                    process,
-                    thread,
-                    call: Some(call),
-                    at,
-                }
+                Event::WaitEnd { process, thread, call: Some(call), at }
             }
             "halts" | "moves" => self.transfer(line)?,
             "within" => Event::Within {
@@ -97,22 +86,13 @@ impl Writer<'_> {
                 is_send: way == "send",
                 channel: line.value("channel=").unwrap_or(0),
             },
-            standing: (line.verb == "halts").then_some(Standing {
-                waits_for,
-                done: 1,
-                steps: 8,
-            }),
+            standing: (line.verb == "halts").then_some(Standing { waits_for, done: 1, steps: 8 }),
             at: line.moment(),
         })
     }
 
     pub(super) fn call(&mut self, line: &Line<'_>) -> Result<(), String> {
-        let &Line {
-            rank,
-            at,
-            verb,
-            args,
-        } = line;
+        let &Line { rank, at, verb, args } = line;
         let (op, group) = verb.split_once('/').unwrap_or((verb, "0"));
         let op = Op::from_name(op).ok_or(format!("unknown event {verb:?}"))?;
         if self.scenario.unseen.contains(&rank) {
@@ -120,27 +100,18 @@ impl Writer<'_> {
         }
         let grouped = op.is_collective() || op.is_point_to_point();
         let info = grouped.then(|| self.group(rank, group)).transpose()?;
-        let id = self
-            .next_call
-            .entry(rank)
-            .and_modify(|id| *id += 1)
-            .or_insert(1);
+        let id = self.next_call.entry(rank).and_modify(|id| *id += 1).or_insert(1);
         let mut call = Call {
             group: info,
             step: self.steps.get(&rank).copied().unwrap_or(0),
             ..blank(CallId(*id), seconds(at), op)
         };
         let on_device = self.scenario.layer == "nccl" && grouped;
-        call.on_stream = on_device.then_some(OnStream {
-            stream: 1,
-            launch: 0,
-        });
+        call.on_stream = on_device.then_some(OnStream { stream: 1, launch: 0 });
         let words = describe(&mut call, args)?;
         // A receive from any source belongs to no channel.
         if grouped && (op.is_collective() || call.peer.is_some()) {
-            let channel = call
-                .peer
-                .map_or_else(String::new, |peer| format!("{op} {peer}"));
+            let channel = call.peer.map_or_else(String::new, |peer| format!("{op} {peer}"));
             let seq = self.seqs.entry((rank, group.into(), channel)).or_default();
             *seq += 1;
             call.seq = *seq;
@@ -152,14 +123,7 @@ impl Writer<'_> {
             self.labels.insert((rank, label.into()), (thread, id));
         }
         let moment = call.at;
-        self.push(
-            rank,
-            at,
-            Event::Issued {
-                process,
-                call: Arc::new(call),
-            },
-        );
+        self.push(rank, at, Event::Issued { process, call: Arc::new(call) });
         if let Some(lower_call) = words.lower_call {
             let told = Event::LowerCall {
                 process,
@@ -173,23 +137,12 @@ impl Writer<'_> {
             self.push(
                 rank,
                 at,
-                Event::Returned {
-                    process,
-                    thread,
-                    call: id,
-                    followed: words.followed,
-                    at: moment,
-                },
+                Event::Returned { process, thread, call: id, followed: words.followed, at: moment },
             );
         }
         if waits {
-            let begin = Event::WaitBegin {
-                process,
-                thread,
-                call: Some(id),
-                place: None,
-                at: moment,
-            };
+            let begin =
+                Event::WaitBegin { process, thread, call: Some(id), place: None, at: moment };
             self.push(rank, at, begin);
         }
         Ok(())
@@ -215,12 +168,7 @@ struct Words<'a> {
 
 /// Sets the fields of a call that its words give.
 fn describe<'a>(call: &mut Call, args: &'a [String]) -> Result<Words<'a>, String> {
-    let mut words = Words {
-        returned: true,
-        followed: false,
-        label: None,
-        lower_call: None,
-    };
+    let mut words = Words { returned: true, followed: false, label: None, lower_call: None };
     let mut args = args.iter().map(String::as_str);
     while let Some(arg) = args.next() {
         if let Some(at) = arg.strip_prefix('@') {

@@ -114,9 +114,7 @@ impl Writer<'_> {
 
     pub(super) fn group(&self, rank: u32, name: &str) -> Result<Arc<GroupInfo>, String> {
         let known = self.groups.get(&(rank, name.into()));
-        known
-            .cloned()
-            .ok_or(format!("rank {rank} is not in a group {name:?}"))
+        known.cloned().ok_or(format!("rank {rank} is not in a group {name:?}"))
     }
 }
 

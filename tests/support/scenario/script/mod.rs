@@ -119,12 +119,7 @@ impl<'a> Writer<'a> {
         }
         for rank in ranks(&who, self.scenario.world)? {
             let (verb, args) = rest.split_first().ok_or("nothing happens")?;
-            self.act(&Line {
-                rank,
-                at,
-                verb,
-                args,
-            })?;
+            self.act(&Line { rank, at, verb, args })?;
         }
         Ok(at)
     }
@@ -141,32 +136,20 @@ impl<'a> Writer<'a> {
             return Ok(());
         };
         let event = match verb.as_str() {
-            "interrupted" => Some(Event::Interrupted {
-                signal: 15,
+            "interrupted" => Some(Event::Interrupted { signal: 15, at: moment }),
+            "ends" => Some(Event::JobEnded { status: number(1).unwrap_or(0.0) as i32, at: moment }),
+            "clock" => number(2).zip(number(3)).map(|(ahead, uncertainty)| Event::Clock {
+                host: words[1].as_str().into(),
+                ahead_ns: (ahead * 1e9) as i64,
+                uncertainty_ns: (uncertainty * 1e9) as u64,
                 at: moment,
             }),
-            "ends" => Some(Event::JobEnded {
-                status: number(1).unwrap_or(0.0) as i32,
-                at: moment,
-            }),
-            "clock" => number(2)
-                .zip(number(3))
-                .map(|(ahead, uncertainty)| Event::Clock {
-                    host: words[1].as_str().into(),
-                    ahead_ns: (ahead * 1e9) as i64,
-                    uncertainty_ns: (uncertainty * 1e9) as u64,
-                    at: moment,
-                }),
             "silent" => node(1).zip(number(2)).map(|(node, since)| Event::Silent {
                 node,
                 since: Some(seconds(since)),
                 at: moment,
             }),
-            "speaks" => node(1).map(|node| Event::Silent {
-                node,
-                since: None,
-                at: moment,
-            }),
+            "speaks" => node(1).map(|node| Event::Silent { node, since: None, at: moment }),
             _ => None,
         };
         let event = event.ok_or(format!("unknown event of the job: {words:?}"))?;

@@ -14,12 +14,7 @@ use crate::support::scenario::values::stacks;
 impl Writer<'_> {
     /// Returns false if the line is not about a process.
     pub(super) fn process_acts(&mut self, line: &Line<'_>) -> Result<bool, String> {
-        let &Line {
-            rank,
-            at,
-            verb,
-            args,
-        } = line;
+        let &Line { rank, at, verb, args } = line;
         if matches!(verb, "exits" | "killed" | "vanishes") {
             self.ended.insert(rank);
         }
@@ -28,10 +23,7 @@ impl Writer<'_> {
             process,
             state,
             exit,
-            oom_kills: OomKills {
-                in_cgroup: line.value("oom="),
-                on_host: line.value("host-oom="),
-            },
+            oom_kills: OomKills { in_cgroup: line.value("oom="), on_host: line.value("host-oom=") },
             at: line.moment(),
         };
         let dead = |code, signal| changed(ProcessState::Dead, Exit { code, signal });
@@ -78,10 +70,7 @@ impl Writer<'_> {
             "vanishes" => dead(None, None),
             "stops" => changed(ProcessState::Stopped, Exit::default()),
             "continues" => changed(ProcessState::Running, Exit::default()),
-            "lost" => Event::RecordsLost {
-                process,
-                count: line.number(0)? as u64,
-            },
+            "lost" => Event::RecordsLost { process, count: line.number(0)? as u64 },
             _ => return Ok(false),
         };
         self.push(rank, at, event);
@@ -140,10 +129,7 @@ impl Writer<'_> {
             ("init.port", port),
             ("init.backend", backend.map_or("gloo", String::as_str)),
             ("init.launcher", value("launcher=").unwrap_or_default()),
-            (
-                "init.launched_world_size",
-                value("env-size=").unwrap_or_default(),
-            ),
+            ("init.launched_world_size", value("env-size=").unwrap_or_default()),
         ] {
             self.sets(rank, at, name, value);
         }
@@ -151,10 +137,7 @@ impl Writer<'_> {
         *id += 1;
         let id = CallId(*id);
         self.last_call.insert(rank, (ThreadId(1), id));
-        let call = Arc::new(Call {
-            place,
-            ..blank(id, seconds(at), Op::InitProcessGroup)
-        });
+        let call = Arc::new(Call { place, ..blank(id, seconds(at), Op::InitProcessGroup) });
         let process = self.process(rank);
         self.push(rank, at, Event::Issued { process, call });
         Ok(())
@@ -162,10 +145,8 @@ impl Writer<'_> {
 
     /// Adds the return from initialization and the membership of the default group.
     fn inited(&mut self, rank: u32, at: f64) -> Result<(), String> {
-        let (thread, call) = *self
-            .last_call
-            .get(&rank)
-            .ok_or("it has not begun to join a world")?;
+        let (thread, call) =
+            *self.last_call.get(&rank).ok_or("it has not begun to join a world")?;
         let returned = Event::Returned {
             process: self.process(rank),
             thread,
@@ -204,19 +185,11 @@ impl Writer<'_> {
         match verb {
             "stands" => started.looks.push(Arc::new(stacks(seconds(at), args)?)),
             "ended" => {
-                let status: i32 = args
-                    .first()
-                    .and_then(|status| status.parse().ok())
-                    .ok_or("ended how?")?;
+                let status: i32 =
+                    args.first().and_then(|status| status.parse().ok()).ok_or("ended how?")?;
                 let exit = match status {
-                    0.. => Exit {
-                        code: Some(status),
-                        signal: None,
-                    },
-                    _ => Exit {
-                        code: None,
-                        signal: Some(-status),
-                    },
+                    0.. => Exit { code: Some(status), signal: None },
+                    _ => Exit { code: None, signal: Some(-status) },
                 };
                 started.end = Some((seconds(at), exit));
             }

@@ -20,27 +20,12 @@ impl Writer<'_> {
             "step" | "forward" => {
                 let step = line.number(0)? as u64;
                 self.steps.insert(rank, step);
-                let forward = (line.verb == "forward")
-                    .then(|| forward(&args[1..]))
-                    .transpose()?;
-                Event::Step {
-                    process,
-                    step,
-                    forward,
-                    at,
-                }
+                let forward = (line.verb == "forward").then(|| forward(&args[1..])).transpose()?;
+                Event::Step { process, step, forward, at }
             }
             "guard" | "reading" | "called" => self.site(line)?,
-            "phase" => Event::PhaseBegin {
-                process,
-                name: line.arg(0)?.into(),
-                at,
-            },
-            "endphase" => Event::PhaseEnd {
-                process,
-                name: line.arg(0)?.into(),
-                at,
-            },
+            "phase" => Event::PhaseBegin { process, name: line.arg(0)?.into(), at },
+            "endphase" => Event::PhaseEnd { process, name: line.arg(0)?.into(), at },
             "input" | "garbage" | "buckets" => {
                 let seconds = line.arg(0)?.parse::<f64>().map_err(|e| e.to_string())?;
                 Event::Spent {
@@ -52,16 +37,8 @@ impl Writer<'_> {
                     at,
                 }
             }
-            "host" => Event::Scheduled {
-                process,
-                sample: scheduling(args)?,
-                at,
-            },
-            "input-ended" => Event::InputEnded {
-                process,
-                place: line.place()?,
-                at,
-            },
+            "host" => Event::Scheduled { process, sample: scheduling(args)?, at },
+            "input-ended" => Event::InputEnded { process, place: line.place()?, at },
             "raises" => {
                 let kind = line.arg(0)?;
                 Event::Exception {
@@ -77,15 +54,8 @@ impl Writer<'_> {
             "layout" | "without-gradient" | "complete" | "ready-twice" | "graph-changed"
             | "outside" | "never-unused" | "used-at" => self.parameters(line, listed(line))?,
             "values" => self.parameters(line, values(line)?)?,
-            "stack" => Event::Stacks {
-                process,
-                stacks: Arc::new(stacks(at, args)?),
-            },
-            "memory" => Event::Memory {
-                process,
-                sample: Box::new(memory::sample(args)?),
-                at,
-            },
+            "stack" => Event::Stacks { process, stacks: Arc::new(stacks(at, args)?) },
+            "memory" => Event::Memory { process, sample: Box::new(memory::sample(args)?), at },
             _ => return Ok(false),
         };
         self.push(rank, line.at, event);
