@@ -197,6 +197,42 @@ dist.barrier()
             self.assertEqual([s.flags & b.OUTPUT for s in box.of("splits")], [0, b.OUTPUT] * 3)
             self.assertEqual([r.root for r in self.issued(box) if r.flags & b.ROOT], [1, 0, 1])
 
+    def test_coalesced_calls_are_recorded_as_one(self):
+        o = self.run_job(
+            """
+def attempt(call):
+    try:
+        call()
+    except RuntimeError as error:  # Gloo had no such collective
+        assert "support" in str(error), error
+def gather():
+    with dist._coalescing_manager():
+        dist.all_gather_into_tensor(torch.ones(8), t)
+        dist.all_gather_into_tensor(torch.ones(8), t)
+def scatter():
+    with dist._coalescing_manager():
+        dist.reduce_scatter_tensor(torch.ones(4), torch.ones(8))
+        dist.reduce_scatter_tensor(torch.ones(4), torch.ones(8))
+t = torch.ones(4)
+dist.all_gather_coalesced([[torch.ones(4), torch.ones(3)] for _ in range(2)], [t, torch.ones(3)])
+dist.all_reduce_coalesced([t, torch.ones(2, 2)])
+attempt(gather)
+attempt(scatter)
+""",
+            2,
+        )
+        for box in o.boxes:
+            calls = [(r.op, r.shape, r.reduce_op, r.tensors) for r in self.issued(box) if r.op < 32]
+            self.assertEqual(
+                calls,
+                [
+                    (b.GATHER_COALESCED, [4], 0, 2),
+                    (COALESCED, [4], 1, 2),
+                    (b.GATHER_COALESCED, [4], 0, 2),
+                    (b.SCATTER_COALESCED, [4], 1, 2),
+                ],
+            )
+
     def test_site_records_its_first_callers(self):
         o = self.run_job(
             """

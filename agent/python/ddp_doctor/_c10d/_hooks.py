@@ -55,7 +55,7 @@ _OPS = {
 # Instead of True: the arguments `tensor`, `op` and `async_op` of the c10d function are sufficient.
 _ARGUMENTS = "arguments"
 # c10d's functions that pass several calls as one. PyTorch 2.14 names it to the hook like one of them.
-_COALESCING = ("_coalescing_manager", "all_reduce_coalesced")
+_COALESCING = ("_coalescing_manager", "all_reduce_coalesced", "all_gather_coalesced")
 _COALESCED = {
     _OPS[name][0]: _OPS[coalesced]
     for name, coalesced in (
