@@ -100,6 +100,14 @@ fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
             }
         }
     }
+    // Devices may wait for each other although no call is incomplete.
+    for process in model.processes.values() {
+        let on_device = process.groups().filter(|&id| model.group(id).is_stream());
+        let share = situation.config.stall_after / SHARE;
+        if on_device.count() > 1 && process.last_at.plus(share) <= situation.now {
+            add(process, process.last_at);
+        }
+    }
     for (group, since) in situation.settled() {
         if is_long(since, Duration::ZERO) {
             for &rank in group.members.keys() {

@@ -41,6 +41,7 @@ use crate::model::{
 
 pub mod device;
 mod devices;
+pub mod issue_order;
 mod launches;
 pub mod order;
 pub mod streams;
