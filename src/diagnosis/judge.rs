@@ -8,6 +8,7 @@
 //! Findings of different attempts are independent of each other. Those of the last attempt come
 //! first.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
@@ -26,21 +27,10 @@ const CLOSING: Duration = Duration::from_millis(200);
 /// Minimum time between a launcher's request to exit and the kill that follows it.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A draft with its place in the causal chain.
-#[derive(Clone, Debug)]
-pub struct Judged {
-    /// The draft.
-    pub draft: Draft,
-    /// Its role in the causal order.
-    pub role: Role,
-    /// The finding that it followed from.
-    pub caused_by: Option<Key>,
-}
-
 /// Orders drafts by cause: first the initiating ones, by precedence, then the ones that followed,
 /// by time.
 #[must_use]
-pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged> {
+pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Draft> {
     causality::link(situation, &mut found);
     for it in &mut found {
         it.draft.attempt = restarts::attempt_of(situation, &it.draft);
@@ -60,41 +50,27 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Judged
     let keys: Vec<Key> = found.iter().map(|it| it.draft.key.clone()).collect();
     let is_current = |it: &Candidate| !situation.attempts.is_over(it.draft.attempt);
     let is_open = !found.iter().any(|it| is_current(it) && has_effect(it));
-    let mut judged: Vec<(Precedence, Judged)> = found
-        .into_iter()
-        .zip(causes)
-        .map(|(it, cause)| {
-            let Candidate { mut draft, precedence, standing } = it;
-            if standing == Standing::LeavesOpen && is_open {
-                draft.severity = Severity::Error;
-            }
-            if cause.is_some() && draft.fact.is_some() {
+    for (it, cause) in found.iter_mut().zip(causes) {
+        if it.standing == Standing::LeavesOpen && is_open {
+            it.draft.severity = Severity::Error;
+        }
+        if let Some(cause) = cause {
+            it.draft.role = Role::Cascade;
+            it.draft.caused_by = Some(keys[cause].clone());
+            if it.draft.fact.is_some() {
                 // Its cause is what needs advice.
-                draft.next.clear();
+                it.draft.next.clear();
             }
-            let judged = Judged {
-                draft,
-                role: if cause.is_some() { Role::Cascade } else { Role::Initiating },
-                caused_by: cause.map(|at| keys[at].clone()),
-            };
-            (precedence, judged)
-        })
-        .collect();
-    judged.sort_by(|(precedence_a, a), (precedence_b, b)| {
-        let attempts = &situation.attempts;
-        let rank = |j: &Judged, precedence: Precedence| {
-            let attempt = j.draft.attempt;
-            let age = attempts.last(attempt) - attempt.index;
-            (age, j.role != Role::Initiating, precedence)
-        };
-        rank(a, *precedence_a)
-            .cmp(&rank(b, *precedence_b))
-            .then(b.draft.severity.cmp(&a.draft.severity))
-            .then(a.draft.evidence_at.cmp(&b.draft.evidence_at))
-            // Make the order of drafts deterministic.
-            .then(a.draft.key.code.cmp(b.draft.key.code))
+        }
+    }
+    found.sort_by_key(|Candidate { draft, precedence, .. }| {
+        let age = situation.attempts.last(draft.attempt) - draft.attempt.index;
+        let is_cascade = draft.role == Role::Cascade;
+        let severity = Reverse(draft.severity);
+        // The code makes the order of drafts deterministic.
+        (age, is_cascade, *precedence, severity, draft.evidence_at, draft.key.code)
     });
-    let mut judged = merge(judged.into_iter().map(|(_, judged)| judged).collect());
+    let mut judged = merge(found);
     restarts::describe(situation, &mut judged);
     judged
 }
@@ -238,30 +214,28 @@ fn begin(draft: &Draft) -> Timestamp {
 
 /// Merges findings of one event, such as one exception on every rank, or a launcher that ends 511
 /// ranks.
-fn merge(judged: Vec<Judged>) -> Vec<Judged> {
+fn merge(found: Vec<Candidate>) -> Vec<Draft> {
     let mut merged: Vec<Merged> = Vec::new();
-    for one in judged {
-        let twin = merged.iter_mut().find(|it| is_one_event(&it.judged, &one));
+    for Candidate { draft, .. } in found {
+        let twin = merged.iter_mut().find(|it| is_one_event(&it.draft, &draft));
         match twin {
-            Some(twin) => absorb(twin, one.draft),
-            None => merged.push(Merged { first: one.draft.summary.clone(), judged: one }),
+            Some(twin) => absorb(twin, draft),
+            None => merged.push(Merged { first: draft.summary.clone(), draft }),
         }
     }
-    merged.into_iter().map(|it| it.judged).collect()
+    merged.into_iter().map(|it| it.draft).collect()
 }
 
 /// A finding with those of the same event.
 struct Merged {
-    judged: Judged,
+    draft: Draft,
     /// Summary of the first of them.
     first: String,
 }
 
-fn is_one_event(a: &Judged, b: &Judged) -> bool {
-    let same_words = is_alike(a.draft.event.as_deref(), b.draft.event.as_deref());
-    a.draft.code.code == b.draft.code.code
-        && a.draft.attempt == b.draft.attempt
-        && a.role == b.role
+fn is_one_event(a: &Draft, b: &Draft) -> bool {
+    let same_words = is_alike(a.event.as_deref(), b.event.as_deref());
+    (a.code.code, a.attempt, a.role) == (b.code.code, b.attempt, b.role)
         && a.caused_by == b.caused_by
         && (a.role == Role::Cascade || same_words)
 }
@@ -279,6 +253,15 @@ fn is_alike(a: Option<&str>, b: Option<&str>) -> bool {
     a == b || split(a) == split(b)
 }
 
+/// The words of a text, each with the characters that separate it from the next.
+fn words(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let words = text.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
+    words.map(|word| {
+        let end = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).len();
+        word.split_at(end)
+    })
+}
+
 /// A text with "#" in place of each number that is not part of a word.
 fn without_numbers(text: &str) -> String {
     let is_number = |word: &str| {
@@ -287,15 +270,9 @@ fn without_numbers(text: &str) -> String {
             && digits.chars().all(|c| c.is_ascii_hexdigit());
         is_hex || word == ANY
     };
-    let words = text.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
-    words
-        .map(|word| {
-            let end = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).len();
-            let (word, separator) = word.split_at(end);
-            let shown = if is_number(word) { "#" } else { word };
-            format!("{shown}{separator}")
-        })
-        .collect()
+    let shown =
+        words(text).map(|(word, separator)| [if is_number(word) { "#" } else { word }, separator]);
+    shown.flatten().collect()
 }
 
 /// What stands in merged events for numbers that differ.
@@ -303,18 +280,13 @@ const ANY: &str = "N";
 
 /// Two events that differ in numbers alone, with [`ANY`] in place of these.
 fn shared(a: &str, b: &str) -> String {
-    let words = |text| str::split_inclusive(text, |c: char| !c.is_ascii_alphanumeric());
     let pairs = words(a).zip(words(b));
-    pairs
-        .map(|(one, other)| {
-            let end = one.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
-            if one == other { one.to_owned() } else { format!("{ANY}{}", &one[end.len()..]) }
-        })
-        .collect()
+    let shared = pairs.map(|(one, other)| [if one == other { one.0 } else { ANY }, one.1]);
+    shared.flatten().collect()
 }
 
 fn absorb(merged: &mut Merged, other: Draft) {
-    let into = &mut merged.judged.draft;
+    let into = &mut merged.draft;
     into.root.extend(other.root);
     into.root.sort_unstable();
     into.root.dedup();

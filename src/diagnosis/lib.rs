@@ -12,12 +12,13 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
-    Confidence, Effect, Evidence, Exit, Finding, Job, Rank, RankState, Report, Role, Severity,
-    Timestamp, Tool, Verdict, WaitingIn,
+    Effect, Evidence, Exit, Finding, Job, Rank, RankState, Report, Role, Severity, Timestamp, Tool,
+    Verdict, WaitingIn,
 };
 
 pub mod capture;
@@ -42,10 +43,9 @@ pub mod words;
 pub use evidence::event::{self, Event};
 
 use capture::CaptureRequests;
-use event::ProcessId;
+use event::{Call, ProcessId};
 use evidence::roster::Roster;
 use findings::{Draft, Key};
-use judge::Judged;
 use model::{Attempt, Attempts, Doing, Ending, Model, Process, Target};
 use situation::Situation;
 use timing::Timing;
@@ -78,7 +78,7 @@ impl Default for Config {
 }
 
 /// The engine's state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Engine {
     config: Config,
     /// Determines the members of communicators before the model receives their events.
@@ -107,22 +107,7 @@ impl Engine {
     /// An engine without evidence.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self {
-            roster: Roster::default(),
-            model: Model::new(config.timing),
-            config,
-            now: Timestamp::default(),
-            dirty: false,
-            first_seen: BTreeMap::new(),
-            findings: Vec::new(),
-            current: 0,
-            ranks: Vec::new(),
-            timeout: None,
-            late: speed::lateness::Review::default(),
-            communication: speed::communication::Review::default(),
-            asked: CaptureRequests::default(),
-            wanted: Vec::new(),
-        }
+        Self { model: Model::new(config.timing), config, ..Self::default() }
     }
 
     /// Applies one event. Findings do not change before [`Engine::poll_change`].
@@ -184,8 +169,7 @@ impl Engine {
             .filter(|_| self.model.ended.is_none());
         self.wanted = self.asked.wanted(&situation);
         let attempts = situation.attempts.clone();
-        let is_current = |it: &&Judged| !attempts.is_over(it.draft.attempt);
-        self.current = judged.iter().filter(is_current).count();
+        self.current = judged.iter().filter(|draft| !attempts.is_over(draft.attempt)).count();
         let findings = conclude(&situation, judged, &mut self.first_seen);
         let ranks = self.rank_states(&attempts);
         let changed = !same_findings(&findings, &self.findings) || !same_ranks(&ranks, &self.ranks);
@@ -213,22 +197,16 @@ impl Engine {
     pub fn report(&self) -> Report {
         let model = &self.model;
         let world_size = model.world_size();
-        let mut layers: Vec<String> =
+        let mut layers: BTreeSet<String> =
             model.processes.values().map(|process| process.layer.to_string()).collect();
         // Calls of NCCL may be recorded in the black box of another layer.
         layers.extend(model.groups().map(|group| group.info.key.layer.clone()));
         if model.processes.values().any(|process| process.has_lower_calls) {
-            layers.push("nccl".into());
+            layers.insert("nccl".into());
         }
-        layers.sort_unstable();
-        layers.dedup();
-        let mut backends: Vec<String> = model
-            .groups()
-            .map(|group| group.info.backend.to_string())
-            .filter(|backend| !backend.is_empty())
-            .collect();
-        backends.sort_unstable();
-        backends.dedup();
+        let mut backends: BTreeSet<String> =
+            model.groups().map(|group| group.info.backend.to_string()).collect();
+        backends.remove("");
         Report {
             schema: ddp_doctor_proto::report::SCHEMA.into(),
             schema_version: ddp_doctor_proto::report::SCHEMA_VERSION.into(),
@@ -238,7 +216,7 @@ impl Engine {
                 attempt: model.attempt,
                 world_size,
                 nodes: model.nodes(),
-                backends,
+                backends: backends.into_iter().collect(),
                 started_at: model.started,
                 ended_at: model.ended,
             },
@@ -247,7 +225,7 @@ impl Engine {
                 ranks_expected: world_size,
                 ranks_reporting: model.ranks.len() as u32,
                 missing_ranks: model.unseen(),
-                layers,
+                layers: layers.into_iter().collect(),
                 records: model.processes.values().map(|process| process.records).sum(),
                 records_lost: model.processes.values().map(|process| process.lost).sum(),
                 clock_uncertainty_ms: model.clock_uncertainty().as_secs_f64() * 1e3,
@@ -285,18 +263,13 @@ impl Engine {
     }
 
     fn rank_states(&self, attempts: &Attempts) -> Vec<Rank> {
-        let not_joined = self.not_joined(attempts);
-        let replaced: BTreeSet<u32> = not_joined.iter().map(|rank| rank.rank).collect();
+        let mut ranks = self.not_joined(attempts);
+        let replaced: BTreeSet<u32> = ranks.iter().map(|rank| rank.rank).collect();
         let joined = self.model.ranks.keys().filter(|it| !replaced.contains(it));
-        let joined = joined.filter_map(|&rank| Some((rank, self.model.process_of(rank)?)));
-        let mut ranks: Vec<Rank> = joined
-            .map(|(rank, process)| {
-                let mut state = self.rank_state(rank, process);
-                state.attempt = attempts.of_process(process).index;
-                state
-            })
-            .collect();
-        ranks.extend(not_joined);
+        ranks.extend(joined.filter_map(|&rank| {
+            let process = self.model.process_of(rank)?;
+            Some(self.rank_state(rank, process, attempts.of_process(process).index))
+        }));
         ranks.sort_by_key(|rank| rank.rank);
         ranks
     }
@@ -336,7 +309,7 @@ impl Engine {
             .collect()
     }
 
-    fn rank_state(&self, rank: u32, process: &Process) -> Rank {
+    fn rank_state(&self, rank: u32, process: &Process, attempt: u32) -> Rank {
         let silent = self.model.silent_since(process).is_some();
         let waiting_in =
             if process.has_ended() || silent { None } else { self.waiting_in(rank, process) };
@@ -353,7 +326,7 @@ impl Engine {
         };
         Rank {
             rank,
-            attempt: 0,
+            attempt,
             host: process.host.to_string(),
             pid: process.pid,
             state,
@@ -369,25 +342,13 @@ impl Engine {
     fn waiting_in(&self, rank: u32, process: &Process) -> Option<WaitingIn> {
         let timing = &self.model.timing;
         let waits = process.threads.values().filter_map(|thread| {
-            let (call, since) = match &thread.doing {
-                Doing::Call(call) => (Some(call.clone()), call.at),
-                Doing::Wait(Some(Target::Message(group, post)), since, _) => {
-                    let lone = self.model.group(*group).traffic.lone(post);
-                    let call = lone.map(|lone| lone.joined.call);
+            let (call, since) = match (thread.inside(self.now, timing), &thread.doing) {
+                (Some(call), _) => (Some(call.clone()), call.at),
+                (None, Doing::Wait(target, since, _)) => {
+                    let call = target.and_then(|target| self.call_at(target, rank));
                     (call.or_else(|| thread.last_call.clone()), *since)
                 }
-                Doing::Wait(Some(Target::Join(group, seq)), since, _) => {
-                    let group = self.model.group(*group);
-                    let join = group.join(*seq).or_else(|| group.entered.get(seq));
-                    let call = join.and_then(|join| Some(join.calls.get(&rank)?.call.clone()));
-                    (call.or_else(|| thread.last_call.clone()), *since)
-                }
-                Doing::Wait(None, since, _) => (thread.last_call.clone(), *since),
-                Doing::Nothing if thread.held_in(self.now, timing).is_some() => {
-                    let held = thread.held_in(self.now, timing)?;
-                    (Some(held.clone()), held.at)
-                }
-                Doing::Nothing => {
+                (None, _) => {
                     // DDP's waits for its own calls are not recorded: a call that peers have not
                     // joined is one.
                     let last = thread.last_call.as_ref().filter(|call| call.hidden)?;
@@ -412,30 +373,37 @@ impl Engine {
         });
         waits.max_by_key(|waiting| waiting.waited_ms)
     }
+
+    /// The call of a rank that is at this place, if it is still known.
+    fn call_at(&self, target: Target, rank: u32) -> Option<Arc<Call>> {
+        let group = self.model.group(target.group());
+        match target {
+            Target::Message(_, post) => Some(group.traffic.lone(&post)?.joined.call),
+            Target::Join(_, seq) => {
+                Some(Arc::clone(&group.open_or_entered(seq)?.calls.get(&rank)?.call))
+            }
+        }
+    }
 }
 
 /// Verdict on a job, from the leading one of its findings.
 #[must_use]
 pub fn verdict_of(findings: &[Finding]) -> Verdict {
+    // DD901 may also concern a process that is no rank. It is an error if it leaves the verdict open.
+    let is_gap = |finding: &Finding| {
+        catalogue::is_gap(&finding.code)
+            && (finding.code != catalogue::DD901.code || finding.severity >= Severity::Error)
+    };
     let leading = findings
         .iter()
         .find(|finding| finding.role == Role::Initiating && finding.effect != Effect::None);
-    match leading.map(|finding| finding.effect) {
-        Some(Effect::Blocks) => Verdict::Hang,
-        Some(Effect::Crashes) => Verdict::Crash,
-        Some(Effect::Corrupts) => Verdict::Wrong,
-        Some(Effect::Slows) => Verdict::Slow,
-        Some(Effect::None) | None => {
-            // DD901 may also concern a process that is no rank. It is an error if it leaves the
-            // verdict open.
-            let is_gap = |finding: &Finding| {
-                catalogue::is_gap(&finding.code)
-                    && (finding.code != catalogue::DD901.code
-                        || finding.severity >= Severity::Error)
-            };
-            let blind = findings.iter().any(is_gap);
-            if blind { Verdict::Insufficient } else { Verdict::Healthy }
-        }
+    match leading.map_or(Effect::None, |finding| finding.effect) {
+        Effect::Blocks => Verdict::Hang,
+        Effect::Crashes => Verdict::Crash,
+        Effect::Corrupts => Verdict::Wrong,
+        Effect::Slows => Verdict::Slow,
+        Effect::None if findings.iter().any(is_gap) => Verdict::Insufficient,
+        Effect::None => Verdict::Healthy,
     }
 }
 
@@ -443,33 +411,20 @@ pub fn verdict_of(findings: &[Finding]) -> Verdict {
 /// hold.
 fn conclude(
     situation: &Situation<'_>,
-    judged: Vec<Judged>,
+    judged: Vec<Draft>,
     first_seen: &mut BTreeMap<(Attempt, Key), Timestamp>,
 ) -> Vec<Finding> {
-    let key = |draft: &Draft| (draft.attempt, draft.key.clone());
-    let keys: Vec<(Attempt, Key)> = judged.iter().map(|one| key(&one.draft)).collect();
+    let keys: Vec<(Attempt, Key)> =
+        judged.iter().map(|draft| (draft.attempt, draft.key.clone())).collect();
     first_seen.retain(|key, _| keys.contains(key));
-    judged
-        .into_iter()
-        .map(|one| {
-            let detected_at = *first_seen.entry(key(&one.draft)).or_insert(situation.now);
-            let cause = one.caused_by.map(|cause| (one.draft.attempt, cause));
-            let cause = cause.and_then(|cause| keys.iter().position(|key| *key == cause));
-            let states_cause = one.draft.code.states_cause();
-            let mut finding = findings::finding(one.draft, situation, detected_at);
-            finding.role = one.role;
-            finding.caused_by = cause.into_iter().collect();
-            if states_cause {
-                finding.cause.get_or_insert(ddp_doctor_proto::report::Cause {
-                    kind: ddp_doctor_proto::report::CauseKind::Unknown,
-                    confidence: Confidence::Suspected,
-                });
-            } else {
-                finding.cause = None;
-            }
-            finding
-        })
-        .collect()
+    let findings = judged.into_iter().zip(&keys).map(|(mut draft, key)| {
+        let detected_at = *first_seen.entry(key.clone()).or_insert(situation.now);
+        let cause = draft.caused_by.take().map(|cause| (draft.attempt, cause));
+        let cause = cause.and_then(|cause| keys.iter().position(|key| *key == cause));
+        let caused_by = cause.into_iter().collect();
+        Finding { caused_by, ..findings::finding(draft, situation, detected_at) }
+    });
+    findings.collect()
 }
 
 /// When the passage of time alone may change the findings.
@@ -497,32 +452,25 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
 
 /// Whether the findings are equal except for elapsed times.
 fn same_findings(a: &[Finding], b: &[Finding]) -> bool {
-    let timeless = |findings: &[Finding]| -> Vec<Finding> {
+    let timeless = |findings: &[Finding]| {
+        let mut findings = findings.to_vec();
+        for call in findings.iter_mut().flat_map(|finding| &mut finding.per_rank) {
+            call.waited_ms = None;
+        }
         findings
-            .iter()
-            .cloned()
-            .map(|mut finding| {
-                for call in &mut finding.per_rank {
-                    call.waited_ms = None;
-                }
-                finding
-            })
-            .collect()
     };
     timeless(a) == timeless(b)
 }
 
 /// Whether the rank states are equal except for elapsed times.
 fn same_ranks(a: &[Rank], b: &[Rank]) -> bool {
-    let same = |a: &Rank, b: &Rank| match (&a.waiting_in, &b.waiting_in) {
-        (Some(waiting), Some(known)) if waiting.waited_ms != known.waited_ms => {
-            let mut a = a.clone();
-            a.waiting_in.clone_from(&b.waiting_in);
-            let mut waiting = waiting.clone();
-            waiting.waited_ms = known.waited_ms;
-            a == *b && waiting == *known
+    let timeless = |rank: &Rank| {
+        let mut rank = rank.clone();
+        if let Some(waiting) = &mut rank.waiting_in {
+            waiting.waited_ms = None;
         }
-        _ => a == b,
+        rank
     };
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+    let same = |(a, b): (&Rank, &Rank)| a == b || timeless(a) == timeless(b);
+    a.len() == b.len() && a.iter().zip(b).all(same)
 }

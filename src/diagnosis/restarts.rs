@@ -4,7 +4,6 @@
 use ddp_doctor_proto::report::{Effect, Role, Severity};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::judge::Judged;
 use crate::model::{Attempt, Process};
 use crate::situation::Situation;
 use crate::words;
@@ -36,18 +35,16 @@ pub(crate) fn process_of<'a>(situation: &Situation<'a>, draft: &Draft) -> Option
 
 /// States in the findings which attempt they belong to. If the job has continued without a finding
 /// that affects it, those of earlier attempts are warnings.
-pub(crate) fn describe(situation: &Situation<'_>, judged: &mut [Judged]) {
+pub(crate) fn describe(situation: &Situation<'_>, judged: &mut [Draft]) {
     let attempts = &situation.attempts;
-    let is_affected = judged
-        .iter()
-        .any(|it| it.draft.effect != Effect::None && !attempts.is_over(it.draft.attempt));
+    let is_affected =
+        judged.iter().any(|draft| draft.effect != Effect::None && !attempts.is_over(draft.attempt));
     let has_failed = situation.model.has_failed;
-    for it in judged {
-        let draft = &mut it.draft;
+    for draft in judged {
         let (number, last) = (draft.attempt.index, attempts.last(draft.attempt));
         let restarted = format!("the launcher has restarted the ranks after attempt {number}");
         if !attempts.is_over(draft.attempt) {
-            if number > 0 && it.role == Role::Initiating {
+            if number > 0 && draft.role == Role::Initiating {
                 draft.why.push(format!(
                     "This is attempt {number}: the launcher has restarted the ranks {}.",
                     words::times(u64::from(number))

@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 pub use ddp_doctor_proto::words::rank_list;
 use ddp_doctor_proto::words::runs;
 
+use crate::evidence::allocation::UNITS;
 use crate::evidence::event::{Call, GroupInfo};
 use crate::model::Place;
 
@@ -103,8 +104,7 @@ pub fn signature(call: &Call) -> String {
         (None, None) => None,
     };
     if !call.op.is_barrier() && (dtype.is_some() || size.is_some()) {
-        let unknown = if dtype.is_some() { "[?]" } else { "" };
-        let size = size.unwrap_or_else(|| unknown.into());
+        let size = size.unwrap_or_else(|| "[?]".into());
         let _infallible = write!(text, " {}{size}", dtype.unwrap_or_default());
     }
     if let (Some(reduce_op), true) = (call.known_reduce_op().name(), call.op.reduces()) {
@@ -209,7 +209,6 @@ pub fn times(count: u64) -> String {
 /// A size: "20.0 GiB", "512 MiB", "7 B".
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let power = (u64::BITS - 1).saturating_sub(bytes.leading_zeros()) as usize / 10;
     let value = bytes as f64 / f64::from(1_u32 << 10).powi(power as i32);
     let digits = if power == 0 || value >= 100.0 { 0 } else { 1 };

@@ -308,7 +308,7 @@ fn calls(group: &Group, room: &mut usize) -> Vec<CallsAt> {
     let mut left = MAX_CALLS.min(*room);
     let mut sent: BTreeMap<u64, CallsAt> = BTreeMap::new();
     for seq in wanted {
-        let join = group.join(seq).or_else(|| group.entered.get(&seq));
+        let join = group.open_or_entered(seq);
         let Some(join) = join.filter(|_| !sent.contains_key(&seq) && left > 0) else {
             continue;
         };

@@ -41,31 +41,9 @@ pub enum Fact {
         step: u64,
     },
     /// In an `all_to_all`, a rank sends this many elements to a peer.
-    Sends {
-        /// Global rank.
-        rank: u32,
-        /// Group.
-        group: GroupRef,
-        /// Sequence number.
-        seq: u64,
-        /// Global rank of the peer.
-        peer: u32,
-        /// Number of elements.
-        numel: u32,
-    },
+    Sends(SplitFact),
     /// In an `all_to_all`, a rank expects this many elements from a peer.
-    Expects {
-        /// Global rank.
-        rank: u32,
-        /// Group.
-        group: GroupRef,
-        /// Sequence number.
-        seq: u64,
-        /// Global rank of the peer.
-        peer: u32,
-        /// Number of elements.
-        numel: u32,
-    },
+    Expects(SplitFact),
     /// A thread of a rank waits for a call that it issued.
     Waits {
         /// Global rank.
@@ -128,43 +106,9 @@ pub enum Fact {
         last: u64,
     },
     /// A process began to join the world.
-    Joins {
-        /// The global rank that the process claims.
-        rank: u32,
-        /// Host of the process.
-        host: String,
-        /// Process id on that host.
-        pid: u32,
-        /// Number of ranks that it expects, itself included.
-        world_size: Option<u32>,
-        /// Rendezvous address: host name or address of the master, or a URL.
-        address: String,
-        /// Port on the master's host.
-        port: Option<u32>,
-        /// The backend that it requests.
-        backend: Option<String>,
-        /// Process id of its launcher, if that starts the ranks of one world and nothing else.
-        launcher: Option<u32>,
-        /// Index of the initialisation of the world in the process, from 0.
-        nth: u32,
-        /// Time the process began to join.
-        since: Timestamp,
-        /// Time the process ended; `None` while it is alive.
-        until: Option<Timestamp>,
-    },
+    Joins(JoinFact),
     /// A process has this version, this environment variable, or this GPU for its data exchange.
-    Setting {
-        /// Global rank.
-        rank: u32,
-        /// Host of the process.
-        host: String,
-        /// Process id on that host.
-        pid: u32,
-        /// "nccl", "torch", …: a version; "env.NAME": an environment variable; "gpu": the GPU.
-        name: String,
-        /// The value; `None`: the variable is not set.
-        value: Option<String>,
-    },
+    Setting(SettingFact),
     /// A variable selects the network interface of a process, which sees the listed interfaces.
     Interface {
         /// Global rank.
@@ -225,39 +169,9 @@ pub enum Fact {
         seen: String,
     },
     /// A rank wrapped a model whose gradients the ranks of a group average.
-    Wraps {
-        /// Global rank.
-        rank: u32,
-        /// Group.
-        group: GroupRef,
-        /// 1-based index of the model within the group, in the rank's process.
-        model: u32,
-        /// Number of parameters of the model.
-        total: u64,
-        /// Index of one parameter, from 0.
-        index: u64,
-        /// Element type and shape of that parameter; `None`: the model has no such parameter.
-        parameter: Option<String>,
-    },
+    Wraps(ModelFact),
     /// A rank's replica of a model, after gradients were averaged over the ranks of a group.
-    Holds {
-        /// Global rank.
-        rank: u32,
-        /// Group.
-        group: GroupRef,
-        /// Highest sequence number that the rank had issued in the group.
-        seq: u64,
-        /// 1-based index of the model within the group, in the rank's process.
-        model: u32,
-        /// Number of backward passes so far after which gradients were averaged.
-        rounds: u64,
-        /// Index of one parameter of the model, from 0.
-        index: u64,
-        /// Its element type.
-        dtype: String,
-        /// Some of its elements, as decimal numbers; every rank reports the same ones.
-        values: Vec<String>,
-    },
+    Holds(ReplicaFact),
     /// The clocks of two hosts differ.
     ClocksDiffer {
         /// The host whose clock is ahead.
@@ -278,6 +192,101 @@ pub enum Fact {
         /// Description of the missing part.
         what: String,
     },
+}
+
+/// What a rank exchanges with a peer in an `all_to_all`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitFact {
+    /// Global rank.
+    pub rank: u32,
+    /// Group.
+    pub group: GroupRef,
+    /// Sequence number.
+    pub seq: u64,
+    /// Global rank of the peer.
+    pub peer: u32,
+    /// Number of elements.
+    pub numel: u32,
+}
+
+/// A process began to join the world.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinFact {
+    /// The global rank that the process claims.
+    pub rank: u32,
+    /// Host of the process.
+    pub host: String,
+    /// Process id on that host.
+    pub pid: u32,
+    /// Number of ranks that it expects, itself included.
+    pub world_size: Option<u32>,
+    /// Rendezvous address: host name or address of the master, or a URL.
+    pub address: String,
+    /// Port on the master's host.
+    pub port: Option<u32>,
+    /// The backend that it requests.
+    pub backend: Option<String>,
+    /// Process id of its launcher, if that starts the ranks of one world and nothing else.
+    pub launcher: Option<u32>,
+    /// Index of the initialisation of the world in the process, from 0.
+    pub nth: u32,
+    /// Time the process began to join.
+    pub since: Timestamp,
+    /// Time the process ended; `None` while it is alive.
+    pub until: Option<Timestamp>,
+}
+
+/// A process has this version, this environment variable, or this GPU for its data exchange.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingFact {
+    /// Global rank.
+    pub rank: u32,
+    /// Host of the process.
+    pub host: String,
+    /// Process id on that host.
+    pub pid: u32,
+    /// "nccl", "torch", …: a version; "env.NAME": an environment variable; "gpu": the GPU.
+    pub name: String,
+    /// The value; `None`: the variable is not set.
+    pub value: Option<String>,
+}
+
+/// A rank wrapped a model whose gradients the ranks of a group average.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelFact {
+    /// Global rank.
+    pub rank: u32,
+    /// Group.
+    pub group: GroupRef,
+    /// 1-based index of the model within the group, in the rank's process.
+    pub model: u32,
+    /// Number of parameters of the model.
+    pub total: u64,
+    /// Index of one parameter, from 0.
+    pub index: u64,
+    /// Element type and shape of that parameter; `None`: the model has no such parameter.
+    pub parameter: Option<String>,
+}
+
+/// A rank's replica of a model, after gradients were averaged over the ranks of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaFact {
+    /// Global rank.
+    pub rank: u32,
+    /// Group.
+    pub group: GroupRef,
+    /// Highest sequence number that the rank had issued in the group.
+    pub seq: u64,
+    /// 1-based index of the model within the group, in the rank's process.
+    pub model: u32,
+    /// Number of backward passes so far after which gradients were averaged.
+    pub rounds: u64,
+    /// Index of one parameter of the model, from 0.
+    pub index: u64,
+    /// Its element type.
+    pub dtype: String,
+    /// Some of its elements, as decimal numbers; every rank reports the same ones.
+    pub values: Vec<String>,
 }
 
 /// Identity of a group across ranks.

@@ -8,7 +8,10 @@ mod words;
 
 use serde::{Deserialize, Serialize};
 
-pub use certificate::{CallSignature, Certificate, Fact, GroupRef};
+pub use certificate::{
+    CallSignature, Certificate, Fact, GroupRef, JoinFact, ModelFact, ReplicaFact, SettingFact,
+    SplitFact,
+};
 pub use timestamp::Timestamp;
 pub use words::{
     CallState, CauseKind, CertificateKind, Confidence, Effect, RankState, Role, Severity, Verdict,

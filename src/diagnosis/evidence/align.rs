@@ -3,6 +3,9 @@
 //! Calls of a group meet by sequence number. Whether two calls can be one collective is decided
 //! here, by the rules of each operation. Unknown attributes match everything.
 
+use std::cmp::Reverse;
+
+use ddp_doctor_proto::report::Confidence;
 use ddp_doctor_proto::vocabulary::Direction;
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
@@ -56,9 +59,6 @@ impl Signature {
     pub fn compare(&self, other: &Self) -> Option<Mismatch> {
         if self.op == Op::Unspecified || other.op == Op::Unspecified {
             return None;
-        }
-        if self.op != other.op {
-            return Some(Mismatch::Op);
         }
         let op = self.op;
         let counts = |mismatch: &Mismatch| match mismatch {
@@ -169,49 +169,55 @@ fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a != b)
 }
 
-/// Groups ranks by agreeing calls: largest class first, ties by lowest rank.
+/// Groups ranks by what agrees with the first of its class: largest class first, ties by lowest rank.
 #[must_use]
-pub fn classes<'a>(calls: impl Iterator<Item = (u32, &'a Call)>) -> Vec<Vec<u32>> {
-    let mut classes: Vec<(&Call, Vec<u32>)> = Vec::new();
-    for (rank, call) in calls {
-        match classes.iter_mut().find(|(head, _)| compare(head, call).is_none()) {
+pub fn classes<T: Copy>(
+    of_ranks: impl Iterator<Item = (u32, T)>,
+    agree: impl Fn(T, T) -> bool,
+) -> Vec<Vec<u32>> {
+    let mut classes: Vec<(T, Vec<u32>)> = Vec::new();
+    for (rank, it) in of_ranks {
+        match classes.iter_mut().find(|(head, _)| agree(*head, it)) {
             Some((_, ranks)) => ranks.push(rank),
-            None => classes.push((call, vec![rank])),
+            None => classes.push((it, vec![rank])),
         }
     }
     let mut classes: Vec<Vec<u32>> = classes.into_iter().map(|(_, ranks)| ranks).collect();
-    classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
+    classes.sort_by_key(|ranks| (Reverse(ranks.len()), ranks[0]));
     classes
 }
 
-/// The ranks in the minority: all but the class that outnumbers every other one and has at least
-/// two ranks. Without such a class, all ranks disagree.
-#[must_use]
-pub fn odd_ones(classes: &[Vec<u32>]) -> OddOnes {
-    let (first, rest) = match classes {
-        [] => return OddOnes::None,
-        [_] => return OddOnes::None,
-        [first, rest @ ..] => (first, rest),
-    };
-    if first.len() >= 2 && first.len() > rest[0].len() {
-        let mut odd: Vec<u32> = rest.concat();
-        odd.sort_unstable();
-        return OddOnes::Outnumbered(odd);
-    }
-    let mut all = classes.concat();
-    all.sort_unstable();
-    OddOnes::Tie(all)
+/// Ranks that disagree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OddOnes {
+    /// The minority, or all ranks if no class outnumbers the others, ascending.
+    pub ranks: Vec<u32>,
+    /// A majority agrees; these ranks do not.
+    pub is_minority: bool,
 }
 
-/// Ranks in the minority.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OddOnes {
-    /// All ranks agree.
-    None,
-    /// A majority agrees; these ranks do not.
-    Outnumbered(Vec<u32>),
-    /// No side outnumbers the others.
-    Tie(Vec<u32>),
+impl OddOnes {
+    /// Confidence that these ranks are the root cause.
+    #[must_use]
+    pub const fn confidence(&self) -> Confidence {
+        if self.is_minority { Confidence::Supported } else { Confidence::Suspected }
+    }
+}
+
+/// The ranks in the minority: all but the class that outnumbers every other one and has at least
+/// two ranks. Without such a class, or if all agree: all ranks.
+#[must_use]
+pub fn odd_ones(classes: &[Vec<u32>]) -> OddOnes {
+    let mut by_size: Vec<&Vec<u32>> = classes.iter().collect();
+    by_size.sort_by_key(|ranks| Reverse(ranks.len()));
+    let is_minority = match by_size[..] {
+        [first, second, ..] => first.len() >= 2 && first.len() > second.len(),
+        _ => false,
+    };
+    let odd = by_size.iter().skip(usize::from(is_minority));
+    let mut ranks: Vec<u32> = odd.flat_map(|ranks| ranks.iter().copied()).collect();
+    ranks.sort_unstable();
+    OddOnes { ranks, is_minority }
 }
 
 #[cfg(test)]
@@ -290,9 +296,14 @@ mod tests {
 
     #[test]
     fn sides_of_equal_size_are_a_tie() {
-        assert_eq!(odd_ones(&[vec![0], vec![1]]), OddOnes::Tie(vec![0, 1]));
-        assert_eq!(odd_ones(&[vec![0, 1], vec![2, 3]]), OddOnes::Tie(vec![0, 1, 2, 3]));
-        assert_eq!(odd_ones(&[vec![0, 2], vec![1]]), OddOnes::Outnumbered(vec![1]));
-        assert_eq!(odd_ones(&[vec![0, 1, 2]]), OddOnes::None);
+        let odd = |classes: &[Vec<u32>]| {
+            let odd = odd_ones(classes);
+            (odd.ranks, odd.is_minority)
+        };
+        assert_eq!(odd(&[vec![0], vec![1]]), (vec![0, 1], false));
+        assert_eq!(odd(&[vec![0, 1], vec![2, 3]]), (vec![0, 1, 2, 3], false));
+        assert_eq!(odd(&[vec![0, 2], vec![1]]), (vec![1], true));
+        assert_eq!(odd(&[vec![1], vec![0, 2]]), (vec![1], true));
+        assert_eq!(odd(&[vec![0, 1, 2]]), (vec![0, 1, 2], false));
     }
 }

@@ -35,6 +35,9 @@ const ASKED: [&str; 3] = ["Tried to allocate ", "tried to allocate ", "Unable to
 /// Words that imply a device.
 const DEVICES: [&str; 6] = ["CUDA", "HIP ", "XPU ", "CUBLAS", "CUDNN", "NCCL"];
 
+/// Units of sizes, each 1024 times the preceding one.
+pub(crate) const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
 /// Parses the text of an exception, "Type: message"; `None`: it is not a failed allocation.
 #[must_use]
 pub fn failed(text: &str) -> Option<Failed> {
@@ -70,16 +73,10 @@ fn bytes(text: &str) -> Option<u64> {
     let number: f64 = words.next()?.parse().ok()?;
     let unit = words.next()?.trim_end_matches(['.', ',', ';', ')']);
     let power = match unit {
-        "bytes" | "byte" | "B" => 0,
-        "KiB" => 1,
-        "MiB" => 2,
-        "GiB" => 3,
-        "TiB" => 4,
-        "PiB" => 5,
-        "EiB" => 6,
-        _ => return None,
+        "bytes" | "byte" => 0,
+        unit => UNITS.iter().position(|it| *it == unit)?,
     };
-    let bytes = number * f64::from(1_u32 << 10).powi(power);
+    let bytes = number * f64::from(1_u32 << 10).powi(power as i32);
     (bytes.is_finite() && bytes >= 0.0).then_some(bytes as u64)
 }
 

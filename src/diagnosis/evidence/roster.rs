@@ -87,16 +87,8 @@ impl Roster {
     #[must_use]
     pub fn ignores(&self, event: &Event) -> bool {
         self.waiting.is_empty()
-            && match event {
-                Event::Issued { call, .. } => {
-                    call.group.as_ref().is_none_or(|group| group.seat.is_none())
-                }
-                Event::Returned { .. }
-                | Event::WaitBegin { .. }
-                | Event::WaitEnd { .. }
-                | Event::Completed { .. } => true,
-                _ => false,
-            }
+            && !matches!(event, Event::ProcessJoined { .. })
+            && group_of(event).is_none()
     }
 
     /// Takes an event, and passes on those whose groups are known.
@@ -170,13 +162,9 @@ impl Roster {
     /// Records the seat that a process reports. Returns whether this completed the members of a
     /// communicator.
     fn sit(&mut self, process: ProcessId, event: &Event, out: &mut Vec<Event>) -> bool {
-        let (group, makes) = match event {
-            Event::GroupJoined { group, .. } => (group, false),
-            Event::Issued { call, .. } => match &call.group {
-                Some(group) if call.op.creates_group() => (group, true),
-                _ => return false,
-            },
-            _ => return false,
+        let joins = matches!(event, Event::GroupJoined { .. });
+        let Some((group, makes)) = group_of(event).filter(|(_, makes)| joins || *makes) else {
+            return false;
         };
         let rank = self.processes.get(&process).and_then(|it| it.rank);
         let (Some(seat), Some(rank)) = (group.seat, rank) else {
@@ -193,9 +181,9 @@ impl Roster {
         }
         let communicator = self.communicators.entry(key).or_default();
         let is_new = *communicator.seats.entry(seat.rank).or_insert(rank) == rank;
-        if communicator.members.is_some() {
-            let agrees = communicator.members.as_ref().and_then(|it| it.get(seat.rank as usize));
-            if !communicator.assumed || (is_new && agrees == Some(&rank)) {
+        if let Some(members) = &communicator.members {
+            let agrees = members.get(seat.rank as usize) == Some(&rank);
+            if !communicator.assumed || (is_new && agrees) {
                 return false;
             }
             communicator.members = None;
@@ -264,14 +252,8 @@ impl Roster {
     fn assume(&mut self, process: ProcessId, group: &GroupInfo) {
         let Some(seat) = group.seat else { return };
         let world_size = self.processes.get(&process).and_then(|it| it.world_size);
-        let parent = parent_of(&group.key.name).filter(|_| {
-            let key = Key::of(group, seat);
-            !self.communicators.contains_key(&key)
-        });
-        let key = match parent {
-            Some(parent) => Key { name: parent.to_owned(), ordinal: 0, ..Key::of(group, seat) },
-            None => Key::of(group, seat),
-        };
+        let own = Key::of(group, seat);
+        let key = if self.communicators.contains_key(&own) { own } else { own.parent() };
         let communicator = self.communicators.entry(key).or_default();
         let in_order = communicator.seats.iter().all(|(seat, rank)| seat == rank);
         if world_size == Some(seat.size) && in_order && !communicator.seats.is_empty() {
@@ -298,27 +280,23 @@ impl Roster {
             Ok(known) => {
                 name_members(&mut event, &known);
                 out.push(event);
-                None
             }
-            Err(Unknown::Yet) => Some(event),
-            Err(Unknown::GivenUp) => {
-                match event {
-                    Event::Issued { process, call } => {
-                        out.push(Event::Issued { process, call: Arc::new(of_no_group(&call)) })
-                    }
-                    Event::GroupJoined { .. } => {
-                        let seat = group.seat.map(|seat| Key::of(&group, seat));
-                        let communicator = seat.and_then(|key| self.communicators.get_mut(&key));
-                        if let Some(communicator) = communicator {
-                            communicator.unheard.push((process, group));
-                        }
-                    }
-                    // The model does not know the group.
-                    _ => {}
+            Err(Unknown::Yet) => return Some(event),
+            Err(Unknown::GivenUp) => match event {
+                Event::Issued { process, call } => {
+                    out.push(Event::Issued { process, call: Arc::new(of_no_group(&call)) });
                 }
-                None
-            }
+                Event::GroupJoined { .. } => {
+                    let key = group.seat.map(|seat| Key::of(&group, seat));
+                    if let Some(known) = key.and_then(|key| self.communicators.get_mut(&key)) {
+                        known.unheard.push((process, group));
+                    }
+                }
+                // The model does not know the group.
+                _ => {}
+            },
         }
+        None
     }
 
     /// The group with its members.
@@ -329,11 +307,8 @@ impl Roster {
         let Some(seat) = group.seat else {
             return Ok(Arc::clone(group));
         };
-        let mut key = Key::of(group, seat);
-        if let Some(parent) = parent_of(&group.key.name).filter(|_| makes) {
-            parent.clone_into(&mut key.name);
-            key.ordinal = 0;
-        }
+        let own = Key::of(group, seat);
+        let key = if makes { own.parent() } else { own };
         let communicator = self.communicators.get_mut(&key).ok_or(Unknown::Yet)?;
         let Some(members) = &communicator.members else {
             return Err(if communicator.given_up { Unknown::GivenUp } else { Unknown::Yet });
@@ -370,6 +345,14 @@ impl Key {
             size: seat.size,
         }
     }
+
+    /// The communicator that this one was split off; itself if there is none.
+    fn parent(self) -> Self {
+        match self.name.rsplit_once(OUT_OF) {
+            Some((parent, _)) => Self { name: parent.to_owned(), ordinal: 0, ..self },
+            None => self,
+        }
+    }
 }
 
 impl Communicator {
@@ -379,11 +362,6 @@ impl Communicator {
         let complete = self.seats.len() == size as usize && ranks.len() == self.seats.len();
         complete.then(|| self.seats.values().copied().collect())
     }
-}
-
-/// The name of the communicator that this one was split off.
-fn parent_of(name: &str) -> Option<&str> {
-    name.rsplit_once(OUT_OF).map(|(parent, _)| parent)
 }
 
 /// The group of an event that has a seat instead of members, and whether the event is about to

@@ -30,8 +30,9 @@ pub fn misfits(a: (u32, &Call), b: (u32, &Call)) -> impl Iterator<Item = Misfit>
 fn misfit(sender: (u32, &Call), receiver: (u32, &Call)) -> Option<Misfit> {
     let members = &sender.1.group.as_ref()?.key.members[..];
     let index = |rank| index_of(members, rank);
-    let sends = piece(sender.1, Side::Input, index(receiver.0)?, members.len())?;
-    let expects = piece(receiver.1, Side::Output, index(sender.0)?, members.len())?;
+    let [input, output] = [&sender.1.splits[0], &receiver.1.splits[1]];
+    let sends = piece(input, index(receiver.0)?, members.len())?;
+    let expects = piece(output, index(sender.0)?, members.len())?;
     (sends != expects).then_some(Misfit { sender: sender.0, receiver: receiver.0, sends, expects })
 }
 
@@ -41,15 +42,9 @@ fn index_of(members: &[u32], rank: u32) -> Option<usize> {
     found.or_else(|| members.iter().position(|&member| member == rank))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Input = 0,
-    Output = 1,
-}
-
 /// Elements that a call sends to the member with this index, or expects from it.
-fn piece(call: &Call, side: Side, index: usize, members: usize) -> Option<u32> {
-    match &call.splits[side as usize][..] {
+fn piece(splits: &[u32], index: usize, members: usize) -> Option<u32> {
+    match splits {
         // The total, divided evenly.
         [total] => {
             let members = u32::try_from(members).ok()?;
@@ -60,12 +55,13 @@ fn piece(call: &Call, side: Side, index: usize, members: usize) -> Option<u32> {
 }
 
 /// The ranks whose splits differ from those of most others: each disagrees with more than half of
-/// its peers, and every disagreement involves one of them. Without such ranks, all that disagree.
+/// its peers, and every disagreement involves one of them. Without such ranks, all that disagree;
+/// `None` if none do.
 #[must_use]
-pub fn odd_ones(misfits: &[Misfit], ranks: usize) -> OddOnes {
+pub fn odd_ones(misfits: &[Misfit], ranks: usize) -> Option<OddOnes> {
     let involved: BTreeSet<u32> = misfits.iter().flat_map(|it| [it.sender, it.receiver]).collect();
     if involved.is_empty() {
-        return OddOnes::None;
+        return None;
     }
     let peers = |rank: u32| -> BTreeSet<u32> {
         let pairs = misfits.iter().map(|it| (it.sender, it.receiver));
@@ -76,11 +72,9 @@ pub fn odd_ones(misfits: &[Misfit], ranks: usize) -> OddOnes {
     let odd: BTreeSet<u32> =
         involved.iter().copied().filter(|&rank| 2 * peers(rank).len() + 1 > ranks).collect();
     let covers = misfits.iter().all(|it| odd.contains(&it.sender) || odd.contains(&it.receiver));
-    if covers && 2 * odd.len() < ranks {
-        OddOnes::Outnumbered(odd.into_iter().collect())
-    } else {
-        OddOnes::Tie(involved.into_iter().collect())
-    }
+    let is_minority = covers && 2 * odd.len() < ranks;
+    let ranks = if is_minority { odd } else { involved };
+    Some(OddOnes { ranks: ranks.into_iter().collect(), is_minority })
 }
 
 #[cfg(test)]
@@ -121,11 +115,15 @@ mod tests {
     fn odd_rank_disagrees_with_most_others() {
         let misfit = |sender, receiver| Misfit { sender, receiver, sends: 1, expects: 2 };
         let with_both = [misfit(0, 1), misfit(1, 2)];
-        assert_eq!(odd_ones(&with_both, 3), OddOnes::Outnumbered(vec![1]));
-        assert_eq!(odd_ones(&with_both[..1], 3), OddOnes::Tie(vec![0, 1]));
-        assert_eq!(odd_ones(&with_both[..1], 2), OddOnes::Tie(vec![0, 1]));
+        let odd = |misfits: &[Misfit], ranks| {
+            let odd = odd_ones(misfits, ranks)?;
+            Some((odd.ranks, odd.is_minority))
+        };
+        assert_eq!(odd(&with_both, 3), Some((vec![1], true)));
+        assert_eq!(odd(&with_both[..1], 3), Some((vec![0, 1], false)));
+        assert_eq!(odd(&with_both[..1], 2), Some((vec![0, 1], false)));
         let all = [misfit(0, 1), misfit(1, 2), misfit(2, 0)];
-        assert_eq!(odd_ones(&all, 3), OddOnes::Tie(vec![0, 1, 2]));
-        assert_eq!(odd_ones(&[], 3), OddOnes::None);
+        assert_eq!(odd(&all, 3), Some((vec![0, 1, 2], false)));
+        assert_eq!(odd(&[], 3), None);
     }
 }

@@ -3,9 +3,10 @@
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{
-    Cause, Certificate, Confidence, Effect, Parameter, RankCall, Severity, Timestamp, Where,
+    Cause, Certificate, Confidence, Effect, Parameter, RankCall, Role, Severity, Timestamp, Where,
 };
 
+use crate::evidence::align::OddOnes;
 use crate::evidence::event::ProcessId;
 use crate::model::{Attempt, GroupId};
 use crate::proof;
@@ -146,6 +147,10 @@ pub struct Draft {
     pub of_process: Option<ProcessId>,
     /// Attempt that it concerns; set by [`crate::judge`].
     pub attempt: Attempt,
+    /// Role in the causal order; set by [`crate::judge`].
+    pub role: Role,
+    /// The finding that it followed from; set by [`crate::judge`].
+    pub caused_by: Option<Key>,
 }
 
 /// A fact about a rank's process, for the causal order.
@@ -190,6 +195,8 @@ impl Draft {
             follows: None,
             of_process: None,
             attempt: Attempt::default(),
+            role: Role::Initiating,
+            caused_by: None,
         }
     }
 
@@ -206,6 +213,12 @@ impl Draft {
             self.certificate = proof;
         }
         self
+    }
+
+    /// Makes these ranks the root cause.
+    pub fn blame(&mut self, odd: OddOnes) {
+        self.root_confidence = odd.confidence();
+        self.root = odd.ranks;
     }
 
     /// Sets the cause, appends its reason to `why`, and puts its advice first in `next`.

@@ -1,6 +1,6 @@
 //! Facts about calls, for certificates.
 
-use ddp_doctor_proto::report::{CallSignature, Fact};
+use ddp_doctor_proto::report::{CallSignature, Fact, SplitFact};
 
 use crate::evidence::align;
 use crate::evidence::event::Call;
@@ -51,21 +51,14 @@ pub(crate) fn issued(rank: u32, call: &Call) -> Option<Fact> {
 /// The facts that a rank sends another number of elements to a peer than the peer expects.
 #[must_use]
 pub(crate) fn split_facts(join: &Join, misfit: &Misfit) -> Option<Vec<Fact>> {
-    let call_of = |rank: u32| Some(&join.calls.get(&rank)?.call);
-    let (sender, receiver) = (call_of(misfit.sender)?, call_of(misfit.receiver)?);
-    let sends = Fact::Sends {
-        rank: misfit.sender,
-        group: sender.group.as_ref()?.key.clone(),
-        seq: sender.seq,
-        peer: misfit.receiver,
-        numel: misfit.sends,
+    let split = |rank: u32, peer: u32, numel: u32| {
+        let call = &join.calls.get(&rank)?.call;
+        let group = call.group.as_ref()?.key.clone();
+        Some(SplitFact { rank, group, seq: call.seq, peer, numel })
     };
-    let expects = Fact::Expects {
-        rank: misfit.receiver,
-        group: receiver.group.as_ref()?.key.clone(),
-        seq: receiver.seq,
-        peer: misfit.sender,
-        numel: misfit.expects,
-    };
-    Some(vec![sends, expects])
+    let Misfit { sender, receiver, sends, expects } = *misfit;
+    Some(vec![
+        Fact::Sends(split(sender, receiver, sends)?),
+        Fact::Expects(split(receiver, sender, expects)?),
+    ])
 }

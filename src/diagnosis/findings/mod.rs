@@ -7,7 +7,7 @@
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Blame, Finding, Group, Role, Timestamp};
+use ddp_doctor_proto::report::{Blame, Finding, Group, Timestamp};
 
 use crate::situation::Situation;
 
@@ -155,7 +155,7 @@ pub fn detects(code: &str) -> bool {
     ALL.iter().any(|it| it.code.code == code)
 }
 
-/// The finding of a draft; `role` and `caused_by` remain to be set.
+/// The finding of a draft; `caused_by` remains to be set.
 #[must_use]
 pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
     draft.why.extend(hang::lower_layer::why(situation, &draft));
@@ -177,11 +177,11 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
         severity: draft.severity,
         effect: draft.effect,
         confidence: draft.confidence,
-        role: Role::Initiating,
+        role: draft.role,
         attempt: draft.attempt.index,
         caused_by: Vec::new(),
         summary: draft.summary,
-        cause: draft.cause,
+        cause: draft.code.states_cause().then(|| draft.cause.unwrap_or_default()),
         ranks: Blame {
             root: draft.root,
             root_confidence: draft.root_confidence,

@@ -15,7 +15,7 @@ use crate::words::{self, Capital, Ranks, number};
 #[must_use]
 pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<RankCall> {
     let of = situation.model.group(group);
-    let join = of.join(seq).or_else(|| of.entered.get(&seq));
+    let join = of.open_or_entered(seq);
     let outside = situation.model.not_made_by(of).into_iter();
     let outside = outside.filter_map(|rank| {
         let process = situation.model.member(group, rank)?;
@@ -92,10 +92,7 @@ pub(crate) fn waiting_call(
     let is_timed = state == CallState::Waiting || !process.is_from_text();
     let waited_ms = is_timed.then_some(waited.as_millis() as u64);
     let call = describe(rank, state, waited_ms, &joined.call);
-    match standing_at(process, joined).filter(|_| state == CallState::Waiting) {
-        Some(place) => with_place(call, Some(place)),
-        None => call,
-    }
+    with_place(call, standing_at(process, joined).filter(|_| state == CallState::Waiting))
 }
 
 /// The line of a rank's stack while it waits in a call whose line was not recorded.
@@ -122,7 +119,7 @@ pub(crate) fn where_lines_are_from(
     calls: &[RankCall],
 ) -> Option<String> {
     let of = situation.model.group(group);
-    let join = of.join(seq).or_else(|| of.entered.get(&seq))?;
+    let join = of.open_or_entered(seq)?;
     let by_stacks = calls.iter().filter(|it| it.state == CallState::Waiting);
     let by_stacks = by_stacks.filter(|it| {
         let process = situation.model.member(group, it.rank);
@@ -166,18 +163,16 @@ pub(crate) fn made_call(
 /// Row of the call that a blocked rank waits in.
 #[must_use]
 pub(crate) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<RankCall> {
-    let group = situation.model.group(wait.group);
     let process = situation.model.member(wait.group, wait.rank)?;
-    match &wait.message {
-        Some(lone) => Some(waiting_call(situation, wait.rank, process, &lone.joined)),
+    let joined = match &wait.message {
+        Some(lone) => &lone.joined,
+        // All members may have entered it without completion on any device.
         None => {
-            // All members may have entered it without completion on any device.
-            let join = group.join(wait.seq);
-            let join = join.or_else(|| group.entered.get(&wait.seq))?;
-            let joined = join.calls.get(&wait.rank)?;
-            Some(waiting_call(situation, wait.rank, process, joined))
+            let join = situation.model.group(wait.group).open_or_entered(wait.seq)?;
+            join.calls.get(&wait.rank)?
         }
-    }
+    };
+    Some(waiting_call(situation, wait.rank, process, joined))
 }
 
 /// Row of a rank that has not issued the call, with its last call.
@@ -229,23 +224,8 @@ fn unknown(rank: u32, process: &Process) -> RankCall {
 
 /// The row of a rank without a known call.
 #[must_use]
-pub(crate) const fn no_call(rank: u32) -> RankCall {
-    RankCall {
-        rank,
-        state: CallState::NotIssued,
-        waited_ms: None,
-        op: None,
-        seq: None,
-        dtype: None,
-        shapes: None,
-        numel: None,
-        reduce_op: None,
-        root: None,
-        peer: None,
-        tag: None,
-        step: None,
-        place: None,
-    }
+pub(crate) fn no_call(rank: u32) -> RankCall {
+    RankCall { rank, state: CallState::NotIssued, ..RankCall::default() }
 }
 
 /// "its last call was all_reduce #4 at train.py:9"
@@ -255,28 +235,24 @@ pub(crate) fn last_call_of(model: &Model, process: &Process) -> String {
 
 /// The same for a finding about a group: the group of the call is named if it is another one.
 pub(crate) fn last_call_beside(model: &Model, process: &Process, about: Option<GroupId>) -> String {
-    let elsewhere = |call: &Call| {
-        let (Target::Join(group, _) | Target::Message(group, _)) = process.target(call.id)?;
-        let is_other = about.is_some_and(|about| about != group);
-        is_other.then(|| format!(" of {}", words::group(&model.group(group).info)))
+    let Some(call) = &process.last_call else {
+        let unknown = if process.is_from_text() {
+            "its calls are not in the log"
+        } else if model.has_counted_calls(process) {
+            "its calls are not recorded, only their number"
+        } else {
+            "it has made no call yet"
+        };
+        return unknown.to_owned();
     };
-    process.last_call.as_ref().map_or_else(
-        || {
-            if process.is_from_text() {
-                "its calls are not in the log".to_owned()
-            } else if model.has_counted_calls(process) {
-                "its calls are not recorded, only their number".to_owned()
-            } else {
-                "it has made no call yet".to_owned()
-            }
-        },
-        |call| {
-            format!(
-                "its last call was {}{}{}",
-                words::call(call),
-                elsewhere(call).unwrap_or_default(),
-                words::at(call.place.as_deref())
-            )
-        },
+    let group = process.target(call.id).map(Target::group);
+    let elsewhere = group.filter(|group| about.is_some_and(|about| about != *group));
+    let elsewhere =
+        elsewhere.map(|group| format!(" of {}", words::group(&model.group(group).info)));
+    format!(
+        "its last call was {}{}{}",
+        words::call(call),
+        elsewhere.unwrap_or_default(),
+        words::at(call.place.as_deref())
     )
 }

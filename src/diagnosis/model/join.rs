@@ -175,9 +175,18 @@ impl Join {
     #[must_use]
     pub fn odd_ones(&self) -> OddOnes {
         match self.mismatch {
-            Some((Mismatch::Splits, _)) => splits::odd_ones(&self.misfits(), self.calls.len()),
+            Some((Mismatch::Splits, _)) => self.odd_splits().unwrap_or_else(|| {
+                let ranks = self.calls.keys().copied().collect();
+                OddOnes { ranks, is_minority: false }
+            }),
             _ => align::odd_ones(&self.classes()),
         }
+    }
+
+    /// The ranks whose splits differ from those of most others, if only splits disagree.
+    fn odd_splits(&self) -> Option<OddOnes> {
+        self.mismatch.filter(|(mismatch, _)| *mismatch == Mismatch::Splits)?;
+        splits::odd_ones(&self.misfits(), self.calls.len())
     }
 
     /// Time of the last arrival.
@@ -195,16 +204,15 @@ impl Join {
     /// is a class of its own.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
-        if let Some((Mismatch::Splits, _)) = self.mismatch
-            && let OddOnes::Outnumbered(odd) | OddOnes::Tie(odd) = self.odd_ones()
-        {
+        if let Some(OddOnes { ranks: odd, .. }) = self.odd_splits() {
             let fitting = self.calls.keys().copied().filter(|it| !odd.contains(it));
             let mut classes = vec![fitting.collect::<Vec<u32>>()];
             classes.retain(|class| !class.is_empty());
             classes.extend(odd.into_iter().map(|rank| vec![rank]));
             return classes;
         }
-        align::classes(self.calls.iter().map(|(&rank, joined)| (rank, &*joined.call)))
+        let calls = self.calls.iter().map(|(&rank, joined)| (rank, &*joined.call));
+        align::classes(calls, |a, b| align::compare(a, b).is_none())
     }
 }
 

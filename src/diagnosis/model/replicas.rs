@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::DType;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
+use crate::evidence::align;
 use crate::evidence::event::{Parameters, ProcessId};
 use crate::model::Model;
 use crate::model::ids::GroupId;
@@ -197,16 +198,8 @@ impl Comparison {
     /// Ranks grouped by values that agree, largest group first.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
-        let mut classes: Vec<Vec<u32>> = Vec::new();
-        for (rank, values) in &self.values {
-            let agrees = |class: &Vec<u32>| !is_apart(&self.values[&class[0]], values);
-            match classes.iter().position(agrees) {
-                Some(at) => classes[at].push(*rank),
-                None => classes.push(vec![*rank]),
-            }
-        }
-        classes.sort_by_key(|class| (std::cmp::Reverse(class.len()), class[0]));
-        classes
+        let values = self.values.iter().map(|(&rank, values)| (rank, values));
+        align::classes(values, |a, b| !is_apart(a, b))
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact, GroupRef};
 
-use crate::proof::{Rejection, is_point_to_point, member};
+use crate::proof::{Rejection, differ, is_point_to_point, member};
 
 /// At least two calls at one place of one group, each of which disagrees with another one.
 pub(super) fn check(
@@ -35,90 +35,63 @@ pub(super) fn check(
 
 /// A rank sends another number of elements to a peer in an `all_to_all` than the peer expects.
 pub(super) fn check_splits(facts: &[Fact]) -> Result<(), Rejection> {
-    let [
-        Fact::Sends { rank: sender, group, seq, peer: to, numel: sent },
-        Fact::Expects {
-            rank: receiver,
-            group: other_group,
-            seq: other_seq,
-            peer: from,
-            numel: expected,
-        },
-    ] = facts
-    else {
+    let [Fact::Sends(sent), Fact::Expects(expected)] = facts else {
         let both = "what a rank sends to a peer, and what the peer expects from it";
         return Err(Rejection::WrongFacts(CertificateKind::UnsatisfiableJoin, both));
     };
-    member(group, *sender)?;
-    member(group, *receiver)?;
-    if (group, seq, to, sender) != (other_group, other_seq, receiver, from) {
+    member(&sent.group, sent.rank)?;
+    member(&sent.group, expected.rank)?;
+    let is_one_call = (&sent.group, sent.seq) == (&expected.group, expected.seq);
+    if !is_one_call || (sent.peer, sent.rank) != (expected.rank, expected.peer) {
         return Err(Rejection::NotOneJoin);
     }
-    if sent == expected {
-        return Err(Rejection::CallsMatch);
-    }
-    Ok(())
+    if sent.numel == expected.numel { Err(Rejection::CallsMatch) } else { Ok(()) }
 }
 
 /// Whether no transport can make one collective of two calls.
 pub(super) fn can_never_match(a: &CallSignature, b: &CallSignature) -> bool {
-    let differ = |a: &Option<u32>, b: &Option<u32>| matches!((a, b), (Some(a), Some(b)) if a != b);
+    let (Some(op), Some(other)) = (Op::from_name(&a.op), Op::from_name(&b.op)) else {
+        return false;
+    };
     // Point-to-point calls have sequence numbers of their own.
-    let known =
-        |call: &CallSignature| Op::from_name(&call.op).is_some_and(|op| !op.is_point_to_point());
-    if !known(a) || !known(b) {
+    if op.is_point_to_point() || other.is_point_to_point() {
         return false;
     }
-    if a.op != b.op {
-        return true;
-    }
-    let rooted = Op::from_name(&a.op).is_some_and(Op::is_rooted);
-    matches!((a.numel, b.numel), (Some(a), Some(b)) if a != b)
-        || (rooted && differ(&a.root, &b.root))
+    op != other || differ(a.numel, b.numel) || (op.is_rooted() && differ(a.root, b.root))
 }
 
 /// Whether two calls of one collective differ in the dtype or the reduction operator.
 pub(super) fn contradicts(a: &CallSignature, b: &CallSignature) -> bool {
-    let differ =
-        |a: &Option<String>, b: &Option<String>| matches!((a, b), (Some(a), Some(b)) if a != b);
     a.op == b.op
         && !is_point_to_point(a)
-        && (differ(&a.dtype, &b.dtype) || differ(&a.reduce_op, &b.reduce_op))
+        && (differ(a.dtype.as_ref(), b.dtype.as_ref())
+            || differ(a.reduce_op.as_ref(), b.reduce_op.as_ref()))
 }
 
 /// Two ranks' replicas of a model that differ in the number of parameters, or in the dtype or shape
 /// of one.
 pub(super) fn check_models(facts: &[Fact]) -> Result<(), Rejection> {
-    let [
-        Fact::Wraps { rank: a, group, model, total, index, parameter },
-        Fact::Wraps {
-            rank: b,
-            group: other_group,
-            model: other_model,
-            total: other_total,
-            index: other_index,
-            parameter: other,
-        },
-    ] = facts
-    else {
+    let [Fact::Wraps(a), Fact::Wraps(b)] = facts else {
         let two = "two ranks' copies of a model";
         return Err(Rejection::WrongFacts(CertificateKind::Contradiction, two));
     };
-    member(group, *a)?;
-    member(group, *b)?;
-    if (group, model, index) != (other_group, other_model, other_index) || a == b {
+    member(&a.group, a.rank)?;
+    member(&a.group, b.rank)?;
+    if (&a.group, a.model, a.index) != (&b.group, b.model, b.index) || a.rank == b.rank {
         return Err(Rejection::NotOneJoin);
     }
-    let is_in = |total: &u64, parameter: &Option<String>| parameter.is_some() == (index < total);
-    if !is_in(total, parameter) || !is_in(other_total, other) {
+    if [a, b].iter().any(|it| it.parameter.is_some() != (it.index < it.total)) {
         let whole = "copies that say of each parameter what it is";
         return Err(Rejection::WrongFacts(CertificateKind::Contradiction, whole));
     }
-    if total != other_total || parameter != other { Ok(()) } else { Err(Rejection::CallsMatch) }
+    let is_same = a.total == b.total && a.parameter == b.parameter;
+    if is_same { Err(Rejection::CallsMatch) } else { Ok(()) }
 }
 
 #[cfg(test)]
 mod tests {
+    use ddp_doctor_proto::report::SplitFact;
+
     use super::*;
     use crate::proof::testing::{checked, issued, signature};
 
@@ -150,8 +123,9 @@ mod tests {
     fn splits_of_two_ranks_must_differ_in_one_call() {
         let kind = CertificateKind::UnsatisfiableJoin;
         let group = || crate::proof::testing::group(&[0, 1]);
-        let sends = |seq, numel| Fact::Sends { rank: 0, group: group(), seq, peer: 1, numel };
-        let expects = |peer, numel| Fact::Expects { rank: 1, group: group(), seq: 3, peer, numel };
+        let split = |rank, seq, peer, numel| SplitFact { rank, group: group(), seq, peer, numel };
+        let sends = |seq, numel| Fact::Sends(split(0, seq, 1, numel));
+        let expects = |peer, numel| Fact::Expects(split(1, 3, peer, numel));
         assert_eq!(checked(kind, vec![sends(3, 4), expects(0, 5)]), Ok(()));
         let fits = checked(kind, vec![sends(3, 4), expects(0, 4)]);
         assert_eq!(fits, Err(Rejection::CallsMatch));

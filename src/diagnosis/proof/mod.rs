@@ -63,44 +63,27 @@ pub enum Rejection {
 ///
 /// The first reason why they do not.
 pub fn check(certificate: &Certificate) -> Result<(), Rejection> {
-    let facts = &certificate.facts;
-    match certificate.kind {
-        CertificateKind::UnsatisfiableJoin if matches!(facts[..], [Fact::Sends { .. }, ..]) => {
-            join::check_splits(facts)
-        }
-        CertificateKind::UnsatisfiableJoin => {
-            join::check(facts, certificate.kind, join::can_never_match)
-        }
-        CertificateKind::Contradiction if matches!(facts[..], [Fact::Creates { .. }, ..]) => {
-            creation::check_contradiction(facts)
-        }
-        CertificateKind::Contradiction if matches!(facts[..], [.., Fact::Setting { .. }]) => {
-            startup::check_settings(facts)
-        }
-        CertificateKind::Contradiction if matches!(facts[..], [Fact::Joins { .. }, ..]) => {
-            startup::check_contradiction(facts)
-        }
-        CertificateKind::Contradiction => check_contradiction(facts),
-        CertificateKind::TerminalRank if matches!(facts[..], [Fact::Creates { .. }, ..]) => {
-            creation::check_terminal_rank(facts)
-        }
-        CertificateKind::TerminalRank => absence::check_terminal_rank(facts),
-        CertificateKind::Cycle => absence::check_cycle(facts),
-        CertificateKind::Observation => check_observation(facts),
-    }
-}
-
-/// Two facts that must agree do not: on calls of one collective, on a send and its receive, or on
-/// two calls that wait for each other.
-fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
-    match facts {
-        [Fact::Issued { call, .. }, Fact::Issued { .. }] if is_point_to_point(call) => {
+    use CertificateKind::{Contradiction, Cycle, Observation, TerminalRank, UnsatisfiableJoin};
+    let (kind, facts) = (certificate.kind, &certificate.facts[..]);
+    match (kind, facts) {
+        (UnsatisfiableJoin, [Fact::Sends(_), ..]) => join::check_splits(facts),
+        (UnsatisfiableJoin, _) => join::check(facts, kind, join::can_never_match),
+        (Contradiction, [Fact::Creates { .. }, ..]) => creation::check_contradiction(facts),
+        (Contradiction, [.., Fact::Setting(_)]) => startup::check_settings(facts),
+        (Contradiction, [Fact::Joins(_), ..]) => startup::check_contradiction(facts),
+        (Contradiction, [Fact::Issued { call, .. }, Fact::Issued { .. }])
+            if is_point_to_point(call) =>
+        {
             message::check_sizes(facts)
         }
-        [Fact::Waits { .. }, Fact::Waits { .. }, ..] => message::check_tags(facts),
-        [Fact::Wraps { .. }, ..] => join::check_models(facts),
-        [Fact::Holds { .. }, ..] => replicas::check(facts),
-        _ => join::check(facts, CertificateKind::Contradiction, join::contradicts),
+        (Contradiction, [Fact::Waits { .. }, Fact::Waits { .. }, ..]) => message::check_tags(facts),
+        (Contradiction, [Fact::Wraps(_), ..]) => join::check_models(facts),
+        (Contradiction, [Fact::Holds(_), ..]) => replicas::check(facts),
+        (Contradiction, _) => join::check(facts, kind, join::contradicts),
+        (TerminalRank, [Fact::Creates { .. }, ..]) => creation::check_terminal_rank(facts),
+        (TerminalRank, _) => absence::check_terminal_rank(facts),
+        (Cycle, _) => absence::check_cycle(facts),
+        (Observation, _) => check_observation(facts),
     }
 }
 
@@ -134,6 +117,11 @@ fn check_observation(facts: &[Fact]) -> Result<(), Rejection> {
 
 fn is_point_to_point(call: &CallSignature) -> bool {
     Op::from_name(&call.op).is_some_and(Op::is_point_to_point)
+}
+
+/// Whether both are known and not equal.
+fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if a != b)
 }
 
 fn member(group: &GroupRef, rank: u32) -> Result<(), Rejection> {

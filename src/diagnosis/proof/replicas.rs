@@ -1,49 +1,35 @@
 //! Certificates of replicas that differ.
 
 use ddp_doctor_proto::DType;
-use ddp_doctor_proto::report::{CertificateKind, Fact, Timestamp};
+use ddp_doctor_proto::report::{CertificateKind, Fact, ReplicaFact, Timestamp};
 
 use super::{Rejection, member};
 use crate::model::{ReplicaValues, is_apart};
 
 /// Two ranks that hold different values of a parameter at the same point of the program.
 pub(super) fn check(facts: &[Fact]) -> Result<(), Rejection> {
-    let [
-        Fact::Holds { rank: a, group, seq, model, rounds, index, dtype, values },
-        Fact::Holds {
-            rank: b,
-            group: other_group,
-            seq: other_seq,
-            model: other_model,
-            rounds: other_rounds,
-            index: other_index,
-            dtype: other_dtype,
-            values: other_values,
-        },
-    ] = facts
-    else {
+    let [Fact::Holds(a), Fact::Holds(b)] = facts else {
         let two = "the values of two ranks";
         return Err(Rejection::WrongFacts(CertificateKind::Contradiction, two));
     };
-    member(group, *a)?;
-    member(group, *b)?;
-    let point = (group, seq, model, rounds, index, dtype);
-    let other = (other_group, other_seq, other_model, other_rounds, other_index, other_dtype);
-    if point != other || a == b {
+    member(&a.group, a.rank)?;
+    member(&a.group, b.rank)?;
+    let point = |it: &ReplicaFact| (it.seq, it.model, it.rounds, it.index);
+    let is_one_point = a.group == b.group && point(a) == point(b) && a.dtype == b.dtype;
+    if !is_one_point || a.rank == b.rank {
         return Err(Rejection::NotOneJoin);
     }
     // Before the first averaged gradients, replicas need not be equal.
-    let both = read(dtype, values).zip(read(dtype, other_values));
-    match both {
-        Some((one, other)) if *rounds > 0 && is_apart(&one, &other) => Ok(()),
+    match read(a).zip(read(b)) {
+        Some((one, other)) if a.rounds > 0 && is_apart(&one, &other) => Ok(()),
         _ => Err(Rejection::CallsMatch),
     }
 }
 
-fn read(dtype: &str, values: &[String]) -> Option<ReplicaValues> {
-    let elements: Option<Vec<f64>> = values.iter().map(|it| it.parse().ok()).collect();
+fn read(held: &ReplicaFact) -> Option<ReplicaValues> {
+    let elements: Option<Vec<f64>> = held.values.iter().map(|it| it.parse().ok()).collect();
     Some(ReplicaValues {
-        dtype: DType::from_name(dtype)?,
+        dtype: DType::from_name(&held.dtype)?,
         elements: elements?,
         place: None,
         step: 0,
@@ -59,15 +45,17 @@ mod tests {
     #[test]
     fn values_must_differ_at_one_point() {
         let kind = CertificateKind::Contradiction;
-        let holds = |rank, seq, rounds, value: &str| Fact::Holds {
-            rank,
-            group: group(&[0, 1]),
-            seq,
-            model: 1,
-            rounds,
-            index: 3,
-            dtype: "float32".into(),
-            values: vec!["1".into(), value.into()],
+        let holds = |rank, seq, rounds, value: &str| {
+            Fact::Holds(ReplicaFact {
+                rank,
+                group: group(&[0, 1]),
+                seq,
+                model: 1,
+                rounds,
+                index: 3,
+                dtype: "float32".into(),
+                values: vec!["1".into(), value.into()],
+            })
         };
         let facts = |other| checked(kind, vec![holds(0, 9, 2, "0.5"), other]);
         assert_eq!(facts(holds(1, 9, 2, "0.25")), Ok(()));

@@ -2,131 +2,82 @@
 
 use std::collections::BTreeMap;
 
-use ddp_doctor_proto::report::{CertificateKind, Fact};
+use ddp_doctor_proto::report::{CertificateKind, Fact, JoinFact, SettingFact, Timestamp};
 
 use crate::evidence::backends::is_nccl;
-use crate::proof::Rejection;
+use crate::proof::{Rejection, differ};
 
 /// Two processes that expect each other, with contradicting descriptions of the world.
 ///
 /// They expect each other because they meet at one address, or because one launcher started both
 /// for one world. In the latter case they contradict each other if they use different ports.
 pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
-    let [
-        Fact::Joins {
-            rank,
-            host,
-            pid,
-            world_size,
-            address,
-            port,
-            backend,
-            launcher,
-            nth,
-            since,
-            until,
-        },
-        Fact::Joins {
-            rank: other_rank,
-            host: other_host,
-            pid: other_pid,
-            world_size: other_size,
-            address: other_address,
-            port: other_port,
-            backend: other_backend,
-            launcher: other_launcher,
-            nth: other_nth,
-            since: other_since,
-            until: other_until,
-        },
-    ] = facts
-    else {
+    let [Fact::Joins(a), Fact::Joins(b)] = facts else {
         return Err(Rejection::WrongFacts(
             CertificateKind::Contradiction,
             "two processes that join a world",
         ));
     };
-    let one_host = host == other_host;
-    let at_one_time =
-        until.is_none_or(|end| end >= *other_since) && other_until.is_none_or(|end| end >= *since);
-    if nth != other_nth || (one_host && pid == other_pid) || !at_one_time {
+    if !may_meet(a, b) {
         return Err(Rejection::NotOneWorld);
     }
-    let one_place =
-        address == other_address && port == other_port && (one_host || !is_loopback(address));
-    if one_place {
-        let sizes = matches!((world_size, other_size), (Some(a), Some(b)) if a != b);
-        let backends = matches!((backend, other_backend), (Some(a), Some(b)) if never_meet(a, b));
-        return if sizes || backends || rank == other_rank {
-            Ok(())
-        } else {
-            Err(Rejection::CallsMatch)
-        };
-    }
-    let one_launch =
-        one_host && launcher.is_some() && launcher == other_launcher && rank != other_rank;
-    if !one_launch || world_size != other_size {
-        return Err(Rejection::NotOneWorld);
-    }
-    match (port, other_port) {
-        (Some(port), Some(other)) if port != other => Ok(()),
-        _ => Err(Rejection::CallsMatch),
-    }
+    let contradict = if is_one_place(a, b) {
+        let backends = matches!((&a.backend, &b.backend), (Some(a), Some(b)) if never_meet(a, b));
+        differ(a.world_size, b.world_size) || backends || a.rank == b.rank
+    } else {
+        let one_launcher = a.launcher.is_some() && a.launcher == b.launcher;
+        let one_launch = a.host == b.host && one_launcher && a.rank != b.rank;
+        if !one_launch || a.world_size != b.world_size {
+            return Err(Rejection::NotOneWorld);
+        }
+        differ(a.port, b.port)
+    };
+    if contradict { Ok(()) } else { Err(Rejection::CallsMatch) }
 }
 
 /// Two processes of one world with different values of a setting that must be equal, or with one
 /// GPU that they must not share.
 pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
-    let [
-        Fact::Joins { rank, host, pid, address, port, nth, since, until, .. },
-        Fact::Joins {
-            rank: other_rank,
-            host: other_host,
-            pid: other_pid,
-            address: other_address,
-            port: other_port,
-            nth: other_nth,
-            since: other_since,
-            until: other_until,
-            ..
-        },
-        Fact::Setting { rank: of, host: at, pid: by, name, value },
-        Fact::Setting {
-            rank: of_other,
-            host: at_other,
-            pid: by_other,
-            name: other_name,
-            value: other,
-        },
-    ] = facts
-    else {
+    let [Fact::Joins(a), Fact::Joins(b), Fact::Setting(of_a), Fact::Setting(of_b)] = facts else {
         return Err(Rejection::WrongFacts(
             CertificateKind::Contradiction,
             "two processes that join a world, and what each of them has",
         ));
     };
-    let theirs = (of, at, by) == (rank, host, pid)
-        && (of_other, at_other, by_other) == (other_rank, other_host, other_pid);
-    let one_host = host == other_host;
-    let at_one_time =
-        until.is_none_or(|end| end >= *other_since) && other_until.is_none_or(|end| end >= *since);
-    let one_place = (address, port, nth) == (other_address, other_port, other_nth)
-        && (one_host || !is_loopback(address));
-    if !theirs || !at_one_time || !one_place || rank == other_rank || (one_host && pid == other_pid)
-    {
+    let is_its = |setting: &SettingFact, process: &JoinFact| {
+        (setting.rank, setting.pid) == (process.rank, process.pid) && setting.host == process.host
+    };
+    let is_one_world = may_meet(a, b) && is_one_place(a, b) && a.rank != b.rank;
+    if !is_one_world || !is_its(of_a, a) || !is_its(of_b, b) {
         return Err(Rejection::NotOneWorld);
     }
-    let contradict = name == other_name
-        && match name.as_str() {
+    let (value, other) = (&of_a.value, &of_b.value);
+    let contradict = of_a.name == of_b.name
+        && match of_a.name.as_str() {
             // A PCI address is only unique within a host.
             "gpu" => {
                 let of_host = value.as_ref().is_some_and(|gpu| gpu.starts_with("pci "));
-                value.is_some() && value == other && (one_host || !of_host)
+                value.is_some() && value == other && (a.host == b.host || !of_host)
             }
             name if name.starts_with("env.") => value != other,
-            _ => value.is_some() && other.is_some() && value != other,
+            _ => differ(value.as_deref(), other.as_deref()),
         };
     if contradict { Ok(()) } else { Err(Rejection::CallsMatch) }
+}
+
+/// Whether two processes may meet: they are different, present at one time, and initialise the world
+/// for the same time.
+fn may_meet(a: &JoinFact, b: &JoinFact) -> bool {
+    let is_left = |end: Option<Timestamp>, by: Timestamp| end.is_some_and(|end| end < by);
+    a.nth == b.nth
+        && (&a.host, a.pid) != (&b.host, b.pid)
+        && !is_left(a.until, b.since)
+        && !is_left(b.until, a.since)
+}
+
+/// Whether two processes meet at one address.
+fn is_one_place(a: &JoinFact, b: &JoinFact) -> bool {
+    (&a.address, a.port) == (&b.address, b.port) && (a.host == b.host || !is_loopback(&a.address))
 }
 
 /// Whether the two backends share no device: "gloo" and "cpu:gloo,cuda:nccl" meet on the CPU.
@@ -135,17 +86,12 @@ pub(crate) fn never_meet(a: &str, b: &str) -> bool {
     let of = |backends: &BTreeMap<&str, String>, device: &str| {
         backends.get(device).or(backends.get("")).cloned()
     };
-    let devices = a.keys().chain(b.keys());
-    !a.is_empty()
-        && !b.is_empty()
-        && devices.into_iter().all(|device| {
-            let (a, b) = (of(&a, device), of(&b, device));
-            match (a, b) {
-                // PyTorch chooses which implementation such a name selects.
-                (Some(a), Some(b)) => a != b && !(is_nccl(&a) && is_nccl(&b)),
-                _ => true,
-            }
-        })
+    let shares_none = |device: &&str| match (of(&a, device), of(&b, device)) {
+        // PyTorch chooses which implementation such a name selects.
+        (Some(a), Some(b)) => a != b && !(is_nccl(&a) && is_nccl(&b)),
+        _ => true,
+    };
+    !a.is_empty() && !b.is_empty() && a.keys().chain(b.keys()).all(shares_none)
 }
 
 /// Whether the interfaces that the variable names are not up with an address: any of them for Gloo,
@@ -194,7 +140,7 @@ fn is_loopback(address: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ddp_doctor_proto::report::{Certificate, Timestamp};
+    use ddp_doctor_proto::report::Certificate;
 
     use super::*;
     use crate::proof::check;
@@ -204,7 +150,7 @@ mod tests {
         let words: Vec<&str> = text.split(' ').collect();
         let (rank, size) = words[0].split_once('/').unwrap();
         let (address, port) = words[1].rsplit_once(':').unwrap();
-        Fact::Joins {
+        Fact::Joins(JoinFact {
             rank: rank.parse().unwrap(),
             host: words.get(3).unwrap_or(&"node").to_string(),
             pid,
@@ -216,7 +162,7 @@ mod tests {
             nth: 0,
             since: Timestamp(u64::from(pid)),
             until: None,
-        }
+        })
     }
 
     fn checked(a: &str, b: &str) -> Result<(), Rejection> {
@@ -244,8 +190,8 @@ mod tests {
             joins("0/2 localhost:29500 gloo", 1, None),
             joins("0/2 localhost:29500 gloo", 9, None),
         ];
-        if let Fact::Joins { until, .. } = &mut facts[0] {
-            *until = Some(Timestamp(5));
+        if let Fact::Joins(joined) = &mut facts[0] {
+            joined.until = Some(Timestamp(5));
         }
         let kind = CertificateKind::Contradiction;
         let verdict = check(&Certificate { kind, facts });
@@ -274,12 +220,14 @@ mod tests {
     /// Checks two processes that join at these places with these values of a setting.
     fn settings(places: [&str; 2], name: &str, values: [Option<&str>; 2]) -> Result<(), Rejection> {
         let joins = [joins(places[0], 1, None), joins(places[1], 2, None)];
-        let has = |rank: u32, place: &str| Fact::Setting {
-            rank,
-            host: place.split(' ').nth(3).unwrap_or("node").to_owned(),
-            pid: rank + 1,
-            name: name.to_owned(),
-            value: values[rank as usize].map(str::to_owned),
+        let has = |rank: u32, place: &str| {
+            Fact::Setting(SettingFact {
+                rank,
+                host: place.split(' ').nth(3).unwrap_or("node").to_owned(),
+                pid: rank + 1,
+                name: name.to_owned(),
+                value: values[rank as usize].map(str::to_owned),
+            })
         };
         let has = [has(0, places[0]), has(1, places[1])];
         check(&Certificate {

@@ -233,12 +233,7 @@ fn differ(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
         })
         .collect();
     let classes: Vec<Vec<u32>> = sides.iter().map(|side| side.ranks.clone()).collect();
-    let (mut root, is_odd) = match odd_ones(&classes) {
-        OddOnes::Outnumbered(odd) => (odd, true),
-        OddOnes::Tie(all) => (all, false),
-        OddOnes::None => (classes.concat(), false),
-    };
-    root.sort_unstable();
+    let OddOnes { ranks: root, is_minority: is_odd } = odd_ones(&classes);
     let everybody = copies.iter().map(|copy| copy.rank).collect();
     let times = merged.iter().map(|sort| {
         let times = sort.iter().map(|copy| copy.replica.at);
@@ -487,13 +482,8 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         return None;
     }
     let together = of(one)?.went_with(of(other)?)?;
-    let mut classes = vec![synchronise.clone(), accumulate.clone()];
-    classes.sort_by_key(|ranks| std::cmp::Reverse(ranks.len()));
-    let (root, is_odd) = match odd_ones(&classes) {
-        OddOnes::Outnumbered(odd) => (odd, true),
-        OddOnes::Tie(all) => (all, false),
-        OddOnes::None => return None,
-    };
+    let classes = [synchronise.clone(), accumulate.clone()];
+    let OddOnes { ranks: root, is_minority: is_odd } = odd_ones(&classes);
     let ended = accumulate.iter().filter_map(|&rank| {
         let process = situation.model.member(group.id, rank)?;
         Some(process.end?.at)

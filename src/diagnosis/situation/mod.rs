@@ -161,9 +161,7 @@ impl<'a> Situation<'a> {
         match &stall.message {
             Some(lone) => vec![(lone.rank, &lone.joined)],
             None => {
-                let group = self.model.group(stall.group);
-                let join = group.join(stall.seq);
-                let join = join.or_else(|| group.entered.get(&stall.seq));
+                let join = self.model.group(stall.group).open_or_entered(stall.seq);
                 join.into_iter().flat_map(Join::all).collect()
             }
         }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::{Fact, Timestamp};
+use ddp_doctor_proto::report::{Fact, JoinFact, Timestamp};
 
 use crate::model::{Attempt, Init, Model, Place, Process};
 use crate::words;
@@ -127,7 +127,7 @@ impl<'a> Joiner<'a> {
     /// The fact that it began to join, for certificates.
     #[must_use]
     pub fn fact(&self) -> Fact {
-        Fact::Joins {
+        Fact::Joins(JoinFact {
             rank: self.rank,
             host: self.process.host.to_string(),
             pid: self.process.pid,
@@ -139,7 +139,7 @@ impl<'a> Joiner<'a> {
             nth: self.init.nth,
             since: self.init.call.at,
             until: self.process.end.map(|end| end.at),
-        }
+        })
     }
 
     /// Whether both were present at one time.

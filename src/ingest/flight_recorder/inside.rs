@@ -189,7 +189,7 @@ fn lines(play: &Play<'_>, calls: &[(u32, &Unit)]) -> Vec<Vec<u32>> {
 /// Names the ranks whose calls are at another line than those of most, if earlier calls of the group
 /// were at one of these lines, and the two never met.
 fn name_strange_line(finding: &mut Finding, play: &Play<'_>, calls: &[(u32, &Unit)]) {
-    let OddOnes::Outnumbered(odd) = odd_ones(&lines(play, calls)) else {
+    let OddOnes { ranks: odd, is_minority: true } = odd_ones(&lines(play, calls)) else {
         return;
     };
     let Some((most, _)) = calls.iter().find(|(rank, _)| !odd.contains(rank)) else {
@@ -241,7 +241,7 @@ fn never_met(play: &Play<'_>, (one, unit): (u32, &Unit), (other, of_other): (u32
 
 /// Names the ranks whose calls are at another line than those of most, if there are any.
 fn name_other_line(finding: &mut Finding, lines: &[Vec<u32>]) {
-    let OddOnes::Outnumbered(odd) = odd_ones(lines) else {
+    let OddOnes { ranks: odd, is_minority: true } = odd_ones(lines) else {
         return;
     };
     finding.why.push(format!(

@@ -112,7 +112,7 @@ pub enum WaitsFor {
 }
 
 /// A call as issued by one rank.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Call {
     /// Identifies it within its process.
     pub id: CallId,
@@ -173,32 +173,7 @@ impl Call {
     /// A call of one tensor outside any group, of which nothing else is known.
     #[must_use]
     pub fn new(id: CallId, at: Timestamp, thread: ThreadId, op: Op) -> Self {
-        Self {
-            id,
-            at,
-            thread,
-            group: None,
-            seq: 0,
-            op,
-            dtype: DType::Unspecified,
-            reduce_op: ReduceOp::Unspecified,
-            root: None,
-            peer: None,
-            tag: None,
-            numel: None,
-            whole: None,
-            shape: None,
-            tensors: 1,
-            takes_all: false,
-            is_async: false,
-            on_stream: None,
-            lower_call: None,
-            hidden: false,
-            splits: [Vec::new(), Vec::new()],
-            step: 0,
-            phase: None,
-            place: None,
-        }
+        Self { id, at, thread, op, tensors: 1, ..Self::default() }
     }
 
     /// Whether it is a call by which DDP averages gradients.

@@ -2,7 +2,7 @@
 //! order.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, Parameter};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, ModelFact, Parameter};
 
 use crate::findings::ddp::breach::{self, Consequence};
 use crate::findings::draft::Draft;
@@ -131,13 +131,15 @@ fn certificate(
     let fact = |side: &SideOfModel| {
         // The parameter exists, but was not recorded.
         let is_told = side.parameter.is_some() == (difference.index < side.total);
-        is_told.then(|| Fact::Wraps {
-            rank: side.ranks[0],
-            group: situation.model.group(breach.group).info.key.clone(),
-            model: breach.model,
-            total: side.total,
-            index: difference.index,
-            parameter: signature(side),
+        is_told.then(|| {
+            Fact::Wraps(ModelFact {
+                rank: side.ranks[0],
+                group: situation.model.group(breach.group).info.key.clone(),
+                model: breach.model,
+                total: side.total,
+                index: difference.index,
+                parameter: signature(side),
+            })
         })
     };
     Some(Certificate { kind: CertificateKind::Contradiction, facts: vec![fact(a)?, fact(b)?] })

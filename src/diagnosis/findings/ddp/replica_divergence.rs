@@ -1,9 +1,11 @@
 //! DD701 replica-divergence: parameters differ between the replicas of a model.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Parameter};
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Fact, Parameter, ReplicaFact,
+};
 
-use crate::evidence::align::{OddOnes, odd_ones};
+use crate::evidence::align::odd_ones;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, with_place};
 use crate::model::{Comparison, Diverged, Group, is_apart};
@@ -29,14 +31,9 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn draft(situation: &Situation<'_>, group: &Group, it: &Diverged<'_>) -> Option<Draft> {
     let comparison = it.comparison;
     let classes = comparison.classes();
-    let (mut root, is_odd) = match odd_ones(&classes) {
-        OddOnes::Outnumbered(odd) => (odd, it.is_complete),
-        OddOnes::Tie(all) => (all, false),
-        OddOnes::None => return None,
-    };
-    if !is_odd {
-        root = classes.concat();
-    }
+    let odd = odd_ones(&classes);
+    let is_odd = odd.is_minority && it.is_complete;
+    let mut root = if is_odd { odd.ranks } else { classes.concat() };
     root.sort_unstable();
     let one = *classes.first()?.first()?;
     let other = *classes.get(1)?.first()?;
@@ -174,15 +171,17 @@ fn certificate(group: &Group, it: &Diverged<'_>, one: u32, other: u32) -> Option
     if !is_apart(&values[&one], &values[&other]) {
         return None;
     }
-    let fact = |rank: u32| Fact::Holds {
-        rank,
-        group: group.info.key.clone(),
-        seq: it.point.seq,
-        model: it.point.model,
-        rounds: it.point.rounds,
-        index: u64::from(it.point.parameter),
-        dtype: values[&rank].dtype.name().unwrap_or_default().to_owned(),
-        values: values[&rank].elements.iter().map(f64::to_string).collect(),
+    let fact = |rank: u32| {
+        Fact::Holds(ReplicaFact {
+            rank,
+            group: group.info.key.clone(),
+            seq: it.point.seq,
+            model: it.point.model,
+            rounds: it.point.rounds,
+            index: u64::from(it.point.parameter),
+            dtype: values[&rank].dtype.name().unwrap_or_default().to_owned(),
+            values: values[&rank].elements.iter().map(f64::to_string).collect(),
+        })
     };
     Some(Certificate { kind: CertificateKind::Contradiction, facts: vec![fact(one), fact(other)] })
 }

@@ -12,7 +12,7 @@ use ddp_doctor_proto::report::{
     CallState, Certificate, CertificateKind, Confidence, RankCall, Timestamp,
 };
 
-use crate::evidence::align::{self, OddOnes};
+use crate::evidence::align::odd_ones;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::hang::cycle;
@@ -98,7 +98,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     let mut requests = mismatch.requests.clone();
     requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
     let classes: Vec<Vec<u32>> = requests.iter().map(|it| ranks_of(it)).collect();
-    blame(&mut draft, &classes);
+    draft.blame(odd_ones(&classes));
     for request in &mismatch.requests {
         for (op, call) in creating_calls(situation, request) {
             draft.op = Some(op);
@@ -406,16 +406,7 @@ fn makers_and_others(situation: &Situation<'_>, group: &Group, draft: &mut Draft
     let makers: Vec<u32> = group.members.keys().copied().collect();
     let mut classes = vec![makers, situation.model.not_made_by(group)];
     classes.retain(|ranks| !ranks.is_empty());
-    classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
-    blame(draft, &classes);
-}
-
-fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
-    (draft.root, draft.root_confidence) = match align::odd_ones(classes) {
-        OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
-        OddOnes::Tie(all) => (all, Confidence::Suspected),
-        OddOnes::None => (classes.concat(), Confidence::Suspected),
-    };
+    draft.blame(odd_ones(&classes));
 }
 
 /// Makes the ranks of stalls and `others` victims, unless they are a root cause.

@@ -1,11 +1,9 @@
 //! Shared by the findings about calls that cannot match.
 
 use ddp_doctor_proto::catalogue::Code;
-use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Effect, Severity, Timestamp,
-};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Severity, Timestamp};
 
-use crate::evidence::align::{Mismatch, OddOnes, compare};
+use crate::evidence::align::{Mismatch, compare};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
@@ -30,11 +28,7 @@ pub(crate) fn parted(
     let everybody: Vec<u32> = join.calls.keys().copied().collect();
     let classes = join.classes();
     let odd_ones = join.odd_ones();
-    let (root, root_confidence) = match odd_ones.clone() {
-        OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
-        OddOnes::Tie(all) => (all, Confidence::Suspected),
-        OddOnes::None => (everybody.clone(), Confidence::Suspected),
-    };
+    let root = odd_ones.ranks.clone();
     let mut victims: Vec<u32> = everybody.iter().copied().filter(|r| !root.contains(r)).collect();
     for stall in &situation.stalls {
         if stall.origin == Origin::Diverged(group_id, seq) {
@@ -50,16 +44,15 @@ pub(crate) fn parted(
     draft.per_rank = rank_calls(situation, group_id, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     (draft.effect, draft.severity) = effect(situation, divergence, join, code, &everybody);
-    if let OddOnes::Outnumbered(odd) = odd_ones {
+    if odd_ones.is_minority {
         draft.why.push(format!(
             "{} {} from {} others that agree.",
-            Capital(Ranks(&odd)),
-            words::number(&odd, "differs", "differ"),
-            everybody.len() - odd.len(),
+            Capital(Ranks(&root)),
+            words::number(&root, "differs", "differ"),
+            everybody.len() - root.len(),
         ));
     }
-    draft.root = root;
-    draft.root_confidence = root_confidence;
+    draft.blame(odd_ones);
     draft.victims = victims;
 
     let certain = everybody

@@ -25,14 +25,11 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     let classes = slip.classes();
     // A rank that omitted the calls of a step is the root cause, even if it is in the majority.
     let skipped: Vec<u32> = slip.skipped.keys().copied().collect();
-    (draft.root, draft.root_confidence) = match odd_ones(&classes) {
-        _ if !skipped.is_empty() && skipped.len() < everybody.len() => {
-            (skipped.clone(), Confidence::Supported)
-        }
-        OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
-        OddOnes::Tie(all) => (all, Confidence::Suspected),
-        OddOnes::None => (everybody.clone(), Confidence::Suspected),
-    };
+    draft.blame(if !skipped.is_empty() && skipped.len() < everybody.len() {
+        OddOnes { ranks: skipped.clone(), is_minority: true }
+    } else {
+        odd_ones(&classes)
+    });
     draft.victims = everybody.iter().copied().filter(|rank| !draft.root.contains(rank)).collect();
     draft.place = Some((group.id, slip.seq));
     draft.op = slip.calls.first().map(|(_, call)| call.op);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Confidence, RankCall};
+use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, RankCall};
 
-use crate::evidence::align::{OddOnes, odd_ones};
+use crate::evidence::align::odd_ones;
 use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::view::describe;
@@ -63,14 +63,7 @@ fn held_up_in<'a>(situation: &Situation<'_>, joiner: &Joiner<'a>) -> Option<&'a 
 
 /// Makes the classes outnumbered by another one the root cause, or all of them.
 pub(crate) fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
-    let mut classes = classes.to_vec();
-    classes.sort_by_key(|ranks| std::cmp::Reverse(ranks.len()));
-    (draft.root, draft.root_confidence) = match odd_ones(&classes) {
-        OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
-        OddOnes::Tie(all) => (all, Confidence::Suspected),
-        OddOnes::None => (classes.concat(), Confidence::Suspected),
-    };
-    draft.root.sort_unstable();
+    draft.blame(odd_ones(classes));
     draft.root.dedup();
 }
 

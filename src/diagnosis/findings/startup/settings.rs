@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::{Fact, Timestamp};
+use ddp_doctor_proto::report::{Fact, SettingFact, Timestamp};
 
 use crate::evidence::settings::{GPU, VARIABLE, VERSIONS, meaning, must_agree};
 use crate::model::{Model, Process, World};
@@ -291,13 +291,13 @@ pub(crate) fn shared(one: &Process, other: &Process) -> Vec<Fact> {
 }
 
 fn setting(process: &Process, name: String, value: Option<&str>) -> Option<Fact> {
-    Some(Fact::Setting {
+    Some(Fact::Setting(SettingFact {
         rank: process.rank?,
         host: process.host.to_string(),
         pid: process.pid,
         name,
         value: value.map(str::to_owned),
-    })
+    }))
 }
 
 /// The value of a variable that a process reported, unless it is empty.

@@ -195,6 +195,12 @@ impl Group {
         self.joins.get(&seq)
     }
 
+    /// The join at a sequence number, also if every member has entered it.
+    #[must_use]
+    pub fn open_or_entered(&self, seq: u64) -> Option<&Join> {
+        self.join(seq).or_else(|| self.entered.get(&seq))
+    }
+
     /// Observed members that have not made their call at `seq`.
     #[must_use]
     pub fn missing(&self, seq: u64) -> Vec<u32> {
