@@ -186,7 +186,7 @@ mod tests {
         }
 
         fn barrier(&mut self, process: u64, seq: u64, at: f64) {
-            let mut call = call(Op::Barrier).build();
+            let mut call = call(Op::Barrier);
             call.id = CallId(seq);
             call.seq = seq;
             call.group = Some(Arc::clone(&self.group));
@@ -278,7 +278,7 @@ mod tests {
         // Not a collective: its usual duration is unknown.
         for seq in 1..=100 {
             let at = 4.0 * seq as f64;
-            let mut call = call(Op::InitProcessGroup).build();
+            let mut call = call(Op::InitProcessGroup);
             (call.id, call.at, call.group, call.seq) = (CallId(seq), seconds(at), None, 0);
             let (process, call) = (ProcessId(1), Arc::new(call));
             job.apply(at, Event::Issued { process, call });
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(asked.len(), 8, "then only long waits: {asked:?}");
         let gaps = asked.windows(2).map(|pair| pair[1].1 - pair[0].1);
         assert!(gaps.min_by(f64::total_cmp) >= Some(20.0), "{asked:?}");
-        let mut call = call(Op::InitProcessGroup).build();
+        let mut call = call(Op::InitProcessGroup);
         (call.id, call.at, call.group, call.seq) = (CallId(500), seconds(500.0), None, 0);
         let (process, call) = (ProcessId(1), Arc::new(call));
         job.apply(500.0, Event::Issued { process, call });

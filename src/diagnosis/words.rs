@@ -280,18 +280,22 @@ mod tests {
 
     #[test]
     fn signature_contains_only_known_parts() {
-        let mut call = testing::call(Op::AllReduce).dtype(DType::Float32).numel(6).build();
+        let mut call =
+            Call { dtype: DType::Float32, numel: Some(6), ..testing::call(Op::AllReduce) };
         assert_eq!(signature(&call), "all_reduce float32[6 elements]");
         call.shape = Some(vec![2, 3]);
         call.reduce_op = ReduceOp::Sum;
         assert_eq!(signature(&call), "all_reduce float32[2, 3] sum");
-        assert_eq!(signature(&testing::call(Op::Barrier).build()), "barrier");
-        assert_eq!(signature(&testing::call(Op::Broadcast).root(3).build()), "broadcast, root 3");
-        let mut send = testing::call(Op::Send).numel(4).build();
+        assert_eq!(signature(&testing::call(Op::Barrier)), "barrier");
+        assert_eq!(
+            signature(&Call { root: Some(3), ..testing::call(Op::Broadcast) }),
+            "broadcast, root 3"
+        );
+        let mut send = Call { numel: Some(4), ..testing::call(Op::Send) };
         send.peer = Some(1);
         assert_eq!(signature(&send), "send [4 elements] to rank 1");
         assert_eq!(super::call(&send), "send #1 to rank 1");
-        let recv = testing::call(Op::Recv).build();
+        let recv = testing::call(Op::Recv);
         assert_eq!(signature(&recv), "recv from any rank");
     }
 }

@@ -225,51 +225,71 @@ mod tests {
     use ddp_doctor_proto::{DType, ReduceOp};
 
     use super::*;
-    use crate::testing::call;
+    use crate::testing::{call, group};
 
     #[test]
     fn first_difference_names_the_mismatch() {
-        let a = call(Op::AllReduce).numel(8).dtype(DType::Float32).reduce_op(ReduceOp::Sum).build();
+        let a = Call {
+            numel: Some(8),
+            dtype: DType::Float32,
+            reduce_op: ReduceOp::Sum,
+            ..call(Op::AllReduce)
+        };
         let same = compare(&a, &a.clone());
         assert_eq!(same, None);
-        let b = call(Op::Broadcast).numel(9).build();
+        let b = Call { numel: Some(9), ..call(Op::Broadcast) };
         assert_eq!(compare(&a, &b), Some(Mismatch::Op));
-        let b = call(Op::AllReduce).numel(9).dtype(DType::Int32).build();
+        let b = Call { numel: Some(9), dtype: DType::Int32, ..call(Op::AllReduce) };
         assert_eq!(compare(&a, &b), Some(Mismatch::Size));
-        let b = call(Op::AllReduce).numel(8).dtype(DType::Int32).reduce_op(ReduceOp::Max).build();
+        let b = Call {
+            numel: Some(8),
+            dtype: DType::Int32,
+            reduce_op: ReduceOp::Max,
+            ..call(Op::AllReduce)
+        };
         assert_eq!(compare(&a, &b), Some(Mismatch::DType));
         let differences = Signature::of(&a).differences(&Signature::of(&b));
         assert_eq!(differences, [Mismatch::DType, Mismatch::ReduceOp]);
-        let b = call(Op::AllReduce).numel(8).dtype(DType::Float32).reduce_op(ReduceOp::Max).build();
+        let b = Call {
+            numel: Some(8),
+            dtype: DType::Float32,
+            reduce_op: ReduceOp::Max,
+            ..call(Op::AllReduce)
+        };
         assert_eq!(compare(&a, &b), Some(Mismatch::ReduceOp));
-        let (a, b) = (call(Op::Broadcast).root(0).build(), call(Op::Broadcast).root(1).build());
+        let (a, b) = (
+            Call { root: Some(0), ..call(Op::Broadcast) },
+            Call { root: Some(1), ..call(Op::Broadcast) },
+        );
         assert_eq!(compare(&a, &b), Some(Mismatch::Root));
     }
 
     #[test]
     fn hashes_differ_as_signatures_do() {
         let hash = |call: Call| Signature::of(&call).mix(EMPTY_HASH);
-        let sum = || call(Op::AllReduce).numel(8).reduce_op(ReduceOp::Sum);
-        let base = hash(sum().dtype(DType::Float32).build());
-        assert_eq!(base, hash(sum().dtype(DType::Float32).root(1).build()));
+        let sum =
+            |dtype| Call { numel: Some(8), reduce_op: ReduceOp::Sum, dtype, ..call(Op::AllReduce) };
+        let float = || sum(DType::Float32);
+        let base = hash(float());
+        assert_eq!(base, hash(Call { root: Some(1), ..float() }));
         for other in [
-            sum().dtype(DType::Int32).build(),
-            sum().dtype(DType::Float32).numel(9).build(),
-            sum().dtype(DType::Float32).reduce_op(ReduceOp::Max).build(),
-            call(Op::Broadcast).numel(8).dtype(DType::Float32).build(),
+            sum(DType::Int32),
+            Call { numel: Some(9), ..float() },
+            Call { reduce_op: ReduceOp::Max, ..float() },
+            Call { numel: Some(8), dtype: DType::Float32, ..call(Op::Broadcast) },
         ] {
             assert_ne!(base, hash(other));
         }
-        let barrier = |dtype| hash(call(Op::Barrier).dtype(dtype).build());
+        let barrier = |dtype| hash(Call { dtype, ..call(Op::Barrier) });
         assert_eq!(barrier(DType::Int32), barrier(DType::Float32));
     }
 
     #[test]
     fn unknown_attributes_never_disagree() {
-        let known = call(Op::AllReduce).numel(8).reduce_op(ReduceOp::Sum).build();
-        let hidden = call(Op::AllReduce).build();
+        let known = Call { numel: Some(8), reduce_op: ReduceOp::Sum, ..call(Op::AllReduce) };
+        let hidden = call(Op::AllReduce);
         assert_eq!(compare(&known, &hidden), None);
-        assert_eq!(compare(&known, &call(Op::Unspecified).build()), None);
+        assert_eq!(compare(&known, &call(Op::Unspecified)), None);
     }
 
     #[test]
@@ -281,13 +301,16 @@ mod tests {
             (Op::Barrier, "gloo", true),
             (Op::Reduce, "nccl", false),
         ] {
-            let a = call(op).backend(backend).numel(1).build();
-            let b = call(op).backend(backend).numel(2).build();
+            let group = Some(group("0", backend, &[0, 1]));
+            let a = Call { group, numel: Some(1), ..call(op) };
+            let b = Call { numel: Some(2), ..a.clone() };
             assert_eq!(compare(&a, &b).is_none(), legal, "{op} on {backend}");
         }
-        let piece = |size, whole| {
-            let call = call(Op::AllGather).backend("nccl").numel(size).whole(whole);
-            call.build()
+        let piece = |size, whole| Call {
+            group: Some(group("0", "nccl", &[0, 1])),
+            numel: Some(size),
+            whole: Some(whole),
+            ..call(Op::AllGather)
         };
         assert_eq!(compare(&piece(1, 3), &piece(2, 3)), None);
         let smaller = compare(&piece(1, 2), &piece(2, 4));

@@ -47,7 +47,7 @@ fn issued(process: u64, op: Op, group: &Arc<GroupInfo>, partner: Option<u32>) ->
             group: Some(Arc::clone(group)),
             root: partner.filter(|_| op.is_rooted()),
             peer: partner.filter(|_| op.is_point_to_point()),
-            ..call(op).build()
+            ..call(op)
         }),
     }
 }

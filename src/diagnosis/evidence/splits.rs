@@ -85,7 +85,7 @@ mod tests {
     use crate::testing::{call, group};
 
     fn exchange(input: &[u32], output: &[u32]) -> Call {
-        let mut call = call(Op::AllToAll).build();
+        let mut call = call(Op::AllToAll);
         call.group = Some(group("0", "gloo", &[4, 5, 6]));
         call.splits = [input.to_vec(), output.to_vec()];
         call

@@ -467,7 +467,7 @@ mod tests {
     use crate::testing;
 
     fn met(seq: u64, ats: &[u64]) -> Encounter {
-        let call = Arc::new(testing::call(Op::AllReduce).build());
+        let call = Arc::new(testing::call(Op::AllReduce));
         let came = ats
             .iter()
             .zip(0..)

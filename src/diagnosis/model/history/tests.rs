@@ -101,7 +101,7 @@ impl Job {
     fn call(&mut self, rank: usize, line: u64) {
         self.clock += 1;
         self.seqs[rank] += 1;
-        let mut call = testing::call(Op::AllReduce).numel(64).build();
+        let mut call = Call { numel: Some(64), ..testing::call(Op::AllReduce) };
         call.id = CallId(self.seqs[rank]);
         call.seq = self.seqs[rank];
         call.at = Timestamp(self.clock);
