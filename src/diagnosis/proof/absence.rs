@@ -7,15 +7,13 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact, GroupRef};
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::proof::{Rejection, creation, is_point_to_point, member};
+use crate::proof::{Rejection, creation, is_point_to_point, members};
 
 /// A rank waits for another one that has not made the call and never will.
 pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
     let [Fact::Issued { rank: waits, group, seq, call, .. }, never, end] = facts else {
-        return Err(Rejection::WrongFacts(
-            CertificateKind::TerminalRank,
-            "a call that waits, the rank that never made it, and that rank's end",
-        ));
+        let needs = "a call that waits, the rank that never made it, and that rank's end";
+        return Err(Rejection::WrongFacts(CertificateKind::TerminalRank, needs));
     };
     let gone = never_came(*waits, group, *seq, call, never)?;
     match end {
@@ -33,10 +31,8 @@ pub(super) fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
     let (waits, rest): (Vec<&Fact>, Vec<&Fact>) =
         facts.iter().partition(|fact| matches!(fact, Fact::Waits { .. } | Fact::Creates { .. }));
     if waits.len() < 2 || waits.len() != rest.len() {
-        return Err(Rejection::WrongFacts(
-            CertificateKind::Cycle,
-            "two or more waits, each with who never came",
-        ));
+        let needs = "two or more waits, each with who never came";
+        return Err(Rejection::WrongFacts(CertificateKind::Cycle, needs));
     }
     let ranks: BTreeSet<u32> = waits.iter().filter_map(|fact| rank_of(fact)).collect();
     if ranks.len() != waits.len() {
@@ -44,24 +40,22 @@ pub(super) fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
     }
     for (i, (wait, never)) in waits.iter().zip(&rest).enumerate() {
         let next = rank_of(waits[(i + 1) % waits.len()]).ok_or(Rejection::NotACycle)?;
-        if let Fact::NeverCreated { rank: gone, group } = never {
-            if *gone != next {
-                return Err(Rejection::NotACycle);
-            }
-            creation::check_wait(wait, group, next)?;
-            continue;
-        }
-        let Fact::Waits { rank, group, seq, call, only_thread, .. } = wait else {
-            return Err(Rejection::NotACycle);
-        };
-        if let Fact::NeverIssued { rank: gone, .. } | Fact::NeverPosted { rank: gone, .. } = never
+        if let Fact::NeverCreated { rank: gone, .. }
+        | Fact::NeverIssued { rank: gone, .. }
+        | Fact::NeverPosted { rank: gone, .. } = never
             && *gone != next
         {
             return Err(Rejection::NotACycle);
         }
-        never_came(*rank, group, *seq, call, never)?;
-        if !only_thread {
-            return Err(Rejection::MayStillCome(*rank));
+        match (wait, never) {
+            (_, Fact::NeverCreated { group, .. }) => creation::check_wait(wait, group, next)?,
+            (Fact::Waits { rank, group, seq, call, only_thread, .. }, _) => {
+                never_came(*rank, group, *seq, call, never)?;
+                if !only_thread {
+                    return Err(Rejection::MayStillCome(*rank));
+                }
+            }
+            _ => return Err(Rejection::NotACycle),
         }
     }
     Ok(())
@@ -86,17 +80,14 @@ pub(super) fn never_came(
             (*rank, group, *last)
         }
         _ => {
-            return Err(Rejection::WrongFacts(
-                CertificateKind::TerminalRank,
-                "who never came to that very call",
-            ));
+            let needs = "who never came to that very call";
+            return Err(Rejection::WrongFacts(CertificateKind::TerminalRank, needs));
         }
     };
     if never_in != group {
         return Err(Rejection::NotOneJoin);
     }
-    member(group, waits)?;
-    member(group, gone)?;
+    members(group, [waits, gone])?;
     if last >= seq {
         return Err(Rejection::DidCome(gone));
     }

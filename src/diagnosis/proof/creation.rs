@@ -3,7 +3,7 @@
 use ddp_doctor_proto::report::{CertificateKind, Fact, GroupRef};
 
 use crate::proof::absence::must_wait_for;
-use crate::proof::{Rejection, member};
+use crate::proof::{Rejection, members};
 
 /// Two ranks that met to create a group: one requested the other as a member, the other requested
 /// different members.
@@ -13,17 +13,14 @@ pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
         Fact::Creates { rank: absent, group: other, .. },
     ] = facts
     else {
-        return Err(Rejection::WrongFacts(
-            CertificateKind::Contradiction,
-            "two ranks that make a group",
-        ));
+        let needs = "two ranks that make a group";
+        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
     };
     let meet = |group: &GroupRef| (group.layer.clone(), group.epoch, group.name.clone());
     if maker == absent || meet(wanted) != meet(other) {
         return Err(Rejection::NotOneJoin);
     }
-    member(wanted, *maker)?;
-    member(wanted, *absent)?;
+    members(wanted, [*maker, *absent])?;
     if wanted.members == other.members {
         return Err(Rejection::CallsMatch);
     }
@@ -34,10 +31,8 @@ pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
 pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
     let [making, Fact::NeverCreated { rank: gone, group }, Fact::Ended { rank: ended, .. }] = facts
     else {
-        return Err(Rejection::WrongFacts(
-            CertificateKind::TerminalRank,
-            "a rank that makes a group, the rank that never did, and that rank's end",
-        ));
+        let needs = "a rank that makes a group, the rank that never did, and that rank's end";
+        return Err(Rejection::WrongFacts(CertificateKind::TerminalRank, needs));
     };
     check_need(making, group, *gone)?;
     if ended == gone { Ok(()) } else { Err(Rejection::MayStillCome(*gone)) }
@@ -55,8 +50,7 @@ pub(super) fn check_wait(wait: &Fact, never: &GroupRef, needed: u32) -> Result<(
             if group != never {
                 return Err(Rejection::NotOneJoin);
             }
-            member(group, *rank)?;
-            member(group, needed)?;
+            members(group, [*rank, needed])?;
             if !must_wait_for(call, *rank, needed) {
                 return Err(Rejection::NeedNot(*rank, needed));
             }
@@ -75,8 +69,7 @@ pub(super) fn check_need(making: &Fact, never: &GroupRef, needed: u32) -> Result
     if group != never {
         return Err(Rejection::NotOneJoin);
     }
-    member(group, *rank)?;
-    member(group, needed)?;
+    members(group, [*rank, needed])?;
     if *rank == needed {
         return Err(Rejection::NeedNot(*rank, needed));
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact, GroupRef};
 
-use crate::proof::{Rejection, differ, is_point_to_point, member};
+use crate::proof::{Rejection, differ, is_point_to_point, members};
 
 /// At least two calls at one place of one group, each of which disagrees with another one.
 pub(super) fn check(
@@ -22,7 +22,7 @@ pub(super) fn check(
         if *place.get_or_insert((group, *seq)) != (group, *seq) {
             return Err(Rejection::NotOneJoin);
         }
-        member(group, *rank)?;
+        members(group, [*rank])?;
         calls.push((*rank, call));
     }
     let ranks: BTreeSet<u32> = calls.iter().map(|(rank, _)| *rank).collect();
@@ -36,11 +36,10 @@ pub(super) fn check(
 /// A rank sends another number of elements to a peer in an `all_to_all` than the peer expects.
 pub(super) fn check_splits(facts: &[Fact]) -> Result<(), Rejection> {
     let [Fact::Sends(sent), Fact::Expects(expected)] = facts else {
-        let both = "what a rank sends to a peer, and what the peer expects from it";
-        return Err(Rejection::WrongFacts(CertificateKind::UnsatisfiableJoin, both));
+        let needs = "what a rank sends to a peer, and what the peer expects from it";
+        return Err(Rejection::WrongFacts(CertificateKind::UnsatisfiableJoin, needs));
     };
-    member(&sent.group, sent.rank)?;
-    member(&sent.group, expected.rank)?;
+    members(&sent.group, [sent.rank, expected.rank])?;
     let is_one_call = (&sent.group, sent.seq) == (&expected.group, expected.seq);
     if !is_one_call || (sent.peer, sent.rank) != (expected.rank, expected.peer) {
         return Err(Rejection::NotOneJoin);
@@ -72,17 +71,16 @@ pub(super) fn contradicts(a: &CallSignature, b: &CallSignature) -> bool {
 /// of one.
 pub(super) fn check_models(facts: &[Fact]) -> Result<(), Rejection> {
     let [Fact::Wraps(a), Fact::Wraps(b)] = facts else {
-        let two = "two ranks' copies of a model";
-        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, two));
+        let needs = "two ranks' copies of a model";
+        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
     };
-    member(&a.group, a.rank)?;
-    member(&a.group, b.rank)?;
+    members(&a.group, [a.rank, b.rank])?;
     if (&a.group, a.model, a.index) != (&b.group, b.model, b.index) || a.rank == b.rank {
         return Err(Rejection::NotOneJoin);
     }
     if [a, b].iter().any(|it| it.parameter.is_some() != (it.index < it.total)) {
-        let whole = "copies that say of each parameter what it is";
-        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, whole));
+        let needs = "copies that say of each parameter what it is";
+        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
     }
     let is_same = a.total == b.total && a.parameter == b.parameter;
     if is_same { Err(Rejection::CallsMatch) } else { Ok(()) }

@@ -4,7 +4,7 @@ use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact};
 use ddp_doctor_proto::{DType, Op};
 
 use crate::proof::absence::never_came;
-use crate::proof::{Rejection, member};
+use crate::proof::{Rejection, members};
 
 /// The n-th send and the n-th receive between two ranks, with the same tag if tags are used, whose
 /// sizes do not fit. With tags (Gloo), a message may be smaller than its receive.
@@ -20,8 +20,7 @@ pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
     if send.op != Op::Send.to_string() || receive.op != Op::Recv.to_string() {
         return Err(wrong);
     }
-    member(group, *from)?;
-    member(group, *to)?;
+    members(group, [*from, *to])?;
     let meet = group == other_group
         && seq == other_seq
         && *seq > 0
@@ -46,12 +45,8 @@ pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
 /// A receive and a send that wait for each other with different tags. Tags distinguish messages on
 /// backends where a send waits for its receive.
 pub(super) fn check_tags(facts: &[Fact]) -> Result<(), Rejection> {
-    let wrong = || {
-        Rejection::WrongFacts(
-            CertificateKind::Contradiction,
-            "a receive that waits, a send that waits, and that neither has its partner",
-        )
-    };
+    let needs = "a receive that waits, a send that waits, and that neither has its partner";
+    let wrong = || Rejection::WrongFacts(CertificateKind::Contradiction, needs);
     let [
         Fact::Waits { rank: to, group, seq, call: receive, only_thread, .. },
         Fact::Waits {

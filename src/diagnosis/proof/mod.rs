@@ -124,8 +124,9 @@ fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a != b)
 }
 
-fn member(group: &GroupRef, rank: u32) -> Result<(), Rejection> {
-    if group.members.contains(&rank) { Ok(()) } else { Err(Rejection::NotAMember(rank)) }
+fn members<const N: usize>(group: &GroupRef, ranks: [u32; N]) -> Result<(), Rejection> {
+    let stranger = ranks.into_iter().find(|rank| !group.members.contains(rank));
+    stranger.map_or(Ok(()), |rank| Err(Rejection::NotAMember(rank)))
 }
 
 #[cfg(test)]

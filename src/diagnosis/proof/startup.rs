@@ -13,10 +13,8 @@ use crate::proof::{Rejection, differ};
 /// for one world. In the latter case they contradict each other if they use different ports.
 pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
     let [Fact::Joins(a), Fact::Joins(b)] = facts else {
-        return Err(Rejection::WrongFacts(
-            CertificateKind::Contradiction,
-            "two processes that join a world",
-        ));
+        let needs = "two processes that join a world";
+        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
     };
     if !may_meet(a, b) {
         return Err(Rejection::NotOneWorld);
@@ -39,10 +37,8 @@ pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
 /// GPU that they must not share.
 pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
     let [Fact::Joins(a), Fact::Joins(b), Fact::Setting(of_a), Fact::Setting(of_b)] = facts else {
-        return Err(Rejection::WrongFacts(
-            CertificateKind::Contradiction,
-            "two processes that join a world, and what each of them has",
-        ));
+        let needs = "two processes that join a world, and what each of them has";
+        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
     };
     let is_its = |setting: &SettingFact, process: &JoinFact| {
         (setting.rank, setting.pid) == (process.rank, process.pid) && setting.host == process.host
@@ -97,28 +93,27 @@ pub(crate) fn never_meet(a: &str, b: &str) -> bool {
 /// Whether the interfaces that the variable names are not up with an address: any of them for Gloo,
 /// all of them for NCCL.
 pub(super) fn is_unusable(variable: &str, value: &str, seen: &[String]) -> bool {
-    let usable = |interface: &str| {
+    let usable = seen.iter().filter_map(|interface| {
         let (name, facts) = interface.split_once('=').unwrap_or((interface, ""));
         let has = |fact: &str| facts.split(',').any(|known| known == fact);
-        (has("up") && (has("ipv4") || has("ipv6"))).then(|| name.to_owned())
-    };
-    let usable: Vec<String> = seen.iter().filter_map(|it| usable(it)).collect();
+        (has("up") && (has("ipv4") || has("ipv6"))).then_some(name)
+    });
+    let usable: Vec<&str> = usable.collect();
     let plain = match variable {
         "NCCL_SOCKET_IFNAME" => value.trim_start_matches(['^', '=']),
         _ => value,
     };
     let names = plain.split(',').map(str::trim);
     let mut names = names.filter(|name| !name.is_empty());
+    let is_prefix_of_any = |name: &str| usable.iter().any(|it| it.starts_with(name));
     match (variable, value.as_bytes().first()) {
         _ if seen.is_empty() || value.trim().is_empty() => false,
-        ("GLOO_SOCKET_IFNAME", _) => names.any(|name| !usable.iter().any(|it| it == name)),
-        ("NCCL_SOCKET_IFNAME", Some(b'=')) => names.all(|name| !usable.iter().any(|it| it == name)),
+        ("GLOO_SOCKET_IFNAME", _) => names.any(|name| !usable.contains(&name)),
+        ("NCCL_SOCKET_IFNAME", Some(b'=')) => names.all(|name| !usable.contains(&name)),
         ("NCCL_SOCKET_IFNAME", Some(b'^')) => {
             usable.iter().all(|it| names.clone().any(|name| it.starts_with(name)))
         }
-        ("NCCL_SOCKET_IFNAME", _) => {
-            names.all(|name| !usable.iter().any(|it| it.starts_with(name)))
-        }
+        ("NCCL_SOCKET_IFNAME", _) => names.all(|name| !is_prefix_of_any(name)),
         _ => false,
     }
 }
