@@ -3,7 +3,10 @@
 //! A rule sets [`Draft::follows`] itself only if its sentences depend on the cause. Causes that follow
 //! from times and ranks are found by [`crate::judge`].
 
-use ddp_doctor_proto::catalogue::{self, Code};
+use ddp_doctor_proto::catalogue::{
+    Code, DD101, DD102, DD103, DD104, DD105, DD106, DD107, DD108, DD109, DD110, DD117, DD201,
+    DD301, DD308, DD501, DD506,
+};
 use ddp_doctor_proto::report::{Effect, Severity};
 
 use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Standing};
@@ -28,55 +31,24 @@ struct Link {
 /// All links. Of several that apply to a finding, the first counts.
 static LINKS: &[Link] = &[
     Link {
-        effects: &[
-            &catalogue::DD101,
-            &catalogue::DD102,
-            &catalogue::DD103,
-            &catalogue::DD104,
-            &catalogue::DD105,
-            &catalogue::DD106,
-            &catalogue::DD107,
-            &catalogue::DD108,
-            &catalogue::DD109,
-            &catalogue::DD117,
-        ],
-        causes: &[&catalogue::DD110],
+        effects: &[&DD101, &DD102, &DD103, &DD104, &DD105, &DD106, &DD107, &DD108, &DD109, &DD117],
+        causes: &[&DD110],
         place: earlier_slip,
         if_found: false,
     },
     // On NCCL, ranks go on after calls that do not match, until one of them has no more.
     Link {
-        effects: &[&catalogue::DD101, &catalogue::DD102],
-        causes: &[&catalogue::DD103, &catalogue::DD109],
+        effects: &[&DD101, &DD102],
+        causes: &[&DD103, &DD109],
         place: earlier_divergence,
         if_found: true,
     },
     // A rank that is still joining the world cannot make the call.
-    Link {
-        effects: &[&catalogue::DD101],
-        causes: &[&catalogue::DD301],
-        place: unfinished_joining,
-        if_found: false,
-    },
+    Link { effects: &[&DD101], causes: &[&DD301], place: unfinished_joining, if_found: false },
     // Ranks that have come, and do not reach each other.
-    Link {
-        effects: &[&catalogue::DD301],
-        causes: &[&catalogue::DD308],
-        place: unusable_interface,
-        if_found: true,
-    },
-    Link {
-        effects: &[&catalogue::DD201],
-        causes: &[&catalogue::DD506],
-        place: same_place,
-        if_found: true,
-    },
-    Link {
-        effects: &[&catalogue::DD201],
-        causes: &[&catalogue::DD501],
-        place: same_place,
-        if_found: true,
-    },
+    Link { effects: &[&DD301], causes: &[&DD308], place: unusable_interface, if_found: true },
+    Link { effects: &[&DD201], causes: &[&DD506], place: same_place, if_found: true },
+    Link { effects: &[&DD201], causes: &[&DD501], place: same_place, if_found: true },
 ];
 
 /// Sets [`Draft::follows`] of drafts whose cause is known by their kind, and drops drafts that are

@@ -43,7 +43,9 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Draft>
         .map(|it| it.draft.attempt)
         .collect();
     found.retain(|it| it.precedence != Precedence::Hint || !explained.contains(&it.draft.attempt));
-    let worlds: Vec<Option<World>> = found.iter().map(|it| world(situation, &it.draft)).collect();
+    // A failure in a world that the launcher started later does not follow from one before it.
+    let world = |it: &Candidate| Some(&restarts::process_of(situation, &it.draft)?.world);
+    let worlds: Vec<Option<&World>> = found.iter().map(world).collect();
     let mut causes: Vec<Option<usize>> =
         (0..found.len()).map(|at| cause(&found, &worlds, at)).collect();
     break_circles(&found, &mut causes);
@@ -75,15 +77,8 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Draft>
     judged
 }
 
-/// The world that a draft concerns, if any. A failure in a world that the launcher started later
-/// does not follow from it.
-fn world(situation: &Situation<'_>, draft: &Draft) -> Option<World> {
-    let process = restarts::process_of(situation, draft);
-    process.map(|process| process.world.clone())
-}
-
 /// The draft that this one followed from, if any.
-fn cause(found: &[Candidate], worlds: &[Option<World>], at: usize) -> Option<usize> {
+fn cause(found: &[Candidate], worlds: &[Option<&World>], at: usize) -> Option<usize> {
     let draft = &found[at].draft;
     if let Some(parent) = &draft.follows
         && let Some(at) = found
@@ -132,7 +127,7 @@ type Other<'a> = (usize, Precedence, &'a Draft);
 
 /// The drafts that may be the cause of this one: those of the same attempt and world that neither
 /// followed from it nor are the same event.
-fn others<'a>(found: &'a [Candidate], worlds: &[Option<World>], at: usize) -> Vec<Other<'a>> {
+fn others<'a>(found: &'a [Candidate], worlds: &[Option<&World>], at: usize) -> Vec<Other<'a>> {
     let draft = &found[at].draft;
     let own = |other: &Draft| {
         other.follows.as_ref() == Some(&draft.key)
@@ -140,7 +135,7 @@ fn others<'a>(found: &'a [Candidate], worlds: &[Option<World>], at: usize) -> Ve
     };
     let elsewhere = |i: usize| {
         found[i].draft.attempt != draft.attempt
-            || worlds[i].as_ref().zip(worlds[at].as_ref()).is_some_and(|(a, b)| a != b)
+            || worlds[i].zip(worlds[at]).is_some_and(|(a, b)| a != b)
     };
     found
         .iter()

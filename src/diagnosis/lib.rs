@@ -112,8 +112,7 @@ impl Engine {
 
     /// Applies one event. Findings do not change before [`Engine::poll_change`].
     pub fn handle(&mut self, event: Event, now: Timestamp) {
-        self.now = self.now.max(now);
-        self.dirty = true;
+        self.handle_timeout(now);
         if self.roster.ignores(&event) {
             self.model.apply(event);
             return;
@@ -160,22 +159,17 @@ impl Engine {
         let mut situation = Situation::of(&self.model, &self.config, now);
         situation.straggler = self.late.look(&self.model, now).cloned();
         situation.communication = communication;
-        let drafts = findings::detect(&situation);
-        let judged = judge::judge(&situation, drafts);
-        let timeout = next_look(&situation)
-            .into_iter()
-            .chain(self.roster.next_release())
-            .min()
-            .filter(|_| self.model.ended.is_none());
+        let judged = judge::judge(&situation, findings::detect(&situation));
+        let next = next_look(&situation).into_iter().chain(self.roster.next_release());
+        self.timeout = next.min().filter(|_| self.model.ended.is_none());
         self.wanted = self.asked.wanted(&situation);
-        let attempts = situation.attempts.clone();
+        let attempts = &situation.attempts;
         self.current = judged.iter().filter(|draft| !attempts.is_over(draft.attempt)).count();
+        let ranks = self.rank_states(attempts);
         let findings = conclude(&situation, judged, &mut self.first_seen);
-        let ranks = self.rank_states(&attempts);
         let changed = !same_findings(&findings, &self.findings) || !same_ranks(&ranks, &self.ranks);
         self.findings = findings;
         self.ranks = ranks;
-        self.timeout = timeout;
         changed
     }
 
@@ -242,8 +236,8 @@ impl Engine {
         let is_blind = model.over().is_some() && model.processes.is_empty();
         // The job failed, and nothing says why: after a restart, or because a rank ended in an unknown way.
         let is_unknown = || {
-            let ended = model.processes.values().filter_map(|process| process.end);
-            ended.map(|end| end.exit).any(|exit| exit == Exit::default())
+            let mut ends = model.processes.values().filter_map(|process| process.end);
+            ends.any(|end| end.exit == Exit::default())
         };
         let failed_later =
             |exit: Exit| exit.signal.is_some() || exit.code.is_some_and(|it| it != 0);
@@ -302,9 +296,7 @@ impl Engine {
                     None => RankState::Running,
                 },
                 exit: started.end.map(|(_, exit)| exit).unwrap_or_default(),
-                step: 0,
-                place: None,
-                waiting_in: None,
+                ..Rank::default()
             })
             .collect()
     }

@@ -110,7 +110,7 @@ impl Roster {
             known.world_size = world_size.or(known.world_size);
         }
         let settled = self.sit(process, &event, out);
-        let waits = self.processes.get(&process).is_some_and(|it| !it.held.is_empty());
+        let waits = self.waiting.contains(&process);
         let event = if waits { Some(event) } else { self.understand(process, event, out) };
         let mut full = false;
         if let Some(event) = event {
@@ -132,11 +132,8 @@ impl Roster {
 
     /// Passes on events that have been held back for too long.
     pub fn release(&mut self, now: Timestamp, out: &mut Vec<Event>) {
-        let due: BTreeSet<ProcessId> = self
-            .waiting_since()
-            .filter(|(_, since)| since.plus(PATIENCE) <= now)
-            .map(|(id, _)| id)
-            .collect();
+        let due: BTreeSet<ProcessId> =
+            self.due().filter(|(_, due)| *due <= now).map(|(id, _)| id).collect();
         if !due.is_empty() {
             self.give_up(|process| due.contains(&process), out);
         }
@@ -145,13 +142,13 @@ impl Roster {
     /// When [`Roster::release`] is due.
     #[must_use]
     pub fn next_release(&self) -> Option<Timestamp> {
-        self.waiting_since().map(|(_, since)| since.plus(PATIENCE)).min()
+        self.due().map(|(_, due)| due).min()
     }
 
-    /// Processes with events held back, and since when.
-    fn waiting_since(&self) -> impl Iterator<Item = (ProcessId, Timestamp)> {
+    /// Processes with events held back, and until when these wait.
+    fn due(&self) -> impl Iterator<Item = (ProcessId, Timestamp)> {
         let waiting = self.waiting.iter();
-        waiting.filter_map(|&id| Some((id, self.processes.get(&id)?.since)))
+        waiting.filter_map(|&id| Some((id, self.processes.get(&id)?.since.plus(PATIENCE))))
     }
 
     /// Groups passed on whose assumed members turned out to be wrong.

@@ -36,7 +36,7 @@ pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) ->
                     ..unknown(rank, process)
                 },
                 None if process.last_call.is_none() => RankCall {
-                    seq: Some(member.issued).filter(|&issued| issued > 0),
+                    seq: (member.issued > 0).then_some(member.issued),
                     ..unknown(rank, process)
                 },
                 None => last_call(rank, process),
@@ -213,13 +213,13 @@ pub fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call
         root: call.root,
         peer: call.peer,
         tag: call.tag,
-        step: Some(call.step).filter(|&step| step > 0),
+        step: (call.step > 0).then_some(call.step),
         place: call.place.as_deref().cloned(),
     }
 }
 
 fn unknown(rank: u32, process: &Process) -> RankCall {
-    RankCall { step: Some(process.step).filter(|&step| step > 0), ..no_call(rank) }
+    RankCall { step: (process.step > 0).then_some(process.step), ..no_call(rank) }
 }
 
 /// The row of a rank without a known call.
