@@ -3,7 +3,8 @@
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{
-    Cause, Certificate, Confidence, Effect, Parameter, RankCall, Role, Severity, Timestamp, Where,
+    Cause, Certificate, CertificateKind, Confidence, Effect, Fact, Parameter, RankCall, Role,
+    Severity, Timestamp, Where,
 };
 
 use crate::evidence::align::OddOnes;
@@ -167,7 +168,8 @@ pub struct ProcessFact {
 }
 
 impl Draft {
-    /// A draft with severity and effect of its code; all else is empty.
+    /// A draft with severity and effect of its code, supported facts and a suspected root cause; all
+    /// else is empty.
     #[must_use]
     pub fn new(code: &'static Code, place: KeyPlace, evidence_at: Timestamp) -> Self {
         Self {
@@ -219,6 +221,22 @@ impl Draft {
     pub fn blame(&mut self, odd: OddOnes) {
         self.root_confidence = odd.confidence();
         self.root = odd.ranks;
+    }
+
+    /// Attaches the proof that these facts were observed.
+    #[must_use]
+    pub fn observed(self, facts: Vec<Fact>) -> Self {
+        self.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
+    }
+
+    /// Takes victims, place and calls from a draft about the same end of a rank, or about what it led
+    /// to.
+    pub fn take_calls(&mut self, from: Self) {
+        self.victims = from.victims;
+        self.place = from.place;
+        self.op = from.op;
+        self.per_rank = from.per_rank;
+        self.blocked_at = from.blocked_at;
     }
 
     /// Sets the cause, appends its reason to `why`, and puts its advice first in `next`.

@@ -6,7 +6,7 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::{Ending, Memory, Model, Process, Room, RoomKind, Series};
+use crate::model::{Memory, Model, Process, Room, RoomKind, Series};
 use crate::timing::Timing;
 use crate::trends::trend::Trend;
 
@@ -229,7 +229,7 @@ pub fn growers(model: &Model) -> Vec<Grower<'_>> {
     let processes = model.processes.values();
     let mut growers: Vec<Grower<'_>> = processes
         // The memory of a failed process is reported with its end.
-        .filter(|process| matches!(process.ending(), Ending::None | Ending::InOrder))
+        .filter(|process| process.has_not_failed())
         .flat_map(of_process)
         .collect();
     let together: Vec<(&str, Trend)> = growers

@@ -4,7 +4,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Confidence, Fact, RankCall, Timestamp};
 
 use crate::evidence::event::Call;
-use crate::findings::draft::KeyPlace;
+use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{creates, issued, signature};
 use crate::findings::view::{last_call, rank_calls, waiting_call};
 use crate::model::{GroupId, Lone, Side};
@@ -28,6 +28,14 @@ pub(crate) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<Ran
     let mut calls: Vec<RankCall> = waits.into_iter().chain(missing).collect();
     calls.sort_by_key(|call| call.rank);
     calls
+}
+
+/// Adds the place of a stall to a draft, and the calls there.
+pub(crate) fn describe_stall(situation: &Situation<'_>, stall: &Stall, draft: &mut Draft) {
+    draft.place = Some((stall.group, stall.seq));
+    draft.op = situation.calls(stall).first().map(|(_, joined)| joined.call.op);
+    draft.per_rank = stalled_calls(situation, stall);
+    draft.blocked_at = Some(stall.since);
 }
 
 /// The fact that a rank issued this call as its n-th on the channel.

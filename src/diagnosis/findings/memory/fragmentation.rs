@@ -5,16 +5,17 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use crate::evidence::allocation;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::memory::FRAGMENTATION_REMEDY;
+use crate::findings::memory::{FRAGMENTATION_REMEDY, too};
 use crate::findings::view::last_call;
 use crate::model::{Device, Process};
 use crate::situation::Situation;
-use crate::words::{self, Ranks, number};
+use crate::words;
 
 /// Minimum number of retries, which must occur in at least two intervals between samples.
 const RETRIES: u64 = 2;
 /// Divisor of the device's memory: the minimum of reserved memory that cannot be used.
 const SHARE: u64 = 20;
+
 /// DD504: an allocator that retries although it has free memory.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let processes = situation.model.processes.values();
@@ -73,19 +74,13 @@ fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Fragm
 fn draft(found: &[Fragmented<'_>]) -> Option<Draft> {
     let worst = found.iter().max_by_key(|it| it.retries)?;
     let mut draft = Draft::new(&catalogue::DD504, KeyPlace::Job, worst.at);
-    draft.confidence = Confidence::Supported;
     draft.root = found.iter().map(|it| it.rank).collect();
     draft.root.dedup();
     draft.root_confidence = Confidence::Supported;
-    let mut calls: Vec<_> = found.iter().map(|it| last_call(it.rank, it.process)).collect();
-    calls.dedup_by_key(|call| call.rank);
-    draft.per_rank = calls;
+    draft.per_rank = found.iter().map(|it| last_call(it.rank, it.process)).collect();
+    draft.per_rank.dedup_by_key(|call| call.rank);
     let rank = worst.rank;
-    let others: Vec<u32> = draft.root.iter().copied().filter(|it| *it != rank).collect();
-    let too = match &others[..] {
-        [] => String::new(),
-        others => format!("; {} {} affected too", Ranks(others), number(others, "is", "are")),
-    };
+    let too = too(&draft.root, rank, "affected");
     let beyond = worst.reserved.saturating_sub(worst.allocated);
     draft.summary = format!(
         "the allocator of rank {rank} had to release its cache {} times since step {}, and holds {} of \

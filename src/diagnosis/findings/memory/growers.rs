@@ -1,4 +1,4 @@
-//! Words about ranks whose memory grows.
+//! Words about memory that grows, and about its limits.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
-use crate::model::Memory;
+use crate::model::{Memory, Room};
 use crate::trends::growth::{Exhausted, Grower, GrowsIn};
 use crate::words::{self, Ranks, number};
 
@@ -20,7 +20,6 @@ pub(crate) fn about_growers(
     growers.sort_by_key(|grower| (grower.rank, grower.device));
     growers.dedup_by_key(|grower| grower.rank);
     let mut draft = Draft::new(code, KeyPlace::Job, evidence_at);
-    draft.confidence = Confidence::Supported;
     draft.root = growers.iter().map(|grower| grower.rank).collect();
     draft.root_confidence = Confidence::Supported;
     draft.per_rank = growers.iter().map(|grower| last_call(grower.rank, grower.process)).collect();
@@ -71,6 +70,13 @@ pub(crate) fn held(memory: &Memory) -> Option<String> {
         "In the last {lately} it was {}: the kernel had to reclaim memory first, mostly pages of files.",
         times.join(", and ")
     ))
+}
+
+/// "; the host had 3.0 GiB left of 64.0 GiB": the limit that a process was closest to.
+pub(crate) fn left(memory: &Memory) -> Option<String> {
+    let room = memory.rooms().into_iter().min_by_key(Room::left)?;
+    let (left, limit) = (words::bytes(room.left()), words::bytes(room.limit));
+    Some(format!("; {} had {left} left of {limit}", room.name()))
 }
 
 /// Advice on growing memory.

@@ -1,13 +1,11 @@
 //! DD506 host-memory: memory of a host, control group or /dev/shm runs out, or has run out and the
 //! kernel has killed a rank.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Effect, Fact, Severity, Timestamp,
-};
+use ddp_doctor_proto::report::{Confidence, Effect, Fact, Severity, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::memory::growers;
@@ -22,9 +20,7 @@ const MOMENTS: Duration = Duration::from_secs(10);
 
 /// DD506: ranks that the kernel killed because memory ran out.
 pub(crate) fn killed(situation: &Situation<'_>) -> Vec<Draft> {
-    let processes = situation.model.processes.values();
-    let drafts = processes.filter_map(|process| of_killed(situation, process));
-    drafts.collect()
+    situation.model.processes.values().filter_map(|it| of_killed(situation, it)).collect()
 }
 
 /// DD506: memory of a host that will run out.
@@ -35,18 +31,11 @@ pub(crate) fn forecast(situation: &Situation<'_>) -> Vec<Draft> {
 /// The memory that runs out first, of a host whose ranks do not grow: something else fills it.
 fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
     let (process, (room, growth, end)) = first_to_run_out(situation)?;
-    let ranks: Vec<u32> = situation
-        .model
-        .processes
-        .values()
-        .filter(|other| other.host == process.host && ended_well_if_at_all(other))
-        .filter_map(|other| other.rank)
-        .collect();
+    let beside = situation.model.processes.values();
+    let beside = beside.filter(|it| it.host == process.host && it.has_not_failed());
+    let ranks: BTreeSet<u32> = beside.filter_map(|other| other.rank).collect();
     let mut draft = Draft::new(&catalogue::DD506, KeyPlace::Job, growth.at);
-    draft.confidence = Confidence::Supported;
-    draft.victims = ranks;
-    draft.victims.sort_unstable();
-    draft.victims.dedup();
+    draft.victims = ranks.into_iter().collect();
     let what = match room.kind {
         RoomKind::Shm => format!("/dev/shm of host {}", process.host),
         RoomKind::Cgroup => format!("the control group of the ranks on host {}", process.host),
@@ -84,7 +73,8 @@ fn first_to_run_out<'a>(
     // One process per host suffices: all of them sample the same memory.
     let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
     for process in situation.model.processes.values() {
-        if ended_well_if_at_all(process) {
+        // A forecast stays after a normal end; a failed process has its own finding.
+        if process.has_not_failed() {
             hosts.entry(&process.host).or_insert(process);
         }
     }
@@ -139,11 +129,6 @@ fn describe_source(mapping: &[&Grower<'_>], draft: &mut Draft) {
     ));
 }
 
-/// Whether a forecast applies. It stays after a normal end; a failed process has its own finding.
-fn ended_well_if_at_all(process: &Process) -> bool {
-    matches!(process.ending(), Ending::None | Ending::InOrder)
-}
-
 /// Evidence that the kernel killed a process because memory ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kill {
@@ -193,15 +178,9 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     let kill = kill(situation, process)?;
     let rank = process.rank?;
     let end = process.end?;
-    let died = death::draft(situation, process)?;
-    let mut draft = Draft {
-        per_rank: died.per_rank,
-        place: died.place,
-        op: died.op,
-        victims: died.victims,
-        blocked_at: died.blocked_at,
-        ..Draft::new(&catalogue::DD506, KeyPlace::Process(rank, process.pid), end.at)
-    };
+    let place = KeyPlace::Process(rank, process.pid);
+    let mut draft = Draft::new(&catalogue::DD506, place, end.at);
+    draft.take_calls(death::draft(situation, process)?);
     draft.severity = Severity::Error;
     draft.effect = Effect::Crashes;
     draft.fact = Some(ProcessFact {
@@ -228,12 +207,13 @@ fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         "Run fewer or smaller processes on that host, or have"
     };
     draft.next = vec![format!("{limit} rank {rank} need less of the host's memory.")];
-    let facts = vec![
+    if !is_sure {
+        return Some(draft);
+    }
+    Some(draft.observed(vec![
         Fact::Ended { rank, pid: process.pid, code: None, signal: end.exit.signal },
         Fact::OomKills { rank, pid: process.pid, kills: kill.kills, killed_ranks: kill.ranks },
-    ];
-    let proof = is_sure.then_some(Certificate { kind: CertificateKind::Observation, facts });
-    Some(draft.proved_by(proof))
+    ]))
 }
 
 /// The count of the kernel, and the memory that the process used.
@@ -253,15 +233,9 @@ fn why_killed(process: &Process, kill: Kill) -> Vec<String> {
         ));
     }
     let memory = &process.memory;
-    let tightest = memory.rooms().into_iter().min_by_key(|room| room.left());
-    if let Some((rss, room)) = memory.rss.zip(tightest) {
-        why.push(format!(
-            "It held {} when that was last measured; {} had {} left of {}.",
-            words::bytes(rss.latest),
-            room.name(),
-            words::bytes(room.left()),
-            words::bytes(room.limit),
-        ));
+    if let Some((rss, left)) = memory.rss.zip(growers::left(memory)) {
+        let held = words::bytes(rss.latest);
+        why.push(format!("It held {held} when that was last measured{left}."));
     }
     if kill.in_cgroup {
         why.extend(growers::held(memory));

@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
-use crate::model::{Ending, Process, Series};
+use crate::model::{Process, Series};
 use crate::situation::Situation;
 use crate::words::{self, Ranks, number};
 
@@ -18,20 +18,15 @@ const BYTES: u64 = 1 << 30;
 
 /// DD505: ranks that hold far more memory than the others.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let living = || {
-        let processes = situation.model.processes.values();
-        let in_order = |it: &Process| matches!(it.ending(), Ending::None | Ending::InOrder);
-        processes.filter(move |process| in_order(process) && process.step > 0)
-    };
-    let on_device = living().filter_map(|process| {
-        let mut devices = process.memory.devices.values();
-        Usage::of(process, "GPU memory", &devices.next()?.allocated_by_step)
+    let well = || situation.model.processes.values().filter(|process| process.has_not_failed());
+    let on_device = well().filter_map(|process| {
+        let (_, device) = process.memory.devices.first_key_value()?;
+        Usage::of(process, "GPU memory", &device.allocated_by_step)
     });
     let in_host =
-        living().filter_map(|process| Usage::of(process, "memory", &process.memory.rss_by_step));
-    let on_device: Vec<Usage<'_>> = on_device.collect();
-    let in_host: Vec<Usage<'_>> = in_host.collect();
-    let found = draft(&on_device).or_else(|| draft(&in_host));
+        well().filter_map(|process| Usage::of(process, "memory", &process.memory.rss_by_step));
+    let found = draft(&on_device.collect::<Vec<_>>());
+    let found = found.or_else(|| draft(&in_host.collect::<Vec<_>>()));
     // Growth has findings of its own.
     let growers = &situation.growers;
     let grows = |draft: &Draft| growers.iter().any(|it| draft.root.contains(&it.rank));
@@ -82,7 +77,6 @@ fn draft(held: &[Usage<'_>]) -> Option<Draft> {
     let first = more.iter().max_by_key(|it| it.least)?;
     let ranks: Vec<u32> = more.iter().map(|it| it.rank).collect();
     let mut draft = Draft::new(&catalogue::DD505, KeyPlace::Job, first.at);
-    draft.confidence = Confidence::Supported;
     draft.root_confidence = Confidence::Supported;
     draft.per_rank = more.iter().map(|it| last_call(it.rank, it.process)).collect();
     draft.summary = format!(

@@ -6,18 +6,18 @@ use crate::findings::draft::Draft;
 use crate::findings::memory::growers::{
     about_growers, find_what_grows, held, of, shared, steps, went,
 };
+use crate::findings::memory::too;
 use crate::model::RoomKind;
 use crate::situation::Situation;
 use crate::trends::growth::{Exhausted, Grower};
-use crate::words::{self, Ranks, number};
+use crate::words;
 
 /// Maximum steps left of further ranks that are named, relative to the first.
 const ALONGSIDE: f64 = 4.0;
 
 /// DD502: steady growth, near the limit of memory.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let growers = &situation.growers;
-    let own = growers.iter().filter(|grower| grower.is_its_own());
+    let own = situation.growers.iter().filter(|grower| grower.is_its_own());
     let mut ends: Vec<(&Grower<'_>, Exhausted)> =
         own.filter_map(|grower| Some((grower, grower.ends_in_sight()?))).collect();
     ends.sort_by(|(_, a), (_, b)| a.steps.total_cmp(&b.steps));
@@ -30,12 +30,7 @@ fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
     let mut growers: Vec<&Grower<'_>> = alongside.map(|(grower, _)| *grower).collect();
     let mut draft = about_growers(&catalogue::DD502, &mut growers, first.growth.at);
     let of = of(first);
-    let rank = [first.rank];
-    let others: Vec<u32> = draft.root.iter().copied().filter(|it| *it != rank[0]).collect();
-    let too = match &others[..] {
-        [] => String::new(),
-        others => format!("; {} {} running out too", Ranks(others), number(others, "is", "are")),
-    };
+    let too = too(&draft.root, first.rank, "running out");
     draft.summary = format!(
         "rank {} runs out of {of} in about {}: its memory grows by {} with every step{too}",
         first.rank,

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact};
+use ddp_doctor_proto::report::{Confidence, Effect};
 
 use crate::evidence::allocation::{self, Failed};
-use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
-use crate::findings::memory::FRAGMENTATION_REMEDY;
-use crate::findings::process::{death, exception};
-use crate::findings::view::{last_call, with_place};
-use crate::model::{Device, Ending, Exception, Process, libc_signal};
+use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Precedence, Standing};
+use crate::findings::memory::{FRAGMENTATION_REMEDY, growers};
+use crate::findings::process::death;
+use crate::findings::process::exception::{self, Ended};
+use crate::findings::view::with_place;
+use crate::model::{Device, Ending, Exception, Gauge, Process, libc_signal};
 use crate::situation::Situation;
 use crate::words::{self, Ranks};
 
@@ -26,41 +27,28 @@ const NEED_LESS: &str = "Use less memory: a smaller batch, a limit on the length
 
 /// DD501: failed allocations that ended a rank or made it leave the path of the others.
 pub(crate) fn ended(situation: &Situation<'_>) -> Vec<Draft> {
-    let ended = exception::ended(situation).into_iter();
-    let drafts = ended.filter_map(|it| {
+    let of_allocation = |it: Ended<'_>| {
         let failed = allocation::failed(&it.exception.text)?;
         let draft = exception::draft(&catalogue::DD501, situation, &it);
         Some(of_ended(draft, it.process, it.exception, failed))
-    });
-    drafts.collect()
+    };
+    exception::ended(situation).into_iter().filter_map(of_allocation).collect()
 }
 
 /// DD501: failed allocations that were caught, if other findings follow from them ([`lead`]).
 pub(crate) fn caught(situation: &Situation<'_>) -> Vec<Draft> {
-    let processes = situation.model.processes.values();
-    processes.filter_map(of_caught).collect()
+    situation.model.processes.values().filter_map(of_caught).collect()
 }
 
 /// DD501: ranks that ended when their devices were full.
 pub(crate) fn filled(situation: &Situation<'_>) -> Vec<Draft> {
-    let processes = situation.model.processes.values();
-    let drafts = processes.filter_map(|process| of_filled(situation, process));
-    drafts.collect()
+    situation.model.processes.values().filter_map(|it| of_filled(situation, it)).collect()
 }
 
-/// A device with less free memory than the last increase. All sizes in bytes.
-struct Full {
-    total: u64,
-    free: u64,
-    /// The last increase of used memory.
-    rise: u64,
-    /// Memory that NCCL itself held.
-    nccl: Option<u64>,
-}
-
-/// The device that a process filled shortly before it ended with a status or an abort. The only
-/// evidence about programs whose exceptions are not recorded.
-fn full(situation: &Situation<'_>, process: &Process) -> Option<Full> {
+/// The device that a process filled shortly before it ended with a status or an abort: its size, its
+/// free memory, and the last increase of used memory, which was more. The only evidence about
+/// programs whose exceptions are not recorded.
+fn full<'a>(situation: &Situation<'_>, process: &'a Process) -> Option<(&'a Device, [u64; 3])> {
     let Ending::Died(exit) = situation.model.ending_of(process) else {
         return None;
     };
@@ -74,18 +62,14 @@ fn full(situation: &Situation<'_>, process: &Process) -> Option<Full> {
         let free = total.saturating_sub(device.used?.latest);
         let (rise, at) = device.last_rise()?;
         let is_full = free < rise && free < total / LITTLE;
-        (is_full && at <= end && end.since(at) <= LATELY).then_some(Full {
-            total,
-            free,
-            rise,
-            nccl: device.nccl.map(|it| it.latest),
-        })
+        let is_recent = at <= end && end.since(at) <= LATELY;
+        (is_full && is_recent).then_some((&**device, [total, free, rise]))
     })
 }
 
 /// A rank that ended when its device was full, without a recorded exception.
 fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
-    let Full { total, free, rise, nccl } = full(situation, process)?;
+    let (device, [total, free, rise]) = full(situation, process)?;
     let died = death::draft(situation, process)?;
     let rank = process.rank?;
     let mut draft =
@@ -100,8 +84,8 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         ),
         died.why.join(" "),
     ];
-    if let Some(nccl) = nccl {
-        let held = format!("NCCL itself held {} of it.", words::bytes(nccl));
+    if let Some(nccl) = device.nccl {
+        let held = format!("NCCL itself held {} of it.", words::bytes(nccl.latest));
         draft.why.insert(1, held);
     }
     draft.next = vec![
@@ -110,12 +94,8 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     ];
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Supported;
-    draft.victims = died.victims;
-    draft.place = died.place;
-    draft.op = died.op;
-    draft.per_rank = died.per_rank;
-    draft.blocked_at = died.blocked_at;
     draft.fact = died.fact;
+    draft.take_calls(died);
     Some(draft)
 }
 
@@ -138,13 +118,7 @@ fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: 
 fn of_caught(process: &Process) -> Option<Draft> {
     let rank = process.rank?;
     let (exception, failed) = last_caught(process)?;
-    let mut draft =
-        Draft::new(&catalogue::DD501, KeyPlace::Process(rank, process.pid), exception.at);
-    draft.fact =
-        Some(ProcessFact { rank, at: exception.at, signal: None, from_communication: false });
-    draft.root = vec![rank];
-    draft.root_confidence = Confidence::Proved;
-    draft.per_rank = vec![with_place(last_call(rank, process), exception.place.as_deref())];
+    let mut draft = exception::raised(&catalogue::DD501, process, rank, exception, false);
     draft.summary = format!("rank {rank} {}", ran_out(exception, failed));
     let free = Free::of(process, exception, failed);
     draft.why = held(process, failed, free.as_ref());
@@ -155,12 +129,7 @@ fn of_caught(process: &Process) -> Option<Draft> {
         NEED_LESS.into(),
     ];
     draft.next.extend(free.filter(Free::would_do).map(|_| lay_out()));
-    let facts = vec![Fact::Raised {
-        rank,
-        text: exception.text.to_string(),
-        seen: exception.kind.to_string(),
-    }];
-    Some(draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts })))
+    Some(draft)
 }
 
 /// The last failed allocation of a process that was caught.
@@ -278,14 +247,14 @@ fn made_no_call_since(process: &Process, exception: &Exception) -> bool {
 /// Takes victims, place and calls from the finding that follows from this one.
 fn adopt(caught: &mut Draft, follower: Draft) {
     let own = std::mem::take(&mut caught.per_rank);
-    caught.victims = follower.victims;
-    caught.victims.retain(|rank| !caught.root.contains(rank));
-    caught.place = follower.place;
-    caught.op = follower.op;
-    caught.blocked_at = follower.blocked_at;
-    caught.evidence_at = caught.evidence_at.max(follower.evidence_at);
     let failed_at = own.first().and_then(|call| call.place.clone());
-    caught.per_rank = follower.per_rank;
+    caught.evidence_at = caught.evidence_at.max(follower.evidence_at);
+    caught.why.push(format!(
+        "The program caught it and went on, out of step with its peers: {}.",
+        follower.summary
+    ));
+    caught.take_calls(follower);
+    caught.victims.retain(|rank| !caught.root.contains(rank));
     for call in &mut caught.per_rank {
         if caught.root.contains(&call.rank) {
             *call = with_place(call.clone(), failed_at.as_ref());
@@ -296,12 +265,8 @@ fn adopt(caught: &mut Draft, follower: Draft) {
     }
     caught.summary.push_str(", caught that and went on");
     if !caught.victims.is_empty() {
-        caught.summary = format!("{}, apart from {}", caught.summary, Ranks(&caught.victims));
+        caught.summary += &format!(", apart from {}", Ranks(&caught.victims));
     }
-    caught.why.push(format!(
-        "The program caught it and went on, out of step with its peers: {}.",
-        follower.summary
-    ));
 }
 
 /// "ran out of GPU memory at train.py:17, asking for 20.0 GiB"
@@ -371,7 +336,7 @@ fn held(process: &Process, failed: Failed, free: Option<&Free>) -> Vec<String> {
     let mut why = Vec::new();
     if failed.on_device {
         let device = memory.devices.values().next();
-        let latest = |gauge: Option<crate::model::Gauge>| gauge.map(|it| it.latest);
+        let latest = |gauge: Option<Gauge>| gauge.map(|it| it.latest);
         let total = failed.total.or_else(|| device?.total);
         let tensors = failed.allocated.or_else(|| latest(device?.allocated));
         let beyond = failed.unallocated.or_else(|| beyond(device?));
@@ -390,19 +355,8 @@ fn held(process: &Process, failed: Failed, free: Option<&Free>) -> Vec<String> {
         return why;
     }
     if let Some(rss) = memory.rss {
-        let room = memory.rooms().into_iter().min_by_key(|room| room.left());
-        let left = room.map_or_else(String::new, |room| {
-            format!(
-                "; {} had {} left of {}",
-                room.name(),
-                words::bytes(room.left()),
-                words::bytes(room.limit)
-            )
-        });
-        why.push(format!(
-            "It held {} when that was last measured{left}.",
-            words::bytes(rss.latest)
-        ));
+        let (rss, left) = (words::bytes(rss.latest), growers::left(memory).unwrap_or_default());
+        why.push(format!("It held {rss} when that was last measured{left}."));
     }
     why
 }

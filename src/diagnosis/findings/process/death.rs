@@ -1,7 +1,7 @@
 //! A process that was killed by a signal, aborted, or exited with an error status.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Exit, Fact};
+use ddp_doctor_proto::report::{Confidence, Exit, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::hang::message;
@@ -55,8 +55,8 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     let waits = words::wait_for_it(&draft.victims);
     draft.summary = format!("rank {rank} {how}{last}{waits}");
     let unseen = failed_unseen(situation, process, exit, &draft.victims);
-    let is_inferred = unseen.is_some();
-    if let Some(unseen) = unseen {
+    let is_inferred = !unseen.is_empty();
+    if is_inferred {
         attribute_to_unseen(rank, unseen, &mut draft);
     }
     // A status that the program chose, such as that of a skipped test, is one event on all ranks.
@@ -77,16 +77,14 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     draft.next = vec![advice(process, rank, exit)];
     // An unknown status, or an end inferred from that of another rank, is not proved.
     if is_inferred || exit.signal.is_none() && exit.code.is_none() {
-        draft.confidence = Confidence::Supported;
         return Some(draft);
     }
-    let facts = vec![Fact::Ended {
+    Some(draft.observed(vec![Fact::Ended {
         rank,
         pid: process.pid,
         code: exit.code.filter(|_| exit.signal.is_none()),
         signal: exit.signal,
-    }];
-    Some(draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts })))
+    }]))
 }
 
 /// Adds the ranks that wait for this one, and their calls.
@@ -100,13 +98,7 @@ fn describe_stalls(situation: &Situation<'_>, process: &Process, rank: u32, draf
         .collect();
     draft.victims = Stall::victims(&stalls);
     match stalls.first() {
-        Some(stall) => {
-            draft.place = Some((stall.group, stall.seq));
-            let calls = situation.calls(stall);
-            draft.op = calls.first().map(|(_, joined)| joined.call.op);
-            draft.per_rank = message::stalled_calls(situation, stall);
-            draft.blocked_at = Some(stall.since);
-        }
+        Some(stall) => message::describe_stall(situation, stall, draft),
         None => draft.per_rank = vec![last_call(rank, process)],
     }
 }
@@ -143,14 +135,16 @@ fn failed_unseen(
     process: &Process,
     exit: Exit,
     victims: &[u32],
-) -> Option<Vec<u32>> {
+) -> Vec<u32> {
+    let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
+    // Logs do not show who never joined.
+    if !asked || !victims.is_empty() || process.is_from_text() {
+        return Vec::new();
+    }
     let mut unseen = situation.model.unseen();
     // Ranks whose processes were seen have a known end.
     unseen.retain(|&rank| situation.model.not_joined(rank).is_empty());
-    let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
-    // Logs do not show who never joined.
-    let is_alone = victims.is_empty() && !process.is_from_text();
-    (asked && !unseen.is_empty() && is_alone).then_some(unseen)
+    unseen
 }
 
 /// Makes the unseen ranks the root cause, and the killed rank their victim.

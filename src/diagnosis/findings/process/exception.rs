@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
+use ddp_doctor_proto::report::{Confidence, Fact};
 
 use crate::evidence::{allocation, request};
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
@@ -113,25 +113,13 @@ fn place(diverted: Option<&Divergence>, stalls: &[&Stall]) -> Option<(GroupId, u
 /// The finding about the process, with this code.
 pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ended<'_>) -> Draft {
     let &Ended { process, rank, exception, ref stalls, .. } = ended;
-    let mut draft = Draft::new(code, KeyPlace::Process(rank, process.pid), exception.at);
     let from_communication = process.is_from_communication(exception);
-    draft.fact = Some(ProcessFact { rank, at: exception.at, signal: None, from_communication });
+    let mut draft = raised(code, process, rank, exception, from_communication);
     draft.follows = nccl_refusal::cause(situation, process, exception);
-    draft.root = vec![rank];
-    draft.root_confidence = if from_communication {
-        // The origin may be another rank that no finding names.
-        Confidence::Suspected
-    } else {
-        Confidence::Proved
-    };
     draft.victims = Stall::victims(stalls);
     draft.victims.retain(|&victim| victim != rank);
-    match place(ended.diverted, stalls) {
-        Some(place) => describe_calls(situation, ended, place, &mut draft),
-        None => {
-            let last = last_call(rank, process);
-            draft.per_rank = vec![with_place(last, exception.place.as_deref())];
-        }
+    if let Some(place) = place(ended.diverted, stalls) {
+        describe_calls(situation, ended, place, &mut draft);
     }
 
     let text = words::short(&exception.text);
@@ -142,12 +130,32 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     draft.event = Some(raised);
     draft.why = vec![why(ended)];
     draft.next = advice(exception, from_communication);
-    let facts = vec![Fact::Raised {
+    draft
+}
+
+/// A draft about the fact that a rank raised an exception, without sentences.
+pub(crate) fn raised(
+    code: &'static Code,
+    process: &Process,
+    rank: u32,
+    exception: &Exception,
+    from_communication: bool,
+) -> Draft {
+    let mut draft = Draft::new(code, KeyPlace::Process(rank, process.pid), exception.at);
+    draft.fact = Some(ProcessFact { rank, at: exception.at, signal: None, from_communication });
+    draft.root = vec![rank];
+    draft.root_confidence = if from_communication {
+        // The origin may be another rank that no finding names.
+        Confidence::Suspected
+    } else {
+        Confidence::Proved
+    };
+    draft.per_rank = vec![with_place(last_call(rank, process), exception.place.as_deref())];
+    draft.observed(vec![Fact::Raised {
         rank,
         text: exception.text.to_string(),
         seen: exception.kind.to_string(),
-    }];
-    draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
+    }])
 }
 
 /// Adds the calls at the place, and the ranks that made another call there as victims.

@@ -12,10 +12,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         let Some(fault_at) = fault_at.filter(|&at| at <= situation.now) else {
             continue;
         };
-        drafts.extend(
-            death::draft(situation, process)
-                .map(|draft| Draft { evidence_at: draft.evidence_at.max(fault_at), ..draft }),
-        );
+        let found = death::draft(situation, process);
+        drafts.extend(found.map(|it| Draft { evidence_at: it.evidence_at.max(fault_at), ..it }));
     }
     drafts
 }

@@ -2,9 +2,7 @@
 //! container.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
-};
+use ddp_doctor_proto::report::{Confidence, Fact, Severity, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::hang::message;
@@ -91,12 +89,9 @@ fn draft(
     draft.root_confidence = Confidence::Proved;
     draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !stopped.contains(rank));
-    draft.place = Some((stall.group, stall.seq));
     let calls = situation.calls(stall);
     let (_, waiting) = calls.first()?;
-    draft.op = Some(waiting.call.op);
-    draft.per_rank = message::stalled_calls(situation, stall);
-    draft.blocked_at = Some(stall.since);
+    message::describe_stall(situation, stall, &mut draft);
     draft.summary = format!(
         "{} {} stopped; {} {} for {} in {}",
         Ranks(stopped),
@@ -114,6 +109,5 @@ fn draft(
         "Resume it: kill -CONT {}, or detach the debugger, or thaw the container. Host: {}.",
         process.pid, process.host
     )];
-    let facts = vec![Fact::Stopped { rank: first, pid: process.pid }];
-    Some(draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts })))
+    Some(draft.observed(vec![Fact::Stopped { rank: first, pid: process.pid }]))
 }

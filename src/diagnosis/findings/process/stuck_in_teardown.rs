@@ -7,11 +7,11 @@
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{CertificateKind, Confidence};
+use ddp_doctor_proto::report::{CertificateKind, Confidence, Timestamp};
 
 use crate::evidence::align::Mismatch;
 use crate::evidence::event::Call;
-use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::hang::message;
 use crate::findings::hang::termination::never_comes;
 use crate::findings::mismatch::divergence;
@@ -42,11 +42,37 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     met.chain(waits).chain(destroys_for_ever(situation)).collect()
 }
 
-/// Key of the finding about the exception that led the rank to this call.
-fn exception(situation: &Situation<'_>, group: GroupId, rank: u32, call: &Call) -> Option<Key> {
-    let process = situation.model.member(group, rank)?;
-    let exception = process.raised_before(call)?;
-    Some(key(rank, process.pid, exception))
+/// A draft without sentences about a clean-up call of these ranks. If an exception led them to it,
+/// the draft follows from that.
+fn about_call(
+    situation: &Situation<'_>,
+    ranks: &[u32],
+    (group, seq): (GroupId, u64),
+    call: &Call,
+    evidence_at: Timestamp,
+) -> Draft {
+    let mut draft = Draft::new(&catalogue::DD205, KeyPlace::Join(group, seq), evidence_at);
+    draft.follows = ranks.first().and_then(|&first| {
+        let process = situation.model.member(group, first)?;
+        Some(key(first, process.pid, process.raised_before(call)?))
+    });
+    draft.place = Some((group, seq));
+    draft.op = Some(call.op);
+    draft.root = ranks.to_vec();
+    draft.per_rank = rank_calls(situation, group, seq);
+    draft
+}
+
+/// "rank 1 is stuck in its clean-up: barrier #3 at train.py:40".
+fn stuck_in(ranks: &[u32], call: &Call) -> String {
+    format!(
+        "{} {} stuck in {} clean-up: {}{}",
+        Ranks(ranks),
+        number(ranks, "is", "are"),
+        number(ranks, "its", "their"),
+        words::call(call),
+        words::at(call.place.as_deref()),
+    )
 }
 
 /// A clean-up call meets a different call of the peers.
@@ -64,24 +90,12 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
         return None;
     }
 
-    let mut draft = Draft::new(&catalogue::DD205, KeyPlace::Join(group, seq), met);
-    draft.follows = exception(situation, group, first, call);
-    draft.place = Some((group, seq));
-    draft.op = Some(call.op);
-    draft.root = ranks.clone();
+    let mut draft = about_call(situation, ranks, (group, seq), call, met);
     draft.root_confidence = Confidence::Supported;
     draft.victims = join.calls.keys().copied().filter(|rank| !ranks.contains(rank)).collect();
-    draft.per_rank = rank_calls(situation, group, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
-    draft.summary = format!(
-        "{} {} stuck in {} clean-up: {}{} meets another call of {}",
-        Ranks(ranks),
-        number(ranks, "is", "are"),
-        number(ranks, "its", "their"),
-        words::call(call),
-        words::at(call.place.as_deref()),
-        Ranks(&draft.victims),
-    );
+    draft.summary =
+        format!("{} meets another call of {}", stuck_in(ranks, call), Ranks(&draft.victims));
     draft.why = vec![if draft.follows.is_some() {
         "The exception does not affect the other ranks, which continue with the next call of the loop; \
          the two calls can never match."
@@ -133,31 +147,18 @@ fn waits_for_absent_peers(
         None => situation.overdue_at(stall),
     };
 
-    let mut draft =
-        Draft::new(&catalogue::DD205, KeyPlace::Join(stall.group, stall.seq), evidence_at);
-    draft.follows = exception(situation, stall.group, first, call);
-    draft.place = Some((stall.group, stall.seq));
-    draft.op = Some(call.op);
-    draft.root = ranks.to_vec();
+    let place = (stall.group, stall.seq);
+    let mut draft = about_call(situation, ranks, place, call, evidence_at);
     // Unless more ranks omit the call than make it, either side may be wrong.
     draft.root_confidence =
         if ranks.len() < missing.len() { Confidence::Supported } else { Confidence::Suspected };
-    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
     let peers = if gone.is_some() {
         number(&missing, "which has ended", "which have ended")
     } else {
         number(&missing, "which continues elsewhere", "which continue elsewhere")
     };
-    draft.summary = format!(
-        "{} {} stuck in {} clean-up: {}{} waits for {}, {peers}",
-        Ranks(ranks),
-        number(ranks, "is", "are"),
-        number(ranks, "its", "their"),
-        words::call(call),
-        words::at(call.place.as_deref()),
-        Ranks(&missing),
-    );
+    draft.summary = format!("{} waits for {}, {peers}", stuck_in(ranks, call), Ranks(&missing));
     draft.why = vec![format!(
         "{} made this call on the way out; {} {} not made it.",
         Capital(Ranks(ranks)),
@@ -191,15 +192,11 @@ fn keeps_others_waiting(
     };
 
     let mut draft = Draft::new(&catalogue::DD205, message::key(stall), evidence_at);
-    draft.place = Some((stall.group, stall.seq));
-    let mut waiting = situation.calls(stall).into_iter();
-    draft.op = waiting.next().map(|(_, joined)| joined.call.op);
+    message::describe_stall(situation, stall, &mut draft);
     draft.root = ranks.to_vec();
     draft.root_confidence = Confidence::Supported;
     draft.victims = Stall::victims(stalls);
     draft.victims.retain(|rank| !ranks.contains(rank));
-    draft.per_rank = message::stalled_calls(situation, stall);
-    draft.blocked_at = Some(stall.since);
     let all_seen = process.lost == 0 && !situation.is_cut_short(stall);
     if !all_seen {
         draft.confidence = Confidence::Suspected;
@@ -228,36 +225,34 @@ fn keeps_others_waiting(
 fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     let limit = situation.config.stall_after;
     let is_explained = |rank: u32| is_stalled_or_diverged(situation, |it| it == rank);
-    let destroys = |process: &&Process| {
-        situation.model.ending_of(process) == Ending::None
+    let stuck = situation.model.processes.values().filter_map(|process| {
+        let call = destruction(process)?;
+        let rank = process.rank.filter(|&rank| !is_explained(rank))?;
+        let is_stuck = situation.model.ending_of(process) == Ending::None
             && !process.is_stopped()
-            && process.rank.is_some_and(|rank| !is_explained(rank))
-            && destruction(process).is_some_and(|call| {
-                call.at.plus(limit) <= situation.until && !is_kept(situation, process, call)
-            })
-    };
-    let processes: Vec<&Process> = situation.model.processes.values().filter(destroys).collect();
-    let begun = processes.iter().filter_map(|process| destruction(process));
-    let evidence_at = begun.map(|call| call.at).min()?.plus(limit);
-    let mut ranks: Vec<u32> = processes.iter().filter_map(|process| process.rank).collect();
+            && call.at.plus(limit) <= situation.until
+            && !is_kept(situation, process, call);
+        is_stuck.then_some((rank, process, call))
+    });
+    let stuck: Vec<(u32, &Process, &Call)> = stuck.collect();
+    let begun = stuck.iter().map(|(_, _, call)| call.at).min()?;
+    let mut ranks: Vec<u32> = stuck.iter().map(|(rank, ..)| *rank).collect();
     ranks.sort_unstable();
 
-    let mut draft = Draft::new(&catalogue::DD205, KeyPlace::Job, evidence_at);
+    let mut draft = Draft::new(&catalogue::DD205, KeyPlace::Job, begun.plus(limit));
     draft.op = Some(Op::DestroyProcessGroup);
-    draft.per_rank = processes
-        .iter()
-        .filter_map(|process| {
-            let row = last_call(process.rank?, process);
-            Some(with_place(row, destruction(process)?.place.as_deref()))
-        })
-        .collect();
+    let row = |&(rank, process, call): &(u32, &Process, &Call)| {
+        with_place(last_call(rank, process), call.place.as_deref())
+    };
+    draft.per_rank = stuck.iter().map(row).collect();
     draft.per_rank.sort_by_key(|row| row.rank);
-    draft.blocked_at = processes.iter().filter_map(|process| Some(destruction(process)?.at)).min();
+    draft.blocked_at = Some(begun);
+    let (_, _, first) = stuck.first()?;
     draft.summary = format!(
         "{} {} not returned from destroy_process_group{}",
         Ranks(&ranks),
         number(&ranks, "has", "have"),
-        words::at(destruction(processes.first()?)?.place.as_deref()),
+        words::at(first.place.as_deref()),
     );
     draft.why = vec![
         "Destroying a group waits for the calls that are under way in it, and those wait for peers \

@@ -3,7 +3,9 @@
 use ddp_doctor_proto::catalogue;
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::startup::joining::{blame, contradiction, describe_joiners, pair, who};
+use crate::findings::startup::joining::{
+    blame, both_begun, contradiction, describe_joiners, each, pair,
+};
 use crate::proof::never_meet;
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, by_place, ranks};
@@ -11,9 +13,7 @@ use crate::words;
 
 /// DD304: backends that cannot communicate with each other.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let forming = by_place(situation.model);
-    let drafts = forming.iter().filter_map(|it| draft(situation, it));
-    drafts.collect()
+    by_place(situation.model).iter().filter_map(|it| draft(situation, it)).collect()
 }
 
 fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
@@ -24,21 +24,15 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let named: Vec<Joiner<'_>> = backends.iter().flat_map(|(_, it)| it).copied().collect();
     let (with, without): (Vec<_>, Vec<_>) = named.into_iter().partition(meets);
     let sides = [((), with), ((), without)];
-    let [one, other] = pair(&sides)?;
-    let decided = one.init.call.at.max(other.init.call.at);
+    let apart = pair(&sides)?;
     let place = KeyPlace::Ranks(vec![forming.joiners[0].rank]);
-    let mut draft = Draft::new(&catalogue::DD304, place, decided);
+    let mut draft = Draft::new(&catalogue::DD304, place, both_begun(&apart));
     let sides: Vec<Vec<u32>> = sides.iter().map(|(_, joiners)| ranks(joiners)).collect();
     blame(&mut draft, &sides);
     describe_joiners(situation, forming, &mut draft);
-    let parts: Vec<String> = backends
-        .iter()
-        .map(|(backend, joiners)| {
-            let verb = words::number(&ranks(joiners), "uses", "use");
-            format!("{} {verb} {backend}", who(joiners))
-        })
-        .collect();
-    draft.summary = format!("ranks use different backends: {}", parts.join(", "));
+    let uses = each(&backends, ("uses", "use"), |backend| backend.to_string());
+    draft.summary = format!("ranks use different backends: {uses}");
+    let [one, other] = &apart;
     draft.why = vec![format!(
         "All of them join the world at {}, but ranks on {} cannot communicate with ranks on {}.",
         words::place(one.place),
@@ -50,5 +44,5 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
          see a GPU."
             .into(),
     ];
-    Some(draft.proved_by(Some(contradiction(&one, &other))))
+    Some(draft.proved_by(Some(contradiction(&apart))))
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
+use crate::evidence::settings::{GPU, GPU_NUMBER, LOCAL_RANK};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::settings::{self, Peers};
 use crate::findings::startup::skew;
@@ -69,7 +70,8 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
          it has GPUs."
             .into(),
     ];
-    Some(draft.proved_by(skew::proof(&settings::shared(one, other))))
+    let proof = settings::contradiction(GPU, [(one, Some(gpu)), (other, Some(gpu))]);
+    Some(draft.proved_by(proof))
 }
 
 /// Whether the ranks share the GPU on purpose, as NCCL's variables allow.
@@ -94,8 +96,8 @@ fn misled(sharers: &[(u32, &Process)]) -> Vec<u32> {
     let number = |process: &Process, name: &str| process.settings.get(name)?.parse::<u32>().ok();
     let mut misled = Vec::new();
     for (rank, process) in sharers {
-        let device = number(process, crate::evidence::settings::GPU_NUMBER);
-        match (device, number(process, crate::evidence::settings::LOCAL_RANK)) {
+        let device = number(process, GPU_NUMBER);
+        match (device, number(process, LOCAL_RANK)) {
             (Some(device), Some(local)) if device == local => {}
             (Some(_), Some(_)) => misled.push(*rank),
             _ => return Vec::new(),
@@ -107,9 +109,8 @@ fn misled(sharers: &[(u32, &Process)]) -> Vec<u32> {
 /// " (local rank 1) is on device 0 of CUDA_VISIBLE_DEVICES=0,1"; unknown parts are left out.
 fn device(process: &Process) -> Option<String> {
     let text = |name: &str| process.settings.get(name).filter(|it| !it.is_empty());
-    let device = text(crate::evidence::settings::GPU_NUMBER)?;
-    let local =
-        text(crate::evidence::settings::LOCAL_RANK).map(|local| format!(" (local rank {local})"));
+    let device = text(GPU_NUMBER)?;
+    let local = text(LOCAL_RANK).map(|local| format!(" (local rank {local})"));
     let visible = settings::of(process, "CUDA_VISIBLE_DEVICES");
     let visible = visible.map(|visible| format!(" of CUDA_VISIBLE_DEVICES={visible}"));
     Some(format!(

@@ -7,7 +7,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::startup::joining::{contradiction, describe_joiners};
+use crate::findings::startup::joining::{both_begun, contradiction, describe_joiners};
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, by_place};
 use crate::words::{self, Ranks};
@@ -17,9 +17,7 @@ const MOST_RANKS: u32 = 1 << 16;
 
 /// DD302: two processes with one rank.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let forming = by_place(situation.model);
-    let drafts = forming.iter().filter_map(|it| draft(situation, it));
-    drafts.collect()
+    by_place(situation.model).iter().filter_map(|it| draft(situation, it)).collect()
 }
 
 /// For each rank that two processes use at the same time, the first two of them.
@@ -29,31 +27,26 @@ fn doubles<'a>(forming: &Forming<'a>) -> Vec<[Joiner<'a>; 2]> {
         by_rank.entry(joiner.rank).or_default().push(*joiner);
     }
     let pair = |joiners: Vec<Joiner<'a>>| {
-        let pairs = joiners.iter().enumerate().flat_map(|(i, one)| {
-            let others = joiners[i + 1..].iter();
-            others.map(move |other| [*one, *other])
-        });
-        let mut pairs = pairs.filter(|[one, other]| one.meets(other));
-        pairs.next()
+        joiners.iter().enumerate().find_map(|(i, one)| {
+            let other = joiners[i + 1..].iter().find(|other| one.meets(other))?;
+            Some([*one, *other])
+        })
     };
     by_rank.into_values().filter_map(pair).collect()
 }
 
 fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
-    let due = |[one, other]: &[Joiner<'_>; 2]| {
-        let began = one.init.call.at.max(other.init.call.at);
+    let due = |pair: &[Joiner<'_>; 2]| {
+        let [one, other] = pair;
         let elsewhere = one.process.host != other.process.host;
-        began.plus(if elsewhere {
-            situation.model.timing.duplicate_rank_grace
-        } else {
-            Duration::ZERO
-        })
+        let grace = situation.model.timing.duplicate_rank_grace;
+        both_begun(pair).plus(if elsewhere { grace } else { Duration::ZERO })
     };
     let mut doubles = doubles(forming);
     doubles.retain(|pair| due(pair) <= situation.now);
     doubles.sort_by_key(|pair| due(pair));
     let first = *doubles.first()?;
-    let [one, other] = first;
+    let [one, other] = &first;
     let mut draft = Draft::new(&catalogue::DD302, KeyPlace::Ranks(vec![one.rank]), due(&first));
     draft.root = doubles.iter().map(|[one, _]| one.rank).collect();
     draft.root.sort_unstable();
@@ -64,12 +57,12 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     draft.summary = match &draft.root[..] {
         [_] => format!(
             "two processes join the world at {place} as rank {rank}: {}",
-            processes(&one, &other)
+            processes(one, other)
         ),
         ranks => format!(
             "{} join the world at {place} twice each; as rank {rank} {}",
             Ranks(ranks),
-            processes(&one, &other)
+            processes(one, other)
         ),
     };
     draft.why = vec![
@@ -89,7 +82,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
             .into(),
         "If one of them is left over from an earlier start, end it, or use another port.".into(),
     ];
-    Some(draft.proved_by(Some(contradiction(&one, &other))))
+    Some(draft.proved_by(Some(contradiction(&first))))
 }
 
 /// "process 1001 on node-a and process 1002 on node-b".

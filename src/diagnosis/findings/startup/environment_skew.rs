@@ -9,9 +9,7 @@ use crate::situation::Situation;
 
 /// DD306: different values of variables that must agree.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let worlds = settings::worlds(situation.model);
-    let drafts = worlds.iter().filter_map(|it| draft(situation, it));
-    drafts.collect()
+    settings::worlds(situation.model).iter().filter_map(|it| draft(situation, it)).collect()
 }
 
 fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {

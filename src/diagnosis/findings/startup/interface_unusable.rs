@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
+use ddp_doctor_proto::report::{Confidence, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::interfaces::{self, Interface, Unusable};
@@ -18,23 +18,20 @@ use crate::words::{self, Ranks};
 /// Setting with the list of interfaces that a process sees.
 const SEEN: &str = "interfaces";
 
-/// Joiners by the interface that they cannot use: variable, value, reason.
-type Found<'a> = BTreeMap<(&'static str, Arc<str>, Unusable), Vec<Joiner<'a>>>;
+/// A setting that names an unusable interface: variable, value, reason.
+type Setting = (&'static str, Arc<str>, Unusable);
 
 /// DD308: configured interfaces that cannot be used.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let mut drafts = Vec::new();
     let is_told = |process: &Process| process.settings.contains_key(SEEN);
     if !situation.model.processes.values().any(is_told) {
-        return drafts;
+        return Vec::new();
     }
-    for forming in worlds(situation.model) {
-        let described = found(&forming).into_iter();
-        drafts.extend(described.map(|((variable, value, unusable), joiners)| {
-            draft(situation, &forming, (variable, &value, unusable), &joiners)
-        }));
-    }
-    drafts
+    let of_world = |forming: &Forming<'_>| -> Vec<Draft> {
+        let found = found(forming).into_iter();
+        found.map(|(setting, joiners)| draft(situation, forming, &setting, &joiners)).collect()
+    };
+    worlds(situation.model).iter().flat_map(of_world).collect()
 }
 
 /// The first of these ranks that joins a world with an interface that it cannot use.
@@ -46,8 +43,9 @@ pub(crate) fn first_among(situation: &Situation<'_>, ranks: &[u32]) -> Option<u3
     found.into_iter().find(|rank| ranks.contains(rank))
 }
 
-fn found<'a>(forming: &Forming<'a>) -> Found<'a> {
-    let mut found = Found::new();
+/// Joiners by the setting that names an interface which they cannot use.
+fn found<'a>(forming: &Forming<'a>) -> BTreeMap<Setting, Vec<Joiner<'a>>> {
+    let mut found: BTreeMap<Setting, Vec<Joiner<'a>>> = BTreeMap::new();
     let hosts: BTreeSet<&str> = forming.joiners.iter().map(|it| &*it.process.host).collect();
     for joiner in &forming.joiners {
         for unusable in unusable(joiner, hosts.len() > 1) {
@@ -62,7 +60,7 @@ fn found<'a>(forming: &Forming<'a>) -> Found<'a> {
 }
 
 /// Variables of a joiner that name an unusable interface, with their values.
-fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<(&'static str, Arc<str>, Unusable)> {
+fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<Setting> {
     let settings = &joiner.process.settings;
     let Some(seen) = settings.get(SEEN) else {
         return Vec::new();
@@ -87,7 +85,7 @@ fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<(&'static str, Arc<
 fn draft(
     situation: &Situation<'_>,
     forming: &Forming<'_>,
-    (variable, value, unusable): (&'static str, &str, Unusable),
+    (variable, value, unusable): &Setting,
     joiners: &[Joiner<'_>],
 ) -> Draft {
     let first = joiners[0];
@@ -99,11 +97,11 @@ fn draft(
     let seen = first.process.settings.get(SEEN);
     let seen = seen.map(|seen| interfaces::parse(seen)).unwrap_or_default();
     let hosts: BTreeSet<&str> = joiners.iter().map(|it| &*it.process.host).collect();
-    let hosts: Vec<&str> = hosts.into_iter().collect();
+    let hosts = hosts.into_iter().collect::<Vec<_>>().join(", ");
     let what = match unusable {
-        Unusable::Missing => format!("which does not exist on {}", hosts.join(", ")),
-        Unusable::Down => format!("which is down on {}", hosts.join(", ")),
-        Unusable::NoAddress => format!("which has no address on {}", hosts.join(", ")),
+        Unusable::Missing => format!("which does not exist on {hosts}"),
+        Unusable::Down => format!("which is down on {hosts}"),
+        Unusable::NoAddress => format!("which has no address on {hosts}"),
         Unusable::Loopback => "which does not reach the other hosts of the world".into(),
     };
     draft.summary = format!(
@@ -121,15 +119,14 @@ fn draft(
     draft.next = vec![format!(
         "Set {variable} to an interface of that host that reaches the others, or leave it unset."
     )];
-    if unusable == Unusable::Loopback {
+    if *unusable == Unusable::Loopback {
         return draft;
     }
-    let facts = vec![Fact::Interface {
+    draft.observed(vec![Fact::Interface {
         rank: first.rank,
         pid: first.process.pid,
-        variable: variable.into(),
-        value: value.into(),
+        variable: (*variable).into(),
+        value: value.to_string(),
         seen: seen.iter().map(|it| it.as_said()).collect(),
-    }];
-    draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
+    }])
 }

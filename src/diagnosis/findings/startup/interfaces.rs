@@ -95,31 +95,25 @@ pub fn unusable(
     if seen.is_empty() || value.trim().is_empty() {
         return None;
     }
-    if !variable.by_prefix {
-        // Every named interface is required.
-        let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
-        let mut wrong = names.filter_map(|name| {
-            let found: Vec<&Interface> = seen.iter().filter(|it| it.name == name).collect();
-            of_any(&found, several_hosts)
-        });
-        return wrong.next();
-    }
-    let selected = |it: &&Interface| variable.selects(value, &it.name);
-    let found: Vec<&Interface> = seen.iter().filter(selected).collect();
-    of_any(&found, several_hosts)
-}
-
-/// Why none of these interfaces can be used; `None`: one can.
-fn of_any(found: &[&Interface], several_hosts: bool) -> Option<Unusable> {
-    let why = |interface: &&Interface| match interface {
+    let why = |interface: &Interface| match interface {
         it if !it.is_up => Some(Unusable::Down),
         it if !it.has_address => Some(Unusable::NoAddress),
         it if it.is_loopback && several_hosts => Some(Unusable::Loopback),
         _ => None,
     };
-    let reasons: Option<Vec<Unusable>> = found.iter().map(why).collect();
-    // Report the least grave reason.
-    reasons.map(|reasons| reasons.into_iter().max().unwrap_or(Unusable::Missing))
+    // Why none of the selected interfaces can be used.
+    let of_selected = |value: &str| {
+        let selected = seen.iter().filter(|it| variable.selects(value, &it.name));
+        let reasons: Option<Vec<Unusable>> = selected.map(why).collect();
+        // Report the least grave reason.
+        reasons.map(|reasons| reasons.into_iter().max().unwrap_or(Unusable::Missing))
+    };
+    if variable.by_prefix {
+        return of_selected(value);
+    }
+    // Every named interface is required.
+    let mut names = value.split(',').filter(|name| !name.trim().is_empty());
+    names.find_map(of_selected)
 }
 
 impl Interface {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, RankCall};
+use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, RankCall, Timestamp};
 
 use crate::evidence::align::odd_ones;
 use crate::evidence::event::Call;
@@ -24,13 +24,10 @@ pub(crate) fn describe_joiners(
     draft.blocked_at = Some(forming.begun());
     draft.per_rank = forming.joiners.iter().map(|joiner| joining_call(situation, joiner)).collect();
     draft.per_rank.sort_by_key(|call| call.rank);
-    draft.victims = forming.waiting();
-    let went_on = forming.joiners.iter();
-    let went_on = went_on.filter(|joiner| held_up_in(situation, joiner).is_some());
-    draft.victims.extend(went_on.map(|joiner| joiner.rank));
+    let mut held_up = forming.joiners.clone();
+    held_up.retain(|it| it.process.is_joining() || held_up_in(situation, it).is_some());
+    draft.victims = ranks(&held_up);
     draft.victims.retain(|rank| !draft.root.contains(rank));
-    draft.victims.sort_unstable();
-    draft.victims.dedup();
 }
 
 /// The row of a joiner: its call of `init_process_group`, or the call that it waits in since.
@@ -75,27 +72,37 @@ pub(crate) fn who(joiners: &[Joiner<'_>]) -> String {
     format!("{}{}", Ranks(&ranks(joiners)), words::at(place))
 }
 
+/// What each class of joiners does: "ranks 0 and 1 at train.py:12 expect 2 ranks, rank 2 expects 3
+/// ranks". The verb is given for one rank and for several.
+pub(crate) fn each<K>(
+    classes: &[(K, Vec<Joiner<'_>>)],
+    (one, several): (&str, &str),
+    object: impl Fn(&K) -> String,
+) -> String {
+    let clause = |(key, joiners): &(K, Vec<Joiner<'_>>)| {
+        let verb = words::number(&ranks(joiners), one, several);
+        format!("{} {verb} {}", who(joiners), object(key))
+    };
+    classes.iter().map(clause).collect::<Vec<_>>().join(", ")
+}
+
 /// The proof that two joiners contradict each other.
-pub(crate) fn contradiction(one: &Joiner<'_>, other: &Joiner<'_>) -> Certificate {
+pub(crate) fn contradiction([one, other]: &[Joiner<'_>; 2]) -> Certificate {
     Certificate { kind: CertificateKind::Contradiction, facts: vec![one.fact(), other.fact()] }
 }
 
 /// The earliest two joiners of different classes that were joining at the same time.
 pub(crate) fn pair<'a, K>(classes: &[(K, Vec<Joiner<'a>>)]) -> Option<[Joiner<'a>; 2]> {
-    let mut found: Option<[Joiner<'a>; 2]> = None;
-    let since = |pair: &[Joiner<'a>; 2]| pair[0].init.call.at.max(pair[1].init.call.at);
-    for (i, (_, joiners)) in classes.iter().enumerate() {
-        for (_, others) in &classes[i + 1..] {
-            for one in joiners {
-                let Some(other) = others.iter().find(|other| one.meets(other)) else {
-                    continue;
-                };
-                let pair = [*one, *other];
-                if found.as_ref().is_none_or(|known| since(&pair) < since(known)) {
-                    found = Some(pair);
-                }
-            }
-        }
-    }
-    found
+    let pairs = classes.iter().enumerate().flat_map(|(i, (_, joiners))| {
+        classes[i + 1..].iter().flat_map(move |(_, others)| {
+            let met = |one: &Joiner<'a>| others.iter().find(|other| one.meets(other));
+            joiners.iter().filter_map(move |one| Some([*one, *met(one)?]))
+        })
+    });
+    pairs.min_by_key(both_begun)
+}
+
+/// When the later one of two joiners began.
+pub(crate) fn both_begun([one, other]: &[Joiner<'_>; 2]) -> Timestamp {
+    one.init.call.at.max(other.init.call.at)
 }

@@ -31,12 +31,6 @@ static REFUSALS: &[Refusal] = &[
     },
 ];
 
-impl Refusal {
-    fn is_in(&self, exception: &Exception) -> bool {
-        self.texts.iter().any(|it| exception.text.contains(it))
-    }
-}
-
 /// Key of the finding that an exception of a process follows from; `None`: NCCL did not raise it to
 /// refuse a connection.
 pub(crate) fn cause(
@@ -44,7 +38,8 @@ pub(crate) fn cause(
     process: &Process,
     exception: &Exception,
 ) -> Option<Key> {
-    let refusal = REFUSALS.iter().find(|it| it.is_in(exception))?;
+    let is_in = |it: &&Refusal| it.texts.iter().any(|text| exception.text.contains(text));
+    let refusal = REFUSALS.iter().find(is_in)?;
     let place = (refusal.place)(situation, process)?;
     Some(Key { code: refusal.code.code, place })
 }

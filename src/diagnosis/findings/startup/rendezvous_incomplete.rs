@@ -28,9 +28,7 @@ const SHOWN: usize = 4;
 
 /// DD301: waits for ranks that do not join the world.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let forming = by_place(situation.model);
-    let drafts = forming.iter().filter_map(|it| draft(situation, it));
-    drafts.collect()
+    by_place(situation.model).iter().filter_map(|it| draft(situation, it)).collect()
 }
 
 /// Identifies the finding about the world that a process is joining.

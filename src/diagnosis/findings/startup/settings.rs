@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::{Fact, SettingFact, Timestamp};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, SettingFact, Timestamp};
 
 use crate::evidence::settings::{GPU, VARIABLE, VERSIONS, meaning, must_agree};
 use crate::model::{Model, Process, World};
@@ -37,8 +37,8 @@ pub(crate) struct Skew<'a> {
     pub sides: Vec<Side<'a>>,
     /// When the first two ranks had reported different values.
     pub at: Timestamp,
-    /// Facts that prove the difference and its relevance; empty: it is not proved.
-    pub proof: Vec<Fact>,
+    /// The proof of the difference and its relevance, if there is one.
+    pub proof: Option<Certificate>,
 }
 
 /// Ranks with equal values.
@@ -122,15 +122,12 @@ impl<'a> Peers<'a> {
     /// Environment variables that differ but must agree.
     #[must_use]
     pub(crate) fn variables(&self) -> Option<Skew<'a>> {
-        let said: BTreeSet<&'a str> = self
-            .alike
-            .iter()
-            .flat_map(|(process, _)| process.settings.keys())
-            .filter_map(|name| name.strip_prefix(VARIABLE))
-            .filter(|name| must_agree(name) && self.heeds(name))
+        let said = self.alike.iter().flat_map(|(process, _)| process.settings.keys());
+        let said: BTreeSet<(&str, &str)> = said
+            .filter_map(|setting| Some((&**setting, setting.strip_prefix(VARIABLE)?)))
+            .filter(|(_, name)| must_agree(name) && self.heeds(name))
             .collect();
-        let names: Vec<(&str, &str)> = said.into_iter().map(|name| (name, name)).collect();
-        self.skew(&names, variable)
+        self.skew(&said.into_iter().collect::<Vec<_>>(), variable)
     }
 
     /// GPUs that are used by several ranks, with those ranks.
@@ -164,26 +161,29 @@ impl<'a> Peers<'a> {
         names: &[(&'a str, &'a str)],
         of: impl Fn(&'a Process, &str) -> Option<Option<&'a str>>,
     ) -> Option<Skew<'a>> {
-        let meant = |process, name: &str| Some(meaning(name, of(process, name)?));
-        let differs = |name: &str| {
-            let mut said = self.alike.iter().filter_map(|(it, _)| meant(it, name));
-            let first = said.next();
-            said.any(|other| Some(other) != first)
+        let meant = |process, (name, label): (&str, &str)| Some(meaning(label, of(process, name)?));
+        let mut processes: Vec<&Process> = self.alike.iter().map(|(process, _)| *process).collect();
+        processes.sort_by_key(|process| (said_at(process), process.rank));
+        // The first two processes that reported different values.
+        let differ = |name| {
+            let mut said = processes.iter().filter_map(|&it| Some((it, meant(it, name)?)));
+            let (one, first) = said.next()?;
+            let (other, _) = said.find(|(_, other)| *other != first)?;
+            Some([one, other])
         };
-        let differing: Vec<(&str, &str)> =
-            names.iter().copied().filter(|(name, _)| differs(name)).collect();
-        if differing.is_empty() {
-            return None;
-        }
+        let differences = names.iter().filter_map(|&name| Some((name, differ(name)?)));
+        let differences: Vec<((&str, &str), [&Process; 2])> = differences.collect();
+        let first = differences.iter().min_by_key(|(_, [_, other])| said_at(other));
+        let &((name, _), [one, other]) = first?;
         let mut sides: BTreeMap<Vec<Option<String>>, Side<'a>> = BTreeMap::new();
         for (process, ranks) in &self.alike {
-            let all = differing.iter().map(|(name, _)| meant(process, name));
+            let all = differences.iter().map(|(name, _)| meant(process, *name));
             let Some(all) = all.collect::<Option<Vec<_>>>() else {
                 continue;
             };
             let has = || {
-                let has = differing.iter();
-                has.map(|&(name, label)| (label, of(process, name).flatten())).collect()
+                let has = differences.iter();
+                has.map(|&((name, label), _)| (label, of(process, name).flatten())).collect()
             };
             let side = sides.entry(all).or_insert_with(|| Side { ranks: Vec::new(), has: has() });
             side.ranks.extend(ranks);
@@ -193,28 +193,9 @@ impl<'a> Peers<'a> {
             side.ranks.sort_unstable();
         }
         sides.sort_by_key(|side| (std::cmp::Reverse(side.ranks.len()), side.ranks[0]));
-        let (at, [one, other], name) = self.first_difference(&differing, &meant)?;
-        let said = |process: &'a Process| of(process, name).flatten();
-        Some(Skew { sides, at, proof: proof(name, (one, said(one)), (other, said(other))) })
-    }
-
-    /// The first two processes that reported different values, when the later one did, and the
-    /// setting.
-    fn first_difference<'n>(
-        &self,
-        differing: &[(&'n str, &str)],
-        meant: &impl Fn(&'a Process, &str) -> Option<Option<String>>,
-    ) -> Option<(Timestamp, [&'a Process; 2], &'n str)> {
-        let mut ranks: Vec<&Process> = self.alike.iter().map(|(process, _)| *process).collect();
-        ranks.sort_by_key(|process| (said_at(process), process.rank));
-        let firsts = differing.iter().filter_map(|(name, _)| {
-            let mut said =
-                ranks.iter().filter_map(|process| Some((*process, meant(process, name)?)));
-            let (one, first) = said.next()?;
-            let (other, _) = said.find(|(_, other)| *other != first)?;
-            Some((said_at(other), [one, other], *name))
-        });
-        firsts.min_by_key(|(at, ..)| *at)
+        let said = |process| (process, of(process, name).flatten());
+        let proof = contradiction(name, [said(one), said(other)]);
+        Some(Skew { sides, at: said_at(other), proof })
     }
 }
 
@@ -244,60 +225,31 @@ fn said_at(process: &Process) -> Timestamp {
     init.unwrap_or(process.said_at)
 }
 
-/// The value of a variable in a process; the outer `None`: unknown.
-fn variable<'a>(process: &'a Process, name: &str) -> Option<Option<&'a str>> {
-    let said = process.settings.get(format!("{VARIABLE}{name}").as_str());
-    let said = said.map(|value| value.trim()).filter(|it| !it.is_empty());
-    if said.is_some() {
-        return Some(said);
-    }
-    tells_all(process).then_some(None)
+/// The value of a setting that is a variable in a process; the outer `None`: unknown.
+fn variable<'a>(process: &'a Process, setting: &str) -> Option<Option<&'a str>> {
+    let said = process.settings.get(setting).map(|value| value.trim()).filter(|it| !it.is_empty());
+    (said.is_some() || tells_all(process)).then_some(said)
 }
 
-/// Whether a value has another effect than an unset variable.
+/// The proof that two processes of one world contradict each other by their values of a setting;
+/// `None` if nothing shows that they belong to one world.
 #[must_use]
-pub(crate) fn means_something(name: &str, value: Option<&str>) -> bool {
-    meaning(name, value).is_some()
-}
-
-/// Facts about two processes of one world and their values; empty if nothing shows that they belong
-/// to one world.
-fn proof(name: &str, one: (&Process, Option<&str>), other: (&Process, Option<&str>)) -> Vec<Fact> {
-    let joins = |process| Some(Joiner::of(process)?.fact());
-    let has = |(process, value): (&Process, Option<&str>)| {
-        let name = if VERSIONS.iter().any(|(version, ..)| *version == name) {
-            name.to_owned()
-        } else {
-            format!("{VARIABLE}{name}")
-        };
-        setting(process, name, value)
-    };
-    let facts = [joins(one.0), joins(other.0), has(one), has(other)];
-    let facts: Option<Vec<Fact>> = facts.into_iter().collect();
-    facts.unwrap_or_default()
-}
-
-/// Facts that show that ranks share a GPU; empty if nothing shows that they belong to one world.
-#[must_use]
-pub(crate) fn shared(one: &Process, other: &Process) -> Vec<Fact> {
-    let joins = |process| Some(Joiner::of(process)?.fact());
-    let gpu = |process: &Process| {
-        let gpu = process.settings.get(GPU)?;
-        setting(process, GPU.to_owned(), Some(gpu))
-    };
-    let facts = [joins(one), joins(other), gpu(one), gpu(other)];
-    let facts: Option<Vec<Fact>> = facts.into_iter().collect();
-    facts.unwrap_or_default()
-}
-
-fn setting(process: &Process, name: String, value: Option<&str>) -> Option<Fact> {
-    Some(Fact::Setting(SettingFact {
-        rank: process.rank?,
-        host: process.host.to_string(),
-        pid: process.pid,
-        name,
-        value: value.map(str::to_owned),
-    }))
+pub(crate) fn contradiction(
+    name: &str,
+    said: [(&Process, Option<&str>); 2],
+) -> Option<Certificate> {
+    let joins = said.map(|(process, _)| Some(Joiner::of(process)?.fact()));
+    let has = said.map(|(process, value)| {
+        Some(Fact::Setting(SettingFact {
+            rank: process.rank?,
+            host: process.host.to_string(),
+            pid: process.pid,
+            name: name.to_owned(),
+            value: value.map(str::to_owned),
+        }))
+    });
+    let facts = joins.into_iter().chain(has).collect::<Option<Vec<_>>>()?;
+    Some(Certificate { kind: CertificateKind::Contradiction, facts })
 }
 
 /// The value of a variable that a process reported, unless it is empty.

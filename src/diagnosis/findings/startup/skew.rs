@@ -1,8 +1,9 @@
 //! Shared by the findings about versions, settings and devices.
 
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Fact, RankCall};
+use ddp_doctor_proto::report::{CallState, RankCall};
 
+use crate::evidence::settings::meaning;
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::startup::joining::blame;
 use crate::findings::startup::settings::{self, Peers, Side, Skew};
@@ -29,7 +30,7 @@ pub(crate) fn draft(
     let mut draft = Draft::new(code, KeyPlace::Process(first.rank?, first.pid), skew.at);
     blame(&mut draft, &sides);
     draft.per_rank = per_rank(situation, peers, &sides.concat());
-    Some(draft.proved_by(proof(&skew.proof)))
+    Some(draft.proved_by(skew.proof.clone()))
 }
 
 /// Identifies the finding about the world of a process.
@@ -66,7 +67,7 @@ fn have(variables: &Skew<'_>, name: &str) -> Vec<u32> {
     let sides = variables.sides.iter();
     let with = sides.filter(|side| {
         let value = side.has.iter().find(|(it, _)| *it == name);
-        value.is_some_and(|(_, value)| settings::means_something(name, *value))
+        value.is_some_and(|(_, value)| meaning(name, *value).is_some())
     });
     with.flat_map(|side| side.ranks.iter().copied()).collect()
 }
@@ -91,12 +92,6 @@ fn joined(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
     }
     let waited = situation.now.since(init.call.at).as_millis() as u64;
     describe(rank, CallState::Waiting, Some(waited), &init.call)
-}
-
-/// The proof that these facts contradict each other; `None` if there are none.
-pub(crate) fn proof(facts: &[Fact]) -> Option<Certificate> {
-    (!facts.is_empty())
-        .then(|| Certificate { kind: CertificateKind::Contradiction, facts: facts.to_vec() })
 }
 
 /// "ranks 0 and 2 have PyTorch 2.15.0, rank 1 has PyTorch 2.14.0".

@@ -4,7 +4,9 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::startup::joining::{blame, contradiction, describe_joiners, pair, who};
+use crate::findings::startup::joining::{
+    blame, both_begun, contradiction, describe_joiners, each, pair,
+};
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, by_launch, by_place, ranks};
 use crate::words;
@@ -21,26 +23,22 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 /// Ranks use one address and expect different numbers of ranks.
 fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let classes = forming.classes(|joiner| joiner.init.world_size);
-    let [one, other] = pair(&classes)?;
-    let decided = one.init.call.at.max(other.init.call.at);
-    let mut draft = begun(situation, forming, &classes, decided);
-    let parts = classes
-        .iter()
-        .map(|(size, joiners)| format!("{} {} {size} ranks", who(joiners), expects(joiners)));
-    let parts: Vec<String> = parts.collect();
-    draft.summary = format!("ranks disagree on the size of the world: {}", parts.join(", "));
+    let apart = pair(&classes)?;
+    let mut draft = begun(situation, forming, &classes, both_begun(&apart));
+    let expect = each(&classes, ("expects", "expect"), |size| format!("{size} ranks"));
+    draft.summary = format!("ranks disagree on the size of the world: {expect}");
     draft.why = vec![format!(
         "All of them meet at {}. A rank that expects more ranks than there are never returns; one that \
          expects fewer begins without the others.",
-        words::place(one.place)
+        words::place(apart[0].place)
     )];
-    draft.why.extend(launched(&classes.iter().flat_map(|(_, it)| it).collect::<Vec<_>>()));
+    draft.why.extend(launched(&classes));
     draft.next = vec![
         "Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; find \
          out what changes it on these ranks."
             .into(),
     ];
-    Some(draft.proved_by(Some(contradiction(&one, &other))))
+    Some(draft.proved_by(Some(contradiction(&apart))))
 }
 
 /// Ranks that are each rank of one world once, but use different addresses.
@@ -77,16 +75,12 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
         (false, false) => "address of the master",
     };
     let several_hosts = what.starts_with("host");
-    let parts: Vec<String> = classes
-        .iter()
-        .map(|((place, host), joiners)| {
-            let verb = words::number(&ranks(joiners), "uses", "use");
-            let host = host.filter(|_| several_hosts);
-            let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
-            format!("{} {verb} {}{host}", who(joiners), words::place(place))
-        })
-        .collect();
-    draft.summary = format!("ranks disagree on the {what}: {}", parts.join(", "));
+    let uses = each(&classes, ("uses", "use"), |(place, host)| {
+        let host = host.filter(|_| several_hosts);
+        let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
+        format!("{}{host}", words::place(place))
+    });
+    draft.summary = format!("ranks disagree on the {what}: {uses}");
     let size = first.init.world_size.unwrap_or(0);
     draft.why = vec![format!(
         "Together these processes are ranks 0–{} of a world of {size}, each of them once, but they do not meet at one address.",
@@ -101,8 +95,7 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
         }
         .into(),
     ];
-    let proof = one_launcher.map(|[one, other]| contradiction(&one, &other));
-    Some(draft.proved_by(proof))
+    Some(draft.proved_by(one_launcher.as_ref().map(contradiction)))
 }
 
 /// Whether three or more ranks use one address, and each of them a port of its own.
@@ -146,8 +139,8 @@ fn one_against_the_launcher<K>(draft: &mut Draft, classes: &[(K, Vec<Joiner<'_>>
 }
 
 /// A sentence if the launcher has set a different world size than a joiner uses.
-fn launched(joiners: &[&Joiner<'_>]) -> Option<String> {
-    let own = joiners.iter().find(|joiner| {
+fn launched<K>(classes: &[(K, Vec<Joiner<'_>>)]) -> Option<String> {
+    let own = classes.iter().flat_map(|(_, joiners)| joiners).find(|joiner| {
         let launched = joiner.init.launched_world_size;
         launched.is_some() && launched != joiner.init.world_size
     })?;
@@ -155,8 +148,4 @@ fn launched(joiners: &[&Joiner<'_>]) -> Option<String> {
         "WORLD_SIZE is {} in the environment of rank {}, but the program uses {}.",
         own.init.launched_world_size?, own.rank, own.init.world_size?
     ))
-}
-
-fn expects(joiners: &[Joiner<'_>]) -> &'static str {
-    words::number(&ranks(joiners), "expects", "expect")
 }

@@ -98,6 +98,12 @@ impl Process {
         }
     }
 
+    /// Whether it is alive or has ended in order.
+    #[must_use]
+    pub fn has_not_failed(&self) -> bool {
+        matches!(self.ending(), Ending::None | Ending::InOrder)
+    }
+
     /// Whether it aborted after its program had ended in order. Threads of PyTorch may abort while
     /// the interpreter shuts down.
     #[must_use]
