@@ -29,13 +29,10 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let waits = by_origin.iter().filter_map(|(origin, stalls)| {
         let is_explained = situation.divergences.iter().any(|d| d.origin == **origin);
         match origin {
-            Origin::Raised(ranks) | Origin::Leaving(ranks) if !is_explained => {
-                let raised = matches!(origin, Origin::Raised(_));
-                waits_for_absent_peers(situation, ranks, stalls).or_else(|| {
-                    let kept = || keeps_others_waiting(situation, ranks, stalls);
-                    (!raised).then(kept).flatten()
-                })
-            }
+            _ if is_explained => None,
+            Origin::Raised(ranks) => waits_for_absent_peers(situation, ranks, stalls),
+            Origin::Leaving(ranks) => waits_for_absent_peers(situation, ranks, stalls)
+                .or_else(|| keeps_others_waiting(situation, ranks, stalls)),
             _ => None,
         }
     });

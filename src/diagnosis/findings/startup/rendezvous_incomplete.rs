@@ -305,6 +305,7 @@ fn why(situation: &Situation<'_>, forming: &Forming<'_>, missing: &[Missing<'_>]
 }
 
 /// The missing ranks in each state.
+#[derive(Default)]
 struct States {
     at_work: Vec<u32>,
     ended: Vec<u32>,
@@ -314,16 +315,17 @@ struct States {
 
 impl States {
     fn of(missing: &[Missing<'_>]) -> Self {
-        let of = |is: fn(&Whereabouts<'_>) -> bool| -> Vec<u32> {
-            let these = missing.iter().filter(|missing| is(&missing.is));
-            these.map(|missing| missing.rank).collect()
-        };
-        Self {
-            at_work: of(|is| matches!(is, Whereabouts::AtWork(_))),
-            ended: of(|is| matches!(is, Whereabouts::Ended(..))),
-            elsewhere: of(|is| matches!(is, Whereabouts::JoinedElsewhere(_))),
-            never_seen: of(|is| matches!(is, Whereabouts::NeverSeen)),
+        let mut states = Self::default();
+        for missing in missing {
+            let ranks = match missing.is {
+                Whereabouts::AtWork(_) => &mut states.at_work,
+                Whereabouts::Ended(..) => &mut states.ended,
+                Whereabouts::JoinedElsewhere(_) => &mut states.elsewhere,
+                Whereabouts::NeverSeen => &mut states.never_seen,
+            };
+            ranks.push(missing.rank);
         }
+        states
     }
 
     /// One clause for the ranks in each state: "rank 1 is alive at train.py:9 and has not joined the
@@ -404,20 +406,10 @@ impl States {
 }
 
 impl Missing<'_> {
-    /// What its process does outside of calls, if its stacks were captured.
-    fn outside(&self, timing: &Timing) -> Option<Activity<'_>> {
-        match self.is {
-            Whereabouts::AtWork(started) => stacks::of_looks(&started.looks, Timestamp(0), timing),
-            _ => None,
-        }
-    }
-
     /// The user's line of its last stack.
     fn line(&self) -> Option<&Where> {
-        match self.is {
-            Whereabouts::AtWork(started) => stacks::line_of(started.looks.last()?),
-            _ => None,
-        }
+        let Whereabouts::AtWork(started) = self.is else { return None };
+        stacks::line_of(started.looks.last()?)
     }
 
     /// Its row in the list of ranks; `None` if no process was seen.
@@ -430,24 +422,20 @@ impl Missing<'_> {
 
     /// Whether it ended with an error status, an abort, or a signal that is no request to end.
     fn has_failed(&self) -> bool {
-        match self.is {
-            Whereabouts::Ended(_, _, exit) => match (exit.signal, exit.code) {
-                (Some(signal), _) => !libc_signal::is_asked(signal) || signal == libc_signal::ABRT,
-                (None, code) => code.is_some_and(|code| code != 0),
-            },
-            _ => false,
+        let Whereabouts::Ended(_, _, exit) = self.is else { return false };
+        match exit.signal {
+            Some(signal) => !libc_signal::is_asked(signal) || signal == libc_signal::ABRT,
+            None => exit.code.is_some_and(|code| code != 0),
         }
     }
 
     fn how_it_ended(&self) -> Option<String> {
-        match self.is {
-            Whereabouts::Ended(_, _, exit) => Some(match (exit.code, exit.signal) {
-                (_, Some(signal)) => format!(", killed by {}", libc_signal::name(signal)),
-                (Some(code), None) => format!(", with status {code}"),
-                (None, None) => String::new(),
-            }),
-            _ => None,
-        }
+        let Whereabouts::Ended(_, _, exit) = self.is else { return None };
+        Some(match (exit.code, exit.signal) {
+            (_, Some(signal)) => format!(", killed by {}", libc_signal::name(signal)),
+            (Some(code), None) => format!(", with status {code}"),
+            (None, None) => String::new(),
+        })
     }
 
     fn sentence(&self, timing: &Timing) -> Option<String> {
@@ -461,10 +449,12 @@ impl Missing<'_> {
                 of(started),
                 self.how_it_ended().unwrap_or_default()
             ),
-            Whereabouts::AtWork(started) => match self.outside(timing) {
-                Some(outside) => format!("{} {}.", of(started), what_it_does(&outside)),
-                None => format!("{} is alive{}.", of(started), words::at(self.line())),
-            },
+            Whereabouts::AtWork(started) => {
+                match stacks::of_looks(&started.looks, Timestamp(0), timing) {
+                    Some(outside) => format!("{} {}.", of(started), what_it_does(&outside)),
+                    None => format!("{} is alive{}.", of(started), words::at(self.line())),
+                }
+            }
             Whereabouts::JoinedElsewhere(process) => {
                 let place = process.init.as_ref().and_then(|init| init.place.as_ref());
                 let place = place.map(words::place);

@@ -49,11 +49,8 @@ pub(crate) fn keeps_from_joining(
     one_of_them: &Process,
 ) -> Option<Key> {
     let worlds = settings::worlds(situation.model);
-    let peers = worlds.iter().find(|peers| {
-        let mut ranks = peers.ranks.values();
-        ranks.any(|other| other.id == one_of_them.id)
-    })?;
-    let variables = peers.variables()?;
+    let is_in = |peers: &&Peers<'_>| peers.ranks.values().any(|it| it.id == one_of_them.id);
+    let variables = worlds.iter().find(is_in)?.variables()?;
     let explains = |name: &&str| {
         let with = have(&variables, name);
         !with.is_empty() && waiting.iter().all(|rank| with.contains(rank))
@@ -65,10 +62,8 @@ pub(crate) fn keeps_from_joining(
 /// Ranks whose value of the variable has an effect.
 fn have(variables: &Skew<'_>, name: &str) -> Vec<u32> {
     let sides = variables.sides.iter();
-    let with = sides.filter(|side| {
-        let value = side.has.iter().find(|(it, _)| *it == name);
-        value.is_some_and(|(_, value)| meaning(name, *value).is_some())
-    });
+    let has = |(it, value): &(&str, Option<&str>)| *it == name && meaning(name, *value).is_some();
+    let with = sides.filter(|side| side.has.iter().any(has));
     with.flat_map(|side| side.ranks.iter().copied()).collect()
 }
 

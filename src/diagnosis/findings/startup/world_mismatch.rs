@@ -63,12 +63,9 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
         return None;
     }
     let mut draft = begun(situation, forming, &classes, decided);
-    let one_address = |address: &str| {
-        let mut joiners = forming.joiners.iter();
-        joiners.all(|joiner| &*joiner.place.address == address)
-    };
     let first = &forming.joiners[0];
-    let what = match (ports.len() > 1, one_address(&first.place.address)) {
+    let one_address = forming.joiners.iter().all(|it| it.place.address == first.place.address);
+    let what = match (ports.len() > 1, one_address) {
         (true, true) => "port of the master",
         (true, false) => "address and port of the master",
         (false, true) => "host that localhost is",
