@@ -45,9 +45,9 @@ pub(crate) fn filled(situation: &Situation<'_>) -> Vec<Draft> {
     situation.model.processes.values().filter_map(|it| of_filled(situation, it)).collect()
 }
 
-/// The device that a process filled shortly before it ended with a status or an abort: its size, its
-/// free memory, and the last increase of used memory, which was more. The only evidence about
-/// programs whose exceptions are not recorded.
+/// The device that a process filled shortly before it ended with a status or an abort; in bytes, its
+/// size, its free memory, and the last increase of used memory, which was more than is free. The
+/// only evidence about programs whose exceptions are not recorded.
 fn full<'a>(situation: &Situation<'_>, process: &'a Process) -> Option<(&'a Device, [u64; 3])> {
     let Ending::Died(exit) = situation.model.ending_of(process) else {
         return None;
