@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::Forward;
+use crate::model::keep_latest;
 
 /// Number of synchronised forwards kept.
 const KEPT: usize = 64;
@@ -27,10 +28,7 @@ impl Accumulation {
         self.forwards += 1;
         if !forward.unsynchronised {
             self.synchronised += 1;
-            self.recent.push_back((self.forwards, at));
-            if self.recent.len() > KEPT {
-                self.recent.pop_front();
-            }
+            keep_latest(&mut self.recent, (self.forwards, at), KEPT);
         }
     }
 

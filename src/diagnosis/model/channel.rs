@@ -17,6 +17,7 @@ use ddp_doctor_proto::report::Timestamp;
 use crate::evidence::event::{Call, CallId};
 use crate::model::ids::{Post, Side};
 use crate::model::join::{JoinedCall, Wait};
+use crate::model::keep_latest;
 use crate::model::transport::{Matching, Transport};
 
 /// Maximum number of channels per group.
@@ -29,7 +30,7 @@ const KEPT_OPEN: usize = 1024;
 const KEPT_CLASHES: usize = 64;
 
 /// The point-to-point traffic of a group.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Traffic {
     /// Properties of the backend.
     pub transport: Transport,
@@ -39,7 +40,7 @@ pub struct Traffic {
     /// Channels with open calls.
     open: BTreeSet<(u32, u32)>,
     /// Receives from any source that may still wait, by receiver.
-    any_source: BTreeMap<u32, VecDeque<JoinedCall>>,
+    any_source: BTreeMap<u32, VecDeque<Open>>,
     /// Ranks with calls whose peer is unknown.
     unclear: BTreeSet<u32>,
     /// When the latest recorded message to each rank was sent.
@@ -84,7 +85,7 @@ struct Lane {
 /// A call without a partner.
 #[derive(Debug)]
 struct Open {
-    /// 1-based index in its lane.
+    /// 1-based index in its lane; 0: it is in none.
     nth: u64,
     joined: JoinedCall,
 }
@@ -125,7 +126,7 @@ impl Lone {
     /// Whether the program waits or waited for it: it is synchronous, or a wait was recorded.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        is_awaited(&self.joined)
+        !self.joined.call.is_async || self.joined.wait != Wait::NotSeen
     }
 }
 
@@ -150,60 +151,38 @@ pub(super) struct Met {
 
 impl Traffic {
     pub(super) fn new(backend: &str) -> Self {
-        Self {
-            transport: Transport::of(backend),
-            clashes: BTreeMap::new(),
-            channels: BTreeMap::new(),
-            open: BTreeSet::new(),
-            any_source: BTreeMap::new(),
-            unclear: BTreeSet::new(),
-            sent_to: BTreeMap::new(),
-            left: BTreeMap::new(),
-            counts: BTreeMap::new(),
-        }
+        Self { transport: Transport::of(backend), ..Self::default() }
     }
 
     /// The call at this place if it has no partner.
     #[must_use]
     pub fn lone(&self, post: &Post) -> Option<Lone> {
         let Some(peer) = post.peer else {
-            let mut waiting = self.any_source.get(&post.rank)?.iter();
-            let joined = waiting.find(|joined| joined.call.id == post.call)?;
-            return Some(self.any_source_of(post.rank, joined));
+            let waiting = self.any_source.get(&post.rank)?;
+            let open = waiting.iter().find(|open| open.joined.call.id == post.call)?;
+            return Some(self.from_any_source(post.rank, open));
         };
         let way = way(post.side, post.rank, peer);
         let lane = self.channels.get(&way)?.lanes.get(&post.lane)?;
-        let open = lane.open.iter().find(|open| post.is(open, lane))?;
-        Some(self.alone(way, post.side, open))
-    }
-
-    /// Every call without a partner that the program waits or waited for.
-    pub fn awaited(&self) -> impl Iterator<Item = Lone> {
-        self.open_of(is_awaited)
+        let open = lane.open.iter().find(|open| open.joined.call.id == post.call)?;
+        (lane.side() == post.side).then(|| self.alone(way, post.side, open))
     }
 
     /// Every call without a partner.
     pub fn open(&self) -> impl Iterator<Item = Lone> {
-        self.open_of(|_| true)
-    }
-
-    fn open_of(&self, which: impl Fn(&JoinedCall) -> bool + Copy) -> impl Iterator<Item = Lone> {
         let between = self.open.iter().flat_map(move |&way| {
             let lanes = self.channels.get(&way).into_iter();
             let lanes = lanes.flat_map(|channel| channel.lanes.values());
             lanes.flat_map(move |lane| {
                 let left = self.left.get(&lane.side().rank(way));
-                let open = lane.open.iter();
-                let asked = open.filter(move |it| which(&it.joined) && !it.is_left(left));
-                asked.map(move |open| self.alone(way, lane.side(), open))
+                let open = lane.open.iter().filter(move |it| !it.is_left(left));
+                open.map(move |open| self.alone(way, lane.side(), open))
             })
         });
         let from_any = self.any_source.iter().flat_map(move |(&rank, waiting)| {
             let left = self.left.get(&rank);
-            let is_left = move |it: &JoinedCall| left.is_some_and(|left| left.has(&it.call));
-            let asked = waiting.iter();
-            let asked = asked.filter(move |joined| which(joined) && !is_left(joined));
-            asked.map(move |joined| self.any_source_of(rank, joined))
+            let open = waiting.iter().filter(move |it| !it.is_left(left));
+            open.map(move |open| self.from_any_source(rank, open))
         });
         between.chain(from_any)
     }
@@ -271,10 +250,7 @@ impl Traffic {
             self.unclear.insert(rank);
             if side == Side::Receive {
                 let waiting = self.any_source.entry(rank).or_default();
-                waiting.push_back(JoinedCall::new(call));
-                if waiting.len() > KEPT_OPEN {
-                    waiting.pop_front();
-                }
+                keep_latest(waiting, Open { nth: 0, joined: JoinedCall::new(call) }, KEPT_OPEN);
             }
             return Some((post, None));
         };
@@ -340,13 +316,11 @@ impl Traffic {
 
     pub(super) fn set_wait(&mut self, post: &Post, wait: Wait) {
         let Some(peer) = post.peer else {
-            let Some(waiting) = self.any_source.get_mut(&post.rank) else {
-                return;
-            };
+            let Some(waiting) = self.any_source.get_mut(&post.rank) else { return };
             if matches!(wait, Wait::Over(_)) {
-                waiting.retain(|joined| joined.call.id != post.call);
-            } else if let Some(joined) = waiting.iter_mut().find(|j| j.call.id == post.call) {
-                joined.wait = wait;
+                waiting.retain(|open| open.joined.call.id != post.call);
+            } else if let Some(open) = post.find(waiting) {
+                open.joined.wait = wait;
             }
             return;
         };
@@ -354,7 +328,7 @@ impl Traffic {
         let lane = channel.and_then(|channel| channel.lanes.get_mut(&post.lane));
         let Some(lane) = lane else { return };
         if lane.side() == post.side
-            && let Some(open) = lane.open.iter_mut().find(|o| o.joined.call.id == post.call)
+            && let Some(open) = post.find(&mut lane.open)
         {
             open.joined.wait = wait;
         }
@@ -372,14 +346,10 @@ impl Traffic {
     }
 
     fn alone(&self, way: (u32, u32), side: Side, open: &Open) -> Lone {
-        let (rank, peer) = match side {
-            Side::Send => way,
-            Side::Receive => (way.1, way.0),
-        };
         Lone {
             side,
-            rank,
-            peer: Some(peer),
+            rank: side.rank(way),
+            peer: Some(side.other().rank(way)),
             joined: open.joined.clone(),
             nth: open.nth,
             sure: self.is_sure(way),
@@ -387,23 +357,17 @@ impl Traffic {
         }
     }
 
-    fn any_source_of(&self, rank: u32, joined: &JoinedCall) -> Lone {
+    fn from_any_source(&self, rank: u32, open: &Open) -> Lone {
         Lone {
             side: Side::Receive,
             rank,
             peer: None,
-            joined: joined.clone(),
-            nth: 0,
+            joined: open.joined.clone(),
+            nth: open.nth,
             // An earlier message may have matched another receive.
             sure: false,
             sent: self.sent_to.get(&rank).copied(),
         }
-    }
-}
-
-impl Left {
-    fn has(&self, call: &Call) -> bool {
-        call.at <= self.latest && !self.inside.contains(&call.id)
     }
 }
 
@@ -484,14 +448,15 @@ impl Lane {
 }
 
 impl Post {
-    fn is(&self, open: &Open, lane: &Lane) -> bool {
-        lane.side() == self.side && open.joined.call.id == self.call
+    fn find<'a>(&self, open: &'a mut VecDeque<Open>) -> Option<&'a mut Open> {
+        open.iter_mut().find(|it| it.joined.call.id == self.call)
     }
 }
 
 impl Open {
     fn is_left(&self, left: Option<&Left>) -> bool {
-        left.is_some_and(|left| left.has(&self.joined.call))
+        let call = &self.joined.call;
+        left.is_some_and(|left| call.at <= left.latest && !left.inside.contains(&call.id))
     }
 }
 
@@ -520,11 +485,6 @@ const fn way(side: Side, rank: u32, peer: u32) -> (u32, u32) {
         Side::Send => (rank, peer),
         Side::Receive => (peer, rank),
     }
-}
-
-/// Whether the program waits or waited for this call: it is synchronous, or a wait was recorded.
-fn is_awaited(joined: &JoinedCall) -> bool {
-    !joined.call.is_async || joined.wait != Wait::NotSeen
 }
 
 /// Whether a message fits its receive. Unknown sizes always fit.

@@ -30,6 +30,8 @@ pub struct MeetingPoint {
 pub struct Meeting {
     /// Distinct requests. More than one cannot be satisfied together.
     pub requests: Vec<Request>,
+    /// Counts meetings in the order in which they began.
+    number: u64,
 }
 
 /// A requested group, and the ranks that requested it.
@@ -56,8 +58,8 @@ pub struct CreationRequest {
 #[derive(Debug, Default)]
 pub struct Creations {
     meetings: BTreeMap<MeetingPoint, Meeting>,
-    /// Meetings in the order in which they began.
-    order: Vec<MeetingPoint>,
+    /// Number of meetings that have begun.
+    begun: u64,
 }
 
 impl Creations {
@@ -84,9 +86,10 @@ impl Creations {
     ) {
         if !self.meetings.contains_key(&at) {
             self.make_room();
-            self.order.push(at.clone());
+            self.begun += 1;
         }
-        let meeting = self.meetings.entry(at.clone()).or_default();
+        let new = || Meeting { requests: Vec::new(), number: self.begun };
+        let meeting = self.meetings.entry(at.clone()).or_insert_with(new);
         let same = meeting
             .requests
             .iter_mut()
@@ -100,34 +103,26 @@ impl Creations {
                 .push(Request { group: Arc::clone(group), ranks: BTreeMap::from([(rank, asked)]) }),
         }
         if meeting.is_settled(&at, world_size) {
-            self.forget(&at);
+            self.meetings.remove(&at);
         }
     }
 
     /// Drops the oldest meeting without conflict, or else the oldest.
     fn make_room(&mut self) {
-        if self.order.len() < KEPT {
+        if self.meetings.len() < KEPT {
             return;
         }
-        let well = |at: &&MeetingPoint| self.meetings[*at].requests.len() < 2;
-        let oldest = self.order.iter().find(well).or(self.order.first()).cloned();
-        if let Some(oldest) = oldest {
-            self.forget(&oldest);
+        let age = |it: &(&MeetingPoint, &Meeting)| (it.1.requests.len() > 1, it.1.number);
+        if let Some(oldest) = self.meetings.iter().min_by_key(age).map(|(at, _)| at.clone()) {
+            self.meetings.remove(&oldest);
         }
-    }
-
-    fn forget(&mut self, at: &MeetingPoint) {
-        self.meetings.remove(at);
-        self.order.retain(|other| other != at);
     }
 }
 
 impl Meeting {
     /// Whether all ranks that may take part have requested the same group.
     fn is_settled(&self, at: &MeetingPoint, world_size: Option<u32>) -> bool {
-        let [request] = &self.requests[..] else {
-            return false;
-        };
+        let [request] = &self.requests[..] else { return false };
         let everybody = world_size.is_some_and(|size| request.ranks.len() >= size as usize);
         // A name that is not a number is derived from the members, and only they use it.
         let members_only = at.name.parse::<u64>().is_err();

@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::ThreadId;
 use crate::model::join::Join;
+use crate::model::keep_latest;
 
 /// Number of crossings kept.
 const KEPT: usize = 16;
@@ -56,9 +57,7 @@ impl Crossings {
             let place = joined.call.place.as_ref()?;
             Some((rank, (Arc::clone(place), joined.call.thread)))
         });
-        if self.0.len() == KEPT {
-            self.0.pop_front();
-        }
-        self.0.push_back(Crossing { seq, at: join.last_at(), calls: calls.collect() });
+        let crossing = Crossing { seq, at: join.last_at(), calls: calls.collect() };
+        keep_latest(&mut self.0, crossing, KEPT);
     }
 }

@@ -150,9 +150,7 @@ impl Join {
         };
         let others = self.calls.iter();
         let others = others.filter(|&(&other, joined)| other != rank && disagrees(other, joined));
-        let Some(met) = others.map(|(_, other)| other.call.at.max(call.at)).min() else {
-            return;
-        };
+        let Some(met) = others.map(|(_, other)| other.call.at.max(call.at)).min() else { return };
         let (first, at) = self.mismatch.unwrap_or((Mismatch::Splits, met));
         self.mismatch = Some((first.min(Mismatch::Splits), at.min(met)));
     }

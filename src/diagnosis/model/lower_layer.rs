@@ -20,7 +20,7 @@ impl Group {
         lower_call: &Arc<LowerCall>,
     ) -> Option<Arc<Call>> {
         let entered = self.entered.contains_key(&seq);
-        let join = if entered { self.entered.get_mut(&seq)? } else { self.joins.get_mut(&seq)? };
+        let join = self.any_join_mut(seq)?;
         let joined = join.calls.get_mut(&rank)?;
         let call = Arc::new(joined.call.made_of(lower_call));
         joined.call = Arc::clone(&call);
@@ -38,21 +38,17 @@ impl Group {
 
     /// The completion of a member's call will be reported.
     pub(super) fn set_followed(&mut self, rank: u32, seq: u64) {
-        self.change(rank, seq, |joined| joined.followed = true);
+        if let Some(joined) = self.joined_mut(rank, seq) {
+            joined.followed = true;
+        }
     }
 
     /// The completion of a member's call was reported.
     pub(super) fn set_complete(&mut self, rank: u32, seq: u64) {
-        self.change(rank, seq, |joined| joined.complete = true);
-        self.leave_if_done(seq);
-    }
-
-    fn change(&mut self, rank: u32, seq: u64, change: impl FnOnce(&mut JoinedCall)) {
-        let join = self.entered.get_mut(&seq);
-        let join = join.or_else(|| self.joins.get_mut(&seq));
-        if let Some(joined) = join.and_then(|join| join.calls.get_mut(&rank)) {
-            change(joined);
+        if let Some(joined) = self.joined_mut(rank, seq) {
+            joined.complete = true;
         }
+        self.leave_if_done(seq);
     }
 
     /// Removes an entered collective once no further event is expected for it.
@@ -68,9 +64,7 @@ impl Group {
     /// Removes the collective before this one if every rank has returned from it and gone on: a thread
     /// that waits separately for a synchronous call does so before its next call.
     pub(super) fn leave_if_over(&mut self, seq: u64, next: &Join) {
-        let Some((&before, join)) = self.entered.range(..seq).next_back() else {
-            return;
-        };
+        let Some((&before, join)) = self.entered.range(..seq).next_back() else { return };
         let are_reported = self.has_lower_calls();
         let is_over = |(rank, it): (&u32, &JoinedCall)| {
             let next = next.calls.get(rank);

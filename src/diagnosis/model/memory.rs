@@ -22,8 +22,6 @@ pub struct Gauge {
     pub at: Timestamp,
     /// The highest value.
     pub peak: u64,
-    /// When it was first measured.
-    pub peak_at: Timestamp,
 }
 
 /// Recent values of a count that only rises.
@@ -94,8 +92,6 @@ pub struct Device {
     pub retries: Option<Gauge>,
     /// Value of `retries` by step.
     pub retries_by_step: Series,
-    /// Number of allocations that failed for lack of memory.
-    pub ooms: Option<Gauge>,
     /// Largest free block that the allocator holds, as of the latest shortage.
     pub largest: Option<Gauge>,
     /// Held by NCCL itself, for the communicators of the process.
@@ -251,7 +247,6 @@ impl Memory {
         raise(&mut device.split, sample.gpu_split, at);
         raise(&mut device.retries, sample.gpu_retries, at);
         device.retries_by_step.take(sample.gpu_retries, step, at);
-        raise(&mut device.ooms, sample.gpu_ooms, at);
         raise(&mut device.largest, sample.gpu_largest, at);
         raise(&mut device.nccl, sample.gpu_nccl, at);
     }
@@ -280,16 +275,12 @@ impl Memory {
 
 fn raise(gauge: &mut Option<Gauge>, value: Option<u64>, at: Timestamp) {
     let Some(value) = value else { return };
-    let gauge = gauge.get_or_insert(Gauge { latest: value, at, peak: value, peak_at: at });
+    let gauge = gauge.get_or_insert(Gauge { latest: value, at, peak: value });
     if at >= gauge.at {
         gauge.latest = value;
         gauge.at = at;
     }
-    // Keep the earliest time of the peak, in whatever order samples arrive.
-    if value > gauge.peak || (value == gauge.peak && at < gauge.peak_at) {
-        gauge.peak = value;
-        gauge.peak_at = at;
-    }
+    gauge.peak = gauge.peak.max(value);
 }
 
 #[cfg(test)]
@@ -303,7 +294,7 @@ mod tests {
     #[test]
     fn order_of_samples_does_not_matter() {
         let samples = [(1, 10), (2, 50), (3, 50), (4, 20)];
-        let expected = Gauge { latest: 20, at: Timestamp(4), peak: 50, peak_at: Timestamp(2) };
+        let expected = Gauge { latest: 20, at: Timestamp(4), peak: 50 };
         let mut forwards = Memory::default();
         let mut backwards = Memory::default();
         for (at, bytes) in samples {

@@ -1,6 +1,6 @@
 //! The evidence about the job: updated by events, without conclusions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -295,10 +295,7 @@ impl Model {
     /// Number of hosts; zero: a rank's host is unknown.
     #[must_use]
     pub fn nodes(&self) -> u32 {
-        if self.hosts.contains("") {
-            return 0;
-        }
-        self.hosts.len() as u32
+        if self.hosts.contains("") { 0 } else { self.hosts.len() as u32 }
     }
 
     /// The largest world size that a process claims, at most [`MAX_WORLD`].
@@ -356,15 +353,16 @@ impl Model {
     #[must_use]
     pub fn unseen(&self) -> Vec<u32> {
         let size = self.world_size().unwrap_or(0);
-        let mut unseen = Vec::new();
-        let mut next = 0;
-        for &rank in self.ranks.range(..size).map(|(rank, _)| rank) {
-            unseen.extend(next..rank);
-            next = rank + 1;
-        }
-        unseen.extend(next..size);
-        unseen
+        let mut seen = self.ranks.keys().peekable();
+        (0..size).filter(|rank| seen.next_if_eq(&rank).is_none()).collect()
     }
+}
+
+/// Appends one item to the `most` latest ones. Returns the oldest one if there was no room for it.
+fn keep_latest<T>(kept: &mut VecDeque<T>, one: T, most: usize) -> Option<T> {
+    let dropped = if kept.len() < most { None } else { kept.pop_front() };
+    kept.push_back(one);
+    dropped
 }
 
 #[cfg(test)]

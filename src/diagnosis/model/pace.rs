@@ -8,6 +8,7 @@ use ddp_doctor_proto::Spending;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::{SchedulingSample, ThreadId};
+use crate::model::keep_latest;
 
 /// Maximum number of steps kept per process.
 const KEPT_STEPS: usize = 256;
@@ -111,17 +112,12 @@ pub struct Spent {
 
 impl Pace {
     pub(super) fn step(&mut self, at: Timestamp) {
-        if self.steps.len() == KEPT_STEPS {
-            self.steps.pop_front();
-            self.steps_before += 1;
-        }
-        self.steps.push_back(at);
+        let dropped = keep_latest(&mut self.steps, at, KEPT_STEPS);
+        self.steps_before += u64::from(dropped.is_some());
     }
 
-    pub(super) fn spent(&mut self, on: Spending, thread: ThreadId, took: Duration, at: Timestamp) {
-        let from = Timestamp(at.0.saturating_sub(took.as_nanos() as u64));
-        let spent = Spent { on, thread, from, to: at };
-        keep(&mut self.spent, spent, KEPT);
+    pub(super) fn spent(&mut self, spent: Spent) {
+        keep_latest(&mut self.spent, spent, KEPT);
     }
 
     /// The operating system stopped or continued the process.
@@ -129,7 +125,9 @@ impl Pace {
         match self.stops.back_mut() {
             Some((_, over @ None)) if !is_stopped => *over = Some(at),
             Some((_, None)) => {}
-            _ if is_stopped => keep(&mut self.stops, (at, None), KEPT),
+            _ if is_stopped => {
+                keep_latest(&mut self.stops, (at, None), KEPT);
+            }
             _ => {}
         }
     }
@@ -140,9 +138,7 @@ impl Pace {
     pub fn goes_on_at(&self) -> Option<Timestamp> {
         /// Maximum time since the end of an earlier stop.
         const LATELY: Duration = Duration::from_secs(30);
-        let &(since, None) = self.stops.back()? else {
-            return None;
-        };
+        let &(since, None) = self.stops.back()? else { return None };
         let before = self.stops.iter().filter_map(|(from, to)| {
             let to = (*to)?;
             (since.since(to) < LATELY).then(|| to.since(*from))
@@ -153,7 +149,7 @@ impl Pace {
     }
 
     pub(super) fn phase(&mut self, from: Timestamp, to: Timestamp) {
-        keep(&mut self.phases, (from, to), KEPT);
+        keep_latest(&mut self.phases, (from, to), KEPT);
     }
 
     pub(super) fn scheduled(&mut self, sample: &SchedulingSample, from: Timestamp) {
@@ -165,7 +161,7 @@ impl Pace {
             self.processors = Arc::clone(&sample.processors);
         }
         let scheduled = Scheduled::of(sample, from);
-        keep(&mut self.scheduled, scheduled, KEPT_SAMPLES);
+        keep_latest(&mut self.scheduled, scheduled, KEPT_SAMPLES);
     }
 
     /// Mean of a sampled value from `from` to `to`, as a share of 1; `None`: not known for at least
@@ -195,13 +191,6 @@ impl Pace {
     pub fn processors(&self) -> Option<&str> {
         Some(&*self.processors).filter(|it| !it.is_empty())
     }
-}
-
-fn keep<T>(kept: &mut VecDeque<T>, one: T, most: usize) {
-    if kept.len() == most {
-        kept.pop_front();
-    }
-    kept.push_back(one);
 }
 
 #[cfg(test)]

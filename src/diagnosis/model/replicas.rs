@@ -140,9 +140,7 @@ impl Replicas {
                 let known = self.models.get(&point.model);
                 known.is_some_and(|it| [it.first, it.synchronised].contains(&Some(*point)))
             };
-            let Some(oldest) = self.open.keys().copied().find(|point| !kept(point)) else {
-                return;
-            };
+            let Some(oldest) = self.open.keys().copied().find(|point| !kept(point)) else { return };
             self.remove(&oldest);
         }
     }
@@ -186,9 +184,7 @@ impl Comparison {
 
     /// Whether any two ranks differ by more than rounding.
     fn differs(&self) -> bool {
-        let Some(dtype) = self.values.values().next().map(|it| it.dtype) else {
-            return false;
-        };
+        let Some(dtype) = self.values.values().next().map(|it| it.dtype) else { return false };
         let finite = || self.spans.iter().filter_map(|span| span.finite);
         let scale = finite().fold(0.0, |scale: f64, (low, high)| scale.max(-low).max(high));
         self.spans.iter().any(|span| span.kinds.count_ones() > 1)
@@ -264,13 +260,11 @@ impl Model {
     pub(super) fn compare_values(
         &mut self,
         process: ProcessId,
-        member: Option<(GroupId, u32)>,
+        group: GroupId,
+        rank: u32,
         said: &Parameters,
         at: Timestamp,
     ) {
-        let Some((group, rank)) = member else {
-            return;
-        };
         // The sequence number is known only if all calls are.
         if self.processes.get(&process).is_none_or(|it| it.lost > 0) {
             return;
@@ -278,9 +272,7 @@ impl Model {
         let elements: Option<Vec<f64>> =
             said.values.iter().map(|&bits| decode(said.dtype, bits)).collect();
         let group = &mut self.groups[group.0 as usize];
-        let (Some(elements), Some(member)) = (elements, group.members.get(&rank)) else {
-            return;
-        };
+        let (Some(elements), Some(member)) = (elements, group.members.get(&rank)) else { return };
         if member.process != process || elements.is_empty() {
             return;
         }

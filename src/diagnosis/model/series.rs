@@ -32,9 +32,7 @@ pub struct Sample {
 impl<const KEPT: usize> Series<KEPT> {
     /// Adds a value. The kept values do not depend on the order in which values arrive.
     pub fn take(&mut self, value: Option<u64>, step: u64, at: Timestamp) {
-        let Some(value) = value else {
-            return;
-        };
+        let Some(value) = value else { return };
         let sample = Sample { at, step, value };
         let place = self.samples.partition_point(|it| it.step < step);
         if let Some(known) = self.samples.get_mut(place).filter(|it| it.step == step) {

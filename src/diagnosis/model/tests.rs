@@ -112,6 +112,22 @@ fn restarted_ranks_share_a_world_even_if_one_joins_late() {
 }
 
 #[test]
+fn generation_follows_the_latest_process_of_the_same_rank_and_world() {
+    let mut model = Model::default();
+    join_world(&mut model, 1, 0, 1, "w");
+    join_world(&mut model, 2, 1, 2, "w");
+    assert_eq!((generation(&model, 1), generation(&model, 2)), (0, 0));
+    join_world(&mut model, 3, 0, 2, "w");
+    join_world(&mut model, 4, 0, 3, "v");
+    join_world(&mut model, 5, 0, 4, "w");
+    assert_eq!([3, 4, 5].map(|id| generation(&model, id)), [1, 0, 2]);
+    // A process that takes another rank gives up the first one.
+    join_world(&mut model, 5, 1, 5, "w");
+    join_world(&mut model, 6, 0, 6, "w");
+    assert_eq!([5, 6].map(|id| generation(&model, id)), [1, 2]);
+}
+
+#[test]
 fn rank_reported_late_belongs_to_the_world_it_joined() {
     let mut model = Model::default();
     join(&mut model, 1, 0, 100);

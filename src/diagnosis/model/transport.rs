@@ -22,7 +22,7 @@
 use crate::evidence::backends;
 
 /// Properties of a backend's messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transport {
     /// Which sends and receives between two ranks belong together.
     pub matching: Matching,
@@ -33,13 +33,14 @@ pub struct Transport {
 }
 
 /// Which sends and receives between two ranks belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Matching {
     /// The n-th send and the n-th receive with the same tag.
     ByTag,
     /// The n-th send and the n-th receive.
     InOrder,
     /// In either way; it is not known which.
+    #[default]
     Unknown,
 }
 
@@ -50,16 +51,10 @@ impl Transport {
         let is = |name: &str| backend.split(',').all(|part| part.rsplit(':').next() == Some(name));
         if is("gloo") {
             Self { matching: Matching::ByTag, sends_wait: true, waits_complete: true }
+        } else if backends::is_on_nccl(backend) {
+            Self { matching: Matching::InOrder, ..Self::default() }
         } else {
-            Self {
-                matching: if backends::is_on_nccl(backend) {
-                    Matching::InOrder
-                } else {
-                    Matching::Unknown
-                },
-                sends_wait: false,
-                waits_complete: false,
-            }
+            Self::default()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which processes were ranks of which world, indexed so that a join need not visit every process.
+//! The generations and sizes of worlds, indexed so that a join need not visit every process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,62 +8,27 @@ use ddp_doctor_proto::report::Timestamp;
 /// Layer and name of a world; equal for all of its restarts.
 type Key = (Arc<str>, Arc<str>);
 
-/// The generations of every world, and the sizes that processes claim.
+/// The failed generations of every world, and the sizes that processes claim.
 #[derive(Debug, Default)]
 pub(super) struct Worlds {
-    generations: BTreeMap<Key, Generations>,
+    /// By world and generation, when the first of its processes failed.
+    failed: BTreeMap<Key, BTreeMap<u32, Timestamp>>,
     /// Number of processes by the world size that they claim.
     sizes: BTreeMap<u32, usize>,
 }
 
-/// The generations of one world. Each generation has every rank once.
-#[derive(Debug, Default)]
-struct Generations {
-    /// Number of processes by rank and generation.
-    by_rank: BTreeMap<u32, BTreeMap<u32, usize>>,
-    /// By generation, when the first of its processes failed.
-    failed: BTreeMap<u32, Timestamp>,
-}
-
 impl Worlds {
-    /// Generation of a process that joins as `rank`: after all generations that had the rank, and
-    /// after those in which a process had failed by then.
-    pub(super) fn next_generation(&self, key: &Key, rank: u32, at: Timestamp) -> u32 {
-        let Some(known) = self.generations.get(key) else {
-            return 0;
-        };
-        let ranks = known.by_rank.get(&rank);
-        let had = ranks.and_then(|it| it.last_key_value()).map(|(&it, _)| it);
-        let mut failed = known.failed.iter().rev();
+    /// Generation of a process that joins as a rank: after the latest generation that `had` the rank,
+    /// and after those in which a process had failed by then.
+    pub(super) fn next_generation(&self, key: &Key, had: Option<u32>, at: Timestamp) -> u32 {
+        let mut failed = self.failed.get(key).into_iter().flatten().rev();
         let failed = failed.find(|(_, first)| **first < at).map(|(&it, _)| it);
         had.max(failed).map_or(0, |latest| latest + 1)
     }
 
-    /// A process became this rank.
-    pub(super) fn joined(&mut self, key: Key, rank: u32, generation: u32) {
-        let known = self.generations.entry(key).or_default();
-        let ranks = known.by_rank.entry(rank).or_default();
-        *ranks.entry(generation).or_default() += 1;
-    }
-
-    /// A process gave up this rank.
-    pub(super) fn left(&mut self, key: &Key, rank: u32, generation: u32) {
-        let Some(known) = self.generations.get_mut(key) else {
-            return;
-        };
-        let Some(ranks) = known.by_rank.get_mut(&rank) else {
-            return;
-        };
-        forget_one(ranks, generation);
-        if ranks.is_empty() {
-            known.by_rank.remove(&rank);
-        }
-    }
-
     /// A process of that generation failed.
     pub(super) fn failed(&mut self, key: Key, generation: u32, at: Timestamp) {
-        let known = self.generations.entry(key).or_default();
-        let first = known.failed.entry(generation).or_insert(at);
+        let first = self.failed.entry(key).or_default().entry(generation).or_insert(at);
         *first = at.min(*first);
     }
 
@@ -72,8 +37,13 @@ impl Worlds {
         if before == now {
             return;
         }
-        if let Some(before) = before {
-            forget_one(&mut self.sizes, before);
+        if let Some(before) = before
+            && let Some(count) = self.sizes.get_mut(&before)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.sizes.remove(&before);
+            }
         }
         if let Some(now) = now {
             *self.sizes.entry(now).or_default() += 1;
@@ -86,15 +56,6 @@ impl Worlds {
     }
 }
 
-fn forget_one(counts: &mut BTreeMap<u32, usize>, key: u32) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,17 +65,13 @@ mod tests {
         let mut worlds = Worlds::default();
         let key: Key = ("c10d".into(), "w".into());
         let at = Timestamp;
-        assert_eq!(worlds.next_generation(&key, 0, at(1)), 0);
-        worlds.joined(key.clone(), 0, 0);
-        assert_eq!(worlds.next_generation(&key, 1, at(2)), 0);
-        assert_eq!(worlds.next_generation(&key, 0, at(2)), 1);
+        assert_eq!(worlds.next_generation(&key, None, at(1)), 0);
+        assert_eq!(worlds.next_generation(&key, Some(0), at(2)), 1);
         worlds.failed(key.clone(), 0, at(5));
-        assert_eq!(worlds.next_generation(&key, 1, at(5)), 0, "not failed yet");
-        assert_eq!(worlds.next_generation(&key, 1, at(6)), 1);
+        assert_eq!(worlds.next_generation(&key, None, at(5)), 0, "not failed yet");
+        assert_eq!(worlds.next_generation(&key, None, at(6)), 1);
         let other: Key = ("c10d".into(), "v".into());
-        assert_eq!(worlds.next_generation(&other, 0, at(6)), 0);
-        worlds.left(&key, 0, 0);
-        assert_eq!(worlds.next_generation(&key, 0, at(4)), 0);
+        assert_eq!(worlds.next_generation(&other, None, at(6)), 0);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub use program::{Forward, Guard, Parameters};
 pub use samples::{MemorySample, OomKills, SchedulingSample, Stacks, StartedRank, ThreadStack};
 
 /// Identifies a process within a job, across nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
 
 impl ProcessId {

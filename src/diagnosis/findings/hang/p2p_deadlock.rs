@@ -113,12 +113,13 @@ fn misdirected<'w>(situation: &Situation<'_>, waits: &'w [Blocked]) -> Option<(&
         let own = wait.message.as_ref().filter(|lone| lone.peer.is_some());
         own.into_iter().flat_map(move |own| {
             let is_partner = |other: &Lone| {
-                other.side != own.side
+                other.is_awaited()
+                    && other.side != own.side
                     && other.peer == Some(own.rank)
                     && own.peer != Some(other.rank)
                     && traffic.fits(&own.joined.call, &other.joined.call)
             };
-            let partners = traffic.awaited().filter(is_partner);
+            let partners = traffic.open().filter(is_partner);
             partners.map(move |other| (own.nth == 1 && other.nth > 1, wait, other))
         })
     };

@@ -12,7 +12,7 @@ use crate::model::process::{Doing, Thread};
 use crate::model::{Model, NCCL};
 
 impl Model {
-    pub(super) fn apply_calls(&mut self, event: Event) {
+    pub(super) fn apply_calls(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Issued { process, call } => self.issued(process, &call),
             Event::Returned { process, thread, call, followed, at } => {
@@ -29,14 +29,10 @@ impl Model {
                 self.lower_call(process, call, &lower_call, at)
             }
             Event::Within { process, thread, function, at } => {
-                if let Some(process) = self.processes.get_mut(&process) {
-                    process.within(thread, function, at);
-                }
+                self.change(process, |process| process.within(thread, function, at));
             }
             Event::Transfer { process, call, transfer, standing, at } => {
-                if let Some(process) = self.processes.get_mut(&process) {
-                    process.transfer(call, transfer, standing, at);
-                }
+                self.change(process, |process| process.transfer(call, transfer, standing, at));
             }
             Event::Unawaited { process, call: _, op, group, place, at } => {
                 self.touch(process, at, |process| {
@@ -45,8 +41,9 @@ impl Model {
                     }
                 })
             }
-            _ => {}
+            other => return Some(other),
         }
+        None
     }
 
     /// A call returned to the program.
@@ -58,9 +55,7 @@ impl Model {
         followed: bool,
         at: Timestamp,
     ) {
-        let Some(process) = self.processes.get_mut(&process) else {
-            return;
-        };
+        let Some(process) = self.processes.get_mut(&process) else { return };
         if let Some(Thread { doing: Doing::Call(inside), .. }) = process.threads.get(&thread)
             && inside.id == call
             && (inside.op == Op::InitProcessGroup
@@ -73,9 +68,7 @@ impl Model {
             process.follow(call);
         }
         let target = process.target(call);
-        let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
-            return;
-        };
+        let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else { return };
         self.arrivals.set_returned(rank, Target::Join(id, seq), at);
         let group = &mut self.groups[id.0 as usize];
         if followed && group.has_lower_calls() {
@@ -97,12 +90,11 @@ impl Model {
         place: Option<Arc<Where>>,
         at: Timestamp,
     ) {
-        let Some(process) = self.processes.get_mut(&process) else {
-            return;
-        };
+        let Some(process) = self.processes.get_mut(&process) else { return };
         let target = process.wait_begin(thread, call, place, at);
-        let rank = process.rank;
-        self.set_wait(rank, target, Wait::Since(at), false);
+        if let (Some(rank), Some(target)) = (process.rank, target) {
+            self.set_wait(rank, target, Wait::Since(at), false);
+        }
     }
 
     fn wait_ended(
@@ -112,42 +104,36 @@ impl Model {
         call: Option<CallId>,
         at: Timestamp,
     ) {
-        let Some(process) = self.processes.get_mut(&process) else {
-            return;
-        };
+        let Some(process) = self.processes.get_mut(&process) else { return };
         let target = process.wait_end(thread, call, at);
         let failed = process.threads.get(&thread).and_then(|it| it.failed);
-        let failed = failed.is_some_and(|(it, _, over)| Some(it) == target && over == at);
-        let rank = process.rank;
+        let (Some(rank), Some(target)) = (process.rank, target) else { return };
+        let failed = failed.is_some_and(|(it, _, over)| it == target && over == at);
         self.completed(rank, target);
-        let over = Wait::Over(at);
-        if let Some((group, rank, call)) = self.set_wait(rank, target, over, failed) {
-            self.waited(group, rank, &call, at);
+        self.wait_over(rank, target, failed, at);
+    }
+
+    /// The whole wait of a rank is known.
+    fn wait_over(&mut self, rank: u32, target: Target, failed: bool, at: Timestamp) {
+        if let Some(call) = self.set_wait(rank, target, Wait::Over(at), failed) {
+            self.waited(target.group(), rank, &call, at);
         }
     }
 
     /// A call completed on its device or in the background.
     fn call_completed(&mut self, process: ProcessId, call: CallId, at: Timestamp) {
-        let Some(process) = self.processes.get_mut(&process) else {
-            return;
-        };
-        let complete = process.completed(call, at);
-        let complete = complete.into_iter();
-        let targets: Vec<_> = complete.filter_map(|it| process.target(it)).collect();
-        let rank = process.rank;
-        for target in targets.into_iter().map(Some) {
+        let Some(process) = self.processes.get_mut(&process) else { return };
+        let complete = process.completed(call, at).into_iter();
+        let targets: Vec<Target> = complete.filter_map(|it| process.target(it)).collect();
+        let Some(rank) = process.rank else { return };
+        for target in targets {
             self.completed(rank, target);
-            if let (Some(rank), Some(Target::Join(id, seq))) = (rank, target) {
+            if let Target::Join(id, seq) = target {
                 self.groups[id.0 as usize].set_complete(rank, seq);
             }
             // Waits on a device are not recorded: completion ends them.
-            let on_device =
-                target.is_some_and(|target| &*self.group(target.group()).info.key.layer == NCCL);
-            if on_device
-                && let Some((group, rank, call)) =
-                    self.set_wait(rank, target, Wait::Over(at), false)
-            {
-                self.waited(group, rank, &call, at);
+            if &*self.group(target.group()).info.key.layer == NCCL {
+                self.wait_over(rank, target, false, at);
             }
         }
     }
@@ -160,13 +146,9 @@ impl Model {
         lower_call: &Arc<LowerCall>,
         at: Timestamp,
     ) {
-        let Some(process) = self.processes.get_mut(&process) else {
-            return;
-        };
+        let Some(process) = self.processes.get_mut(&process) else { return };
         let target = process.target(call);
-        let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
-            return;
-        };
+        let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else { return };
         let group = &mut self.groups[id.0 as usize];
         if let Some(call) = group.set_lower_call(rank, seq, lower_call) {
             process.set_lower_call(&call, at);
@@ -225,30 +207,26 @@ impl Model {
     /// Updates the wait of a rank. Returns the call if its whole wait is known now.
     pub(super) fn set_wait(
         &mut self,
-        rank: Option<u32>,
-        target: Option<Target>,
+        rank: u32,
+        target: Target,
         wait: Wait,
         failed: bool,
-    ) -> Option<(GroupId, u32, Arc<Call>)> {
-        self.arrivals.set_wait(rank?, target?, wait);
-        match target? {
-            Target::Join(id, seq) => {
-                let group = &mut self.groups[id.0 as usize];
-                let call = group.set_wait(rank?, seq, wait, failed)?;
-                Some((id, rank?, call))
-            }
-            Target::Message(group, post) => {
-                self.groups[group.0 as usize].traffic.set_wait(&post, wait);
+    ) -> Option<Arc<Call>> {
+        self.arrivals.set_wait(rank, target, wait);
+        let group = &mut self.groups[target.group().0 as usize];
+        match target {
+            Target::Join(_, seq) => group.set_wait(rank, seq, wait, failed),
+            Target::Message(_, post) => {
+                group.traffic.set_wait(&post, wait);
                 None
             }
         }
     }
 
-    fn completed(&mut self, rank: Option<u32>, target: Option<Target>) {
-        let (Some(rank), Some(Target::Join(group, seq))) = (rank, target) else {
-            return;
-        };
-        if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
+    fn completed(&mut self, rank: u32, target: Target) {
+        if let Target::Join(group, seq) = target
+            && let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank)
+        {
             member.completed = member.completed.max(seq);
         }
     }

@@ -9,20 +9,17 @@ use ddp_doctor_proto::report::GroupRef;
 use crate::evidence::event::{Call, Event, GroupInfo, ProcessId};
 use crate::model::Model;
 use crate::model::creation::{CreationRequest, MeetingPoint};
-use crate::model::group::Group;
+use crate::model::group::{Group, Member};
 use crate::model::ids::{GroupId, Target, World};
 
 impl Model {
-    pub(super) fn apply_groups(&mut self, event: Event) {
+    pub(super) fn apply_groups(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::GroupJoined { process, group } => {
                 self.group_joined(process, &group);
             }
             Event::GroupDestroyed { process, group, at } => {
-                let Some((id, rank)) = self.membership(process, &group) else {
-                    return;
-                };
-                if let Some(member) = self.groups[id.0 as usize].members.get_mut(&rank) {
+                if let Some(member) = self.member_mut(process, &group) {
                     member.destroyed = Some(at);
                 }
             }
@@ -31,22 +28,20 @@ impl Model {
                 self.group_timeout(process, &group, Some(timeout));
             }
             Event::Frontier { process, group, issued, p2p_issued } => {
-                let Some((id, rank)) = self.membership(process, &group) else {
-                    return;
-                };
-                let group = &mut self.groups[id.0 as usize];
-                group.advance(rank, issued);
-                group.met.clear();
-                group.traffic.advance(rank, p2p_issued);
+                if let Some((id, rank)) = self.membership(process, &group) {
+                    let group = &mut self.groups[id.0 as usize];
+                    group.advance(rank, issued);
+                    group.met.clear();
+                    group.traffic.advance(rank, p2p_issued);
+                }
             }
-            _ => {}
+            other => return Some(other),
         }
+        None
     }
 
     pub(super) fn group_joined(&mut self, process: ProcessId, info: &Arc<GroupInfo>) {
-        let Some(process) = self.processes.get_mut(&process) else {
-            return;
-        };
+        let Some(process) = self.processes.get_mut(&process) else { return };
         let Some(rank) = process.rank else {
             process.early_groups.push((Arc::clone(info), None));
             return;
@@ -68,10 +63,8 @@ impl Model {
         info: &Arc<GroupInfo>,
         timeout: Option<Duration>,
     ) {
-        if let Some((group, rank)) = self.membership(id, info) {
-            if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
-                member.timeout = timeout.or(member.timeout);
-            }
+        if let Some(member) = self.member_mut(id, info) {
+            member.timeout = timeout.or(member.timeout);
         } else if let Some(process) = self.processes.get_mut(&id) {
             let mut early = process.early_groups.iter_mut();
             if let Some((_, known)) = early.find(|(group, _)| Arc::ptr_eq(group, info)) {
@@ -91,12 +84,15 @@ impl Model {
         Some((*id, process.rank?))
     }
 
+    fn member_mut(&mut self, process: ProcessId, info: &Arc<GroupInfo>) -> Option<&mut Member> {
+        let (group, rank) = self.membership(process, info)?;
+        self.groups[group.0 as usize].members.get_mut(&rank)
+    }
+
     /// A process is about to create a group.
     pub(super) fn creates(&mut self, id: ProcessId, call: &Arc<Call>) {
         let world_size = self.world_size();
-        let Some(process) = self.processes.get_mut(&id) else {
-            return;
-        };
+        let Some(process) = self.processes.get_mut(&id) else { return };
         let (Some(rank), Some(info)) = (process.rank, &call.group) else {
             process.made_unknown_groups = true;
             process.issued(call, None);

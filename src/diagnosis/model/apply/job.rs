@@ -9,7 +9,7 @@ const KEPT_STARTED: usize = 65_536;
 const KEPT_NOTES: usize = 1024;
 
 impl Model {
-    pub(super) fn apply_job(&mut self, event: Event) {
+    pub(super) fn apply_job(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::JobStarted { job, attempt, host, at } => {
                 self.job = job;
@@ -38,14 +38,10 @@ impl Model {
                 let clock = Clock { ahead_ns, uncertainty_ns, at };
                 self.clocks.insert(host, clock);
             }
-            Event::Silent { node, since, at: _ } => match since {
-                Some(since) => {
-                    self.silent.insert(node, since);
-                }
-                None => {
-                    self.silent.remove(&node);
-                }
-            },
+            Event::Silent { node, since, at: _ } => {
+                self.silent.remove(&node);
+                self.silent.extend(since.map(|since| (node, since)));
+            }
             Event::Interrupted { signal: _, at } => {
                 self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));
             }
@@ -57,8 +53,9 @@ impl Model {
                     self.ended = Some(at);
                 }
             }
-            _ => {}
+            other => return Some(other),
         }
+        None
     }
 
     /// Keeps a note, once.

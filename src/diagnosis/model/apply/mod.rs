@@ -13,58 +13,29 @@ mod processes;
 mod training;
 
 impl Model {
-    /// Applies one event.
+    /// Applies one event. Each subject takes its own events and returns all others.
     pub fn apply(&mut self, event: Event) {
-        match event {
-            Event::JobStarted { .. }
-            | Event::RankStarted(_)
-            | Event::Note { .. }
-            | Event::Clock { .. }
-            | Event::Silent { .. }
-            | Event::Interrupted { .. }
-            | Event::EvidenceEnded { .. }
-            | Event::JobEnded { .. } => self.apply_job(event),
-            Event::ProcessJoined { .. }
-            | Event::ProcessChanged { .. }
-            | Event::Unwatched { .. }
-            | Event::Exception { .. }
-            | Event::ExitAnnounced { .. } => self.apply_processes(event),
-            Event::Stacks { .. }
-            | Event::RecordsLost { .. }
-            | Event::Gap { .. }
-            | Event::RecordsLeftOut { .. }
-            | Event::Site { .. }
-            | Event::Setting { .. }
-            | Event::Memory { .. }
-            | Event::Scheduled { .. } => self.apply_observations(event),
-            Event::GroupJoined { .. }
-            | Event::GroupDestroyed { .. }
-            | Event::GroupTimeout { .. }
-            | Event::Frontier { .. } => self.apply_groups(event),
-            Event::Issued { .. }
-            | Event::Returned { .. }
-            | Event::WaitBegin { .. }
-            | Event::WaitEnd { .. }
-            | Event::Completed { .. }
-            | Event::LowerCall { .. }
-            | Event::Within { .. }
-            | Event::Transfer { .. }
-            | Event::Unawaited { .. } => self.apply_calls(event),
-            Event::Step { .. }
-            | Event::StepReached { .. }
-            | Event::PhaseBegin { .. }
-            | Event::PhaseEnd { .. }
-            | Event::InputEnded { .. }
-            | Event::Parameters { .. }
-            | Event::Spent { .. } => self.apply_training(event),
+        let others = self.apply_calls(event);
+        let others = others.and_then(|event| self.apply_training(event));
+        let others = others.and_then(|event| self.apply_groups(event));
+        let others = others.and_then(|event| self.apply_observations(event));
+        let others = others.and_then(|event| self.apply_processes(event));
+        let others = others.and_then(|event| self.apply_job(event));
+        debug_assert!(others.is_none(), "no subject takes {others:?}");
+    }
+
+    /// Applies something that is no record of the process.
+    fn change(&mut self, process: ProcessId, change: impl FnOnce(&mut Process)) {
+        if let Some(process) = self.processes.get_mut(&process) {
+            change(process);
         }
     }
 
+    /// Applies a record of the process.
     fn touch(&mut self, process: ProcessId, at: Timestamp, change: impl FnOnce(&mut Process)) {
-        if let Some(process) = self.processes.get_mut(&process) {
-            process.records += 1;
-            process.last_at = at;
+        self.change(process, |process| {
+            process.count_record(at);
             change(process);
-        }
+        });
     }
 }

@@ -6,11 +6,11 @@ use ddp_doctor_proto::{ParameterFact, Spending};
 use crate::evidence::event::Event;
 use crate::model::Model;
 use crate::model::ids::Target;
-use crate::model::join::Averaged;
+use crate::model::pace::Spent;
 use crate::model::process::InputEnd;
 
 impl Model {
-    pub(super) fn apply_training(&mut self, event: Event) {
+    pub(super) fn apply_training(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Step { process, step, forward, at } => {
                 self.touch(process, at, |process| {
@@ -23,14 +23,12 @@ impl Model {
                     }
                 });
             }
-            Event::StepReached { process, step, at } => {
-                if let Some(process) = self.processes.get_mut(&process)
-                    && step > process.step
-                {
+            Event::StepReached { process, step, at } => self.change(process, |process| {
+                if step > process.step {
                     process.step = step;
                     process.step_at = at;
                 }
-            }
+            }),
             Event::PhaseBegin { process, name, at } => {
                 self.touch(process, at, |process| process.phase_began(name, at));
             }
@@ -47,45 +45,36 @@ impl Model {
                 });
             }
             Event::Parameters { process, group, said, at } => {
-                let member = self.membership(process, &group);
+                self.touch(process, at, |_| {});
+                let (group, rank) = self.membership(process, &group)?;
                 if said.fact == ParameterFact::Values {
-                    self.touch(process, at, |_| {});
-                    self.compare_values(process, member, &said, at);
-                    return;
+                    self.compare_values(process, group, rank, &said, at);
+                } else {
+                    self.change(process, |process| process.models.take(group, said, at));
                 }
-                self.touch(process, at, |process| {
-                    if let Some((group, _)) = member {
-                        process.models.take(group, said, at);
-                    }
-                });
             }
             Event::Spent { process, thread, on, took, place, at } => {
                 // A background thread may have spent it: this is no sign of progress.
-                let Some(process) = self.processes.get_mut(&process) else {
-                    return;
-                };
+                let process = self.processes.get_mut(&process)?;
                 process.records += 1;
+                let from = Timestamp(at.0.saturating_sub(took.as_nanos() as u64));
                 if on == Spending::Buckets {
-                    let from = Timestamp(at.0.saturating_sub(took.as_nanos() as u64));
                     let averaged = process.averaged(thread, from, at);
-                    let rank = process.rank;
-                    self.averaged(rank, averaged);
-                    return;
+                    if let (Some(rank), Some((Target::Join(id, seq), averaged))) =
+                        (process.rank, averaged)
+                    {
+                        self.arrivals.averaged(rank, id, seq, averaged);
+                        self.groups[id.0 as usize].set_averaged(rank, seq, averaged);
+                    }
+                    return None;
                 }
-                process.pace.spent(on, thread, took, at);
+                process.pace.spent(Spent { on, thread, from, to: at });
                 if on == Spending::Input {
                     process.pace.draws_at = place.or(process.pace.draws_at.take());
                 }
             }
-            _ => {}
+            other => return Some(other),
         }
-    }
-
-    /// A rank has waited for DDP's buckets; the target is the last of them.
-    fn averaged(&mut self, rank: Option<u32>, averaged: Option<(Target, Averaged)>) {
-        if let (Some(rank), Some((Target::Join(id, seq), averaged))) = (rank, averaged) {
-            self.arrivals.averaged(rank, id, seq, averaged);
-            self.groups[id.0 as usize].set_averaged(rank, seq, averaged);
-        }
+        None
     }
 }

@@ -350,10 +350,12 @@ impl Arrivals {
         }
     }
 
+    fn get_mut(&mut self, number: u64) -> Option<&mut Encounter> {
+        self.encounters.get_mut(number.checked_sub(self.first)? as usize)
+    }
+
     fn note_change(&mut self, number: u64) {
-        let index = number.checked_sub(self.first);
-        let encounter = index.and_then(|index| self.encounters.get_mut(index as usize));
-        if let Some(encounter) = encounter.filter(|it| !it.is_changed) {
+        if let Some(encounter) = self.get_mut(number).filter(|it| !it.is_changed) {
             encounter.is_changed = true;
             self.changed.push(number);
         }
@@ -363,11 +365,7 @@ impl Arrivals {
     /// that were dropped.
     pub(crate) fn take_changed(&mut self) -> Vec<u64> {
         let mut changed = std::mem::take(&mut self.changed);
-        changed.retain(|&number| {
-            let index = number.checked_sub(self.first);
-            let encounter = index.and_then(|index| self.encounters.get_mut(index as usize));
-            encounter.map(|it| it.is_changed = false).is_some()
-        });
+        changed.retain(|&number| self.get_mut(number).map(|it| it.is_changed = false).is_some());
         changed
     }
 
@@ -403,9 +401,7 @@ impl Arrivals {
 
     /// A rank's call returned. If there is a separate wait, [`Self::set_wait`] follows.
     pub(super) fn set_returned(&mut self, rank: u32, target: Target, at: Timestamp) {
-        let Some(number) = self.number(target) else {
-            return;
-        };
+        let Some(number) = self.number(target) else { return };
         self.change(number, rank, |came| {
             if !came.is_async && came.until.is_none() && came.waits.is_none() {
                 came.until = Some(at);
@@ -416,7 +412,7 @@ impl Arrivals {
     /// A rank waited for DDP's buckets, of which this is the last.
     pub(super) fn averaged(&mut self, rank: u32, group: GroupId, seq: u64, averaged: Averaged) {
         if let Some(number) = self.number(Target::Join(group, seq))
-            && let Some(encounter) = self.encounters.get_mut((number - self.first) as usize)
+            && let Some(encounter) = self.get_mut(number)
         {
             encounter.averaged(rank, averaged);
             self.note_change(number);
@@ -438,8 +434,7 @@ impl Arrivals {
     }
 
     fn change(&mut self, number: u64, rank: u32, change: impl FnOnce(&mut Came)) {
-        let encounter = self.encounters.get_mut((number - self.first) as usize);
-        if let Some(encounter) = encounter
+        if let Some(encounter) = self.get_mut(number)
             && let Some(place) = encounter.came.place_of(rank)
         {
             encounter.came.change(place, change);

@@ -116,9 +116,7 @@ impl PackedArrivals {
 
     /// Changes the arrival at a place.
     pub(super) fn change(&mut self, place: usize, change: impl FnOnce(&mut Came)) {
-        let Some(mut came) = self.get(place) else {
-            return;
-        };
+        let Some(mut came) = self.get(place) else { return };
         change(&mut came);
         if let (Times::Short(short), Some(changed)) = (&mut self.times, Short::of(&came, self.base))
         {

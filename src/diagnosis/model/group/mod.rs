@@ -17,6 +17,7 @@ use crate::model::crossings::Crossings;
 use crate::model::history::History;
 use crate::model::ids::{GroupId, World};
 use crate::model::join::{Averaged, Join, JoinedCall, Wait};
+use crate::model::keep_latest;
 use crate::model::replicas::Replicas;
 use crate::model::turns::Position;
 
@@ -245,12 +246,9 @@ impl Group {
     /// A member returned from creating the group, successfully or not.
     pub(super) fn made(&mut self, rank: u32, at: Timestamp) {
         self.set_wait(rank, 0, Wait::Over(at), false);
-        let everybody = self.is_fully_seen()
-            && self.joins.get(&0).is_some_and(|join| {
-                let over = |joined: &JoinedCall| matches!(joined.wait, Wait::Over(_));
-                join.calls.values().all(over)
-            });
-        if everybody {
+        let is_over = |it: &JoinedCall| matches!(it.wait, Wait::Over(_));
+        let is_made = |join: &Join| join.calls.values().all(is_over);
+        if self.is_fully_seen() && self.joins.get(&0).is_some_and(is_made) {
             self.joins.remove(&0);
         }
     }
@@ -264,9 +262,7 @@ impl Group {
         position: Position,
         in_backward: bool,
     ) -> Vec<(u32, Arc<Call>, Timestamp)> {
-        let Some(member) = self.members.get_mut(&rank) else {
-            return Vec::new();
-        };
+        let Some(member) = self.members.get_mut(&rank) else { return Vec::new() };
         member.issued = member.issued.max(call.seq);
         let seq = call.seq;
         if self.diverged.is_some_and(|at| seq > at) && self.joins.len() >= KEPT_JOINS {
@@ -293,16 +289,11 @@ impl Group {
         let diverged = self.diverged.filter(|&at| at <= seq);
         let far_behind = diverged.is_some_and(|at| at + KEPT_AFTER < seq);
         if everybody && !agreed && far_behind && !self.diverged_again.contains(&seq) {
-            self.diverged_again.push_back(seq);
-            if self.diverged_again.len() > KEPT_DIVERGENCES {
-                let oldest = self.diverged_again.pop_front();
-                oldest.and_then(|seq| self.joins.remove(&seq));
-            }
+            let oldest = keep_latest(&mut self.diverged_again, seq, KEPT_DIVERGENCES);
+            oldest.and_then(|seq| self.joins.remove(&seq));
         }
         if everybody && agreed && (diverged.is_none() || far_behind) {
-            let Some(join) = self.joins.remove(&seq) else {
-                return Vec::new();
-            };
+            let Some(join) = self.joins.remove(&seq) else { return Vec::new() };
             if diverged.is_none() {
                 if join.calls.len() == self.members.len() && join.calls.len() > 1 {
                     self.met.extend(Encounter::of_join(self.id, seq, &join));
@@ -378,10 +369,8 @@ impl Group {
     /// A member's call returned. Returns the call if all members had arrived by then and no
     /// separate wait for it is recorded.
     pub(super) fn set_returned(&mut self, rank: u32, seq: u64, at: Timestamp) -> Option<Arc<Call>> {
-        let entered = self.entered.get_mut(&seq);
-        let well = entered.is_some();
-        let join = entered.or_else(|| self.joins.get_mut(&seq))?;
-        let joined = join.calls.get_mut(&rank)?;
+        let well = self.entered.contains_key(&seq);
+        let joined = self.joined_mut(rank, seq)?;
         joined.returned = Some(at);
         let alone = joined.wait == Wait::NotSeen && !joined.call.is_async;
         let call = Arc::clone(&joined.call);
@@ -389,12 +378,19 @@ impl Group {
         (well && alone).then_some(call)
     }
 
+    /// The join at a sequence number, whether or not every member has entered it.
+    pub(super) fn any_join_mut(&mut self, seq: u64) -> Option<&mut Join> {
+        self.entered.get_mut(&seq).or_else(|| self.joins.get_mut(&seq))
+    }
+
+    pub(super) fn joined_mut(&mut self, rank: u32, seq: u64) -> Option<&mut JoinedCall> {
+        self.any_join_mut(seq)?.calls.get_mut(&rank)
+    }
+
     /// A member has waited for DDP's buckets, of which this call is the last. Complete collectives
     /// are updated in [`crate::model::Arrivals`].
     pub(super) fn set_averaged(&mut self, rank: u32, seq: u64, averaged: Averaged) {
-        let joins = &mut self.joins;
-        let join = self.entered.get_mut(&seq).or_else(|| joins.get_mut(&seq));
-        if let Some(joined) = join.and_then(|join| join.calls.get_mut(&rank)) {
+        if let Some(joined) = self.joined_mut(rank, seq) {
             joined.averaged = Some(Box::new(averaged));
             joined.in_backward = false;
             self.leave_if_done(seq);
@@ -410,17 +406,14 @@ impl Group {
         wait: Wait,
         failed: bool,
     ) -> Option<Arc<Call>> {
-        let entered = self.entered.get_mut(&seq);
-        let well = entered.is_some();
-        let join = entered.or_else(|| self.joins.get_mut(&seq))?;
+        let (well, ended_early) = (self.entered.contains_key(&seq), self.ended_early);
+        let join = self.any_join_mut(seq)?;
         let joined = join.calls.get_mut(&rank)?;
         joined.wait = wait;
         joined.failed = failed;
         let joined = joined.clone();
         if well {
-            self.ended_early = longest(self.ended_early, join, rank, &joined);
-        }
-        if well {
+            self.ended_early = longest(ended_early, join, rank, &joined);
             self.leave_if_done(seq);
         }
         (well && joined.is_done() && !joined.call.is_async).then_some(joined.call)
@@ -435,16 +428,12 @@ fn longest(
     joined: &JoinedCall,
 ) -> Option<EndedEarly> {
     let (at, came) = join.last;
-    let symmetric = joined.call.op.direction() == Direction::Symmetric;
-    let Wait::Over(over) = joined.wait else {
-        return known;
-    };
-    if joined.failed {
-        return known;
-    }
+    let Wait::Over(over) = joined.wait else { return known };
     let by = at.since(over);
-    if !symmetric || by <= known.map_or(Duration::ZERO, |known| known.by) {
-        return known;
+    let counts = !joined.failed && joined.call.op.direction() == Direction::Symmetric;
+    if counts && by > known.map_or(Duration::ZERO, |known| known.by) {
+        Some(EndedEarly { ended: rank, came, by, at })
+    } else {
+        known
     }
-    Some(EndedEarly { ended: rank, came, by, at })
 }

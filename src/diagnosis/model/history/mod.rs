@@ -28,6 +28,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::Call;
 use crate::model::join::{Join, JoinedCall};
+use crate::model::keep_latest;
 
 mod lines;
 mod relation;
@@ -111,8 +112,8 @@ pub struct Slip {
 struct Changes {
     /// How far the class is ahead since the change.
     shifted: Vec<(usize, By)>,
-    /// Silent turns since the previous meeting.
-    silent: BTreeMap<usize, Vec<(Of, u64)>>,
+    /// Latest silent turn since the previous meeting.
+    silent: BTreeMap<usize, (Of, u64)>,
     /// Silent turns that led to an established change.
     led: BTreeMap<usize, BTreeMap<Of, u64>>,
     /// The first calls shifted by one of the changes.
@@ -170,10 +171,7 @@ impl History {
         if !self.ranks.iter().eq(join.calls.keys()) {
             self.add_ranks(join);
         }
-        self.recent.push_back(Meeting::of(seq, &self.ranks, join));
-        if self.recent.len() > WINDOW {
-            self.recent.pop_front();
-        }
+        keep_latest(&mut self.recent, Meeting::of(seq, &self.ranks, join), WINDOW);
         self.relate(seq, join);
     }
 
@@ -229,9 +227,7 @@ impl History {
 
     /// Updates the relations of all classes, and the silent turns and the slip that follow from them.
     fn relate(&mut self, seq: u64, join: &Join) {
-        let Some(reference) = join.calls.values().next() else {
-            return;
-        };
+        let Some(reference) = join.calls.values().next() else { return };
         let mut found = self.divide(join);
         let changes = self.update_relations(seq, join, reference, &found);
         if changes.silent.is_empty() && changes.began.is_none() {
@@ -240,7 +236,7 @@ impl History {
         // For the lowest rank, the relation to the last of the ranks counts.
         found.sort_by_key(|it| it.last);
         for it in &found {
-            for &(of, turn) in changes.silent.get(&it.class).into_iter().flatten() {
+            if let Some(&(of, turn)) = changes.silent.get(&it.class) {
                 for rank in self.ranks_of(of, it.class) {
                     self.skips.insert(rank, Skip { turn, seq });
                 }
@@ -249,8 +245,9 @@ impl History {
         let Some(began) = changes.began else { return };
         let mut skipped: BTreeMap<u32, u64> = BTreeMap::new();
         for it in &found {
-            let led = changes.led.get(&it.class).into_iter().flatten();
-            skipped.extend(self.turns_of_ranks(led.map(|(&of, &turn)| (of, turn)), it.class));
+            for (&of, &turn) in changes.led.get(&it.class).into_iter().flatten() {
+                skipped.extend(self.ranks_of(of, it.class).into_iter().map(|rank| (rank, turn)));
+            }
         }
         let shifted = changes.shifted.iter().flat_map(|&(class, by)| {
             let ranks = self.ranks_of(Of::Ranks, class);
@@ -291,9 +288,7 @@ impl History {
                 let steps = relation.steps(here, there);
                 offset = Some(steps.offset());
                 let silent = steps.observe(seq, here, there, join);
-                if !silent.is_empty() {
-                    changes.silent.insert(it.class, silent);
-                }
+                changes.silent.extend(silent.map(|silent| (it.class, silent)));
                 if let Some((by, candidate)) = steps.take_established() {
                     shifted = Some(By::Turns(by));
                     changes.led.insert(it.class, candidate.skipped);
@@ -331,22 +326,11 @@ impl History {
         let early = found.iter().filter_map(|it| {
             let (here, there) = (&reference.position, &it.joined.position);
             let early = self.classes[it.class].known_steps(here, there)?.early()?;
-            let turns = self.turns_of_ranks(early.skipped.iter().copied(), it.class);
-            Some((early.began.clone(), turns.collect()))
+            let (of, turn) = early.skipped;
+            let ranks = self.ranks_of(of, it.class).into_iter();
+            Some((early.began.clone(), ranks.map(|rank| (rank, turn)).collect()))
         });
         early.collect()
-    }
-
-    /// Turns of the lowest rank and of a class, by rank.
-    fn turns_of_ranks(
-        &self,
-        turns: impl Iterator<Item = (Of, u64)>,
-        class: usize,
-    ) -> impl Iterator<Item = (u32, u64)> {
-        turns.flat_map(move |(of, turn)| {
-            let ranks = self.ranks_of(of, class).into_iter();
-            ranks.map(move |rank| (rank, turn))
-        })
     }
 
     /// The lowest rank, or the ranks of a class.

@@ -72,7 +72,8 @@ pub(super) struct Candidate {
 #[derive(Clone, Debug)]
 pub(super) struct Early {
     pub(super) began: Began,
-    pub(super) skipped: Vec<(Of, u64)>,
+    /// The latest of them.
+    pub(super) skipped: (Of, u64),
 }
 
 impl Relation {
@@ -105,14 +106,14 @@ impl Relation {
 }
 
 impl Steps {
-    /// Adds a meeting. Returns the silent turns since the previous one.
+    /// Adds a meeting. Returns the latest silent turn since the previous one.
     pub(super) fn observe(
         &mut self,
         seq: u64,
         here: &Position,
         there: &Position,
         join: &Join,
-    ) -> Vec<(Of, u64)> {
+    ) -> Option<(Of, u64)> {
         let went = (self.last.0.pass(here), self.last.1.pass(there));
         let now = difference(here.turn, there.turn);
         let together = (went.0.turns, went.1.turns) == (1, 1);
@@ -127,7 +128,7 @@ impl Steps {
             } else {
                 self.rebase(now);
             }
-            return Vec::new();
+            return None;
         }
         if now == self.offset {
             if together {
@@ -135,44 +136,39 @@ impl Steps {
             } else if !dense {
                 self.rebase(now);
             }
-            return Vec::new();
+            return None;
         }
         // One rank began several turns without a call between them; the other made calls in each
-        // turn.
-        let silent: Vec<(Of, u64)> = match (went.0.turns, went.1.turns) {
-            (1, 2..=MOST_SILENT) if self.last.1.drew_for(&went.1) => {
-                went.1.silent(there).map(|turn| (Of::Ranks, turn)).collect()
+        // turn. All turns but the current one were silent.
+        let silent = match (went.0.turns, went.1.turns) {
+            (1, 2..=MOST_SILENT) if self.last.1.drew_for(&went.1) => (Of::Ranks, there.turn - 1),
+            (2..=MOST_SILENT, 1) if self.last.0.drew_for(&went.0) => (Of::Lowest, here.turn - 1),
+            _ => {
+                self.rebase(now);
+                return None;
             }
-            (2..=MOST_SILENT, 1) if self.last.0.drew_for(&went.0) => {
-                went.0.silent(here).map(|turn| (Of::Lowest, turn)).collect()
-            }
-            _ => Vec::new(),
         };
-        if silent.is_empty() {
-            self.rebase(now);
-            return Vec::new();
-        }
         if let Some(candidate) = &mut self.candidate {
             // Another silent turn before the first shift was established.
             candidate.offset = now;
             candidate.held = 0;
-            candidate.skipped.extend(silent.iter().copied());
-            return silent;
+            candidate.skipped.extend([silent]);
+            return Some(silent);
         }
         if self.held < HELD {
-            let early = (self.held > 0)
-                .then(|| Early { began: Began::at(seq, join), skipped: silent.clone() });
+            let early =
+                (self.held > 0).then(|| Early { began: Began::at(seq, join), skipped: silent });
             self.rebase(now);
             self.early = early;
-            return silent;
+            return Some(silent);
         }
         self.candidate = Some(Candidate {
             offset: now,
             held: 0,
             began: Began::at(seq, join),
-            skipped: silent.iter().copied().collect(),
+            skipped: [silent].into(),
         });
-        silent
+        Some(silent)
     }
 
     fn rebase(&mut self, offset: i64) {
@@ -226,13 +222,6 @@ impl Spot {
             (Some(usual), Some(batches)) => batches >= usual.saturating_mul(went.turns),
             _ => true,
         }
-    }
-}
-
-impl Went {
-    /// The silent turns: those before the current one.
-    fn silent(&self, now: &Position) -> std::ops::Range<u64> {
-        now.turn - self.turns + 1..now.turn
     }
 }
 

@@ -10,7 +10,7 @@ use crate::evidence::event::{Call, CallId, GroupInfo, Guard, Standing, ThreadId,
 use crate::model::ids::Target;
 use crate::model::init::Init;
 use crate::model::join::Averaged;
-use crate::model::process::buckets::BucketWaits;
+use crate::model::keep_latest;
 use crate::timing::Timing;
 
 use super::{Doing, KEPT_PLACES, KEPT_QUEUED, KEPT_STANDING, KEPT_UNDER_WAY, Process, Thread};
@@ -59,8 +59,7 @@ impl Process {
     }
 
     pub(in crate::model) fn issued(&mut self, call: &Arc<Call>, target: Option<Target>) {
-        self.records += 1;
-        self.last_at = call.at;
+        self.count_record(call.at);
         self.step = self.step.max(call.step);
         if call.op == Op::InitProcessGroup {
             let nth = self.init.as_ref().map_or(0, |init| init.nth + 1);
@@ -90,10 +89,7 @@ impl Process {
         if let Some(place) = &call.place {
             self.places.issued(place);
             if let Some(Target::Join(group, 1..)) = target {
-                if self.recent_lines.len() >= KEPT_LINES {
-                    self.recent_lines.pop_front();
-                }
-                self.recent_lines.push_back((group, Arc::clone(place)));
+                keep_latest(&mut self.recent_lines, (group, Arc::clone(place)), KEPT_LINES);
             }
         }
         if let Some(target) = target {
@@ -117,8 +113,7 @@ impl Process {
 
     /// Replaces a call by the same call with the contents that the layer below reported.
     pub(in crate::model) fn set_lower_call(&mut self, call: &Arc<Call>, at: Timestamp) {
-        self.records += 1;
-        self.last_at = at;
+        self.count_record(at);
         self.has_lower_calls = true;
         let replace = |known: &mut Arc<Call>| {
             if known.id == call.id {
@@ -144,15 +139,13 @@ impl Process {
         function: Option<Arc<str>>,
         at: Timestamp,
     ) {
-        self.records += 1;
-        self.last_at = at;
+        self.count_record(at);
         self.has_lower_calls = true;
         self.thread(thread, at).within = function.map(|function| (function, at));
     }
 
     pub(in crate::model) fn returned(&mut self, thread: ThreadId, call: CallId, at: Timestamp) {
-        self.records += 1;
-        self.last_at = at;
+        self.count_record(at);
         let thread = self.thread(thread, at);
         thread.issuing.take_if(|it| it.id == call);
         if matches!(&thread.doing, Doing::Call(inside) if inside.id == call) {
@@ -246,8 +239,7 @@ impl Process {
         place: Option<Arc<Where>>,
         at: Timestamp,
     ) -> Option<Target> {
-        self.records += 1;
-        self.last_at = at;
+        self.count_record(at);
         let target = call.and_then(|call| self.calls.get(call));
         let thread = self.thread(thread, at);
         thread.failed = None;
@@ -264,8 +256,7 @@ impl Process {
         call: Option<CallId>,
         at: Timestamp,
     ) -> Option<Target> {
-        self.records += 1;
-        self.last_at = at;
+        self.count_record(at);
         let left = self
             .exceptions
             .iter()
@@ -334,16 +325,7 @@ impl Process {
     }
 
     pub(super) fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
-        let thread = self.threads.entry(id).or_insert_with(|| Thread {
-            doing: Doing::Nothing,
-            issuing: None,
-            last_call: None,
-            last_at: at,
-            of_the_program: false,
-            failed: None,
-            within: None,
-            buckets: BucketWaits::default(),
-        });
+        let thread = self.threads.entry(id).or_default();
         thread.last_at = at;
         thread
     }

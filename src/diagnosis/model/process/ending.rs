@@ -217,8 +217,7 @@ impl Process {
     pub(in crate::model) fn raised(&mut self, mut exception: Exception) {
         /// Enough for the first exceptions and the latest ones.
         const KEPT: usize = 16;
-        self.records += 1;
-        self.last_at = exception.at;
+        self.count_record(exception.at);
         if exception.kind == ExceptionKind::IgnoredCall {
             exception.place.iter().for_each(|it| self.places.ignored(it));
             return;

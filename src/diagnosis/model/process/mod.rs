@@ -44,7 +44,7 @@ const KEPT_UNDER_WAY: usize = 1024;
 const KEPT_STANDING: usize = 256;
 
 /// A process that joined a process group.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Process {
     /// Its id in the model.
     pub id: ProcessId,
@@ -163,7 +163,7 @@ pub struct Process {
     /// Groups it joined before its rank was known, with their timeouts.
     pub(super) early_groups: Vec<(Arc<GroupInfo>, Option<Duration>)>,
     /// Recent calls whose completion or wait may still be reported.
-    calls: RecentCalls,
+    pub(super) calls: RecentCalls,
 }
 
 /// How a program reaches a place.
@@ -197,75 +197,6 @@ pub struct Phase {
 }
 
 impl Process {
-    pub(super) fn new(
-        id: ProcessId,
-        host: Arc<str>,
-        pid: u32,
-        layer: Arc<str>,
-        world: Arc<str>,
-    ) -> Self {
-        Self {
-            id,
-            rank: None,
-            world_size: None,
-            host,
-            pid,
-            layer,
-            world: World { name: world, generation: 0 },
-            restarts: 0,
-            joined_at: Timestamp::default(),
-            state: ProcessState::Unspecified,
-            state_at: Timestamp::default(),
-            end: None,
-            unwatched: None,
-            later_exit: Exit::default(),
-            known_until: None,
-            announced: None,
-            leaving: None,
-            exceptions: Vec::new(),
-            threads: BTreeMap::new(),
-            step: 0,
-            step_at: Timestamp::default(),
-            turns: Turns::default(),
-            accumulation: Accumulation::default(),
-            phases: Vec::new(),
-            last_phase: None,
-            phase_lengths: BTreeMap::new(),
-            last_call: None,
-            recent_lines: VecDeque::new(),
-            queued: VecDeque::new(),
-            followed: BTreeSet::new(),
-            queue_cut: false,
-            standing: BTreeMap::new(),
-            completed_at: None,
-            has_lower_calls: false,
-            last_at: Timestamp::default(),
-            input_ended: None,
-            input_ended_in_step: None,
-            places: Places::default(),
-            sites: BTreeMap::new(),
-            unawaited: BTreeMap::new(),
-            stacks: Vec::new(),
-            memory: Memory::default(),
-            pace: Pace::default(),
-            settings: BTreeMap::new(),
-            fingerprint: 0,
-            said_at: Timestamp::default(),
-            gpu_at: None,
-            init: None,
-            largest_own: 0,
-            models: Models::default(),
-            records: 0,
-            lost: 0,
-            lost_at: Timestamp::default(),
-            groups_made: 0,
-            made_unknown_groups: false,
-            groups: BTreeMap::new(),
-            early_groups: Vec::new(),
-            calls: RecentCalls::default(),
-        }
-    }
-
     /// Whether it is known from logs alone: calls that these do not state may have been made.
     #[must_use]
     pub fn is_from_text(&self) -> bool {
@@ -317,6 +248,12 @@ impl Process {
         limits.fold(now, Timestamp::min)
     }
 
+    /// Counts a record of this time.
+    pub(super) const fn count_record(&mut self, at: Timestamp) {
+        self.records += 1;
+        self.last_at = at;
+    }
+
     pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>, at: Timestamp) {
         let known = self.settings.get(&name);
         if known == Some(&value) || (known.is_none() && self.settings.len() >= KEPT_SETTINGS) {
@@ -351,9 +288,7 @@ impl Process {
     pub(super) fn phase_ended(&mut self, name: &Arc<str>, at: Timestamp) {
         /// More names than programs use.
         const KEPT: usize = 256;
-        let Some(i) = self.phases.iter().rposition(|open| open.name == *name) else {
-            return;
-        };
+        let Some(i) = self.phases.iter().rposition(|open| open.name == *name) else { return };
         let since = self.phases.remove(i).since;
         self.last_phase = Some((since, at));
         self.pace.phase(since, at);

@@ -18,7 +18,7 @@ const KEPT_OVER: usize = 256;
 
 /// Targets of recent calls, by call.
 #[derive(Debug, Default)]
-pub(super) struct RecentCalls {
+pub(in crate::model) struct RecentCalls {
     calls: VecDeque<Recent>,
     /// The messages among them. Most calls are collectives.
     posts: BTreeMap<CallId, Post>,

@@ -11,7 +11,7 @@ use crate::model::process::buckets::BucketWaits;
 use crate::timing::Timing;
 
 /// A thread that issued calls.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Thread {
     /// Its current activity.
     pub doing: Doing,
@@ -66,9 +66,10 @@ impl Thread {
 }
 
 /// Current activity of a thread.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub enum Doing {
     /// None that is recorded: it runs the user's code.
+    #[default]
     Nothing,
     /// A call that has not returned.
     Call(Arc<Call>),
