@@ -14,7 +14,7 @@ const KEPT: usize = 64;
 #[derive(Debug, Default)]
 pub struct Accumulation {
     /// Number of forwards.
-    forwards: u64,
+    pub forwards: u64,
     /// Number of those that synchronise.
     synchronised: u64,
     /// 1-based indices of the latest synchronised forwards and when they began, oldest first.
@@ -34,12 +34,6 @@ impl Accumulation {
 
     pub(super) const fn lost(&mut self) {
         self.lossy = true;
-    }
-
-    /// Number of forwards.
-    #[must_use]
-    pub const fn forwards(&self) -> u64 {
-        self.forwards
     }
 
     /// Whether the `nth` forward, from 1, synchronises; `None`: it has not begun, or is no longer
@@ -83,7 +77,7 @@ mod tests {
         let mut accumulation = Accumulation::default();
         for flag in flags.chars() {
             let forward = Forward { unsynchronised: flag == '.', ..Forward::default() };
-            let at = Timestamp(10 * (accumulation.forwards() + 1));
+            let at = Timestamp(10 * (accumulation.forwards + 1));
             accumulation.begin(&forward, at);
         }
         accumulation
@@ -92,7 +86,7 @@ mod tests {
     #[test]
     fn forwards_are_counted_from_one() {
         let it = of("..s.s");
-        assert_eq!(it.forwards(), 5);
+        assert_eq!(it.forwards, 5);
         assert_eq!(it.is_synchronised(3), Some(true));
         assert_eq!(it.is_synchronised(4), Some(false));
         assert_eq!(it.is_synchronised(0), None);

@@ -141,12 +141,11 @@ pub struct Clash {
     pub nth: u64,
 }
 
-/// One side of a send and a receive that met, and when the other side was issued.
+/// One side of a send and a receive that met.
 #[derive(Debug)]
 pub(super) struct Met {
     pub(super) rank: u32,
     pub(super) call: Arc<Call>,
-    pub(super) other: Timestamp,
 }
 
 impl Traffic {
@@ -160,7 +159,7 @@ impl Traffic {
         let Some(peer) = post.peer else {
             let waiting = self.any_source.get(&post.rank)?;
             let open = waiting.iter().find(|open| open.joined.call.id == post.call)?;
-            return Some(self.from_any_source(post.rank, open));
+            return Some(self.of_any_source(post.rank, open));
         };
         let way = way(post.side, post.rank, peer);
         let lane = self.channels.get(&way)?.lanes.get(&post.lane)?;
@@ -182,7 +181,7 @@ impl Traffic {
         let from_any = self.any_source.iter().flat_map(move |(&rank, waiting)| {
             let left = self.left.get(&rank);
             let open = waiting.iter().filter(move |it| !it.is_left(left));
-            open.map(move |open| self.from_any_source(rank, open))
+            open.map(move |open| self.of_any_source(rank, open))
         });
         between.chain(from_any)
     }
@@ -282,12 +281,8 @@ impl Traffic {
                 let (send, receive) = (Arc::clone(send), Arc::clone(receive));
                 self.clashes.insert(way, Clash { send, receive, nth });
             }
-            let met = |rank, call: &Arc<Call>, other: &Call| Met {
-                rank,
-                call: Arc::clone(call),
-                other: other.at,
-            };
-            [met(way.0, send, receive), met(way.1, receive, send)]
+            let met = |rank, call: &Arc<Call>| Met { rank, call: Arc::clone(call) };
+            [met(way.0, send), met(way.1, receive)]
         });
         Some((post, met))
     }
@@ -357,7 +352,7 @@ impl Traffic {
         }
     }
 
-    fn from_any_source(&self, rank: u32, open: &Open) -> Lone {
+    fn of_any_source(&self, rank: u32, open: &Open) -> Lone {
         Lone {
             side: Side::Receive,
             rank,

@@ -25,6 +25,13 @@ pub struct MeetingPoint {
     pub name: String,
 }
 
+impl MeetingPoint {
+    /// Where the members of a group meet to create it.
+    pub(super) fn of(group: &GroupInfo, world: &World) -> Self {
+        Self { world: world.clone(), epoch: group.key.epoch, name: group.key.name.clone() }
+    }
+}
+
 /// The ranks that create a group under one name.
 #[derive(Debug, Default)]
 pub struct Meeting {

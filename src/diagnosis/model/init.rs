@@ -67,9 +67,7 @@ impl Init {
             over: None,
         }
     }
-}
 
-impl Init {
     /// The initialisation by the first call of a process, if that creates an NCCL communicator of
     /// all ranks. They meet at the rank that created its unique id.
     pub(super) fn of_communicator(

@@ -123,6 +123,11 @@ pub enum RoomKind {
 }
 
 impl Room {
+    /// The room of a process as measured; `None`: usage or limit is unknown.
+    fn of(kind: RoomKind, used: Option<Gauge>, limit: Option<u64>) -> Option<Self> {
+        Some(Self { kind, used: used?.latest, limit: limit? })
+    }
+
     /// Bytes that can still be allocated.
     #[must_use]
     pub const fn left(&self) -> u64 {
@@ -254,20 +259,16 @@ impl Memory {
     /// Usage and size of its `/dev/shm`.
     #[must_use]
     pub fn shm(&self) -> Option<Room> {
-        Some(Room { kind: RoomKind::Shm, used: self.shm_used?.latest, limit: self.shm_total? })
+        Room::of(RoomKind::Shm, self.shm_used, self.shm_total)
     }
 
     /// The limits that the process may reach on its host, except that of `/dev/shm`.
     #[must_use]
     pub fn rooms(&self) -> Vec<Room> {
-        let of = |kind, used: Option<Gauge>, limit: Option<u64>| {
-            let (used, limit) = (used?.latest, limit?);
-            Some(Room { kind, used, limit })
-        };
         let rooms = [
-            of(RoomKind::Host, self.host_used, self.host_total),
-            of(RoomKind::Cgroup, self.cgroup_used, self.cgroup_limit),
-            of(RoomKind::AddressSpace, self.virtual_used, self.virtual_limit),
+            Room::of(RoomKind::Host, self.host_used, self.host_total),
+            Room::of(RoomKind::Cgroup, self.cgroup_used, self.cgroup_limit),
+            Room::of(RoomKind::AddressSpace, self.virtual_used, self.virtual_limit),
         ];
         rooms.into_iter().flatten().collect()
     }

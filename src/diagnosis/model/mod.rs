@@ -99,8 +99,8 @@ pub struct Model {
     pub started_ranks: BTreeMap<(u32, u32, u64), StartedRank>,
     /// The processes of each rank, oldest first. Restarts and layers lead to several.
     pub ranks: BTreeMap<u32, Vec<ProcessId>>,
-    /// Number of changes of `ranks`.
-    rank_changes: u64,
+    /// Number of times that a process joined or changed its rank.
+    pub rank_changes: u64,
     worlds: worlds::Worlds,
     /// All groups, by [`GroupId`].
     groups: Vec<Group>,
@@ -173,12 +173,6 @@ impl Model {
         self.group_ids.retain(|(_, key), _| *key != info.key);
     }
 
-    /// Number of times that a process joined or changed its rank.
-    #[must_use]
-    pub const fn rank_changes(&self) -> u64 {
-        self.rank_changes
-    }
-
     /// The newest process of a rank.
     #[must_use]
     pub fn process_of(&self, rank: u32) -> Option<&Process> {
@@ -243,11 +237,7 @@ impl Model {
     /// The request of a member that met this group's creators but asked for other members.
     #[must_use]
     pub fn asked_otherwise(&self, group: &Group, rank: u32) -> Option<&Request> {
-        let at = MeetingPoint {
-            world: group.world.clone(),
-            epoch: group.info.key.epoch,
-            name: group.info.key.name.clone(),
-        };
+        let at = MeetingPoint::of(&group.info, &group.world);
         let request = self.creations.asked(&at, rank)?;
         (request.group.key.members != group.info.key.members).then_some(request)
     }

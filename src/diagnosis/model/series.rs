@@ -14,8 +14,8 @@ const GROWTH: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series<const KEPT: usize = 64> {
     samples: Vec<Sample>,
-    /// Highest value of earlier steps.
-    earlier_peak: u64,
+    /// Highest value of steps that are no longer kept.
+    pub earlier_peak: u64,
 }
 
 /// A value and the step in which it was measured.
@@ -61,12 +61,6 @@ impl<const KEPT: usize> Series<KEPT> {
         &self.samples
     }
 
-    /// Highest value of steps that are no longer kept.
-    #[must_use]
-    pub const fn earlier_peak(&self) -> u64 {
-        self.earlier_peak
-    }
-
     /// `points` points, evenly spaced over the steps from `first` to `last`, with the value that
     /// held at each.
     #[must_use]
@@ -103,7 +97,7 @@ mod tests {
         assert_eq!(forwards.samples(), backwards.samples());
         assert_eq!(forwards.samples().len(), 64);
         assert_eq!(forwards.samples().last().map(|it| it.value), Some(801));
-        assert_eq!(forwards.earlier_peak(), 999);
+        assert_eq!(forwards.earlier_peak, 999);
     }
 
     #[test]

@@ -462,11 +462,8 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
     let of = |rank: u32| Some(&situation.model.member(group.id, rank)?.accumulation);
     let first = waiting.first()?;
     let call = &situation.join(group.id, seq)?.calls.get(first)?.call;
-    let forward = if call.hidden {
-        of(*first)?.synchronised_before(call.at)?
-    } else {
-        of(*first)?.forwards()
-    };
+    let forward =
+        if call.hidden { of(*first)?.synchronised_before(call.at)? } else { of(*first)?.forwards };
     let (mut synchronise, mut accumulate) = (Vec::new(), Vec::new());
     for &rank in group.members.keys() {
         let accumulation = of(rank)?;

@@ -107,7 +107,7 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
                 if has_raised || !thread.last_call.as_ref().is_some_and(is_last) {
                     continue;
                 }
-                limit = limit.max(thread.buckets.longest() * 3);
+                limit = limit.max(thread.buckets.longest * 3);
                 joined.call.at
             }
             Wait::Over(_) if joined.failed => {

@@ -162,7 +162,7 @@ pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth>
     let (first, last) = (samples.first()?, samples.last()?);
     let to = step.max(last.step);
     let growth = last.value.checked_sub(first.value)?;
-    let beyond = last.value.saturating_sub(series.earlier_peak());
+    let beyond = last.value.saturating_sub(series.earlier_peak);
     // A return to an earlier level is no growth.
     let is_new = beyond >= growth / 2;
     let is_much = growth >= LEAST_GROWTH.max(first.value / LEAST_SHARE);

@@ -16,17 +16,17 @@ impl Model {
         match event {
             Event::Issued { process, call } => self.issued(process, &call),
             Event::Returned { process, thread, call, followed, at } => {
-                self.returned(process, thread, call, followed, at)
+                self.returned(process, thread, call, followed, at);
             }
             Event::WaitBegin { process, thread, call, place, at } => {
-                self.wait_began(process, thread, call, place, at)
+                self.wait_began(process, thread, call, place, at);
             }
             Event::WaitEnd { process, thread, call, at } => {
-                self.wait_ended(process, thread, call, at)
+                self.wait_ended(process, thread, call, at);
             }
             Event::Completed { process, call, at } => self.call_completed(process, call, at),
             Event::LowerCall { process, call, lower_call, at } => {
-                self.lower_call(process, call, &lower_call, at)
+                self.lower_call(process, call, &lower_call, at);
             }
             Event::Within { process, thread, function, at } => {
                 self.change(process, |process| process.within(thread, function, at));
@@ -39,7 +39,7 @@ impl Model {
                     if let (Some(group), Some(place)) = (group, place) {
                         process.unawaited(op, group, place, at);
                     }
-                })
+                });
             }
             other => return Some(other),
         }
@@ -113,7 +113,7 @@ impl Model {
         self.wait_over(rank, target, failed, at);
     }
 
-    /// The whole wait of a rank is known.
+    /// A wait of a rank ended; its length counts at the place of the call.
     fn wait_over(&mut self, rank: u32, target: Target, failed: bool, at: Timestamp) {
         if let Some(call) = self.set_wait(rank, target, Wait::Over(at), failed) {
             self.waited(target.group(), rank, &call, at);
@@ -181,11 +181,10 @@ impl Model {
                 && let Some((post, met)) = group.traffic.issue(rank, call)
             {
                 target = Some(Target::Message(group_id, post));
-                if let Some(met) = &met {
-                    self.arrivals.messaged(group_id, met);
-                }
-                for met in met.into_iter().flatten() {
-                    self.waited(group_id, met.rank, &met.call, met.other);
+                if let Some([send, receive]) = &met {
+                    self.arrivals.messaged(group_id, send, receive);
+                    self.waited(group_id, send.rank, &send.call, receive.call.at);
+                    self.waited(group_id, receive.rank, &receive.call, send.call.at);
                 }
             }
         }

@@ -102,11 +102,7 @@ impl Model {
         let asked =
             CreationRequest { process: id, call: Arc::clone(call), nth: process.groups_made };
         let world = process.world.clone();
-        let at = MeetingPoint {
-            world: world.clone(),
-            epoch: info.key.epoch,
-            name: info.key.name.clone(),
-        };
+        let at = MeetingPoint::of(info, &world);
         self.creations.ask(at, rank, info, asked, world_size);
         if !info.key.members.contains(&rank) {
             process.issued(call, None);

@@ -39,14 +39,14 @@ impl Model {
                 self.joined(new, rank, world_size, at);
             }
             Event::ProcessChanged { process, state, exit, oom_kills, at } => {
-                self.changed(process, state, exit, oom_kills, at)
+                self.changed(process, state, exit, oom_kills, at);
             }
             Event::Unwatched { process, since, read_whole, exit } => {
                 self.change(process, |process| {
                     process.unwatched = Some(since);
                     process.later_exit = exit;
                     process.known_until = (!read_whole).then_some(since);
-                })
+                });
             }
             Event::Exception { process, kind, text, place, at } => {
                 let exception = Exception { kind, text, place, at, after_calls: 0 };
@@ -56,7 +56,7 @@ impl Model {
                 self.touch(process, at, |process| {
                     process.announced = Some(Announced { code, how, at });
                     process.leaving.get_or_insert((at, thread));
-                })
+                });
             }
             other => return Some(other),
         }
@@ -98,7 +98,7 @@ impl Model {
             }),
             Event::Gap { from, to, .. } => self.gaps.add(from, to),
             Event::RecordsLeftOut { process, inside, threads } => {
-                self.records_left_out(process, &inside, &threads)
+                self.records_left_out(process, &inside, &threads);
             }
             Event::Site { process, place, caller, guards, reading } => {
                 self.change(process, |process| process.site(place, caller, guards, reading));
@@ -112,7 +112,7 @@ impl Model {
                     if let Some(step) = process.step_at_time(at) {
                         process.memory.take(&sample, step, at);
                     }
-                })
+                });
             }
             Event::Scheduled { process, sample, at } => {
                 let covered = self.timing.scheduling_interval.as_nanos() as u64;

@@ -38,9 +38,9 @@ const KEPT_CALLS: usize = 4096;
 pub struct Arrivals {
     encounters: VecDeque<Encounter>,
     /// Number of the first of `encounters`, counted over all.
-    first: u64,
+    pub first: u64,
     /// Number of arrivals in `encounters`.
-    kept: usize,
+    pub kept: usize,
     /// Numbers of collectives by group and sequence number.
     collectives: Vec<BySeq>,
     /// Numbers of messages by their calls.
@@ -54,9 +54,9 @@ pub struct Arrivals {
     /// Numbers of the encounters that are new or have changed since they were last taken.
     changed: Vec<u64>,
     /// When the first encounter was complete …
-    began: Option<Timestamp>,
+    pub began: Option<Timestamp>,
     /// … and when the latest one was.
-    end: Timestamp,
+    pub end: Timestamp,
 }
 
 /// A collective or message at which all ranks have arrived.
@@ -230,24 +230,6 @@ impl Arrivals {
         self.encounters.iter().rev()
     }
 
-    /// When the first encounter was complete.
-    #[must_use]
-    pub const fn began(&self) -> Option<Timestamp> {
-        self.began
-    }
-
-    /// When the latest encounter was complete.
-    #[must_use]
-    pub const fn end(&self) -> Timestamp {
-        self.end
-    }
-
-    /// Number of arrivals kept.
-    #[must_use]
-    pub const fn kept(&self) -> usize {
-        self.kept
-    }
-
     /// Adds a collective that every member has entered.
     pub(super) fn met(&mut self, encounter: Encounter) {
         let (group, seq) = (encounter.group.0 as usize, encounter.seq);
@@ -267,7 +249,7 @@ impl Arrivals {
     }
 
     /// Adds a send that met its receive.
-    pub(super) fn messaged(&mut self, group: GroupId, [send, receive]: &[Met; 2]) {
+    pub(super) fn messaged(&mut self, group: GroupId, send: &Met, receive: &Met) {
         let messages = [send, receive].map(|met| (group, met.rank, met.call.id));
         let came = [send, receive].map(|met| Came {
             waits: self.begun.remove(&(group, met.rank, met.call.id)),
@@ -367,12 +349,6 @@ impl Arrivals {
         let mut changed = std::mem::take(&mut self.changed);
         changed.retain(|&number| self.get_mut(number).map(|it| it.is_changed = false).is_some());
         changed
-    }
-
-    /// Number of the oldest encounter.
-    #[must_use]
-    pub const fn first(&self) -> u64 {
-        self.first
     }
 
     /// The encounter with this number; `None`: it was dropped.
@@ -494,7 +470,7 @@ mod tests {
         for seq in 1..=1000 {
             arrivals.met(met(seq, &ranks));
         }
-        assert!(arrivals.kept() <= KEPT);
+        assert!(arrivals.kept <= KEPT);
         assert_eq!(arrivals.collectives[0].len(), arrivals.encounters.len());
         assert!(arrivals.changed.len() <= 2 * arrivals.encounters.len() + KEPT_BEGUN);
         let changed = arrivals.take_changed();

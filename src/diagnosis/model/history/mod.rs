@@ -286,7 +286,7 @@ impl History {
             let mut shifted = None;
             if known {
                 let steps = relation.steps(here, there);
-                offset = Some(steps.offset());
+                offset = Some(steps.offset);
                 let silent = steps.observe(seq, here, there, join);
                 changes.silent.extend(silent.map(|silent| (it.class, silent)));
                 if let Some((by, candidate)) = steps.take_established() {

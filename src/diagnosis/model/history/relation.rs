@@ -35,7 +35,8 @@ type PathPair = (Option<Arc<str>>, Option<Arc<str>>);
 
 #[derive(Clone, Debug)]
 pub(super) struct Steps {
-    offset: i64,
+    /// The difference of turns that has held for long enough.
+    pub(super) offset: i64,
     held: u32,
     last: (Spot, Spot),
     candidate: Option<Candidate>,
@@ -181,11 +182,6 @@ impl Steps {
     /// Silent turns before the relation had held long enough, if the relation since then has.
     pub(super) fn early(&self) -> Option<&Early> {
         self.early.as_ref().filter(|_| self.held >= HELD)
-    }
-
-    /// The difference of turns that has held for long enough.
-    pub(super) const fn offset(&self) -> i64 {
-        self.offset
     }
 
     /// The change of the relation, once it has lasted, and the turns by which it changed. It is the

@@ -18,8 +18,8 @@ pub struct BucketWaits {
     usual: Option<u32>,
     /// Number of buckets of the last backward pass.
     before: u32,
-    /// The longest time from the last bucket to the end of the wait.
-    longest: Duration,
+    /// The longest time from the last bucket of a backward pass to the end of the wait.
+    pub longest: Duration,
 }
 
 impl BucketWaits {
@@ -47,11 +47,5 @@ impl BucketWaits {
         let (last, at) = self.last_sent.take().filter(|(_, at)| *at <= from)?;
         self.longest = self.longest.max(to.since(at));
         Some((last, Averaged { buckets, from, to }))
-    }
-
-    /// The longest time from the last bucket of a backward pass to the end of the wait.
-    #[must_use]
-    pub const fn longest(&self) -> Duration {
-        self.longest
     }
 }

@@ -257,12 +257,7 @@ impl Process {
         at: Timestamp,
     ) -> Option<Target> {
         self.count_record(at);
-        let left = self
-            .exceptions
-            .iter()
-            .rev()
-            .find(|exception| exception.kind == ExceptionKind::LeftCollective)
-            .map(|exception| exception.at);
+        let left = self.latest_exception(ExceptionKind::LeftCollective).map(|it| it.at);
         let thread = self.thread(thread, at);
         let before = std::mem::replace(&mut thread.doing, Doing::Nothing);
         if let Doing::Wait(Some(target), since, _) = before

@@ -51,11 +51,7 @@ impl Exception {
     /// Whether it requests the process to exit, rather than being a failure.
     #[must_use]
     pub fn asks_to_end(&self) -> bool {
-        ["SystemExit", "KeyboardInterrupt"].iter().any(|name| {
-            self.text
-                .strip_prefix(name)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-        })
+        matches!(self.text.split(':').next(), Some("SystemExit" | "KeyboardInterrupt"))
     }
 }
 
@@ -82,19 +78,12 @@ impl Process {
             // down.
             return uncaught.map_or(Ending::None, |exception| Ending::Raised(&exception.text));
         };
-        match (end.exit.code, end.exit.signal) {
-            (Some(0), _) => Ending::InOrder,
-            _ if self.aborted_on_its_way_out() => Ending::InOrder,
-            _ => match uncaught {
-                Some(exception) => Ending::Raised(&exception.text),
-                None if end.exit.code.is_none()
-                    && end.exit.signal.is_none()
-                    && self.announced_in_order() =>
-                {
-                    Ending::InOrder
-                }
-                None => Ending::Died(end.exit),
-            },
+        match uncaught {
+            _ if end.exit.code == Some(0) => Ending::InOrder,
+            Some(exception) => Ending::Raised(&exception.text),
+            None if self.aborted_on_its_way_out() => Ending::InOrder,
+            None if end.exit == Exit::default() && self.announced_in_order() => Ending::InOrder,
+            None => Ending::Died(end.exit),
         }
     }
 
@@ -122,8 +111,11 @@ impl Process {
     /// The last exception that ended a thread other than the main one.
     #[must_use]
     pub fn failed_thread(&self) -> Option<&Exception> {
-        let mut latest = self.exceptions.iter().rev();
-        latest.find(|exception| exception.kind == ExceptionKind::UncaughtInThread)
+        self.latest_exception(ExceptionKind::UncaughtInThread)
+    }
+
+    pub(super) fn latest_exception(&self, kind: ExceptionKind) -> Option<&Exception> {
+        self.exceptions.iter().rev().find(|exception| exception.kind == kind)
     }
 
     /// The exception that was being handled when this call was issued, except requests to exit.

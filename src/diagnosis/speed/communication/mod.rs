@@ -45,7 +45,7 @@ impl Review {
         /// Number of kept arrivals above which evaluations become less frequent.
         const MANY: usize = 4096;
         self.times.update(model);
-        let patience = match model.arrivals.kept() {
+        let patience = match model.arrivals.kept {
             0..MANY => Duration::from_millis(250),
             n if n < 8 * MANY => Duration::from_secs(1),
             _ => Duration::from_secs(3),

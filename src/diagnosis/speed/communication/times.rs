@@ -67,7 +67,7 @@ impl Times {
     /// Takes the encounters that have changed since the last call.
     pub fn update(&mut self, model: &mut Model) {
         let changed = model.arrivals.take_changed();
-        let first = model.arrivals.first();
+        let first = model.arrivals.first;
         while self.first < first {
             if let Some(Some(timed)) = self.all.pop_front() {
                 self.remove(self.first, &timed);
@@ -239,10 +239,10 @@ impl Clocks {
         let uncertainty = model.clock_uncertainty();
         let changed = self.uncertainty != uncertainty;
         self.uncertainty = uncertainty;
-        if uncertainty.is_zero() || self.changes == model.rank_changes() {
+        if uncertainty.is_zero() || self.changes == model.rank_changes {
             return changed;
         }
-        self.changes = model.rank_changes();
+        self.changes = model.rank_changes;
         let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
         let processes = model.ranks.keys();
         let processes = processes.filter_map(|&rank| Some((rank, model.process_of(rank)?)));

@@ -92,7 +92,7 @@ pub struct Review {
 impl Review {
     /// The straggler according to an evaluation at most a moment ago; up to a second in large jobs.
     pub fn look(&mut self, model: &Model, now: Timestamp) -> Option<&Straggler> {
-        let patience = match model.arrivals.kept() {
+        let patience = match model.arrivals.kept {
             0..MANY => Duration::from_millis(100),
             n if n < 8 * MANY => Duration::from_millis(250),
             _ => Duration::from_secs(1),
@@ -110,7 +110,7 @@ impl Review {
 #[must_use]
 pub fn straggler(model: &Model) -> Option<Straggler> {
     let begin = warmed_up(model)?;
-    let end = model.arrivals.end();
+    let end = model.arrivals.end;
     let step = step(model);
     let timing = &model.timing;
     let lengths = match step {
@@ -250,7 +250,7 @@ fn before(at: Timestamp, time: Duration) -> Timestamp {
 /// time after the first encounter.
 #[must_use]
 pub fn warmed_up(model: &Model) -> Option<Timestamp> {
-    let began = model.arrivals.began()?;
+    let began = model.arrivals.began?;
     let processes = model.ranks.keys().filter_map(|&rank| model.process_of(rank));
     let mut warm = began;
     let mut steps = false;
