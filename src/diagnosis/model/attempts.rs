@@ -191,37 +191,29 @@ fn is_terminated(process: &Process) -> bool {
 
 /// See [`Attempts::terminated`].
 fn terminated(model: &Model) -> BTreeMap<(Arc<str>, World), Terminated> {
-    let mut worlds: BTreeMap<LayerWorld<'_>, (BTreeSet<u32>, u32)> = BTreeMap::new();
-    for process in model.processes.values().filter(|it| is_terminated(it)) {
-        let world = worlds.entry((&process.layer, &process.world));
-        let (ranks, size) = world.or_default();
-        ranks.extend(process.rank);
-        *size = process.world_size.unwrap_or(0).max(*size);
-    }
-    if worlds.is_empty() {
+    if !model.processes.values().any(is_terminated) {
         return BTreeMap::new();
     }
-    let (mut running, mut raised) = (BTreeSet::new(), BTreeSet::new());
+    let mut worlds: BTreeMap<LayerWorld<'_>, Vec<&Process>> = BTreeMap::new();
     for process in model.processes.values() {
-        let world = (&process.layer, &process.world);
-        if process.end.is_none() {
-            running.insert(world);
-        } else if !is_terminated(process) {
-            worlds.remove(&world);
-        }
-        if !process.exceptions.is_empty() {
-            raised.insert(world);
-        }
+        worlds.entry((&process.layer, &process.world)).or_default().push(process);
     }
-    let of = |(world, (ranks, size)): (LayerWorld<'_>, (BTreeSet<u32>, u32))| {
+    let of = |((layer, world), processes): (LayerWorld<'_>, Vec<&Process>)| {
+        let (ended, running): (Vec<&Process>, Vec<&Process>) =
+            processes.iter().partition(|it| it.end.is_some());
+        if ended.is_empty() || !ended.iter().all(|it| is_terminated(it)) {
+            return None;
+        }
+        let ranks: BTreeSet<u32> = ended.iter().filter_map(|it| it.rank).collect();
+        let size = ended.iter().filter_map(|it| it.world_size).max().unwrap_or(0);
         let is_complete = size > 0 && ranks.len() as u32 == size;
         let terminated = Terminated {
-            is_whole: is_complete && !running.contains(&world),
-            has_raised: raised.contains(&world),
+            is_whole: is_complete && running.is_empty(),
+            has_raised: processes.iter().any(|it| !it.exceptions.is_empty()),
         };
-        ((Arc::clone(world.0), world.1.clone()), terminated)
+        Some(((Arc::clone(layer), world.clone()), terminated))
     };
-    worlds.into_iter().map(of).collect()
+    worlds.into_iter().filter_map(of).collect()
 }
 
 /// The launcher's id of the launch in the name of a world, which may contain a port before it.

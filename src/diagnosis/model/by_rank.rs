@@ -86,14 +86,6 @@ impl<V> ByRank<V> {
         known
     }
 
-    /// The value of a rank; a new one if it has none.
-    pub fn get_or_insert_with(&mut self, rank: u32, value: impl FnOnce() -> V) -> Option<&mut V> {
-        if !self.contains_key(&rank) {
-            self.insert(rank, value());
-        }
-        self.get_mut(&rank)
-    }
-
     /// Ranks with values and these.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&u32, &V)> + Clone {
         let blocks = self.blocks.iter().enumerate();
@@ -113,12 +105,6 @@ impl<V> ByRank<V> {
     /// Values in the order of their ranks.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &V> + Clone {
         self.blocks.iter().flatten().flat_map(|block| block.iter().flatten())
-    }
-
-    /// Values in the order of their ranks.
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        let blocks = self.blocks.iter_mut().flatten();
-        blocks.flat_map(|block| block.iter_mut().flatten())
     }
 
     /// The place of the first value from `start` on that fits; after the last one the search begins

@@ -16,12 +16,6 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Number of processes.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.all.len()
-    }
-
     /// Whether there are no processes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

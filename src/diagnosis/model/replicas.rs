@@ -73,8 +73,6 @@ pub struct ReplicaValues {
     pub elements: Vec<f64>,
     /// Line of the forward pass before which they were read.
     pub place: Option<Arc<Where>>,
-    /// Training step.
-    pub step: u64,
     /// Time of the report.
     pub at: Timestamp,
 }
@@ -282,13 +280,7 @@ impl Model {
             rounds: said.total,
             parameter: said.first,
         };
-        let values = ReplicaValues {
-            dtype: said.dtype,
-            elements,
-            place: said.place.clone(),
-            step: said.step,
-            at,
-        };
+        let values = ReplicaValues { dtype: said.dtype, elements, place: said.place.clone(), at };
         let members = group.info.key.members.len();
         group.replicas.take(members, rank, point, values);
     }
@@ -303,7 +295,6 @@ mod tests {
             dtype: DType::Float32,
             elements: elements.to_vec(),
             place: None,
-            step: 0,
             at: Timestamp(0),
         }
     }

@@ -95,12 +95,6 @@ impl Turns {
         self.now.clone()
     }
 
-    /// Number of the current turn; 0: before the first.
-    #[must_use]
-    pub const fn turn(&self) -> u64 {
-        self.now.turn
-    }
-
     /// Whether turns are training forwards.
     #[must_use]
     pub const fn are_forwards(&self) -> bool {

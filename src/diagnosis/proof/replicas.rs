@@ -31,7 +31,6 @@ fn read(held: &ReplicaFact) -> Option<ReplicaValues> {
         dtype: DType::from_name(&held.dtype)?,
         elements: elements?,
         place: None,
-        step: 0,
         at: Timestamp(0),
     })
 }

@@ -165,10 +165,9 @@ impl Model {
         if let Some((group_id, rank)) = member {
             let group = &mut self.groups[group_id.0 as usize];
             if call.op.is_collective() && call.seq > 0 {
-                let process = self.processes.get(&id);
-                let position = process.map(|it| it.turns.position());
-                let position = position.unwrap_or_default();
-                let in_backward = process.is_some_and(|it| it.is_last_bucket(call));
+                let process = &self.processes[&id];
+                let position = process.turns.position();
+                let in_backward = process.is_last_bucket(call);
                 target = Some(Target::Join(group_id, call.seq));
                 let waited = group.issue(rank, call, position, in_backward);
                 for encounter in group.met.drain(..) {

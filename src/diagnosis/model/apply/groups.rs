@@ -84,6 +84,7 @@ impl Model {
         Some((*id, process.rank?))
     }
 
+    /// The process as a member of a group that it joined.
     fn member_mut(&mut self, process: ProcessId, info: &Arc<GroupInfo>) -> Option<&mut Member> {
         let (group, rank) = self.membership(process, info)?;
         self.groups[group.0 as usize].members.get_mut(&rank)

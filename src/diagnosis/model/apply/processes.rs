@@ -135,8 +135,7 @@ impl Model {
         let Some(process) = self.processes.get_mut(&process) else { return };
         process.state = state;
         process.state_at = at;
-        let is_stopped = state == ProcessState::Stopped;
-        process.pace.state(is_stopped, at);
+        process.pace.state(state == ProcessState::Stopped, at);
         if state == ProcessState::Dead && process.end.is_none() {
             process.end = Some(End { at, exit, oom_kills });
             if process.ending() != Ending::InOrder {

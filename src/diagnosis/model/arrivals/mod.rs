@@ -332,6 +332,7 @@ impl Arrivals {
         }
     }
 
+    /// See [`Self::get`].
     fn get_mut(&mut self, number: u64) -> Option<&mut Encounter> {
         self.encounters.get_mut(number.checked_sub(self.first)? as usize)
     }

@@ -92,7 +92,7 @@ pub struct EndedEarly {
 }
 
 /// One member of a group.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Member {
     /// The process that is this rank.
     pub process: ProcessId,
@@ -110,11 +110,6 @@ pub struct Member {
 }
 
 impl Member {
-    /// A member without calls.
-    pub(super) const fn new(process: ProcessId) -> Self {
-        Self { process, issued: 0, completed: 0, destroyed: None, timeout: None, late: None }
-    }
-
     /// Whether it may have issued any number of calls.
     #[must_use]
     pub const fn is_unknown(&self) -> bool {
@@ -226,8 +221,9 @@ impl Group {
 
     /// A process becomes a member.
     pub(super) fn join_member(&mut self, rank: u32, process: ProcessId) {
-        let member = || Member::new(process);
-        self.members.get_or_insert_with(rank, member);
+        if !self.members.contains_key(&rank) {
+            self.members.insert(rank, Member { process, ..Member::default() });
+        }
     }
 
     fn join_at(&mut self, seq: u64) -> &mut Join {
@@ -383,6 +379,7 @@ impl Group {
         self.entered.get_mut(&seq).or_else(|| self.joins.get_mut(&seq))
     }
 
+    /// The call of a member there.
     pub(super) fn joined_mut(&mut self, rank: u32, seq: u64) -> Option<&mut JoinedCall> {
         self.any_join_mut(seq)?.calls.get_mut(&rank)
     }

@@ -204,15 +204,11 @@ impl Process {
             self.calls.set_over(id);
             return vec![id];
         };
-        let (mut complete, mut under_way) = (Vec::new(), VecDeque::new());
-        for call in self.queued.drain(..) {
-            let behind = call.id > id || call.on_stream.is_some_and(|on| on.stream != stream);
-            if behind {
-                under_way.push_back(call);
-            } else {
-                complete.push(call.id);
-            }
-        }
+        let is_behind =
+            |call: &Arc<Call>| call.id > id || call.on_stream.is_some_and(|on| on.stream != stream);
+        let (under_way, done): (VecDeque<Arc<Call>>, VecDeque<Arc<Call>>) =
+            std::mem::take(&mut self.queued).into_iter().partition(is_behind);
+        let complete: Vec<CallId> = done.iter().map(|call| call.id).collect();
         for id in &complete {
             self.followed.remove(id);
             self.calls.set_over(*id);
