@@ -1,7 +1,7 @@
 //! Shared by the findings about breaches of DDP's contract.
 
 use ddp_doctor_proto::ExceptionKind;
-use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Effect, Fact, Parameter, RankCall,
 };
@@ -9,61 +9,63 @@ use ddp_doctor_proto::report::{
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence;
 use crate::findings::view::{last_call, rank_calls, with_place};
-use crate::model::{Ending, Exception, Process, ReducerReport};
+use crate::model::{Ending, Exception, Process};
 use crate::situation::contract::{self, Breach, Kind};
 use crate::situation::{Divergence, Origin, Situation, Stall};
+use crate::source::branches;
+use crate::words;
 
 /// Maximum number of parameters that a sentence names.
 const NAMED: usize = 4;
 /// Maximum number of parameters that a finding lists.
 const LISTED: usize = 1024;
 
-/// A breach of the contract with the draft of its finding.
-pub(crate) struct Consequence<'a> {
-    pub(crate) breach: &'a Breach,
-    pub(crate) draft: Draft,
-}
-
-/// A draft without sentences for each breach that is of the finding's kind.
-pub(crate) fn of<'a>(
-    situation: &'a Situation<'_>,
+/// The findings of one code about breaches. `tell` adds the sentences to a draft that has all else;
+/// it does not have to accept other kinds of breaches.
+pub(crate) fn findings(
+    situation: &Situation<'_>,
     code: &'static Code,
-    is: fn(&Kind) -> bool,
-) -> Vec<Consequence<'a>> {
+    tell: fn(&Situation<'_>, &Breach, Draft) -> Option<Draft>,
+) -> Vec<Draft> {
     let breaches = situation.breaches.iter().enumerate();
     breaches
-        .filter(|(_, breach)| is(&breach.kind))
-        .map(|(index, breach)| consequence(situation, code, index, breach))
+        .filter(|(_, breach)| code_of(&breach.kind) == code)
+        .filter_map(|(index, breach)| {
+            tell(situation, breach, draft(situation, code, index, breach))
+        })
         .collect()
 }
 
-fn consequence<'a>(
-    situation: &'a Situation<'_>,
-    code: &'static Code,
-    index: usize,
-    breach: &'a Breach,
-) -> Consequence<'a> {
+/// The finding about this kind of breach.
+fn code_of(kind: &Kind) -> &'static Code {
+    match kind {
+        Kind::Unused => &catalogue::DD401,
+        Kind::UnusedDiffer => &catalogue::DD402,
+        Kind::ReadyTwice | Kind::GraphChanged => &catalogue::DD403,
+        Kind::Models(_) => &catalogue::DD404,
+        Kind::Bypassed => &catalogue::DD405,
+        Kind::Boundaries(_) => &catalogue::DD406,
+    }
+}
+
+/// A draft without sentences.
+fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &Breach) -> Draft {
     let place = KeyPlace::Join(breach.group, u64::from(breach.model));
     let mut draft = Draft::new(code, place, breach.evidence_at);
     let origin = Origin::Breach(index);
     let stalls: Vec<&Stall> =
         situation.stalls.iter().filter(|stall| stall.origin == origin).collect();
-    let here = |group| group == breach.group;
-    let stall = stalls.iter().copied().find(|stall| here(stall.group));
-    let met = situation.divergences.iter();
-    let met = met.filter(|it| it.origin == origin).find(|it| here(it.group));
-    draft.victims = stalls
-        .iter()
-        .flat_map(|stall| stall.waiting.iter().copied())
-        .filter(|rank| !breach.root.contains(rank))
-        .collect();
+    let stall = stalls.iter().find(|stall| stall.group == breach.group);
+    let mut met = situation.divergences.iter();
+    let met = met.find(|it| it.origin == origin && it.group == breach.group);
+    draft.victims = Stall::victims(&stalls);
     let seq = met.map(|it| it.seq).or_else(|| stall.map(|it| it.seq));
     let join = seq.and_then(|seq| situation.join(breach.group, seq));
     if let Some(join) = join {
-        let others = join.calls.keys().filter(|it| !breach.root.contains(it));
-        draft.victims.extend(others);
+        draft.victims.extend(join.calls.keys());
         draft.op = join.calls.values().next().map(|it| it.call.op);
     }
+    draft.victims.retain(|rank| !breach.root.contains(rank));
     draft.victims.sort_unstable();
     draft.victims.dedup();
     draft.place = Some((breach.group, seq.unwrap_or(0)));
@@ -76,23 +78,18 @@ fn consequence<'a>(
     draft.parameters = parameters(situation, breach);
     draft.effect = effect(situation, breach, &draft);
     let raised = breach.root.iter().find_map(|&rank| {
-        let process = situation.model.member(breach.group, rank)?;
-        let exception = raised(process, breach)?;
+        let exception = raised(situation.model.member(breach.group, rank)?, breach)?;
         Some(Fact::Raised {
             rank,
             text: exception.text.to_string(),
             seen: exception.kind.to_string(),
         })
     });
-    if let Some(raised) = raised {
-        draft = draft.proved_by(Some(Certificate {
-            kind: CertificateKind::Observation,
-            facts: vec![raised],
-        }));
-    } else if let Some(met) = met {
-        draft = draft.proved_by(certificate(situation, met, code));
+    match (raised, met) {
+        (Some(raised), _) => draft.observed(vec![raised]),
+        (None, Some(met)) => draft.proved_by(certificate(situation, met, code)),
+        (None, None) => draft,
     }
-    Consequence { breach, draft }
 }
 
 fn certificate(
@@ -111,6 +108,11 @@ fn certificate(
         // Calls that differ in dtype alone can complete: the checker rejects such a proof.
         crate::proof::check(proof).is_ok()
     })
+}
+
+/// Sentences on the lines at which parameters without gradients are used.
+pub(crate) fn uses(situation: &Situation<'_>, breach: &Breach) -> impl Iterator<Item = String> {
+    branches::left_out(situation, breach).into_iter().map(|it| it.sentence())
 }
 
 /// Calls of all members at the sequence number, or their last calls if there is none. Ranks that
@@ -146,26 +148,25 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
         .collect()
 }
 
-/// What DDP's reducer reported on the first rank that broke the contract.
-pub(crate) fn first_report<'a>(
-    situation: &Situation<'a>,
-    breach: &Breach,
-) -> Option<&'a ReducerReport> {
-    contract::report_of(situation, breach, *breach.root.first()?)
+/// The report of DDP's reducer on the first rank that broke the contract: its place (" at train.py:9"), and
+/// the number of parameters that it is about.
+pub(crate) fn first_report(situation: &Situation<'_>, breach: &Breach) -> (String, u64) {
+    let first = breach.root.first();
+    let report = first.and_then(|&rank| contract::report_of(situation, breach, rank));
+    let place = report.and_then(|report| report.place.as_deref());
+    (words::at(place), report.map_or(0, |report| report.total))
 }
 
 /// The exception that DDP raised in a process because of the breach.
 fn raised<'a>(process: &'a Process, breach: &Breach) -> Option<&'a Exception> {
-    let words: &[&str] = match breach.kind {
+    let words = match breach.kind {
         Kind::Models(_) | Kind::Boundaries(_) | Kind::Bypassed => return None,
-        Kind::Unused | Kind::UnusedDiffer => &[contract::UNFINISHED],
-        Kind::ReadyTwice => &[contract::READY_TWICE],
-        Kind::GraphChanged => &[contract::GRAPH_CHANGED],
+        Kind::Unused | Kind::UnusedDiffer => contract::UNFINISHED,
+        Kind::ReadyTwice => contract::READY_TWICE,
+        Kind::GraphChanged => contract::GRAPH_CHANGED,
     };
     process.exceptions.iter().find(|it| {
-        it.kind != ExceptionKind::InFlight
-            && it.at >= breach.at
-            && words.iter().any(|words| it.text.contains(words))
+        it.kind != ExceptionKind::InFlight && it.at >= breach.at && it.text.contains(words)
     })
 }
 
@@ -180,10 +181,7 @@ fn effect(situation: &Situation<'_>, breach: &Breach, draft: &Draft) -> Effect {
         let ending = situation.model.ending_of(process);
         matches!(ending, Ending::Raised(_) | Ending::Died(_))
     });
-    match (crashed, draft.victims.is_empty()) {
-        (false, false) => Effect::Blocks,
-        _ => Effect::Crashes,
-    }
+    if crashed || draft.victims.is_empty() { Effect::Crashes } else { Effect::Blocks }
 }
 
 fn parameters(situation: &Situation<'_>, breach: &Breach) -> Vec<Parameter> {

@@ -4,26 +4,23 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, ModelFact, Parameter};
 
-use crate::findings::ddp::breach::{self, Consequence};
+use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
-use crate::situation::Situation;
-use crate::situation::contract::{Breach, Difference, Kind, SideOfModel, What};
+use crate::situation::contract::{Difference, Kind, SideOfModel, What};
+use crate::situation::{Breach, Situation};
 use crate::source::cause;
 use crate::words::{self, Capital, Ranks, number};
 
 /// DD404: different models in one group.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let found = breach::of(situation, &catalogue::DD404, |kind| matches!(kind, Kind::Models(_)));
-    let found = found.into_iter();
-    found.filter_map(|it| draft(situation, it)).collect()
+    breach::findings(situation, &catalogue::DD404, tell)
 }
 
-fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
-    let Consequence { breach, mut draft } = it;
+fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
     let Kind::Models(difference) = &breach.kind else {
         return None;
     };
-    let group = &situation.model.group(breach.group).info;
+    let group = situation.model.group(breach.group);
     // Errors of DDP state the numbers of parameters alone.
     let is_known = difference.sides.iter().any(|it| it.parameter.is_some());
     let index = if is_known { difference.index } else { 0 };
@@ -32,7 +29,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
         sides.map(|side| describe_side(side, difference.what, index)).collect();
     let first = if is_known { format!(", first in parameter {index}") } else { String::new() };
     draft.summary =
-        format!("the models of {} differ{first}: {}", words::group(group), sides.join(", "));
+        format!("the models of {} differ{first}: {}", words::group(&group.info), sides.join(", "));
     draft.why =
         vec![match difference.what {
         What::Count | What::Shape => {
@@ -63,14 +60,8 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
         // The job continues with wrong results.
         draft.effect = Effect::Corrupts;
     }
-    draft.victims = situation
-        .model
-        .group(breach.group)
-        .members
-        .keys()
-        .copied()
-        .filter(|rank| !breach.root.contains(rank))
-        .collect();
+    let others = group.members.keys().copied().filter(|rank| !breach.root.contains(rank));
+    draft.victims = others.collect();
     draft.parameters = parameters(difference);
     if let Some(reading) = cause::of_values(situation, &draft.per_rank) {
         draft.explain(reading);

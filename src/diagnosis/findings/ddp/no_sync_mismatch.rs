@@ -1,25 +1,21 @@
 //! DD406 no-sync-mismatch: ranks leave `no_sync` at different training forwards.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
+use ddp_doctor_proto::report::CauseKind;
 
-use crate::findings::ddp::breach::{self, Consequence};
+use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
-use crate::situation::Situation;
 use crate::situation::contract::Kind;
-use crate::source::cause;
+use crate::situation::{Breach, Situation};
+use crate::source::cause::{self, Reading};
 use crate::words::{self, Ranks, number};
 
 /// DD406: different boundaries of gradient accumulation.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let found =
-        breach::of(situation, &catalogue::DD406, |kind| matches!(kind, Kind::Boundaries(_)));
-    let found = found.into_iter();
-    found.filter_map(|it| draft(situation, it)).collect()
+    breach::findings(situation, &catalogue::DD406, tell)
 }
 
-fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
-    let Consequence { breach, mut draft } = it;
+fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
     let Kind::Boundaries(boundary) = &breach.kind else {
         return None;
     };
@@ -59,10 +55,6 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
     let calls = draft.per_rank.iter();
     let backwards = calls.filter(|it| some.contains(&it.rank));
     let chosen = cause::of_values(situation, backwards);
-    draft.explain(chosen.unwrap_or(cause::Reading {
-        same_path: false,
-        cause: Cause { kind: CauseKind::LocalDecision, confidence: Confidence::Suspected },
-        because: None,
-    }));
+    draft.explain(chosen.unwrap_or(Reading::suspected(CauseKind::LocalDecision)));
     Some(draft)
 }

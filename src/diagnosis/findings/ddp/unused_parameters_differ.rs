@@ -1,34 +1,28 @@
 //! DD402 unused-parameters-differ: parameters have no gradient on some ranks only.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
+use ddp_doctor_proto::report::CauseKind;
 
-use crate::findings::ddp::breach::{self, Consequence};
+use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
-use crate::situation::Situation;
-use crate::situation::contract::{self, Breach, Kind};
+use crate::situation::{Breach, Situation, contract};
 use crate::source::branches::{self, Use};
-use crate::source::cause;
+use crate::source::cause::{self, Reading};
 use crate::words::{self, Capital, Ranks, number};
 
 /// DD402: gradients missing on some ranks, or different ones on each.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let found = breach::of(situation, &catalogue::DD402, |kind| matches!(kind, Kind::UnusedDiffer));
-    let found = found.into_iter();
-    found.map(|it| draft(situation, it)).collect()
+    breach::findings(situation, &catalogue::DD402, tell)
 }
 
-fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
-    let Consequence { breach, mut draft } = it;
+fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
     let group = &situation.model.group(breach.group).info;
-    let totals: Vec<(u32, u64)> = breach
-        .root
-        .iter()
-        .filter_map(|&rank| Some((rank, contract::report_of(situation, breach, rank)?.total)))
-        .collect();
     let mut sides: Vec<(Vec<u32>, String)> = Vec::new();
-    for (rank, total) in totals {
-        let names = breach::names(&draft, Some(rank), total);
+    for &rank in &breach.root {
+        let Some(report) = contract::report_of(situation, breach, rank) else {
+            continue;
+        };
+        let names = breach::names(&draft, Some(rank), report.total);
         match sides.iter_mut().find(|(_, known)| *known == names) {
             Some((ranks, _)) => ranks.push(rank),
             None => sides.push((vec![rank], names)),
@@ -84,15 +78,9 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
     let calls = draft.per_rank.iter();
     let lacking = calls.filter(|it| breach.root.contains(&it.rank));
     let chosen = cause::of_values(situation, lacking).filter(|_| kind.is_none());
-    draft.explain(chosen.unwrap_or(cause::Reading {
-        same_path: false,
-        cause: Cause {
-            kind: kind.unwrap_or(CauseKind::DataDependentPath),
-            confidence: Confidence::Suspected,
-        },
-        because: None,
-    }));
-    draft
+    let kind = kind.unwrap_or(CauseKind::DataDependentPath);
+    draft.explain(chosen.unwrap_or(Reading::suspected(kind)));
+    Some(draft)
 }
 
 /// A sentence on ranks that had all gradients in earlier steps: their used parameters change.
