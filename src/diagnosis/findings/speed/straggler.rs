@@ -1,29 +1,59 @@
-//! Shared by the findings about stragglers.
+//! Ranks that keep the others waiting: DD601 straggler-compute, because their own work takes longer, DD602
+//! straggler-input, because their data loaders are slow, and DD603 straggler-host, because their host
+//! or interpreter delays them.
 
-use std::time::Duration;
-
-use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::speed::coarse::{about_so_long, percent};
 use crate::findings::view::{no_call, with_place};
+use crate::model::Process;
 use crate::situation::Situation;
-use crate::speed::lateness::Straggler;
+use crate::speed::lateness::{Host, Straggler, Why};
 use crate::words::{self, Capital, Ranks, number};
 
-/// A draft about ranks that keep the others waiting. `because` ends the summary; `place` is the
-/// line at which the late ranks lose time, if known.
-pub(crate) fn draft(
-    code: &'static Code,
-    situation: &Situation<'_>,
-    straggler: &Straggler,
-    because: &str,
-    place: Option<&Where>,
-) -> Draft {
+/// DD601: stragglers whose own work takes longer.
+pub(crate) fn compute(situation: &Situation<'_>) -> Vec<Draft> {
+    drafts(situation, &catalogue::DD601)
+}
+
+/// DD602: stragglers with a slow data loader.
+pub(crate) fn input(situation: &Situation<'_>) -> Vec<Draft> {
+    drafts(situation, &catalogue::DD602)
+}
+
+/// DD603: stragglers delayed by their host or interpreter.
+pub(crate) fn host(situation: &Situation<'_>) -> Vec<Draft> {
+    drafts(situation, &catalogue::DD603)
+}
+
+fn drafts(situation: &Situation<'_>, code: &'static Code) -> Vec<Draft> {
+    let stragglers = situation.straggler.iter().filter(|straggler| {
+        let of_its_cause = match straggler.why {
+            Why::Work { .. } => &catalogue::DD601,
+            Why::Input { .. } => &catalogue::DD602,
+            Why::Host(_) => &catalogue::DD603,
+        };
+        of_its_cause == code
+    });
+    stragglers.map(|straggler| draft(situation, code, straggler)).collect()
+}
+
+fn draft(situation: &Situation<'_>, code: &'static Code, straggler: &Straggler) -> Draft {
     let Straggler { ranks, waiting, .. } = straggler;
-    let group = situation.model.group(straggler.group);
-    let key = KeyPlace::Ranks(ranks.clone());
-    let mut draft = Draft::new(code, key, straggler.known_at);
+    let process = ranks.first().and_then(|&rank| situation.model.process_of(rank));
+    // Where the late ranks lose time, if known.
+    let place = match straggler.why {
+        Why::Input { .. } => process.and_then(|process| process.pace.draws_at.as_deref()),
+        Why::Work { .. } | Why::Host(_) => None,
+    };
+    let reason = match &straggler.why {
+        Why::Work { ran } => of_work(ranks, *ran),
+        Why::Input { own, others } => of_input(ranks, place, *own, *others),
+        Why::Host(host) => of_host(ranks, host, process),
+    };
+    let mut draft = Draft::new(code, KeyPlace::Ranks(ranks.clone()), straggler.known_at);
     draft.root = ranks.clone();
     draft.victims = waiting.clone();
     let confidence =
@@ -32,33 +62,14 @@ pub(crate) fn draft(
     draft.place = Some((straggler.group, 0));
     draft.op = Some(straggler.call.op);
     draft.blocked_at = Some(straggler.since);
-    let typical = about_so_long(straggler.typical);
-    // Without fields that differ from call to call.
-    let call = |rank, state, waited_ms| RankCall {
-        state,
-        waited_ms,
-        op: straggler.call.op.name().map(str::to_owned),
-        place: straggler.call.place.as_deref().cloned(),
-        ..no_call(rank)
-    };
-    let waited_ms = Some(typical.as_millis() as u64);
-    let members = &group.info.key.members;
-    let mut calls: Vec<RankCall> = waiting
-        .iter()
-        .filter(|rank| members.contains(rank))
-        .map(|&rank| call(rank, CallState::Waiting, waited_ms))
-        .collect();
-    calls.extend(
-        ranks.iter().map(|&rank| with_place(call(rank, CallState::NotIssued, None), place)),
-    );
-    calls.sort_by_key(|call| call.rank);
-    draft.per_rank = calls;
+    draft.per_rank = per_rank(situation, straggler, place);
     draft.summary = format!(
-        "{} the others waiting{}: they lose about {} of their time, {} at a time, {because}",
+        "{} the others waiting{}: they lose about {} of their time, {} at a time, {}",
         Ranks(ranks).to_string() + number(ranks, " keeps", " keep"),
         if straggler.in_turn { " in turn" } else { "" },
         percent(straggler.share),
-        words::short_time(typical),
+        words::short_time(about_so_long(straggler.typical)),
+        reason.because,
     );
     draft.why.push(format!(
         "{} repeatedly the last, since {} at least: nearly all that the others lose by waiting, they \
@@ -78,41 +89,175 @@ pub(crate) fn draft(
     if let Some(rank) = straggler.before {
         draft.why.push(format!("Before that it was rank {rank}: the culprit changes."));
     }
+    draft.why.extend(reason.measured);
+    draft.next = vec![reason.advice];
     draft
 }
 
-/// "60 %": rounded to tens, so that a report does not change with every evaluation.
-pub(crate) fn percent(share: f64) -> String {
-    if share < 0.05 {
-        return "less than 5 %".into();
-    }
-    format!("{:.0} %", (share * 10.0).round() * 10.0)
+/// The calls at which most time is lost, without fields that differ from call to call.
+fn per_rank(
+    situation: &Situation<'_>,
+    straggler: &Straggler,
+    place: Option<&Where>,
+) -> Vec<RankCall> {
+    let call = |rank, state, waited_ms| RankCall {
+        state,
+        waited_ms,
+        op: straggler.call.op.name().map(str::to_owned),
+        place: straggler.call.place.as_deref().cloned(),
+        ..no_call(rank)
+    };
+    let typical = about_so_long(straggler.typical).as_millis() as u64;
+    let members = &situation.model.group(straggler.group).info.key.members;
+    let waiting = straggler.waiting.iter().filter(|rank| members.contains(rank));
+    let waiting = waiting.map(|&rank| call(rank, CallState::Waiting, Some(typical)));
+    let late = straggler.ranks.iter();
+    let late = late.map(|&rank| with_place(call(rank, CallState::NotIssued, None), place));
+    let mut calls: Vec<RankCall> = waiting.chain(late).collect();
+    calls.sort_by_key(|call| call.rank);
+    calls
 }
 
-/// A duration rounded to one digit, so that a report does not change with every evaluation.
-pub(crate) fn about_so_long(time: Duration) -> Duration {
-    const DIGITS: [f64; 8] = [1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0];
-    let micros = time.as_secs_f64() * 1e6;
-    if micros < 1.0 {
-        return Duration::ZERO;
-    }
-    let scale = 10_f64.powf(micros.log10().floor());
-    let digit = micros / scale;
-    let nearest = DIGITS.into_iter().min_by(|a, b| (a - digit).abs().total_cmp(&(b - digit).abs()));
-    Duration::from_secs_f64(nearest.unwrap_or(1.0) * scale / 1e6)
+/// What is said about the reason for which ranks are late.
+struct Reason {
+    /// The end of the summary.
+    because: &'static str,
+    /// The measurement that shows it, if there is one.
+    measured: Option<String>,
+    advice: String,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_and_shares_are_coarse() {
-        for (millis, expected) in [(95, 100), (132, 150), (170, 150), (620, 700), (0, 0)] {
-            let time = about_so_long(Duration::from_millis(millis));
-            assert_eq!(time.as_millis(), expected, "{millis}");
-        }
-        assert_eq!(percent(0.634), "60 %");
-        assert_eq!(percent(0.03), "less than 5 %");
+fn of_work(ranks: &[u32], ran: Option<(f64, f64)>) -> Reason {
+    let measured = ran.map(|(own, others)| {
+        format!(
+            "{} neither for input nor for a processor: the main thread runs {} of the time there, {} \
+             on the others.",
+            Capital(Ranks(ranks)).to_string() + number(ranks, " waits", " wait"),
+            percent(own),
+            percent(others),
+        )
+    });
+    Reason {
+        because: number(
+            ranks,
+            "because its own work takes longer",
+            "because their own work takes longer",
+        ),
+        measured,
+        advice: format!(
+            "Compare what {} between two collectives with another rank: ddp-doctor dump, or a \
+             profiler on both. Give all ranks equal work.",
+            Ranks(ranks).to_string() + number(ranks, " does", " do"),
+        ),
     }
+}
+
+fn of_input(ranks: &[u32], place: Option<&Where>, own: f64, others: f64) -> Reason {
+    Reason {
+        because: number(
+            ranks,
+            "because its data loader is slow",
+            "because their data loaders are slow",
+        ),
+        measured: Some(format!(
+            "{} for batches{} about {} of the time, the others {}.",
+            Capital(Ranks(ranks)).to_string() + number(ranks, " waits", " wait"),
+            words::at(place),
+            percent(own),
+            percent(others),
+        )),
+        advice: format!(
+            "Give the DataLoader of {} more workers (num_workers, prefetch_factor), or check the \
+             storage that its data comes from.",
+            Ranks(ranks),
+        ),
+    }
+}
+
+fn of_host(ranks: &[u32], host: &Host, process: Option<&Process>) -> Reason {
+    let who = Ranks(ranks);
+    let were = number(ranks, "was", "were");
+    let (because, measured, advice) = match host {
+        Host::Stopped(share) => (
+            "because it is stopped and continued",
+            format!(
+                "{} {were} stopped about {} of the time, by signals or by freezing its container.",
+                Capital(who),
+                percent(*share),
+            ),
+            "Find out what stops the process, and let it run.",
+        ),
+        Host::Throttled(share) => (
+            "because its container has used up its quota",
+            format!(
+                "The quota of its cgroup kept {who} from running about {} of the time.",
+                percent(*share)
+            ),
+            "Raise the container's quota of processor time (cpu.max), or give it less to do.",
+        ),
+        Host::Queued { own, others, processors, pressure } => (
+            "because others use its processors",
+            format!(
+                "{} {were} ready to run and had no processor for about {} of the time, the others for \
+                 {}.{}",
+                Capital(who),
+                percent(*own),
+                percent(*others),
+                processors_and_pressure(processors.as_deref(), *pressure),
+            ),
+            "Find out what else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one \
+             of them.",
+        ),
+        Host::Stolen(share) => (
+            "because the processors of its host are given to others",
+            format!(
+                "A hypervisor gave the processors of the host of {who} to others about {} of the time.",
+                percent(*share)
+            ),
+            "Its virtual machine shares processors with others (st in top): move it, or give it \
+             dedicated processors.",
+        ),
+        Host::Garbage(share) => (
+            "because it collects garbage",
+            format!(
+                "The interpreter of {who} collects garbage about {} of the time.",
+                percent(*share)
+            ),
+            "Call gc.freeze() once everything is loaded, or collect on all ranks in the same step: \
+             gc.disable() and gc.collect().",
+        ),
+        Host::Paging(rate) => (
+            "because its memory is read from a disk",
+            format!(
+                "About {:.0} pages a second are read from a disk for {who}.",
+                (rate / 100.0).round() * 100.0
+            ),
+            "Its host has too little memory for what runs there: check swap and what uses it.",
+        ),
+        Host::Memory(share) => (
+            "because its host is short of memory",
+            format!(
+                "Something on the host, or in the container, of {who} waited for memory about {} of \
+                 the time.",
+                percent(*share)
+            ),
+            "Its host, or its container, has too little memory for what runs there: check swap, \
+             memory.high and what uses it.",
+        ),
+    };
+    let on = process.map(|process| format!(" Host: {}, process {}.", process.host, process.pid));
+    let advice = advice.to_owned() + &on.unwrap_or_default();
+    Reason { because, measured: Some(measured), advice }
+}
+
+/// Sentences on the processors that ranks are confined to, and on the pressure for processors.
+fn processors_and_pressure(processors: Option<&str>, pressure: Option<f64>) -> String {
+    let processors = processors.map(|it| format!(" Its CPU affinity is {it}."));
+    let pressure = pressure.map(|pressure| {
+        format!(
+            " Its host was short of CPU: something there waited for a processor about {} of the time.",
+            percent(pressure)
+        )
+    });
+    processors.unwrap_or_default() + &pressure.unwrap_or_default()
 }

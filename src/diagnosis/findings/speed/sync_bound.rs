@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::speed::straggler::{about_so_long, percent};
+use crate::findings::speed::coarse::{about_so_long, percent};
 use crate::findings::view::no_call;
 use crate::situation::Situation;
 use crate::speed::communication::Small;
