@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Timestamp};
+use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
-use crate::words::{Ranks, number};
+use crate::words::{Capital, Ranks, number};
 
 /// DD904: nodes that have stopped reporting.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -24,7 +24,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 
 fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     let first = processes.first()?;
-    let since: Timestamp = situation.model.silent_since(first)?;
+    let since = situation.model.silent_since(first)?;
     let mut ranks: Vec<u32> = processes.iter().filter_map(|process| process.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
@@ -32,10 +32,8 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     let waits: Vec<&Stall> = situation
         .stalls
         .iter()
-        .filter(|stall| match &stall.origin {
-            Origin::Silent(silent) => silent.iter().any(|rank| ranks.contains(rank)),
-            _ => false,
-        })
+        .filter(|stall| matches!(stall.origin, Origin::Silent(_)))
+        .filter(|stall| stall.origin.ranks().iter().any(|rank| ranks.contains(rank)))
         .collect();
     draft.victims = Stall::victims(&waits);
     draft.victims.retain(|rank| !ranks.contains(rank));
@@ -56,7 +54,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     if !draft.victims.is_empty() {
         why.push_str(&format!(
             " {} {} for {}.",
-            crate::words::Capital(Ranks(&draft.victims)),
+            Capital(Ranks(&draft.victims)),
             number(&draft.victims, "waits", "wait"),
             number(&ranks, "it", "them"),
         ));

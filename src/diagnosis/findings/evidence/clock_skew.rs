@@ -5,15 +5,15 @@
 //! records of an ended job, causality shows a difference: no collective ends before its last member
 //! enters it.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
+use ddp_doctor_proto::report::{Confidence, Fact, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::model::{Clock, Model};
+use crate::model::Model;
 use crate::situation::Situation;
 use crate::words::Ranks;
 
@@ -115,26 +115,22 @@ fn draft(model: &Model, skew: Skew) -> Draft {
     }];
     draft.next =
         vec!["Synchronise all hosts with one time server (chronyc tracking, timedatectl).".into()];
-    let facts = vec![Fact::ClocksDiffer {
+    // Which of the two clocks is wrong is unknown, and no rank is to blame.
+    draft.root_confidence = Confidence::Suspected;
+    draft.victims = [on(&behind), on(&ahead)].concat();
+    draft.victims.sort_unstable();
+    draft.observed(vec![Fact::ClocksDiffer {
         ahead: ahead.to_string(),
         behind: behind.to_string(),
         by_ms: by.as_millis() as u64,
         uncertainty_ms: uncertainty.as_millis() as u64 + u64::from(corrected),
-    }];
-    // Which of the two clocks is wrong is unknown, and no rank is to blame.
-    draft.root_confidence = Confidence::Suspected;
-    draft.victims = ranks_of(model, &behind);
-    draft.victims.extend(ranks_of(model, &ahead));
-    draft.victims.sort_unstable();
-    draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
+    }])
 }
 
 /// A finding if the measurements are too uncertain to exclude a difference.
 fn unknown(model: &Model) -> Option<Draft> {
     let uncertainty = model.clock_uncertainty();
-    let mut clocks: Vec<(&Arc<str>, &Clock)> = model.clocks.iter().collect();
-    clocks.sort_by_key(|(_, clock)| clock.uncertainty_ns);
-    let (host, clock) = clocks.last()?;
+    let (host, clock) = model.clocks.iter().max_by_key(|(_, clock)| clock.uncertainty_ns)?;
     if uncertainty <= BEARABLE {
         return None;
     }
@@ -153,11 +149,7 @@ fn unknown(model: &Model) -> Option<Draft> {
 }
 
 fn ranks_of(model: &Model, host: &Arc<str>) -> Vec<u32> {
-    let ranks: BTreeMap<u32, ()> = model
-        .processes
-        .values()
-        .filter(|process| process.host == *host)
-        .filter_map(|process| Some((process.rank?, ())))
-        .collect();
-    ranks.into_keys().collect()
+    let processes = model.processes.values().filter(|process| process.host == *host);
+    let ranks: BTreeSet<u32> = processes.filter_map(|process| process.rank).collect();
+    ranks.into_iter().collect()
 }

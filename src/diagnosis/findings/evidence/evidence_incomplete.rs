@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Exit, Fact, Severity, Timestamp,
-};
+use ddp_doctor_proto::report::{Confidence, Exit, Fact, Severity};
 use ddp_doctor_proto::{ExceptionKind, NoteKind};
 
 use crate::evidence::event::StartedRank;
@@ -88,13 +86,8 @@ fn is_undecided_text(situation: &Situation<'_>) -> bool {
 const WHY_FOR_TEXT: &str = "Logs state what ranks printed: the rest cannot be judged.";
 
 /// What to do if all evidence is text.
-fn next_for_text() -> Vec<String> {
-    vec![
-        "Add the logs of all ranks and nodes. To have the calls of every rank recorded, start the job \
-         under ddp-doctor run."
-            .into(),
-    ]
-}
+const NEXT_FOR_TEXT: &str = "Add the logs of all ranks and nodes. To have the calls of every rank recorded, start the job \
+     under ddp-doctor run.";
 
 fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
     let pid = note.pid.unwrap_or(0);
@@ -121,48 +114,38 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
         }
         _ => format!("the collectives of {who} are not recorded: {text}"),
     };
-    draft.why = vec![match note.kind {
-        _ if is_text => WHY_FOR_TEXT.into(),
-        NoteKind::NoHooks => {
-            "Collectives are recorded by hooks of PyTorch, or by replacing its functions: neither works here.".into()
-        }
-        NoteKind::CaptureLost => {
-            "The capture is switched on by environment variables, which this process did not receive or ignores.".into()
-        }
-        NoteKind::NoBlackBox => {
-            "Records are written to a file in shared memory; without room for it there are none.".into()
-        }
-        NoteKind::NoLibrary => "Records are written by a native library.".into(),
-        NoteKind::SeveralRanks => {
-            "Records identify ranks by their processes. Findings about the ranks that are not recorded, \
-             and about those that wait for them, cannot be made."
-                .into()
-        }
-        _ => format!(
-            "Findings about {}, and about ranks that wait for {}, cannot be made.",
-            number(&ranks, "this rank", "these ranks"),
-            number(&ranks, "it", "them"),
+    let concerned = format!(
+        "Findings about {}, and about ranks that wait for {}, cannot be made.",
+        number(&ranks, "this rank", "these ranks"),
+        number(&ranks, "it", "them"),
+    );
+    let (why, next) = match note.kind {
+        _ if is_text && advice.is_empty() => (WHY_FOR_TEXT, NEXT_FOR_TEXT),
+        _ if is_text => (WHY_FOR_TEXT, advice),
+        NoteKind::NoHooks => (
+            "Collectives are recorded by hooks of PyTorch, or by replacing its functions: neither works here.",
+            "Run the job with PyTorch 2.1 or later, and without other tools that patch torch.distributed.",
         ),
-    }];
-    draft.next = vec![match note.kind {
-        NoteKind::NoHooks => {
-            "Run the job with PyTorch 2.1 or later, and without other tools that patch torch.distributed.".into()
-        }
-        NoteKind::CaptureLost => {
-            "Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the environment is rebuilt.".into()
-        }
-        NoteKind::NoBlackBox => {
-            "Make room in /dev/shm (about 2 MiB per rank), or name another directory in DDP_DOCTOR_BOX_DIR.".into()
-        }
-        NoteKind::NoLibrary => "Name libddp_doctor.so in DDP_DOCTOR_LIBRARY.".into(),
-        NoteKind::SeveralRanks => "Run one process per device to have all of them recorded.".into(),
-        _ => "Start every rank under ddp-doctor run.".into(),
-    }];
-    if !advice.is_empty() {
-        draft.next = vec![advice.into()];
-    } else if is_text {
-        draft.next = next_for_text();
-    }
+        NoteKind::CaptureLost => (
+            "The capture is switched on by environment variables, which this process did not receive or ignores.",
+            "Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the environment is rebuilt.",
+        ),
+        NoteKind::NoBlackBox => (
+            "Records are written to a file in shared memory; without room for it there are none.",
+            "Make room in /dev/shm (about 2 MiB per rank), or name another directory in DDP_DOCTOR_BOX_DIR.",
+        ),
+        NoteKind::NoLibrary => (
+            "Records are written by a native library.",
+            "Name libddp_doctor.so in DDP_DOCTOR_LIBRARY.",
+        ),
+        NoteKind::SeveralRanks => (
+            "Records identify ranks by their processes. Findings about the ranks that are not recorded, \
+             and about those that wait for them, cannot be made.",
+            "Run one process per device to have all of them recorded.",
+        ),
+        _ => (&*concerned, "Start every rank under ddp-doctor run."),
+    };
+    (draft.why, draft.next) = (vec![why.into()], vec![next.into()]);
     let only = note.rank.filter(|_| ranks.len() == 1);
     draft.root = ranks;
     missing(situation, draft, only, note.pid, text)
@@ -209,8 +192,7 @@ fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {
     draft.next =
         vec!["Start every rank under ddp-doctor run, on other nodes with --coordinator.".into()];
     if is_text(situation) {
-        draft.why = vec![WHY_FOR_TEXT.into()];
-        draft.next = next_for_text();
+        (draft.why, draft.next) = (vec![WHY_FOR_TEXT.into()], vec![NEXT_FOR_TEXT.into()]);
     }
     draft.root = unseen;
     Some(missing(situation, draft, None, None, "ranks that never reported"))
@@ -218,15 +200,15 @@ fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {
 
 fn of_nothing(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
-    let ended: Timestamp = model.over()?;
+    let ended = model.over()?;
     if !model.processes.is_empty() || !model.notes.is_empty() {
         return None;
     }
     let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Job, ended);
     let started: BTreeSet<u32> = model.started_ranks.values().map(|it| it.rank).collect();
     let started: Vec<u32> = started.into_iter().collect();
-    let sizes = model.started_ranks.values().map(|it| it.world_size);
-    let is_alone = started == [0] && sizes.into_iter().all(|size| size == Some(1));
+    let mut sizes = model.started_ranks.values().map(|it| it.world_size);
+    let is_alone = started == [0] && sizes.all(|size| size == Some(1));
     draft.summary = match &started[..] {
         [] => "no process of this job joined a process group: there is nothing to judge".into(),
         _ if is_alone => {
@@ -286,23 +268,19 @@ fn how_they_ended(situation: &Situation<'_>) -> String {
 
 fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
-    let unwatched = |&(_, process): &(u32, &Process)| {
+    let unwatched_since = |rank: u32| {
+        let process = model.process_of(rank)?;
         let ends_it = |it: &Exception| {
             let is_end = it.kind == ExceptionKind::Uncaught || process.is_from_text();
             is_end && !it.asks_to_end()
         };
         let has_raised = process.exceptions.iter().any(ends_it);
         let has_ended = process.has_ended() || process.later_exit != Exit::default();
-        process.unwatched.is_some() && !has_ended && !has_raised
+        process.unwatched.filter(|_| !has_ended && !has_raised)
     };
-    let ranks: Vec<(u32, &Process)> = model
-        .ranks
-        .keys()
-        .filter_map(|&rank| Some((rank, model.process_of(rank)?)))
-        .filter(unwatched)
-        .collect();
-    let since = ranks.iter().filter_map(|(_, process)| process.unwatched).min()?;
-    let names: Vec<u32> = ranks.iter().map(|(rank, _)| *rank).collect();
+    let ranks = model.ranks.keys().copied();
+    let names: Vec<u32> = ranks.filter(|&rank| unwatched_since(rank).is_some()).collect();
+    let since = names.iter().filter_map(|&rank| unwatched_since(rank)).min()?;
     let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Ranks(names.clone()), since);
     draft.summary = format!(
         "it is unknown how {} ended: the evidence ends while {} running",
@@ -341,8 +319,7 @@ fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
             .into(),
     ];
     if is_text(situation) {
-        draft.why = vec![WHY_FOR_TEXT.into()];
-        draft.next = next_for_text();
+        (draft.why, draft.next) = (vec![WHY_FOR_TEXT.into()], vec![NEXT_FOR_TEXT.into()]);
     }
     draft.root = names;
     Some(missing(situation, draft, None, None, "how ranks ended"))
@@ -360,6 +337,5 @@ fn missing(
         // What a text does not state proves nothing.
         return draft;
     }
-    let facts = vec![Fact::Missing { rank, pid, what: what.to_owned() }];
-    draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
+    draft.observed(vec![Fact::Missing { rank, pid, what: what.to_owned() }])
 }

@@ -1,7 +1,7 @@
 //! DD902 records-lost: records of ranks were overwritten or dropped before they were read.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
+use ddp_doctor_proto::report::{Confidence, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
@@ -15,19 +15,18 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 }
 
 fn draft(situation: &Situation<'_>) -> Option<Draft> {
-    let lossy = situation.model.processes.values();
-    let mut lossy: Vec<(u32, &Process)> = lossy
-        .filter(|process| process.lost > 0)
-        .filter_map(|process| Some((process.rank?, process)))
-        .collect();
+    let lossy = situation.model.processes.values().filter(|process| process.lost > 0);
+    let mut lossy: Vec<(u32, &Process)> =
+        lossy.filter_map(|process| Some((process.rank?, process))).collect();
     lossy.sort_by_key(|(rank, process)| (*rank, process.pid));
-    let (_, first) = lossy.first()?;
+    let &(rank, first) = lossy.first()?;
     let since = lossy.iter().map(|(_, process)| process.lost_at).min()?;
     // A process that lost its first records has no earlier time.
     let since = since.max(situation.model.started.unwrap_or_default());
     let lost: u64 = lossy.iter().map(|(_, process)| process.lost).sum();
     let mut ranks: Vec<u32> = lossy.iter().map(|(rank, _)| *rank).collect();
     ranks.dedup();
+    let they = number(&ranks, "it", "they");
 
     let mut draft = Draft::new(&catalogue::DD902, KeyPlace::Job, since);
     draft.per_rank = ranks
@@ -35,11 +34,10 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
         .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
         .collect();
     draft.summary = format!(
-        "{lost} {} of {} {} lost before they were read: what {} did then is unknown",
+        "{lost} {} of {} {} lost before they were read: what {they} did then is unknown",
         if lost == 1 { "record" } else { "records" },
         Ranks(&ranks),
         if lost == 1 { "was" } else { "were" },
-        number(&ranks, "it", "they"),
     );
     let each: Vec<String> =
         lossy.iter().map(|(rank, process)| format!("rank {rank} {}", process.lost)).collect();
@@ -50,10 +48,8 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
             each.join(", ")
         ),
         format!(
-            "How far {} came in each group is counted separately and is not lost. Findings that depend \
-             on what {} did in between have less confidence, and none of them is proved.",
-            number(&ranks, "it", "they"),
-            number(&ranks, "it", "they"),
+            "How far {they} came in each group is counted separately and is not lost. Findings that \
+             depend on what {they} did in between have less confidence, and none of them is proved.",
         ),
     ];
     draft.next = vec![
@@ -63,10 +59,6 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
     ];
     draft.root = ranks;
     draft.root_confidence = Confidence::Proved;
-    let facts = vec![Fact::Missing {
-        rank: Some(lossy.first()?.0),
-        pid: Some(first.pid),
-        what: format!("{} records", first.lost),
-    }];
-    Some(draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts })))
+    let what = format!("{} records", first.lost);
+    Some(draft.observed(vec![Fact::Missing { rank: Some(rank), pid: Some(first.pid), what }]))
 }
