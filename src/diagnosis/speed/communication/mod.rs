@@ -11,6 +11,8 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::model::{Encounter, Model};
+use crate::speed;
+use crate::speed::clocks::Clocks;
 
 mod slow;
 mod small;
@@ -19,16 +21,6 @@ mod times;
 pub use slow::{Slow, slow};
 pub use small::{Bucketed, Small, small};
 pub use times::Times;
-
-use times::Clocks;
-
-/// The result of the latest evaluation, and its time.
-#[derive(Debug, Default)]
-pub struct Review {
-    times: Times,
-    looked_at: Option<Timestamp>,
-    found: CommunicationFindings,
-}
 
 /// Findings about the duration of collectives.
 #[derive(Clone, Debug, Default)]
@@ -39,26 +31,22 @@ pub struct CommunicationFindings {
     pub small: Vec<Small>,
 }
 
+/// Durations of collectives, evaluated from time to time.
+#[derive(Debug, Default)]
+pub struct Review {
+    times: Times,
+    found: speed::Review<CommunicationFindings>,
+}
+
 impl Review {
     /// The result of an evaluation at most a moment ago; up to three seconds in large jobs.
     pub fn look(&mut self, model: &mut Model, now: Timestamp) -> &CommunicationFindings {
-        /// Number of kept arrivals above which evaluations become less frequent.
-        const MANY: usize = 4096;
         self.times.update(model);
-        let patience = match model.arrivals.kept {
-            0..MANY => Duration::from_millis(250),
-            n if n < 8 * MANY => Duration::from_secs(1),
-            _ => Duration::from_secs(3),
-        };
-        let is_fresh = |at: Timestamp| now.since(at) < patience && model.over().is_none();
-        if !self.looked_at.is_some_and(is_fresh) {
-            self.looked_at = Some(now);
-            self.found = CommunicationFindings {
-                slow: slow(model, &self.times),
-                small: small(model, &self.times),
-            };
-        }
-        &self.found
+        let patience = [250, 1000, 3000].map(Duration::from_millis);
+        self.found.look(model, now, patience, || CommunicationFindings {
+            slow: slow(model, &self.times),
+            small: small(model, &self.times),
+        })
     }
 }
 
@@ -116,8 +104,9 @@ fn collective_time(
     })
 }
 
-/// The value below which this part of the values is. Sorts the values.
-fn quantile<T: Ord + Copy>(values: &mut [T], part: f64) -> Option<T> {
+/// The value below which this part of the values is.
+fn quantile<T: Ord + Copy>(values: impl Iterator<Item = T>, part: f64) -> Option<T> {
+    let mut values: Vec<T> = values.collect();
     values.sort_unstable();
     let at = (values.len() as f64 * part) as usize;
     values.get(at.min(values.len().checked_sub(1)?)).copied()

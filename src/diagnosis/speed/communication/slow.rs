@@ -183,8 +183,7 @@ fn latest<'a>(calls: &'a [&'a Timed], lasting: Duration) -> Option<(Stretch<'a>,
 
 /// Quantile of the durations of these calls, from the last arrival on.
 fn least(calls: &[&Timed], part: f64) -> Option<Duration> {
-    let mut took: Vec<Duration> = calls.iter().map(|it| it.took.least).collect();
-    quantile(&mut took, part)
+    quantile(calls.iter().map(|it| it.took.least), part)
 }
 
 /// Mean time between these calls in which each of the ranks was in no call, in seconds.
@@ -220,10 +219,8 @@ fn is_inside(came: &Came) -> Option<(Timestamp, Timestamp)> {
 /// Sum of the shares of time in which hosts kept the worst-off ranks from running; `None`: not
 /// known for all ranks.
 fn kept(model: &Model, ranks: &[u32], window: (Timestamp, Timestamp)) -> Option<f64> {
-    let mut kept = Vec::new();
-    for &rank in ranks {
-        kept.push(kept_from_running(model.process_of(rank)?, window)?);
-    }
+    let kept = ranks.iter().map(|&rank| kept_from_running(model.process_of(rank)?, window));
+    let mut kept: Vec<f64> = kept.collect::<Option<_>>()?;
     kept.sort_by(f64::total_cmp);
     Some(kept.iter().rev().take(WORST).sum())
 }

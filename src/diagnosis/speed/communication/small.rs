@@ -5,6 +5,7 @@
 //! reported, and only if they could be one call, since nothing is computed between them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::model::{GroupId, Model};
+use crate::speed::communication::quantile;
 use crate::speed::communication::times::{Timed, Times};
-use crate::speed::communication::{CollectiveTime, quantile};
 use crate::speed::lateness;
 
 /// Maximum bytes of a call that counts as small.
@@ -73,16 +74,6 @@ pub struct Bucketed {
     pub take: Duration,
 }
 
-/// The relevant properties of a call.
-#[derive(Debug)]
-struct One {
-    time: CollectiveTime,
-    bytes: u64,
-    step: u64,
-    is_async: bool,
-    place: Option<Arc<Where>>,
-}
-
 /// Groups in which small collectives take much of the time.
 #[must_use]
 pub fn small(model: &Model, times: &Times) -> Vec<Small> {
@@ -94,30 +85,16 @@ pub fn small(model: &Model, times: &Times) -> Vec<Small> {
         if are_steps && !take_much(calls.clone().rev(), model.timing.small_calls) {
             return None;
         }
-        let calls: Vec<One> = calls.map(One::of).collect();
+        let calls: Vec<&Timed> = calls.collect();
         find(model, group, op, &calls)
     });
     found.collect()
 }
 
-impl One {
-    fn of(timed: &Timed) -> Self {
-        let call = &timed.call;
-        Self {
-            time: timed.took,
-            bytes: call.bytes().unwrap_or(0),
-            step: timed.step,
-            is_async: call.is_async,
-            place: call.place.clone(),
-        }
-    }
-}
-
 /// Whether the small ones of these calls, given in reverse, take enough of the time. Rounds are
 /// steps; the window is that of [`find`].
 fn take_much<'a>(calls: impl Iterator<Item = &'a Timed>, shortest: Duration) -> bool {
-    let is_small = |timed: &&Timed| timed.call.bytes().is_some_and(|bytes| bytes <= SMALL);
-    let mut calls = calls.filter(is_small).peekable();
+    let mut calls = calls.filter(|timed| timed.bytes() <= SMALL).peekable();
     // The last round may not be over.
     let mut end = Timestamp::default();
     let last = calls.peek().map(|timed| timed.step);
@@ -142,8 +119,8 @@ fn take_much<'a>(calls: impl Iterator<Item = &'a Timed>, shortest: Duration) -> 
     false
 }
 
-fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {
-    let calls: Vec<&One> = all.iter().filter(|one| one.bytes <= SMALL).collect();
+fn find(model: &Model, group: GroupId, op: Op, all: &[&Timed]) -> Option<Small> {
+    let calls: Vec<&Timed> = all.iter().copied().filter(|one| one.bytes() <= SMALL).collect();
     if calls.len() < MANY * ROUNDS {
         return None;
     }
@@ -153,36 +130,35 @@ fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {
     // The first round may be incomplete because older calls were dropped; the last one may not be
     // over.
     let next = rounds.pop()?;
-    let known_since = calls[rounds.first()?.start].time.first;
+    let known_since = calls[rounds.first()?.start].took.first;
     rounds.remove(0);
-    let end = calls[next.start].time.first;
-    let begins = |round: &std::ops::Range<usize>| calls[round.start].time.first;
+    let end = calls[next.start].took.first;
+    let begins = |round: &Range<usize>| calls[round.start].took.first;
     let shortest = model.timing.small_calls;
-    let enough = |latest: &[std::ops::Range<usize>]| {
+    let enough = |latest: &[Range<usize>]| {
         latest.len() >= ROUNDS && end.since(begins(&latest[0])) >= shortest
     };
     let from = (0..rounds.len()).rev().find(|&it| enough(&rounds[it..]))?;
     let rounds = &rounds[from..];
     let window = (begins(&rounds[0]), end);
-    let mut sizes: Vec<usize> = rounds.iter().map(|round| round.len()).collect();
-    let in_a_round = quantile(&mut sizes, 0.5).filter(|&it| it >= MANY)?;
+    let in_a_round = quantile(rounds.iter().map(Range::len), 0.5).filter(|&it| it >= MANY)?;
 
     let calls = &calls[rounds[0].start..next.start];
     let share = share(calls, window);
     let length = end.since(window.0).as_nanos() as u64 / SLICES;
     let slice = |i: u64| (window.0.0 + length * i, window.0.0 + length * (i + 1));
     let good = (0..SLICES).map(slice).filter(|&(from, to)| {
-        let first = calls.partition_point(|one| one.time.first.0 < from);
-        let last = calls.partition_point(|one| one.time.first.0 < to);
+        let first = calls.partition_point(|one| one.took.first.0 < from);
+        let last = calls.partition_point(|one| one.took.first.0 < to);
         let slice = (Timestamp(from), Timestamp(to));
         self::share(&calls[first..last], slice) >= SHARE_OF_SLICE
     });
     if share < SHARE || (good.count() as u64) < GOOD_SLICES || !follow_at_once(calls) {
         return None;
     }
-    let each = quantile(&mut means(calls.iter().copied()), 0.5)?;
-    let bytes = quantile(&mut sizes_of(calls), 0.5)?;
-    let together = calls.iter().map(|one| one.bytes).sum::<u64>() / rounds.len() as u64;
+    let each = typical_time(calls)?;
+    let bytes = typical_size(calls)?;
+    let together = calls.iter().map(|one| one.bytes()).sum::<u64>() / rounds.len() as u64;
     let members = model.group(group).members.keys();
     Some(Small {
         group,
@@ -201,17 +177,17 @@ fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {
 }
 
 /// Rounds: the calls of one step each.
-fn steps(calls: &[&One]) -> Vec<std::ops::Range<usize>> {
+fn steps(calls: &[&Timed]) -> Vec<Range<usize>> {
     split(calls, |one, next| one.step != next.step)
 }
 
 /// Rounds by the sequence of sizes, if it is periodic; `None`: it is not, or the period is too
 /// short.
-fn periods(calls: &[&One]) -> Option<Vec<std::ops::Range<usize>>> {
+fn periods(calls: &[&Timed]) -> Option<Vec<Range<usize>>> {
     // The latest calls suffice; older ones may belong to another phase.
     const LATEST: usize = 16_384;
     let first = calls.len().saturating_sub(LATEST);
-    let sizes: Vec<u64> = calls[first..].iter().map(|one| one.bytes).collect();
+    let sizes: Vec<u64> = calls[first..].iter().map(|one| one.bytes()).collect();
     // Lengths of prefixes that recur at each position (the failure function of Knuth, Morris and
     // Pratt).
     let mut again = vec![0; sizes.len()];
@@ -240,17 +216,14 @@ fn periods(calls: &[&One]) -> Option<Vec<std::ops::Range<usize>>> {
 }
 
 /// Rounds by the pauses between them.
-fn bursts(calls: &[&One]) -> Option<Vec<std::ops::Range<usize>>> {
+fn bursts(calls: &[&Timed]) -> Option<Vec<Range<usize>>> {
     /// Minimum pause between rounds, absolute and as a multiple of the usual pause.
     const PAUSE: (Duration, u32) = (Duration::from_millis(1), 8);
-    let pauses = calls.windows(2).map(|two| pause(two[0], two[1]));
-    let mut pauses: Vec<Duration> = pauses.collect();
-    let usual = quantile(&mut pauses, 0.5)?;
-    let long = PAUSE.0.max(usual * PAUSE.1);
+    let long = PAUSE.0.max(typical_pause(calls)? * PAUSE.1);
     Some(split(calls, |one, next| pause(one, next) > long))
 }
 
-fn split(calls: &[&One], is_apart: impl Fn(&One, &One) -> bool) -> Vec<std::ops::Range<usize>> {
+fn split(calls: &[&Timed], is_apart: impl Fn(&Timed, &Timed) -> bool) -> Vec<Range<usize>> {
     let mut rounds = Vec::new();
     let mut start = 0;
     for at in 1..=calls.len() {
@@ -263,37 +236,41 @@ fn split(calls: &[&One], is_apart: impl Fn(&One, &One) -> bool) -> Vec<std::ops:
 }
 
 /// Time between two calls. An asynchronous call counts as over once every rank has issued it.
-fn pause(one: &One, next: &One) -> Duration {
-    let over = if one.is_async { one.time.last } else { one.time.end };
-    next.time.first.since(over)
+fn pause(one: &Timed, next: &Timed) -> Duration {
+    let over = if one.call.is_async { one.took.last } else { one.took.end };
+    next.took.first.since(over)
 }
 
 /// Whether hardly anything is computed between the calls, so that they could be one call.
-fn follow_at_once(calls: &[&One]) -> bool {
-    let pauses = calls.windows(2).map(|two| pause(two[0], two[1]));
-    let mut pauses: Vec<Duration> = pauses.collect();
-    let each = quantile(&mut means(calls.iter().copied()), 0.5);
-    quantile(&mut pauses, 0.5) <= each
+fn follow_at_once(calls: &[&Timed]) -> bool {
+    typical_pause(calls) <= typical_time(calls)
 }
 
 /// Share of a window that the calls take.
-fn share(calls: &[&One], (from, to): (Timestamp, Timestamp)) -> f64 {
-    let sum: Duration = calls.iter().map(|one| one.time.mean).sum();
+fn share(calls: &[&Timed], (from, to): (Timestamp, Timestamp)) -> f64 {
+    let sum: Duration = calls.iter().map(|one| one.took.mean).sum();
     sum.as_secs_f64() / to.since(from).as_secs_f64().max(1e-9)
 }
 
-fn means<'a>(calls: impl Iterator<Item = &'a One>) -> Vec<Duration> {
-    calls.map(|one| one.time.mean).collect()
+/// Median of the pauses between calls.
+fn typical_pause(calls: &[&Timed]) -> Option<Duration> {
+    quantile(calls.windows(2).map(|two| pause(two[0], two[1])), 0.5)
 }
 
-fn sizes_of(calls: &[&One]) -> Vec<u64> {
-    calls.iter().map(|one| one.bytes).collect()
+/// Median of the durations of calls.
+fn typical_time(calls: &[&Timed]) -> Option<Duration> {
+    quantile(calls.iter().map(|one| one.took.mean), 0.5)
+}
+
+/// Median of the sizes of calls in bytes.
+fn typical_size(calls: &[&Timed]) -> Option<u64> {
+    quantile(calls.iter().map(|one| one.bytes()), 0.5)
 }
 
 /// Lines that make at least a tenth of the calls.
-fn lines(calls: &[&One]) -> Vec<Arc<Where>> {
+fn lines(calls: &[&Timed]) -> Vec<Arc<Where>> {
     let mut counts: BTreeMap<&Arc<Where>, usize> = BTreeMap::new();
-    for place in calls.iter().filter_map(|one| one.place.as_ref()) {
+    for place in calls.iter().filter_map(|one| one.call.place.as_ref()) {
         *counts.entry(place).or_default() += 1;
     }
     counts.retain(|_, count| *count * 10 >= calls.len());
@@ -303,14 +280,13 @@ fn lines(calls: &[&One]) -> Vec<Arc<Where>> {
 }
 
 /// The estimate for buckets, if much larger calls of this kind show the cost of data.
-fn bucketed(all: &[One], each: Duration, bytes: u64, together: u64) -> Option<Bucketed> {
-    let mut large: BTreeMap<u32, Vec<&One>> = BTreeMap::new();
-    for one in all.iter().filter(|it| it.bytes >= bytes.max(1) * LARGER) {
-        large.entry(one.bytes.ilog2()).or_default().push(one);
+fn bucketed(all: &[&Timed], each: Duration, bytes: u64, together: u64) -> Option<Bucketed> {
+    let mut large: BTreeMap<u32, Vec<&Timed>> = BTreeMap::new();
+    for &one in all.iter().filter(|it| it.bytes() >= bytes.max(1) * LARGER) {
+        large.entry(one.bytes().ilog2()).or_default().push(one);
     }
     let (_, large) = large.into_iter().rev().find(|(_, of)| of.len() >= FEW)?;
-    let moved = quantile(&mut sizes_of(&large), 0.5)?;
-    let takes = quantile(&mut means(large.into_iter()), 0.5)?;
+    let (moved, takes) = (typical_size(&large)?, typical_time(&large)?);
     let a_byte = takes.saturating_sub(each).as_secs_f64() / (moved - bytes) as f64;
     let calls = together.div_ceil(BUCKET).max(1);
     let data = Duration::from_secs_f64(a_byte * together as f64);

@@ -6,13 +6,13 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::Call;
 use crate::model::{Buckets, Encounter, GroupId, Model};
+use crate::speed::clocks::Clocks;
 use crate::speed::communication::{CollectiveTime, collective_time};
 
 /// Durations by encounter, by kind of call, and by reduction.
@@ -38,8 +38,6 @@ pub(super) struct Timed {
     /// Training step in which it was issued; 0: before the first.
     pub(super) step: u64,
     kind: Arc<Kind>,
-    /// It is in `reductions`.
-    is_reduction: bool,
 }
 
 /// Identifies recurrences of one call, or of the same buckets of DDP.
@@ -61,6 +59,13 @@ struct Reductions {
     ordered: Ordered,
     /// Number of calls that belong to no training step.
     without_step: usize,
+}
+
+impl Timed {
+    /// Bytes that each rank contributes; 0: unknown.
+    pub(super) fn bytes(&self) -> u64 {
+        self.kind.bytes.unwrap_or(0)
+    }
 }
 
 impl Times {
@@ -105,15 +110,9 @@ impl Times {
         };
         let by_kind = self.by_kind.entry(Arc::clone(&kind)).or_default();
         by_kind.insert(took.last, number);
-        let timed = Timed {
-            took,
-            call: Arc::clone(call),
-            step: encounter.step,
-            kind,
-            is_reduction: may_be_bucketed(encounter),
-        };
-        if timed.is_reduction {
-            let reductions = self.reductions.entry(timed.kind.reduction()).or_default();
+        let timed = Timed { took, call: Arc::clone(call), step: encounter.step, kind };
+        if let Some(reduction) = timed.kind.reduction() {
+            let reductions = self.reductions.entry(reduction).or_default();
             reductions.ordered.insert(took.first, number);
             reductions.without_step += usize::from(timed.step == 0);
         }
@@ -127,8 +126,7 @@ impl Times {
                 self.by_kind.remove(&timed.kind);
             }
         }
-        let reduction = timed.kind.reduction();
-        if timed.is_reduction
+        if let Some(reduction) = timed.kind.reduction()
             && let Some(reductions) = self.reductions.get_mut(&reduction)
         {
             reductions.ordered.remove(timed.took.first, number);
@@ -175,30 +173,22 @@ impl Times {
     }
 }
 
-/// Whether the call is a reduction of known size that can be combined with others.
-fn may_be_bucketed(encounter: &Encounter) -> bool {
-    let call = &encounter.call;
-    encounter.buckets().is_none()
-        && matches!(call.op, Op::AllReduce | Op::ReduceScatter)
-        && call.bytes().is_some()
-}
-
 impl Kind {
     fn of(encounter: &Encounter) -> Self {
+        let buckets = encounter.buckets();
         Self {
             group: encounter.group,
             op: encounter.call.op,
-            bytes: match encounter.buckets() {
-                Some(buckets) => Some(buckets.bytes),
-                None => encounter.call.bytes(),
-            },
-            buckets: encounter.buckets(),
+            bytes: buckets.map_or_else(|| encounter.call.bytes(), |it| Some(it.bytes)),
+            buckets,
         }
     }
 
-    /// Calls with which reductions of this kind can be combined.
-    const fn reduction(&self) -> (GroupId, Op) {
-        (self.group, self.op)
+    /// If these are reductions of known size that can be combined with others: with which.
+    fn reduction(&self) -> Option<(GroupId, Op)> {
+        let is_reduction = matches!(self.op, Op::AllReduce | Op::ReduceScatter);
+        (is_reduction && self.buckets.is_none() && self.bytes.is_some())
+            .then_some((self.group, self.op))
     }
 }
 
@@ -219,49 +209,6 @@ impl Ordered {
         } else if let Ok(place) = self.0.binary_search(&key) {
             self.0.remove(place);
         }
-    }
-}
-
-/// How far the clocks of ranks may be apart.
-#[derive(Debug, Default)]
-pub(super) struct Clocks {
-    /// Maximum offset between the clocks of two hosts.
-    uncertainty: Duration,
-    /// Number of the host by rank, if there are several.
-    hosts: BTreeMap<u32, u32>,
-    /// Number of changes of the ranks of processes that are included.
-    changes: u64,
-}
-
-impl Clocks {
-    /// Returns whether anything has changed.
-    fn update(&mut self, model: &Model) -> bool {
-        let uncertainty = model.clock_uncertainty();
-        let changed = self.uncertainty != uncertainty;
-        self.uncertainty = uncertainty;
-        if uncertainty.is_zero() || self.changes == model.rank_changes {
-            return changed;
-        }
-        self.changes = model.rank_changes;
-        let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
-        let processes = model.ranks.keys();
-        let processes = processes.filter_map(|&rank| Some((rank, model.process_of(rank)?)));
-        let hosts = processes.map(|(rank, process)| {
-            let next = numbers.len() as u32;
-            (rank, *numbers.entry(&process.host).or_insert(next))
-        });
-        let hosts = hosts.collect();
-        let moved = self.hosts != hosts;
-        self.hosts = hosts;
-        changed || moved
-    }
-
-    /// Maximum offset between the clocks of two ranks.
-    pub(super) fn apart(&self, one: u32, other: u32) -> Duration {
-        let is_local = self.uncertainty.is_zero()
-            || one == other
-            || self.hosts.get(&one) == self.hosts.get(&other);
-        if is_local { Duration::ZERO } else { self.uncertainty }
     }
 }
 

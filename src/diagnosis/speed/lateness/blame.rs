@@ -6,7 +6,6 @@
 //! step.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
@@ -14,6 +13,8 @@ use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::Call;
 use crate::model::{Came, Encounter, GroupId, Model};
+use crate::speed::clocks::Clocks;
+use crate::speed::lateness::before;
 
 /// Maximum number of consecutive waits that are followed.
 const FURTHEST: usize = 16;
@@ -54,28 +55,26 @@ pub fn blame(model: &Model, since: Timestamp) -> Vec<LostTime> {
     let mut blames = Vec::new();
     for (waiting, held) in (0..).zip(&waits) {
         for held in held {
-            let piece = Piece { waiting, encounter: held.encounter, from: held.from, to: held.to };
-            follow(&waits, piece, held.on, 0, &mut blames);
+            follow(&waits, waiting, *held, 0, &mut blames);
         }
     }
     blames
 }
 
-#[derive(Clone, Copy)]
-struct Piece<'a> {
+/// Assigns a wait, or a piece of one, to the ranks that caused it.
+fn follow(
+    waits: &Waits<'_>,
     waiting: u32,
-    encounter: &'a Encounter,
-    from: Timestamp,
-    to: Timestamp,
-}
-
-fn follow(waits: &Waits<'_>, piece: Piece<'_>, on: u32, depth: usize, blames: &mut Vec<LostTime>) {
+    piece: WaitFor<'_>,
+    depth: usize,
+    blames: &mut Vec<LostTime>,
+) {
     let mut at = piece.from;
     let mut own = |from, to| {
         if from < to {
             blames.push(LostTime {
-                waiting: piece.waiting,
-                late: on,
+                waiting,
+                late: piece.on,
                 from,
                 to,
                 group: piece.encounter.group,
@@ -83,7 +82,7 @@ fn follow(waits: &Waits<'_>, piece: Piece<'_>, on: u32, depth: usize, blames: &m
             });
         }
     };
-    let held = waits[on as usize].as_slice();
+    let held = waits[piece.on as usize].as_slice();
     let first = held.partition_point(|held| held.to <= piece.from);
     let mut further = Vec::new();
     if depth < FURTHEST {
@@ -91,17 +90,17 @@ fn follow(waits: &Waits<'_>, piece: Piece<'_>, on: u32, depth: usize, blames: &m
             own(at, held.from.max(at));
             let (from, to) = (held.from.max(at), held.to.min(piece.to));
             // Two ranks cannot wait for each other here: clocks differ, or a wait was inferred.
-            if held.on == piece.waiting {
+            if held.on == waiting {
                 own(from, to);
             } else {
-                further.push((held.on, from, to));
+                further.push(WaitFor { on: held.on, from, to, ..piece });
             }
             at = to;
         }
     }
     own(at, piece.to);
-    for (on, from, to) in further {
-        follow(waits, Piece { from, to, ..piece }, on, depth + 1, blames);
+    for piece in further {
+        follow(waits, waiting, piece, depth + 1, blames);
     }
 }
 
@@ -115,7 +114,7 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
     let size = ranks.max().map_or(0, |last| *last as usize + 1);
     let active = activity(model, &encounters, size);
     let averaged = averaged(&encounters, size);
-    let clocks = Clocks::of(model, size);
+    let clocks = Clocks::of(model);
     let mut waits: Waits<'_> = vec![Vec::new(); size];
     for encounter in encounters {
         let holds = model.group(encounter.group).holds_threads(encounter.call.op);
@@ -129,8 +128,7 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
             let Some(from) = seen.or_else(|| begin(encounter, &came, &on, holds, active)) else {
                 continue;
             };
-            let apart = clocks.apart(rank, on.rank as usize);
-            let to = Timestamp(on.at.0.saturating_sub(apart));
+            let to = before(on.at, clocks.apart(came.rank, on.rank));
             // Shares refer to the time outside of gaps.
             waits[rank].extend(model.gaps.seen(from, to).map(|(from, to)| WaitFor {
                 on: on.rank,
@@ -248,38 +246,4 @@ fn activity(model: &Model, encounters: &[&Encounter], size: usize) -> Vec<Vec<Ac
 /// Whether DDP averages gradients with this call.
 fn is_bucket(encounter: &Encounter, came: &Came) -> bool {
     came.hidden && encounter.direction == Direction::Symmetric && encounter.call.op == Op::AllReduce
-}
-
-/// Offsets between the clocks of ranks, for many pairs of ranks.
-struct Clocks<'a> {
-    /// Hosts by rank.
-    hosts: Vec<Option<&'a str>>,
-    /// Maximum offset between the clocks of two hosts, in nanoseconds.
-    uncertainty: u64,
-}
-
-impl<'a> Clocks<'a> {
-    fn of(model: &'a Model, size: usize) -> Self {
-        let host = |rank| model.process_of(rank).map(|process| &*process.host);
-        Self {
-            hosts: (0..).take(size).map(host).collect(),
-            uncertainty: model.clock_uncertainty().as_nanos() as u64,
-        }
-    }
-
-    /// Maximum offset between the clocks of two ranks, in nanoseconds.
-    fn apart(&self, one: usize, other: usize) -> u64 {
-        match self.uncertainty {
-            0 => 0,
-            _ if self.hosts[one] == self.hosts[other] => 0,
-            uncertainty => uncertainty,
-        }
-    }
-}
-
-/// Maximum offset between the clocks of two ranks.
-#[must_use]
-pub fn apart(model: &Model, one: u32, other: u32) -> Duration {
-    let host = |rank| model.process_of(rank).map(|process| &process.host);
-    if host(one) == host(other) { Duration::ZERO } else { model.clock_uncertainty() }
 }

@@ -9,8 +9,7 @@ use ddp_doctor_proto::report::Timestamp;
 use super::{
     FEWEST_SLICES, LostTime, SHARE_OF_SLICE, Slice, Straggler, Why, before, blame, episode, why,
 };
-use crate::model::{Gaps, Model};
-use crate::timing::Timing;
+use crate::model::Model;
 
 /// Minimum number of rounds after a calm time …
 const AFTER_CALM: f64 = 3.0;
@@ -44,8 +43,7 @@ const CALM: f64 = 0.08;
 
 /// The time that ranks lost by waiting for one another.
 pub(super) struct Losses<'a> {
-    timing: Timing,
-    gaps: &'a Gaps,
+    model: &'a Model,
     slice: Slice,
     /// Start and end of the time examined.
     from: Timestamp,
@@ -58,52 +56,46 @@ pub(super) struct Losses<'a> {
 
 impl<'a> Losses<'a> {
     pub(super) fn of(model: &'a Model, from: Timestamp, to: Timestamp, slice: Slice) -> Self {
-        let timing = model.timing;
         let recent = model.arrivals.latest().take_while(|encounter| {
             // Encounters are in the order of completion, which is nearly that of time.
-            encounter.last().is_some_and(|last| last.at.plus(timing.straggler) >= from)
+            encounter.last().is_some_and(|last| last.at.plus(model.timing.straggler) >= from)
         });
         let ranks = recent.flat_map(|encounter| encounter.came.ranks().iter().copied());
         let ranks = ranks.collect();
         let mut blames = blame(model, from);
         blames.retain(|blame| blame.from < to && !is_in_phase(model, blame));
         blames.sort_by_key(|blame| blame.to);
-        Self { timing, gaps: &model.gaps, slice, from, to, ranks, blames }
+        Self { model, slice, from, to, ranks, blames }
     }
 
     /// The straggler.
-    pub(super) fn straggler(&self, model: &Model) -> Option<Straggler> {
-        let lately = (self.gaps.before(self.to, self.shortest()), self.to);
+    pub(super) fn straggler(&self) -> Option<Straggler> {
+        let lately = (self.model.gaps.before(self.to, self.shortest()), self.to);
         let lost = self.by_rank(lately);
         let (&most, _) = lost.iter().max_by_key(|(_, lost)| **lost)?;
-        let host = self.of_host(model, most);
+        let host = self.of_host(most);
         let mut candidates = [Some(vec![most]), host].into_iter().flatten();
-        candidates.find_map(|late| self.describe(model, late))
+        candidates.find_map(|late| self.describe(late))
     }
 
     /// The two ranks that keep the others waiting in turn.
-    pub(super) fn in_turn(&self, model: &Model) -> Option<Straggler> {
-        let mut lost: Vec<(u32, Duration)> =
-            self.by_rank((self.from, self.to)).into_iter().collect();
-        lost.sort_by_key(|&(rank, lost)| (std::cmp::Reverse(lost), rank));
-        let mut pair: Vec<u32> = lost.iter().take(2).map(|(rank, _)| *rank).collect();
+    pub(super) fn in_turn(&self) -> Option<Straggler> {
+        let lost = self.by_rank((self.from, self.to));
+        let mut pair: Vec<u32> = lost.keys().copied().collect();
+        pair.sort_by_key(|rank| std::cmp::Reverse(lost[rank]));
+        pair.truncate(2);
         pair.sort_unstable();
-        let others = self.ranks.iter().copied().filter(|it| !pair.contains(it));
-        let others: Vec<u32> = others.collect();
+        let others = self.others(&pair);
         if pair.len() < 2 || others.is_empty() {
             return None;
         }
         let since = self.since(&pair)?;
         let window = (since, self.to);
-        let share = |late: &[u32]| {
-            let lost = self.by_rank(window);
-            let lost = late.iter().filter_map(|rank| lost.get(rank)).sum();
-            // One of the two waits as well.
-            self.share(lost, 1, window)
-        };
+        // One of the two waits as well.
+        let share = |late: &[u32]| self.share(self.by_these(late, window), 1, window);
         let each = pair.iter().all(|&rank| self.dominates(&[rank], window, 0.0, DOMINANCE_OF_EACH));
         if !each
-            || self.to.since(since) < self.timing.straggler
+            || self.to.since(since) < self.model.timing.straggler
             || share(&pair) < SHARE
             || !self.dominates(&pair, window, SHARE, DOMINANCE_IN_TURN)
             || !others.iter().any(|&rank| self.take_turns(&pair, rank, window))
@@ -111,11 +103,12 @@ impl<'a> Losses<'a> {
             return None;
         }
         // Both must be late for the same kind of reason.
-        let why = |late: &[u32], lost| why::why(model, late, &others, window, lost);
+        let why = |late: &[u32], lost| why::why(self.model, late, &others, window, lost);
         let [one, other] = [pair[0], pair[1]].map(|rank| why(&[rank], share(&[rank])));
         let is_alike = std::mem::discriminant(&one?) == std::mem::discriminant(&other?);
-        let why = why(&pair, share(&pair) / 2.0).filter(|_| is_alike)?;
-        self.straggler_of(model, pair, window, why, true)
+        let share = share(&pair);
+        let why = why(&pair, share / 2.0).filter(|_| is_alike)?;
+        self.straggler_of(pair, window, (why, share), true)
     }
 
     /// Whether a rank waits alternately for these two, for several rounds each.
@@ -137,7 +130,7 @@ impl<'a> Losses<'a> {
     /// Since when these ranks have kept the others waiting in nearly every slice; `None`: they have
     /// not.
     fn since(&self, late: &[u32]) -> Option<Timestamp> {
-        episode(self.gaps, (self.from, self.to), self.slice, |window| {
+        episode(&self.model.gaps, (self.from, self.to), self.slice, |window| {
             self.dominates(late, window, SHARE_OF_SLICE, DOMINANCE_OF_SLICE)
         })
     }
@@ -149,7 +142,7 @@ impl<'a> Losses<'a> {
             return false;
         }
         let slice = self.slice.length;
-        let calm_from = before(since, self.timing.straggler_free.max(slice * 4));
+        let calm_from = before(since, self.model.timing.straggler_free.max(slice * 4));
         let was_calm = calm_from >= self.from && self.is_calm((calm_from, since));
         // The warm-up had just ended.
         let is_first = since.since(self.from) < slice * 2;
@@ -167,7 +160,7 @@ impl<'a> Losses<'a> {
 
     /// Minimum duration of an episode.
     fn shortest(&self) -> Duration {
-        self.timing.straggler.max(self.slice.length * FEWEST_SLICES)
+        self.model.timing.straggler.max(self.slice.length * FEWEST_SLICES)
     }
 
     /// Waits that ended within the window. A slice includes its end, not its start.
@@ -187,10 +180,21 @@ impl<'a> Losses<'a> {
         lost
     }
 
+    /// Time lost by waiting for any of these ranks, in waits that ended within the window.
+    fn by_these(&self, late: &[u32], window: (Timestamp, Timestamp)) -> Duration {
+        let blames = self.ended_in(window).iter().filter(|blame| late.contains(&blame.late));
+        blames.map(|blame| blame.to.since(blame.from)).sum()
+    }
+
+    /// The other ranks that arrived anywhere.
+    fn others(&self, late: &[u32]) -> Vec<u32> {
+        self.ranks.iter().copied().filter(|it| !late.contains(it)).collect()
+    }
+
     /// Lost time as a share of the time of the ranks that may wait for `late` others.
     fn share(&self, lost: Duration, late: usize, (from, to): (Timestamp, Timestamp)) -> f64 {
         let waiting = self.ranks.len().saturating_sub(late).max(1) as f64;
-        let seen = self.gaps.seen_for(from, to).as_secs_f64();
+        let seen = self.model.gaps.seen_for(from, to).as_secs_f64();
         lost.as_secs_f64() / waiting / seen.max(1e-9)
     }
 
@@ -237,13 +241,13 @@ impl<'a> Losses<'a> {
     fn is_calm(&self, window: (Timestamp, Timestamp)) -> bool {
         slices(window, 4).all(|slice| {
             let lost: Duration = self.by_rank(slice).into_values().sum();
-            self.slice.is_seen(self.gaps, slice) && self.share(lost, 1, slice) <= CALM
+            self.slice.is_seen(&self.model.gaps, slice) && self.share(lost, 1, slice) <= CALM
         })
     }
 
     /// The ranks on the host of this rank, if there are several and at most half of all ranks.
-    fn of_host(&self, model: &Model, rank: u32) -> Option<Vec<u32>> {
-        let host = |rank: u32| model.process_of(rank).map(|process| &process.host);
+    fn of_host(&self, rank: u32) -> Option<Vec<u32>> {
+        let host = |rank: u32| self.model.process_of(rank).map(|process| &process.host);
         let of = host(rank)?;
         let ranks = self.ranks.iter().copied();
         let ranks: Vec<u32> = ranks.filter(|&rank| host(rank) == Some(of)).collect();
@@ -257,28 +261,23 @@ impl<'a> Losses<'a> {
         share: f64,
         dominance: f64,
     ) -> bool {
-        let lost = self.by_rank(window);
-        let all: Duration = lost.values().sum();
-        let by_them: Duration = late.iter().filter_map(|rank| lost.get(rank)).sum();
+        let all: Duration = self.by_rank(window).into_values().sum();
+        let by_them = self.by_these(late, window);
         self.share(by_them, late.len(), window) >= share
             && by_them.as_secs_f64() >= dominance * all.as_secs_f64()
     }
 
-    fn describe(&self, model: &Model, ranks: Vec<u32>) -> Option<Straggler> {
+    fn describe(&self, ranks: Vec<u32>) -> Option<Straggler> {
         let since = self.since(&ranks)?;
         if !self.is_established(&ranks, since) {
             return None;
         }
         // Describe the present: the cause may have changed in a long episode.
-        let recent = self.gaps.before(self.to, self.shortest() * 2);
+        let recent = self.model.gaps.before(self.to, self.shortest() * 2);
         let window = (recent.max(since), self.to);
-        let lost = self.by_rank(window);
-        let by_them: Duration = ranks.iter().filter_map(|rank| lost.get(rank)).sum();
-        let share = self.share(by_them, ranks.len(), window);
-        let others = self.ranks.iter().copied().filter(|it| !ranks.contains(it));
-        let waiting: Vec<u32> = others.collect();
-        let why = why::why(model, &ranks, &waiting, window, share)?;
-        let found = self.straggler_of(model, ranks, window, why, false)?;
+        let share = self.share(self.by_these(&ranks, window), ranks.len(), window);
+        let why = why::why(self.model, &ranks, &self.others(&ranks), window, share)?;
+        let found = self.straggler_of(ranks, window, (why, share), false)?;
         Some(Straggler {
             before: self.before(&found.ranks, since),
             known_at: since.plus(self.shortest()).min(self.to),
@@ -287,33 +286,29 @@ impl<'a> Losses<'a> {
         })
     }
 
-    /// The description of these ranks as stragglers, with the cause.
+    /// The description of these ranks as stragglers, with the cause and the share of the time lost.
     fn straggler_of(
         &self,
-        model: &Model,
         ranks: Vec<u32>,
         window: (Timestamp, Timestamp),
-        why: Why,
+        (why, share): (Why, f64),
         in_turn: bool,
     ) -> Option<Straggler> {
-        let lost = self.by_rank(window);
-        let by_them: Duration = ranks.iter().filter_map(|rank| lost.get(rank)).sum();
-        let others = self.ranks.iter().copied().filter(|it| !ranks.contains(it));
         let episodes = self.episodes(&ranks, window);
         let longest = episodes.values().max_by(|a, b| effective(a).total_cmp(&effective(b)))?;
         let typical = longest.iter().sum::<f64>() / effective(longest).max(1.0);
         let place = self.place(&ranks, window)?;
         Some(Straggler {
-            waiting: others.collect(),
-            share: self.share(by_them, if in_turn { 1 } else { ranks.len() }, window),
+            waiting: self.others(&ranks),
+            share,
             typical: Duration::from_secs_f64(typical),
             since: window.0,
             before: None,
             in_turn,
             group: place.group,
             call: Arc::clone(&place.call),
-            known_at: window.0.plus(self.timing.straggler).min(window.1),
-            is_guessed: !model.group(place.group).holds_threads(place.call.op),
+            known_at: window.0.plus(self.model.timing.straggler).min(window.1),
+            is_guessed: !self.model.group(place.group).holds_threads(place.call.op),
             ranks,
             why,
         })
@@ -334,7 +329,7 @@ impl<'a> Losses<'a> {
 
     /// The rank that kept the others waiting before, if it was another one.
     fn before(&self, late: &[u32], since: Timestamp) -> Option<u32> {
-        let length = (self.timing.straggler / 2).max(self.slice.length * FEWEST_SLICES);
+        let length = (self.model.timing.straggler / 2).max(self.slice.length * FEWEST_SLICES);
         let window = (before(since, length), since);
         if window.0 < self.from {
             return None;
@@ -366,11 +361,9 @@ fn slices(
 
 /// Whether the late rank was in a phase that the program marked. Such phases may be long.
 fn is_in_phase(model: &Model, blame: &LostTime) -> bool {
-    let Some(process) = model.process_of(blame.late) else {
-        return false;
-    };
     let middle = Timestamp(blame.from.0 / 2 + blame.to.0 / 2);
-    let over = process.pace.phases.iter();
-    let mut over = over.filter(|(from, to)| *from <= middle && middle <= *to);
-    over.next().is_some() || process.phases.iter().any(|phase| phase.since <= middle)
+    model.process_of(blame.late).is_some_and(|process| {
+        process.pace.phases.iter().any(|(from, to)| (*from..=*to).contains(&middle))
+            || process.phases.iter().any(|phase| phase.since <= middle)
+    })
 }

@@ -24,12 +24,13 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::Call;
 use crate::model::{Gaps, GroupId, Model};
+use crate::speed;
 
 mod blame;
 mod losses;
 mod why;
 
-pub use blame::{LostTime, apart, blame};
+pub use blame::{LostTime, blame};
 pub use why::{Host, Why};
 
 use self::losses::Losses;
@@ -50,8 +51,6 @@ const PASSED_OVER: u32 = 7;
 const SHARE_OF_SLICE: f64 = 0.08;
 /// Step whose start ends the warm-up: before it, programs compile, load and tune themselves.
 const WARM_UP: u64 = 3;
-/// Number of kept arrivals above which evaluations become less frequent.
-const MANY: usize = 4096;
 
 /// Ranks that keep the others waiting.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,27 +81,15 @@ pub struct Straggler {
     pub is_guessed: bool,
 }
 
-/// The result of the latest evaluation, and its time.
+/// The straggler, evaluated from time to time.
 #[derive(Debug, Default)]
-pub struct Review {
-    looked_at: Option<Timestamp>,
-    found: Option<Straggler>,
-}
+pub struct Review(speed::Review<Option<Straggler>>);
 
 impl Review {
     /// The straggler according to an evaluation at most a moment ago; up to a second in large jobs.
     pub fn look(&mut self, model: &Model, now: Timestamp) -> Option<&Straggler> {
-        let patience = match model.arrivals.kept {
-            0..MANY => Duration::from_millis(100),
-            n if n < 8 * MANY => Duration::from_millis(250),
-            _ => Duration::from_secs(1),
-        };
-        let is_fresh = |at: Timestamp| now.since(at) < patience && model.over().is_none();
-        if !self.looked_at.is_some_and(is_fresh) {
-            self.looked_at = Some(now);
-            self.found = straggler(model);
-        }
-        self.found.as_ref()
+        let patience = [100, 250, 1000].map(Duration::from_millis);
+        self.0.look(model, now, patience, || straggler(model)).as_ref()
     }
 }
 
@@ -138,10 +125,10 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
             continue;
         }
         let losses = Losses::of(model, horizon, end, slice);
-        if let Some(found) = losses.straggler(model) {
+        if let Some(found) = losses.straggler() {
             return Some(found);
         }
-        in_turn = in_turn.or_else(|| losses.in_turn(model));
+        in_turn = in_turn.or_else(|| losses.in_turn());
     }
     in_turn
 }
@@ -242,6 +229,7 @@ fn step(model: &Model) -> Option<Duration> {
     rates.min()
 }
 
+/// The time `time` earlier.
 fn before(at: Timestamp, time: Duration) -> Timestamp {
     Timestamp(at.0.saturating_sub(time.as_nanos() as u64))
 }

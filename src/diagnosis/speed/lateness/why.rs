@@ -81,13 +81,11 @@ pub(super) fn why(
     window: (Timestamp, Timestamp),
     lost: f64,
 ) -> Option<Why> {
-    let ranks = Compared {
-        late: processes(model, late),
-        others: processes(model, others),
-        gaps: &model.gaps,
-        window,
-        lost,
+    let processes = |ranks: &[u32]| -> Vec<&Process> {
+        ranks.iter().filter_map(|&rank| model.process_of(rank)).collect()
     };
+    let (late, others) = (processes(late), processes(others));
+    let ranks = Compared { late, others, gaps: &model.gaps, window, lost };
     if let Some(host) = ranks.withheld() {
         return Some(Why::Host(host));
     }
@@ -191,7 +189,7 @@ impl Compared<'_> {
 
     /// [`Self::excess`] of a quantity.
     fn more(&self, of: Quantity) -> Option<(f64, f64)> {
-        self.excess(|process| rate(process, self.window, of), EXPLAINS)
+        self.excess(|process| self.share(process, of), EXPLAINS)
     }
 
     /// Values of the late ranks and of their peers (0 if unknown), if the difference explains the
@@ -203,7 +201,11 @@ impl Compared<'_> {
     }
 
     fn rate(&self, all: &[&Process], of: Quantity) -> Option<f64> {
-        typical(all, |process| rate(process, self.window, of))
+        typical(all, |process| self.share(process, of))
+    }
+
+    fn share(&self, process: &Process, of: Quantity) -> Option<f64> {
+        process.pace.share(of, self.window.0, self.window.1)
     }
 }
 
@@ -214,12 +216,9 @@ fn slowdown(queued: f64, ran: f64) -> f64 {
 
 /// Median of the known values.
 fn typical(all: &[&Process], value: impl Fn(&Process) -> Option<f64>) -> Option<f64> {
-    median(all.iter().filter_map(|process| value(process)).collect())
-}
-
-fn processes<'a>(model: &'a Model, ranks: &[u32]) -> Vec<&'a Process> {
-    let processes = ranks.iter().filter_map(|&rank| model.process_of(rank));
-    processes.collect()
+    let mut values: Vec<f64> = all.iter().filter_map(|process| value(process)).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
 }
 
 /// The processors of the late ranks, if their peers may run on others.
@@ -227,10 +226,6 @@ fn confined(late: &[&Process], others: &[&Process]) -> Option<String> {
     let processors = late.first()?.pace.processors()?;
     let mut theirs = others.iter().filter_map(|other| other.pace.processors());
     theirs.any(|it| it != processors).then(|| processors.to_owned())
-}
-
-fn rate(process: &Process, (from, to): (Timestamp, Timestamp), of: Quantity) -> Option<f64> {
-    process.pace.share(of, from, to)
 }
 
 /// Share of the time spent on this. Threads without calls that draw batches in advance delay no
@@ -250,9 +245,4 @@ fn stopped(process: &Process, (from, to): (Timestamp, Timestamp)) -> f64 {
     let sum: Duration =
         stops.map(|(stop, go)| go.unwrap_or(to).min(to).since((*stop).max(from))).sum();
     sum.as_secs_f64() / to.since(from).as_secs_f64().max(1e-9)
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
