@@ -173,8 +173,8 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<vie
     };
     let filling: Vec<_> = growth::filling(process, timing).collect();
     let shared = |kind: RoomKind| {
-        let (_, growth, end) = filling.iter().find(|(room, ..)| room.kind == kind)?;
-        Some((*growth, Some(*end)))
+        let filling = filling.iter().find(|it| it.room.kind == kind)?;
+        Some((filling.growth, Some(filling.end)))
     };
     let mut gauges = Vec::new();
     type Grows = Option<(Growth, Option<Exhausted>)>;

@@ -4,6 +4,8 @@
 //! earlier peak. The end depends on the limit: on its device and in its address space the rank
 //! counts alone, in its control group and on its host together with all ranks that grow there.
 
+use std::collections::BTreeMap;
+
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{Memory, Model, Process, Room, RoomKind, Series};
@@ -181,22 +183,20 @@ pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth>
     })
 }
 
-/// Shared memory that fills steadily: the host, a control group or /dev/shm. With its growth, and
-/// when it is full.
-pub fn filling(
-    process: &Process,
-    timing: &Timing,
-) -> impl Iterator<Item = (Room, Growth, Exhausted)> {
-    let fillings =
-        fillings(process, timing).filter(|it| it.lasts && it.end.is_in_sight(&it.growth));
-    fillings.map(|it| (it.room, it.growth, it.end))
+/// Shared memory that fills steadily: the host, a control group or /dev/shm.
+pub fn filling(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling> {
+    fillings(process, timing).filter(|it| it.lasts && it.end.is_in_sight(&it.growth))
 }
 
 /// Memory shared with other processes that fills.
-struct Filling {
-    room: Room,
-    growth: Growth,
-    end: Exhausted,
+#[derive(Clone, Copy, Debug)]
+pub struct Filling {
+    /// The memory.
+    pub room: Room,
+    /// How it fills.
+    pub growth: Growth,
+    /// When it is full.
+    pub end: Exhausted,
     /// It has filled for `shared_memory_growth`.
     lasts: bool,
 }
@@ -232,27 +232,21 @@ pub fn growers(model: &Model) -> Vec<Grower<'_>> {
         .filter(|process| process.has_not_failed())
         .flat_map(of_process)
         .collect();
-    let together: Vec<(&str, Trend)> = growers
-        .iter()
-        .filter(|grower| grower.device.is_none() && !grower.process.has_ended())
-        .map(|grower| (&*grower.process.host, grower.growth.trend))
-        .collect();
+    let in_hosts = growers.iter().filter(|it| it.device.is_none() && !it.process.has_ended());
+    let mut together: BTreeMap<&str, Trend> = BTreeMap::new();
+    for Grower { process, growth: Growth { trend, .. }, .. } in in_hosts {
+        let all = together.entry(&process.host);
+        all.and_modify(|all| *all = sum(all, trend)).or_insert(*trend);
+    }
     for grower in &mut growers {
-        let growth = grower.growth;
-        let own = growth.trend;
-        grower.end = match grower.device {
-            Some(device) => on_device(&grower.process.memory, device, &growth),
+        let (memory, growth) = (&grower.process.memory, &grower.growth);
+        match grower.device {
+            Some(device) => grower.end = on_device(memory, device, growth),
             None => {
-                let of_all = together
-                    .iter()
-                    .filter(|(host, _)| *host == &*grower.process.host)
-                    .map(|(_, trend)| *trend);
-                let together = sum(of_all).unwrap_or(own);
-                in_host(&grower.process.memory, &growth, &together)
+                let together = together.get(&*grower.process.host).unwrap_or(&growth.trend);
+                grower.end = in_host(memory, growth, together);
+                grower.place = place(grower, &model.timing);
             }
-        };
-        if grower.device.is_none() {
-            grower.place = place(grower, &model.timing);
         }
     }
     growers
@@ -330,14 +324,15 @@ fn on_device(memory: &Memory, device: u32, growth: &Growth) -> Option<Exhausted>
     Some(Exhausted::of(None, left, limit, &growth.trend, growth))
 }
 
-fn sum(trends: impl Iterator<Item = Trend>) -> Option<Trend> {
-    trends.reduce(|a, b| Trend {
+/// The trend of the sum of two values.
+const fn sum(a: &Trend, b: &Trend) -> Trend {
+    Trend {
         slope: a.slope + b.slope,
         low: a.low + b.low,
         high: a.high + b.high,
         scatter: a.scatter + b.scatter,
         z: a.z.min(b.z),
-    })
+    }
 }
 
 #[cfg(test)]

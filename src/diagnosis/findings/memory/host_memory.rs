@@ -10,9 +10,9 @@ use ddp_doctor_proto::report::{Confidence, Effect, Fact, Severity, Timestamp};
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::memory::growers;
 use crate::findings::process::death;
-use crate::model::{Ending, Process, Room, RoomKind, libc_signal};
+use crate::model::{Ending, Process, RoomKind, libc_signal};
 use crate::situation::Situation;
-use crate::trends::growth::{self, Exhausted, Grower, GrowsIn, Growth};
+use crate::trends::growth::{self, Filling, Grower, GrowsIn};
 use crate::words::{self, Ranks, number};
 
 /// Maximum time between the ends of processes that may share one count of kills.
@@ -30,7 +30,7 @@ pub(crate) fn forecast(situation: &Situation<'_>) -> Vec<Draft> {
 
 /// The memory that runs out first, of a host whose ranks do not grow: something else fills it.
 fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
-    let (process, (room, growth, end)) = first_to_run_out(situation)?;
+    let (process, Filling { room, growth, end, .. }) = first_to_run_out(situation)?;
     let beside = situation.model.processes.values();
     let beside = beside.filter(|it| it.host == process.host && it.has_not_failed());
     let ranks: BTreeSet<u32> = beside.filter_map(|other| other.rank).collect();
@@ -67,9 +67,7 @@ fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
 ///
 /// /dev/shm counts also while ranks grow, if they grow in their own memory, or by mapping files of
 /// /dev/shm that fill it before they reach another limit.
-fn first_to_run_out<'a>(
-    situation: &Situation<'a>,
-) -> Option<(&'a Process, (Room, Growth, Exhausted))> {
+fn first_to_run_out<'a>(situation: &Situation<'a>) -> Option<(&'a Process, Filling)> {
     // One process per host suffices: all of them sample the same memory.
     let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
     for process in situation.model.processes.values() {
@@ -82,12 +80,12 @@ fn first_to_run_out<'a>(
     let filling = hosts
         .into_values()
         .flat_map(|process| growth::filling(process, timing).map(move |filling| (process, filling)))
-        .filter(|(process, (room, ..))| {
-            let is_shm = room.kind == RoomKind::Shm;
+        .filter(|(process, filling)| {
+            let is_shm = filling.room.kind == RoomKind::Shm;
             let is_no_matter = |it: &Grower<'_>| matches!(it.place, GrowsIn::Own | GrowsIn::Shm);
             growers_of_host(situation, process).all(|it| is_shm && is_no_matter(it))
         });
-    filling.min_by(|(_, (.., a)), (_, (.., b))| a.steps.total_cmp(&b.steps))
+    filling.min_by(|(_, a), (_, b)| a.end.steps.total_cmp(&b.end.steps))
 }
 
 /// Ranks on the host of the process whose host memory grows.
