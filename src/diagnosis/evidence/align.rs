@@ -175,16 +175,26 @@ pub fn classes<T: Copy>(
     of_ranks: impl Iterator<Item = (u32, T)>,
     agree: impl Fn(T, T) -> bool,
 ) -> Vec<Vec<u32>> {
-    let mut classes: Vec<(T, Vec<u32>)> = Vec::new();
-    for (rank, it) in of_ranks {
-        match classes.iter_mut().find(|(head, _)| agree(*head, it)) {
-            Some((_, ranks)) => ranks.push(rank),
-            None => classes.push((it, vec![rank])),
-        }
-    }
+    let classes = by_likeness(of_ranks, |&a, &b| agree(a, b));
     let mut classes: Vec<Vec<u32>> = classes.into_iter().map(|(_, ranks)| ranks).collect();
     classes.sort_by_key(|ranks| (Reverse(ranks.len()), ranks[0]));
     classes
+}
+
+/// Groups ranks by what is known of each: those that are like the first of a group belong to it. Groups are in
+/// the order of their first ranks.
+pub fn by_likeness<T>(
+    items: impl Iterator<Item = (u32, T)>,
+    is_like: impl Fn(&T, &T) -> bool,
+) -> Vec<(T, Vec<u32>)> {
+    let mut groups: Vec<(T, Vec<u32>)> = Vec::new();
+    for (rank, item) in items {
+        match groups.iter_mut().find(|(first, _)| is_like(first, &item)) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => groups.push((item, vec![rank])),
+        }
+    }
+    groups
 }
 
 /// Ranks that disagree.

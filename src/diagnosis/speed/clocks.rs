@@ -1,6 +1,7 @@
 //! Offsets between the clocks of ranks.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::Model;
@@ -10,8 +11,8 @@ use crate::model::Model;
 pub(super) struct Clocks {
     /// Maximum offset between the clocks of two hosts.
     uncertainty: Duration,
-    /// Number of the host by rank, if there are several.
-    hosts: BTreeMap<u32, u32>,
+    /// Hosts by rank, if there are several.
+    hosts: BTreeMap<u32, Arc<str>>,
     /// Number of changes of the ranks of processes that are included.
     changes: u64,
 }
@@ -32,14 +33,8 @@ impl Clocks {
             return changed;
         }
         self.changes = model.rank_changes;
-        let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
-        let processes = model.ranks.keys();
-        let processes = processes.filter_map(|&rank| Some((rank, model.process_of(rank)?)));
-        let hosts = processes.map(|(rank, process)| {
-            let next = numbers.len() as u32;
-            (rank, *numbers.entry(&process.host).or_insert(next))
-        });
-        let hosts = hosts.collect();
+        let host = |&rank: &u32| Some((rank, Arc::clone(&model.process_of(rank)?.host)));
+        let hosts = model.ranks.keys().filter_map(host).collect();
         let moved = self.hosts != hosts;
         self.hosts = hosts;
         changed || moved

@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence;
-use crate::findings::view::{last_call, rank_calls, with_place};
+use crate::findings::view::{last_call, rank_calls};
 use crate::model::{Ending, Exception, Process};
 use crate::situation::contract::{self, Breach, Kind};
 use crate::situation::{Divergence, Origin, Situation, Stall};
@@ -118,16 +118,14 @@ pub(crate) fn uses(situation: &Situation<'_>, breach: &Breach) -> impl Iterator<
 /// Calls of all members at the sequence number, or their last calls if there is none. Ranks that
 /// broke the contract are shown at the line of the breach.
 fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec<RankCall> {
-    let calls = match seq {
+    let mut calls = match seq {
         Some(seq) => rank_calls(situation, breach.group, seq),
         None => {
             let members = situation.model.group(breach.group).members.keys();
-            members
-                .filter_map(|&rank| {
-                    let process = situation.model.member(breach.group, rank)?;
-                    Some(last_call(rank, process))
-                })
-                .collect()
+            let calls = members.filter_map(|&rank| {
+                Some(last_call(rank, situation.model.member(breach.group, rank)?))
+            });
+            calls.collect()
         }
     };
     let place_of = |rank: u32| {
@@ -138,14 +136,13 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
         let raised = || raised(process, breach)?.place.as_deref();
         place.or_else(raised)
     };
+    let is_of_all = matches!(breach.kind, Kind::Models(_));
+    for call in calls.iter_mut().filter(|call| is_of_all || breach.root.contains(&call.rank)) {
+        if let Some(place) = place_of(call.rank) {
+            call.place = Some(place.clone());
+        }
+    }
     calls
-        .into_iter()
-        .map(|call| {
-            let tells = matches!(breach.kind, Kind::Models(_)) || breach.root.contains(&call.rank);
-            let place = tells.then(|| place_of(call.rank)).flatten();
-            with_place(call, place)
-        })
-        .collect()
 }
 
 /// The report of DDP's reducer on the first rank that broke the contract: its place (" at train.py:9"), and

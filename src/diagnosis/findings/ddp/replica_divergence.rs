@@ -41,20 +41,19 @@ fn draft(situation: &Situation<'_>, group: &Group, it: &Diverged<'_>) -> Option<
         let process = situation.model.member(group.id, rank)?;
         process.models.get(group.id, it.point.model)
     };
-    let described = replica(one)
-        .and_then(|replica| {
-            let mut layout = replica.layout();
-            layout.find(|(index, _)| *index == u64::from(it.point.parameter))
-        })
-        .map(|(_, parameter)| Parameter {
+    let described = replica(one).and_then(|replica| {
+        let mut layout = replica.layout();
+        let (_, parameter) = layout.find(|(index, _)| *index == u64::from(it.point.parameter))?;
+        Some(Parameter {
             name: parameter.name.to_owned(),
             shape: parameter.shape(),
             missing_on: Vec::new(),
-        });
-    let name = described.as_ref().map_or_else(
-        || format!("parameter {}", it.point.parameter),
-        |parameter| parameter.name.clone(),
-    );
+        })
+    });
+    let name = match &described {
+        Some(parameter) => parameter.name.clone(),
+        None => format!("parameter {}", it.point.parameter),
+    };
     let at = comparison.values.values().map(|it| it.at).max()?;
     let place = KeyPlace::Join(group.id, u64::from(it.point.model));
     let mut draft = Draft::new(&catalogue::DD701, place, at);

@@ -3,6 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::CauseKind;
 
+use crate::evidence::align::by_likeness;
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::{Breach, Situation, contract};
@@ -17,20 +18,13 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 
 fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
     let group = &situation.model.group(breach.group).info;
-    let mut sides: Vec<(Vec<u32>, String)> = Vec::new();
-    for &rank in &breach.root {
-        let Some(report) = contract::report_of(situation, breach, rank) else {
-            continue;
-        };
-        let names = breach::names(&draft, Some(rank), report.total);
-        match sides.iter_mut().find(|(_, known)| *known == names) {
-            Some((ranks, _)) => ranks.push(rank),
-            None => sides.push((vec![rank], names)),
-        }
-    }
-    let lacks: Vec<String> = sides
+    let lacking = breach.root.iter().filter_map(|&rank| {
+        let report = contract::report_of(situation, breach, rank)?;
+        Some((rank, breach::names(&draft, Some(rank), report.total)))
+    });
+    let lacks: Vec<String> = by_likeness(lacking, String::eq)
         .iter()
-        .map(|(ranks, names)| {
+        .map(|(names, ranks)| {
             let has = number(ranks, "has", "have");
             format!("{} {has} no gradient for {names}", Ranks(ranks))
         })

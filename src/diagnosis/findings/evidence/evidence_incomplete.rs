@@ -6,6 +6,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Exit, Fact, Severity};
 use ddp_doctor_proto::{ExceptionKind, NoteKind};
 
+use crate::evidence::align::by_likeness;
 use crate::evidence::event::StartedRank;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, made_call, rank_calls};
@@ -17,19 +18,11 @@ use crate::words::{Ranks, number};
 pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
     // Notes that differ in their ranks alone are one finding.
-    let mut alike: Vec<(&Note, Vec<u32>)> = Vec::new();
-    for (note, rank) in notes.filter_map(|note| Some((note, note.rank?))) {
-        let is_alike = |(other, _): &&mut (&Note, Vec<u32>)| {
-            let without_pid = note.pid.is_none() && other.pid.is_none();
-            without_pid && other.kind == note.kind && other.text == note.text
-        };
-        match alike.iter_mut().find(is_alike) {
-            Some((_, ranks)) => ranks.push(rank),
-            None => alike.push((note, vec![rank])),
-        }
-    }
-    let drafts = alike.into_iter();
-    drafts.map(|(note, ranks)| of_note(situation, note, ranks)).collect()
+    let alike = by_likeness(notes.filter_map(|note| Some((note.rank?, note))), |a, b| {
+        let without_pid = a.pid.is_none() && b.pid.is_none();
+        without_pid && a.kind == b.kind && a.text == b.text
+    });
+    alike.into_iter().map(|(note, ranks)| of_note(situation, note, ranks)).collect()
 }
 
 /// DD901: other gaps that were noted, such as processes that are no ranks.

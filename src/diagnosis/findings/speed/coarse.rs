@@ -2,12 +2,19 @@
 
 use std::time::Duration;
 
+use crate::words;
+
 /// "60 %": rounded to tens.
 pub(crate) fn percent(share: f64) -> String {
     if share < 0.05 {
         return "less than 5 %".into();
     }
     format!("{:.0} %", (share * 10.0).round() * 10.0)
+}
+
+/// "150 ms": a duration rounded to one digit.
+pub(crate) fn about(time: Duration) -> String {
+    words::short_time(about_so_long(time))
 }
 
 /// A duration rounded to one digit.

@@ -1,10 +1,10 @@
 //! DD604 slow-communication: a collective has become slow although no rank enters it late.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
+use ddp_doctor_proto::report::{CallState, RankCall};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::speed::coarse::{about_so_long, percent};
+use crate::findings::speed::coarse::{about, about_so_long, percent};
 use crate::findings::view::no_call;
 use crate::situation::Situation;
 use crate::speed::communication::Slow;
@@ -19,17 +19,16 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn draft(slow: &Slow) -> Draft {
     let mut draft = Draft::new(&catalogue::DD604, KeyPlace::Join(slow.group, 0), slow.known_at);
     draft.victims.clone_from(&slow.ranks);
-    draft.confidence = Confidence::Supported;
     draft.place = Some((slow.group, 0));
     draft.op = Some(slow.call.op);
     draft.blocked_at = Some(slow.since);
-    let now = about_so_long(slow.now);
+    let waited = about_so_long(slow.now).as_millis() as u64;
     draft.per_rank = slow
         .ranks
         .iter()
         .map(|&rank| RankCall {
             state: CallState::Returned,
-            waited_ms: Some(now.as_millis() as u64),
+            waited_ms: Some(waited),
             op: slow.call.op.name().map(str::to_owned),
             numel: slow.call.numel,
             place: slow.call.place.as_deref().cloned(),
@@ -37,18 +36,14 @@ fn draft(slow: &Slow) -> Draft {
         })
         .collect();
     let what = what(slow);
+    let now = about(slow.now);
     let times = slow.now.as_secs_f64() / slow.before.as_secs_f64().max(1e-6);
     draft.summary = format!(
-        "{what} takes about {} although no rank is late, {} times as long as before: communication is \
+        "{what} takes about {now} although no rank is late, {} times as long as before: communication is \
          slow",
-        words::short_time(now),
         if times < 10.0 { "several" } else { "many" },
     );
-    let (since, now, before) = (
-        words::clock(slow.since),
-        words::short_time(now),
-        words::short_time(about_so_long(slow.before)),
-    );
+    let (since, before) = (words::clock(slow.since), about(slow.before));
     let takes = match slow.buckets {
         Some(_) => format!(
             "Since {since} at least DDP waits about {now} for them after all ranks have sent the last \

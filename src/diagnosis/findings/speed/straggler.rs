@@ -6,7 +6,7 @@ use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::speed::coarse::{about_so_long, percent};
+use crate::findings::speed::coarse::{about, about_so_long, percent};
 use crate::findings::view::{no_call, with_place};
 use crate::model::Process;
 use crate::situation::Situation;
@@ -68,7 +68,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code, straggler: &Straggler) 
         Ranks(ranks).to_string() + number(ranks, " keeps", " keep"),
         if straggler.in_turn { " in turn" } else { "" },
         percent(straggler.share),
-        words::short_time(about_so_long(straggler.typical)),
+        about(straggler.typical),
         reason.because,
     );
     draft.why.push(format!(

@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::speed::coarse::{about_so_long, percent};
+use crate::findings::speed::coarse::{about, percent};
 use crate::findings::view::no_call;
 use crate::situation::Situation;
 use crate::speed::communication::Small;
@@ -21,7 +21,7 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     let mut draft = Draft::new(&catalogue::DD605, key, small.known_at);
     // All ranks make these calls.
     draft.root.clone_from(&small.ranks);
-    (draft.confidence, draft.root_confidence) = (Confidence::Supported, Confidence::Supported);
+    draft.root_confidence = Confidence::Supported;
     draft.place = Some((small.group, 0));
     draft.op = Some(small.op);
     let first = small.lines.first().map(|place| &**place);
@@ -42,7 +42,6 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     };
     let round = if small.are_steps { "step" } else { "round" };
     let share = percent(small.share);
-    let each = about_so_long(small.each);
     draft.summary = format!(
         "about {share} of the time goes into small {} calls, {} a {round} of {} each{at}",
         small.op,
@@ -52,7 +51,7 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     draft.why.push(format!(
         "Each takes about {} after all ranks have entered it: for {} that is the cost of a call, not of \
          its data. Little is computed between them.",
-        words::short_time(each),
+        about(small.each),
         words::bytes(small.bytes),
     ));
     if !small.are_steps {
@@ -84,7 +83,7 @@ fn promise(small: &Small, round: &str, share: &str) -> String {
                     1 => "one call".into(),
                     calls => format!("{calls} calls"),
                 },
-                words::short_time(about_so_long(bucketed.take)),
+                about(bucketed.take),
                 percent(saved),
             )
         }

@@ -201,16 +201,12 @@ fn begin(
         let last = next.checked_sub(1).and_then(|last| active.get(last));
         return Some(last.map_or(came.at, |last| last.at.max(came.at)));
     }
-    if came.hidden {
-        return Some(came.at);
+    match came.until {
+        _ if came.hidden => Some(came.at),
+        Some(until) if until < on.at => None,
+        _ if came.is_async => came.waits,
+        _ => Some(came.at),
     }
-    if came.until.is_some_and(|until| until < on.at) {
-        return None;
-    }
-    if came.is_async {
-        return came.waits;
-    }
-    Some(came.at)
 }
 
 /// Recorded activity of a rank.

@@ -240,17 +240,13 @@ fn before(at: Timestamp, time: Duration) -> Timestamp {
 pub fn warmed_up(model: &Model) -> Option<Timestamp> {
     let began = model.arrivals.began?;
     let processes = model.ranks.keys().filter_map(|&rank| model.process_of(rank));
-    let mut warm = began;
-    let mut steps = false;
-    for process in processes {
-        let pace = &process.pace;
-        if pace.steps.is_empty() {
-            continue;
-        }
-        steps = true;
-        if let Some(more) = WARM_UP.checked_sub(pace.steps_before).filter(|&it| it > 0) {
-            warm = warm.max(*pace.steps.get(more as usize - 1)?);
-        }
+    let paces = processes.map(|process| &process.pace);
+    let mut paces = paces.filter(|pace| !pace.steps.is_empty()).peekable();
+    if paces.peek().is_none() {
+        return Some(began.plus(model.timing.warm_up));
     }
-    Some(if steps { warm } else { warm.plus(model.timing.warm_up) })
+    paces.try_fold(began, |warm, pace| match WARM_UP.checked_sub(pace.steps_before) {
+        None | Some(0) => Some(warm),
+        Some(more) => Some(warm.max(*pace.steps.get(more as usize - 1)?)),
+    })
 }

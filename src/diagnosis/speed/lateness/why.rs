@@ -127,14 +127,10 @@ impl Compared<'_> {
     /// A delay by stops, by the quota of a container, or by a hypervisor.
     fn withheld(&self) -> Option<Host> {
         let stopped = |process: &Process| Some(stopped(process, self.window));
-        if let Some((own, _)) = self.excess(stopped, STOPPED_EXPLAINS) {
-            return Some(Host::Stopped(own));
-        }
-        if let Some((own, _)) = self.more(Quantity::Throttled) {
-            return Some(Host::Throttled(own));
-        }
-        let (own, _) = self.more(Quantity::Stolen)?;
-        Some(Host::Stolen(own))
+        let stopped = self.excess(stopped, STOPPED_EXPLAINS).map(|(own, _)| Host::Stopped(own));
+        stopped
+            .or_else(|| self.more(Quantity::Throttled).map(|(own, _)| Host::Throttled(own)))
+            .or_else(|| self.more(Quantity::Stolen).map(|(own, _)| Host::Stolen(own)))
     }
 
     /// A lack of processors, if it delays the late ranks more than their peers. The shares of the time
