@@ -17,14 +17,6 @@ pub struct Absent {
     pub why: Absence,
 }
 
-impl Absent {
-    /// Whether it can no longer arrive.
-    pub(super) const fn is_final(&self) -> bool {
-        use Absence::{Died, Left, Raised};
-        matches!(self.why, Raised | Died | Left)
-    }
-}
-
 /// Why a member has not arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Absence {
@@ -206,14 +198,11 @@ impl Situation<'_> {
     /// that differs only in its data, may complete nevertheless: it counts as blocked once its
     /// thread has been silent for `idle_thread`.
     fn is_held_up(&self, group: &Group, join: &Join, process: &Process) -> bool {
-        let Some(rank) = process.rank else {
-            return false;
-        };
-        let Some(joined) = join.calls.get(&rank) else {
-            return false;
-        };
-        let id = joined.call.thread;
-        let Some(thread) = process.threads.get(&id) else {
+        let known = process.rank.and_then(|rank| {
+            let joined = join.calls.get(&rank)?;
+            Some((rank, joined, process.threads.get(&joined.call.thread)?))
+        });
+        let Some((rank, joined, thread)) = known else {
             return false;
         };
         let target = match &thread.doing {
@@ -224,19 +213,19 @@ impl Situation<'_> {
             }
             Doing::Nothing => None,
         };
-        let Some(Target::Join(its, at)) = target else {
-            return false;
+        let at = match target {
+            Some(Target::Join(its, at)) if its == group.id => at,
+            _ => return false,
         };
         let behind = group.is_stream() && at > joined.call.seq;
-        if its != group.id || !(at == joined.call.seq || behind) {
+        if at != joined.call.seq && !behind {
             return false;
         }
-        let awaited = group.join(at).and_then(|join| join.calls.get(&rank));
-        let awaited = awaited.unwrap_or(joined);
+        let awaited = group.join(at).and_then(|join| join.calls.get(&rank)).unwrap_or(joined);
         let certain = group.holds_threads(awaited.call.op)
             && !joined.call.hidden
             && waits::needs_unmatched(join, rank, joined);
-        let alone = || self.stands_still(process, |other| other == id);
+        let alone = || self.stands_still(process, |other| other == joined.call.thread);
         (certain || self.is_idle(thread))
             && (self.waits.stuck.contains(&rank) || self.waits.at_odds.contains(&rank) || alone())
     }

@@ -6,6 +6,8 @@
 //! meet: a rank that lacks gradients may still get them in a second backward pass of the step, and
 //! until then no rank is to blame.
 
+use std::cmp::Reverse;
+
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::align::{OddOnes, odd_ones};
@@ -35,8 +37,6 @@ pub struct Breach {
     pub model: u32,
     /// Ranks that broke it, or all ranks that disagree, ascending.
     pub root: Vec<u32>,
-    /// Ranks that other ranks miss because of it.
-    pub absent: Vec<u32>,
     /// Whether these ranks are a minority.
     pub is_odd: bool,
     /// When the first of them broke it.
@@ -119,6 +119,14 @@ struct Copy<'a> {
     replica: &'a Replica,
 }
 
+/// The copies of one model that the members of a group have.
+struct Copies<'a> {
+    situation: &'a Situation<'a>,
+    group: &'a Group,
+    model: u32,
+    all: Vec<Copy<'a>>,
+}
+
 /// The first breach in each group.
 #[must_use]
 pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
@@ -130,8 +138,9 @@ pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
 /// of it, or the calls would not have met otherwise.
 #[must_use]
 pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timestamp) -> bool {
-    let missed =
-        |ranks: &[u32]| !ranks.is_empty() && ranks.iter().all(|rank| breach.absent.contains(rank));
+    let missed = |ranks: &[u32], absent: &[u32]| {
+        !ranks.is_empty() && ranks.iter().all(|rank| absent.contains(rank))
+    };
     match (&breach.kind, origin) {
         // Everything after the models were wrapped.
         (Kind::Models(_), _) => group == breach.group && since >= breach.at,
@@ -139,116 +148,181 @@ pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timesta
         (Kind::Bypassed, _) => false,
         (_, Origin::Diverged(at, _)) => *at == breach.group && since >= breach.at,
         // Only ranks that left the group or the program.
-        (Kind::Boundaries(_), Origin::Left(ranks) | Origin::Leaving(ranks)) => missed(ranks),
+        (Kind::Boundaries(at), Origin::Left(ranks) | Origin::Leaving(ranks)) => {
+            missed(ranks, &at.accumulate)
+        }
         (Kind::Boundaries(_), _) => false,
-        (_, origin) => missed(origin.ranks()),
+        (_, origin) => missed(origin.ranks(), &breach.root),
     }
 }
 
 fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
-    let copies = |model: u32| -> Vec<Copy<'_>> {
-        let members = group.members.keys();
-        members
-            .filter_map(|&rank| {
-                let process = situation.model.member(group.id, rank)?;
-                let replica = process.models.get(group.id, model)?;
-                Some(Copy { rank, process, replica })
-            })
-            .collect()
-    };
-    let models: Vec<(u32, Vec<Copy<'_>>)> = (1..=MOST_MODELS)
-        .map(|model| (model, copies(model)))
-        .take_while(|(_, copies)| !copies.is_empty())
+    let models: Vec<Copies<'_>> = (1..=MOST_MODELS)
+        .map(|model| Copies::of(situation, group, model))
+        .take_while(|copies| !copies.all.is_empty())
         .collect();
     // Different models explain all later breaches.
     models
         .iter()
-        .find_map(|(model, copies)| differ(group.id, *model, copies))
+        .find_map(Copies::differ)
         .or_else(|| {
-            let broken = models.iter().filter_map(|(model, copies)| {
-                raised_by_reducer(situation, group.id, *model, copies)
-                    .or_else(|| unused(situation, group, *model, copies))
-            });
+            let broken = models.iter().filter_map(|it| it.raised().or_else(|| it.unused()));
             broken.min_by_key(|breach| breach.at)
         })
         .or_else(|| boundaries(situation, group))
-        .or_else(|| {
-            let mut models = models.iter();
-            models.find_map(|(model, copies)| bypassed(group, *model, copies))
-        })
+        .or_else(|| models.iter().find_map(Copies::bypassed))
 }
 
-/// Models that differ in what ranks exchange.
-fn differ(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
-    let first = copies.first()?;
-    let alike = |copy: &Copy<'_>| copy.replica.has_same_report(first.replica);
-    if copies.iter().all(alike) {
-        return None;
-    }
-    let mut sorts: Vec<Vec<&Copy<'_>>> = Vec::new();
-    for copy in copies {
-        let same = |sort: &Vec<&Copy<'_>>| sort[0].replica.has_same_report(copy.replica);
-        match sorts.iter().position(same) {
-            Some(at) => sorts[at].push(copy),
-            None if sorts.len() < MOST_SORTS => sorts.push(vec![copy]),
-            None => {}
-        }
-    }
-    // Names alone do not matter to DDP.
-    let mut merged: Vec<Vec<&Copy<'_>>> = Vec::new();
-    let mut found: Option<(What, u64)> = None;
-    for sort in sorts {
-        let known = merged.iter_mut().find(|other| {
-            let other = other[0].replica;
-            first_difference(other, sort[0].replica).is_none()
+impl<'a> Copies<'a> {
+    fn of(situation: &'a Situation<'_>, group: &'a Group, model: u32) -> Self {
+        let members = group.members.keys().filter_map(|&rank| {
+            let process = situation.model.member(group.id, rank)?;
+            let replica = process.models.get(group.id, model)?;
+            Some(Copy { rank, process, replica })
         });
-        match known {
-            Some(known) => known.extend(sort),
-            None => merged.push(sort),
-        }
+        Self { situation, group, model, all: members.collect() }
     }
-    merged.sort_by_key(|sort| (std::cmp::Reverse(sort.len()), sort[0].rank));
-    let [reference, rest @ ..] = &merged[..] else {
-        return None;
-    };
-    for other in rest {
-        let difference = first_difference(reference[0].replica, other[0].replica)?;
-        if found.is_none_or(|found| difference.1 < found.1) {
-            found = Some(difference);
-        }
-    }
-    let (what, index) = found?;
-    let sides: Vec<SideOfModel> = merged
-        .iter()
-        .map(|sort| {
-            let mut ranks: Vec<u32> = sort.iter().map(|copy| copy.rank).collect();
-            ranks.sort_unstable();
-            let mut layout = sort[0].replica.layout();
-            let parameter = layout.find(|(at, _)| *at == index).map(|(_, it)| it);
-            SideOfModel {
-                ranks,
-                total: sort[0].replica.total,
-                parameter: parameter.map(|it| (it.dtype.into(), it.shape(), it.name.into())),
+
+    /// Models that differ in what ranks exchange.
+    fn differ(&self) -> Option<Breach> {
+        let mut sorts: Vec<Vec<&Copy<'_>>> = Vec::new();
+        for copy in &self.all {
+            let same = |sort: &Vec<&Copy<'_>>| sort[0].replica.has_same_report(copy.replica);
+            match sorts.iter().position(same) {
+                Some(at) => sorts[at].push(copy),
+                None if sorts.len() < MOST_SORTS => sorts.push(vec![copy]),
+                None => {}
             }
+        }
+        // Names alone do not matter to DDP.
+        let mut merged: Vec<Vec<&Copy<'_>>> = Vec::new();
+        for sort in sorts {
+            let agrees = |other: &&mut Vec<&Copy<'_>>| {
+                first_difference(other[0].replica, sort[0].replica).is_none()
+            };
+            match merged.iter_mut().find(agrees) {
+                Some(known) => known.extend(sort),
+                None => merged.push(sort),
+            }
+        }
+        merged.sort_by_key(|sort| (Reverse(sort.len()), sort[0].rank));
+        let (reference, rest) = merged.split_first()?;
+        let differences = rest
+            .iter()
+            .filter_map(|other| first_difference(reference[0].replica, other[0].replica));
+        let (what, index) = differences.min_by_key(|(_, index)| *index)?;
+        let sides: Vec<SideOfModel> = merged
+            .iter()
+            .map(|sort| {
+                let mut ranks: Vec<u32> = sort.iter().map(|copy| copy.rank).collect();
+                ranks.sort_unstable();
+                let mut layout = sort[0].replica.layout();
+                let parameter = layout.find(|(at, _)| *at == index).map(|(_, it)| it);
+                SideOfModel {
+                    ranks,
+                    total: sort[0].replica.total,
+                    parameter: parameter.map(|it| (it.dtype.into(), it.shape(), it.name.into())),
+                }
+            })
+            .collect();
+        let classes: Vec<Vec<u32>> = sides.iter().map(|side| side.ranks.clone()).collect();
+        let OddOnes { ranks: root, is_minority: is_odd } = odd_ones(&classes);
+        let times = merged.iter().filter_map(|sort| sort.iter().map(|copy| copy.replica.at).min());
+        Some(Breach {
+            kind: Kind::Models(Difference { what, index, sides }),
+            group: self.group.id,
+            model: self.model,
+            root,
+            is_odd,
+            at: times.clone().min()?,
+            evidence_at: times.max()?,
         })
-        .collect();
-    let classes: Vec<Vec<u32>> = sides.iter().map(|side| side.ranks.clone()).collect();
-    let OddOnes { ranks: root, is_minority: is_odd } = odd_ones(&classes);
-    let everybody = copies.iter().map(|copy| copy.rank).collect();
-    let times = merged.iter().map(|sort| {
-        let times = sort.iter().map(|copy| copy.replica.at);
-        times.min().unwrap_or_default()
-    });
-    Some(Breach {
-        kind: Kind::Models(Difference { what, index, sides }),
-        group,
-        model,
-        root,
-        absent: everybody,
-        is_odd,
-        at: times.clone().min()?,
-        evidence_at: times.max()?,
-    })
+    }
+
+    /// A breach that the reducers of these copies reported.
+    fn reported(&self, kind: Kind, those: &[(&Copy<'_>, &ReducerReport)]) -> Option<Breach> {
+        let at = those.iter().map(|(_, report)| report.at).min()?;
+        Some(Breach {
+            kind,
+            group: self.group.id,
+            model: self.model,
+            root: those.iter().map(|(copy, _)| copy.rank).collect(),
+            is_odd: true,
+            at,
+            evidence_at: at,
+        })
+    }
+
+    /// Breaches that a reducer detected and raised for; ignored if the exception was caught and no
+    /// rank waits.
+    fn raised(&self) -> Option<Breach> {
+        let is_missed = |rank: u32| {
+            let mut stalls = self.situation.stalls.iter().filter(|it| it.group == self.group.id);
+            stalls.any(|stall| stall.missing.iter().any(|it| it.rank == rank))
+        };
+        [Kind::ReadyTwice, Kind::GraphChanged].into_iter().find_map(|kind| {
+            let those = self.all.iter().filter_map(|copy| {
+                let report = kind.report(copy.replica)?;
+                let matters = copy.process.uncaught().is_some() || is_missed(copy.rank);
+                matters.then_some((copy, report))
+            });
+            let those: Vec<(&Copy<'_>, &ReducerReport)> = those.collect();
+            self.reported(kind, &those)
+        })
+    }
+
+    /// Gradients from outside DDP's forward, if no call of the program is large enough to average
+    /// them.
+    fn bypassed(&self) -> Option<Breach> {
+        if self.group.info.key.members.len() < 2 {
+            return None;
+        }
+        let those = self.all.iter().filter_map(|copy| {
+            let report = Kind::Bypassed.report(copy.replica)?;
+            let averages_none = copy.process.largest_own < largest_parameter(copy.replica);
+            (copy.process.lost == 0 && averages_none).then_some((copy, report))
+        });
+        let those: Vec<(&Copy<'_>, &ReducerReport)> = those.collect();
+        self.reported(Kind::Bypassed, &those)
+    }
+
+    /// Gradients that ranks lack, once these can no longer arrive.
+    fn unused(&self) -> Option<Breach> {
+        let lack = self.all.iter().filter_map(|copy| {
+            let report = Kind::Unused.report(copy.replica)?;
+            // A later report may have been lost.
+            let counts = copy.process.lost == 0 || raised_at(copy.process, report).is_some();
+            counts.then_some((copy, report))
+        });
+        let lack: Vec<(&Copy<'_>, &ReducerReport)> = lack.collect();
+        let (_, first) = lack.first()?;
+        let breach = self.reported(Kind::UnusedDiffer, &lack)?;
+        let others = self.group.members.keys().copied();
+        let others: Vec<u32> = others.filter(|it| !breach.root.contains(it)).collect();
+        let same = lack
+            .iter()
+            .all(|(_, report)| (report.total, &report.lines) == (first.total, &first.lines));
+        let raised = lack.iter().filter_map(|(copy, report)| raised_at(copy.process, report));
+        let waited_for = waits_for(self.situation, self.group, &breach.root, &others);
+        let certain = match (raised.min(), waited_for) {
+            (Some(raised), _) => raised,
+            (None, Some(Waits::Hopeless(since))) => since,
+            (None, _) => return None,
+        };
+        let has_ended = |&rank: &u32| {
+            let process = self.situation.model.member(self.group.id, rank);
+            process.is_some_and(Process::has_ended)
+        };
+        let kind = match waited_for {
+            Some(_) => Kind::UnusedDiffer,
+            // They may still be in their backward pass.
+            None if !others.iter().all(has_ended) => return None,
+            None if same => Kind::Unused,
+            None => Kind::UnusedDiffer,
+        };
+        let last = lack.iter().map(|(_, report)| report.at).max()?;
+        Some(Breach { kind, evidence_at: certain.max(last), ..breach })
+    }
 }
 
 /// What differs between two models, and the index of the first differing parameter. Parameters that
@@ -281,121 +355,10 @@ fn is_permuted(a: &Replica, b: &Replica) -> bool {
     differs && sorted(a) == sorted(b)
 }
 
-/// Breaches that a reducer detected and raised for; ignored if the exception was caught and no rank
-/// waits.
-fn raised_by_reducer(
-    situation: &Situation<'_>,
-    group: GroupId,
-    model: u32,
-    copies: &[Copy<'_>],
-) -> Option<Breach> {
-    let is_missed = |rank: u32| {
-        let mut stalls = situation.stalls.iter().filter(|it| it.group == group);
-        stalls.any(|stall| stall.missing.iter().any(|it| it.rank == rank))
-    };
-    type Pick = fn(&Replica) -> Option<&ReducerReport>;
-    let kinds: [(Kind, Pick); 2] = [
-        (Kind::ReadyTwice, |it| it.ready_twice.as_ref()),
-        (Kind::GraphChanged, |it| it.graph_changed.as_ref()),
-    ];
-    kinds.into_iter().find_map(|(kind, pick)| {
-        let those = copies.iter().filter_map(|copy| {
-            let report = pick(copy.replica)?;
-            let matters = copy.process.uncaught().is_some() || is_missed(copy.rank);
-            matters.then_some((copy.rank, report))
-        });
-        let at = those.clone().map(|(_, report)| report.at).min()?;
-        let root: Vec<u32> = those.map(|(rank, _)| rank).collect();
-        Some(Breach {
-            kind,
-            group,
-            model,
-            absent: root.clone(),
-            root,
-            is_odd: true,
-            at,
-            evidence_at: at,
-        })
-    })
-}
-
-/// Gradients from outside DDP's forward, if no call of the program is large enough to average them.
-fn bypassed(group: &Group, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
-    if group.info.key.members.len() < 2 {
-        return None;
-    }
-    let those: Vec<(&Copy<'_>, &ReducerReport)> = copies
-        .iter()
-        .filter_map(|copy| Some((copy, copy.replica.outside.as_ref()?)))
-        .filter(|(copy, _)| copy.process.lost == 0)
-        .filter(|(copy, _)| copy.process.largest_own < largest_parameter(copy.replica))
-        .collect();
-    let at = those.iter().map(|(_, report)| report.at).min()?;
-    Some(Breach {
-        kind: Kind::Bypassed,
-        group: group.id,
-        model,
-        root: those.iter().map(|(copy, _)| copy.rank).collect(),
-        absent: Vec::new(),
-        is_odd: true,
-        at,
-        evidence_at: at,
-    })
-}
-
 /// Number of elements of the largest parameter.
 fn largest_parameter(replica: &Replica) -> u64 {
     let sizes = replica.layout().map(|(_, it)| it.shape().iter().product());
     sizes.max().unwrap_or(0)
-}
-
-/// Gradients that ranks lack, once these can no longer arrive.
-fn unused(
-    situation: &Situation<'_>,
-    group: &Group,
-    model: u32,
-    copies: &[Copy<'_>],
-) -> Option<Breach> {
-    let lack: Vec<(&Copy<'_>, &ReducerReport)> = copies
-        .iter()
-        .filter_map(|copy| Some((copy, copy.replica.without.as_ref()?)))
-        // A later report may have been lost.
-        .filter(|(copy, report)| {
-            copy.process.lost == 0 || raised_at(copy.process, report).is_some()
-        })
-        .collect();
-    let (_, first) = lack.first()?;
-    let root: Vec<u32> = lack.iter().map(|(copy, _)| copy.rank).collect();
-    let others: Vec<u32> = group.members.keys().copied().filter(|it| !root.contains(it)).collect();
-    let same =
-        lack.iter().all(|(_, report)| (report.total, &report.lines) == (first.total, &first.lines));
-    let raised = lack.iter().filter_map(|(copy, report)| raised_at(copy.process, report));
-    let waited_for = waits_for(situation, group, &root, &others);
-    let certain = match (raised.min(), waited_for) {
-        (Some(raised), _) => raised,
-        (None, Some(Waits::Hopeless(since))) => since,
-        (None, _) => return None,
-    };
-    let kind = match (waited_for, same) {
-        (Some(_), _) => Kind::UnusedDiffer,
-        (None, _) if !others.iter().all(|rank| has_ended(situation, group, *rank)) => {
-            // They may still be in their backward pass.
-            return None;
-        }
-        (None, true) => Kind::Unused,
-        (None, false) => Kind::UnusedDiffer,
-    };
-    let times = lack.iter().map(|(_, report)| report.at);
-    Some(Breach {
-        kind,
-        group: group.id,
-        model,
-        absent: root.clone(),
-        root,
-        is_odd: true,
-        at: times.clone().min()?,
-        evidence_at: certain.max(times.max()?),
-    })
 }
 
 /// How other ranks wait for the ranks that lack gradients.
@@ -487,25 +450,14 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
     });
     let evidence_at = ended.max().map_or(since, |at| at.max(since));
     Some(Breach {
-        kind: Kind::Boundaries(Boundary {
-            forward,
-            synchronise,
-            accumulate: accumulate.clone(),
-            always: !together,
-        }),
+        kind: Kind::Boundaries(Boundary { forward, synchronise, accumulate, always: !together }),
         group: group.id,
         model: 0,
         root,
-        absent: accumulate,
         is_odd,
         at: since,
         evidence_at,
     })
-}
-
-fn has_ended(situation: &Situation<'_>, group: &Group, rank: u32) -> bool {
-    let process = situation.model.member(group.id, rank);
-    process.is_some_and(Process::has_ended)
 }
 
 /// When DDP raised because of the missing gradients.
@@ -539,12 +491,18 @@ pub fn report_of<'a>(
     rank: u32,
 ) -> Option<&'a ReducerReport> {
     let process = situation.model.member(breach.group, rank)?;
-    let replica = process.models.get(breach.group, breach.model)?;
-    match breach.kind {
-        Kind::Models(_) | Kind::Boundaries(_) => None,
-        Kind::Unused | Kind::UnusedDiffer => replica.without.as_ref(),
-        Kind::ReadyTwice => replica.ready_twice.as_ref(),
-        Kind::GraphChanged => replica.graph_changed.as_ref(),
-        Kind::Bypassed => replica.outside.as_ref(),
+    breach.kind.report(process.models.get(breach.group, breach.model)?)
+}
+
+impl Kind {
+    /// The report of a reducer that shows a breach of this kind.
+    const fn report<'a>(&self, replica: &'a Replica) -> Option<&'a ReducerReport> {
+        match self {
+            Self::Models(_) | Self::Boundaries(_) => None,
+            Self::Unused | Self::UnusedDiffer => replica.without.as_ref(),
+            Self::ReadyTwice => replica.ready_twice.as_ref(),
+            Self::GraphChanged => replica.graph_changed.as_ref(),
+            Self::Bypassed => replica.outside.as_ref(),
+        }
     }
 }

@@ -39,11 +39,8 @@ pub fn mismatches<'a>(situation: &Situation<'a>) -> Vec<Mismatch<'a>> {
         let nth = asked.map(|asked| asked.nth).min().unwrap_or(0);
         let place = (&at.world, at.epoch);
         let key = (nth, mismatch.since);
-        match first.get(&place) {
-            Some((known, other)) if (*known, other.since) <= key => {}
-            _ => {
-                first.insert(place, (nth, mismatch));
-            }
+        if first.get(&place).is_none_or(|(known, other)| key < (*known, other.since)) {
+            first.insert(place, (nth, mismatch));
         }
     }
     first.into_values().map(|(_, mismatch)| mismatch).collect()
@@ -58,12 +55,11 @@ fn mismatch<'a>(
     let mut found: Option<(Timestamp, [(u32, &Request); 2])> = None;
     for wanted in &requests {
         let members = &wanted.group.key.members;
-        let maker = earliest(wanted, |rank| members.contains(&rank));
-        let Some((maker, begun)) = maker else {
+        let Some((maker, begun)) = earliest(wanted, members) else {
             continue;
         };
         for other in requests.iter().filter(|other| !std::ptr::eq(**other, *wanted)) {
-            let Some((absent, asked)) = earliest(other, |rank| members.contains(&rank)) else {
+            let Some((absent, asked)) = earliest(other, members) else {
                 continue;
             };
             let since = begun.call.at.max(asked.call.at);
@@ -109,19 +105,17 @@ fn trouble(situation: &Situation<'_>, rank: u32, asked: &CreationRequest) -> Opt
     if !is_inside(process, &asked.call) || process.has_ended() {
         return None;
     }
-    let is_missed = |stall: &&Stall| match &stall.origin {
-        Origin::Making(ranks) => ranks.contains(&rank),
-        _ => false,
-    };
+    let is_missed =
+        |it: &&Stall| matches!(&it.origin, Origin::Making(ranks) if ranks.contains(&rank));
     let stalls = situation.stalls.iter().filter(is_missed);
     let overdue = stalls.map(|stall| situation.overdue_at(stall));
     let unfinished = asked.call.at.plus(situation.model.timing.group_creation);
     overdue.chain([unfinished]).min()
 }
 
-/// The earliest request by such a rank.
-fn earliest(request: &Request, of: impl Fn(u32) -> bool) -> Option<(u32, &CreationRequest)> {
-    let asked = request.ranks.iter().filter(|(rank, _)| of(**rank));
+/// The earliest request by one of these ranks.
+fn earliest<'a>(request: &'a Request, ranks: &[u32]) -> Option<(u32, &'a CreationRequest)> {
+    let asked = request.ranks.iter().filter(|(rank, _)| ranks.contains(rank));
     asked.map(|(&rank, asked)| (rank, asked)).min_by_key(|(rank, asked)| (asked.call.at, *rank))
 }
 

@@ -50,8 +50,7 @@ impl<'a> Situation<'a> {
         let seq = group.diverged?;
         let join = group.join(seq)?;
         let (mismatch, met) = join.mismatch?;
-        let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
-        let (raised, leaving) = self.on_their_way_out(group.id, calls);
+        let (raised, leaving) = self.on_their_way_out(group.id, join.all());
         let some = |ranks: &Vec<u32>| !ranks.is_empty() && ranks.len() < join.calls.len();
         // If most ranks make their call in a handler after which they go on, the others have left out something.
         let common = raised.len() * 2 > join.calls.len()
@@ -76,10 +75,7 @@ impl<'a> Situation<'a> {
     /// messages are small, no rank waits.
     #[must_use]
     pub fn have_ended_in_order(&self, group: GroupId, ranks: &[u32]) -> bool {
-        ranks.iter().all(|&rank| {
-            let process = self.model.member(group, rank);
-            process.is_some_and(|it| self.model.ending_of(it) == Ending::InOrder)
-        })
+        ranks.iter().all(|&rank| self.ending(group, rank) == Some(Ending::InOrder))
     }
 
     /// The ranks that made these calls because of an exception, and those that made them while

@@ -10,7 +10,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::Config;
 use crate::evidence::event::CallId;
-use crate::model::{Attempts, Group, GroupId, Join, JoinedCall, Model, Process};
+use crate::model::{Attempts, Ending, Group, GroupId, Join, JoinedCall, Model, Process};
 use crate::speed::communication;
 use crate::speed::lateness::Straggler;
 use crate::trends::growth::{self, Grower};
@@ -103,8 +103,7 @@ impl<'a> Situation<'a> {
             model.groups().filter_map(|group| situation.divergence(group)).collect();
         let mut stalls: Vec<Stall> =
             model.groups().flat_map(|group| situation.stalls_of(group)).collect();
-        let unpartnered = model.groups();
-        stalls.extend(unpartnered.flat_map(|group| situation.unpartnered(group)));
+        stalls.extend(model.groups().flat_map(|group| situation.unpartnered(group)));
         for i in 0..stalls.len() {
             stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
         }
@@ -118,8 +117,6 @@ impl<'a> Situation<'a> {
             };
             // A rank is not a victim of a stall that it causes.
             stall.waiting.retain(|rank| astray || !origin.ranks().contains(rank));
-        }
-        for stall in &mut stalls {
             stall.parting = situation.parting_of(stall);
         }
         situation.stalls = stalls;
@@ -133,6 +130,12 @@ impl<'a> Situation<'a> {
     #[must_use]
     pub fn join(&self, group: GroupId, seq: u64) -> Option<&'a Join> {
         self.model.group(group).join(seq)
+    }
+
+    /// How the process of a member ended; `None`: it is not known.
+    #[must_use]
+    pub fn ending(&self, group: GroupId, rank: u32) -> Option<Ending<'a>> {
+        self.model.member(group, rank).map(|process| self.model.ending_of(process))
     }
 
     /// NCCL groups whose members have all issued their last call and whose completion is not

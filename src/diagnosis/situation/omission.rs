@@ -66,21 +66,18 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
         let (Some(first), Some(second)) = (at(one), at(other)) else {
             continue;
         };
-        // If the call lacks several ranks, it stays incomplete when one of them makes it.
-        let misses_one = |at: usize| stalls[at].missing.len() == 1;
+        let lacks = |waiting: &Blocked, at: usize, absent: &Blocked| {
+            // If the call lacks several ranks, it stays incomplete when one of them makes it.
+            let misses_one = stalls[at].missing.len() == 1;
+            let left_out = left_out(situation, waiting, absent).filter(|_| misses_one);
+            left_out.map(|it| (at, Some(it)))
+        };
         let parted = |at: usize| situation.parting_at(&stalls[at]).is_some();
         let explained = match (parted(first), parted(second)) {
             (true, false) => Some((first, None)),
             (false, true) => Some((second, None)),
             (true, true) => None,
-            (false, false) => left_out(situation, one, other)
-                .filter(|_| misses_one(first))
-                .map(|it| (first, Some(it)))
-                .or_else(|| {
-                    let left_out = left_out(situation, other, one);
-                    let left_out = left_out.filter(|_| misses_one(second));
-                    left_out.map(|it| (second, Some(it)))
-                }),
+            (false, false) => lacks(one, first, other).or_else(|| lacks(other, second, one)),
         };
         let Some((at, left_out)) = explained else {
             continue;
@@ -101,16 +98,11 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
 
 /// Whether two ranks wait for each other in collectives of two groups that both belong to.
 fn is_across_two_groups(situation: &Situation<'_>, one: &Blocked, other: &Blocked) -> bool {
-    let is_collective = |it: &Blocked| it.message.is_none() && !it.came_back && it.seq > 0;
-    let has = |it: &Blocked, rank: u32| {
-        let group = situation.model.group(it.group);
-        group.info.key.members.contains(&rank)
+    let is_for = |it: &Blocked, rank: u32| {
+        let is_collective = it.message.is_none() && !it.came_back && it.seq > 0;
+        is_collective && situation.model.group(it.group).info.key.members.contains(&rank)
     };
-    one.group != other.group
-        && is_collective(one)
-        && is_collective(other)
-        && has(one, other.rank)
-        && has(other, one.rank)
+    one.group != other.group && is_for(one, other.rank) && is_for(other, one.rank)
 }
 
 /// The call of `waiting` that the other rank left out: both have made it before the one that
@@ -124,10 +116,8 @@ fn left_out(situation: &Situation<'_>, waiting: &Blocked, absent: &Blocked) -> O
     let rounds = |of: &Blocked| {
         let process = situation.model.member(of.group, of.rank)?;
         let known = process.lost == 0 && process.threads.len() == 1;
-        known.then(|| {
-            let (first, second) = ((waiting.group, line), (absent.group, next));
-            passed(&process.recent_lines, first, second)
-        })
+        let (first, second) = ((waiting.group, line), (absent.group, next));
+        known.then(|| passed(&process.recent_lines, first, second))
     };
     let regular = [true, false].repeat(ROUNDS);
     let ends_with =
@@ -149,11 +139,10 @@ fn passed(
 ) -> Vec<bool> {
     let mut turns: Vec<bool> = Vec::new();
     for (group, line) in lines {
-        if (*group, line) == first {
-            if turns.last() != Some(&true) {
-                turns.push(true);
-            }
-        } else if (*group, line) == second {
+        let place = (*group, line);
+        if place == first && turns.last() != Some(&true) {
+            turns.push(true);
+        } else if place == second {
             turns.push(false);
         }
     }

@@ -70,26 +70,32 @@ impl Origin {
         }
     }
 
-    /// The ranks that it names, if any.
-    #[must_use]
-    pub fn ranks(&self) -> &[u32] {
-        match self {
-            Self::Raised(ranks)
-            | Self::Died(ranks)
-            | Self::Stopped(ranks)
-            | Self::Left(ranks)
-            | Self::Leaving(ranks)
-            | Self::Silent(ranks)
-            | Self::Making(ranks)
-            | Self::LongPhase(ranks)
-            | Self::StandsStill(ranks)
-            | Self::Elsewhere(ranks) => ranks,
+    /// The ranks that it names, and why these are absent where others wait; `None`: it names no
+    /// ranks.
+    pub(super) fn absent(&self) -> Option<(Absence, &[u32])> {
+        Some(match self {
+            Self::Raised(ranks) => (Absence::Raised, ranks),
+            Self::Died(ranks) => (Absence::Died, ranks),
+            Self::Stopped(ranks) => (Absence::Stopped, ranks),
+            Self::Left(ranks) => (Absence::Left, ranks),
+            Self::Leaving(ranks) => (Absence::Leaving, ranks),
+            Self::Silent(ranks) => (Absence::Silent, ranks),
+            Self::Making(ranks) => (Absence::Making, ranks),
+            Self::LongPhase(ranks) => (Absence::LongPhase, ranks),
+            Self::StandsStill(ranks) => (Absence::StandsStill, ranks),
+            Self::Elsewhere(ranks) => (Absence::Elsewhere, ranks),
             Self::Diverged(..)
             | Self::OtherTag(..)
             | Self::Cycle(_)
             | Self::Breach(_)
-            | Self::Inside(..) => &[],
-        }
+            | Self::Inside(..) => return None,
+        })
+    }
+
+    /// The ranks that it names, if any.
+    #[must_use]
+    pub fn ranks(&self) -> &[u32] {
+        self.absent().map_or(&[], |(_, ranks)| ranks)
     }
 }
 
@@ -122,18 +128,21 @@ impl Situation<'_> {
         }
         let echoes = self.echoes(stall);
         let with = |why| missing(stall, why, &echoes);
-        let ends = first(vec![
+        let ends = first([
             Origin::Raised(with(Absence::Raised)),
             Origin::Died(with(Absence::Died)),
             Origin::Stopped(with(Absence::Stopped)),
         ]);
-        let unmatched = || self.other_tag(stall);
-        if let Some(origin) = ends.or_else(|| self.exit_path(stall)).or_else(unmatched) {
-            return origin;
-        }
-        let leaves =
-            first(vec![Origin::Left(with(Absence::Left)), Origin::Leaving(with(Absence::Leaving))]);
-        if let Some(origin) = leaves.or_else(|| self.broken_by(stall)) {
+        let leaves = || {
+            let left = Origin::Left(with(Absence::Left));
+            first([left, Origin::Leaving(with(Absence::Leaving))])
+        };
+        let own = ends
+            .or_else(|| self.exit_path(stall))
+            .or_else(|| self.other_tag(stall))
+            .or_else(leaves)
+            .or_else(|| self.broken_by(stall));
+        if let Some(origin) = own {
             return origin;
         }
         seen.insert(at);
@@ -223,7 +232,7 @@ impl Situation<'_> {
             behind.is_some() && process.is_some_and(waits)
         };
         let still: Vec<u32> = still.into_iter().filter(|it| !for_others(it)).collect();
-        let kept = first(vec![
+        let kept = first([
             Origin::Making(with(Absence::Making)),
             Origin::StandsStill(still),
             Origin::LongPhase(with(Absence::LongPhase)),
@@ -248,17 +257,12 @@ impl Situation<'_> {
             }),
             _ => false,
         };
-        let mut echoes = Vec::new();
-        for absent in &stall.missing {
-            let Some(error) = error_of(absent) else {
-                continue;
-            };
-            let mut others = stall.missing.iter();
-            if others.any(|other| other.rank != absent.rank && ended_before(other, error.at)) {
-                echoes.push(absent.rank);
-            }
-        }
-        echoes
+        let is_echo = |absent: &&Absent| {
+            let others = || stall.missing.iter().filter(|other| other.rank != absent.rank);
+            error_of(absent)
+                .is_some_and(|error| others().any(|other| ended_before(other, error.at)))
+        };
+        stall.missing.iter().filter(is_echo).map(|absent| absent.rank).collect()
     }
 
     /// Whether the waiting ranks left the common path: they wait while exiting, or while handling
@@ -280,9 +284,8 @@ impl Situation<'_> {
             return None;
         }
         let group = self.model.group(stall.group);
-        let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
         let waiting: Vec<(u32, &JoinedCall)> =
-            calls.filter(|(rank, it)| self.is_awaited(group, *rank, it)).collect();
+            join.all().filter(|(rank, it)| self.is_awaited(group, *rank, it)).collect();
         // If most ranks wait while exiting, the others have left out something.
         if waiting.len() > stall.missing.len() {
             return None;
@@ -315,15 +318,13 @@ impl Situation<'_> {
                 has(lone.rank) && has(other.rank)
             })
         };
-        let (sender, receiver) = match lone.side {
-            Side::Send => (lone.rank, other.rank),
-            Side::Receive => (other.rank, lone.rank),
-        };
-        (left || waits_there() || waits_for_this()).then_some(Origin::OtherTag(
-            stall.group,
-            sender,
-            receiver,
-        ))
+        if !(left || waits_there() || waits_for_this()) {
+            return None;
+        }
+        Some(match lone.side {
+            Side::Send => Origin::OtherTag(stall.group, lone.rank, other.rank),
+            Side::Receive => Origin::OtherTag(stall.group, other.rank, lone.rank),
+        })
     }
 
     /// For a failed wait, the ranks that had made their call and whose end broke it, rather than
@@ -334,11 +335,11 @@ impl Situation<'_> {
         // A wait that timed out was not broken by any rank.
         let broken = stall.failed && stall.timed_out.is_none();
         let join = group.join(stall.seq).filter(|_| broken)?;
-        let failed_at = |(rank, joined): (&u32, &JoinedCall)| match joined.wait {
+        let failed_at = |(rank, joined): (u32, &JoinedCall)| match joined.wait {
             Wait::Over(at) => Some(at),
-            _ => Some(self.model.member(group.id, *rank)?.end?.at),
+            _ => Some(self.model.member(group.id, rank)?.end?.at),
         };
-        let failed = join.calls.iter().filter_map(failed_at).min()?;
+        let failed = join.all().filter_map(failed_at).min()?;
         let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
         let came = group.members.keys().copied();
         for rank in came.filter(|rank| !missing.contains(rank)) {
@@ -356,11 +357,7 @@ impl Situation<'_> {
                 _ => {}
             }
         }
-        match (raised.is_empty(), died.is_empty()) {
-            (false, _) => Some(Origin::Raised(raised)),
-            (true, false) => Some(Origin::Died(died)),
-            (true, true) => None,
-        }
+        first([Origin::Raised(raised), Origin::Died(died)])
     }
 
     /// The cycle in which a rank waits.
@@ -371,12 +368,10 @@ impl Situation<'_> {
 
     /// The cycle in which a rank waits, or for which it waits.
     fn cycle_with(&self, rank: u32) -> Option<usize> {
-        let cycles = &self.waits.cycles;
         self.cycle_of(rank).or_else(|| {
-            let blocked = self.waits.blocked.get(&rank)?.first()?;
-            cycles
-                .iter()
-                .position(|cycle| cycle.iter().any(|wait| blocked.needs.contains(&wait.rank)))
+            let needs = &self.waits.blocked.get(&rank)?.first()?.needs;
+            let mut cycles = self.waits.cycles.iter();
+            cycles.position(|cycle| cycle.iter().any(|wait| needs.contains(&wait.rank)))
         })
     }
 }
@@ -384,11 +379,8 @@ impl Situation<'_> {
 /// The missing ranks that are elsewhere, if any rank can release the wait: each of them may be the
 /// one that does.
 fn any_elsewhere(stall: &Stall) -> Option<Origin> {
-    if !stall.takes_any() || stall.missing.iter().all(Absent::is_final) {
-        return None;
-    }
-    let elsewhere = missing(stall, Absence::Elsewhere, &[]);
-    (!elsewhere.is_empty()).then_some(Origin::Elsewhere(elsewhere))
+    first([Origin::Elsewhere(missing(stall, Absence::Elsewhere, &[]))])
+        .filter(|_| stall.takes_any())
 }
 
 /// The ranks missing for this reason, except for the echoes.
@@ -399,7 +391,7 @@ fn missing(stall: &Stall, why: Absence, echoes: &[u32]) -> Vec<u32> {
 }
 
 /// The origin with precedence among those that name ranks.
-fn first(origins: Vec<Origin>) -> Option<Origin> {
+fn first<const N: usize>(origins: [Origin; N]) -> Option<Origin> {
     let named = origins.into_iter().filter(|it| !it.ranks().is_empty());
     named.min_by_key(Origin::precedence)
 }

@@ -11,7 +11,7 @@ use crate::evidence::transport::is_timeout;
 use crate::model::{
     Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Process, Side, Wait, libc_signal,
 };
-use crate::situation::absence::{Absence, Absent, Hopelessness};
+use crate::situation::absence::{Absent, Hopelessness};
 use crate::situation::origin::Origin;
 use crate::situation::{Situation, is_last_call};
 use crate::source::guards::Parting;
@@ -62,16 +62,6 @@ impl Stall {
     pub fn is_direct(&self) -> bool {
         match &self.origin {
             Origin::Raised(ranks) if *ranks == self.waiting => true,
-            Origin::Raised(_) => self.misses(Absence::Raised),
-            Origin::Died(_) => self.misses(Absence::Died),
-            Origin::Stopped(_) => self.misses(Absence::Stopped),
-            // A rank that left another group may still arrive here.
-            Origin::Left(_) => self.misses(Absence::Left),
-            Origin::Silent(_) => self.misses(Absence::Silent),
-            Origin::Making(_) => self.misses(Absence::Making),
-            Origin::LongPhase(_) => self.misses(Absence::LongPhase),
-            Origin::StandsStill(_) => self.misses(Absence::StandsStill),
-            Origin::Elsewhere(_) => self.misses(Absence::Elsewhere),
             // These may also be the waiting ranks.
             Origin::Leaving(ranks) => {
                 let mut absent = self.missing.iter().map(|absent| &absent.rank);
@@ -86,9 +76,11 @@ impl Stall {
                 };
                 *group == self.group && message.is_some_and(between)
             }
-            Origin::Diverged(..) | Origin::Cycle(_) | Origin::Breach(_) | Origin::Inside(..) => {
-                false
-            }
+            // A rank that left another group may still arrive here.
+            origin => origin.absent().is_some_and(|(why, ranks)| {
+                let mut missing = self.missing.iter();
+                missing.any(|absent| absent.why == why && ranks.contains(&absent.rank))
+            }),
         }
     }
 
@@ -112,12 +104,6 @@ impl Stall {
     /// Whether all of these members may still arrive.
     fn may_come(&self, open: &[u32]) -> bool {
         hopelessness(&self.missing, open) == Some(Hopelessness::MayCome)
-    }
-
-    fn misses(&self, why: Absence) -> bool {
-        self.missing
-            .iter()
-            .any(|absent| absent.why == why && self.origin.ranks().contains(&absent.rank))
     }
 }
 
@@ -290,11 +276,9 @@ impl Situation<'_> {
     /// Whether a rank that had made its call exited in order without waiting for it. The transport
     /// then fails for the other ranks, which says nothing about missing ones.
     fn was_left(&self, group: &Group, join: &Join) -> bool {
-        join.calls.iter().any(|(&rank, joined)| {
-            let process = self.model.member(group.id, rank);
-            let ended =
-                process.is_some_and(|process| self.model.ending_of(process) == Ending::InOrder);
-            ended && !matches!(joined.wait, Wait::Over(_))
+        join.all().any(|(rank, joined)| {
+            self.ending(group.id, rank) == Some(Ending::InOrder)
+                && !matches!(joined.wait, Wait::Over(_))
         })
     }
 
@@ -313,16 +297,13 @@ impl Situation<'_> {
 
     /// Whether no rank waits there any more: all have ended for other reasons.
     fn is_deserted(&self, group: &Group, stall: &Stall) -> bool {
-        let terminal = |absent: &Absent| {
-            matches!(absent.why, Absence::Raised | Absence::Died | Absence::Stopped | Absence::Left)
-        };
-        let ended = |rank: &u32| {
-            let process = self.model.member(group.id, *rank);
-            process.is_some_and(|process| self.model.ending_of(process) != Ending::None)
-                && !self.waits.in_cycle(*rank)
+        let gone = |absent: &Absent| absent.why.hopelessness() == Hopelessness::Gone;
+        let ended = |&rank: &u32| {
+            self.ending(group.id, rank).is_some_and(|it| it != Ending::None)
+                && !self.waits.in_cycle(rank)
         };
         let gave_up = stall.failed || stall.timed_out.is_some();
-        !gave_up && stall.waiting.iter().all(ended) && !stall.missing.iter().any(terminal)
+        !gave_up && stall.waiting.iter().all(ended) && !stall.missing.iter().any(gone)
     }
 
     /// Whether a rank waits or waited for a call that it made, or is blocked in it.
@@ -340,9 +321,7 @@ impl Situation<'_> {
     /// Whether a rank waits, or waited until its end. An exit in order shows that it did not have
     /// to.
     fn is_waiter(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
-        let process = self.model.member(group.id, rank);
-        process.is_none_or(|process| self.model.ending_of(process) != Ending::InOrder)
-            || self.has_failed(group, rank, joined)
+        self.ending(group.id, rank) != Some(Ending::InOrder) || self.has_failed(group, rank, joined)
     }
 
     /// Whether a rank's wait ended without the members it needs, or ended its process.
@@ -379,14 +358,11 @@ impl Situation<'_> {
         };
         let open = group.traffic.open();
         for lone in open.filter(|lone| lone.is_awaited() || keeps(lone)) {
+            let key = (lone.rank, lone.side);
             let Some(stall) = self.without_partner(group, lone) else {
                 continue;
             };
-            let Some(key) = stall.message.as_ref().map(|lone| (lone.rank, lone.side)) else {
-                continue;
-            };
-            let earlier = found.get(&key).is_none_or(|known| stall.since < known.since);
-            if earlier {
+            if found.get(&key).is_none_or(|known| stall.since < known.since) {
                 found.insert(key, stall);
             }
         }
@@ -397,37 +373,32 @@ impl Situation<'_> {
         let transport = group.traffic.transport;
         let process = self.model.member(group.id, lone.rank)?;
         let missing = partners(self.model, group.id, &lone)?;
-        let receives = lone.side == Side::Receive;
         let since = match lone.joined.wait {
             Wait::Since(at) => at,
             Wait::NotSeen | Wait::Over(_) => lone.joined.call.at,
         };
-        let mut failed = false;
-        match lone.joined.wait {
+        // A send may complete early, and a message that was not recorded may have arrived.
+        let must_wait = lone.sure && (lone.side == Side::Receive || transport.sends_wait);
+        let mut failed = match lone.joined.wait {
             // The device has completed it.
             Wait::Over(_) if lone.joined.call.on_stream.is_some() => return None,
-            // A send may complete early, and a message that was not recorded may have arrived.
-            Wait::Over(_) if !lone.sure || !(receives || transport.sends_wait) => return None,
-            Wait::Over(at) => {
-                failed = transport.waits_complete && self.model.is_before_shutdown(at);
+            Wait::Over(at) if must_wait => {
+                transport.waits_complete && self.model.is_before_shutdown(at)
             }
-            Wait::Since(_) | Wait::NotSeen => {
-                let at_once = lone.sure && (receives || transport.sends_wait);
-                if !at_once && !lasts(self.model, &lone, since, self.now) {
-                    return None;
-                }
-            }
-        }
+            Wait::Over(_) => return None,
+            _ if must_wait || lasts(self.model, &lone, since, self.now) => false,
+            _ => return None,
+        };
         if let Some(end) = process.end {
-            let died = matches!(self.model.ending_of(process), Ending::Died(_));
             let in_cycle = self.waits.in_cycle(lone.rank);
-            if died && !in_cycle && end.at.since(since) < self.config.stall_after {
-                return None;
-            }
             failed |= self.has_failed(group, lone.rank, &lone.joined);
-            let ending = self.model.ending_of(process);
-            // It did not wait, or ended for another reason.
-            if matches!(ending, Ending::InOrder | Ending::Raised(_)) && !failed && !in_cycle {
+            let explained = match self.model.ending_of(process) {
+                Ending::Died(_) => end.at.since(since) < self.config.stall_after,
+                // It did not wait, or ended for another reason.
+                Ending::InOrder | Ending::Raised(_) => !failed,
+                Ending::None => false,
+            };
+            if explained && !in_cycle {
                 return None;
             }
         }

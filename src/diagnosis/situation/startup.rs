@@ -64,12 +64,8 @@ pub fn by_launch(model: &Model) -> Vec<Forming<'_>> {
     /// A launcher, by its host and process id.
     type Launcher<'a> = (&'a str, u32);
     let mut launches: BTreeMap<(u32, Option<Launcher<'_>>), Vec<Joiner<'_>>> = BTreeMap::new();
-    let joining: Vec<Joiner<'_>> = model
-        .processes
-        .values()
-        .filter(|process| process.is_joining())
-        .filter_map(Joiner::of)
-        .collect();
+    let joining = model.processes.values().filter(|process| process.is_joining());
+    let joining: Vec<Joiner<'_>> = joining.filter_map(Joiner::of).collect();
     // Several launchers on one host may start different worlds.
     let mut launchers: BTreeMap<&str, BTreeSet<Option<u32>>> = BTreeMap::new();
     for joiner in &joining {
@@ -101,10 +97,7 @@ fn at_one_time(mut joiners: Vec<Joiner<'_>>) -> Vec<Forming<'_>> {
                 *until = end.max(*until);
                 forming.joiners.push(joiner);
             }
-            _ => {
-                let joiners = vec![joiner];
-                found.push((end, Forming { joiners }));
-            }
+            _ => found.push((end, Forming { joiners: vec![joiner] })),
         }
     }
     found.into_iter().map(|(_, forming)| forming).collect()
@@ -161,14 +154,12 @@ impl<'a> Forming<'a> {
         let Some(size) = self.joiners[0].init.world_size else {
             return false;
         };
-        let places: BTreeSet<String> = self.joiners.iter().map(Joiner::where_it_looks).collect();
-        let ranks: BTreeSet<u32> = self.joiners.iter().map(|joiner| joiner.rank).collect();
-        let sizes = self.joiners.iter().map(|joiner| joiner.init.world_size);
-        places.len() > 1
-            && sizes.into_iter().all(|other| other == Some(size))
+        let first = self.joiners[0].where_it_looks();
+        let ranks = ranks(&self.joiners);
+        self.joiners.iter().any(|joiner| joiner.where_it_looks() != first)
+            && self.joiners.iter().all(|joiner| joiner.init.world_size == Some(size))
             && ranks.len() == self.joiners.len()
-            && ranks.len() == size as usize
-            && ranks.iter().all(|&rank| rank < size)
+            && ranks.into_iter().eq(0..size)
     }
 
     /// When the first joiner began.
@@ -186,9 +177,7 @@ impl<'a> Forming<'a> {
     /// Ranks that have not returned, ascending.
     #[must_use]
     pub fn waiting(&self) -> Vec<u32> {
-        let waiting = self.joiners.iter().filter(|it| it.process.is_joining());
-        let waiting: BTreeSet<u32> = waiting.map(|joiner| joiner.rank).collect();
-        waiting.into_iter().collect()
+        ranks(self.joiners.iter().filter(|it| it.process.is_joining()))
     }
 
     /// Joiners by a property, the most frequent value first. Joiners without the property are left
@@ -221,7 +210,7 @@ impl<'a> Forming<'a> {
 
 /// Ranks of joiners, ascending.
 #[must_use]
-pub fn ranks(joiners: &[Joiner<'_>]) -> Vec<u32> {
-    let ranks: BTreeSet<u32> = joiners.iter().map(|joiner| joiner.rank).collect();
+pub fn ranks<'a>(joiners: impl IntoIterator<Item = &'a Joiner<'a>>) -> Vec<u32> {
+    let ranks: BTreeSet<u32> = joiners.into_iter().map(|joiner| joiner.rank).collect();
     ranks.into_iter().collect()
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{Call, ThreadId};
+use crate::evidence::event::Call;
 use crate::model::{Doing, GroupId, JoinedCall, Lone, Model, Process, Side, Target};
 use crate::waits::Blocked;
 
@@ -28,7 +28,7 @@ pub(super) fn blocked(
         return None;
     }
     match alone(model, process, call) {
-        Some((group, lone)) => wait_of(model, group, lone, rank),
+        Some((group, lone)) => Blocked::for_partner(model, group, lone),
         None => behind(model, process, call, rank, now),
     }
 }
@@ -57,7 +57,7 @@ pub(super) fn behind(
         let mut threads = partner.threads.values();
         threads
             .any(|thread| matches!(&thread.doing, Doing::Call(call) if stands(call)))
-            .then(|| wait_of(model, group, met(call, rank, peer), rank))?
+            .then(|| Blocked::for_partner(model, group, met(call, rank, peer)))?
     })
 }
 
@@ -92,22 +92,4 @@ fn met(call: &Arc<Call>, rank: u32, peer: u32) -> Lone {
         sure: false,
         sent: None,
     }
-}
-
-fn wait_of(model: &Model, group: GroupId, lone: Lone, rank: u32) -> Option<Blocked> {
-    Some(Blocked {
-        rank,
-        thread: ThreadId::default(),
-        group,
-        seq: lone.joined.call.seq,
-        call: Arc::clone(&lone.joined.call),
-        since: lone.joined.call.at,
-        until: None,
-        needs: crate::waits::partners(model, group, &lone)?.into(),
-        message: Some(lone),
-        certain: false,
-        only_thread: false,
-        recorded: false,
-        came_back: false,
-    })
 }

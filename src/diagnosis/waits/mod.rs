@@ -163,6 +163,38 @@ impl Waits {
 }
 
 impl Blocked {
+    /// A wait for these ranks in a call, of which nothing else is known.
+    fn new(
+        rank: u32,
+        (group, seq): (GroupId, u64),
+        call: &Arc<Call>,
+        needs: impl Into<Arc<[u32]>>,
+    ) -> Self {
+        Self {
+            rank,
+            thread: ThreadId::default(),
+            group,
+            seq,
+            call: Arc::clone(call),
+            since: call.at,
+            until: None,
+            needs: needs.into(),
+            message: None,
+            certain: false,
+            only_thread: false,
+            recorded: false,
+            came_back: false,
+        }
+    }
+
+    /// A wait for the partner of a point-to-point call; `None`: there can be none.
+    fn for_partner(model: &Model, group: GroupId, lone: Lone) -> Option<Self> {
+        let needs = partners(model, group, &lone)?;
+        let call = Arc::clone(&lone.joined.call);
+        let blocked = Self::new(lone.rank, (group, call.seq), &call, needs);
+        Some(Self { message: Some(lone), ..blocked })
+    }
+
     /// Whether any one of the needed ranks suffices.
     #[must_use]
     pub fn needs_any(&self) -> bool {
@@ -288,58 +320,28 @@ fn for_others(
     let needs =
         if joined.needs_all() { Arc::clone(missing) } else { joined.needs(rank, missing).into() };
     (!needs.is_empty()).then(|| Blocked {
-        rank,
-        thread: ThreadId::default(),
-        group: group_id,
-        seq,
-        call: Arc::clone(&joined.call),
-        since: joined.call.at,
-        until: None,
-        needs,
-        message: None,
         certain: seq > 0 || joined.call.takes_all,
-        only_thread: false,
-        recorded: false,
-        came_back: false,
+        ..Blocked::new(rank, (group_id, seq), &joined.call, needs)
     })
 }
 
 /// The wait for the partner of a point-to-point call.
 fn for_message(
     model: &Model,
-    group_id: GroupId,
+    group: GroupId,
     lone: Lone,
     since: Timestamp,
     now: Timestamp,
 ) -> Option<Blocked> {
-    let group = model.group(group_id);
-    let needs = partners(model, group_id, &lone)?;
-    let has_all_records = model
-        .member(group_id, lone.rank)
-        .into_iter()
-        .chain(needs.iter().filter_map(|&peer| model.member(group_id, peer)))
-        .all(|process| process.lost == 0);
-    let sure = lone.sure && has_all_records;
-    let blocks = lone.side == Side::Receive || group.traffic.transport.sends_wait;
-    let believed = (sure && blocks) || lasts(model, &lone, since, now);
-    if !believed {
-        return None;
-    }
-    Some(Blocked {
-        rank: lone.rank,
-        thread: ThreadId::default(),
-        group: group_id,
-        seq: lone.joined.call.seq,
-        call: Arc::clone(&lone.joined.call),
-        since,
-        until: None,
-        needs: needs.into(),
-        certain: sure && lone.side == Side::Receive,
-        message: Some(lone),
-        only_thread: false,
-        recorded: false,
-        came_back: false,
-    })
+    let (sure, receives) = (lone.sure, lone.side == Side::Receive);
+    let lasts = lasts(model, &lone, since, now);
+    let blocked = Blocked::for_partner(model, group, lone)?;
+    let ranks = [blocked.rank].into_iter().chain(blocked.needs.iter().copied());
+    let mut processes = ranks.filter_map(|rank| model.member(group, rank));
+    let sure = sure && processes.all(|process| process.lost == 0);
+    let blocks = receives || model.group(group).traffic.transport.sends_wait;
+    let believed = (sure && blocks) || lasts;
+    believed.then(|| Blocked { since, certain: sure && receives, ..blocked })
 }
 
 /// Whether a wait that need not block has lasted for `uncertain_wait`, also since the latest

@@ -38,7 +38,8 @@ pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
     (2..=LONGEST)
         .find(|&length| {
             others.iter().all(|&other| is_permuted(group, seq, length, reference, other))
-                && go_together_after(group, seq + length)
+                // Calls that were left out would shift everything that follows.
+                && group.join(seq + length).is_none_or(|join| join.mismatch.is_none())
         })
         .map(|length| Permutation { length, seen: true })
         .or_else(|| {
@@ -116,32 +117,19 @@ fn recurs(group: &Group, seq: u64, rank: u32, call: &Call) -> bool {
     !is_complete || lines.iter().any(is_such)
 }
 
-/// Whether the calls after them agree: calls that were left out would shift everything that
-/// follows.
-fn go_together_after(group: &Group, seq: u64) -> bool {
-    let next = group.join(seq);
-    next.is_none_or(|join| join.mismatch.is_none())
-}
-
 /// Whether the two lines that meet here met crosswise in two consecutive calls before.
 fn crossed_before(group: &Group, join: &Join, a: u32, b: u32) -> bool {
     let place = |rank: u32| join.calls.get(&rank).and_then(|it| it.call.place.as_ref());
-    let (Some(first), Some(second)) = (place(a), place(b)) else {
-        return false;
-    };
-    if first == second {
+    let (first, second) = (place(a), place(b));
+    if first.is_none() || second.is_none() || first == second {
         return false;
     }
-    let meetings: Vec<_> = group.history.recent().collect();
-    meetings.windows(2).any(|pair| {
-        let [later, earlier] = pair else { return false };
-        let at =
-            |meeting: &crate::model::history::Meeting, rank: u32| meeting.place_of(rank).cloned();
+    let earlier = group.history.recent().skip(1);
+    let mut pairs = earlier.zip(group.history.recent());
+    pairs.any(|(earlier, later)| {
         earlier.seq + 1 == later.seq
-            && at(earlier, a).as_ref() == Some(first)
-            && at(earlier, b).as_ref() == Some(second)
-            && at(later, a).as_ref() == Some(second)
-            && at(later, b).as_ref() == Some(first)
+            && (earlier.place_of(a), earlier.place_of(b)) == (first, second)
+            && (later.place_of(a), later.place_of(b)) == (second, first)
     })
 }
 

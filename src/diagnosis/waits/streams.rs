@@ -56,9 +56,6 @@ pub fn cycles(model: &Model) -> Vec<Vec<Blocked>> {
         let mut complete: Vec<usize> = Vec::new();
         let calls: Vec<(Direction, Place)> =
             batches[at].calls.iter().map(|(call, place)| (call.op.direction(), *place)).collect();
-        if calls.is_empty() {
-            complete.push(at);
-        }
         for (direction, place) in calls {
             let Some(left) = not_begun.get_mut(&place) else {
                 continue;
@@ -164,22 +161,9 @@ fn closed(batches: &[Batch], joins: &BTreeMap<Place, Vec<usize>>) -> Vec<Vec<Blo
             continue;
         };
         let cycle = path[from..].iter().filter_map(|&at| {
-            let (call, (group, seq), next) = needed(at)?;
-            Some(Blocked {
-                rank: batches[at].rank,
-                thread: call.thread,
-                group,
-                seq,
-                call: Arc::clone(call),
-                since: call.at,
-                until: None,
-                needs: [batches[next].rank].into(),
-                message: None,
-                certain: false,
-                only_thread: false,
-                recorded: true,
-                came_back: false,
-            })
+            let (call, place, next) = needed(at)?;
+            let blocked = Blocked::new(batches[at].rank, place, call, [batches[next].rank]);
+            Some(Blocked { thread: call.thread, recorded: true, ..blocked })
         });
         let cycle: Vec<Blocked> = cycle.collect();
         let ranks: BTreeSet<u32> = cycle.iter().map(|it| it.rank).collect();

@@ -13,6 +13,7 @@ use crate::words;
 
 use super::{
     Reading, Sides, choice, decided_by, is_read, last_line, line_is_guarded, ranks, suspected,
+    with_line,
 };
 
 impl Sides<'_> {
@@ -90,7 +91,7 @@ impl Sides<'_> {
                 None if long.places.contains(after) => return None,
                 None => loop_around(long, within),
             };
-            let mut because = format!(
+            let because = format!(
                 "Rank {} reached the line {} {} and went on, rank {} {}.",
                 short.rank.unwrap_or_default(),
                 words::line(within),
@@ -98,11 +99,7 @@ impl Sides<'_> {
                 long.rank.unwrap_or_default(),
                 words::times(more),
             );
-            if let Some(shown) = shown {
-                because.push(' ');
-                because.push_str(&line_is_guarded(&shown));
-            }
-            Some(suspected(kind, Some(because)))
+            Some(suspected(kind, Some(with_line(because, shown))))
         };
         ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))
     }

@@ -6,6 +6,7 @@
 //! line. Lines of installed packages and of the standard library show no cause: their conditions are
 //! not the user's. Without evidence there is no cause.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, RankCall, Timestamp, Where};
@@ -48,15 +49,7 @@ pub fn read(
     others: &[u32],
     at: Timestamp,
 ) -> Reading {
-    let sides = Sides {
-        situation,
-        place,
-        requests: &[],
-        odd: processes(situation, odd),
-        others: processes(situation, others),
-        at,
-    };
-    sides.read()
+    Sides { place, ..Sides::of(situation, odd, others, at) }.read()
 }
 
 /// The same for ranks whose `requests` differ: if nothing else explains it, a test may have decided
@@ -69,15 +62,7 @@ pub fn of_requests(
     others: &[u32],
     at: Timestamp,
 ) -> Reading {
-    let sides = Sides {
-        situation,
-        place: None,
-        requests,
-        odd: processes(situation, odd),
-        others: processes(situation, others),
-        at,
-    };
-    let reading = sides.read();
+    let reading = Sides { requests, ..Sides::of(situation, odd, others, at) }.read();
     let chosen = of_values(situation, requests);
     chosen.filter(|_| reading.cause.kind == CauseKind::Unknown).unwrap_or(reading)
 }
@@ -124,6 +109,14 @@ struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
+    fn of(situation: &'a Situation<'a>, odd: &[u32], others: &[u32], at: Timestamp) -> Self {
+        let processes = |ranks: &[u32]| {
+            ranks.iter().filter_map(|&rank| situation.model.process_of(rank)).collect()
+        };
+        let (odd, others) = (processes(odd), processes(others));
+        Self { situation, place: None, requests: &[], odd, others, at }
+    }
+
     fn read(&self) -> Reading {
         self.uneven_inputs()
             .or_else(|| self.swallowed_exception())
@@ -224,20 +217,15 @@ impl<'a> Sides<'a> {
             .everybody()
             .find_map(|process| Some((process, history.skip_of(process.rank?)?)))?;
         let rank = process.rank?;
-        let peers: Vec<u32> =
-            self.everybody().filter_map(|it| it.rank).filter(|it| *it != rank).collect();
-        let mut because = format!(
+        let peers: Vec<&Process> = self.everybody().filter(|it| it.rank != Some(rank)).collect();
+        let because = format!(
             "Rank {rank} passed step {} without the calls that {} made in theirs.",
             skip.turn,
-            Ranks(&sorted(peers))
+            ranks(&peers)
         );
         let mut lines = self.everybody().flat_map(|it| self.guards(it));
         let skips = lines.find(|(_, guard)| guard.form == GuardForm::Skips);
-        if let Some((line, guard)) = skips {
-            because.push(' ');
-            because.push_str(&line_is_guarded(&(line, guard)));
-        }
-        Some(supported(CauseKind::SkippedIteration, Some(because)))
+        Some(supported(CauseKind::SkippedIteration, Some(with_line(because, skips))))
     }
 
     /// A condition on the rank that explains which ranks made the call.
@@ -325,7 +313,7 @@ impl<'a> Sides<'a> {
                 CauseKind::LocalDecision
             }
         };
-        let mut because = format!(
+        let because = format!(
             "At the line {}, rank {a} calls {}, and rank {b} {}.",
             words::line(line),
             words::signature(odd),
@@ -338,19 +326,13 @@ impl<'a> Sides<'a> {
             return None;
         }
         let mut around = guards::around(process, line);
-        if chosen.is_none()
-            && let Some(unordered) = around.find(|(_, guard)| guard.form == GuardForm::Iterates)
-        {
-            because.push(' ');
-            because.push_str(&line_is_guarded(&unordered));
-            return Some(suspected(CauseKind::SwappedCalls, Some(because)));
-        }
-        if let Some((_, guard)) = chosen {
-            because.push(' ');
-            because.push_str(&line_is_guarded(&(Arc::clone(line), guard)));
-        }
-        let kind = chosen.map_or(kind, |(kind, _)| kind);
-        Some(Reading { same_path: true, ..suspected(kind, Some(because)) })
+        let unordered = around.find(|(_, guard)| guard.form == GuardForm::Iterates);
+        let (kind, shown, same_path) = match (chosen, unordered) {
+            (Some((kind, guard)), _) => (kind, Some((Arc::clone(line), guard)), true),
+            (None, Some(unordered)) => (CauseKind::SwappedCalls, Some(unordered), false),
+            (None, None) => (kind, None, true),
+        };
+        Some(Reading { same_path, ..suspected(kind, Some(with_line(because, shown))) })
     }
 
     /// Conditions around the line of a process's call that differs, or of its last call.
@@ -415,19 +397,9 @@ pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
     })
 }
 
-fn processes<'a>(situation: &Situation<'a>, ranks: &[u32]) -> Vec<&'a Process> {
-    let ranks = ranks.iter();
-    ranks.filter_map(|&rank| situation.model.process_of(rank)).collect()
-}
-
 fn numbers(processes: &[&Process]) -> Vec<u32> {
-    sorted(processes.iter().filter_map(|it| it.rank).collect())
-}
-
-fn sorted(mut ranks: Vec<u32>) -> Vec<u32> {
-    ranks.sort_unstable();
-    ranks.dedup();
-    ranks
+    let numbers: BTreeSet<u32> = processes.iter().filter_map(|it| it.rank).collect();
+    numbers.into_iter().collect()
 }
 
 fn ranks(processes: &[&Process]) -> String {
@@ -437,6 +409,14 @@ fn ranks(processes: &[&Process]) -> String {
 /// "The line train.py:9 is reached only where …".
 fn line_is_guarded((line, guard): &(Arc<Where>, &Guard)) -> String {
     format!("{}.", guards::about(line, guard))
+}
+
+/// The sentence, and the one on the line that shows the cause, if there is one.
+fn with_line(because: String, shown: Option<(Arc<Where>, &Guard)>) -> String {
+    match shown {
+        Some(shown) => format!("{because} {}", line_is_guarded(&shown)),
+        None => because,
+    }
 }
 
 /// Whether the user's source around a line is known.

@@ -62,23 +62,18 @@ impl Parting {
 }
 
 /// A line, its caller, the caller of that, and so on.
-fn way_to(process: &Process, place: &Arc<Where>) -> Vec<Arc<Where>> {
-    let mut lines = vec![Arc::clone(place)];
-    while let Some(caller) = lines
-        .last()
-        .and_then(|line| process.sites.get(line)?.caller.clone())
-        .filter(|_| lines.len() <= MAX_CALLERS)
-    {
-        lines.push(caller);
-    }
-    lines
+fn way_to<'a>(
+    process: &'a Process,
+    place: &Arc<Where>,
+) -> impl Iterator<Item = Arc<Where>> + use<'a> {
+    let caller_of = |line: &Arc<Where>| process.sites.get(line)?.caller.clone();
+    std::iter::successors(Some(Arc::clone(place)), caller_of).take(1 + MAX_CALLERS)
 }
 
 /// Whether the source around a line, or around one of its callers, is still being read.
 #[must_use]
 pub fn are_being_read(process: &Process, place: &Arc<Where>) -> bool {
-    let mut lines = way_to(process, place).into_iter();
-    lines.any(|line| process.sites.get(&line).is_some_and(|site| site.reading))
+    way_to(process, place).any(|line| process.sites.get(&line).is_some_and(|site| site.reading))
 }
 
 /// The tests in the user's source that a line depends on, each with the line that it guards: first
@@ -88,7 +83,7 @@ pub fn around<'a>(
     place: &Arc<Where>,
 ) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
     use GuardForm::{Bounds, Chooses};
-    way_to(process, place).into_iter().flat_map(|line| {
+    way_to(process, place).flat_map(|line| {
         let site = process.sites.get(&line).filter(|_| is_users(&line.file));
         let guards = site.and_then(|it| it.guards.as_deref());
         let guards = guards.unwrap_or_default().iter();
@@ -105,10 +100,9 @@ pub fn choices<'a>(
     form: GuardForm,
 ) -> impl Iterator<Item = &'a Guard> {
     // The source of a line that calls a library is read for the call itself, its caller.
-    let is_relevant = |it: &Where| form == GuardForm::Bounds || it.is_same_line(place);
-    let mut lines = way_to(process, place);
-    lines.retain(|it| is_users(&it.file) && is_relevant(it));
-    let sites = lines.into_iter().filter_map(|it| process.sites.get(&it));
+    let is_relevant = move |it: &Where| form == GuardForm::Bounds || it.is_same_line(place);
+    let lines = way_to(process, place).filter(move |it| is_users(&it.file) && is_relevant(it));
+    let sites = lines.filter_map(|it| process.sites.get(&it));
     let guards = sites.flat_map(|it| it.guards.as_deref().unwrap_or_default());
     guards.filter(move |guard| guard.form == form)
 }

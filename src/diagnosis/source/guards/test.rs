@@ -105,6 +105,27 @@ impl Value {
             Self::Unknown | Self::Numbers(_) => None,
         }
     }
+
+    fn of_truth(truth: Option<bool>) -> Self {
+        truth.map_or(Self::Unknown, Self::Truth)
+    }
+
+    const fn number(&self) -> Option<i64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+/// The truth of two statements together, any one of which decides if its truth is `decisive`; `None`:
+/// unknown.
+fn decided(truths: [Option<bool>; 2], decisive: bool) -> Option<bool> {
+    match truths {
+        _ if truths.contains(&Some(decisive)) => Some(decisive),
+        [Some(_), Some(_)] => Some(!decisive),
+        _ => None,
+    }
 }
 
 struct Parser<'a> {
@@ -135,28 +156,26 @@ impl Parser<'_> {
         if self.depth > DEEPEST {
             return None;
         }
-        let mut value = self.and()?;
-        while self.takes("or") {
-            let other = self.and()?;
-            value = match (value.truth(), other.truth()) {
-                (Some(true), _) | (_, Some(true)) => Value::Truth(true),
-                (Some(false), Some(false)) => Value::Truth(false),
-                _ => Value::Unknown,
-            };
-        }
+        let value = self.joined("or", true, Self::and);
         self.depth -= 1;
-        Some(value)
+        value
     }
 
     fn and(&mut self) -> Option<Value> {
-        let mut value = self.not()?;
-        while self.takes("and") {
-            let other = self.not()?;
-            value = match (value.truth(), other.truth()) {
-                (Some(false), _) | (_, Some(false)) => Value::Truth(false),
-                (Some(true), Some(true)) => Value::Truth(true),
-                _ => Value::Unknown,
-            };
+        self.joined("and", false, Self::not)
+    }
+
+    /// Operands with `sign` between them, any one of which decides if its truth is `decisive`.
+    fn joined(
+        &mut self,
+        sign: &str,
+        decisive: bool,
+        operand: fn(&mut Self) -> Option<Value>,
+    ) -> Option<Value> {
+        let mut value = operand(self)?;
+        while self.takes(sign) {
+            let truths = [value.truth(), operand(self)?.truth()];
+            value = Value::of_truth(decided(truths, decisive));
         }
         Some(value)
     }
@@ -167,17 +186,13 @@ impl Parser<'_> {
             negated = !negated;
         }
         let value = self.comparison()?;
-        Some(match value.truth() {
-            Some(truth) if negated => Value::Truth(!truth),
-            None if negated => Value::Unknown,
-            _ => value,
-        })
+        Some(if negated { Value::of_truth(value.truth().map(|it| !it)) } else { value })
     }
 
+    /// One value, or several with comparisons between them that all have to hold.
     fn comparison(&mut self) -> Option<Value> {
-        let left = self.sum()?;
-        let mut value: Option<Value> = None;
-        let mut last = left.clone();
+        let mut last = self.sum()?;
+        let mut all: Option<Value> = None;
         loop {
             let before = self.at;
             let (negated, sign) = if self.takes("not") {
@@ -195,17 +210,12 @@ impl Parser<'_> {
                 break;
             };
             let right = self.sum()?;
-            let truth = compare(&last, sign, &right).map(|truth| truth != negated);
-            let this = truth.map_or(Value::Unknown, Value::Truth);
-            value = Some(match (value.as_ref().and_then(Value::truth), &this) {
-                (None, _) if value.is_none() => this,
-                (Some(true), _) => this,
-                (Some(false), _) | (None, Value::Truth(false)) => Value::Truth(false),
-                _ => Value::Unknown,
-            });
+            let this = compare(&last, sign, &right).map(|truth| truth != negated);
+            let before = all.map_or(Some(true), |all| all.truth());
+            all = Some(Value::of_truth(decided([before, this], false)));
             last = right;
         }
-        Some(value.unwrap_or(left))
+        Some(all.unwrap_or(last))
     }
 
     fn sum(&mut self) -> Option<Value> {
@@ -214,16 +224,14 @@ impl Parser<'_> {
             let sign = ["+", "-", "%", "//"].into_iter().find(|s| self.takes(s));
             let Some(sign) = sign else { return Some(value) };
             let other = self.atom()?;
-            value = match (&value, &other) {
-                (Value::Number(a), Value::Number(b)) => match sign {
-                    "+" => a.checked_add(*b),
-                    "-" => a.checked_sub(*b),
-                    "%" => a.checked_rem_euclid(*b),
-                    _ => a.checked_div_euclid(*b),
-                }
-                .map_or(Value::Unknown, Value::Number),
-                _ => Value::Unknown,
-            };
+            let numbers = value.number().zip(other.number());
+            let result = numbers.and_then(|(a, b)| match sign {
+                "+" => a.checked_add(b),
+                "-" => a.checked_sub(b),
+                "%" => a.checked_rem_euclid(b),
+                _ => a.checked_div_euclid(b),
+            });
+            value = result.map_or(Value::Unknown, Value::Number);
         }
     }
 
@@ -233,10 +241,10 @@ impl Parser<'_> {
         match token {
             Token::Number(number) => Some(Value::Number(number)),
             Token::Text => Some(Value::Unknown),
-            Token::Sign("-") => match self.atom()? {
-                Value::Number(number) => Some(Value::Number(-number)),
-                _ => Some(Value::Unknown),
-            },
+            Token::Sign("-") => {
+                let number = self.atom()?.number();
+                Some(number.map_or(Value::Unknown, |number| Value::Number(-number)))
+            }
             Token::Sign(open @ ("(" | "[" | "{")) => {
                 let close = match open {
                     "(" => ")",
@@ -270,13 +278,7 @@ impl Parser<'_> {
         if !commas && values.len() == 1 {
             return values.pop();
         }
-        let numbers: Option<Vec<i64>> = values
-            .iter()
-            .map(|value| match value {
-                Value::Number(number) => Some(*number),
-                _ => None,
-            })
-            .collect();
+        let numbers: Option<Vec<i64>> = values.iter().map(Value::number).collect();
         Some(numbers.map_or(Value::Unknown, Value::Numbers))
     }
 
