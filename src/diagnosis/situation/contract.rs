@@ -376,9 +376,8 @@ fn waits_for(
     lack: &[u32],
     others: &[u32],
 ) -> Option<Waits> {
-    let diverged = situation.divergences.iter().find(|it| it.group == group.id);
-    let diverged = diverged.and_then(|it| {
-        let join = situation.join(group.id, it.seq)?;
+    let diverged = group.diverged.and_then(|seq| {
+        let join = group.join(seq)?;
         let made = |ranks: &[u32]| join.calls.keys().any(|rank| ranks.contains(rank));
         (made(lack) && made(others)).then_some(join.mismatch?.1)
     });
@@ -410,12 +409,11 @@ fn waits_for(
 /// Ranks that made a forward which synchronises gradients on some ranks only: the forward whose
 /// backward issued the call that waits. On NCCL, a rank goes on to later forwards meanwhile.
 fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
-    let diverged = situation.divergences.iter().find(|it| it.group == group.id);
-    let met = diverged.and_then(|it| {
-        let join = situation.join(group.id, it.seq)?;
-        let hidden = join.calls.iter().filter(|(_, joined)| joined.call.hidden);
-        let waiting: Vec<u32> = hidden.map(|(&rank, _)| rank).collect();
-        Some((waiting, it.seq, join.mismatch?.1))
+    let met = group.diverged.and_then(|seq| {
+        let join = group.join(seq)?;
+        let hidden = join.all().filter(|(_, joined)| joined.call.hidden);
+        let waiting: Vec<u32> = hidden.map(|(rank, _)| rank).collect();
+        Some((waiting, seq, join.mismatch?.1))
     });
     let stalled = situation.stalls.iter().find(|it| {
         it.group == group.id && matches!(it.origin, Origin::Left(_) | Origin::Leaving(_))

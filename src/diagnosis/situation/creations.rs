@@ -6,7 +6,7 @@ use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{
-    CreationRequest, GroupId, Meeting, MeetingPoint, Model, Process, Request, World, is_inside,
+    CreationRequest, GroupId, Meeting, MeetingPoint, Model, Request, World, is_inside,
 };
 use crate::situation::Situation;
 use crate::situation::origin::Origin;
@@ -157,10 +157,4 @@ pub fn is_making_cycle(model: &Model, cycle: &[Blocked]) -> bool {
 pub fn place_of(model: &Model, group: GroupId) -> (&World, u32) {
     let group = model.group(group);
     (&group.world, group.info.key.epoch)
-}
-
-/// The process of a creator.
-#[must_use]
-pub fn process_of<'a>(model: &'a Model, asked: &CreationRequest) -> Option<&'a Process> {
-    model.processes.get(&asked.process)
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::Config;
-use crate::evidence::event::CallId;
 use crate::model::{Attempts, Ending, Group, GroupId, Join, JoinedCall, Model, Process};
 use crate::speed::communication;
 use crate::speed::lateness::Straggler;
@@ -142,17 +141,7 @@ impl<'a> Situation<'a> {
     /// reported, with the time of the last of these calls.
     pub fn settled(&self) -> impl Iterator<Item = (&'a Group, Timestamp)> {
         let model = self.model;
-        let groups = model.groups().filter(|group| !group.entered.is_empty());
-        groups.filter_map(move |group| {
-            let (seq, since) = device::settled_at(model, group)?;
-            let mut calls = group.entered.get(&seq)?.all();
-            let is_followed = |rank, call: CallId| {
-                let process = model.member(group.id, rank);
-                process.is_some_and(|it| it.followed.contains(&call))
-            };
-            let all = calls.all(|(rank, joined)| is_followed(rank, joined.call.id));
-            (!all).then_some((group, since))
-        })
+        model.groups().filter_map(|group| Some((group, device::settled_at(model, group)?)))
     }
 
     /// The calls issued at the place of a stall.

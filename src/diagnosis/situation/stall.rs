@@ -237,9 +237,8 @@ impl Situation<'_> {
         let Some(error) = process.and_then(Process::transport_error) else {
             return needs;
         };
-        let mut missing = missing.to_vec();
-        missing.retain(|&rank| self.has_left_before(group, rank, error.at));
-        missing
+        let has_left = |rank: &u32| self.has_left_before(group, *rank, error.at);
+        missing.iter().copied().filter(has_left).collect()
     }
 
     /// Whether a member left the group in order before this time.

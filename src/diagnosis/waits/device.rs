@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::{Call, Stacks};
-use crate::model::{Group, Model, Process};
+use crate::model::{Group, JoinedCall, Model, Process};
 use crate::stacks::{self, What, is_in_driver};
 use crate::timing::Timing;
 
@@ -107,12 +107,17 @@ fn rests(first: &Stacks, last: &Stacks) -> bool {
     before.tid == now.tid && is_in_driver(before) && is_in_driver(now) && idle
 }
 
-/// The last collective of a group on NCCL, if it is the latest call of every member, and when the
-/// last of them issued it. No rank is missing: the devices are working, or stuck.
+/// When the last member of a group on NCCL issued the group's last collective, if it is the latest
+/// call of every member and no reports of its completion are expected from some of them. No rank is
+/// missing: the devices are working, or stuck.
 #[must_use]
-pub fn settled_at(model: &Model, group: &Group) -> Option<(u64, Timestamp)> {
-    let (&seq, join) = group.entered.last_key_value()?;
-    let is_last = |(rank, joined): (u32, &crate::model::JoinedCall)| {
+pub fn settled_at(model: &Model, group: &Group) -> Option<Timestamp> {
+    let (_, join) = group.entered.last_key_value()?;
+    let is_followed = |(rank, joined): (u32, &JoinedCall)| {
+        let process = model.member(group.id, rank);
+        process.is_some_and(|it| it.followed.contains(&joined.call.id))
+    };
+    let is_last = |(rank, joined): (u32, &JoinedCall)| {
         let process = model.member(group.id, rank);
         let last = process.and_then(|process| process.last_call.as_ref());
         joined.call.on_stream.is_some()
@@ -121,7 +126,8 @@ pub fn settled_at(model: &Model, group: &Group) -> Option<(u64, Timestamp)> {
             && joined.call.lower_call.is_none()
             && last.is_some_and(|last| last.id == joined.call.id)
     };
-    join.all().all(is_last).then(|| (seq, join.last_at()))
+    let is_settled = join.all().all(is_last) && !join.all().all(is_followed);
+    is_settled.then(|| join.last_at())
 }
 
 #[cfg(test)]

@@ -408,13 +408,8 @@ fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<V
         blocked[&from].iter().find(|thread| thread.needs.contains(&to)).cloned()
     };
     let mut used: BTreeSet<u32> = BTreeSet::new();
-    let mut found: Vec<Vec<u32>> = Vec::new();
-    for &start in stuck {
-        let Some(path) = shortest_cycle(blocked, stuck, start) else {
-            continue;
-        };
-        found.push(path);
-    }
+    let mut found: Vec<Vec<u32>> =
+        stuck.iter().filter_map(|&start| shortest_cycle(blocked, stuck, start)).collect();
     found.sort_by_key(|path| (path.len(), path.iter().min().copied()));
     let mut cycles = Vec::new();
     for path in found {

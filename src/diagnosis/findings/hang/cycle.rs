@@ -176,6 +176,6 @@ fn of_two(situation: &Situation<'_>, one: &Blocked, other: &Blocked, at: Timesta
     if order.is_ne() || reading.cause.confidence == Confidence::Supported {
         reading
     } else {
-        Reading::suspected(CauseKind::SwappedCalls)
+        cause::suspected(CauseKind::SwappedCalls, None)
     }
 }

@@ -141,7 +141,7 @@ fn ranks_of(request: &Request) -> Vec<u32> {
 /// The calls with which ranks made a request.
 fn creating_calls(situation: &Situation<'_>, request: &Request) -> Vec<(Op, RankCall)> {
     let calls = request.ranks.iter().filter_map(|(&rank, asked)| {
-        let process = creations::process_of(situation.model, asked)?;
+        let process = situation.model.processes.get(&asked.process)?;
         let call = if is_inside(process, &asked.call) {
             let until = process.end.map_or(situation.now, |end| end.at);
             let waited = until.since(asked.call.at).as_millis() as u64;
@@ -198,7 +198,7 @@ fn contradiction(model: &Model, mismatch: &Mismatch<'_>) -> Option<Certificate> 
     let [a, b] = mismatch.pair?;
     let fact = |(rank, request): (u32, &Request)| {
         let asked = request.ranks.get(&rank)?;
-        let process = creations::process_of(model, asked)?;
+        let process = model.processes.get(&asked.process)?;
         let only_thread = process.threads.len() == 1;
         (process.lost == 0).then(|| creates(rank, &asked.call, only_thread)).flatten()
     };

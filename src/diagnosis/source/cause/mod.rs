@@ -89,12 +89,7 @@ pub fn of_values<'a>(
 impl Reading {
     /// Nothing on record explains it.
     pub(crate) const fn unknown() -> Self {
-        Self::suspected(CauseKind::Unknown)
-    }
-
-    /// A suspected cause that needs no evidence.
-    pub(crate) const fn suspected(kind: CauseKind) -> Self {
-        suspected(kind, None)
+        suspected(CauseKind::Unknown, None)
     }
 }
 
@@ -460,7 +455,8 @@ const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
     Reading { cause: Cause { kind, confidence }, because, same_path: false }
 }
 
-const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
+/// A cause that is only suspected.
+pub(crate) const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
     let confidence = Confidence::Suspected;
     Reading { cause: Cause { kind, confidence }, because, same_path: false }
 }
