@@ -427,13 +427,10 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         if call.hidden { of(*first)?.synchronised_before(call.at)? } else { of(*first)?.forwards };
     let (mut synchronise, mut accumulate) = (Vec::new(), Vec::new());
     for &rank in group.members.keys() {
-        let accumulation = of(rank)?;
-        match accumulation.is_synchronised(forward) {
-            Some(true) => synchronise.push(rank),
-            Some(false) => accumulate.push(rank),
-            // It has not reached that forward.
-            None => return None,
-        }
+        // Every rank must have reached that forward.
+        let side =
+            if of(rank)?.is_synchronised(forward)? { &mut synchronise } else { &mut accumulate };
+        side.push(rank);
     }
     let (one, other) = (*synchronise.first()?, *accumulate.first()?);
     if !waiting.iter().all(|rank| synchronise.contains(rank)) {
@@ -442,11 +439,9 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
     let together = of(one)?.went_with(of(other)?)?;
     let classes = [synchronise.clone(), accumulate.clone()];
     let OddOnes { ranks: root, is_minority: is_odd } = odd_ones(&classes);
-    let ended = accumulate.iter().filter_map(|&rank| {
-        let process = situation.model.member(group.id, rank)?;
-        Some(process.end?.at)
-    });
-    let evidence_at = ended.max().map_or(since, |at| at.max(since));
+    let ended =
+        accumulate.iter().filter_map(|&it| Some(situation.model.member(group.id, it)?.end?.at));
+    let evidence_at = ended.fold(since, Timestamp::max);
     Some(Breach {
         kind: Kind::Boundaries(Boundary { forward, synchronise, accumulate, always: !together }),
         group: group.id,

@@ -72,11 +72,11 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     let mut waiting = Vec::new();
     let mut begun = Vec::new();
     let mut timed_out = Vec::new();
-    // Calls on NCCL return at once; streams wait for them.
-    let on_device = join.calls.values().all(|it| it.call.on_stream.is_some());
     // For c10d's calls this needs reports of completion. Without them, the program's waits decide.
     let is_told = |it: &JoinedCall| it.call.lower_call.is_none() || it.followed;
-    let on_device = on_device && join.calls.values().all(is_told);
+    // Calls on NCCL return at once; streams wait for them.
+    let mut calls = join.calls.values();
+    let on_device = calls.all(|it| it.call.on_stream.is_some() && is_told(it));
     // A stalled transfer shows that the call is not complete, whatever other ranks report.
     let has_standing = |(&rank, joined): (&u32, &JoinedCall)| {
         let process = situation.model.member(group.id, rank);

@@ -50,10 +50,8 @@ impl Situation<'_> {
         let limit = self.config.stall_after.max(usual * 3);
         let overdue = stall.since.plus(limit);
         // A rank that has been in a phase gets as much time again after the phase.
-        let phases = stall.missing.iter().filter_map(|absent| {
-            let process = self.model.member(stall.group, absent.rank)?;
-            process.last_phase
-        });
+        let missing = stall.missing.iter();
+        let phases = missing.filter_map(|it| self.model.member(stall.group, it.rank)?.last_phase);
         phases
             .filter(|(began, _)| *began <= overdue)
             .map(|(_, ended)| ended.plus(limit))

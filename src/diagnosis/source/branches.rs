@@ -36,12 +36,11 @@ pub struct Use<'a> {
 pub fn left_out<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<Use<'a>> {
     let mut found: Vec<Use<'a>> = Vec::new();
     for &rank in &breach.root {
-        let Some(process) = situation.model.member(breach.group, rank) else {
-            continue;
-        };
-        let replica = process.models.get(breach.group, breach.model);
-        let lacks = contract::report_of(situation, breach, rank);
-        let (Some(replica), Some(lacks)) = (replica, lacks) else {
+        let known = situation.model.member(breach.group, rank).and_then(|process| {
+            let replica = process.models.get(breach.group, breach.model)?;
+            Some((process, replica, contract::report_of(situation, breach, rank)?))
+        });
+        let Some((process, replica, lacks)) = known else {
             continue;
         };
         for used in &replica.used_at {

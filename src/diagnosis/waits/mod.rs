@@ -341,7 +341,7 @@ fn for_message(
     let sure = sure && processes.all(|process| process.lost == 0);
     let blocks = receives || model.group(group).traffic.transport.sends_wait;
     let believed = (sure && blocks) || lasts;
-    believed.then(|| Blocked { since, certain: sure && receives, ..blocked })
+    believed.then_some(Blocked { since, certain: sure && receives, ..blocked })
 }
 
 /// Whether a wait that need not block has lasted for `uncertain_wait`, also since the latest
