@@ -34,6 +34,14 @@ impl Display for Ranks<'_> {
     }
 }
 
+impl Ranks<'_> {
+    /// The ranks with a verb that agrees with their number: "rank 1 waits", "ranks 0 and 2 wait".
+    #[must_use]
+    pub fn with(self, one: &str, several: &str) -> String {
+        format!("{self} {}", number(self.0, one, several))
+    }
+}
+
 /// Ranks at the beginning of a sentence: "Rank 1", "Ranks 0 and 2".
 #[derive(Clone, Copy, Debug)]
 pub struct Capital<'a>(pub Ranks<'a>);
@@ -64,8 +72,7 @@ pub fn wait_for_it(victims: &[u32]) -> String {
     if victims.is_empty() {
         return String::new();
     }
-    let wait = number(victims, "waits", "wait");
-    format!("; {} {wait} for it", Ranks(victims))
+    format!("; {} for it", Ranks(victims).with("waits", "wait"))
 }
 
 /// Name and number of a call: "all_reduce #23", "recv #2 from rank 0".
@@ -84,6 +91,12 @@ pub fn call(call: &Call) -> String {
     text
 }
 
+/// The same with the line of the call, if that is known: "all_reduce #23 at train.py:9".
+#[must_use]
+pub fn call_at(it: &Call) -> String {
+    call(it) + &at(it.place.as_deref())
+}
+
 /// The peer of a message: " to rank 1", " from rank 0", " from any rank".
 fn partner(call: &Call) -> String {
     let way = match call.op {
@@ -98,11 +111,7 @@ fn partner(call: &Call) -> String {
 pub fn signature(call: &Call) -> String {
     let mut text = call.op.to_string();
     let dtype = call.dtype.name();
-    let size = match (&call.shape, call.numel) {
-        (Some(shape), _) => Some(format!("{shape:?}")),
-        (None, Some(numel)) => Some(format!("[{numel} elements]")),
-        (None, None) => None,
-    };
+    let size = size(call);
     if !call.op.is_barrier() && (dtype.is_some() || size.is_some()) {
         let size = size.unwrap_or_else(|| "[?]".into());
         let _infallible = write!(text, " {}{size}", dtype.unwrap_or_default());
@@ -118,6 +127,13 @@ pub fn signature(call: &Call) -> String {
         text.push_str(&partner(call));
     }
     text
+}
+
+/// The shape of a call's tensor, or else its number of elements: "[3, 1560]", "[6 elements]".
+#[must_use]
+pub fn size(call: &Call) -> Option<String> {
+    let shape = call.shape.as_ref().map(|shape| format!("{shape:?}"));
+    shape.or_else(|| call.numel.map(|numel| format!("[{numel} elements]")))
 }
 
 /// Name of a group for users: its description, or its name if it has none.

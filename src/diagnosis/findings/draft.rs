@@ -1,5 +1,7 @@
 //! Findings before their causal order is known.
 
+use std::collections::BTreeSet;
+
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{
@@ -200,6 +202,12 @@ impl Draft {
             role: Role::Initiating,
             caused_by: None,
         }
+    }
+
+    /// Makes these ranks the victims, except for the root cause.
+    pub(crate) fn set_victims(&mut self, ranks: impl IntoIterator<Item = u32>) {
+        let ranks: BTreeSet<u32> = ranks.into_iter().collect();
+        self.victims = ranks.into_iter().filter(|rank| !self.root.contains(rank)).collect();
     }
 
     /// Attaches a certificate and raises the confidence to `Proved`, if the checker accepts it.

@@ -128,6 +128,15 @@ impl Lone {
     pub fn is_awaited(&self) -> bool {
         !self.joined.call.is_async || self.joined.wait != Wait::NotSeen
     }
+
+    /// Time at which the rank began to wait for it, or else issued it.
+    #[must_use]
+    pub fn since(&self) -> Timestamp {
+        match self.joined.wait {
+            Wait::Since(at) => at,
+            Wait::NotSeen | Wait::Over(_) => self.joined.call.at,
+        }
+    }
 }
 
 /// A send and a receive that belong together but whose sizes do not fit.

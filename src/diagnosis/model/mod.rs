@@ -190,6 +190,12 @@ impl Model {
         }
     }
 
+    /// Whether the processes of all these members are known and none of their records is lost.
+    #[must_use]
+    pub fn has_all_records(&self, group: GroupId, ranks: impl IntoIterator<Item = u32>) -> bool {
+        ranks.into_iter().all(|rank| self.member(group, rank).is_some_and(|it| it.lost == 0))
+    }
+
     /// The newest process of a rank in a world.
     fn of_world(&self, world: &World, rank: u32) -> Option<&Process> {
         let mut processes = self.ranks.get(&rank)?.iter().rev();

@@ -141,15 +141,18 @@ impl Mismatch<'_> {
     }
 }
 
-/// Whether a cycle of waits concerns the creation of groups: a rank in it creates one, or waits for
-/// a rank that never created the group.
+/// The wait because of which a cycle of waits concerns the creation of groups: its rank creates one,
+/// or waits for a rank that never created the group.
 #[must_use]
-pub fn is_making_cycle(model: &Model, cycle: &[Blocked]) -> bool {
-    let next = cycle.iter().cycle().skip(1);
-    cycle.iter().all(|wait| wait.message.is_none())
-        && cycle.iter().zip(next).any(|(wait, next)| {
-            wait.seq == 0 || !model.group(wait.group).members.contains_key(&next.rank)
-        })
+pub fn making<'c>(model: &Model, cycle: &'c [Blocked]) -> Option<&'c Blocked> {
+    if cycle.iter().any(|wait| wait.message.is_some()) {
+        return None;
+    }
+    let mut waits = cycle.iter().zip(cycle.iter().cycle().skip(1));
+    let making = waits.find(|(wait, next)| {
+        wait.seq == 0 || !model.group(wait.group).members.contains_key(&next.rank)
+    });
+    making.map(|(wait, _)| wait)
 }
 
 /// The world and the initialisation of a group.

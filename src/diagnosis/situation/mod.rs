@@ -171,6 +171,18 @@ impl<'a> Situation<'a> {
         }
         by_origin
     }
+
+    /// What `of` makes of the stalls of each origin.
+    pub fn by_origin<T>(&self, of: impl Fn(&Origin, &[&Stall]) -> Option<T>) -> Vec<T> {
+        let by_origin = self.stalls_by_origin().into_iter();
+        by_origin.filter_map(|(origin, stalls)| of(origin, &stalls)).collect()
+    }
+
+    /// The stalls that this origin explains.
+    #[must_use]
+    pub fn stalls_from(&self, origin: &Origin) -> Vec<&Stall> {
+        self.stalls.iter().filter(|stall| stall.origin == *origin).collect()
+    }
 }
 
 /// Whether the process has issued no call after this one.

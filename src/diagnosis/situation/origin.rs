@@ -361,7 +361,7 @@ impl Situation<'_> {
     }
 
     /// The cycle in which a rank waits.
-    fn cycle_of(&self, rank: u32) -> Option<usize> {
+    pub(crate) fn cycle_of(&self, rank: u32) -> Option<usize> {
         let mut cycles = self.waits.cycles.iter();
         cycles.position(|cycle| cycle.iter().any(|wait| wait.rank == rank))
     }

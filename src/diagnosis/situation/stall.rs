@@ -372,10 +372,7 @@ impl Situation<'_> {
         let transport = group.traffic.transport;
         let process = self.model.member(group.id, lone.rank)?;
         let missing = partners(self.model, group.id, &lone)?;
-        let since = match lone.joined.wait {
-            Wait::Since(at) => at,
-            Wait::NotSeen | Wait::Over(_) => lone.joined.call.at,
-        };
+        let since = lone.since();
         // A send may complete early, and a message that was not recorded may have arrived.
         let must_wait = lone.sure && (lone.side == Side::Receive || transport.sends_wait);
         let mut failed = match lone.joined.wait {

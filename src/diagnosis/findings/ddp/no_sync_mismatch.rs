@@ -7,7 +7,7 @@ use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::contract::Kind;
 use crate::situation::{Breach, Situation};
-use crate::source::cause::{self, Reading};
+use crate::source::cause;
 use crate::words::{self, Ranks, number};
 
 /// DD406: different boundaries of gradient accumulation.
@@ -55,6 +55,6 @@ fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<
     let calls = draft.per_rank.iter();
     let backwards = calls.filter(|it| some.contains(&it.rank));
     let chosen = cause::of_values(situation, backwards);
-    draft.explain(chosen.unwrap_or(Reading::suspected(CauseKind::LocalDecision)));
+    draft.explain(chosen.unwrap_or(cause::suspected(CauseKind::LocalDecision, None)));
     Some(draft)
 }

@@ -8,7 +8,7 @@ use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::{Breach, Situation, contract};
 use crate::source::branches::{self, Use};
-use crate::source::cause::{self, Reading};
+use crate::source::cause;
 use crate::words::{self, Capital, Ranks, number};
 
 /// DD402: gradients missing on some ranks, or different ones on each.
@@ -73,7 +73,7 @@ fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<
     let lacking = calls.filter(|it| breach.root.contains(&it.rank));
     let chosen = cause::of_values(situation, lacking).filter(|_| kind.is_none());
     let kind = kind.unwrap_or(CauseKind::DataDependentPath);
-    draft.explain(chosen.unwrap_or(Reading::suspected(kind)));
+    draft.explain(chosen.unwrap_or(cause::suspected(kind, None)));
     Some(draft)
 }
 

@@ -1,16 +1,14 @@
 //! Shared by the findings about a live rank that is missing: the stall, and the rank's last line.
 
 use ddp_doctor_proto::catalogue::Code;
-use ddp_doctor_proto::report::{Confidence, RankCall, Timestamp};
+use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::hang::message;
-use crate::findings::view::with_place;
 use crate::model::Process;
 use crate::situation::{Situation, Stall};
 use crate::stacks;
-use crate::timing::Timing;
 use crate::words::{self, Capital, Ranks, number};
 
 /// Live ranks that others wait for.
@@ -50,6 +48,20 @@ impl<'a> Absent<'a> {
         Some(Self { ranks, processes, stall, call: &waiting.call, watched, is_past, all_seen })
     }
 
+    /// The absent ranks of the first of these stalls that is overdue; `None` if a test on the rank
+    /// explains it.
+    pub(crate) fn of_overdue(
+        situation: &Situation<'a>,
+        ranks: &[u32],
+        mut stalls: impl Iterator<Item = &'a Stall>,
+    ) -> Option<Self> {
+        let stall = stalls.find(|stall| situation.is_overdue(stall))?;
+        if stall.parting.is_some() {
+            return None;
+        }
+        Self::of(situation, ranks, stall)
+    }
+
     /// A draft without sentences: they are the root cause, ranks that wait in `stalls` its victims.
     pub(crate) fn draft(
         &self,
@@ -58,37 +70,24 @@ impl<'a> Absent<'a> {
         stalls: &[&Stall],
         evidence_at: Timestamp,
     ) -> Draft {
-        let stall = self.stall;
-        let mut draft = Draft::new(code, message::key(stall), evidence_at);
-        draft.place = Some((stall.group, stall.seq));
-        draft.op = Some(self.call.op);
+        let mut draft = message::draft(situation, code, self.stall, self.call, evidence_at);
         draft.root = self.ranks.clone();
-        draft.confidence = self.confidence();
-        draft.root_confidence = self.confidence();
-        draft.victims = Stall::victims(stalls);
-        draft.victims.retain(|rank| !self.ranks.contains(rank));
-        let calls = message::stalled_calls(situation, stall);
-        draft.per_rank =
-            calls.into_iter().map(|call| self.at_its_line(call, &situation.model.timing)).collect();
-        draft.blocked_at = Some(stall.since);
-        draft
-    }
-
-    /// Confidence of a finding about them.
-    pub(crate) const fn confidence(&self) -> Confidence {
-        if self.all_seen { Confidence::Supported } else { Confidence::Suspected }
-    }
-
-    /// The row of a rank, at the line of its stack if the rank is absent and its stack shows one.
-    fn at_its_line(&self, call: RankCall, timing: &Timing) -> RankCall {
-        let mut processes = self.processes.iter();
-        match processes.find(|process| process.rank == Some(call.rank)) {
-            Some(process) => {
-                let line = stacks::of(process, timing).and_then(|outside| outside.line);
-                with_place(call, line)
+        draft.confidence =
+            if self.all_seen { Confidence::Supported } else { Confidence::Suspected };
+        draft.root_confidence = draft.confidence;
+        draft.set_victims(Stall::victims(stalls));
+        // An absent rank is shown at the line of its stack.
+        for call in &mut draft.per_rank {
+            let mut processes = self.processes.iter();
+            let process = processes.find(|process| process.rank == Some(call.rank));
+            if let Some(process) = process
+                && let Some(outside) = stacks::of(process, &situation.model.timing)
+                && let Some(line) = outside.line
+            {
+                call.place = Some(line.clone());
             }
-            None => call,
         }
+        draft
     }
 
     /// "all_reduce #5 of the default group needs all its ranks."
@@ -99,9 +98,8 @@ impl<'a> Absent<'a> {
     /// "rank 0 waits for it in all_reduce #5"
     pub(crate) fn awaited(&self, victims: &[u32]) -> String {
         format!(
-            "{} {} for {} in {}",
-            Ranks(victims),
-            number(victims, "waits", "wait"),
+            "{} for {} in {}",
+            Ranks(victims).with("waits", "wait"),
             number(&self.ranks, "it", "them"),
             words::call(self.call)
         )

@@ -11,7 +11,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::hang::message;
 use crate::findings::view::{blocked_call, line_since};
 use crate::model::GroupId;
-use crate::situation::{Origin, Situation};
+use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
 use crate::waits::Blocked;
 use crate::words;
@@ -19,23 +19,15 @@ use crate::words;
 /// Cycles that are the origin of a stall, with their index in
 /// [`crate::waits::Waits::cycles`].
 pub(crate) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Blocked])> {
-    let led_to: BTreeSet<usize> = situation
-        .stalls
-        .iter()
-        .filter_map(|stall| match stall.origin {
-            Origin::Cycle(cycle) => Some(cycle),
-            _ => None,
-        })
-        .collect();
     let cycles = situation.waits.cycles.iter().enumerate();
-    cycles.filter(|(i, _)| led_to.contains(i)).map(|(i, cycle)| (i, &cycle[..])).collect()
+    let led_to = cycles.filter(|(i, _)| !situation.stalls_from(&Origin::Cycle(*i)).is_empty());
+    led_to.map(|(i, cycle)| (i, &cycle[..])).collect()
 }
 
 /// Whether a stall of this cycle is overdue. Required if a wait of the cycle may still end.
 pub(crate) fn is_overdue(situation: &Situation<'_>, index: usize) -> bool {
-    let led_to = |origin: &Origin| *origin == Origin::Cycle(index);
-    let mut stalls = situation.stalls.iter().filter(|s| led_to(&s.origin));
-    stalls.any(|stall| situation.is_overdue(stall))
+    let stalls = situation.stalls_from(&Origin::Cycle(index));
+    stalls.into_iter().any(|stall| situation.is_overdue(stall))
 }
 
 /// Whether every rank is inside the call that it waits for, instead of waiting for it later.
@@ -59,33 +51,25 @@ pub(crate) fn draft(
     let mut ranks: Vec<u32> = cycle.iter().map(|wait| wait.rank).collect();
     ranks.sort_unstable();
     let closed = cycle.iter().map(|wait| wait.since).max()?;
-    let mut victims: Vec<u32> = situation
-        .stalls
-        .iter()
-        .filter(|stall| stall.origin == Origin::Cycle(index))
-        .flat_map(|stall| stall.waiting.iter().copied())
-        .filter(|rank| !ranks.contains(rank))
-        .collect();
-    victims.sort_unstable();
-    victims.dedup();
 
     let mut draft = Draft::new(code, KeyPlace::Ranks(ranks.clone()), closed);
+    draft.root = ranks;
+    draft.set_victims(Stall::victims(&situation.stalls_from(&Origin::Cycle(index))));
     draft.place = Some((first.group, first.seq));
     draft.op = Some(first.call.op);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
     draft.per_rank = cycle.iter().filter_map(|wait| blocked_call(situation, wait)).collect();
     draft.per_rank.sort_by_key(|call| call.rank);
+    let (ranks, victims) = (&draft.root, &draft.victims);
     draft.attribute(match cycle {
         [one, other] if meet_in_both_groups(situation, cycle) => {
             of_two(situation, one, other, closed)
         }
         _ if cycle.iter().any(|wait| wait.message.is_some()) => {
-            message::cause(situation, &ranks, &victims, closed)
+            message::cause(situation, ranks, victims, closed)
         }
-        _ => cause::read(situation, None, &ranks, &victims, closed),
+        _ => cause::read(situation, None, ranks, victims, closed),
     });
-    draft.root = ranks;
-    draft.victims = victims;
     let mut draft = draft.proved_by(proof(situation, cycle));
     // The ranks of the cycle are its root cause.
     draft.root_confidence = draft.confidence;
@@ -136,10 +120,7 @@ pub(crate) fn proof(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<Cert
         wait.certain
             && wait.recorded
             && wait.only_thread
-            && situation
-                .model
-                .member(wait.group, wait.rank)
-                .is_some_and(|process| process.lost == 0)
+            && situation.model.has_all_records(wait.group, [wait.rank])
     });
     if !must_block || cycle.len() < 2 {
         return None;

@@ -9,18 +9,14 @@ use crate::findings::hang::termination::never_comes;
 use crate::model::{JoinedCall, Process, Side};
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD102: ranks that ended, or destroyed the group, before their last collective.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let by_origin = situation.stalls_by_origin();
-    by_origin
-        .iter()
-        .filter_map(|(origin, stalls)| match origin {
-            Origin::Left(ranks) => draft(situation, ranks, stalls),
-            _ => None,
-        })
-        .collect()
+    situation.by_origin(|origin, stalls| match origin {
+        Origin::Left(ranks) => draft(situation, ranks, stalls),
+        _ => None,
+    })
 }
 
 /// Advice if it is unknown why a rank made fewer calls.
@@ -37,32 +33,27 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     let awaited = awaited(situation, stall, gone, first);
     let (waiter, waiting) = awaited.or_else(|| held_or_failed(situation, stall, gone, first))?;
 
-    let mut draft = Draft::new(&catalogue::DD102, message::key(stall), left.max(waiting.call.at));
-    draft.place = Some((stall.group, stall.seq));
-    draft.op = Some(waiting.call.op);
+    let (call, evidence_at) = (&waiting.call, left.max(waiting.call.at));
+    let mut draft = message::draft(situation, &catalogue::DD102, stall, call, evidence_at);
     draft.root = gone.to_vec();
     draft.victims = Stall::victims(stalls);
-    draft.per_rank = message::stalled_calls(situation, stall);
-    draft.blocked_at = Some(stall.since);
 
-    let call = words::call(&waiting.call);
     let how = if process.has_ended() {
         number(gone, "has ended", "have ended")
     } else {
         number(gone, "has destroyed the group", "have destroyed the group")
     };
     draft.summary = format!(
-        "{} {how}; {} {} for {} in {call}",
+        "{} {how}; {} for {} in {}",
         Ranks(gone),
-        Ranks(&draft.victims),
-        number(&draft.victims, "waits", "wait"),
+        Ranks(&draft.victims).with("waits", "wait"),
         number(gone, "it", "them"),
+        words::call(call),
     );
     draft.why = vec![format!(
-        "{} {} {} started it{} can never join.",
-        message::needs(situation, stall, &waiting.call),
-        Capital(Ranks(&stall.waiting)),
-        number(&stall.waiting, "has", "have"),
+        "{} {} started it{} can never join.",
+        message::needs(situation, stall, call),
+        words::begin(&Ranks(&stall.waiting).with("has", "have")),
         last_call(situation, stall, gone, first),
     )];
     draft.next = vec![advice(stall, gone)];
@@ -71,9 +62,8 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         let code = catalogue::DD117.code;
         draft.follows = Some(Key { code, place });
     } else if stall.message.is_none() {
-        let place = Some((stall.group, stall.seq));
         let at = left.max(stall.since);
-        let reading = cause::read(situation, place, gone, &draft.victims, at);
+        let reading = cause::read(situation, draft.place, gone, &draft.victims, at);
         if cause::advice(reading.cause).is_none() {
             draft.next.insert(0, EQUAL_CALLS.into());
         }
@@ -81,7 +71,7 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     }
 
     // An asynchronous call that seems blocked may still return: no proof.
-    let proof = awaited.and_then(|_| never_comes(situation, stall, (waiter, &waiting.call), first));
+    let proof = awaited.and_then(|_| never_comes(situation, stall, (waiter, call), first));
     let mut draft = draft.proved_by(proof);
     draft.root_confidence = draft.confidence;
     Some(draft)
@@ -108,15 +98,14 @@ fn held_or_failed<'s>(
     first: u32,
 ) -> Option<(u32, &'s JoinedCall)> {
     let group = situation.model.group(stall.group);
-    let calls = || situation.calls(stall).into_iter();
-    let held = calls().find(|(rank, joined)| {
+    let calls = situation.calls(stall);
+    let held = calls.iter().find(|(rank, joined)| {
         situation.is_held_in(group, *rank, joined) && joined.needs(*rank, gone).contains(&first)
     });
-    let failed = || {
-        let needs = |rank, joined| situation.needed_by(group, rank, joined, gone);
-        calls().find(|&(rank, joined)| needs(rank, joined).contains(&first))
+    let failed = |(rank, joined): &&(u32, &JoinedCall)| {
+        situation.needed_by(group, *rank, joined, gone).contains(&first)
     };
-    held.or_else(failed)
+    held.or_else(|| calls.iter().find(failed)).copied()
 }
 
 /// The ranks as a subject that continues a sentence, with the last call of the first one.
@@ -141,11 +130,10 @@ fn advice(stall: &Stall, gone: &[u32]) -> String {
         Side::Send => ("receives", "sends to it"),
     };
     format!(
-        "Let {} make as many {own} as {} {} {theirs}, or send their number first; wait for the Work \
+        "Let {} make as many {own} as {} {theirs}, or send their number first; wait for the Work \
          that isend returns before the rank ends.",
         Ranks(gone),
-        Ranks(&stall.waiting),
-        number(&stall.waiting, "makes", "make"),
+        Ranks(&stall.waiting).with("makes", "make"),
     )
 }
 

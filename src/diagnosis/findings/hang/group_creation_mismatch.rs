@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 
-use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     CallState, Certificate, CertificateKind, Confidence, RankCall, Timestamp,
@@ -15,75 +14,37 @@ use ddp_doctor_proto::report::{
 use crate::evidence::align::odd_ones;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
-use crate::findings::hang::cycle;
-use crate::findings::hang::idle::where_it_is;
+use crate::findings::hang::{cycle, idle};
 use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, with_place};
-use crate::model::{Group, GroupId, Model, Process, Request, Wait, World, is_inside};
+use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait, is_inside};
 use crate::situation::creations::{self, Mismatch};
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
-use crate::stacks;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks, number};
 
+/// A draft, and a group in whose world it is.
+type Found = (GroupId, Draft);
+
 /// DD114: groups that some ranks do not create, or create differently.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let mut explained = BTreeSet::new();
-    let mut drafts = Vec::new();
-    for mismatch in &situation.mismatches {
-        if let Some(draft) = of_mismatch(situation, mismatch) {
-            explained.insert((&mismatch.at.world, mismatch.at.epoch));
-            drafts.push(draft);
-        }
-    }
     let model = situation.model;
-    let is_new = |explained: &BTreeSet<(&World, u32)>, group: GroupId| {
-        !explained.contains(&creations::place_of(model, group))
-    };
-    for (i, cycle) in situation.waits.cycles.iter().enumerate() {
-        let is_making = creations::is_making_cycle(model, cycle);
-        let stalls = stalls_of(situation, |stall| stall.origin == Origin::Cycle(i));
-        if is_making
-            && !stalls.is_empty()
-            && is_new(&explained, cycle[0].group)
-            && let Some(draft) = of_cycle(situation, cycle, &stalls)
-        {
-            explained.insert(creations::place_of(model, cycle[0].group));
-            drafts.push(draft);
-        }
-    }
-    for (origin, stalls) in situation.stalls_by_origin() {
-        let Origin::Making(absent) = origin else {
-            continue;
-        };
-        let overdue = stalls.iter().find(|stall| situation.is_overdue(stall));
-        if let Some(stall) = overdue
-            && is_new(&explained, stall.group)
-            && let Some(draft) = of_stall(situation, stall, absent, &stalls)
-        {
-            explained.insert(creations::place_of(model, stall.group));
-            drafts.push(draft);
-        }
-    }
-    for group in model.groups() {
-        if is_new(&explained, group.id)
-            && let Some(draft) = of_group(situation, group)
-        {
-            explained.insert(creations::place_of(model, group.id));
-            drafts.push(draft);
-        }
-    }
-    let drafts = drafts.into_iter();
-    drafts.map(|draft| explain(situation, draft)).collect()
-}
-
-fn stalls_of<'a>(situation: &'a Situation<'_>, of: impl Fn(&Stall) -> bool) -> Vec<&'a Stall> {
-    let stalls = situation.stalls.iter();
-    stalls.filter(|stall| of(stall)).collect()
+    let mismatches = situation.mismatches.iter().filter_map(|it| of_mismatch(situation, it));
+    let cycles = cycle::led_to(situation).into_iter();
+    let cycles = cycles.filter_map(|(i, cycle)| of_cycle(situation, i, cycle));
+    let stalls = situation.by_origin(|origin, stalls| match origin {
+        Origin::Making(absent) => of_stall(situation, absent, stalls),
+        _ => None,
+    });
+    let groups = model.groups().filter_map(|group| of_group(situation, group));
+    let mut explained = BTreeSet::new();
+    let drafts = mismatches.chain(cycles).chain(stalls).chain(groups);
+    let drafts = drafts.filter(|(group, _)| explained.insert(creations::place_of(model, *group)));
+    drafts.map(|(_, draft)| explain(situation, draft)).collect()
 }
 
 /// Ranks create different groups under one name.
-fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Draft> {
+fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Found> {
     let model = situation.model;
     let group = model.groups().find(|group| {
         let members = &group.info.key.members;
@@ -99,21 +60,21 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
     let classes: Vec<Vec<u32>> = requests.iter().map(|it| ranks_of(it)).collect();
     draft.blame(odd_ones(&classes));
-    for request in &mismatch.requests {
-        for (op, call) in creating_calls(situation, request) {
-            draft.op = Some(op);
+    for (&rank, asked) in mismatch.requests.iter().flat_map(|it| &it.ranks) {
+        if let Some(call) = creating_call(situation, rank, asked) {
+            draft.op = Some(asked.call.op);
             draft.per_rank.push(call);
         }
     }
     draft.per_rank.sort_by_key(|call| call.rank);
-    let stalls = stalls_of(situation, |stall| {
-        let is_making = match &stall.origin {
-            Origin::Making(_) => true,
-            Origin::Cycle(i) => creations::is_making_cycle(model, &situation.waits.cycles[*i]),
-            _ => false,
-        };
-        is_making && model.group(stall.group).world == mismatch.at.world
-    });
+    let is_making = |stall: &&Stall| match &stall.origin {
+        Origin::Making(_) => true,
+        Origin::Cycle(i) => creations::making(model, &situation.waits.cycles[*i]).is_some(),
+        _ => false,
+    };
+    let stalls = situation.stalls.iter().filter(is_making);
+    let here = stalls.filter(|stall| model.group(stall.group).world == mismatch.at.world);
+    let stalls: Vec<&Stall> = here.collect();
     draft.blocked_at = stalls.iter().map(|stall| stall.since).min();
     // No member of these groups can use them.
     let is_member = |rank: &u32| {
@@ -121,7 +82,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
         requests.any(|request| request.group.key.members.contains(rank))
     };
     let members = classes.concat().into_iter().filter(is_member);
-    set_victims(&mut draft, &stalls, members);
+    draft.set_victims(Stall::victims(&stalls).into_iter().chain(members));
     let parts: Vec<String> = requests.iter().map(|it| requested(it)).collect();
     let order = if mismatch.is_other_order(model) {
         "; they create the same groups in another order"
@@ -131,27 +92,26 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     draft.summary = format!("{}{order}", parts.join(", where "));
     draft.why = why_they_differ(mismatch);
     draft.next = next_steps();
-    Some(draft.proved_by(contradiction(model, mismatch)))
+    Some((group.id, draft.proved_by(contradiction(model, mismatch))))
 }
 
 fn ranks_of(request: &Request) -> Vec<u32> {
     request.ranks.keys().copied().collect()
 }
 
-/// The calls with which ranks made a request.
-fn creating_calls(situation: &Situation<'_>, request: &Request) -> Vec<(Op, RankCall)> {
-    let calls = request.ranks.iter().filter_map(|(&rank, asked)| {
-        let process = situation.model.processes.get(&asked.process)?;
-        let call = if is_inside(process, &asked.call) {
-            let until = process.end.map_or(situation.now, |end| end.at);
-            let waited = until.since(asked.call.at).as_millis() as u64;
-            describe(rank, CallState::Waiting, Some(waited), &asked.call)
-        } else {
-            describe(rank, CallState::Returned, None, &asked.call)
-        };
-        Some((asked.call.op, call))
-    });
-    calls.collect()
+/// The call with which a rank made a request.
+fn creating_call(
+    situation: &Situation<'_>,
+    rank: u32,
+    asked: &CreationRequest,
+) -> Option<RankCall> {
+    let process = situation.model.processes.get(&asked.process)?;
+    if !is_inside(process, &asked.call) {
+        return Some(describe(rank, CallState::Returned, None, &asked.call));
+    }
+    let until = process.end.map_or(situation.now, |end| end.at);
+    let waited = until.since(asked.call.at).as_millis() as u64;
+    Some(describe(rank, CallState::Waiting, Some(waited), &asked.call))
 }
 
 /// "ranks 0 and 1 create a group of ranks 0–3 at train.py:9"
@@ -160,9 +120,8 @@ fn requested(request: &Request) -> String {
     let place = request.ranks.values().next();
     let place = place.and_then(|asked| asked.call.place.as_deref());
     format!(
-        "{} {} a group of {}{}",
-        Ranks(&ranks),
-        number(&ranks, "creates", "create"),
+        "{} a group of {}{}",
+        Ranks(&ranks).with("creates", "create"),
         Ranks(&sorted(&request.group.key.members)),
         words::at(place),
     )
@@ -206,21 +165,15 @@ fn contradiction(model: &Model, mismatch: &Mismatch<'_>) -> Option<Certificate> 
 }
 
 /// A cycle of waits in which a rank creates a group.
-fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> Option<Draft> {
+fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Option<Found> {
     let model = situation.model;
-    let next = |i: usize| cycle[(i + 1) % cycle.len()].rank;
-    let at = cycle.iter().enumerate().position(|(i, wait)| {
-        wait.seq == 0 || !model.group(wait.group).members.contains_key(&next(i))
-    })?;
-    let making = &cycle[at];
+    let making = creations::making(model, cycle)?;
     let group = model.group(making.group);
     let closed: Timestamp = cycle.iter().map(|wait| wait.since).max()?;
     let mut draft = Draft::new(&catalogue::DD114, KeyPlace::Join(making.group, 0), closed);
     draft.place = Some((making.group, making.seq));
     draft.op = Some(making.call.op);
-    makers_and_others(situation, group, &mut draft);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
-    set_victims(&mut draft, stalls, cycle.iter().map(|wait| wait.rank));
     let elsewhere = cycle.iter().filter_map(|wait| blocked_call(situation, wait));
     let elsewhere: Vec<RankCall> = elsewhere.collect();
     draft.per_rank = rank_calls(situation, making.group, making.seq);
@@ -230,12 +183,18 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
 
     let makers: Vec<u32> = group.members.keys().copied().collect();
     let absent = model.not_made_by(group);
+    // The smaller side is the root cause: members that create the group, or those that do not.
+    let mut classes = vec![makers.clone(), absent.clone()];
+    classes.retain(|ranks| !ranks.is_empty());
+    classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
+    draft.blame(odd_ones(&classes));
+    let stalls = situation.stalls_from(&Origin::Cycle(index));
+    let in_cycle = cycle.iter().map(|wait| wait.rank);
+    draft.set_victims(Stall::victims(&stalls).into_iter().chain(in_cycle));
     draft.summary = format!(
-        "{} {} a group that {} {} not: {} wait for each other",
-        Ranks(&makers),
-        number(&makers, "creates", "create"),
-        Ranks(&absent),
-        number(&absent, "does", "do"),
+        "{} a group that {} not: {} wait for each other",
+        Ranks(&makers).with("creates", "create"),
+        Ranks(&absent).with("does", "do"),
         if makers.len() + absent.len() == 2 { "they" } else { "ranks" },
     );
     draft.why = vec![
@@ -247,16 +206,12 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     draft.why.extend(other_name(situation, group, &absent));
     draft.next = next_steps();
 
-    Some(draft.proved_by(cycle::proof(situation, cycle)))
+    Some((cycle[0].group, draft.proved_by(cycle::proof(situation, cycle))))
 }
 
 /// Creators have waited longer than the stall limit for live ranks.
-fn of_stall(
-    situation: &Situation<'_>,
-    stall: &Stall,
-    absent: &[u32],
-    stalls: &[&Stall],
-) -> Option<Draft> {
+fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option<Found> {
+    let stall = stalls.iter().find(|stall| situation.is_overdue(stall))?;
     let model = situation.model;
     let group = model.group(stall.group);
     let mut calls = situation.join(stall.group, stall.seq)?.calls.iter();
@@ -266,13 +221,10 @@ fn of_stall(
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.call.op);
     draft.root = absent.to_vec();
-    draft.victims = Stall::victims(stalls);
-    draft.victims.retain(|rank| !absent.contains(rank));
+    draft.set_victims(Stall::victims(stalls));
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
-    let complete = absent
-        .iter()
-        .all(|&rank| model.member(stall.group, rank).is_some_and(|process| process.lost == 0));
+    let complete = model.has_all_records(stall.group, absent.iter().copied());
     if !complete || situation.is_cut_short(stall) {
         draft.confidence = Confidence::Suspected;
     }
@@ -290,19 +242,17 @@ fn of_stall(
         words::call(&waiting.call)
     };
     draft.summary = format!(
-        "{} {does} {name}; {} {} for {} in {made_in}",
+        "{} {does} {name}; {} for {} in {made_in}",
         Ranks(absent),
-        Ranks(&draft.victims),
-        number(&draft.victims, "waits", "wait"),
+        Ranks(&draft.victims).with("waits", "wait"),
         number(absent, "it", "them"),
     );
     let begun: Vec<u32> = group.members.keys().copied().collect();
     draft.why = vec![format!(
-        "{} has {}; {} {} begun to create it.",
+        "{} has {}; {} begun to create it.",
         words::begin(&name),
         Ranks(&sorted(&group.info.key.members)),
-        Ranks(&begun),
-        number(&begun, "has", "have"),
+        Ranks(&begun).with("has", "have"),
     )];
     for &rank in absent {
         if let Some(process) = model.member(stall.group, rank) {
@@ -311,16 +261,13 @@ fn of_stall(
     }
     draft.why.extend(other_name(situation, group, &not_begun));
     draft.next = if is_communicator(group) { vec![create_together(absent)] } else { next_steps() };
-    Some(draft)
+    Some((stall.group, draft))
 }
 
 /// Adds the line at which an absent rank stands still, or its last call.
 fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process: &Process) {
-    let still = stacks::of(process, &situation.model.timing).filter(|it| !it.moves);
-    if let Some(still) = still
-        && let Some(place) = where_it_is(situation.model, process, &still)
-    {
-        draft.why.push(place);
+    if let Some((still, sentence)) = idle::standing(situation.model, process) {
+        draft.why.push(sentence);
         let rows = draft.per_rank.iter_mut().filter(|it| it.rank == rank);
         rows.for_each(|row| *row = with_place(row.clone(), still.line));
         return;
@@ -336,10 +283,9 @@ fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process
 /// Advice on an NCCL communicator that some ranks do not create.
 fn create_together(absent: &[u32]) -> String {
     format!(
-        "Find out why {} {} not create it. All ranks of a communicator create it together; PyTorch \
+        "Find out why {} not create it. All ranks of a communicator create it together; PyTorch \
          creates one with the first collective of a group, which has to be the same on all of them.",
-        Ranks(absent),
-        number(absent, "does", "do"),
+        Ranks(absent).with("does", "do"),
     )
 }
 
@@ -349,19 +295,14 @@ fn is_communicator(group: &Group) -> bool {
 }
 
 /// All members create the group, and one has not returned within the stall limit.
-fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
+fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
     let join = group.join(0)?;
-    let inside: Vec<(u32, Timestamp)> =
-        join.calls
-            .iter()
-            .filter(|(rank, joined)| {
-                joined.wait == Wait::NotSeen
-                    && situation.model.member(group.id, **rank).is_some_and(|process| {
-                        is_inside(process, &joined.call) && !process.has_ended()
-                    })
-            })
-            .map(|(&rank, joined)| (rank, joined.call.at))
-            .collect();
+    let inside = join.calls.iter().filter_map(|(&rank, joined)| {
+        let process = situation.model.member(group.id, rank)?;
+        let is_inside = joined.wait == Wait::NotSeen && is_inside(process, &joined.call);
+        (is_inside && !process.has_ended()).then_some((process, rank, joined.call.at))
+    });
+    let inside: Vec<(&Process, u32, Timestamp)> = inside.collect();
     let all = situation.model.not_made_by(group).is_empty() && group.is_fully_seen();
     // Time at which the last member began.
     let begun = join.calls.values().map(|joined| joined.call.at).max()?;
@@ -370,23 +311,19 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     if inside.is_empty() || !all || due > known {
         return None;
     }
-    let stopped = |(rank, _): &(u32, Timestamp)| {
-        situation.model.member(group.id, *rank).is_some_and(|process| process.is_stopped())
-    };
-    if inside.iter().any(stopped) {
+    if inside.iter().any(|(process, ..)| process.is_stopped()) {
         return None;
     }
-    let ranks: Vec<u32> = inside.iter().map(|(rank, _)| *rank).collect();
+    let ranks: Vec<u32> = inside.iter().map(|(_, rank, _)| *rank).collect();
     let mut draft = Draft::new(&catalogue::DD114, KeyPlace::Join(group.id, 0), due);
     draft.place = Some((group.id, 0));
     draft.op = join.calls.values().next().map(|joined| joined.call.op);
     draft.root = ranks.clone();
     draft.per_rank = rank_calls(situation, group.id, 0);
-    draft.blocked_at = inside.iter().map(|(_, at)| *at).min();
+    draft.blocked_at = inside.iter().map(|(.., at)| *at).min();
     draft.summary = format!(
-        "{} {} not returned from creating {}, although all its members create it",
-        Ranks(&ranks),
-        number(&ranks, "has", "have"),
+        "{} not returned from creating {}, although all its members create it",
+        Ranks(&ranks).with("has", "have"),
         words::group(&group.info),
     );
     draft.why = vec![
@@ -398,37 +335,14 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
          NCCL_SOCKET_IFNAME), firewalls, and the host of the store (MASTER_ADDR)."
             .into(),
     ];
-    Some(draft)
-}
-
-/// Makes the smaller side the root cause: members that create the group, or those that do not.
-fn makers_and_others(situation: &Situation<'_>, group: &Group, draft: &mut Draft) {
-    let makers: Vec<u32> = group.members.keys().copied().collect();
-    let mut classes = vec![makers, situation.model.not_made_by(group)];
-    classes.retain(|ranks| !ranks.is_empty());
-    draft.blame(odd_ones(&classes));
-}
-
-/// Makes the ranks of stalls and `others` victims, unless they are a root cause.
-fn set_victims(draft: &mut Draft, stalls: &[&Stall], others: impl Iterator<Item = u32>) {
-    draft.victims = Stall::victims(stalls);
-    draft.victims.extend(others);
-    draft.victims.sort_unstable();
-    draft.victims.dedup();
-    draft.victims.retain(|rank| !draft.root.contains(rank));
+    Some((group.id, draft))
 }
 
 /// Adds why the ranks created groups differently.
 fn explain(situation: &Situation<'_>, mut draft: Draft) -> Draft {
-    let reading = cause::of_requests(
-        situation,
-        &draft.per_rank,
-        &draft.root,
-        &draft.victims,
-        draft.evidence_at,
-    );
-    draft.why.extend(reading.because);
-    draft.cause = Some(reading.cause);
+    let (calls, at) = (&draft.per_rank, draft.evidence_at);
+    let reading = cause::of_requests(situation, calls, &draft.root, &draft.victims, at);
+    draft.attribute(reading);
     draft
 }
 
@@ -446,12 +360,8 @@ fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Optio
     let made = |ranks: Vec<u32>| {
         let first = ranks.first()?;
         let process = situation.model.member(group.id, *first)?;
-        Some(format!(
-            "{} {} {}",
-            Ranks(&ranks),
-            number(&ranks, "is at its", "are at their"),
-            nth(process.groups_made),
-        ))
+        let at_its = Ranks(&ranks).with("is at its", "are at their");
+        Some(format!("{at_its} {}", nth(process.groups_made)))
     };
     let here = made(group.members.keys().copied().collect())?;
     let there = made(twin.members.keys().copied().collect())?;

@@ -23,7 +23,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         .into_iter()
         .filter(|(_, cycle)| {
             cycle.iter().all(|wait| wait.message.is_none())
-                && !creations::is_making_cycle(situation.model, cycle)
+                && creations::making(situation.model, cycle).is_none()
         })
         .filter(|(i, cycle)| cycle::are_in_their_calls(cycle) || cycle::is_overdue(situation, *i))
         .filter_map(|(i, cycle)| draft(situation, i, cycle))

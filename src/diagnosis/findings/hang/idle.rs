@@ -2,8 +2,15 @@
 
 use crate::findings::view::last_call_of;
 use crate::model::{Model, Process};
-use crate::stacks::{Activity, What};
+use crate::stacks::{self, Activity, What};
 use crate::words;
+
+/// What a rank that stands still does, and a sentence on it.
+pub(crate) fn standing<'a>(model: &Model, process: &'a Process) -> Option<(Activity<'a>, String)> {
+    let still = stacks::of(process, &model.timing).filter(|outside| !outside.moves)?;
+    let sentence = where_it_is(model, process, &still)?;
+    Some((still, sentence))
+}
 
 /// A sentence on a rank's line and the state of its thread.
 pub(crate) fn where_it_is(
@@ -11,13 +18,13 @@ pub(crate) fn where_it_is(
     process: &Process,
     outside: &Activity<'_>,
 ) -> Option<String> {
-    let mut text = format!("Rank {}", process.rank?);
-    match outside.line {
+    let rank = process.rank?;
+    let mut text = match outside.line {
         Some(line) => {
-            text.push_str(&format!(" is in {} at {}", words::function(line), words::line(line)))
+            format!("Rank {rank} is in {} at {}", words::function(line), words::line(line))
         }
-        None => text.push_str(" is in library code"),
-    }
+        None => format!("Rank {rank} is in library code"),
+    };
     if let Some(inner) = outside.inner {
         text.push_str(&format!(", there in {} ({})", words::function(inner), words::line(inner)));
     }
@@ -36,10 +43,9 @@ pub(crate) fn where_it_is(
         text.push_str(&format!("; {}", system.join(", ")));
     }
     text.push_str(&format!("; {}.", last_call_of(model, process)));
-    if let [first, others @ ..] = &outside.others[..] {
-        let others: Vec<String> = others.iter().map(|other| words::line(other)).collect();
-        let lines = [vec![words::line(first)], others].concat().join(" and ");
-        text.push_str(&format!(" Further threads of it are at {lines}."));
+    let others: Vec<String> = outside.others.iter().map(|other| words::line(other)).collect();
+    if !others.is_empty() {
+        text.push_str(&format!(" Further threads of it are at {}.", others.join(" and ")));
     }
     Some(text)
 }
@@ -71,66 +77,39 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
 pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
     let pid = process.pid;
     let host = &process.host;
-    let text = |text: &str| text.to_owned();
     match what {
         What::DataLoader => vec![
             format!(
                 "Find out what the workers do (the child processes of {pid} on {host}): `__getitem__` or `collate_fn` does not return, or a worker was forked while another thread held a lock."
             ),
-            text(
-                "Give the DataLoader timeout=60, so that it raises instead of waiting without end. Where a lock was inherited, start workers with multiprocessing_context=\"forkserver\" or \"spawn\".",
-            ),
+            "Give the DataLoader timeout=60, so that it raises instead of waiting without end. Where a lock was inherited, start workers with multiprocessing_context=\"forkserver\" or \"spawn\".".into(),
         ],
-        What::Gil => vec![text(
-            "Let the C function release the interpreter's lock while it waits: ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS, pybind11's call_guard<gil_scoped_release>. Until it does, no thread of the rank runs.",
-        )],
-        What::Debugger => vec![text(
-            "Take the breakpoint out, or set it on every rank; the others run into their timeout meanwhile.",
-        )],
-        What::BuildLock => vec![text(
-            "A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).",
-        )],
-        What::FileLock => vec![text(
-            "Find the process that holds the lock (lslocks, fuser). If it is another rank of this job, it may wait for this one in a collective: make no collective while holding a lock. Take file locks with a timeout; lock files, and locks on network file systems, outlive their holders.",
-        )],
+        What::Gil => vec!["Let the C function release the interpreter's lock while it waits: ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS, pybind11's call_guard<gil_scoped_release>. Until it does, no thread of the rank runs.".into()],
+        What::Debugger => vec!["Take the breakpoint out, or set it on every rank; the others run into their timeout meanwhile.".into()],
+        What::BuildLock => vec!["A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).".into()],
+        What::FileLock => vec!["Find the process that holds the lock (lslocks, fuser). If it is another rank of this job, it may wait for this one in a collective: make no collective while holding a lock. Take file locks with a timeout; lock files, and locks on network file systems, outlive their holders.".into()],
         What::Lock => vec![
-            text(
-                "Find out what should release it: another thread that has ended or is waiting itself, a queue that is never filled.",
-            ),
-            text(
-                "A lock that some thread held at the moment of a fork is never released in the child: start processes by \"spawn\" or \"forkserver\". Take locks with a timeout.",
-            ),
+            "Find out what should release it: another thread that has ended or is waiting itself, a queue that is never filled.".into(),
+            "A lock that some thread held at the moment of a fork is never released in the child: start processes by \"spawn\" or \"forkserver\". Take locks with a timeout.".into(),
         ],
         What::Child => vec![format!(
             "Find out what its child processes do (ps --ppid {pid} on {host}). A program that reads its standard input waits until that is closed (stdin=subprocess.DEVNULL). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
         )],
-        What::Store => vec![text(
-            "Find the rank that is to set the key of this line: it uses another name, has not come to that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.",
-        )],
-        What::Network => vec![text(
-            "Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.",
-        )],
+        What::Store => vec!["Find the rank that is to set the key of this line: it uses another name, has not come to that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.".into()],
+        What::Network => vec!["Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.".into()],
         What::File => vec![format!(
             "Check the file system on {host} (mount, df, dmesg): a network file system whose server does not respond blocks every process that uses it."
         )],
-        What::Gpu => vec![text(
-            "Check the GPU (nvidia-smi, dmesg for Xid): work that was queued before this line does not end.",
-        )],
-        What::Sleep => vec![text(
-            "If the program waits for something by sleeping (a file, a flag, a service), find out why it is absent, and give up after a while.",
-        )],
-        What::Compilation => vec![text(
-            "If it is only slow: compile before the ranks meet, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, check its compiler processes.",
-        )],
+        What::Gpu => vec!["Check the GPU (nvidia-smi, dmesg for Xid): work that was queued before this line does not end.".into()],
+        What::Sleep => vec!["If the program waits for something by sleeping (a file, a flag, a service), find out why it is absent, and give up after a while.".into()],
+        What::Compilation => vec!["If it is only slow: compile before the ranks meet, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, check its compiler processes.".into()],
         What::Checkpoint => vec![format!(
             "If it is only slow: make no other rank wait for it, or give their group a longer timeout. If it stays here, check the file system on {host} (mount, df, dmesg)."
         )],
-        What::Preparation => vec![text(
-            "Prepare the data before the job, or give the group a longer timeout while it is prepared. If it stays here, check the network and its worker processes.",
-        )],
+        What::Preparation => vec!["Prepare the data before the job, or give the group a longer timeout while it is prepared. If it stays here, check the network and its worker processes.".into()],
         What::Import => vec![format!(
             "Check the file system of the packages from {host}; an import may also wait for a lock that another importing thread holds."
         )],
-        What::Unknown => vec![text("Find out what this line waits for, and give it a timeout.")],
+        What::Unknown => vec!["Find out what this line waits for, and give it a timeout.".into()],
     }
 }

@@ -1,6 +1,7 @@
-//! Shared by the findings about point-to-point calls: facts, and the calls of both sides.
+//! Shared by the findings about stalls and point-to-point calls: facts, and the calls of both sides.
 
 use ddp_doctor_proto::Op;
+use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Confidence, Fact, RankCall, Timestamp};
 
 use crate::evidence::event::Call;
@@ -12,6 +13,22 @@ use crate::situation::{Situation, Stall};
 use crate::source::cause::{self, Reading};
 use crate::waits::Blocked;
 use crate::words;
+
+/// A draft about the call in which ranks wait in a stall, without root cause, victims and sentences.
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    code: &'static Code,
+    stall: &Stall,
+    call: &Call,
+    evidence_at: Timestamp,
+) -> Draft {
+    let mut draft = Draft::new(code, key(stall), evidence_at);
+    draft.place = Some((stall.group, stall.seq));
+    draft.op = Some(call.op);
+    draft.per_rank = stalled_calls(situation, stall);
+    draft.blocked_at = Some(stall.since);
+    draft
+}
 
 /// The calls in which ranks wait in a stall, and the last calls of the missing ranks.
 pub(crate) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<RankCall> {

@@ -15,63 +15,56 @@ use crate::words::{self, Capital, Ranks, number};
 
 /// DD101: live ranks that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let by_origin = situation.stalls_by_origin();
-    by_origin
-        .iter()
-        .filter_map(|(origin, stalls)| match origin {
-            // A wait for a message without a partner is DD113.
-            Origin::Elsewhere(ranks) if stalls.first()?.message.is_none() => {
-                draft(situation, ranks, stalls)
-            }
-            _ => None,
-        })
-        .filter(|draft| !is_omitted(situation, draft))
-        .collect()
-}
-
-/// Whether the stall follows from a call that was left out, which is reported as such.
-fn is_omitted(situation: &Situation<'_>, draft: &Draft) -> bool {
-    let mut omissions = situation.omissions.iter();
-    omissions.any(|it| draft.place == Some((it.group, it.seq)))
+    situation.by_origin(|origin, stalls| match origin {
+        // A wait for a message without a partner is DD113.
+        Origin::Elsewhere(ranks) if stalls.first()?.message.is_none() => {
+            draft(situation, ranks, stalls)
+        }
+        _ => None,
+    })
 }
 
 fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    let mut overdue =
-        stalls.iter().filter(|stall| stall.message.is_none() && situation.is_overdue(stall));
-    let stall = *overdue.next()?;
-    if stall.parting.is_some() {
+    let collectives = stalls.iter().copied().filter(|stall| stall.message.is_none());
+    let absent = Absent::of_overdue(situation, ranks, collectives)?;
+    let (ranks, stall) = (&absent.ranks[..], absent.stall);
+    // A call that was left out is reported as such.
+    if situation.omissions.iter().any(|it| (it.group, it.seq) == (stall.group, stall.seq)) {
         return None;
     }
-    let absent = Absent::of(situation, ranks, stall)?;
-    let (ranks, processes) = (&absent.ranks[..], &absent.processes);
     let mut draft = absent.draft(situation, &catalogue::DD101, stalls, situation.overdue_at(stall));
     let timing = &situation.model.timing;
+    let mut processes = absent.processes.iter();
+    let unseen = processes.find_map(|it| Some((*it, stacks::unseen_call(it, timing)?)));
     // The rank may wait for the very ranks that wait for it.
-    let unseen = |process: &&Process| stacks::unseen_call(process, timing).is_some();
-    if processes.iter().any(|process| process.is_inside_a_call() || unseen(process)) {
+    if unseen.is_some() || absent.processes.iter().any(|it| it.is_inside_a_call()) {
         draft.root_confidence = Confidence::Suspected;
     }
     draft.summary = format!(
-        "{} {} not reached {}; {} {} for {}",
-        Ranks(ranks),
-        number(ranks, "has", "have"),
+        "{} not reached {}; {} for {}",
+        Ranks(ranks).with("has", "have"),
         words::call(absent.call),
-        Ranks(&draft.victims),
-        number(&draft.victims, "waits", "wait"),
+        Ranks(&draft.victims).with("waits", "wait"),
         number(ranks, "it", "them"),
     );
-    draft.why = why(situation, &absent);
-    draft.next = vec![next_step(&absent, timing)];
-    let place = Some((stall.group, stall.seq));
-    let reading = cause::read(situation, place, ranks, &draft.victims, situation.now);
+    draft.why = why(situation, &absent, unseen.is_some());
+    draft.next = vec![match unseen {
+        Some((process, (called, line))) => format!(
+            "Find the peer that rank {} waits for in {}{}: it may have left out its side.",
+            process.rank?,
+            words::function(called),
+            words::at(line),
+        ),
+        None => next_step(&absent, timing),
+    }];
+    let reading = cause::read(situation, draft.place, ranks, &draft.victims, situation.now);
     draft.explain(reading);
     Some(draft)
 }
 
-fn why(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
+/// `unseen`: one of the ranks is inside a call that was not recorded.
+fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<String> {
     let timing = &situation.model.timing;
-    let mut processes = absent.processes.iter();
-    let unseen = processes.any(|process| stacks::unseen_call(process, timing).is_some());
     let mut processes = absent.processes.iter();
     // A log states where a rank was only if it has the rank's stacks.
     let is_untold = processes.all(|it| it.is_from_text() && stacks::of(it, timing).is_none());
@@ -135,7 +128,7 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
     let timing = &situation.model.timing;
     let inside = process.threads.values().find_map(|thread| thread.inside(situation.now, timing));
     if let Some(call) = inside {
-        return format!(" It is inside {}{}.", words::call(call), words::at(call.place.as_deref()));
+        return format!(" It is inside {}.", words::call_at(call));
     }
     if let Some((called, line)) = stacks::unseen_call(process, timing) {
         return format!(
@@ -153,27 +146,14 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
 }
 
 fn next_step(absent: &Absent<'_>, timing: &Timing) -> String {
-    let (ranks, processes) = (&absent.ranks[..], &absent.processes);
-    let unseen = processes.iter().find_map(|process| {
-        let (called, line) = stacks::unseen_call(process, timing)?;
-        Some((process.rank?, words::function(called), words::at(line)))
-    });
-    if let Some((rank, called, at)) = unseen {
-        return format!(
-            "Find the peer that rank {rank} waits for in {called}{at}: it may have left out its side.",
-        );
-    }
+    let (ranks, processes) = (&absent.ranks, &absent.processes);
     let known = processes.iter().any(|process| stacks::of(process, timing).is_some());
     format!(
         "{}, and let {} reach the same calls as the others.",
         if absent.is_past || known {
             let after = processes.iter().any(|it| it.last_call.is_some());
-            format!(
-                "Find out what {} {} {}",
-                Ranks(ranks),
-                number(ranks, "does", "do"),
-                if after { "after that call" } else { "instead" }
-            )
+            let when = if after { "after that call" } else { "instead" };
+            format!("Find out what {} {when}", Ranks(ranks).with("does", "do"))
         } else {
             format!("Find out what {} {} doing now (ddp-doctor dump)", Ranks(ranks), absent.be())
         },

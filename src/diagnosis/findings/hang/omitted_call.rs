@@ -3,11 +3,11 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
-use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::view::rank_calls;
+use crate::findings::draft::Draft;
+use crate::findings::hang::message;
 use crate::situation::{LeftOut, Omission, Origin, Situation, Stall};
 use crate::source::cause;
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// DD101: ranks that left out a call, and now wait for those that wait in it.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -23,34 +23,21 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
     let call = &join.calls.values().next()?.call;
     let next = situation.join(left_out.waits_in.0, left_out.waits_in.1)?;
     let next = &next.calls.get(&rank)?.call;
-    let behind = situation
-        .stalls
-        .iter()
-        .filter(|stall| here(stall) || stall.origin == Origin::Cycle(omission.cycle));
-    let behind: Vec<&Stall> = behind.collect();
-    let mut draft = Draft::new(
-        &catalogue::DD101,
-        KeyPlace::Join(omission.group, omission.seq),
-        omission.closed,
-    );
-    draft.place = Some((omission.group, omission.seq));
-    draft.op = Some(call.op);
+    let mut behind = situation.stalls_from(&Origin::Cycle(omission.cycle));
+    behind.extend(situation.stalls.iter().filter(here));
+    let mut draft = message::draft(situation, &catalogue::DD101, stall, call, omission.closed);
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Supported;
-    draft.victims = Stall::victims(&behind);
-    draft.victims.retain(|other| *other != rank);
-    draft.per_rank = rank_calls(situation, omission.group, omission.seq);
-    draft.blocked_at = Some(stall.since);
+    draft.set_victims(Stall::victims(&behind));
     let named = |group| words::group(&situation.model.group(group).info);
     draft.summary = format!(
-        "rank {rank} has left out {} of {}{} and waits in {}{}; {} {} for it",
+        "rank {rank} has left out {} of {}{} and waits in {}{}; {} for it",
         words::call(call),
         named(omission.group),
         words::at(Some(&left_out.line)),
         words::call(next),
         words::at(Some(&left_out.next)),
-        Ranks(&stall.waiting),
-        number(&stall.waiting, "waits", "wait"),
+        Ranks(&stall.waiting).with("waits", "wait"),
     );
     draft.why = vec![
         format!(
@@ -72,8 +59,7 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
         "Let rank {rank} make the call at {} in every round in which the other ranks make it.",
         words::line(&left_out.line)
     )];
-    let place = draft.place;
-    let reading = cause::read(situation, place, &[rank], &draft.victims, situation.now);
+    let reading = cause::read(situation, draft.place, &[rank], &draft.victims, situation.now);
     draft.explain(reading);
     Some(draft)
 }

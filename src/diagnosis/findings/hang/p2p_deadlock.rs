@@ -22,34 +22,25 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 /// Whether no wait of the cycle can end by itself. A send may, unless the backend's sends wait for
 /// their receive: then the cycle counts once it is overdue.
 fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bool {
-    let sends_wait =
-        |wait: &Blocked| situation.model.group(wait.group).traffic.transport.sends_wait;
-    let lasts = cycle.iter().all(|wait| sends_wait(wait) || !is(wait, Side::Send));
-    lasts && cycle::are_in_their_calls(cycle) || cycle::is_overdue(situation, index)
+    is_rendezvous(situation, cycle) && cycle::are_in_their_calls(cycle)
+        || cycle::is_overdue(situation, index)
 }
 
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
     let mut draft = cycle::draft(situation, index, waits, &catalogue::DD112)?;
-    let calls: Vec<String> = waits
-        .iter()
-        .map(|wait| {
-            let call = words::call(&wait.call);
-            format!("rank {} in {call}", wait.rank)
-        })
-        .collect();
+    let calls = waits.iter().map(|it| format!("rank {} in {}", it.rank, words::call(&it.call)));
+    let calls: Vec<String> = calls.collect();
     draft.summary = format!("{} wait for each other: {}", Ranks(&draft.root), calls.join(", "));
     let because = std::mem::take(&mut draft.why);
     draft.why = vec![format!("{}.", cycle::steps(situation, waits).join("; "))];
-    let sends = waits.iter().any(|wait| is(wait, Side::Send));
-    let receives = waits.iter().any(|wait| is(wait, Side::Receive));
-    if receives {
+    if waits.iter().any(|wait| is(wait, Side::Receive)) {
         draft.why.push(
             "A receive cannot end before its message was sent, and none of these ranks can send it \
              before its own wait ends."
                 .into(),
         );
     }
-    if sends {
+    if waits.iter().any(|wait| is(wait, Side::Send)) {
         draft.why.push(if is_rendezvous(situation, waits) {
             "On Gloo a send ends when its receive was made, however small the message is.".into()
         } else {
@@ -60,7 +51,6 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     }
     draft.why.extend(cycle::further_on(situation, waits));
     draft.why.extend(because);
-    let collectives = waits.iter().any(|wait| wait.message.is_none());
     let met = waits.iter().find(|wait| has_partner(situation, wait));
     if let Some(met) = met {
         draft.why.push(format!(
@@ -75,10 +65,9 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let misdirected = misdirected(situation, waits);
     if let Some((wait, other)) = &misdirected {
         draft.why.push(format!(
-            "Rank {} waits in {}{}. It would meet the call of rank {} if that had rank {0} as its peer.",
+            "Rank {} waits in {}. It would meet the call of rank {} if that had rank {0} as its peer.",
             other.rank,
-            words::call(&other.joined.call),
-            words::at(other.joined.call.place.as_deref()),
+            words::call_at(&other.joined.call),
             wait.rank,
         ));
     }
@@ -93,7 +82,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     } else if met.is_some() {
         "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on both sides."
             .into()
-    } else if collectives {
+    } else if waits.iter().any(|wait| wait.message.is_none()) {
         "Make the calls of the message on both sides before the collective, or on both after it: a \
          rank that waits in one cannot make the other."
             .into()
@@ -144,6 +133,7 @@ fn is(wait: &Blocked, side: Side) -> bool {
     wait.message.as_ref().is_some_and(|lone| lone.side == side)
 }
 
+/// Whether no send of these waits ends before its receive was made.
 fn is_rendezvous(situation: &Situation<'_>, waits: &[Blocked]) -> bool {
     let mut sends = waits.iter().filter(|wait| is(wait, Side::Send));
     sends.all(|wait| situation.model.group(wait.group).traffic.transport.sends_wait)

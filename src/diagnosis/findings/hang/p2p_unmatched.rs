@@ -9,11 +9,10 @@ use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::hang::{cycle, idle, message, termination};
 use crate::findings::view::{last_call_of, made_call, waiting_call};
-use crate::model::{Clash, Ending, Group, GroupId, Lone, Process, Side, Wait};
+use crate::model::{Clash, Ending, Group, GroupId, Lone, Side};
 use crate::situation::{Origin, Situation, Stall};
-use crate::stacks;
 use crate::waits::Blocked;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD113: sends and receives of different sizes.
 pub(crate) fn other_sizes(situation: &Situation<'_>) -> Vec<Draft> {
@@ -26,26 +25,32 @@ pub(crate) fn other_sizes(situation: &Situation<'_>) -> Vec<Draft> {
 
 /// DD113: sends and receives that wait with different tags.
 pub(crate) fn other_tags(situation: &Situation<'_>) -> Vec<Draft> {
-    let by_origin = situation.stalls_by_origin();
-    let drafts = by_origin.iter().filter_map(|(origin, stalls)| match origin {
+    situation.by_origin(|origin, stalls| match origin {
         Origin::OtherTag(group, sender, receiver) => {
             other_tag(situation, *group, *sender, *receiver, stalls)
         }
         _ => None,
-    });
-    drafts.collect()
+    })
 }
 
 /// DD113: calls without a partner.
 pub(crate) fn without_partner(situation: &Situation<'_>) -> Vec<Draft> {
-    let by_origin = situation.stalls_by_origin();
-    let drafts = by_origin.iter().filter_map(|(origin, stalls)| match origin {
+    situation.by_origin(|origin, stalls| match origin {
         Origin::Elsewhere(ranks) if stalls.first()?.message.is_some() => {
             alone(situation, ranks, stalls)
         }
         _ => None,
-    });
-    drafts.collect()
+    })
+}
+
+/// A draft about a send and a receive, without victims and sentences.
+fn draft_of_both(group: GroupId, from: u32, to: u32, receive: &Call, at: Timestamp) -> Draft {
+    let place = KeyPlace::Channel(group, Some(from), Some(to));
+    let mut draft = Draft::new(&catalogue::DD113, place, at);
+    draft.place = Some((group, receive.seq));
+    draft.op = Some(receive.op);
+    draft.root = vec![from.min(to), from.max(to)];
+    draft
 }
 
 /// A send and its receive with different sizes.
@@ -58,11 +63,7 @@ fn other_size(
 ) -> Option<Draft> {
     let (send, receive) = (&clash.send, &clash.receive);
     let met = send.at.max(receive.at);
-    let place = KeyPlace::Channel(group.id, Some(from), Some(to));
-    let mut draft = Draft::new(&catalogue::DD113, place, met);
-    draft.place = Some((group.id, receive.seq));
-    draft.op = Some(receive.op);
-    draft.root = both(from, to);
+    let mut draft = draft_of_both(group.id, from, to, receive, met);
     draft.blocked_at = Some(met);
     if situation.have_ended_in_order(group.id, &[from, to]) {
         (draft.effect, draft.severity) = (Effect::Corrupts, Severity::Critical);
@@ -101,7 +102,7 @@ fn other_size(
         "Receive into a tensor of the shape and dtype that is sent. If they vary, send them first."
             .into(),
     ];
-    let seen = has_all_records(situation, group.id, &[from, to]);
+    let seen = situation.model.has_all_records(group.id, [from, to]);
     let proof = || {
         Some(Certificate {
             kind: CertificateKind::Contradiction,
@@ -131,46 +132,38 @@ fn other_tag(
         Side::Send => (lone, &other),
         Side::Receive => (&other, lone),
     };
-    let began = since(send).max(since(receive));
-    let place = KeyPlace::Channel(group_id, Some(from), Some(to));
-    let mut draft = Draft::new(&catalogue::DD113, place, began);
-    draft.place = Some((group_id, receive.joined.call.seq));
-    draft.op = Some(receive.joined.call.op);
-    draft.root = both(from, to);
-    draft.victims = Stall::victims(stalls);
-    draft.victims.retain(|rank| ![from, to].contains(rank));
-    draft.blocked_at = Some(since(send).min(since(receive)));
+    let began = send.since().max(receive.since());
+    let mut draft = draft_of_both(group_id, from, to, &receive.joined.call, began);
+    draft.set_victims(Stall::victims(stalls));
+    draft.blocked_at = Some(send.since().min(receive.since()));
     draft.per_rank = sides(situation, group_id, &[send, receive]);
     let reading = message::cause(situation, &[from], &[to], began);
+    let (sent, awaited) = (tag(&send.joined.call), tag(&receive.joined.call));
     draft.summary = format!(
-        "rank {from} sends to rank {to} with tag {}{}, which waits for tag {}{}",
-        tag(&send.joined.call),
+        "rank {from} sends to rank {to} with tag {sent}{}, which waits for tag {awaited}{}",
         words::at(send.joined.call.place.as_deref()),
-        tag(&receive.joined.call),
         words::at(receive.joined.call.place.as_deref()),
     );
     let partner = situation.model.member(group_id, from)?;
     let gone = situation.model.ending_of(partner) != Ending::None || group.is_destroyed_by(from);
     draft.why = vec![format!(
         "In {} a message and its receive have the same tag. Rank {from} has sent rank {to} nothing with \
-         tag {}, and rank {to} receives nothing with tag {}{}.",
+         tag {awaited}, and rank {to} receives nothing with tag {sent}{}.",
         words::group(&group.info),
-        tag(&receive.joined.call),
-        tag(&send.joined.call),
         if gone { format!("; rank {from} has ended") } else { "; neither can continue".into() },
     )];
     draft.attribute(reading);
     draft.next = vec![format!(
-        "Use one tag on both sides: {} or {}. If both messages are intended, issue them with isend and \
-         irecv and wait after all are issued.",
-        tag(&send.joined.call),
-        tag(&receive.joined.call),
+        "Use one tag on both sides: {sent} or {awaited}. If both messages are intended, issue them with \
+         isend and irecv and wait after all are issued.",
     )];
     let proof = if gone {
         termination::never_comes(situation, stall, (to, &receive.joined.call), from)
     } else {
-        tags_proof(situation, group_id, send, receive)
-            .or_else(|| circle(situation, to).and_then(|waits| cycle::proof(situation, waits)))
+        tags_proof(situation, group_id, send, receive).or_else(|| {
+            let cycle = &situation.waits.cycles[situation.cycle_of(to)?];
+            cycle::proof(situation, cycle)
+        })
     };
     Some(draft.proved_by(proof))
 }
@@ -194,7 +187,7 @@ fn tags_proof(
         && receive.sure
         && send.sure
         && situation.model.group(group).traffic.transport.sends_wait
-        && has_all_records(situation, group, &[send.rank, receive.rank]);
+        && situation.model.has_all_records(group, [send.rank, receive.rank]);
     certain.then(|| Certificate {
         kind: CertificateKind::Contradiction,
         facts: vec![
@@ -204,13 +197,6 @@ fn tags_proof(
             message::never_posted(situation, group, send, receive.rank),
         ],
     })
-}
-
-/// The cycle of waits that contains a rank.
-fn circle<'s>(situation: &'s Situation<'_>, rank: u32) -> Option<&'s [Blocked]> {
-    let mut cycles = situation.waits.cycles.iter();
-    let found = cycles.find(|cycle| cycle.iter().any(|wait| wait.rank == rank));
-    found.map(|cycle| &cycle[..])
 }
 
 /// An overdue call whose partner is alive and has not issued its side.
@@ -231,18 +217,14 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     let group = situation.model.group(stall.group);
     let other = group.traffic.other_tag(lone);
 
-    let mut draft = Draft::new(&catalogue::DD113, message::key(stall), situation.overdue_at(stall));
-    draft.place = Some((stall.group, stall.seq));
-    draft.op = Some(lone.joined.call.op);
+    let (call, evidence_at) = (&lone.joined.call, situation.overdue_at(stall));
+    let mut draft = message::draft(situation, &catalogue::DD113, stall, call, evidence_at);
     draft.root = absent.to_vec();
-    draft.victims = Stall::victims(stalls);
-    draft.victims.retain(|rank| !absent.contains(rank));
-    draft.blocked_at = Some(stall.since);
+    draft.set_victims(Stall::victims(stalls));
     let reading = message::cause(situation, absent, &draft.victims, situation.now);
-    draft.per_rank = match &other {
-        Some(other) => sides(situation, stall.group, &[lone, other]),
-        None => message::stalled_calls(situation, stall),
-    };
+    if let Some(other) = &other {
+        draft.per_rank = sides(situation, stall.group, &[lone, other]);
+    }
     // A call with another tag is evidence; without one the partner may still make the call.
     draft.confidence = match other {
         Some(_) if !situation.is_cut_short(stall) => Confidence::Supported,
@@ -250,12 +232,10 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     };
 
     draft.summary = format!(
-        "rank {} waits in {}{}, which {} {} not {}",
+        "rank {} waits in {}, which {} not {}",
         lone.rank,
-        words::call(&lone.joined.call),
-        words::at(lone.joined.call.place.as_deref()),
-        Ranks(absent),
-        number(absent, "has", "have"),
+        words::call_at(call),
+        Ranks(absent).with("has", "have"),
         counterpart(lone),
     );
     let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
@@ -263,9 +243,14 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     draft.why.extend(other.map(|it| tags_differ(lone, &it)));
     draft.attribute(reading);
     for &rank in absent {
-        if let Some(process) = situation.model.member(stall.group, rank) {
-            add_activity(situation, &mut draft, rank, process);
-        }
+        let Some(process) = situation.model.member(stall.group, rank) else { continue };
+        draft.why.push(match idle::standing(situation.model, process) {
+            Some((still, sentence)) => {
+                draft.next.extend(idle::advice(still.what, process));
+                sentence
+            }
+            None => format!("Rank {rank}: {}.", last_call_of(situation.model, process)),
+        });
     }
     if situation.is_cut_short(stall) {
         draft.why.push("The job was interrupted while it waited.".into());
@@ -287,10 +272,10 @@ const fn counterpart(lone: &Lone) -> &'static str {
 
 /// "Rank 0 is alive, and has made no matching call: …", in the past tense if the job is over.
 fn lacks_partner(group: &Group, lone: &Lone, absent: &[u32], over: bool) -> String {
+    let ranks = Ranks(absent);
     format!(
-        "{} {} alive, and {} made no matching call: {} in {} has no partner.",
-        Capital(Ranks(absent)),
-        if over { number(absent, "was", "were") } else { number(absent, "is", "are") },
+        "{} alive, and {} made no matching call: {} in {} has no partner.",
+        words::begin(&if over { ranks.with("was", "were") } else { ranks.with("is", "are") }),
         number(absent, "has", "have"),
         words::call(&lone.joined.call),
         words::group(&group.info),
@@ -310,24 +295,12 @@ fn tags_differ(lone: &Lone, other: &Lone) -> String {
     )
 }
 
-/// Adds the line at which an absent rank stands still with advice on it, or the rank's last call.
-fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process: &Process) {
-    let still = stacks::of(process, &situation.model.timing).filter(|outside| !outside.moves);
-    let line = still.and_then(|outside| {
-        draft.next.extend(idle::advice(outside.what, process));
-        idle::where_it_is(situation.model, process, &outside)
-    });
-    let last = || format!("Rank {rank}: {}.", last_call_of(situation.model, process));
-    draft.why.push(line.unwrap_or_else(last));
-}
-
 /// Advice to make the call that a rank waits for.
 fn make_the_partner(lone: &Lone, absent: &[u32]) -> String {
     format!(
-        "Find out what {} {} after that call, and let {} make the {} that rank {} waits for, or neither \
+        "Find out what {} after that call, and let {} make the {} that rank {} waits for, or neither \
          of the two.",
-        Ranks(absent),
-        number(absent, "does", "do"),
+        Ranks(absent).with("does", "do"),
         number(absent, "it", "them"),
         match lone.side {
             Side::Send => "receive",
@@ -350,37 +323,14 @@ fn sides(situation: &Situation<'_>, group: GroupId, lones: &[&Lone]) -> Vec<Rank
     calls
 }
 
-fn both(from: u32, to: u32) -> Vec<u32> {
-    vec![from.min(to), from.max(to)]
-}
-
-/// Time at which a rank began to wait for its call, or issued it.
-fn since(lone: &Lone) -> Timestamp {
-    match lone.joined.wait {
-        Wait::Since(at) => at,
-        Wait::NotSeen | Wait::Over(_) => lone.joined.call.at,
-    }
-}
-
 fn tag(call: &Call) -> String {
     call.tag.map_or_else(|| "?".into(), |tag| tag.to_string())
 }
 
 /// "float32[8] (32 bytes)".
 fn data(call: &Call) -> String {
-    let size = match (&call.shape, call.numel) {
-        (Some(shape), _) => format!("{shape:?}"),
-        (None, Some(numel)) => format!("[{numel} elements]"),
-        (None, None) => "[?]".into(),
-    };
+    let size = words::size(call).unwrap_or_else(|| "[?]".into());
     let bytes = call.numel.zip(call.dtype.size()).and_then(|(numel, size)| numel.checked_mul(size));
     let bytes = bytes.map_or_else(String::new, |bytes| format!(" ({bytes} bytes)"));
     format!("{}{size}{bytes}", call.dtype.name().unwrap_or("?"))
-}
-
-fn has_all_records(situation: &Situation<'_>, group: GroupId, ranks: &[u32]) -> bool {
-    ranks.iter().all(|&rank| {
-        let process = situation.model.member(group, rank);
-        process.is_some_and(|process| process.lost == 0)
-    })
 }

@@ -1,29 +1,25 @@
 //! DD117 rank-conditional-call: a condition on the rank keeps some ranks from a call of the group.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence, Timestamp};
+use ddp_doctor_proto::report::{CauseKind, Confidence, Timestamp};
 
-use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::draft::Draft;
+use crate::findings::hang::message;
 use crate::findings::mismatch::divergence;
-use crate::findings::view::rank_calls;
-use crate::model::GroupId;
+use crate::model::{GroupId, Join};
 use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
-use crate::source::cause::Reading;
+use crate::source::cause;
 use crate::source::guards::{self, Parting};
 use crate::words::{self, Ranks, number};
 
 /// DD117: calls under a condition on the rank.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let diverged = situation
-        .divergences
-        .iter()
-        .filter(|divergence| matches!(divergence.origin, Origin::Diverged(..)))
-        .filter_map(|divergence| match &divergence.nature {
-            Nature::Parted(parting) => met(situation, divergence, parting),
-            _ => None,
-        });
-    let by_origin = situation.stalls_by_origin();
-    let stalled = by_origin.values().filter_map(|stalls| {
+    let origins = divergence::origins(situation);
+    let diverged = origins.filter_map(|(divergence, join)| match &divergence.nature {
+        Nature::Parted(parting) => Some(met(situation, divergence, join, parting)),
+        _ => None,
+    });
+    let stalled = situation.by_origin(|_, stalls| {
         let stall = stalls.iter().find(|stall| is_reportable(situation, stall))?;
         missed(situation, stall, stall.parting.as_ref()?, stalls)
     });
@@ -41,45 +37,32 @@ fn is_reportable(situation: &Situation<'_>, stall: &Stall) -> bool {
 fn reportable_at(situation: &Situation<'_>, stall: &Stall, parting: &Parting) -> Timestamp {
     let group = situation.model.group(stall.group);
     let left = parting.outside.iter().map(|&it| situation.left_at(group, it));
-    let left: Option<Vec<Timestamp>> = left.collect();
-    match left.and_then(|left| left.into_iter().max()) {
+    match left.collect::<Option<Vec<Timestamp>>>().and_then(|left| left.into_iter().max()) {
         Some(left) => left.max(stall.since),
         None => situation.overdue_at(stall),
     }
 }
 
 /// The other ranks issue a different call at the same sequence number.
-fn met(situation: &Situation<'_>, divergence: &Divergence, parting: &Parting) -> Option<Draft> {
-    let join = situation.join(divergence.group, divergence.seq)?;
-    let proof = CertificateKind::UnsatisfiableJoin;
-    let (mut draft, classes) =
-        divergence::parted(situation, divergence, join, &catalogue::DD117, proof);
+fn met(
+    situation: &Situation<'_>,
+    divergence: &Divergence,
+    join: &Join,
+    parting: &Parting,
+) -> Draft {
+    let (mut draft, classes) = divergence::parted(situation, divergence, join, &catalogue::DD117);
     // The certificate proves the mismatch, but not its reason, which is read from the source.
     draft.certificate = None;
-    let everybody = classes.concat();
-    let sides: Vec<String> = classes
-        .iter()
-        .filter_map(|ranks| {
-            let call = &join.calls.get(ranks.first()?)?.call;
-            Some(format!(
-                "{} {} in {}{}",
-                Ranks(ranks),
-                number(ranks, "is", "are"),
-                words::call(call),
-                words::at(call.place.as_deref()),
-            ))
-        })
-        .collect();
     draft.summary = format!(
-        "{} {} a call at {} that {} {}: {}",
-        Ranks(&parting.inside),
-        number(&parting.inside, "makes", "make"),
+        "{} a call at {} that {}: {}",
+        Ranks(&parting.inside).with("makes", "make"),
         words::line(&parting.place),
-        Ranks(&parting.outside),
-        number(&parting.outside, "does not make", "do not make"),
-        sides.join(", "),
+        Ranks(&parting.outside).with("does not make", "do not make"),
+        divergence::sides(&classes, ("is in", "are in"), |rank| {
+            Some(words::call_at(&join.calls.get(&rank)?.call))
+        }),
     );
-    blame(&mut draft, situation, divergence.group, parting, &everybody);
+    blame(&mut draft, situation, divergence.group, parting, &classes.concat());
     explain(&mut draft, parting);
     if parting.seq < divergence.seq {
         draft.why.push(format!(
@@ -88,7 +71,7 @@ fn met(situation: &Situation<'_>, divergence: &Divergence, parting: &Parting) ->
             parting.seq
         ));
     }
-    Some(draft)
+    draft
 }
 
 /// The other ranks do not issue a call at the sequence number.
@@ -100,22 +83,13 @@ fn missed(
 ) -> Option<Draft> {
     let join = situation.join(stall.group, stall.seq)?;
     let call = &join.calls.values().next()?.call;
-    let mut draft = Draft::new(
-        &catalogue::DD117,
-        KeyPlace::Join(stall.group, stall.seq),
-        reportable_at(situation, stall, parting),
-    );
-    draft.place = Some((stall.group, stall.seq));
-    draft.op = Some(call.op);
-    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
-    draft.blocked_at = Some(stall.since);
+    let evidence_at = reportable_at(situation, stall, parting);
+    let mut draft = message::draft(situation, &catalogue::DD117, stall, call, evidence_at);
     draft.summary = format!(
-        "{} {} for {} in {}{}, which {} {} not reach",
-        Ranks(&parting.inside),
-        number(&parting.inside, "waits", "wait"),
+        "{} for {} in {}, which {} {} not reach",
+        Ranks(&parting.inside).with("waits", "wait"),
         Ranks(&parting.outside),
-        words::call(call),
-        words::at(call.place.as_deref()),
+        words::call_at(call),
         number(&parting.outside, "it", "they"),
         number(&parting.outside, "does", "do"),
     );
@@ -123,11 +97,8 @@ fn missed(
     everybody.extend(&parting.outside);
     everybody.extend(&parting.inside);
     blame(&mut draft, situation, stall.group, parting, &everybody);
-    draft.why.push(format!(
-        "{} of {} needs all its ranks.",
-        words::call(call),
-        words::group(&situation.model.group(stall.group).info),
-    ));
+    let group = words::group(&situation.model.group(stall.group).info);
+    draft.why.push(format!("{} of {group} needs all its ranks.", words::call(call)));
     explain(&mut draft, parting);
     Some(draft)
 }
@@ -156,10 +127,8 @@ fn blame(
         Some(_) => draft.confidence,
         None => Confidence::Suspected,
     };
-    draft.victims.extend(everybody);
-    draft.victims.retain(|rank| !draft.root.contains(rank));
-    draft.victims.sort_unstable();
-    draft.victims.dedup();
+    let victims = std::mem::take(&mut draft.victims);
+    draft.set_victims(victims.into_iter().chain(everybody.iter().copied()));
 }
 
 fn explain(draft: &mut Draft, parting: &Parting) {
@@ -170,17 +139,11 @@ fn explain(draft: &mut Draft, parting: &Parting) {
         format!(", from where {} is called,", words::line(&parting.place))
     };
     draft.why.push(format!(
-        "The line {}{through} {}: {} {} it, {} {}.",
+        "The line {}{through} {}: {} it, {}.",
         words::source_line(&parting.line),
         guards::sentence(&parting.guard),
-        Ranks(&parting.inside),
-        number(&parting.inside, "reaches", "reach"),
-        Ranks(&parting.outside),
-        number(&parting.outside, "does not", "do not"),
+        Ranks(&parting.inside).with("reaches", "reach"),
+        Ranks(&parting.outside).with("does not", "do not"),
     ));
-    draft.explain(Reading {
-        same_path: false,
-        cause: Cause { kind: CauseKind::RankConditional, confidence: Confidence::Supported },
-        because: None,
-    });
+    draft.explain(cause::supported(CauseKind::RankConditional, None));
 }

@@ -23,11 +23,9 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 
 fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     let group = situation.model.group(inside.group);
-    let members: Option<Vec<&Process>> =
-        group.members.keys().map(|&rank| situation.model.member(inside.group, rank)).collect();
-    let members = members?;
-    let moves = |process: &&Process| moves(situation, inside, process);
-    if !members.iter().all(moves) {
+    let members = group.members.keys().map(|&rank| situation.model.member(inside.group, rank));
+    let members = members.collect::<Option<Vec<&Process>>>()?;
+    if !members.iter().all(|process| moves(situation, inside, process)) {
         return None;
     }
     let join = group.entered.get(&inside.seq)?;
@@ -37,7 +35,10 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         Draft::new(&catalogue::DD116, KeyPlace::Join(inside.group, inside.seq), inside.overdue_at);
     draft.place = Some((inside.group, inside.seq));
     draft.op = Some(call.op);
-    draft.per_rank = per_rank(situation, inside);
+    draft.per_rank = rank_calls(situation, inside.group, inside.seq);
+    for call in draft.per_rank.iter_mut().filter(|it| inside.waiting.contains(&it.rank)) {
+        call.state = CallState::Waiting;
+    }
     draft.blocked_at = Some(inside.since);
     let progress = Progress::of(situation, inside, join, &draft.per_rank);
     // If most ranks have returned, the others are the root cause; if none has, no rank is.
@@ -45,8 +46,9 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         draft.root.clone_from(&inside.waiting);
     }
     draft.root_confidence = Confidence::Suspected;
-    draft.victims = affected(situation, inside);
-    draft.victims.retain(|rank| !draft.root.contains(rank));
+    // Others wait in stalls that originate from it.
+    let stalls = situation.stalls_from(&Origin::Inside(inside.group, inside.seq));
+    draft.set_victims(inside.waiting.iter().copied().chain(Stall::victims(&stalls)));
     let has_lost = members.iter().any(|process| process.lost > 0);
     if !progress.excludes_work || !progress.busy.is_empty() || has_lost {
         draft.confidence = Confidence::Suspected;
@@ -72,28 +74,6 @@ fn moves(situation: &Situation<'_>, inside: &Inside, process: &Process) -> bool 
     (situation.model.ending_of(process) == Ending::None || later)
         && !process.is_stopped()
         && situation.model.silent_since(process).is_none()
-}
-
-fn per_rank(situation: &Situation<'_>, inside: &Inside) -> Vec<RankCall> {
-    let mut calls = rank_calls(situation, inside.group, inside.seq);
-    for call in &mut calls {
-        if inside.waiting.contains(&call.rank) {
-            call.state = CallState::Waiting;
-        }
-    }
-    calls
-}
-
-/// Ranks that wait in the collective, or in a stall that originates from it.
-fn affected(situation: &Situation<'_>, inside: &Inside) -> Vec<u32> {
-    let origin = Origin::Inside(inside.group, inside.seq);
-    let stalls = situation.stalls.iter();
-    let following: Vec<&Stall> = stalls.filter(|stall| stall.origin == origin).collect();
-    let mut ranks = Stall::victims(&following);
-    ranks.extend(&inside.waiting);
-    ranks.sort_unstable();
-    ranks.dedup();
-    ranks
 }
 
 /// State of the members' calls.
@@ -148,10 +128,9 @@ fn busy(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<u32> {
         let call = join.calls.get(rank)?.call.id;
         let mut standing = process.standing_of(call).peekable();
         standing.peek()?;
-        Some(standing.all(|(_, it, _)| it.waits_for == WaitsFor::Device))
+        standing.all(|(_, it, _)| it.waits_for == WaitsFor::Device).then_some(*rank)
     };
-    let waiting = inside.waiting.iter().copied();
-    waiting.filter(|rank| is_busy(rank) == Some(true)).collect()
+    inside.waiting.iter().filter_map(is_busy).collect()
 }
 
 fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u32]) -> String {
@@ -164,11 +143,9 @@ fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u3
             format!("{all} ranks have entered {name} of {group}, and {none} has returned from it")
         }
         (false, back) => format!(
-            "{all} ranks have entered {name} of {group}; {} {} returned from it, {} {} not",
-            Ranks(back),
-            number(back, "has", "have"),
-            Ranks(waiting),
-            number(waiting, "has", "have"),
+            "{all} ranks have entered {name} of {group}; {} returned from it, {} not",
+            Ranks(back).with("has", "have"),
+            Ranks(waiting).with("has", "have"),
         ),
         (true, []) if waiting.len() < members => format!(
             "{all} ranks have put {name} of {group} on their streams, and on {} it does not complete",
@@ -193,24 +170,19 @@ fn why(
     progress: &Progress,
 ) -> Vec<String> {
     let Progress { back, busy, .. } = progress;
-    let mut why = vec![
-        if inside.on_device {
-            "No rank is missing and the calls agree: the fault is below them, in the network, a \
-                 device, or a kernel before the call on its stream."
-        } else {
-            "No rank is missing and the calls agree: the fault is below them, in the network, a \
-                 device or its driver."
-        }
-        .into(),
-    ];
-    let calls = &join.calls;
-    let in_backward = |it: &u32| calls.get(it).is_some_and(|joined| joined.in_backward);
+    let fault = if inside.on_device {
+        "in the network, a device, or a kernel before the call on its stream"
+    } else {
+        "in the network, a device or its driver"
+    };
+    let mut why =
+        vec![format!("No rank is missing and the calls agree: the fault is below them, {fault}.")];
+    let in_backward = |it: &u32| join.calls.get(it).is_some_and(|joined| joined.in_backward);
     let averaging: Vec<u32> = inside.waiting.iter().copied().filter(in_backward).collect();
     if !averaging.is_empty() {
         why.push(format!(
-            "{} {} in the backward pass: DDP waits for this call, the last one that averages gradients there.",
-            Capital(Ranks(&averaging)),
-            number(&averaging, "is", "are"),
+            "{} in the backward pass: DDP waits for this call, the last one that averages gradients there.",
+            words::begin(&Ranks(&averaging).with("is", "are")),
         ));
     }
     why.extend(standing(situation, inside, join));
@@ -254,18 +226,17 @@ fn standing(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<Stri
         .filter_map(|(&rank, joined)| {
             let process = situation.model.member(inside.group, rank)?;
             let of_call = process.standing_of(joined.call.id);
-            Some(of_call.map(move |(transfer, it, at)| (it.waits_for, rank, transfer, it, at)))
+            Some(of_call.map(move |(transfer, it, at)| (rank, transfer, it, at)))
         })
         .flatten()
         .collect();
-    standing.sort_by_key(|&(waits_for, rank, transfer, ..)| (waits_for, rank, transfer));
+    standing.sort_by_key(|&(rank, transfer, it, _)| (it.waits_for, rank, transfer));
     let more = standing.len().saturating_sub(SHOWN);
     let mut lines: Vec<String> = standing
         .iter()
         .take(SHOWN)
-        .map(|&(waits_for, rank, transfer, it, at)| {
-            let members = &group.info.key.members;
-            let peer = members.get(transfer.peer as usize);
+        .map(|&(rank, transfer, it, at)| {
+            let peer = group.info.key.members.get(transfer.peer as usize);
             let peer = peer.map_or_else(|| "?".to_owned(), u32::to_string);
             let way = if transfer.is_send { "send to" } else { "receive from" };
             format!(
@@ -275,7 +246,7 @@ fn standing(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<Stri
                 words::seconds(inside.overdue_at.since(at)),
                 it.done,
                 it.steps,
-                waited_for(waits_for, transfer.is_send),
+                waited_for(it.waits_for, transfer.is_send),
             )
         })
         .collect();
@@ -308,14 +279,14 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
     // Evidence that other programs recorded may contain neither process ids nor hosts, and of processes
     // of a log there are no more connections.
     let present = members.iter().find(|process| !process.is_from_text());
-    let pid = present.map_or(0, |process| process.pid);
-    let connections = match pid {
-        0 => String::new(),
-        pid => format!(
+    let pid = present.map(|process| process.pid).filter(|&pid| pid > 0);
+    let connections = pid.map(|pid| {
+        format!(
             "Check the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent \
              and is not acknowledged. ",
-        ),
-    };
+        )
+    });
+    let connections = connections.unwrap_or_default();
     let hosts = match hosts.join(", ") {
         names if names.is_empty() => String::new(),
         names => format!(" ({names})"),

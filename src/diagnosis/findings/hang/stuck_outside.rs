@@ -16,38 +16,29 @@ use crate::words::{self, Ranks, number};
 
 /// DD204: ranks without progress that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let by_origin = situation.stalls_by_origin();
-    by_origin
-        .iter()
-        .filter_map(|(origin, stalls)| match origin {
-            Origin::StandsStill(ranks) => draft(situation, ranks, stalls),
-            _ => None,
-        })
-        .collect()
+    situation.by_origin(|origin, stalls| match origin {
+        Origin::StandsStill(ranks) => draft(situation, ranks, stalls),
+        _ => None,
+    })
 }
 
 fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    let mut overdue = stalls.iter().filter(|stall| situation.is_overdue(stall));
-    let stall = *overdue.next()?;
-    if stall.parting.is_some() {
-        return None;
-    }
-    let absent = Absent::of(situation, still, stall)?;
+    let absent = Absent::of_overdue(situation, still, stalls.iter().copied())?;
     let stuck: Vec<(&Process, Activity<'_>)> = absent
         .processes
         .iter()
         .filter_map(|process| Some((*process, stacks::of(process, &situation.model.timing)?)))
         .collect();
-    let (first, what) = stuck.first().map(|(p, outside)| (*p, outside.what))?;
+    let (first, outside) = stuck.first()?;
+    let what = outside.what;
     let seen_at = stuck.iter().map(|(_, outside)| outside.looks[1]).max()?;
-    let evidence_at = situation.overdue_at(stall).max(seen_at);
+    let evidence_at = situation.overdue_at(absent.stall).max(seen_at);
 
     let mut draft = absent.draft(situation, &catalogue::DD204, stalls, evidence_at);
     // Such work may legitimately take long.
     if stuck.iter().any(|(_, outside)| outside.what.long_work().is_some()) {
         draft.confidence = Confidence::Suspected;
     }
-    let (_, outside) = &stuck[0];
     draft.summary = format!(
         "{} {} stuck outside any collective: {}{}{}; {}",
         Ranks(still),

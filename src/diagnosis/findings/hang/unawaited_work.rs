@@ -16,11 +16,12 @@ use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::{GroupInfo, ThreadId};
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::view::last_call;
+use crate::findings::mismatch::divergence::OWN_GROUPS;
+use crate::findings::view::no_call;
 use crate::model::{Crossing, Group, Process, Unawaited};
 use crate::situation::Situation;
 use crate::source::cause;
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// Minimum number of such calls at one line.
 const SEVERAL: usize = 3;
@@ -74,11 +75,10 @@ fn never_waited(
     draft.place = group_of(situation, &first.group).map(|group| (group.id, 0));
     draft.cause = Some(cause::of(situation, &draft.root, &[], draft.evidence_at));
     draft.summary = format!(
-        "asynchronous {} at {} is never waited for: {} {} made such calls without a wait",
+        "asynchronous {} at {} is never waited for: {} made such calls without a wait",
         first.op,
         words::line(place),
-        Ranks(&draft.root),
-        number(&draft.root, "has", "have"),
+        Ranks(&draft.root).with("has", "have"),
     );
     let most = ranks.iter().map(|(.., it)| it.count).max()?;
     draft.why = vec![format!(
@@ -96,7 +96,6 @@ fn never_waited(
 
 /// A finding if the calls of two threads match in both orders, depending on which one is first.
 fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
-    group.crossings.iter().nth(1)?;
     let crossings: Vec<&Crossing> = group.crossings.iter().collect();
     let threads = threads_of(&crossings);
     let (one, other, [a, b]) = crossings.iter().enumerate().find_map(|(i, one)| {
@@ -132,11 +131,7 @@ fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         words::line(y),
         other.seq,
     )];
-    draft.next = vec![
-        "Give every thread a group of its own (new_group on all ranks), or let one thread make all \
-         calls."
-            .into(),
-    ];
+    draft.next = vec![OWN_GROUPS.into()];
     Some(draft)
 }
 
@@ -182,17 +177,13 @@ fn group_of<'a>(situation: &Situation<'a>, info: &Arc<GroupInfo>) -> Option<&'a 
 }
 
 fn made(rank: u32, process: &Process, op: Option<Op>, place: &Where) -> RankCall {
+    let last = process.last_call.as_ref();
     RankCall {
         state: CallState::Issued,
         op: op.and_then(Op::name).map(str::to_owned),
-        seq: None,
-        dtype: None,
-        shapes: None,
-        numel: None,
-        reduce_op: None,
-        root: None,
-        step: None,
+        peer: last.and_then(|call| call.peer),
+        tag: last.and_then(|call| call.tag),
         place: Some(place.clone()),
-        ..last_call(rank, process)
+        ..no_call(rank)
     }
 }

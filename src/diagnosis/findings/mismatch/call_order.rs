@@ -2,45 +2,39 @@
 //! threads issue them, the order is left to chance, which is DD115 unawaited-work.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence, Effect, Severity};
+use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, Effect, Severity};
 
-use crate::evidence::align::Mismatch;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence;
 use crate::model::Join;
-use crate::situation::{Divergence, Nature, Origin, Situation};
+use crate::situation::{Divergence, Nature, Situation};
 use crate::source::cause::Reading;
 use crate::waits::order::{Permutation, runs_on};
-use crate::words::{self, Ranks, number};
+use crate::words;
 
 /// DD109: swapped collectives of one group.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     swapped(situation)
-        .filter(|(divergence, permutation)| !is_race(situation, divergence, permutation))
-        .filter_map(|(divergence, permutation)| {
-            draft(situation, divergence, permutation).map(|(draft, _)| draft)
-        })
+        .filter(|(divergence, _, permutation)| !is_race(situation, divergence, permutation))
+        .map(|(divergence, join, permutation)| draft(situation, divergence, join, permutation).0)
         .collect()
 }
 
 /// DD115: collectives of one group that threads of a rank issue in changing order.
 pub(crate) fn of_threads(situation: &Situation<'_>) -> Vec<Draft> {
     swapped(situation)
-        .filter(|(divergence, permutation)| is_race(situation, divergence, permutation))
-        .filter_map(|(divergence, permutation)| race(situation, divergence, permutation))
+        .filter(|(divergence, _, permutation)| is_race(situation, divergence, permutation))
+        .map(|(divergence, join, permutation)| race(situation, divergence, join, permutation))
         .collect()
 }
 
 fn swapped<'a>(
     situation: &'a Situation<'_>,
-) -> impl Iterator<Item = (&'a Divergence, &'a Permutation)> {
-    let divergences = situation.divergences.iter();
-    divergences.filter(|divergence| matches!(divergence.origin, Origin::Diverged(..))).filter_map(
-        |divergence| match &divergence.nature {
-            Nature::Order(permutation) => Some((divergence, permutation)),
-            _ => None,
-        },
-    )
+) -> impl Iterator<Item = (&'a Divergence, &'a Join, &'a Permutation)> {
+    divergence::origins(situation).filter_map(|(divergence, join)| match &divergence.nature {
+        Nature::Order(permutation) => Some((divergence, join, permutation)),
+        _ => None,
+    })
 }
 
 /// Whether every rank issues the swapped calls from several threads.
@@ -61,9 +55,10 @@ fn is_race(situation: &Situation<'_>, divergence: &Divergence, permutation: &Per
 fn race(
     situation: &Situation<'_>,
     divergence: &Divergence,
+    join: &Join,
     permutation: &Permutation,
-) -> Option<Draft> {
-    let (mut draft, sides) = draft(situation, divergence, permutation)?;
+) -> Draft {
+    let (mut draft, sides) = draft(situation, divergence, join, permutation);
     draft.code = &catalogue::DD115;
     draft.key.code = catalogue::DD115.code;
     // Neither side is wrong: the ranks have to agree on an order.
@@ -80,33 +75,20 @@ fn race(
          make these calls, and which of them comes first is left to chance."
             .into(),
     ];
-    draft.next = vec![
-        "Give every thread a group of its own (new_group on all ranks), or let one thread make all \
-         calls."
-            .into(),
-    ];
-    Some(draft)
+    draft.next = vec![divergence::OWN_GROUPS.into()];
+    draft
 }
 
 /// Also returns the calls of both sides in words.
 fn draft(
     situation: &Situation<'_>,
     divergence: &Divergence,
+    join: &Join,
     permutation: &Permutation,
-) -> Option<(Draft, String)> {
+) -> (Draft, String) {
     let (group, seq) = (divergence.group, divergence.seq);
-    let join = situation.join(group, seq)?;
-    let mismatch = divergence.mismatch;
-    let proof = match mismatch {
-        Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root => {
-            CertificateKind::UnsatisfiableJoin
-        }
-        Mismatch::DType | Mismatch::ReduceOp => CertificateKind::Contradiction,
-    };
-    let (mut draft, classes) =
-        divergence::parted(situation, divergence, join, &catalogue::DD109, proof);
-    let blocks = divergence::is_blocked(situation, join);
-    if runs_on(mismatch) && !blocks {
+    let (mut draft, classes) = divergence::parted(situation, divergence, join, &catalogue::DD109);
+    if runs_on(divergence.mismatch) && !divergence::is_blocked(situation, join) {
         (draft.effect, draft.severity) = (Effect::Corrupts, Severity::Critical);
     }
     let last = seq + permutation.length - 1;
@@ -118,11 +100,15 @@ fn draft(
     }
 
     let info = &situation.model.group(group).info;
-    let sides: Vec<String> = classes
-        .iter()
-        .filter_map(|ranks| Some(side(situation, divergence, permutation, *ranks.first()?, ranks)))
-        .collect();
-    let sides = sides.join(", ");
+    // "rank 0 calls all_reduce at train.py:9, then broadcast at train.py:10"
+    let sides = divergence::sides(&classes, ("calls", "call"), |rank| {
+        let calls = (seq..=last).filter_map(|seq| {
+            let call = &situation.join(group, seq)?.calls.get(&rank)?.call;
+            Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
+        });
+        let calls: Vec<String> = calls.collect();
+        Some(calls.join(", then "))
+    });
     draft.summary = format!(
         "The same calls in another order meet as #{seq} to #{last} of {}: {sides}",
         words::group(info),
@@ -141,27 +127,7 @@ fn draft(
     }
     draft.why.splice(0..0, why);
     let confidence = if permutation.seen { Confidence::Supported } else { Confidence::Suspected };
-    draft.explain(Reading {
-        same_path: false,
-        cause: Cause { kind: CauseKind::SwappedCalls, confidence },
-        because: None,
-    });
-    Some((draft, sides))
-}
-
-/// "rank 0 calls all_reduce at train.py:9, then broadcast at train.py:10"
-fn side(
-    situation: &Situation<'_>,
-    divergence: &Divergence,
-    permutation: &Permutation,
-    rank: u32,
-    ranks: &[u32],
-) -> String {
-    let calls = (divergence.seq..divergence.seq + permutation.length).filter_map(|seq| {
-        let join: &Join = situation.join(divergence.group, seq)?;
-        let call = &join.calls.get(&rank)?.call;
-        Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
-    });
-    let calls: Vec<String> = calls.collect();
-    format!("{} {} {}", Ranks(ranks), number(ranks, "calls", "call"), calls.join(", then "))
+    let kind = CauseKind::SwappedCalls;
+    draft.explain(Reading { cause: Cause { kind, confidence }, because: None, same_path: false });
+    (draft, sides)
 }

@@ -7,13 +7,40 @@ use crate::evidence::align::{Mismatch, compare};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
-use crate::model::{Ending, GroupId, Join, Wait};
-use crate::situation::{Divergence, Origin, Situation};
+use crate::model::{Ending, Join, Wait};
+use crate::situation::{Divergence, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
-use crate::words::{self, Capital, Ranks};
+use crate::words::{self, Ranks};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Advice if two threads of a rank race on one group.
+pub(crate) const OWN_GROUPS: &str = "Give every thread a group of its own (new_group on all ranks), \
+     or let one thread make all calls.";
+
+/// The divergences that are an origin themselves, with the calls that met.
+pub(crate) fn origins<'a>(
+    situation: &'a Situation<'_>,
+) -> impl Iterator<Item = (&'a Divergence, &'a Join)> {
+    let divergences = situation.divergences.iter();
+    let origins = divergences.filter(|it| matches!(it.origin, Origin::Diverged(..)));
+    origins.filter_map(|it| Some((it, situation.join(it.group, it.seq)?)))
+}
+
+/// The classes of ranks as clauses, each with the call of one of them: "rank 0 calls …, rank 1 calls …".
+pub(crate) fn sides(
+    classes: &[Vec<u32>],
+    (one, several): (&str, &str),
+    call_of: impl Fn(u32) -> Option<String>,
+) -> String {
+    let sides = classes.iter().filter_map(|ranks| {
+        let call = call_of(*ranks.first()?)?;
+        Some(format!("{} {call}", Ranks(ranks).with(one, several)))
+    });
+    let sides: Vec<String> = sides.collect();
+    sides.join(", ")
+}
 
 /// A draft with root cause, victims, effect and proof of calls that disagree, without sentences.
 /// Also returns the classes of ranks that agree, the largest first.
@@ -22,56 +49,47 @@ pub(crate) fn parted(
     divergence: &Divergence,
     join: &Join,
     code: &'static Code,
-    proof: CertificateKind,
 ) -> (Draft, Vec<Vec<u32>>) {
-    let (group_id, seq) = (divergence.group, divergence.seq);
+    let (group, seq) = (divergence.group, divergence.seq);
     let everybody: Vec<u32> = join.calls.keys().copied().collect();
-    let classes = join.classes();
-    let odd_ones = join.odd_ones();
-    let root = odd_ones.ranks.clone();
-    let mut victims: Vec<u32> = everybody.iter().copied().filter(|r| !root.contains(r)).collect();
-    for stall in &situation.stalls {
-        if stall.origin == Origin::Diverged(group_id, seq) {
-            victims.extend(stall.waiting.iter().filter(|rank| !root.contains(rank)));
-        }
-    }
-    victims.sort_unstable();
-    victims.dedup();
-
-    let mut draft = Draft::new(code, KeyPlace::Join(group_id, seq), divergence.met);
-    draft.place = Some((group_id, seq));
+    let mut draft = Draft::new(code, KeyPlace::Join(group, seq), divergence.met);
+    draft.place = Some((group, seq));
     draft.op = join.calls.values().next().map(|joined| joined.call.op);
-    draft.per_rank = rank_calls(situation, group_id, seq);
+    draft.per_rank = rank_calls(situation, group, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     (draft.effect, draft.severity) = effect(situation, divergence, join, code, &everybody);
+    let odd_ones = join.odd_ones();
     if odd_ones.is_minority {
         draft.why.push(format!(
-            "{} {} from {} others that agree.",
-            Capital(Ranks(&root)),
-            words::number(&root, "differs", "differ"),
-            everybody.len() - root.len(),
+            "{} from {} others that agree.",
+            words::begin(&Ranks(&odd_ones.ranks).with("differs", "differ")),
+            everybody.len() - odd_ones.ranks.len(),
         ));
     }
     draft.blame(odd_ones);
-    draft.victims = victims;
+    let waiting = Stall::victims(&situation.stalls_from(&Origin::Diverged(group, seq)));
+    draft.set_victims(waiting.into_iter().chain(everybody.iter().copied()));
 
-    let certain = everybody
-        .iter()
-        .all(|&rank| situation.model.member(group_id, rank).is_some_and(|p| p.lost == 0));
-    let proof = certain.then(|| certificate(join, code, proof)).flatten();
-    (draft.proved_by(proof), classes)
+    let kind = match divergence.mismatch {
+        Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root => {
+            CertificateKind::UnsatisfiableJoin
+        }
+        Mismatch::DType | Mismatch::ReduceOp => CertificateKind::Contradiction,
+    };
+    let certain = situation.model.has_all_records(group, everybody);
+    let proof = certain.then(|| certificate(join, code, kind)).flatten();
+    (draft.proved_by(proof), join.classes())
 }
 
 /// The hypothesis why the classes of a divergence differ: the first one against all others.
 pub(crate) fn reading(
     situation: &Situation<'_>,
-    group: GroupId,
-    seq: u64,
+    divergence: &Divergence,
     classes: &[Vec<u32>],
-    met: Timestamp,
 ) -> Reading {
     let (first, rest) = classes.split_first().map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
-    cause::read(situation, Some((group, seq)), &rest.concat(), first, met)
+    let place = Some((divergence.group, divergence.seq));
+    cause::read(situation, place, &rest.concat(), first, divergence.met)
 }
 
 /// The proof: the first two calls that disagree.
@@ -114,28 +132,18 @@ fn effect(
     code: &Code,
     everybody: &[u32],
 ) -> (Effect, Severity) {
-    let model = situation.model;
-    let endings: Vec<Ending<'_>> = everybody
-        .iter()
-        .filter_map(|&rank| Some(model.ending_of(model.member(divergence.group, rank)?)))
-        .collect();
     if situation.have_ended_in_order(divergence.group, everybody) {
         return (Effect::Corrupts, Severity::Critical);
     }
     match code.effect {
-        Effect::Corrupts => {
-            // Such calls usually complete, with wrong results.
-            if is_blocked(situation, join) {
-                (Effect::Blocks, Severity::Error)
-            } else {
-                (code.effect, code.severity)
-            }
-        }
+        // Such calls usually complete, with wrong results.
+        Effect::Corrupts if is_blocked(situation, join) => (Effect::Blocks, Severity::Error),
         Effect::Crashes => {
-            let has_crashed = |it| matches!(it, Ending::Raised(_) | Ending::Died(_));
-            let effect =
-                if endings.into_iter().any(has_crashed) { Effect::Crashes } else { Effect::Blocks };
-            (effect, code.severity)
+            let model = situation.model;
+            let members = everybody.iter().filter_map(|&it| model.member(divergence.group, it));
+            let mut endings = members.map(|process| model.ending_of(process));
+            let crashed = endings.any(|it| matches!(it, Ending::Raised(_) | Ending::Died(_)));
+            (if crashed { Effect::Crashes } else { Effect::Blocks }, code.severity)
         }
         effect => (effect, code.severity),
     }

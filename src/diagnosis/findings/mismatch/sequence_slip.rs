@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{CallState, Cause, CauseKind, Confidence, RankCall};
+use ddp_doctor_proto::report::{CallState, CauseKind};
 
 use crate::evidence::align::{OddOnes, odd_ones};
 use crate::findings::draft::{Draft, KeyPlace};
@@ -22,15 +22,14 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     let mut draft = Draft::new(&catalogue::DD110, KeyPlace::Join(group.id, slip.seq), slip.at);
     let everybody: Vec<u32> = slip.calls.iter().map(|(rank, _)| *rank).collect();
-    let classes = slip.classes();
     // A rank that omitted the calls of a step is the root cause, even if it is in the majority.
     let skipped: Vec<u32> = slip.skipped.keys().copied().collect();
     draft.blame(if !skipped.is_empty() && skipped.len() < everybody.len() {
         OddOnes { ranks: skipped.clone(), is_minority: true }
     } else {
-        odd_ones(&classes)
+        odd_ones(&slip.classes())
     });
-    draft.victims = everybody.iter().copied().filter(|rank| !draft.root.contains(rank)).collect();
+    draft.set_victims(everybody.iter().copied());
     draft.place = Some((group.id, slip.seq));
     draft.op = slip.calls.first().map(|(_, call)| call.op);
     draft.per_rank = slip
@@ -38,7 +37,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
         .iter()
         .map(|(rank, call)| {
             let call = slip.later.get(rank).unwrap_or(call);
-            RankCall { waited_ms: None, ..describe(*rank, CallState::Returned, None, call) }
+            describe(*rank, CallState::Returned, None, call)
         })
         .collect();
 
@@ -47,10 +46,9 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     draft.why.extend(first_calls(slip));
     draft.why.extend(slip.later.iter().map(|(rank, call)| {
         format!(
-            "Rank {rank} left out the calls of a step after that: {}{} is its first call that is \
+            "Rank {rank} left out the calls of a step after that: {} is its first call that is \
              shifted.",
-            words::call(call),
-            words::at(call.place.as_deref())
+            words::call_at(call)
         )
     }));
     draft.next = vec![
@@ -154,23 +152,18 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
     let at = slip.calls.iter().map(|(_, call)| call.at).max().unwrap_or_default();
     let skipped = skipped.first().copied();
     let skipped = skipped.and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
-    let of = |kind, confidence, because| Reading {
-        same_path: false,
-        cause: Cause { kind, confidence },
-        because,
-    };
     let Some((rank, process)) = skipped else {
-        return of(CauseKind::Unknown, Confidence::Suspected, None);
+        return Reading::unknown();
     };
-    let call = slip.calls.iter().find(|(other, _)| *other == rank);
     if let Some(exception) = cause::swallowed(process, at) {
         let because = format!(
             "Rank {rank} raised {}{} before it, and went on.",
             words::short(&exception.text),
             words::at(exception.place.as_deref())
         );
-        return of(CauseKind::SwallowedException, Confidence::Supported, Some(because));
+        return cause::supported(CauseKind::SwallowedException, Some(because));
     }
+    let call = slip.calls.iter().find(|(other, _)| *other == rank);
     let place = call.and_then(|(_, call)| call.place.as_ref());
     let skips = place.and_then(|place| {
         let mut guards = guards::around(process, place);
@@ -178,5 +171,5 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
     });
     let because =
         skips.map(|(line, guard)| format!("{}, on this rank alone.", guards::about(&line, guard)));
-    of(CauseKind::SkippedIteration, Confidence::Supported, because)
+    cause::supported(CauseKind::SkippedIteration, because)
 }

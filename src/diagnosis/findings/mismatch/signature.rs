@@ -5,22 +5,19 @@ use std::collections::BTreeSet;
 
 use ddp_doctor_proto::ReduceOp;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::CertificateKind;
 
 use crate::evidence::align::Mismatch;
-use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{parted, reading};
-use crate::model::Join;
-use crate::situation::{Divergence, Nature, Origin, Situation};
-use crate::words::{self, Ranks};
+use crate::findings::mismatch::divergence::{origins, parted, reading, sides};
+use crate::model::{Join, JoinedCall};
+use crate::situation::{Divergence, Nature, Situation};
+use crate::words;
 
 /// One kind of mismatch, and the sentences about it.
 struct Rule {
     /// The first difference of such calls.
     mismatch: Mismatch,
     code: &'static Code,
-    proof: CertificateKind,
     /// Subject of the summary: "Different collectives".
     what: &'static str,
     /// Why such calls cannot match.
@@ -34,119 +31,82 @@ const OTHER_LINES: &str = "Check the two lines: the call that only some ranks re
 
 /// DD103.
 pub(crate) fn op(situation: &Situation<'_>) -> Vec<Draft> {
-    let rule = Rule {
+    Rule {
         mismatch: Mismatch::Op,
         code: &catalogue::DD103,
-        proof: CertificateKind::UnsatisfiableJoin,
         what: "Different collectives",
         why: |_| "Different operations exchange different messages: neither side can complete.",
         next: "Make every rank of the group issue the same collectives in the same order.",
-    };
-    rule.drafts(situation)
+    }
+    .drafts(situation)
 }
 
 /// DD104.
 pub(crate) fn shape(situation: &Situation<'_>) -> Vec<Draft> {
-    let rule = Rule {
+    Rule {
         mismatch: Mismatch::Size,
         code: &catalogue::DD104,
-        proof: CertificateKind::UnsatisfiableJoin,
         what: "Tensors of different sizes",
         why: |_| "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest and never returns.",
         next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
-    };
-    rule.drafts(situation)
+    }
+    .drafts(situation)
 }
 
 /// DD105.
 pub(crate) fn dtype(situation: &Situation<'_>) -> Vec<Draft> {
-    let rule = Rule {
+    Rule {
         mismatch: Mismatch::DType,
         code: &catalogue::DD105,
-        proof: CertificateKind::Contradiction,
         what: "Tensors of different dtypes",
         why: on_bytes,
         next: "Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a default dtype that differs between ranks is the usual reason.",
-    };
-    rule.drafts(situation)
+    }
+    .drafts(situation)
 }
 
 /// DD106.
 pub(crate) fn reduce_op(situation: &Situation<'_>) -> Vec<Draft> {
-    let rule = Rule {
+    Rule {
         mismatch: Mismatch::ReduceOp,
         code: &catalogue::DD106,
-        proof: CertificateKind::Contradiction,
         what: "Different reduction operators",
         why: |_| "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
         next: "Pass the same reduce op on every rank.",
-    };
-    let mut drafts = rule.drafts(situation);
-    for draft in &mut drafts {
-        let join = draft.place.and_then(|(group, seq)| situation.join(group, seq));
-        let mut calls = join.into_iter().flat_map(|join| join.calls.values());
-        let is_of_nccl = |call: &Call| {
-            let is_recorded = call.reduce_op != ReduceOp::Unspecified;
-            !is_recorded && call.known_reduce_op() != ReduceOp::Unspecified
-        };
-        if calls.any(|joined| is_of_nccl(&joined.call)) {
-            draft.why.push(
-                "If the call of c10d does not record its reduce op, the one that it passed to NCCL \
-                 is shown."
-                    .into(),
-            );
-        }
     }
-    drafts
+    .drafts(situation)
 }
 
 /// DD107.
 pub(crate) fn root(situation: &Situation<'_>) -> Vec<Draft> {
-    let rule = Rule {
+    Rule {
         mismatch: Mismatch::Root,
         code: &catalogue::DD107,
-        proof: CertificateKind::UnsatisfiableJoin,
         what: "Different roots",
         why: |_| "Each side waits for, or sends to, a rank that the other side does not expect.",
         next: "Pass the same src or dst on every rank. It is the global rank, not the rank in the group, and must not be computed from the caller's own rank.",
-    };
-    rule.drafts(situation)
+    }
+    .drafts(situation)
 }
 
 impl Rule {
     /// A draft for each divergence whose first difference is the mismatch.
     fn drafts(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let divergences = situation.divergences.iter().filter(|divergence| {
-            matches!(divergence.origin, Origin::Diverged(..))
-                && matches!(divergence.nature, Nature::Mismatch)
+        let divergences = origins(situation).filter(|(divergence, _)| {
+            matches!(divergence.nature, Nature::Mismatch) && divergence.mismatch == self.mismatch
         });
-        divergences
-            .filter_map(|divergence| {
-                let join = situation.join(divergence.group, divergence.seq)?;
-                (divergence.mismatch == self.mismatch)
-                    .then(|| self.draft(situation, divergence, join))
-            })
-            .collect()
+        divergences.map(|(divergence, join)| self.draft(situation, divergence, join)).collect()
     }
 
     fn draft(&self, situation: &Situation<'_>, divergence: &Divergence, join: &Join) -> Draft {
-        let (group_id, seq) = (divergence.group, divergence.seq);
-        let (mut draft, classes) = parted(situation, divergence, join, self.code, self.proof);
-        let group = words::group(&situation.model.group(group_id).info);
-        let sides: Vec<String> = classes
-            .iter()
-            .filter_map(|ranks| {
-                let call = &join.calls.get(ranks.first()?)?.call;
-                Some(format!(
-                    "{} {} {}{}",
-                    Ranks(ranks),
-                    words::number(ranks, "calls", "call"),
-                    words::signature(call),
-                    words::at(call.place.as_deref()),
-                ))
-            })
-            .collect();
-        draft.summary = format!("{} meet as #{seq} of {group}: {}", self.what, sides.join(", "));
+        let seq = divergence.seq;
+        let (mut draft, classes) = parted(situation, divergence, join, self.code);
+        let group = words::group(&situation.model.group(divergence.group).info);
+        let sides = sides(&classes, ("calls", "call"), |rank| {
+            let call = &join.calls.get(&rank)?.call;
+            Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
+        });
+        draft.summary = format!("{} meet as #{seq} of {group}: {sides}", self.what);
         let mut why = vec![format!(
             "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
             (self.why)(join)
@@ -162,10 +122,22 @@ impl Rule {
         let is_one_line = places.all(|it| first.is_some_and(|first| it.is_same_line(first)));
         let next = if is_one_line { self.next } else { OTHER_LINES };
         draft.next = vec![next.to_owned()];
-        let reading = reading(situation, group_id, seq, &classes, divergence.met);
-        draft.explain(reading);
+        draft.explain(reading(situation, divergence, &classes));
+        if self.mismatch == Mismatch::ReduceOp && join.calls.values().any(is_of_nccl) {
+            draft.why.push(
+                "If the call of c10d does not record its reduce op, the one that it passed to NCCL \
+                 is shown."
+                    .into(),
+            );
+        }
         draft
     }
+}
+
+/// Whether the reduce op of a call is known from NCCL alone.
+fn is_of_nccl(joined: &JoinedCall) -> bool {
+    let call = &joined.call;
+    call.reduce_op == ReduceOp::Unspecified && call.known_reduce_op() != ReduceOp::Unspecified
 }
 
 /// What becomes of tensors of different dtypes, by their byte counts.

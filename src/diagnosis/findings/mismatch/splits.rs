@@ -1,14 +1,13 @@
 //! DD108 split-mismatch: the splits of an `all_to_all` do not fit together.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::CertificateKind;
 
 use crate::evidence::align::Mismatch;
 use crate::evidence::splits::Misfit;
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{parted, reading};
+use crate::findings::mismatch::divergence::{origins, parted, reading};
 use crate::model::Join;
-use crate::situation::{Divergence, Nature, Origin, Situation};
+use crate::situation::{Divergence, Nature, Situation};
 use crate::words::{self, begin};
 
 /// Maximum number of pairs that sentences name.
@@ -16,33 +15,25 @@ const NAMED: usize = 4;
 
 /// DD108: the first `all_to_all` of each group in which splits disagree.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let divergences = situation.divergences.iter().filter(|divergence| {
-        matches!(divergence.origin, Origin::Diverged(..))
-            && matches!(divergence.nature, Nature::Mismatch)
-            && divergence.mismatch == Mismatch::Splits
+    let of_splits = origins(situation).filter(|(divergence, _)| {
+        matches!(divergence.nature, Nature::Mismatch) && divergence.mismatch == Mismatch::Splits
     });
-    divergences
-        .filter_map(|divergence| {
-            let join = situation.join(divergence.group, divergence.seq)?;
-            draft(situation, divergence, join)
-        })
-        .collect()
+    of_splits.filter_map(|(divergence, join)| draft(situation, divergence, join)).collect()
 }
 
 fn draft(situation: &Situation<'_>, divergence: &Divergence, join: &Join) -> Option<Draft> {
     let misfits = join.misfits();
     let first = misfits.first()?;
-    let (group, seq) = (divergence.group, divergence.seq);
-    let proof = CertificateKind::UnsatisfiableJoin;
-    let (mut draft, classes) = parted(situation, divergence, join, &catalogue::DD108, proof);
+    let (mut draft, classes) = parted(situation, divergence, join, &catalogue::DD108);
     let more = match misfits.len() - 1 {
         0 => String::new(),
         1 => ", and one more pair disagrees".to_owned(),
         more => format!(", and {more} more pairs disagree"),
     };
     draft.summary = format!(
-        "The splits of all_to_all #{seq} of {} do not fit together: {}{more}",
-        words::group(&situation.model.group(group).info),
+        "The splits of all_to_all #{} of {} do not fit together: {}{more}",
+        divergence.seq,
+        words::group(&situation.model.group(divergence.group).info),
         sentence(join, first)
     );
     let mut why = vec![
@@ -60,8 +51,7 @@ fn draft(situation: &Situation<'_>, divergence: &Divergence, join: &Join) -> Opt
          compute them from the same data."
             .into(),
     ];
-    let reading = reading(situation, group, seq, &classes, divergence.met);
-    draft.explain(reading);
+    draft.explain(reading(situation, divergence, &classes));
     Some(draft)
 }
 

@@ -450,7 +450,8 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
     })
 }
 
-const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
+/// A supported cause with its evidence, if it needs any.
+pub(crate) const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
     let confidence = Confidence::Supported;
     Reading { cause: Cause { kind, confidence }, because, same_path: false }
 }
