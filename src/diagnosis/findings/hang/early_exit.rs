@@ -39,13 +39,12 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     draft.victims = Stall::victims(stalls);
 
     let how = if process.has_ended() {
-        number(gone, "has ended", "have ended")
+        Ranks(gone).with("has ended", "have ended")
     } else {
-        number(gone, "has destroyed the group", "have destroyed the group")
+        Ranks(gone).with("has destroyed the group", "have destroyed the group")
     };
     draft.summary = format!(
-        "{} {how}; {} for {} in {}",
-        Ranks(gone),
+        "{how}; {} for {} in {}",
         Ranks(&draft.victims).with("waits", "wait"),
         number(gone, "it", "them"),
         words::call(call),

@@ -230,10 +230,10 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
     }
     let not_begun: Vec<u32> =
         absent.iter().copied().filter(|rank| !group.members.contains_key(rank)).collect();
-    let does = if not_begun.len() == absent.len() {
-        number(absent, "has not created", "have not created")
+    let lack = if not_begun.len() == absent.len() {
+        Ranks(absent).with("has not created", "have not created")
     } else {
-        number(absent, "has not returned from creating", "have not returned from creating")
+        Ranks(absent).with("has not returned from creating", "have not returned from creating")
     };
     let name = words::group(&group.info);
     let made_in = if is_communicator(group) {
@@ -242,8 +242,7 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
         words::call(&waiting.call)
     };
     draft.summary = format!(
-        "{} {does} {name}; {} for {} in {made_in}",
-        Ranks(absent),
+        "{lack} {name}; {} for {} in {made_in}",
         Ranks(&draft.victims).with("waits", "wait"),
         number(absent, "it", "them"),
     );

@@ -121,11 +121,8 @@ fn misdirected<'w>(situation: &Situation<'_>, waits: &'w [Blocked]) -> Option<(&
 
 /// Whether the partner of the message that it waits for has been issued.
 fn has_partner(situation: &Situation<'_>, wait: &Blocked) -> bool {
-    let Some(waiting) = &wait.message else {
-        return false;
-    };
     let mut alone = situation.model.group(wait.group).traffic.open();
-    waiting.peer.is_some()
+    wait.message.as_ref().is_some_and(|lone| lone.peer.is_some())
         && !alone.any(|lone| lone.rank == wait.rank && lone.joined.call.id == wait.call.id)
 }
 

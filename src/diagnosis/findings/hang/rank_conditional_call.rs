@@ -132,8 +132,7 @@ fn blame(
 }
 
 fn explain(draft: &mut Draft, parting: &Parting) {
-    let (guarded, call) = (&parting.line, &parting.place);
-    let through = if (&guarded.file, guarded.line) == (&call.file, call.line) {
+    let through = if parting.line.is_same_line(&parting.place) {
         String::new()
     } else {
         format!(", from where {} is called,", words::line(&parting.place))

@@ -14,7 +14,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::event::{GroupInfo, ThreadId};
+use crate::evidence::event::ThreadId;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence::OWN_GROUPS;
 use crate::findings::view::no_call;
@@ -60,19 +60,17 @@ fn never_waited(
     let evidence = ranks.iter().filter_map(|(_, _, it)| it.at.get(SEVERAL - 1));
     let mut draft = Draft::new(&catalogue::DD115, KeyPlace::Line(place.clone()), *evidence.min()?);
     draft.op = Some(first.op);
-    draft.root = ranks.iter().map(|(rank, ..)| *rank).collect();
-    draft.root.sort_unstable();
-    draft.root.dedup();
+    // A rank may have had several processes.
+    let mut rows = BTreeMap::new();
+    for (rank, process, it) in ranks {
+        rows.entry(*rank).or_insert_with(|| made(*rank, process, Some(it.op), place));
+    }
+    draft.root = rows.keys().copied().collect();
     draft.root_confidence = Confidence::Supported;
-    draft.per_rank = draft
-        .root
-        .iter()
-        .filter_map(|&rank| {
-            let (_, process, unawaited) = ranks.iter().find(|(other, ..)| *other == rank)?;
-            Some(made(rank, process, Some(unawaited.op), place))
-        })
-        .collect();
-    draft.place = group_of(situation, &first.group).map(|group| (group.id, 0));
+    draft.per_rank = rows.into_values().collect();
+    let mut groups = situation.model.groups();
+    let group = groups.find(|group| group.info.key == first.group.key);
+    draft.place = group.map(|group| (group.id, 0));
     draft.cause = Some(cause::of(situation, &draft.root, &[], draft.evidence_at));
     draft.summary = format!(
         "asynchronous {} at {} is never waited for: {} made such calls without a wait",
@@ -169,11 +167,6 @@ fn swapped(one: &Crossing, other: &Crossing, threads: &ThreadsOf<'_>) -> Option<
         }
     }
     None
-}
-
-fn group_of<'a>(situation: &Situation<'a>, info: &Arc<GroupInfo>) -> Option<&'a Group> {
-    let mut groups = situation.model.groups();
-    groups.find(|group| group.info.key == info.key)
 }
 
 fn made(rank: u32, process: &Process, op: Option<Op>, place: &Where) -> RankCall {

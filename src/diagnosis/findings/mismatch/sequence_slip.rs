@@ -102,9 +102,11 @@ fn first_calls(slip: &Slip) -> Option<String> {
         .calls
         .iter()
         .map(|(rank, call)| {
-            let step = Some(call.step).filter(|&step| step > 0);
-            let step = step.map(|step| format!(" in its step {step}")).unwrap_or_default();
-            format!("rank {rank} made it{}{step}", words::at(call.place.as_deref()))
+            let at = words::at(call.place.as_deref());
+            match call.step {
+                0 => format!("rank {rank} made it{at}"),
+                step => format!("rank {rank} made it{at} in its step {step}"),
+            }
         })
         .collect();
     (lines.len() <= 8).then(|| {
@@ -132,13 +134,11 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
     apart.sort_unstable();
     apart.dedup();
     let steps = slip.shifted.values().any(|by| matches!(by, By::Turns(_)));
-    let what = match (steps, &apart[..]) {
-        (true, [1]) => "one step".to_owned(),
-        (false, [1]) => "one call".to_owned(),
-        (true, [by]) => format!("{by} steps"),
-        (false, [by]) => format!("{by} calls"),
-        (true, _) => "some steps".to_owned(),
-        (false, _) => "some calls".to_owned(),
+    let unit = if steps { "step" } else { "call" };
+    let what = match apart[..] {
+        [1] => format!("one {unit}"),
+        [by] => format!("{by} {unit}s"),
+        _ => format!("some {unit}s"),
     };
     format!(
         "{} were in step before; since then they stay {what} apart. Operations and sizes match, so \
