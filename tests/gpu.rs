@@ -135,6 +135,23 @@ fn a_mismatch_that_completes_is_wrong() {
     assert_eq!(report.verdict, Verdict::Wrong, "{report:#?}");
 }
 
+/// Every rank has made every call, and waits in `destroy_process_group` until it is killed.
+#[test]
+fn devices_that_wait_for_each_other_are_named_by_the_order_of_calls() {
+    for (name, ranks) in [("groups-in-opposite-order", 2), ("groups-in-a-ring", 3)] {
+        let (report, _) = replay(&format!("2.11.0/{name}"));
+        let finding = leading(&report);
+        assert_eq!(finding.code, "DD111", "{name}: {report:#?}");
+        assert_eq!(report.verdict, Verdict::Hang, "{name}: {report:#?}");
+        let all: Vec<u32> = (0..ranks).collect();
+        assert_eq!(finding.ranks.root, all, "{name}: {report:#?}");
+        assert!(finding.per_rank.iter().all(|row| row.place.is_some()), "{name}: {report:#?}");
+    }
+    let (report, findings) = replay("2.11.0/groups-in-one-order");
+    assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
+    assert!(findings.is_empty(), "{findings:#?}");
+}
+
 #[test]
 fn a_dump_of_the_flight_recorder_names_the_rank() {
     let analysis = postmortem::analyze(&[folder().join("flight-recorder")]);

@@ -4,8 +4,8 @@
 //! from times and ranks are found by [`crate::judge`].
 
 use ddp_doctor_proto::catalogue::{
-    Code, DD101, DD102, DD103, DD104, DD105, DD106, DD107, DD108, DD109, DD110, DD117, DD201,
-    DD301, DD308, DD501, DD506,
+    Code, DD101, DD102, DD103, DD104, DD105, DD106, DD107, DD108, DD109, DD110, DD111, DD116,
+    DD117, DD201, DD204, DD205, DD301, DD308, DD501, DD506,
 };
 use ddp_doctor_proto::report::{Effect, Severity};
 
@@ -41,6 +41,13 @@ static LINKS: &[Link] = &[
         effects: &[&DD101, &DD102],
         causes: &[&DD103, &DD109],
         place: earlier_divergence,
+        if_found: true,
+    },
+    // A rank whose device waits blocks where it needs a result.
+    Link {
+        effects: &[&DD101, &DD116, &DD204, &DD205],
+        causes: &[&DD111],
+        place: device_cycle,
         if_found: true,
     },
     // A rank that is still joining the world cannot make the call.
@@ -115,6 +122,12 @@ fn earlier_divergence(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPla
     let mut divergences = situation.divergences.iter();
     let found = divergences.find(|it| it.group == group && it.seq < seq)?;
     Some(KeyPlace::Join(group, found.seq))
+}
+
+/// The cycle among devices that a root cause rank belongs to.
+fn device_cycle(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
+    let ranks = situation.device_cycle.as_ref()?.ranks();
+    draft.root.iter().any(|rank| ranks.contains(rank)).then_some(KeyPlace::Ranks(ranks))
 }
 
 /// The world that the only root cause rank is joining.

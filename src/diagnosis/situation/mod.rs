@@ -19,6 +19,7 @@ use crate::waits::device;
 mod absence;
 pub mod contract;
 pub mod creations;
+mod devices;
 mod divergence;
 mod inside;
 mod omission;
@@ -30,6 +31,7 @@ mod termination;
 
 pub use absence::{Absence, Absent};
 pub use contract::Breach;
+pub use devices::DeviceCycle;
 pub use divergence::{Divergence, Nature};
 pub use inside::Inside;
 pub use omission::{LeftOut, Omission};
@@ -63,6 +65,8 @@ pub struct Situation<'a> {
     pub divergences: Vec<Divergence>,
     /// The first collective of each group that every member has entered and ranks wait for.
     pub inside: Vec<Inside>,
+    /// Ranks whose devices wait for each other.
+    pub device_cycle: Option<DeviceCycle>,
     /// The first breach of DDP's contract in each group.
     pub breaches: Vec<Breach>,
     /// The first mismatch of group creations in each initialisation of each world.
@@ -90,6 +94,7 @@ impl<'a> Situation<'a> {
             omissions: Vec::new(),
             divergences: Vec::new(),
             inside: Vec::new(),
+            device_cycle: None,
             breaches: Vec::new(),
             mismatches: Vec::new(),
             straggler: None,
@@ -97,6 +102,7 @@ impl<'a> Situation<'a> {
             growers: growth::growers(model),
         };
         situation.inside = inside::all(&situation);
+        situation.device_cycle = devices::cycle(&situation);
 
         situation.divergences =
             model.groups().filter_map(|group| situation.divergence(group)).collect();

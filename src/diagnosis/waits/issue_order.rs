@@ -148,19 +148,5 @@ fn wait(model: &Model, encounter: &Encounter, rank: u32, on: u32) -> Option<Bloc
     let mut call = (*encounter.call).clone();
     (call.seq, call.at) = (encounter.seq, came.at);
     call.place = meeting.and_then(|it| it.place_of(rank)).cloned();
-    Some(Blocked {
-        rank,
-        thread: call.thread,
-        group: encounter.group,
-        seq: encounter.seq,
-        call: Arc::new(call),
-        since: came.at,
-        until: None,
-        needs: [on].into(),
-        message: None,
-        certain: false,
-        only_thread: false,
-        recorded: false,
-        came_back: false,
-    })
+    Some(Blocked::new(rank, (encounter.group, encounter.seq), &Arc::new(call), [on]))
 }

@@ -1,17 +1,14 @@
 //! DD111 group-order-deadlock: a cycle of waits across process groups.
 
-use std::collections::BTreeSet;
-
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, CauseKind, Confidence};
 
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::hang::cycle;
 use crate::findings::view::describe;
-use crate::model::{Process, Thread};
 use crate::situation::creations;
 use crate::situation::{Omission, Situation};
-use crate::waits::{Blocked, device, issue_order, streams};
+use crate::waits::{Blocked, streams};
 use crate::words::Ranks;
 
 /// Index of no cycle in `Waits::cycles`.
@@ -61,51 +58,32 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
     drafts.collect()
 }
 
-/// A cycle among devices, according to the order of c10d's calls. All its ranks have waited, for a
-/// call or for their device, for as long as the stall limit, or until the job was interrupted.
+/// A cycle among devices, according to the order of c10d's calls.
 fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
-    let timing = &situation.model.timing;
-    let is_cut_short = situation.until < situation.now;
-    let limit = if is_cut_short { timing.interrupted_wait } else { situation.config.stall_after };
-    let stands = |it: &Process| {
-        let threads = it.threads.values().filter(|thread| thread.of_the_program).count();
-        let is_known = it.lost == 0 && threads == 1 && !it.is_stopped();
-        let is_late = it.last_at.plus(limit) <= situation.until;
-        let waits = || it.threads.values().any(Thread::is_under_way);
-        is_known && is_late && (waits() || device::is_waited_for(it, timing))
-    };
-    let process = |rank: &u32| situation.model.process_of(*rank).filter(|it| stands(it));
-    let ranks = situation.model.processes.values().filter_map(|it| it.rank);
-    let standing: BTreeSet<u32> = ranks.filter(|rank| process(rank).is_some()).collect();
-    let cycle = issue_order::cycle(situation.model, &standing)?;
-    let mut draft = cycle::draft(situation, OF_STREAMS, &cycle, &catalogue::DD111)?;
-    let last = draft.root.iter().filter_map(|rank| Some(process(rank)?.last_at));
-    draft.evidence_at = last.max()?.plus(limit);
+    let found = situation.device_cycle.as_ref()?;
+    let cycle = &found.waits[..];
+    let mut draft = cycle::draft(situation, OF_STREAMS, cycle, &catalogue::DD111)?;
+    draft.evidence_at = found.evidence_at;
     draft.root_confidence = Confidence::Supported;
-    draft.per_rank = cycle
-        .iter()
-        .map(|wait| {
-            let waited = situation.until.since(wait.since).as_millis() as u64;
-            describe(wait.rank, CallState::Issued, Some(waited), &wait.call)
-        })
-        .collect();
+    let rows = cycle.iter().map(|wait| {
+        let waited = situation.until.since(wait.since).as_millis() as u64;
+        describe(wait.rank, CallState::Issued, Some(waited), &wait.call)
+    });
+    draft.per_rank = rows.collect();
     draft.per_rank.sort_by_key(|row| row.rank);
     draft.summary = format!(
         "The devices of {} wait for each other in {} process groups, which the ranks use in \
          different orders",
         Ranks(&draft.root),
-        cycle::groups(&cycle).len(),
+        cycle::groups(cycle).len(),
     );
-    draft.why.splice(
-        0..0,
-        [
-            format!("{}.", cycle::steps(situation, &cycle).join("; ")),
-            "Every rank has made all of these calls. But a device begins a call only once those \
-             before it on the same stream are complete, and these cannot complete before the others \
-             have begun."
-                .into(),
-        ],
-    );
+    let reason = [
+        format!("{}.", cycle::steps(situation, cycle).join("; ")),
+        "Every rank has made all of these calls. But a device begins a call only once those before it \
+         on the same stream are complete, and these cannot complete before the others have begun."
+            .into(),
+    ];
+    draft.why.splice(0..0, reason);
     draft.next = vec![
         "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
          wait for them after all are issued."

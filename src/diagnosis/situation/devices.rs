@@ -1,0 +1,55 @@
+//! Ranks whose devices wait for each other, although every rank has made every call.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use crate::model::{Process, Thread};
+use crate::situation::Situation;
+use crate::waits::{Blocked, device, issue_order};
+
+/// A cycle among devices, according to the order of c10d's calls.
+#[derive(Clone, Debug)]
+pub struct DeviceCycle {
+    /// What each rank's device is in; each needs the rank of the next.
+    pub waits: Vec<Blocked>,
+    /// Time from which the ranks had waited long enough.
+    pub evidence_at: Timestamp,
+}
+
+impl DeviceCycle {
+    /// The ranks of the cycle, ascending.
+    #[must_use]
+    pub fn ranks(&self) -> Vec<u32> {
+        let mut ranks: Vec<u32> = self.waits.iter().map(|wait| wait.rank).collect();
+        ranks.sort_unstable();
+        ranks
+    }
+}
+
+/// The cycle among ranks that have waited, for a call or for their device, for as long as the stall
+/// limit, or until the job was interrupted.
+pub(super) fn cycle(situation: &Situation<'_>) -> Option<DeviceCycle> {
+    let is_cut_short = situation.until < situation.now;
+    let interrupted = situation.model.timing.interrupted_wait;
+    let limit = if is_cut_short { interrupted } else { situation.config.stall_after };
+    let of = |&rank: &u32| situation.model.process_of(rank);
+    let ranks = situation.model.ranks.keys().copied();
+    let standing = ranks.filter(|rank| of(rank).is_some_and(|it| stands(situation, it, limit)));
+    let standing: BTreeSet<u32> = standing.collect();
+    let waits = issue_order::cycle(situation.model, &standing)?;
+    let since = waits.iter().filter_map(|wait| Some(of(&wait.rank)?.last_at)).max()?;
+    Some(DeviceCycle { waits, evidence_at: since.plus(limit) })
+}
+
+/// Whether a process has waited for so long after its last record.
+fn stands(situation: &Situation<'_>, process: &Process, limit: Duration) -> bool {
+    let threads = process.threads.values().filter(|thread| thread.of_the_program).count();
+    // Threads may use streams of their own.
+    let is_known = process.lost == 0 && threads == 1 && !process.is_stopped();
+    let waits = || process.threads.values().any(Thread::is_under_way);
+    is_known
+        && process.last_at.plus(limit) <= situation.until
+        && (waits() || device::is_waited_for(process, &situation.model.timing))
+}
