@@ -242,8 +242,8 @@ impl Parser<'_> {
             Token::Number(number) => Some(Value::Number(number)),
             Token::Text => Some(Value::Unknown),
             Token::Sign("-") => {
-                let number = self.atom()?.number();
-                Some(number.map_or(Value::Unknown, |number| Value::Number(-number)))
+                let number = self.atom()?.number().and_then(i64::checked_neg);
+                Some(number.map_or(Value::Unknown, Value::Number))
             }
             Token::Sign(open @ ("(" | "[" | "{")) => {
                 let close = match open {
@@ -342,6 +342,7 @@ mod tests {
     #[test]
     fn tests_on_the_rank_evaluate_per_rank() {
         for (test, zero, one) in [
+            ("rank == -(0 - 9223372036854775807 - 1)", None, None),
             ("rank == 0", Some(true), Some(false)),
             ("dist.get_rank() != 0", Some(false), Some(true)),
             ("not self.rank", Some(true), Some(false)),
