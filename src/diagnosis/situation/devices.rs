@@ -1,11 +1,11 @@
 //! Ranks whose devices wait for each other, although every rank has made every call.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::{Process, Thread};
+use crate::model::{GroupId, Process, Thread};
 use crate::situation::Situation;
 use crate::waits::{Blocked, device, issue_order};
 
@@ -35,9 +35,12 @@ pub(super) fn cycle(situation: &Situation<'_>) -> Option<DeviceCycle> {
     let interrupted = situation.model.timing.interrupted_wait;
     let limit = if is_cut_short { interrupted } else { situation.config.stall_after };
     let of = |&rank: &u32| situation.model.process_of(rank);
-    let ranks = situation.model.ranks.keys().copied();
-    let standing = ranks.filter(|rank| of(rank).is_some_and(|it| stands(situation, it, limit)));
-    let standing: BTreeSet<u32> = standing.collect();
+    let ranks = situation.model.ranks.keys();
+    let processes = ranks.filter_map(|rank| Some((*rank, of(rank)?)));
+    let standing: BTreeMap<u32, BTreeSet<GroupId>> = processes
+        .filter(|(_, process)| stands(situation, process, limit))
+        .map(|(rank, process)| (rank, process.groups().collect()))
+        .collect();
     let waits = issue_order::cycle(situation.model, &standing)?;
     let since = waits.iter().filter_map(|wait| Some(of(&wait.rank)?.last_at)).max()?;
     Some(DeviceCycle { waits, evidence_at: since.plus(limit) })

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::model::{Came, Encounter, Model};
+use crate::model::{Came, Encounter, GroupId, Model};
 use crate::waits::Blocked;
 
 /// Maximum number of the latest collectives that are considered.
@@ -36,9 +36,10 @@ struct InFront {
     waited: Timestamp,
 }
 
-/// A cycle of ranks that stand still; each wait needs the rank of the next.
+/// A cycle of ranks that stand still; each wait needs the rank of the next. `standing` holds the
+/// groups of these ranks: calls of earlier attempts are in others.
 #[must_use]
-pub fn cycle(model: &Model, standing: &BTreeSet<u32>) -> Option<Vec<Blocked>> {
+pub fn cycle(model: &Model, standing: &BTreeMap<u32, BTreeSet<GroupId>>) -> Option<Vec<Blocked>> {
     if standing.len() < 2 {
         return None;
     }
@@ -54,7 +55,11 @@ pub fn cycle(model: &Model, standing: &BTreeSet<u32>) -> Option<Vec<Blocked>> {
     }
     let mut by_rank: BTreeMap<u32, Vec<(usize, Came)>> = BTreeMap::new();
     for (at, encounter) in all.iter().enumerate() {
-        for came in encounter.came.iter().filter(|it| standing.contains(&it.rank)) {
+        let is_of_now = |came: &Came| {
+            let groups = standing.get(&came.rank);
+            groups.is_some_and(|groups| groups.contains(&encounter.group))
+        };
+        for came in encounter.came.iter().filter(is_of_now) {
             by_rank.entry(came.rank).or_default().push((at, came));
         }
     }
