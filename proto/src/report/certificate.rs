@@ -290,7 +290,7 @@ pub struct ReplicaFact {
 }
 
 /// Identity of a group across ranks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GroupRef {
     /// The layer that captured it.
     pub layer: String,

@@ -22,6 +22,12 @@ impl Timestamp {
         Self(self.0.saturating_add(duration.as_nanos() as u64))
     }
 
+    /// The time `duration` earlier.
+    #[must_use]
+    pub const fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(duration.as_nanos() as u64))
+    }
+
     /// Duration since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {

@@ -53,13 +53,12 @@ impl Gaps {
     /// The latest time before `to` from which on at least `duration` is outside of all gaps.
     #[must_use]
     pub fn before(&self, to: Timestamp, duration: Duration) -> Timestamp {
-        let mut from = Timestamp(to.0.saturating_sub(duration.as_nanos() as u64));
+        let mut from = to.minus(duration);
         for gap in self.0.iter().rev().filter(|gap| gap.0 < to) {
             if gap.1.min(to) <= from {
                 break;
             }
-            let skipped = gap.1.min(to).since(gap.0);
-            from = Timestamp(from.0.saturating_sub(skipped.as_nanos() as u64));
+            from = from.minus(gap.1.min(to).since(gap.0));
         }
         from
     }

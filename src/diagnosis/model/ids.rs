@@ -14,7 +14,7 @@ pub struct World {
 }
 
 /// Identifies a group within the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u32);
 
 /// The place of a call that a thread may wait for.

@@ -88,9 +88,7 @@ pub struct Device {
     pub most_allocated: Option<Gauge>,
     /// Held in unused parts of blocks that are partly in use.
     pub split: Option<Gauge>,
-    /// Number of times the allocator released its free memory to retry an allocation.
-    pub retries: Option<Gauge>,
-    /// Value of `retries` by step.
+    /// Number of times the allocator released its free memory to retry an allocation, by step.
     pub retries_by_step: Series,
     /// Largest free block that the allocator holds, as of the latest shortage.
     pub largest: Option<Gauge>,
@@ -193,7 +191,7 @@ impl Count {
     #[must_use]
     pub fn risen(&self) -> Option<(u64, Duration)> {
         let (&end, &now) = self.0.last_key_value()?;
-        let begin = Timestamp(end.0.saturating_sub(Self::LATELY.as_nanos() as u64));
+        let begin = end.minus(Self::LATELY);
         // A value holds until the next one.
         let stood = self.0.range(..=begin).next_back();
         let (&from, &before) = stood.or_else(|| self.0.first_key_value())?;
@@ -250,7 +248,6 @@ impl Memory {
         raise(&mut device.reserved, sample.gpu_reserved, at);
         raise(&mut device.most_allocated, sample.gpu_peak, at);
         raise(&mut device.split, sample.gpu_split, at);
-        raise(&mut device.retries, sample.gpu_retries, at);
         device.retries_by_step.take(sample.gpu_retries, step, at);
         raise(&mut device.largest, sample.gpu_largest, at);
         raise(&mut device.nccl, sample.gpu_nccl, at);

@@ -8,7 +8,7 @@ use ddp_doctor_proto::{DType, Op, ReduceOp};
 use super::{CallId, ThreadId};
 
 /// A process group as known to one of its members.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupInfo {
     /// Identity of the group, equal on all members.
     pub key: GroupRef,

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{Call, CallId, Event, LowerCall, ProcessId, ThreadId};
+use crate::evidence::event::{Call, CallId, Event, ProcessId, ThreadId};
 use crate::model::ids::{GroupId, Target};
 use crate::model::join::Wait;
 use crate::model::process::{Doing, Thread};
 use crate::model::{Model, NCCL};
 
 impl Model {
+    /// Takes an event about calls or waits; returns any other one.
     pub(super) fn apply_calls(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Issued { process, call } => self.issued(process, &call),
@@ -19,27 +20,38 @@ impl Model {
                 self.returned(process, thread, call, followed, at);
             }
             Event::WaitBegin { process, thread, call, place, at } => {
-                self.wait_began(process, thread, call, place, at);
+                let process = self.processes.get_mut(&process)?;
+                // `None`: it waits for a device, or for an unknown call.
+                let target = process.wait_begin(thread, call, place, at);
+                let rank = process.rank?;
+                self.set_wait(rank, target?, Wait::Since(at), false);
             }
             Event::WaitEnd { process, thread, call, at } => {
-                self.wait_ended(process, thread, call, at);
+                let process = self.processes.get_mut(&process)?;
+                let target = process.wait_end(thread, call, at);
+                let failed = process.threads.get(&thread).and_then(|it| it.failed);
+                let (rank, target) = (process.rank?, target?);
+                let failed = failed.is_some_and(|(it, _, over)| it == target && over == at);
+                self.completed(rank, target);
+                self.wait_over(rank, target, failed, at);
             }
             Event::Completed { process, call, at } => self.call_completed(process, call, at),
             Event::LowerCall { process, call, lower_call, at } => {
-                self.lower_call(process, call, &lower_call, at);
+                let process = self.processes.get_mut(&process)?;
+                let Some(Target::Join(id, seq)) = process.target(call) else { return None };
+                let group = &mut self.groups[id.0 as usize];
+                let call = group.set_lower_call(process.rank?, seq, &lower_call)?;
+                process.set_lower_call(&call, at);
             }
             Event::Within { process, thread, function, at } => {
-                self.change(process, |process| process.within(thread, function, at));
+                self.processes.get_mut(&process)?.within(thread, function, at);
             }
             Event::Transfer { process, call, transfer, standing, at } => {
-                self.change(process, |process| process.transfer(call, transfer, standing, at));
+                self.processes.get_mut(&process)?.transfer(call, transfer, standing, at);
             }
             Event::Unawaited { process, call: _, op, group, place, at } => {
-                self.touch(process, at, |process| {
-                    if let (Some(group), Some(place)) = (group, place) {
-                        process.unawaited(op, group, place, at);
-                    }
-                });
+                let process = self.recorded(process, at)?;
+                process.unawaited(op, group?, place?, at);
             }
             other => return Some(other),
         }
@@ -81,38 +93,6 @@ impl Model {
         }
     }
 
-    /// A thread begins to wait for a call, or for a device.
-    fn wait_began(
-        &mut self,
-        process: ProcessId,
-        thread: ThreadId,
-        call: Option<CallId>,
-        place: Option<Arc<Where>>,
-        at: Timestamp,
-    ) {
-        let Some(process) = self.processes.get_mut(&process) else { return };
-        let target = process.wait_begin(thread, call, place, at);
-        if let (Some(rank), Some(target)) = (process.rank, target) {
-            self.set_wait(rank, target, Wait::Since(at), false);
-        }
-    }
-
-    fn wait_ended(
-        &mut self,
-        process: ProcessId,
-        thread: ThreadId,
-        call: Option<CallId>,
-        at: Timestamp,
-    ) {
-        let Some(process) = self.processes.get_mut(&process) else { return };
-        let target = process.wait_end(thread, call, at);
-        let failed = process.threads.get(&thread).and_then(|it| it.failed);
-        let (Some(rank), Some(target)) = (process.rank, target) else { return };
-        let failed = failed.is_some_and(|(it, _, over)| it == target && over == at);
-        self.completed(rank, target);
-        self.wait_over(rank, target, failed, at);
-    }
-
     /// A wait of a rank ended; its length counts at the place of the call.
     fn wait_over(&mut self, rank: u32, target: Target, failed: bool, at: Timestamp) {
         if let Some(call) = self.set_wait(rank, target, Wait::Over(at), failed) {
@@ -135,23 +115,6 @@ impl Model {
             if &*self.group(target.group()).info.key.layer == NCCL {
                 self.wait_over(rank, target, false, at);
             }
-        }
-    }
-
-    /// The layer below reported the contents of a call.
-    fn lower_call(
-        &mut self,
-        process: ProcessId,
-        call: CallId,
-        lower_call: &Arc<LowerCall>,
-        at: Timestamp,
-    ) {
-        let Some(process) = self.processes.get_mut(&process) else { return };
-        let target = process.target(call);
-        let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else { return };
-        let group = &mut self.groups[id.0 as usize];
-        if let Some(call) = group.set_lower_call(rank, seq, lower_call) {
-            process.set_lower_call(&call, at);
         }
     }
 

@@ -13,6 +13,7 @@ use crate::model::group::{Group, Member};
 use crate::model::ids::{GroupId, Target, World};
 
 impl Model {
+    /// Takes an event about the groups of a process; returns any other one.
     pub(super) fn apply_groups(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::GroupJoined { process, group } => {
@@ -24,7 +25,7 @@ impl Model {
                 }
             }
             Event::GroupTimeout { process, group, timeout, at } => {
-                self.touch(process, at, |_| {});
+                self.recorded(process, at)?;
                 self.group_timeout(process, &group, Some(timeout));
             }
             Event::Frontier { process, group, issued, p2p_issued } => {

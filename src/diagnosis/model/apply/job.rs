@@ -9,6 +9,7 @@ const KEPT_STARTED: usize = 65_536;
 const KEPT_NOTES: usize = 1024;
 
 impl Model {
+    /// Takes an event about the job or a node; returns any other one.
     pub(super) fn apply_job(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::JobStarted { job, attempt, host, at } => {
@@ -35,8 +36,7 @@ impl Model {
                 });
             }
             Event::Clock { host, ahead_ns, uncertainty_ns, at } => {
-                let clock = Clock { ahead_ns, uncertainty_ns, at };
-                self.clocks.insert(host, clock);
+                self.clocks.insert(host, Clock { ahead_ns, uncertainty_ns, at });
             }
             Event::Silent { node, since, at: _ } => {
                 self.silent.remove(&node);

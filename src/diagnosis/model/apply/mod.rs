@@ -24,18 +24,10 @@ impl Model {
         debug_assert!(others.is_none(), "no subject takes {others:?}");
     }
 
-    /// Applies something that is no record of the process.
-    fn change(&mut self, process: ProcessId, change: impl FnOnce(&mut Process)) {
-        if let Some(process) = self.processes.get_mut(&process) {
-            change(process);
-        }
-    }
-
-    /// Applies a record of the process.
-    fn touch(&mut self, process: ProcessId, at: Timestamp, change: impl FnOnce(&mut Process)) {
-        self.change(process, |process| {
-            process.count_record(at);
-            change(process);
-        });
+    /// The process, after a record of it was counted.
+    fn recorded(&mut self, process: ProcessId, at: Timestamp) -> Option<&mut Process> {
+        let process = self.processes.get_mut(&process)?;
+        process.count_record(at);
+        Some(process)
     }
 }

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::ProcessState;
-use ddp_doctor_proto::report::{Exit, Timestamp};
+use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{Event, OomKills, ProcessId, ThreadId};
+use crate::evidence::event::{Event, ProcessId, ThreadId};
 use crate::model::Model;
 use crate::model::ids::World;
 use crate::model::join::Wait;
 use crate::model::process::{Announced, End, Ending, Exception, Process};
 
 impl Model {
-    /// Events in the life of a process.
+    /// Takes an event in the life of a process; returns any other one.
     pub(super) fn apply_processes(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::ProcessJoined {
@@ -36,27 +36,35 @@ impl Model {
                     joined_at: at,
                     ..Process::default()
                 };
-                self.joined(new, rank, world_size, at);
+                self.joined(new, rank, world_size);
             }
             Event::ProcessChanged { process, state, exit, oom_kills, at } => {
-                self.changed(process, state, exit, oom_kills, at);
+                let process = self.processes.get_mut(&process)?;
+                process.state = state;
+                process.state_at = at;
+                process.pace.state(state == ProcessState::Stopped, at);
+                if state == ProcessState::Dead && process.end.is_none() {
+                    process.end = Some(End { at, exit, oom_kills });
+                    if process.ending() != Ending::InOrder {
+                        let world = (process.layer.clone(), process.world.name.clone());
+                        self.worlds.failed(world, process.world.generation, at);
+                    }
+                }
             }
             Event::Unwatched { process, since, read_whole, exit } => {
-                self.change(process, |process| {
-                    process.unwatched = Some(since);
-                    process.later_exit = exit;
-                    process.known_until = (!read_whole).then_some(since);
-                });
+                let process = self.processes.get_mut(&process)?;
+                process.unwatched = Some(since);
+                process.later_exit = exit;
+                process.known_until = (!read_whole).then_some(since);
             }
             Event::Exception { process, kind, text, place, at } => {
                 let exception = Exception { kind, text, place, at, after_calls: 0 };
-                self.change(process, |process| process.raised(exception));
+                self.processes.get_mut(&process)?.raised(exception);
             }
             Event::ExitAnnounced { process, thread, code, how, at } => {
-                self.touch(process, at, |process| {
-                    process.announced = Some(Announced { code, how, at });
-                    process.leaving.get_or_insert((at, thread));
-                });
+                let process = self.recorded(process, at)?;
+                process.announced = Some(Announced { code, how, at });
+                process.leaving.get_or_insert((at, thread));
             }
             other => return Some(other),
         }
@@ -82,78 +90,47 @@ impl Model {
         }
     }
 
-    /// Samples and records of a process.
+    /// Takes a sample or a record of a process; returns any other event.
     pub(super) fn apply_observations(&mut self, event: Event) -> Option<Event> {
         match event {
-            Event::Stacks { process, stacks } => {
-                self.change(process, |process| process.stood(stacks));
-            }
-            Event::RecordsLost { process, count } => self.change(process, |process| {
+            Event::Stacks { process, stacks } => self.processes.get_mut(&process)?.stood(stacks),
+            Event::RecordsLost { process, count } => {
+                let process = self.processes.get_mut(&process)?;
                 process.lost += count;
                 process.turns.lost();
                 process.accumulation.lost();
                 if process.lost_at == Timestamp::default() {
                     process.lost_at = process.last_at;
                 }
-            }),
+            }
             Event::Gap { from, to, .. } => self.gaps.add(from, to),
             Event::RecordsLeftOut { process, inside, threads } => {
                 self.records_left_out(process, &inside, &threads);
             }
             Event::Site { process, place, caller, guards, reading } => {
-                self.change(process, |process| process.site(place, caller, guards, reading));
+                self.processes.get_mut(&process)?.site(place, caller, guards, reading);
             }
             Event::Setting { process, name, value, at } => {
-                self.touch(process, at, |process| process.set(name, value, at));
+                self.recorded(process, at)?.set(name, value, at);
             }
             Event::Memory { process, sample, at } => {
+                let process = self.processes.get_mut(&process)?;
                 // A program that is over releases its memory.
-                self.change(process, |process| {
-                    if let Some(step) = process.step_at_time(at) {
-                        process.memory.take(&sample, step, at);
-                    }
-                });
+                let step = process.step_at_time(at)?;
+                process.memory.take(&sample, step, at);
             }
             Event::Scheduled { process, sample, at } => {
-                let covered = self.timing.scheduling_interval.as_nanos() as u64;
-                let from = Timestamp(at.0.saturating_sub(covered));
-                self.change(process, |process| process.pace.scheduled(&sample, from));
+                let from = at.minus(self.timing.scheduling_interval);
+                self.processes.get_mut(&process)?.pace.scheduled(&sample, from);
             }
             other => return Some(other),
         }
         None
     }
 
-    fn changed(
-        &mut self,
-        process: ProcessId,
-        state: ProcessState,
-        exit: Exit,
-        oom_kills: OomKills,
-        at: Timestamp,
-    ) {
-        let Some(process) = self.processes.get_mut(&process) else { return };
-        process.state = state;
-        process.state_at = at;
-        process.pace.state(state == ProcessState::Stopped, at);
-        if state == ProcessState::Dead && process.end.is_none() {
-            process.end = Some(End { at, exit, oom_kills });
-            if process.ending() != Ending::InOrder {
-                let world = (process.layer.clone(), process.world.name.clone());
-                self.worlds.failed(world, process.world.generation, at);
-            }
-        }
-    }
-
     /// A process joined, or its rank became known or changed.
-    fn joined(
-        &mut self,
-        process: Process,
-        rank: Option<u32>,
-        world_size: Option<u32>,
-        at: Timestamp,
-    ) {
-        let id = process.id;
+    fn joined(&mut self, process: Process, rank: Option<u32>, world_size: Option<u32>) {
+        let (id, at) = (process.id, process.joined_at);
         let process = self.processes.get_or_insert(process);
         let claimed = world_size.or(process.world_size);
         self.worlds.resized(process.world_size, claimed);

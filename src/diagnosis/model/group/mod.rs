@@ -37,7 +37,7 @@ pub const KEPT_AFTER: u64 = 8;
 const KEPT_DIVERGENCES: usize = 16;
 
 /// A process group with all its members.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Group {
     /// Its id in the model.
     pub id: GroupId,
@@ -134,19 +134,9 @@ impl Group {
             world,
             traffic: Traffic::new(&info.backend),
             info,
-            making_seen: false,
             members: ByRank::new(Arc::clone(&ranks)),
             ranks,
-            joins: BTreeMap::new(),
-            entered: BTreeMap::new(),
-            behind: 0,
-            diverged: None,
-            diverged_again: VecDeque::new(),
-            history: History::default(),
-            crossings: Crossings::default(),
-            replicas: Replicas::default(),
-            met: Vec::new(),
-            ended_early: None,
+            ..Self::default()
         }
     }
 

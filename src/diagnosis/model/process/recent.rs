@@ -103,7 +103,7 @@ pub struct Places {
     by_address: ByNumber<usize, u32>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PlaceUse {
     place: Arc<Where>,
     calls: u64,
@@ -158,12 +158,7 @@ impl Places {
         if known.is_none() && index < KEPT_PLACES {
             let number = index as u32;
             self.by_address.insert(Arc::as_ptr(place).addr(), number);
-            self.all.push(PlaceUse {
-                place: Arc::clone(place),
-                calls: 0,
-                longest_wait: None,
-                before_ignored: None,
-            });
+            self.all.push(PlaceUse { place: Arc::clone(place), ..PlaceUse::default() });
         }
         self.all.get_mut(index)
     }

@@ -14,7 +14,6 @@ use ddp_doctor_proto::vocabulary::Direction;
 use crate::evidence::event::Call;
 use crate::model::{Came, Encounter, GroupId, Model};
 use crate::speed::clocks::Clocks;
-use crate::speed::lateness::before;
 
 /// Maximum number of consecutive waits that are followed.
 const FURTHEST: usize = 16;
@@ -128,7 +127,7 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
             let Some(from) = seen.or_else(|| begin(encounter, &came, &on, holds, active)) else {
                 continue;
             };
-            let to = before(on.at, clocks.apart(came.rank, on.rank));
+            let to = on.at.minus(clocks.apart(came.rank, on.rank));
             // Shares refer to the time outside of gaps.
             waits[rank].extend(model.gaps.seen(from, to).map(|(from, to)| WaitFor {
                 on: on.rank,

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::{
-    FEWEST_SLICES, LostTime, SHARE_OF_SLICE, Slice, Straggler, Why, before, blame, episode, why,
-};
+use super::{FEWEST_SLICES, LostTime, SHARE_OF_SLICE, Slice, Straggler, Why, blame, episode, why};
 use crate::model::Model;
 
 /// Minimum number of rounds after a calm time …
@@ -142,7 +140,7 @@ impl<'a> Losses<'a> {
             return false;
         }
         let slice = self.slice.length;
-        let calm_from = before(since, self.model.timing.straggler_free.max(slice * 4));
+        let calm_from = since.minus(self.model.timing.straggler_free.max(slice * 4));
         let was_calm = calm_from >= self.from && self.is_calm((calm_from, since));
         // The warm-up had just ended.
         let is_first = since.since(self.from) < slice * 2;
@@ -330,7 +328,7 @@ impl<'a> Losses<'a> {
     /// The rank that kept the others waiting before, if it was another one.
     fn before(&self, late: &[u32], since: Timestamp) -> Option<u32> {
         let length = (self.model.timing.straggler / 2).max(self.slice.length * FEWEST_SLICES);
-        let window = (before(since, length), since);
+        let window = (since.minus(length), since);
         if window.0 < self.from {
             return None;
         }

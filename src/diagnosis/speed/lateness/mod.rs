@@ -209,7 +209,7 @@ fn episode(
             }
         }
         end = at;
-        at = before(at, slice.length);
+        at = at.minus(slice.length);
     }
     since
 }
@@ -227,11 +227,6 @@ fn step(model: &Model) -> Option<Duration> {
             .then(|| steps.back().map(|last| model.gaps.seen_for(*first, *last) / number))?
     });
     rates.min()
-}
-
-/// The time `time` earlier.
-fn before(at: Timestamp, time: Duration) -> Timestamp {
-    Timestamp(at.0.saturating_sub(time.as_nanos() as u64))
 }
 
 /// When the warm-up was over: all ranks had begun their third step or, if no steps are known, some
