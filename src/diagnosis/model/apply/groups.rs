@@ -20,21 +20,18 @@ impl Model {
                 self.group_joined(process, &group);
             }
             Event::GroupDestroyed { process, group, at } => {
-                if let Some(member) = self.member_mut(process, &group) {
-                    member.destroyed = Some(at);
-                }
+                self.member_mut(process, &group)?.destroyed = Some(at);
             }
             Event::GroupTimeout { process, group, timeout, at } => {
                 self.recorded(process, at)?;
                 self.group_timeout(process, &group, Some(timeout));
             }
             Event::Frontier { process, group, issued, p2p_issued } => {
-                if let Some((id, rank)) = self.membership(process, &group) {
-                    let group = &mut self.groups[id.0 as usize];
-                    group.advance(rank, issued);
-                    group.met.clear();
-                    group.traffic.advance(rank, p2p_issued);
-                }
+                let (id, rank) = self.membership(process, &group)?;
+                let group = &mut self.groups[id.0 as usize];
+                group.advance(rank, issued);
+                group.met.clear();
+                group.traffic.advance(rank, p2p_issued);
             }
             other => return Some(other),
         }

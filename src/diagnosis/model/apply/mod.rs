@@ -13,7 +13,8 @@ mod processes;
 mod training;
 
 impl Model {
-    /// Applies one event. Each subject takes its own events and returns all others.
+    /// Applies one event. Each subject takes its own events and returns all others. `None` stands for
+    /// an event that was taken, also if it changed nothing because its process or group is unknown.
     pub fn apply(&mut self, event: Event) {
         let others = self.apply_calls(event);
         let others = others.and_then(|event| self.apply_training(event));
