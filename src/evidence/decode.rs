@@ -346,7 +346,7 @@ impl Decoder {
                 });
             }
             Kind::Interrupted(asked) => {
-                out.push(Event::Interrupted { signal: asked.signal, at: self.time(asked.unix_ns) })
+                out.push(Event::Interrupted { signal: asked.signal, at: self.time(asked.unix_ns) });
             }
             Kind::JobEnded(ended) => {
                 // No further message can complete a held event.

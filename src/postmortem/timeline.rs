@@ -75,10 +75,10 @@ impl Observer for Collector {
                 it.call(*call, |call| call.returned = Some(*at));
             }),
             Event::WaitBegin { process, thread, call, at, .. } => {
-                self.with(*process, |it| it.wait(*thread, *call, *at, false))
+                self.with(*process, |it| it.wait(*thread, *call, *at, false));
             }
             Event::WaitEnd { process, thread, call, at } => {
-                self.with(*process, |it| it.wait(*thread, *call, *at, true))
+                self.with(*process, |it| it.wait(*thread, *call, *at, true));
             }
             Event::Completed { process, call, at } => self.complete(*process, *call, Some(*at)),
             _ => self.mark(event),

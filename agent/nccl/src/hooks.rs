@@ -205,8 +205,8 @@ hook!(ncclRecv, c"pncclRecv", (
 
 // --- Groups ------------------------------------------------------------------------------------
 
-hook!(ncclGroupStart, c"pncclGroupStart", (), |_name, real| { watch::group_start(real) });
-hook!(ncclGroupEnd, c"pncclGroupEnd", (), |name, real| { watch::group_end(name, false, real) });
+hook!(ncclGroupStart, c"pncclGroupStart", (), |_name, real| watch::group_start(real));
+hook!(ncclGroupEnd, c"pncclGroupEnd", (), |name, real| watch::group_end(name, false, real));
 hook!(ncclGroupSimulateEnd, c"pncclGroupSimulateEnd", (info: *mut c_void), |name, real| {
     watch::group_end(name, true, real)
 });

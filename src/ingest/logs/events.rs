@@ -280,7 +280,7 @@ impl Job {
             Statement::CutOff { place } => self.cut_off(number, place.as_ref()),
             Statement::LostStore { server } => self.joins.lost_store(Some(number), server),
             Statement::OfModel { fact, total, lines } => {
-                rank.report(OfModel { at, fact: *fact, total: *total, lines: Arc::clone(lines) })
+                rank.report(OfModel { at, fact: *fact, total: *total, lines: Arc::clone(lines) });
             }
             Statement::Uses { device } => rank.device = Some(Arc::clone(device)),
             Statement::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),

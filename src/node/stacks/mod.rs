@@ -120,7 +120,8 @@ impl Capture {
                     task.tid
                 )),
                 Some(Gap::Fault(fault)) => {
-                    trouble.push(format!("thread {}: its frames cannot be read: {fault}", task.tid))
+                    trouble
+                        .push(format!("thread {}: its frames cannot be read: {fault}", task.tid));
                 }
                 None => {}
             }
