@@ -9,7 +9,10 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{Blame, Finding, Group, Timestamp};
 
-use crate::situation::Situation;
+use crate::evidence::align::Mismatch;
+use crate::model::{Join, Process};
+use crate::situation::startup::{Forming, by_place};
+use crate::situation::{Breach, Divergence, Origin, Situation, Stall};
 
 pub(crate) mod ddp;
 pub(crate) mod draft;
@@ -26,6 +29,7 @@ pub(crate) mod view;
 pub use draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
 pub use view::describe;
 
+use Look::{Any, Breaches, Calls, Job, Processes, Stalls, Worlds};
 use Standing::{Always, LeavesOpen, OnlyAsCause};
 
 /// A rule that finds one kind of finding. A code has one or several rules.
@@ -37,88 +41,125 @@ pub struct Rule {
     pub precedence: Precedence,
     /// Standing of its drafts.
     pub standing: Standing,
-    /// All drafts of the rule in a situation.
-    pub detect: fn(&Situation<'_>) -> Vec<Draft>,
+    /// What it looks at, and the drafts that follow.
+    pub look: Look,
 }
 
-const fn row(
-    code: &'static Code,
-    precedence: Precedence,
-    standing: Standing,
-    detect: fn(&Situation<'_>) -> Vec<Draft>,
-) -> Rule {
-    Rule { code, precedence, standing, detect }
+/// What a rule looks at in a situation, with the function that makes a draft of each such thing.
+#[derive(Debug)]
+pub enum Look {
+    /// The stalls of each origin, those at the origin itself first.
+    Stalls(fn(&Situation<'_>, &Origin, &[&Stall]) -> Option<Draft>),
+    /// Calls that meet and have this as their first difference.
+    Calls(Mismatch, fn(&Situation<'_>, &'static Code, &Divergence, &Join) -> Option<Draft>),
+    /// Each world that is forming, or failed to form.
+    Worlds(fn(&Situation<'_>, &Forming<'_>) -> Option<Draft>),
+    /// Breaches of DDP's contract that are of the rule's code. The function adds the sentences to a
+    /// draft that has all else.
+    Breaches(fn(&Situation<'_>, &Breach, Draft) -> Option<Draft>),
+    /// Each process.
+    Processes(fn(&Situation<'_>, &Process) -> Option<Draft>),
+    /// The job as a whole: the rule makes at most one draft.
+    Job(fn(&Situation<'_>) -> Option<Draft>),
+    /// Anything else.
+    Any(fn(&Situation<'_>) -> Vec<Draft>),
+}
+
+impl Rule {
+    /// All drafts of the rule in a situation.
+    fn drafts(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let model = situation.model;
+        match self.look {
+            Stalls(draft) => situation.by_origin(|origin, stalls| draft(situation, origin, stalls)),
+            Calls(first, draft) => mismatch::divergence::mismatches(situation, first)
+                .filter_map(|(divergence, join)| draft(situation, self.code, divergence, join))
+                .collect(),
+            Worlds(draft) => {
+                by_place(model).iter().filter_map(|world| draft(situation, world)).collect()
+            }
+            Breaches(tell) => ddp::breach::findings(situation, self.code, tell),
+            Processes(draft) => {
+                model.processes.values().filter_map(|process| draft(situation, process)).collect()
+            }
+            Job(draft) => draft(situation).into_iter().collect(),
+            Any(drafts) => drafts(situation),
+        }
+    }
+}
+
+const fn row(code: &'static Code, precedence: Precedence, standing: Standing, look: Look) -> Rule {
+    Rule { code, precedence, standing, look }
 }
 
 /// All rules, ordered by code.
 #[rustfmt::skip]
 pub static ALL: &[Rule] = &[
-    row(&catalogue::DD101, Precedence::Time, Always, hang::missing_rank::detect),
-    row(&catalogue::DD101, Precedence::Cycle, Always, hang::omitted_call::detect),
-    row(&catalogue::DD102, Precedence::Left, Always, hang::early_exit::detect),
-    row(&catalogue::DD103, Precedence::Wire, Always, mismatch::signature::op),
-    row(&catalogue::DD104, Precedence::Wire, Always, mismatch::signature::shape),
-    row(&catalogue::DD105, Precedence::Wire, Always, mismatch::signature::dtype),
-    row(&catalogue::DD106, Precedence::Wire, Always, mismatch::signature::reduce_op),
-    row(&catalogue::DD107, Precedence::Wire, Always, mismatch::signature::root),
-    row(&catalogue::DD108, Precedence::Wire, Always, mismatch::splits::detect),
-    row(&catalogue::DD109, Precedence::Wire, Always, mismatch::call_order::detect),
-    row(&catalogue::DD110, Precedence::Wire, Always, mismatch::sequence_slip::detect),
-    row(&catalogue::DD111, Precedence::Cycle, Always, hang::group_order_deadlock::detect),
-    row(&catalogue::DD112, Precedence::Cycle, Always, hang::p2p_deadlock::detect),
-    row(&catalogue::DD113, Precedence::Wire, Always, hang::p2p_unmatched::other_sizes),
-    row(&catalogue::DD113, Precedence::Wire, Always, hang::p2p_unmatched::other_tags),
-    row(&catalogue::DD113, Precedence::Unmatched, Always, hang::p2p_unmatched::without_partner),
-    row(&catalogue::DD114, Precedence::Creation, Always, hang::group_creation_mismatch::detect),
-    row(&catalogue::DD115, Precedence::Wire, Always, mismatch::call_order::of_threads),
-    row(&catalogue::DD115, Precedence::Hint, Always, hang::unawaited_work::detect),
-    row(&catalogue::DD116, Precedence::Time, Always, hang::stuck_inside::detect),
-    row(&catalogue::DD117, Precedence::Wire, Always, hang::rank_conditional_call::detect),
-    row(&catalogue::DD201, Precedence::Died, Always, process::rank_died::detect),
-    row(&catalogue::DD202, Precedence::Exception, Always, process::rank_exception::detect),
-    row(&catalogue::DD203, Precedence::Stopped, Always, process::rank_stopped::detect),
-    row(&catalogue::DD204, Precedence::Time, Always, hang::stuck_outside::detect),
-    row(&catalogue::DD205, Precedence::Wire, Always, process::stuck_in_teardown::detect),
-    row(&catalogue::DD206, Precedence::Time, Always, hang::long_phase::detect),
-    row(&catalogue::DD301, Precedence::Creation, Always, startup::rendezvous_incomplete::detect),
-    row(&catalogue::DD302, Precedence::Start, Always, startup::duplicate_rank::detect),
-    row(&catalogue::DD303, Precedence::Start, Always, startup::world_mismatch::detect),
-    row(&catalogue::DD304, Precedence::Start, Always, startup::backend_mismatch::detect),
-    row(&catalogue::DD305, Precedence::Settings, Always, startup::version_skew::detect),
-    row(&catalogue::DD306, Precedence::Settings, Always, startup::environment_skew::detect),
-    row(&catalogue::DD307, Precedence::Settings, Always, startup::device_shared::detect),
-    row(&catalogue::DD308, Precedence::Start, Always, startup::interface_unusable::detect),
-    row(&catalogue::DD401, Precedence::Wire, Always, ddp::unused_parameters::detect),
-    row(&catalogue::DD402, Precedence::Wire, Always, ddp::unused_parameters_differ::detect),
-    row(&catalogue::DD403, Precedence::Wire, Always, ddp::ready_twice::detect),
-    row(&catalogue::DD404, Precedence::Wire, Always, ddp::model_mismatch::detect),
-    row(&catalogue::DD405, Precedence::Wire, Always, ddp::ddp_bypassed::detect),
-    row(&catalogue::DD406, Precedence::Wire, Always, ddp::no_sync_mismatch::detect),
-    row(&catalogue::DD407, Precedence::Hint, Always, ddp::needless_unused_search::detect),
-    row(&catalogue::DD501, Precedence::Memory, Always, memory::out_of_memory::ended),
-    row(&catalogue::DD501, Precedence::Memory, OnlyAsCause, memory::out_of_memory::caught),
-    row(&catalogue::DD501, Precedence::Memory, Always, memory::out_of_memory::filled),
-    row(&catalogue::DD502, Precedence::Hint, Always, memory::oom_forecast::detect),
-    row(&catalogue::DD503, Precedence::Hint, Always, memory::memory_creep::detect),
-    row(&catalogue::DD504, Precedence::Hint, Always, memory::fragmentation::detect),
-    row(&catalogue::DD505, Precedence::Hint, Always, memory::memory_skew::detect),
-    row(&catalogue::DD506, Precedence::Memory, Always, memory::host_memory::killed),
-    row(&catalogue::DD506, Precedence::Hint, Always, memory::host_memory::forecast),
-    row(&catalogue::DD601, Precedence::Hint, Always, speed::straggler::compute),
-    row(&catalogue::DD602, Precedence::Hint, Always, speed::straggler::input),
-    row(&catalogue::DD603, Precedence::Hint, Always, speed::straggler::host),
-    row(&catalogue::DD604, Precedence::Hint, Always, speed::slow_communication::detect),
-    row(&catalogue::DD605, Precedence::Hint, Always, speed::sync_bound::detect),
-    row(&catalogue::DD701, Precedence::Wire, Always, ddp::replica_divergence::detect),
-    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::notes_about_ranks),
-    row(&catalogue::DD901, Precedence::Evidence, Always, evidence::evidence_incomplete::other_notes),
-    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::notes_of_logs),
-    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::unseen_ranks),
-    row(&catalogue::DD901, Precedence::Evidence, Always, evidence::evidence_incomplete::nothing_seen),
-    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, evidence::evidence_incomplete::unwatched_ends),
-    row(&catalogue::DD902, Precedence::Evidence, Always, evidence::records_lost::detect),
-    row(&catalogue::DD903, Precedence::Evidence, Always, evidence::clock_skew::detect),
-    row(&catalogue::DD904, Precedence::Evidence, Always, evidence::agent_silent::detect),
+    row(&catalogue::DD101, Precedence::Time, Always, Stalls(hang::missing_rank::draft)),
+    row(&catalogue::DD101, Precedence::Cycle, Always, Any(hang::omitted_call::detect)),
+    row(&catalogue::DD102, Precedence::Left, Always, Stalls(hang::early_exit::draft)),
+    row(&catalogue::DD103, Precedence::Wire, Always, Calls(Mismatch::Op, mismatch::signature::draft)),
+    row(&catalogue::DD104, Precedence::Wire, Always, Calls(Mismatch::Size, mismatch::signature::draft)),
+    row(&catalogue::DD105, Precedence::Wire, Always, Calls(Mismatch::DType, mismatch::signature::draft)),
+    row(&catalogue::DD106, Precedence::Wire, Always, Calls(Mismatch::ReduceOp, mismatch::signature::draft)),
+    row(&catalogue::DD107, Precedence::Wire, Always, Calls(Mismatch::Root, mismatch::signature::draft)),
+    row(&catalogue::DD108, Precedence::Wire, Always, Calls(Mismatch::Splits, mismatch::splits::draft)),
+    row(&catalogue::DD109, Precedence::Wire, Always, Any(mismatch::call_order::detect)),
+    row(&catalogue::DD110, Precedence::Wire, Always, Any(mismatch::sequence_slip::detect)),
+    row(&catalogue::DD111, Precedence::Cycle, Always, Any(hang::group_order_deadlock::detect)),
+    row(&catalogue::DD112, Precedence::Cycle, Always, Any(hang::p2p_deadlock::detect)),
+    row(&catalogue::DD113, Precedence::Wire, Always, Any(hang::p2p_unmatched::other_sizes)),
+    row(&catalogue::DD113, Precedence::Wire, Always, Stalls(hang::p2p_unmatched::other_tag)),
+    row(&catalogue::DD113, Precedence::Unmatched, Always, Stalls(hang::p2p_unmatched::alone)),
+    row(&catalogue::DD114, Precedence::Creation, Always, Any(hang::group_creation_mismatch::detect)),
+    row(&catalogue::DD115, Precedence::Wire, Always, Any(mismatch::call_order::of_threads)),
+    row(&catalogue::DD115, Precedence::Hint, Always, Any(hang::unawaited_work::detect)),
+    row(&catalogue::DD116, Precedence::Time, Always, Any(hang::stuck_inside::detect)),
+    row(&catalogue::DD117, Precedence::Wire, Always, Any(hang::rank_conditional_call::detect)),
+    row(&catalogue::DD201, Precedence::Died, Always, Processes(process::rank_died::draft)),
+    row(&catalogue::DD202, Precedence::Exception, Always, Any(process::rank_exception::detect)),
+    row(&catalogue::DD203, Precedence::Stopped, Always, Any(process::rank_stopped::detect)),
+    row(&catalogue::DD204, Precedence::Time, Always, Stalls(hang::stuck_outside::draft)),
+    row(&catalogue::DD205, Precedence::Wire, Always, Any(process::stuck_in_teardown::detect)),
+    row(&catalogue::DD206, Precedence::Time, Always, Stalls(hang::long_phase::draft)),
+    row(&catalogue::DD301, Precedence::Creation, Always, Worlds(startup::rendezvous_incomplete::draft)),
+    row(&catalogue::DD302, Precedence::Start, Always, Worlds(startup::duplicate_rank::draft)),
+    row(&catalogue::DD303, Precedence::Start, Always, Any(startup::world_mismatch::detect)),
+    row(&catalogue::DD304, Precedence::Start, Always, Worlds(startup::backend_mismatch::draft)),
+    row(&catalogue::DD305, Precedence::Settings, Always, Any(startup::version_skew::detect)),
+    row(&catalogue::DD306, Precedence::Settings, Always, Any(startup::environment_skew::detect)),
+    row(&catalogue::DD307, Precedence::Settings, Always, Any(startup::device_shared::detect)),
+    row(&catalogue::DD308, Precedence::Start, Always, Any(startup::interface_unusable::detect)),
+    row(&catalogue::DD401, Precedence::Wire, Always, Breaches(ddp::unused_parameters::tell)),
+    row(&catalogue::DD402, Precedence::Wire, Always, Breaches(ddp::unused_parameters_differ::tell)),
+    row(&catalogue::DD403, Precedence::Wire, Always, Breaches(ddp::ready_twice::tell)),
+    row(&catalogue::DD404, Precedence::Wire, Always, Breaches(ddp::model_mismatch::tell)),
+    row(&catalogue::DD405, Precedence::Wire, Always, Breaches(ddp::ddp_bypassed::tell)),
+    row(&catalogue::DD406, Precedence::Wire, Always, Breaches(ddp::no_sync_mismatch::tell)),
+    row(&catalogue::DD407, Precedence::Hint, Always, Any(ddp::needless_unused_search::detect)),
+    row(&catalogue::DD501, Precedence::Memory, Always, Any(memory::out_of_memory::ended)),
+    row(&catalogue::DD501, Precedence::Memory, OnlyAsCause, Processes(memory::out_of_memory::caught)),
+    row(&catalogue::DD501, Precedence::Memory, Always, Processes(memory::out_of_memory::filled)),
+    row(&catalogue::DD502, Precedence::Hint, Always, Job(memory::oom_forecast::detect)),
+    row(&catalogue::DD503, Precedence::Hint, Always, Job(memory::memory_creep::detect)),
+    row(&catalogue::DD504, Precedence::Hint, Always, Job(memory::fragmentation::detect)),
+    row(&catalogue::DD505, Precedence::Hint, Always, Job(memory::memory_skew::detect)),
+    row(&catalogue::DD506, Precedence::Memory, Always, Processes(memory::host_memory::killed)),
+    row(&catalogue::DD506, Precedence::Hint, Always, Job(memory::host_memory::forecast)),
+    row(&catalogue::DD601, Precedence::Hint, Always, Job(speed::straggler::compute)),
+    row(&catalogue::DD602, Precedence::Hint, Always, Job(speed::straggler::input)),
+    row(&catalogue::DD603, Precedence::Hint, Always, Job(speed::straggler::host)),
+    row(&catalogue::DD604, Precedence::Hint, Always, Any(speed::slow_communication::detect)),
+    row(&catalogue::DD605, Precedence::Hint, Always, Any(speed::sync_bound::detect)),
+    row(&catalogue::DD701, Precedence::Wire, Always, Any(ddp::replica_divergence::detect)),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Any(evidence::evidence_incomplete::notes_about_ranks)),
+    row(&catalogue::DD901, Precedence::Evidence, Always, Any(evidence::evidence_incomplete::other_notes)),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Any(evidence::evidence_incomplete::notes_of_logs)),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Job(evidence::evidence_incomplete::unseen_ranks)),
+    row(&catalogue::DD901, Precedence::Evidence, Always, Job(evidence::evidence_incomplete::nothing_seen)),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Job(evidence::evidence_incomplete::unwatched_ends)),
+    row(&catalogue::DD902, Precedence::Evidence, Always, Job(evidence::records_lost::draft)),
+    row(&catalogue::DD903, Precedence::Evidence, Always, Job(evidence::clock_skew::detect)),
+    row(&catalogue::DD904, Precedence::Evidence, Always, Any(evidence::agent_silent::detect)),
 ];
 
 /// All drafts in a situation. A finding that several rules of a code make belongs to the first.
@@ -128,7 +169,7 @@ pub fn detect(situation: &Situation<'_>) -> Vec<Candidate> {
     for rules in ALL.chunk_by(|a, b| a.code == b.code) {
         let earlier = found.len();
         for rule in rules {
-            let mut drafts = (rule.detect)(situation);
+            let mut drafts = rule.drafts(situation);
             drafts.retain(|draft| {
                 let mut known = found[earlier..].iter();
                 !known.any(|it| it.standing != OnlyAsCause && it.draft.key == draft.key)

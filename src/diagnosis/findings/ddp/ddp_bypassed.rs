@@ -1,18 +1,12 @@
 //! DD405 ddp-bypassed: gradients are computed without DDP's forward and are not averaged.
 
-use ddp_doctor_proto::catalogue;
-
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::{Breach, Situation};
 use crate::words::Ranks;
 
 /// DD405: gradients that DDP does not average.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    breach::findings(situation, &catalogue::DD405, tell)
-}
-
-fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
     let (at, _) = breach::first_report(situation, breach);
     let root = Ranks(&draft.root);
     draft.summary = format!(

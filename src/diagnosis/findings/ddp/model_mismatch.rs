@@ -1,10 +1,8 @@
 //! DD404 model-mismatch: the parameters of a model differ between ranks in count, shape, dtype or
 //! order.
 
-use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, ModelFact, Parameter};
 
-use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::contract::{Difference, Kind, SideOfModel, What};
 use crate::situation::{Breach, Situation};
@@ -12,11 +10,7 @@ use crate::source::cause;
 use crate::words::{self, Capital, Ranks, number};
 
 /// DD404: different models in one group.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    breach::findings(situation, &catalogue::DD404, tell)
-}
-
-fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
     let Kind::Models(difference) = &breach.kind else {
         return None;
     };

@@ -1,9 +1,7 @@
 //! DD406 no-sync-mismatch: ranks leave `no_sync` at different training forwards.
 
-use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::CauseKind;
 
-use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::contract::Kind;
 use crate::situation::{Breach, Situation};
@@ -11,11 +9,7 @@ use crate::source::cause;
 use crate::words::{self, Ranks, number};
 
 /// DD406: different boundaries of gradient accumulation.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    breach::findings(situation, &catalogue::DD406, tell)
-}
-
-fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
     let Kind::Boundaries(boundary) = &breach.kind else {
         return None;
     };

@@ -1,7 +1,5 @@
 //! DD403 ready-twice: a gradient was ready twice in one backward, or a static graph changed.
 
-use ddp_doctor_proto::catalogue;
-
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::contract::Kind;
@@ -9,11 +7,7 @@ use crate::situation::{Breach, Situation};
 use crate::words::Ranks;
 
 /// DD403: errors that DDP's reducer raises in the backward.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    breach::findings(situation, &catalogue::DD403, tell)
-}
-
-fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
     let (at, total) = breach::first_report(situation, breach);
     let who = Ranks(&draft.root);
     if matches!(breach.kind, Kind::ReadyTwice) {

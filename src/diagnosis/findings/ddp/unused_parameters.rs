@@ -1,17 +1,11 @@
 //! DD401 unused-parameters: the same parameters have no gradient on any rank.
 
-use ddp_doctor_proto::catalogue;
-
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::{Breach, Situation};
 
 /// DD401: gradients missing on all ranks.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    breach::findings(situation, &catalogue::DD401, tell)
-}
-
-fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
     let (at, total) = breach::first_report(situation, breach);
     let names = breach::names(&draft, None, total);
     draft.summary = format!("no rank has a gradient for {names} after the backward{at}");

@@ -1,6 +1,5 @@
 //! DD402 unused-parameters-differ: parameters have no gradient on some ranks only.
 
-use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::CauseKind;
 
 use crate::evidence::align::by_likeness;
@@ -12,11 +11,7 @@ use crate::source::cause;
 use crate::words::{self, Capital, Ranks, number};
 
 /// DD402: gradients missing on some ranks, or different ones on each.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    breach::findings(situation, &catalogue::DD402, tell)
-}
-
-fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
     let group = &situation.model.group(breach.group).info;
     let lacking = breach.root.iter().filter_map(|&rank| {
         let report = contract::report_of(situation, breach, rank)?;

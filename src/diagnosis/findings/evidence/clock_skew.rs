@@ -21,13 +21,13 @@ use crate::words::Ranks;
 const BEARABLE: Duration = Duration::from_millis(500);
 
 /// DD903: clocks of hosts that differ, or may differ, too much.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     if model.hosts.len() < 2 {
-        return Vec::new();
+        return None;
     }
     let skew = measured(model).or_else(|| from_causality(model));
-    skew.map(|skew| draft(model, skew)).or_else(|| unknown(model)).into_iter().collect()
+    skew.map(|skew| draft(model, skew)).or_else(|| unknown(model))
 }
 
 /// Two hosts whose clocks differ.

@@ -39,24 +39,6 @@ pub(crate) fn notes_of_logs(situation: &Situation<'_>) -> Vec<Draft> {
     notes.map(|note| of_note(situation, note, Vec::new())).collect()
 }
 
-/// DD901: ranks of the world that have not reported although it is complete or the job has ended.
-pub(crate) fn unseen_ranks(situation: &Situation<'_>) -> Vec<Draft> {
-    of_unseen(situation).into_iter().collect()
-}
-
-/// DD901: a job that has ended without a recorded rank.
-pub(crate) fn nothing_seen(situation: &Situation<'_>) -> Vec<Draft> {
-    of_nothing(situation).into_iter().collect()
-}
-
-/// DD901: ranks whose end was not recorded, with their last calls.
-///
-/// It is unknown how long they stayed in these calls: the records of a healthy job that was killed
-/// end with waits, too. Without another finding the job cannot be judged.
-pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Vec<Draft> {
-    of_unwatched(situation).into_iter().collect()
-}
-
 /// Whether the job has ended without any recorded call. Until its end ranks may still report.
 fn is_blind(situation: &Situation<'_>) -> bool {
     let model = situation.model;
@@ -144,7 +126,8 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
     missing(situation, draft, only, note.pid, text)
 }
 
-fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {
+/// DD901: ranks of the world that have not reported although it is complete or the job has ended.
+pub(crate) fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let world_size = model.world_size()?;
     let is_told = |process: &Process| {
@@ -191,7 +174,8 @@ fn of_unseen(situation: &Situation<'_>) -> Option<Draft> {
     Some(missing(situation, draft, None, None, "ranks that never reported"))
 }
 
-fn of_nothing(situation: &Situation<'_>) -> Option<Draft> {
+/// DD901: a job that has ended without a recorded rank.
+pub(crate) fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let ended = model.over()?;
     if !model.processes.is_empty() || !model.notes.is_empty() {
@@ -259,7 +243,11 @@ fn how_they_ended(situation: &Situation<'_>) -> String {
     })
 }
 
-fn of_unwatched(situation: &Situation<'_>) -> Option<Draft> {
+/// DD901: ranks whose end was not recorded, with their last calls.
+///
+/// It is unknown how long they stayed in these calls: the records of a healthy job that was killed
+/// end with waits, too. Without another finding the job cannot be judged.
+pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let unwatched_since = |rank: u32| {
         let process = model.process_of(rank)?;

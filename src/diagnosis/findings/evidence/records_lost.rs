@@ -10,11 +10,7 @@ use crate::situation::Situation;
 use crate::words::{Ranks, number};
 
 /// DD902: gaps in the records of ranks.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    draft(situation).into_iter().collect()
-}
-
-fn draft(situation: &Situation<'_>) -> Option<Draft> {
+pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
     let lossy = situation.model.processes.values().filter(|process| process.lost > 0);
     let mut lossy: Vec<(u32, &Process)> =
         lossy.filter_map(|process| Some((process.rank?, process))).collect();

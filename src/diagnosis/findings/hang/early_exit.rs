@@ -11,19 +11,13 @@ use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
 use crate::words::{self, Ranks, number};
 
-/// DD102: ranks that ended, or destroyed the group, before their last collective.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    situation.by_origin(|origin, stalls| match origin {
-        Origin::Left(ranks) => draft(situation, ranks, stalls),
-        _ => None,
-    })
-}
-
 /// Advice if it is unknown why a rank made fewer calls.
 const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give each the same number \
      of batches (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model]).";
 
-fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+/// DD102: ranks that ended, or destroyed the group, before their last collective.
+pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
+    let Origin::Left(gone) = from else { return None };
     let first = *gone.first()?;
     // A stall that can be proved is preferred.
     let provable = stalls.iter().find(|stall| awaited(situation, stall, gone, first).is_some());

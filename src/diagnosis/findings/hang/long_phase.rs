@@ -25,14 +25,8 @@ const DEFAULT: Duration = Duration::from_secs(30 * 60);
 const DEFAULT_NCCL: Duration = Duration::from_secs(10 * 60);
 
 /// DD206: waits for long work that may exceed the group's timeout.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    situation.by_origin(|origin, stalls| match origin {
-        Origin::LongPhase(ranks) => draft(situation, ranks, stalls),
-        _ => None,
-    })
-}
-
-fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
+    let Origin::LongPhase(busy) = from else { return None };
     let stall = *stalls.first()?;
     let absent = Absent::of(situation, busy, stall)?;
     let process = *absent.processes.first()?;

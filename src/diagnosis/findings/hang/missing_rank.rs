@@ -14,17 +14,12 @@ use crate::timing::Timing;
 use crate::words::{self, Capital, Ranks, number};
 
 /// DD101: live ranks that others wait for.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    situation.by_origin(|origin, stalls| match origin {
-        // A wait for a message without a partner is DD113.
-        Origin::Elsewhere(ranks) if stalls.first()?.message.is_none() => {
-            draft(situation, ranks, stalls)
-        }
-        _ => None,
-    })
-}
-
-fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
+    let Origin::Elsewhere(ranks) = from else { return None };
+    // A wait for a message without a partner is DD113.
+    if stalls.first()?.message.is_some() {
+        return None;
+    }
     let collectives = stalls.iter().copied().filter(|stall| stall.message.is_none());
     let absent = Absent::of_overdue(situation, ranks, collectives)?;
     let (ranks, stall) = (&absent.ranks[..], absent.stall);

@@ -23,26 +23,6 @@ pub(crate) fn other_sizes(situation: &Situation<'_>) -> Vec<Draft> {
     drafts.collect()
 }
 
-/// DD113: sends and receives that wait with different tags.
-pub(crate) fn other_tags(situation: &Situation<'_>) -> Vec<Draft> {
-    situation.by_origin(|origin, stalls| match origin {
-        Origin::OtherTag(group, sender, receiver) => {
-            other_tag(situation, *group, *sender, *receiver, stalls)
-        }
-        _ => None,
-    })
-}
-
-/// DD113: calls without a partner.
-pub(crate) fn without_partner(situation: &Situation<'_>) -> Vec<Draft> {
-    situation.by_origin(|origin, stalls| match origin {
-        Origin::Elsewhere(ranks) if stalls.first()?.message.is_some() => {
-            alone(situation, ranks, stalls)
-        }
-        _ => None,
-    })
-}
-
 /// A draft about a send and a receive, without victims and sentences.
 fn draft_of_both(group: GroupId, from: u32, to: u32, receive: &Call, at: Timestamp) -> Draft {
     let place = KeyPlace::Channel(group, Some(from), Some(to));
@@ -115,14 +95,13 @@ fn other_size(
     Some(draft.proved_by(seen.then(proof).flatten()))
 }
 
-/// A send and a receive that wait with different tags.
-fn other_tag(
+/// DD113: a send and a receive that wait with different tags.
+pub(crate) fn other_tag(
     situation: &Situation<'_>,
-    group_id: GroupId,
-    from: u32,
-    to: u32,
+    origin: &Origin,
     stalls: &[&Stall],
 ) -> Option<Draft> {
+    let Origin::OtherTag(group_id, from, to) = *origin else { return None };
     let group = situation.model.group(group_id);
     let (stall, lone, other) = stalls.iter().find_map(|stall| {
         let lone = stall.message.as_ref().filter(|_| stall.is_direct())?;
@@ -199,8 +178,11 @@ fn tags_proof(
     })
 }
 
-/// An overdue call whose partner is alive and has not issued its side.
-fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+/// DD113: an overdue call whose partner is alive and has not issued its side.
+pub(crate) fn alone(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
+    let Origin::Elsewhere(absent) = from else { return None };
+    // A wait in a collective is DD101.
+    stalls.first()?.message.as_ref()?;
     let stall =
         *stalls.iter().find(|stall| stall.message.is_some() && situation.is_overdue(stall))?;
     let lone = stall.message.as_ref()?;

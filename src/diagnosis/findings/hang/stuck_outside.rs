@@ -15,14 +15,8 @@ use crate::stacks::{self, Activity, What};
 use crate::words::{self, Ranks, number};
 
 /// DD204: ranks without progress that others wait for.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    situation.by_origin(|origin, stalls| match origin {
-        Origin::StandsStill(ranks) => draft(situation, ranks, stalls),
-        _ => None,
-    })
-}
-
-fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
+    let Origin::StandsStill(still) = from else { return None };
     let absent = Absent::of_overdue(situation, still, stalls.iter().copied())?;
     let stuck: Vec<(&Process, Activity<'_>)> = absent
         .processes

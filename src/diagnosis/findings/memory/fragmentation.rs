@@ -17,7 +17,7 @@ const RETRIES: u64 = 2;
 const SHARE: u64 = 20;
 
 /// DD504: an allocator that retries although it has free memory.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let processes = situation.model.processes.values();
     let mut found: Vec<Fragmented<'_>> = processes
         .filter(|process| !process.has_ended())
@@ -27,7 +27,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         })
         .collect();
     found.sort_by_key(|it| (it.rank, it.number));
-    draft(&found).into_iter().collect()
+    draft(&found)
 }
 
 struct Fragmented<'a> {

@@ -18,18 +18,9 @@ use crate::words::{self, Ranks, number};
 /// Maximum time between the ends of processes that may share one count of kills.
 const MOMENTS: Duration = Duration::from_secs(10);
 
-/// DD506: ranks that the kernel killed because memory ran out.
-pub(crate) fn killed(situation: &Situation<'_>) -> Vec<Draft> {
-    situation.model.processes.values().filter_map(|it| of_killed(situation, it)).collect()
-}
-
-/// DD506: memory of a host that will run out.
-pub(crate) fn forecast(situation: &Situation<'_>) -> Vec<Draft> {
-    of_filling(situation).into_iter().collect()
-}
-
-/// The memory that runs out first, of a host whose ranks do not grow: something else fills it.
-fn of_filling(situation: &Situation<'_>) -> Option<Draft> {
+/// DD506: the memory that will run out first, of a host whose ranks do not grow: something else
+/// fills it.
+pub(crate) fn forecast(situation: &Situation<'_>) -> Option<Draft> {
     let (process, Filling { room, growth, end, .. }) = first_to_run_out(situation)?;
     let beside = situation.model.processes.values();
     let beside = beside.filter(|it| it.host == process.host && it.has_not_failed());
@@ -172,7 +163,8 @@ fn counted(situation: &Situation<'_>, process: &Process) -> Option<(u64, bool)> 
     (exit.signal == Some(libc_signal::KILL) && found.0 > 0).then_some(found)
 }
 
-fn of_killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
+/// DD506: a rank that the kernel killed because memory ran out.
+pub(crate) fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     let kill = kill(situation, process)?;
     let rank = process.rank?;
     let end = process.end?;

@@ -14,13 +14,13 @@ const LONG: u64 = 200;
 const SHARE: f64 = 0.25;
 
 /// DD503: steady growth, far from the limit of memory.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let growers = situation.growers.iter();
     let growers: Vec<&Grower<'_>> = growers.filter(|it| it.is_its_own()).collect();
     let forecast = growers.iter().any(|it| it.ends_in_sight().is_some());
     let lasting = growers.into_iter().filter(|grower| lasts(grower));
     let lasting: Vec<&Grower<'_>> = lasting.filter(|_| !forecast).collect();
-    draft(&lasting).into_iter().collect()
+    draft(&lasting)
 }
 
 /// Whether the growth continues after the first pass over the data, in which caches fill.

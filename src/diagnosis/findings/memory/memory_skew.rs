@@ -17,7 +17,7 @@ const HALVES: u64 = 4;
 const BYTES: u64 = 1 << 30;
 
 /// DD505: ranks that hold far more memory than the others.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let well = || situation.model.processes.values().filter(|process| process.has_not_failed());
     let on_device = well().filter_map(|process| {
         let (_, device) = process.memory.devices.first_key_value()?;
@@ -30,7 +30,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     // Growth has findings of its own.
     let growers = &situation.growers;
     let grows = |draft: &Draft| growers.iter().any(|it| draft.root.contains(&it.rank));
-    found.filter(|draft| !grows(draft)).into_iter().collect()
+    found.filter(|draft| !grows(draft))
 }
 
 /// Memory that a rank held in the last steps.

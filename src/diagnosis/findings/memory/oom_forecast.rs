@@ -16,12 +16,12 @@ use crate::words;
 const ALONGSIDE: f64 = 4.0;
 
 /// DD502: steady growth, near the limit of memory.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let own = situation.growers.iter().filter(|grower| grower.is_its_own());
     let mut ends: Vec<(&Grower<'_>, Exhausted)> =
         own.filter_map(|grower| Some((grower, grower.ends_in_sight()?))).collect();
     ends.sort_by(|(_, a), (_, b)| a.steps.total_cmp(&b.steps));
-    draft(&ends).into_iter().collect()
+    draft(&ends)
 }
 
 fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {

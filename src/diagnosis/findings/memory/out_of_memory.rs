@@ -35,16 +35,6 @@ pub(crate) fn ended(situation: &Situation<'_>) -> Vec<Draft> {
     exception::ended(situation).into_iter().filter_map(of_allocation).collect()
 }
 
-/// DD501: failed allocations that were caught, if other findings follow from them ([`lead`]).
-pub(crate) fn caught(situation: &Situation<'_>) -> Vec<Draft> {
-    situation.model.processes.values().filter_map(of_caught).collect()
-}
-
-/// DD501: ranks that ended when their devices were full.
-pub(crate) fn filled(situation: &Situation<'_>) -> Vec<Draft> {
-    situation.model.processes.values().filter_map(|it| of_filled(situation, it)).collect()
-}
-
 /// The device that a process filled shortly before it ended with a status or an abort; in bytes, its
 /// size, its free memory, and the last increase of used memory, which was more than is free. The
 /// only evidence about programs whose exceptions are not recorded.
@@ -67,8 +57,8 @@ fn full<'a>(situation: &Situation<'_>, process: &'a Process) -> Option<(&'a Devi
     })
 }
 
-/// A rank that ended when its device was full, without a recorded exception.
-fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
+/// DD501: a rank that ended when its device was full, without a recorded exception.
+pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     let (device, [total, free, rise]) = full(situation, process)?;
     let died = death::draft(situation, process)?;
     let rank = process.rank?;
@@ -114,8 +104,9 @@ fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: 
     draft
 }
 
-/// A failed allocation whose exception was caught. [`lead`] keeps it if another finding follows.
-fn of_caught(process: &Process) -> Option<Draft> {
+/// DD501: a failed allocation whose exception was caught. [`lead`] keeps it if another finding
+/// follows.
+pub(crate) fn caught(_: &Situation<'_>, process: &Process) -> Option<Draft> {
     let rank = process.rank?;
     let (exception, failed) = last_caught(process)?;
     let mut draft = exception::raised(&catalogue::DD501, process, rank, exception, false);

@@ -8,7 +8,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, Join, Wait};
-use crate::situation::{Divergence, Origin, Situation, Stall};
+use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
 use crate::words::{self, Ranks};
 
@@ -26,6 +26,15 @@ pub(crate) fn origins<'a>(
     let divergences = situation.divergences.iter();
     let origins = divergences.filter(|it| matches!(it.origin, Origin::Diverged(..)));
     origins.filter_map(|it| Some((it, situation.join(it.group, it.seq)?)))
+}
+
+/// The origins at which calls meet that have this as their first difference.
+pub(crate) fn mismatches<'a>(
+    situation: &'a Situation<'_>,
+    first: Mismatch,
+) -> impl Iterator<Item = (&'a Divergence, &'a Join)> {
+    origins(situation)
+        .filter(move |(it, _)| matches!(it.nature, Nature::Mismatch) && it.mismatch == first)
 }
 
 /// The classes of ranks as clauses, each with the call of one of them: "rank 0 calls …, rank 1 calls …".

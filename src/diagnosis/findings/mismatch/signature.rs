@@ -4,20 +4,17 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::ReduceOp;
-use ddp_doctor_proto::catalogue::{self, Code};
+use ddp_doctor_proto::catalogue::Code;
 
 use crate::evidence::align::Mismatch;
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{origins, parted, reading, sides};
+use crate::findings::mismatch::divergence::{parted, reading, sides};
 use crate::model::{Join, JoinedCall};
-use crate::situation::{Divergence, Nature, Situation};
+use crate::situation::{Divergence, Situation};
 use crate::words;
 
-/// One kind of mismatch, and the sentences about it.
-struct Rule {
-    /// The first difference of such calls.
-    mismatch: Mismatch,
-    code: &'static Code,
+/// The sentences about one kind of mismatch.
+struct Sentences {
     /// Subject of the summary: "Different collectives".
     what: &'static str,
     /// Why such calls cannot match.
@@ -29,109 +26,84 @@ struct Rule {
 /// Advice for calls at different lines: they were not meant for each other.
 const OTHER_LINES: &str = "Check the two lines: the call that only some ranks reach has to be reached by all of them, or by none.";
 
-/// DD103.
-pub(crate) fn op(situation: &Situation<'_>) -> Vec<Draft> {
-    Rule {
-        mismatch: Mismatch::Op,
-        code: &catalogue::DD103,
-        what: "Different collectives",
-        why: |_| "Different operations exchange different messages: neither side can complete.",
-        next: "Make every rank of the group issue the same collectives in the same order.",
-    }
-    .drafts(situation)
+/// The sentences about a mismatch that is the first difference of calls; `None`: another file has them.
+fn sentences(mismatch: Mismatch) -> Option<Sentences> {
+    Some(match mismatch {
+        // DD103.
+        Mismatch::Op => Sentences {
+            what: "Different collectives",
+            why: |_| "Different operations exchange different messages: neither side can complete.",
+            next: "Make every rank of the group issue the same collectives in the same order.",
+        },
+        // DD104.
+        Mismatch::Size => Sentences {
+            what: "Tensors of different sizes",
+            why: |_| "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest and never returns.",
+            next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
+        },
+        // DD105.
+        Mismatch::DType => Sentences {
+            what: "Tensors of different dtypes",
+            why: on_bytes,
+            next: "Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a default dtype that differs between ranks is the usual reason.",
+        },
+        // DD106.
+        Mismatch::ReduceOp => Sentences {
+            what: "Different reduction operators",
+            why: |_| "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
+            next: "Pass the same reduce op on every rank.",
+        },
+        // DD107.
+        Mismatch::Root => Sentences {
+            what: "Different roots",
+            why: |_| "Each side waits for, or sends to, a rank that the other side does not expect.",
+            next: "Pass the same src or dst on every rank. It is the global rank, not the rank in the group, and must not be computed from the caller's own rank.",
+        },
+        // DD108.
+        Mismatch::Splits => return None,
+    })
 }
 
-/// DD104.
-pub(crate) fn shape(situation: &Situation<'_>) -> Vec<Draft> {
-    Rule {
-        mismatch: Mismatch::Size,
-        code: &catalogue::DD104,
-        what: "Tensors of different sizes",
-        why: |_| "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest and never returns.",
-        next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
+/// DD103 to DD107: calls whose first difference is the mismatch of the code.
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    code: &'static Code,
+    divergence: &Divergence,
+    join: &Join,
+) -> Option<Draft> {
+    let about = sentences(divergence.mismatch)?;
+    let seq = divergence.seq;
+    let (mut draft, classes) = parted(situation, divergence, join, code);
+    let group = words::group(&situation.model.group(divergence.group).info);
+    let sides = sides(&classes, ("calls", "call"), |rank| {
+        let call = &join.calls.get(&rank)?.call;
+        Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
+    });
+    draft.summary = format!("{} meet as #{seq} of {group}: {sides}", about.what);
+    let mut why = vec![format!(
+        "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
+        (about.why)(join)
+    )];
+    let differences = all_differences(join);
+    if differences.len() > 1 {
+        why.push(format!("The calls differ in {}.", differences.join(", ")));
     }
-    .drafts(situation)
-}
-
-/// DD105.
-pub(crate) fn dtype(situation: &Situation<'_>) -> Vec<Draft> {
-    Rule {
-        mismatch: Mismatch::DType,
-        code: &catalogue::DD105,
-        what: "Tensors of different dtypes",
-        why: on_bytes,
-        next: "Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a default dtype that differs between ranks is the usual reason.",
+    draft.why.splice(0..0, why);
+    let calls = classes.iter().filter_map(|it| join.calls.get(it.first()?));
+    let mut places = calls.filter_map(|it| it.call.place.as_ref());
+    let first = places.next();
+    let is_one_line = places.all(|it| first.is_some_and(|first| it.is_same_line(first)));
+    let next = if is_one_line { about.next } else { OTHER_LINES };
+    draft.next = vec![next.to_owned()];
+    draft.explain(reading(situation, divergence, &classes));
+    if divergence.mismatch == Mismatch::ReduceOp && join.calls.values().any(is_of_nccl) {
+        draft.why.push(
+            "If the call of c10d does not record its reduce op, the one that it passed to NCCL \
+             is shown."
+                .into(),
+        );
     }
-    .drafts(situation)
-}
-
-/// DD106.
-pub(crate) fn reduce_op(situation: &Situation<'_>) -> Vec<Draft> {
-    Rule {
-        mismatch: Mismatch::ReduceOp,
-        code: &catalogue::DD106,
-        what: "Different reduction operators",
-        why: |_| "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
-        next: "Pass the same reduce op on every rank.",
-    }
-    .drafts(situation)
-}
-
-/// DD107.
-pub(crate) fn root(situation: &Situation<'_>) -> Vec<Draft> {
-    Rule {
-        mismatch: Mismatch::Root,
-        code: &catalogue::DD107,
-        what: "Different roots",
-        why: |_| "Each side waits for, or sends to, a rank that the other side does not expect.",
-        next: "Pass the same src or dst on every rank. It is the global rank, not the rank in the group, and must not be computed from the caller's own rank.",
-    }
-    .drafts(situation)
-}
-
-impl Rule {
-    /// A draft for each divergence whose first difference is the mismatch.
-    fn drafts(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let divergences = origins(situation).filter(|(divergence, _)| {
-            matches!(divergence.nature, Nature::Mismatch) && divergence.mismatch == self.mismatch
-        });
-        divergences.map(|(divergence, join)| self.draft(situation, divergence, join)).collect()
-    }
-
-    fn draft(&self, situation: &Situation<'_>, divergence: &Divergence, join: &Join) -> Draft {
-        let seq = divergence.seq;
-        let (mut draft, classes) = parted(situation, divergence, join, self.code);
-        let group = words::group(&situation.model.group(divergence.group).info);
-        let sides = sides(&classes, ("calls", "call"), |rank| {
-            let call = &join.calls.get(&rank)?.call;
-            Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
-        });
-        draft.summary = format!("{} meet as #{seq} of {group}: {sides}", self.what);
-        let mut why = vec![format!(
-            "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
-            (self.why)(join)
-        )];
-        let differences = all_differences(join);
-        if differences.len() > 1 {
-            why.push(format!("The calls differ in {}.", differences.join(", ")));
-        }
-        draft.why.splice(0..0, why);
-        let calls = classes.iter().filter_map(|it| join.calls.get(it.first()?));
-        let mut places = calls.filter_map(|it| it.call.place.as_ref());
-        let first = places.next();
-        let is_one_line = places.all(|it| first.is_some_and(|first| it.is_same_line(first)));
-        let next = if is_one_line { self.next } else { OTHER_LINES };
-        draft.next = vec![next.to_owned()];
-        draft.explain(reading(situation, divergence, &classes));
-        if self.mismatch == Mismatch::ReduceOp && join.calls.values().any(is_of_nccl) {
-            draft.why.push(
-                "If the call of c10d does not record its reduce op, the one that it passed to NCCL \
-                 is shown."
-                    .into(),
-            );
-        }
-        draft
-    }
+    Some(draft)
 }
 
 /// Whether the reduce op of a call is known from NCCL alone.

@@ -1,30 +1,27 @@
 //! DD108 split-mismatch: the splits of an `all_to_all` do not fit together.
 
-use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::catalogue::Code;
 
-use crate::evidence::align::Mismatch;
 use crate::evidence::splits::Misfit;
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{origins, parted, reading};
+use crate::findings::mismatch::divergence::{parted, reading};
 use crate::model::Join;
-use crate::situation::{Divergence, Nature, Situation};
+use crate::situation::{Divergence, Situation};
 use crate::words::{self, begin};
 
 /// Maximum number of pairs that sentences name.
 const NAMED: usize = 4;
 
-/// DD108: the first `all_to_all` of each group in which splits disagree.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let of_splits = origins(situation).filter(|(divergence, _)| {
-        matches!(divergence.nature, Nature::Mismatch) && divergence.mismatch == Mismatch::Splits
-    });
-    of_splits.filter_map(|(divergence, join)| draft(situation, divergence, join)).collect()
-}
-
-fn draft(situation: &Situation<'_>, divergence: &Divergence, join: &Join) -> Option<Draft> {
+/// DD108: the first `all_to_all` of a group in which splits disagree.
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    code: &'static Code,
+    divergence: &Divergence,
+    join: &Join,
+) -> Option<Draft> {
     let misfits = join.misfits();
     let first = misfits.first()?;
-    let (mut draft, classes) = parted(situation, divergence, join, &catalogue::DD108);
+    let (mut draft, classes) = parted(situation, divergence, join, code);
     let more = match misfits.len() - 1 {
         0 => String::new(),
         1 => ", and one more pair disagrees".to_owned(),

@@ -89,11 +89,11 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
 
 /// Adds the ranks that wait for this one, and their calls.
 fn describe_stalls(situation: &Situation<'_>, process: &Process, rank: u32, draft: &mut Draft) {
-    let by_origin = situation.stalls_by_origin();
-    let stalls: Vec<&Stall> = by_origin
-        .iter()
+    let stalls: Vec<&Stall> = situation
+        .stalls_by_origin()
+        .into_iter()
         .filter(|(origin, _)| matches!(origin, Origin::Died(dead) if dead.contains(&rank)))
-        .flat_map(|(_, stalls)| stalls.iter().copied())
+        .flat_map(|(_, stalls)| stalls)
         .filter(|stall| is_process(situation, stall, rank, process))
         .collect();
     draft.victims = Stall::victims(&stalls);

@@ -2,18 +2,12 @@
 
 use crate::findings::draft::Draft;
 use crate::findings::process::death;
+use crate::model::Process;
 use crate::situation::Situation;
 
-/// DD201: abnormal ends of processes without an exception.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let mut drafts = Vec::new();
-    for process in situation.model.processes.values() {
-        let fault_at = situation.end_is_fault_at(process);
-        let Some(fault_at) = fault_at.filter(|&at| at <= situation.now) else {
-            continue;
-        };
-        let found = death::draft(situation, process);
-        drafts.extend(found.map(|it| Draft { evidence_at: it.evidence_at.max(fault_at), ..it }));
-    }
-    drafts
+/// DD201: the abnormal end of a process without an exception.
+pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
+    let fault_at = situation.end_is_fault_at(process).filter(|&at| at <= situation.now)?;
+    let draft = death::draft(situation, process)?;
+    Some(Draft { evidence_at: draft.evidence_at.max(fault_at), ..draft })
 }

@@ -11,12 +11,10 @@ use crate::words::{self, Ranks, number};
 
 /// DD203: stopped processes that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let by_origin = situation.stalls_by_origin();
-    let missed = by_origin.iter().filter_map(|(origin, stalls)| match origin {
+    let mut drafts = situation.by_origin(|origin, stalls| match origin {
         Origin::Stopped(ranks) => draft(situation, ranks, stalls, Timestamp::default()),
         _ => None,
     });
-    let mut drafts: Vec<Draft> = missed.collect();
     for inside in &situation.inside {
         let (stopped, stall, due) = stopped_inside(situation, inside);
         let known = drafts.iter().any(|draft| draft.root == stopped);

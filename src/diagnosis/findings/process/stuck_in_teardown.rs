@@ -25,9 +25,8 @@ use crate::words::{self, Capital, Ranks, number};
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let met =
         situation.divergences.iter().filter_map(|divergence| meets_another(situation, divergence));
-    let by_origin = situation.stalls_by_origin();
-    let waits = by_origin.iter().filter_map(|(origin, stalls)| {
-        let is_explained = situation.divergences.iter().any(|d| d.origin == **origin);
+    let waits = situation.by_origin(|origin, stalls| {
+        let is_explained = situation.divergences.iter().any(|d| d.origin == *origin);
         match origin {
             _ if is_explained => None,
             Origin::Raised(ranks) => waits_for_absent_peers(situation, ranks, stalls),

@@ -14,33 +14,31 @@ use crate::speed::lateness::{Host, Straggler, Why};
 use crate::words::{self, Capital, Ranks, number};
 
 /// DD601: stragglers whose own work takes longer.
-pub(crate) fn compute(situation: &Situation<'_>) -> Vec<Draft> {
-    drafts(situation, &catalogue::DD601)
+pub(crate) fn compute(situation: &Situation<'_>) -> Option<Draft> {
+    draft(situation, &catalogue::DD601)
 }
 
 /// DD602: stragglers with a slow data loader.
-pub(crate) fn input(situation: &Situation<'_>) -> Vec<Draft> {
-    drafts(situation, &catalogue::DD602)
+pub(crate) fn input(situation: &Situation<'_>) -> Option<Draft> {
+    draft(situation, &catalogue::DD602)
 }
 
 /// DD603: stragglers delayed by their host or interpreter.
-pub(crate) fn host(situation: &Situation<'_>) -> Vec<Draft> {
-    drafts(situation, &catalogue::DD603)
+pub(crate) fn host(situation: &Situation<'_>) -> Option<Draft> {
+    draft(situation, &catalogue::DD603)
 }
 
-fn drafts(situation: &Situation<'_>, code: &'static Code) -> Vec<Draft> {
-    let stragglers = situation.straggler.iter().filter(|straggler| {
-        let of_its_cause = match straggler.why {
-            Why::Work { .. } => &catalogue::DD601,
-            Why::Input { .. } => &catalogue::DD602,
-            Why::Host(_) => &catalogue::DD603,
-        };
-        of_its_cause == code
-    });
-    stragglers.map(|straggler| draft(situation, code, straggler)).collect()
+/// The finding about this kind of straggler.
+fn code_of(why: &Why) -> &'static Code {
+    match why {
+        Why::Work { .. } => &catalogue::DD601,
+        Why::Input { .. } => &catalogue::DD602,
+        Why::Host(_) => &catalogue::DD603,
+    }
 }
 
-fn draft(situation: &Situation<'_>, code: &'static Code, straggler: &Straggler) -> Draft {
+fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
+    let straggler = situation.straggler.as_ref().filter(|it| code_of(&it.why) == code)?;
     let Straggler { ranks, waiting, .. } = straggler;
     let process = ranks.first().and_then(|&rank| situation.model.process_of(rank));
     // Where the late ranks lose time, if known.
@@ -91,7 +89,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code, straggler: &Straggler) 
     }
     draft.why.extend(reason.measured);
     draft.next = vec![reason.advice];
-    draft
+    Some(draft)
 }
 
 /// The calls at which most time is lost, without fields that differ from call to call.

@@ -8,15 +8,11 @@ use crate::findings::startup::joining::{
 };
 use crate::proof::never_meet;
 use crate::situation::Situation;
-use crate::situation::startup::{Forming, Joiner, by_place, ranks};
+use crate::situation::startup::{Forming, Joiner, ranks};
 use crate::words;
 
 /// DD304: backends that cannot communicate with each other.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    by_place(situation.model).iter().filter_map(|it| draft(situation, it)).collect()
-}
-
-fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     // Ranks whose backend can meet the most frequent one, and the others.
     let backends = forming.backends();
     let (main, _) = backends.first()?;

@@ -9,16 +9,11 @@ use ddp_doctor_proto::report::Confidence;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::joining::{both_begun, contradiction, describe_joiners};
 use crate::situation::Situation;
-use crate::situation::startup::{Forming, Joiner, by_place};
+use crate::situation::startup::{Forming, Joiner};
 use crate::words::{self, Ranks};
 
 /// Maximum number of ranks that are searched for missing ones.
 const MOST_RANKS: u32 = 1 << 16;
-
-/// DD302: two processes with one rank.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    by_place(situation.model).iter().filter_map(|it| draft(situation, it)).collect()
-}
 
 /// For each rank that two processes use at the same time, the first two of them.
 fn doubles<'a>(forming: &Forming<'a>) -> Vec<[Joiner<'a>; 2]> {
@@ -35,7 +30,8 @@ fn doubles<'a>(forming: &Forming<'a>) -> Vec<[Joiner<'a>; 2]> {
     by_rank.into_values().filter_map(pair).collect()
 }
 
-fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+/// DD302: two processes with one rank.
+pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let due = |pair: &[Joiner<'_>; 2]| {
         let [one, other] = pair;
         let elsewhere = one.process.host != other.process.host;

@@ -26,11 +26,6 @@ const MOST_RANKS: u32 = 1 << 16;
 /// Maximum number of missing ranks that get a sentence of their own.
 const SHOWN: usize = 4;
 
-/// DD301: waits for ranks that do not join the world.
-pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    by_place(situation.model).iter().filter_map(|it| draft(situation, it)).collect()
-}
-
 /// Identifies the finding about the world that a process is joining.
 pub(crate) fn joined_by(situation: &Situation<'_>, process: &Process) -> Option<KeyPlace> {
     let forming = by_place(situation.model);
@@ -61,7 +56,8 @@ struct Missing<'a> {
     is: Whereabouts<'a>,
 }
 
-fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+/// DD301: waits for ranks that do not join the world.
+pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     if !is_one_world(situation, forming) {
         return None;
     }
