@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::align::{OddOnes, odd_ones};
+use crate::evidence::align::{OddOnes, by_likeness, odd_ones};
 use crate::model::{Ending, Group, GroupId, Parameter, Process, ReducerReport, Replica, parse};
 use crate::situation::Situation;
 use crate::situation::origin::Origin;
@@ -463,17 +463,12 @@ fn raised_at(process: &Process, report: &ReducerReport) -> Option<Timestamp> {
 /// Parameters without gradients, with the ranks that lack them, in the order of the model.
 #[must_use]
 pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter<'a>, Vec<u32>)> {
-    let mut found: Vec<(Parameter<'a>, Vec<u32>)> = Vec::new();
-    for &rank in &breach.root {
+    let missing = breach.root.iter().flat_map(|&rank| {
         let report = report_of(situation, breach, rank);
-        for parameter in report.into_iter().flat_map(|report| parse(&report.lines)) {
-            match found.iter_mut().find(|(known, _)| *known == parameter) {
-                Some((_, ranks)) => ranks.push(rank),
-                None => found.push((parameter, vec![rank])),
-            }
-        }
-    }
-    found
+        let parameters = report.into_iter().flat_map(|report| parse(&report.lines));
+        parameters.map(move |parameter| (rank, parameter))
+    });
+    by_likeness(missing, Parameter::eq)
 }
 
 /// The report of a rank that shows the breach.

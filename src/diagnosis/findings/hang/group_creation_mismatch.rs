@@ -186,7 +186,6 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
     // The smaller side is the root cause: members that create the group, or those that do not.
     let mut classes = vec![makers.clone(), absent.clone()];
     classes.retain(|ranks| !ranks.is_empty());
-    classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
     draft.blame(odd_ones(&classes));
     let stalls = situation.stalls_from(&Origin::Cycle(index));
     let in_cycle = cycle.iter().map(|wait| wait.rank);

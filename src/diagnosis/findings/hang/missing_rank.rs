@@ -3,6 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
+use crate::evidence::align::by_likeness;
 use crate::findings::draft::Draft;
 use crate::findings::hang::absent::Absent;
 use crate::findings::view::last_call_beside;
@@ -93,29 +94,21 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
 
 /// A sentence on the last calls of ranks that made the same one.
 fn last_calls(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
-    let mut by_text: Vec<(String, Vec<u32>)> = Vec::new();
-    for process in &absent.processes {
-        let Some(rank) = process.rank else { continue };
-        let text = format!(
-            "{}{}.{}",
-            last_call_beside(situation.model, process, Some(absent.stall.group)),
-            if absent.is_past {
-                String::new()
-            } else {
-                format!("; its process is {}", process.state)
-            },
-            whereabouts(process, situation),
-        );
-        match by_text.iter_mut().find(|(known, _)| *known == text) {
-            Some((_, ranks)) => ranks.push(rank),
-            None => by_text.push((text, vec![rank])),
-        }
-    }
+    let texts = absent.processes.iter().filter_map(|process| {
+        let rank = process.rank?;
+        let last = last_call_beside(situation.model, process, Some(absent.stall.group));
+        let state = if absent.is_past {
+            String::new()
+        } else {
+            format!("; its process is {}", process.state)
+        };
+        Some((rank, format!("{last}{state}.{}", whereabouts(process, situation))))
+    });
     let sentence = |(text, ranks): (String, Vec<u32>)| match &ranks[..] {
         [rank] => format!("Rank {rank}: {text}"),
         ranks => format!("Each of {}: {text}", Ranks(ranks)),
     };
-    by_text.into_iter().map(sentence).collect()
+    by_likeness(texts, String::eq).into_iter().map(sentence).collect()
 }
 
 /// A sentence on the call that the rank is inside, or on the line that its stacks show.

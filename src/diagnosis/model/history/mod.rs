@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
+use crate::evidence::align;
 use crate::evidence::event::Call;
 use crate::model::join::{Join, JoinedCall};
 use crate::model::keep_latest;
@@ -427,14 +428,8 @@ impl Slip {
     /// Ranks grouped by their shift, largest class first.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
-        let mut classes: BTreeMap<Option<By>, Vec<u32>> = BTreeMap::new();
-        for (rank, _) in &self.calls {
-            let by = self.shifted.get(rank).copied();
-            classes.entry(by).or_default().push(*rank);
-        }
-        let mut classes: Vec<Vec<u32>> = classes.into_values().collect();
-        classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
-        classes
+        let shifts = self.calls.iter().map(|(rank, _)| (*rank, self.shifted.get(rank)));
+        align::classes(shifts, |a, b| a == b)
     }
 }
 
