@@ -237,6 +237,16 @@ impl Draft {
         self.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
     }
 
+    /// Adds a paragraph to the reasoning.
+    pub(crate) fn say(&mut self, paragraph: impl Into<String>) {
+        self.why.push(paragraph.into());
+    }
+
+    /// Adds a paragraph to the advice.
+    pub(crate) fn advise(&mut self, paragraph: impl Into<String>) {
+        self.next.push(paragraph.into());
+    }
+
     /// Takes victims, place and calls from a draft about the same end of a rank, or about what it led
     /// to.
     pub fn take_calls(&mut self, from: Self) {

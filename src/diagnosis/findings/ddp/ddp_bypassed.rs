@@ -12,13 +12,11 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     draft.summary = format!(
         "the gradients of {root} come from a backward without DDP's forward{at}: they are not averaged",
     );
-    draft.why = vec![format!(
+    draft.say(format!(
         "In three consecutive steps {root} made no forward of the wrapped model before the backward, \
          but the backward left gradients. DDP averages only gradients of its own forward.",
-    )];
-    draft.next = vec![
-        "Call the wrapped model itself, not its .module or a method of that.".into(),
-        "Continue from an earlier checkpoint: the parameters of the ranks have diverged.".into(),
-    ];
+    ));
+    draft.advise("Call the wrapped model itself, not its .module or a method of that.");
+    draft.advise("Continue from an earlier checkpoint: the parameters of the ranks have diverged.");
     Some(draft)
 }

@@ -24,32 +24,31 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     let first = if is_known { format!(", first in parameter {index}") } else { String::new() };
     draft.summary =
         format!("the models of {} differ{first}: {}", words::group(&group.info), sides.join(", "));
-    draft.why =
-        vec![match difference.what {
+    draft.say(match difference.what {
         What::Count | What::Shape => {
             "DDP matches the parameters of ranks by their order alone, and its constructor rejects \
              models that differ in the number or the shapes of parameters."
-                .to_owned()
         }
-        What::DType => "DDP matches the parameters of ranks by their order alone, and sends \
+        What::DType => {
+            "DDP matches the parameters of ranks by their order alone, and sends \
              those of one dtype together: different dtypes are different messages."
-            .to_owned(),
-        What::Order => "DDP matches the parameters of ranks by their order alone. The same ones in \
+        }
+        What::Order => {
+            "DDP matches the parameters of ranks by their order alone. The same ones in \
              another order get each other's values and gradients without an error."
-            .to_owned(),
-    }];
+        }
+    });
     if breach.is_odd {
-        draft.why.push(format!(
+        draft.say(format!(
             "{} {} from the others, which agree.",
             Capital(Ranks(&breach.root)),
             number(&breach.root, "differs", "differ"),
         ));
     }
-    draft.next = vec![
+    draft.advise(
         "Build the model from values that all ranks share: broadcast the configuration from rank 0, \
-         and sort what layers are built from."
-            .into(),
-    ];
+         and sort what layers are built from.",
+    );
     if difference.what == What::Order {
         // The job continues with wrong results.
         draft.effect = Effect::Corrupts;

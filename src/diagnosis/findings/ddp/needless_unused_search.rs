@@ -57,11 +57,11 @@ fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> 
         first.step,
         took.as_secs_f64() * 1e3,
     );
-    draft.why = vec![format!(
+    draft.say(format!(
         "Each step traverses the graph of the forward, and sends one all_reduce of {} numbers \
          more.",
         first.total.max(replica.total)
-    )];
-    draft.next = vec!["Wrap the model without find_unused_parameters=True.".into()];
+    ));
+    draft.advise("Wrap the model without find_unused_parameters=True.");
     Some(draft)
 }

@@ -35,17 +35,16 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         .filter(|rank| !breach.root.contains(rank))
         .collect();
     draft.victims.sort_unstable();
-    draft.why = vec![format!(
+    draft.say(format!(
         "All of them had made {} training forwards. Under no_sync a backward sends nothing, so ranks \
          must leave it at the same forward. {}",
         boundary.forward,
         if boundary.always { "They never did." } else { "Until then they did." }
-    )];
-    draft.next = vec![
+    ));
+    draft.advise(
         "Derive the boundary from the index of the batch on every rank, and give all ranks the same \
-         number of batches."
-            .into(),
-    ];
+         number of batches.",
+    );
     let calls = draft.per_rank.iter();
     let backwards = calls.filter(|it| some.contains(&it.rank));
     let chosen = cause::of_values(situation, backwards);

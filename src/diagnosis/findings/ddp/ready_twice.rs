@@ -13,19 +13,18 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     if matches!(breach.kind, Kind::ReadyTwice) {
         let named = draft.parameters.first().map_or("a parameter", |it| &it.name);
         draft.summary = format!("{named} was ready twice in one backward{at}, on {who}");
-        draft.why = vec![
+        draft.say(
             "DDP counts each gradient once in a backward: the second time, its bucket may have been \
-             sent already."
-                .into(),
-        ];
-        draft.next = vec![
+             sent already.",
+        );
+        draft.advise(
             "With checkpointing: use_reentrant=False. If each step uses the same parameters in the \
-             same way: static_graph=True, without find_unused_parameters."
-                .into(),
+             same way: static_graph=True, without find_unused_parameters.",
+        );
+        draft.advise(
             "Without it: one forward through DDP for each backward, and no use of its parameters \
-             outside."
-                .into(),
-        ];
+             outside.",
+        );
     } else {
         let named = match total {
             0 => String::new(),
@@ -35,17 +34,15 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
             "the graph of {who} changed in the backward{at}, although static_graph=True promised that \
              it would not{named}"
         );
-        draft.why = vec![
+        draft.say(
             "With static_graph=True DDP records in the first step which gradients are computed, and \
-             how often, and relies on it."
-                .into(),
-        ];
+             how often, and relies on it.",
+        );
         draft.why.extend(breach::uses(situation, breach));
-        draft.next = vec![
+        draft.advise(
             "Wrap the model without static_graph=True, with find_unused_parameters=True if it depends \
-             on the batch which parts are used."
-                .into(),
-        ];
+             on the batch which parts are used.",
+        );
     }
     Some(draft)
 }

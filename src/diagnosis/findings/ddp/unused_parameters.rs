@@ -10,18 +10,18 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     let names = breach::names(&draft, None, total);
     draft.summary = format!("no rank has a gradient for {names} after the backward{at}");
     let plural = if total == 1 { "" } else { "s" };
-    draft.why = vec![format!(
+    draft.say(format!(
         "DDP averages gradients once it has all of them. {total} parameter{plural} of the model had \
          none when the backward was over, the same on every rank: averaging did not complete, and DDP \
          raises at the next forward."
-    )];
+    ));
     draft.why.extend(breach::uses(situation, breach));
-    draft.next = vec![
+    draft.advise(
         "Delete these parameters, or freeze them before the model is wrapped; or let what they \
-         compute be part of the loss."
-            .into(),
-        "If that depends on the batch: DistributedDataParallel(…, find_unused_parameters=True)."
-            .into(),
-    ];
+         compute be part of the loss.",
+    );
+    draft.advise(
+        "If that depends on the batch: DistributedDataParallel(…, find_unused_parameters=True).",
+    );
     Some(draft)
 }

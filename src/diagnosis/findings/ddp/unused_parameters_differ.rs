@@ -35,13 +35,12 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         _ => String::new(),
     };
     draft.summary = format!("{}{waits}", lacks.join(", "));
-    draft.why = vec![
+    draft.say(
         "DDP sends a bucket of gradients once all of them are there, and a backward is over for it \
-         once all buckets are."
-            .to_owned(),
-    ];
+         once all buckets are.",
+    );
     if !draft.victims.is_empty() {
-        draft.why.push(format!(
+        draft.say(format!(
             "{} had them all. On {} the backward was over without these: their bucket was never \
              sent.",
             Capital(Ranks(&draft.victims)),
@@ -51,11 +50,10 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     draft.why.extend(changes(situation, breach));
     let left_out = branches::left_out(situation, breach);
     draft.why.extend(left_out.iter().map(Use::sentence));
-    draft.next = vec![
+    draft.advise(
         "DistributedDataParallel(…, find_unused_parameters=True), if which parts are used depends \
-         on the batch."
-            .into(),
-    ];
+         on the batch.",
+    );
     let tests = left_out.iter().filter_map(|it| it.guard);
     let mut kinds = tests.filter_map(|guard| cause::meaning(guard, false));
     let kind = kinds.find(|kind| {

@@ -59,11 +59,11 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
             number(&ranks, "it", "them"),
         ));
     }
-    draft.why = vec![why];
-    draft.next = vec![format!(
+    draft.say(why);
+    draft.advise(format!(
         "Check that host {} is up and reachable, and that ddp-doctor runs there.",
         first.host
-    )];
+    ));
     draft.root = ranks;
     draft.root_confidence = Confidence::Supported;
     Some(draft)

@@ -99,7 +99,7 @@ fn draft(model: &Model, skew: Skew) -> Draft {
     draft.summary = format!(
         "the clock of host {ahead} is {least}{seconds:.1} s ahead of that of host {behind}"
     );
-    draft.why = vec![if corrected {
+    draft.say(if corrected {
         format!(
             "Measured to within {:.1} ms by querying both clocks. The times in this report are \
              corrected by it; those in the logs of {} and {} are not.",
@@ -112,9 +112,8 @@ fn draft(model: &Model, skew: Skew) -> Draft {
             "By their own clocks, a collective ended on host {behind} before a rank on host {ahead} \
              had entered it. These times do not show what happened first on different hosts."
         )
-    }];
-    draft.next =
-        vec!["Synchronise all hosts with one time server (chronyc tracking, timedatectl).".into()];
+    });
+    draft.advise("Synchronise all hosts with one time server (chronyc tracking, timedatectl).");
     // Which of the two clocks is wrong is unknown, and no rank is to blame.
     draft.root_confidence = Confidence::Suspected;
     draft.victims = [on(&behind), on(&ahead)].concat();
@@ -140,11 +139,8 @@ fn unknown(model: &Model) -> Option<Draft> {
          measure the difference",
         uncertainty.as_secs_f64(),
     );
-    draft.why = vec![
-        "Events on different hosts that are closer together than this cannot be ordered.".into(),
-    ];
-    draft.next =
-        vec!["Run the coordinator near the ranks, on a network that is not loaded.".into()];
+    draft.say("Events on different hosts that are closer together than this cannot be ordered.");
+    draft.advise("Run the coordinator near the ranks, on a network that is not loaded.");
     Some(draft)
 }
 

@@ -161,12 +161,10 @@ pub(crate) fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
         number(&unseen, "was", "were"),
         number(&unseen, "it", "them")
     );
-    draft.why = vec![
-        "The world was joined by all its ranks, but these have no black box that a node reported."
-            .into(),
-    ];
-    draft.next =
-        vec!["Start every rank under ddp-doctor run, on other nodes with --coordinator.".into()];
+    draft.say(
+        "The world was joined by all its ranks, but these have no black box that a node reported.",
+    );
+    draft.advise("Start every rank under ddp-doctor run, on other nodes with --coordinator.");
     if is_text(situation) {
         (draft.why, draft.next) = (vec![WHY_FOR_TEXT.into()], vec![NEXT_FOR_TEXT.into()]);
     }
@@ -200,23 +198,21 @@ pub(crate) fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
         ),
     };
     if is_alone {
-        draft.why = vec!["Its WORLD_SIZE is 1: no other rank can wait for it.".into()];
+        draft.say("Its WORLD_SIZE is 1: no other rank can wait for it.");
     } else if !started.is_empty() {
-        draft.why.push(how_they_ended(situation));
-        draft.why.push(
+        draft.say(how_they_ended(situation));
+        draft.say(
             "Ranks that communicate by other means are not recorded: torch.distributed.rpc, and process \
-             groups that a program or a library constructs without init_process_group."
-                .into(),
+             groups that a program or a library constructs without init_process_group.",
         );
     }
     if !is_alone {
-        draft.next = vec![
+        draft.advise(
             "If this was a training job with PyTorch that joins a process group: keep PYTHONPATH and \
              DDP_DOCTOR_*, start Python without -I, -E or -S, and install the package ddp_doctor if \
              ddp-doctor reported at the start that it is missing. In other programs, link the agent; \
-             the calls of NCCL alone are recorded with ddp-doctor run --nccl always."
-                .into(),
-        ];
+             the calls of NCCL alone are recorded with ddp-doctor run --nccl always.",
+        );
     }
     Some(missing(situation, draft, None, None, "any rank"))
 }
@@ -289,16 +285,14 @@ pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
             Some(inside.unwrap_or_else(|| last_call(rank, process)))
         })
         .collect();
-    draft.why = vec![
+    draft.say(
         "How a rank ended, and how long it was in its last call, is recorded by the ddp-doctor that \
-         watches it: there was none, or it ended before the rank."
-            .into(),
-    ];
-    draft.next = vec![
+         watches it: there was none, or it ended before the rank.",
+    );
+    draft.advise(
         "Add the remaining evidence: the run directory of every node, with its journal, and the \
-         black boxes in /dev/shm of ranks that were killed."
-            .into(),
-    ];
+         black boxes in /dev/shm of ranks that were killed.",
+    );
     if is_text(situation) {
         (draft.why, draft.next) = (vec![WHY_FOR_TEXT.into()], vec![NEXT_FOR_TEXT.into()]);
     }

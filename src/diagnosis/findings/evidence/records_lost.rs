@@ -37,22 +37,19 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
     );
     let each: Vec<String> =
         lossy.iter().map(|(rank, process)| format!("rank {rank} {}", process.lost)).collect();
-    draft.why = vec![
-        format!(
-            "A black box keeps the latest records of its process, and new ones take the place of old \
-             ones that were not read in time: {}.",
-            each.join(", ")
-        ),
-        format!(
-            "How far {they} came in each group is counted separately and is not lost. Findings that \
-             depend on what {they} did in between have less confidence, and none of them is proved.",
-        ),
-    ];
-    draft.next = vec![
+    draft.say(format!(
+        "A black box keeps the latest records of its process, and new ones take the place of old \
+         ones that were not read in time: {}.",
+        each.join(", ")
+    ));
+    draft.say(format!(
+        "How far {they} came in each group is counted separately and is not lost. Findings that \
+         depend on what {they} did in between have less confidence, and none of them is proved.",
+    ));
+    draft.advise(
         "Give ddp-doctor, which reads the black boxes, time to run: a core that the ranks leave \
-         free, or less load on the node."
-            .into(),
-    ];
+         free, or less load on the node.",
+    );
     draft.root = ranks;
     draft.root_confidence = Confidence::Proved;
     let what = format!("{} records", first.lost);

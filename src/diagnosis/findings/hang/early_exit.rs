@@ -43,13 +43,13 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         number(gone, "it", "them"),
         words::call(call),
     );
-    draft.why = vec![format!(
+    draft.say(format!(
         "{} {} started it{} can never join.",
         message::needs(situation, stall, call),
         words::begin(&Ranks(&stall.waiting).with("has", "have")),
         last_call(situation, stall, gone, first),
-    )];
-    draft.next = vec![advice(stall, gone)];
+    ));
+    draft.advise(advice(stall, gone));
     if stall.parting.is_some() {
         let place = KeyPlace::Join(stall.group, stall.seq);
         let code = catalogue::DD117.code;

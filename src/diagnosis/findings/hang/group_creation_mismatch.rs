@@ -196,12 +196,11 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
         Ranks(&absent).with("does", "do"),
         if makers.len() + absent.len() == 2 { "they" } else { "ranks" },
     );
-    draft.why = vec![
-        format!("{}.", cycle::steps(situation, cycle).join("; ")),
+    draft.say(format!("{}.", cycle::steps(situation, cycle).join("; ")));
+    draft.say(
         "None of these waits can end before the other rank does its part, and no rank can do it \
-         before its present wait ends."
-            .into(),
-    ];
+         before its present wait ends.",
+    );
     draft.why.extend(other_name(situation, group, &absent));
     draft.next = next_steps();
 
@@ -246,12 +245,12 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
         number(absent, "it", "them"),
     );
     let begun: Vec<u32> = group.members.keys().copied().collect();
-    draft.why = vec![format!(
+    draft.say(format!(
         "{} has {}; {} begun to create it.",
         words::begin(&name),
         Ranks(&sorted(&group.info.key.members)),
         Ranks(&begun).with("has", "have"),
-    )];
+    ));
     for &rank in absent {
         if let Some(process) = model.member(stall.group, rank) {
             add_activity(situation, &mut draft, rank, process);
@@ -265,12 +264,12 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
 /// Adds the line at which an absent rank stands still, or its last call.
 fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process: &Process) {
     if let Some((still, sentence)) = idle::standing(situation.model, process) {
-        draft.why.push(sentence);
+        draft.say(sentence);
         let rows = draft.per_rank.iter_mut().filter(|it| it.rank == rank);
         rows.for_each(|row| *row = with_place(row.clone(), still.line));
         return;
     }
-    draft.why.push(format!(
+    draft.say(format!(
         "Rank {rank} is alive; {}; it has created {} {}.",
         last_call_of(situation.model, process),
         process.groups_made,
@@ -324,15 +323,13 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
         Ranks(&ranks).with("has", "have"),
         words::group(&group.info),
     );
-    draft.why = vec![
-        "Every member has begun to create it and is connecting to the others: no rank is missing."
-            .into(),
-    ];
-    draft.next = vec![
+    draft.say(
+        "Every member has begun to create it and is connecting to the others: no rank is missing.",
+    );
+    draft.advise(
         "Check that ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
-         NCCL_SOCKET_IFNAME), firewalls, and the host of the store (MASTER_ADDR)."
-            .into(),
-    ];
+         NCCL_SOCKET_IFNAME), firewalls, and the host of the store (MASTER_ADDR).",
+    );
     Some((group.id, draft))
 }
 

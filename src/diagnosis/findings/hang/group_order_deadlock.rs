@@ -42,17 +42,17 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
             Ranks(&draft.root),
             cycle::groups(cycle).len(),
         );
+        // Replaces the sentence on the cause.
         draft.why = vec![
             format!("{}.", cycle::steps(situation, cycle).join("; ")),
             "Every rank has made all of these calls. But a call on a stream begins only once those \
              before it are complete, and these cannot complete before the others have begun."
                 .into(),
         ];
-        draft.next = vec![
+        draft.advise(
             "Use the communicators in the same order on every rank, or put their calls on separate \
-             streams."
-                .into(),
-        ];
+             streams.",
+        );
         Some(draft)
     });
     drafts.collect()
@@ -84,11 +84,10 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
             .into(),
     ];
     draft.why.splice(0..0, reason);
-    draft.next = vec![
+    draft.advise(
         "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
-         wait for them after all are issued."
-            .into(),
-    ];
+         wait for them after all are issued.",
+    );
     Some(draft)
 }
 
@@ -112,16 +111,13 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             ": each is in a call that another one has not made"
         },
     );
-    draft.why = vec![
-        format!("{}.", cycle::steps(situation, waits).join("; ")),
-        if in_their_calls {
-            "None of these calls can complete before the other rank makes its own, and no rank can make \
-             it before its present call completes."
-        } else {
-            "None of these calls can complete before the other rank makes its own."
-        }
-        .into(),
-    ];
+    draft.say(format!("{}.", cycle::steps(situation, waits).join("; ")));
+    draft.say(if in_their_calls {
+        "None of these calls can complete before the other rank makes its own, and no rank can make \
+         it before its present call completes."
+    } else {
+        "None of these calls can complete before the other rank makes its own."
+    });
     draft.why.extend(cycle::further_on(situation, waits));
     draft.why.extend(because);
     if let Some(omission) = omission {
@@ -133,7 +129,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     } else {
         "and let none leave out a call that the others make"
     };
-    draft.next = vec![format!("Use the groups in the same order on every rank, {otherwise}.")];
+    draft.advise(format!("Use the groups in the same order on every rank, {otherwise}."));
     Some(draft)
 }
 

@@ -73,12 +73,12 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         absent.be(),
         absent.awaited(&draft.victims),
     );
-    draft.why = vec![format!(
+    draft.say(format!(
         "{} Its calls may take {timeout}, and {} waited since {}.",
         absent.needs_all(situation),
         Ranks(&draft.victims).with("has", "have"),
         words::clock(stall.since),
-    )];
+    ));
     draft.why.extend(marked.map(|phase| {
         let longest = longest.map(|longest| {
             format!("; the longest of that name before it took {}", words::seconds(*longest))
@@ -86,8 +86,8 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         let longest = longest.unwrap_or_default();
         format!("The phase began at {}{longest}.", words::clock(phase.since))
     }));
-    draft.why.push(format!("Rank {}: {}.", process.rank?, last_call_of(situation.model, process)));
-    draft.next = vec![format!(
+    draft.say(format!("Rank {}: {}.", process.rank?, last_call_of(situation.model, process)));
+    draft.advise(format!(
         "Make no other rank wait for it: do it before the ranks first meet, or on every rank, or \
              in the background. If all must wait, give the group a longer timeout: {}.",
         if stall.group == situation.model.groups().next()?.id {
@@ -95,7 +95,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         } else {
             "new_group(timeout=…)"
         }
-    )];
+    ));
     Some(draft)
 }
 

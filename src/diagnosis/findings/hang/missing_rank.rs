@@ -44,7 +44,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         number(ranks, "it", "them"),
     );
     draft.why = why(situation, &absent, unseen.is_some());
-    draft.next = vec![match unseen {
+    draft.advise(match unseen {
         Some((process, (called, line))) => format!(
             "Find the peer that rank {} waits for in {}{}: it may have left out its side.",
             process.rank?,
@@ -52,7 +52,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
             words::at(line),
         ),
         None => next_step(&absent, timing),
-    }];
+    });
     let reading = cause::read(situation, draft.place, ranks, &draft.victims, situation.now);
     draft.explain(reading);
     Some(draft)

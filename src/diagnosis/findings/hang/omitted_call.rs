@@ -39,26 +39,24 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
         words::at(Some(&left_out.next)),
         Ranks(&stall.waiting).with("waits", "wait"),
     );
-    draft.why = vec![
-        format!(
-            "In each of the earlier rounds that are on record, rank {rank} made its call at {} before \
-             the one at {}, as {} did. In this round, only rank {rank} reached the second line \
-             without the first.",
-            words::line(&left_out.line),
-            words::line(&left_out.next),
-            Ranks(&stall.waiting),
-        ),
-        format!(
-            "{} of {} cannot complete without the ranks that wait for rank {rank}, so both wait for \
-             each other.",
-            words::call(next),
-            named(left_out.waits_in.0),
-        ),
-    ];
-    draft.next = vec![format!(
+    draft.say(format!(
+        "In each of the earlier rounds that are on record, rank {rank} made its call at {} before \
+         the one at {}, as {} did. In this round, only rank {rank} reached the second line \
+         without the first.",
+        words::line(&left_out.line),
+        words::line(&left_out.next),
+        Ranks(&stall.waiting),
+    ));
+    draft.say(format!(
+        "{} of {} cannot complete without the ranks that wait for rank {rank}, so both wait for \
+         each other.",
+        words::call(next),
+        named(left_out.waits_in.0),
+    ));
+    draft.advise(format!(
         "Let rank {rank} make the call at {} in every round in which the other ranks make it.",
         words::line(&left_out.line)
-    )];
+    ));
     let reading = cause::read(situation, draft.place, &[rank], &draft.victims, situation.now);
     draft.explain(reading);
     Some(draft)

@@ -32,28 +32,26 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let calls: Vec<String> = calls.collect();
     draft.summary = format!("{} wait for each other: {}", Ranks(&draft.root), calls.join(", "));
     let because = std::mem::take(&mut draft.why);
-    draft.why = vec![format!("{}.", cycle::steps(situation, waits).join("; "))];
+    draft.say(format!("{}.", cycle::steps(situation, waits).join("; ")));
     if waits.iter().any(|wait| is(wait, Side::Receive)) {
-        draft.why.push(
+        draft.say(
             "A receive cannot end before its message was sent, and none of these ranks can send it \
-             before its own wait ends."
-                .into(),
+             before its own wait ends.",
         );
     }
     if waits.iter().any(|wait| is(wait, Side::Send)) {
-        draft.why.push(if is_rendezvous(situation, waits) {
-            "On Gloo a send ends when its receive was made, however small the message is.".into()
+        draft.say(if is_rendezvous(situation, waits) {
+            "On Gloo a send ends when its receive was made, however small the message is."
         } else {
             "A send ends when its message has left, which a large one does only once its receive was \
              made. It has not ended yet."
-                .into()
         });
     }
     draft.why.extend(cycle::further_on(situation, waits));
     draft.why.extend(because);
     let met = waits.iter().find(|wait| has_partner(situation, wait));
     if let Some(met) = met {
-        draft.why.push(format!(
+        draft.say(format!(
             "Rank {} has made the call that {} needs, in a group (ncclGroupStart) with further calls \
              that need rank {}. NCCL connects two ranks for all calls of a group at once: both have to \
              group the same calls.",
@@ -64,14 +62,14 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     }
     let misdirected = misdirected(situation, waits);
     if let Some((wait, other)) = &misdirected {
-        draft.why.push(format!(
+        draft.say(format!(
             "Rank {} waits in {}. It would meet the call of rank {} if that had rank {0} as its peer.",
             other.rank,
             words::call_at(&other.joined.call),
             wait.rank,
         ));
     }
-    draft.next = vec![if let Some((wait, other)) = misdirected {
+    draft.advise(if let Some((wait, other)) = misdirected {
         format!(
             "Check the peer of rank {}'s call{}: rank {} waits for rank {0}, and rank {} does not.",
             wait.rank,
@@ -90,7 +88,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         "Let one side go first: even ranks send and then receive, odd ranks receive and then send. \
          Or issue isend and irecv for both (batch_isend_irecv) and wait after all are issued."
             .into()
-    }];
+    });
     Some(draft)
 }
 

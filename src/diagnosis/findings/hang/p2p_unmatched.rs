@@ -61,27 +61,22 @@ fn other_size(
         data(receive),
         words::at(receive.place.as_deref()),
     );
-    draft.why = vec![
-        format!(
-            "{} and {} in {} match: they are the same in their order between the two ranks{}.",
-            words::call(send),
-            words::call(receive),
-            words::group(&group.info),
-            if group.traffic.lane(send).is_some() { " and by their tag" } else { "" },
-        ),
-        if group.traffic.transport.sends_wait {
-            "Gloo aborts the process of a receiver whose tensor is too small for the message."
-                .into()
-        } else {
-            "If the sizes differ, the message arrives incompletely, or its transfer never ends."
-                .into()
-        },
-    ];
+    draft.say(format!(
+        "{} and {} in {} match: they are the same in their order between the two ranks{}.",
+        words::call(send),
+        words::call(receive),
+        words::group(&group.info),
+        if group.traffic.lane(send).is_some() { " and by their tag" } else { "" },
+    ));
+    draft.say(if group.traffic.transport.sends_wait {
+        "Gloo aborts the process of a receiver whose tensor is too small for the message."
+    } else {
+        "If the sizes differ, the message arrives incompletely, or its transfer never ends."
+    });
     draft.attribute(reading);
-    draft.next = vec![
-        "Receive into a tensor of the shape and dtype that is sent. If they vary, send them first."
-            .into(),
-    ];
+    draft.advise(
+        "Receive into a tensor of the shape and dtype that is sent. If they vary, send them first.",
+    );
     let seen = situation.model.has_all_records(group.id, [from, to]);
     let proof = || {
         Some(Certificate {
@@ -125,17 +120,17 @@ pub(crate) fn other_tag(
     );
     let partner = situation.model.member(group_id, from)?;
     let gone = situation.model.ending_of(partner) != Ending::None || group.is_destroyed_by(from);
-    draft.why = vec![format!(
+    draft.say(format!(
         "In {} a message and its receive have the same tag. Rank {from} has sent rank {to} nothing with \
          tag {awaited}, and rank {to} receives nothing with tag {sent}{}.",
         words::group(&group.info),
         if gone { format!("; rank {from} has ended") } else { "; neither can continue".into() },
-    )];
+    ));
     draft.attribute(reading);
-    draft.next = vec![format!(
+    draft.advise(format!(
         "Use one tag on both sides: {sent} or {awaited}. If both messages are intended, issue them with \
          isend and irecv and wait after all are issued.",
-    )];
+    ));
     let proof = if gone {
         termination::never_comes(situation, stall, (to, &receive.joined.call), from)
     } else {
@@ -221,26 +216,28 @@ pub(crate) fn alone(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         counterpart(lone),
     );
     let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
-    draft.why = vec![lacks_partner(group, lone, absent, over)];
+    draft.say(lacks_partner(group, lone, absent, over));
     draft.why.extend(other.map(|it| tags_differ(lone, &it)));
     draft.attribute(reading);
     for &rank in absent {
         let Some(process) = situation.model.member(stall.group, rank) else { continue };
-        draft.why.push(match idle::standing(situation.model, process) {
+        match idle::standing(situation.model, process) {
             Some((still, sentence)) => {
                 draft.next.extend(idle::advice(still.what, process));
-                sentence
+                draft.say(sentence);
             }
-            None => format!("Rank {rank}: {}.", last_call_of(situation.model, process)),
-        });
+            None => {
+                draft.say(format!("Rank {rank}: {}.", last_call_of(situation.model, process)));
+            }
+        }
     }
     if situation.is_cut_short(stall) {
-        draft.why.push("The job was interrupted while it waited.".into());
+        draft.say("The job was interrupted while it waited.");
     }
     if stall.failed {
-        draft.why.push("The wait has already failed.".into());
+        draft.say("The wait has already failed.");
     }
-    draft.next.push(make_the_partner(lone, absent));
+    draft.advise(make_the_partner(lone, absent));
     Some(draft)
 }
 

@@ -65,7 +65,7 @@ fn met(
     blame(&mut draft, situation, divergence.group, parting, &classes.concat());
     explain(&mut draft, parting);
     if parting.seq < divergence.seq {
-        draft.why.push(format!(
+        draft.say(format!(
             "It was call #{} of the group, and met one at another line that it matched by chance; \
              from there on the ranks are one call apart, and here calls meet that cannot match.",
             parting.seq
@@ -98,7 +98,7 @@ fn missed(
     everybody.extend(&parting.inside);
     blame(&mut draft, situation, stall.group, parting, &everybody);
     let group = words::group(&situation.model.group(stall.group).info);
-    draft.why.push(format!("{} of {group} needs all its ranks.", words::call(call)));
+    draft.say(format!("{} of {group} needs all its ranks.", words::call(call)));
     explain(&mut draft, parting);
     Some(draft)
 }
@@ -137,7 +137,7 @@ fn explain(draft: &mut Draft, parting: &Parting) {
     } else {
         format!(", from where {} is called,", words::line(&parting.place))
     };
-    draft.why.push(format!(
+    draft.say(format!(
         "The line {}{through} {}: {} it, {}.",
         words::source_line(&parting.line),
         guards::sentence(&parting.guard),

@@ -60,7 +60,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.why = why(situation, inside, join, &progress);
     draft.next = next_steps(&members, &group.info.backend);
     if progress.lacks_events {
-        draft.next.push("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.".into());
+        draft.advise("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.");
     }
     Some(draft)
 }

@@ -42,23 +42,23 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         words::at(outside.line),
         absent.awaited(&draft.victims),
     );
-    draft.why = vec![format!(
+    draft.say(format!(
         "{} {} alive, not in a collective, and {} not move: two dumps of {} stacks, some time \
          apart, show the same place and no processor time used.",
         absent.needs_all(situation),
         absent.are(),
         number(still, "does", "do"),
         number(still, "its", "their"),
-    )];
+    ));
     for (process, outside) in &stuck {
-        draft.why.push(where_it_is(situation.model, process, outside)?);
+        draft.say(where_it_is(situation.model, process, outside)?);
     }
     draft.next = advice(what, first);
     if what == What::Lock
         && let Some(exception) = first.failed_thread()
     {
         let at = words::at(exception.place.as_deref());
-        draft.why.push(format!(
+        draft.say(format!(
             "A thread of rank {} ended with {}{at}.",
             first.rank?,
             words::short(&exception.text)

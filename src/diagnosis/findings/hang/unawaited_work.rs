@@ -79,16 +79,15 @@ fn never_waited(
         Ranks(&draft.root).with("has", "have"),
     );
     let most = ranks.iter().map(|(.., it)| it.count).max()?;
-    draft.why = vec![format!(
+    draft.say(format!(
         "With async_op=True the call returns at once, and its result is complete only after \
          wait(). At least {most} Works of that line were freed without a wait, a query of their \
          state, or use of their future."
-    )];
-    draft.next = vec![
+    ));
+    draft.advise(
         "Keep what the call returns, and call wait() on it before the tensor is used or changed; or \
-         leave out async_op=True."
-            .into(),
-    ];
+         leave out async_op=True.",
+    );
     Some(draft)
 }
 
@@ -120,7 +119,7 @@ fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         words::line(x),
         words::line(y),
     );
-    draft.why = vec![format!(
+    draft.say(format!(
         "At #{} rank {a} made its call at {} and rank {b} at {}; at #{} it was the other way round. Calls \
          of one group match in the order in which they are made, and each line has a thread of its own \
          on these ranks: results go to the wrong thread.",
@@ -128,8 +127,8 @@ fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         words::line(x),
         words::line(y),
         other.seq,
-    )];
-    draft.next = vec![OWN_GROUPS.into()];
+    ));
+    draft.advise(OWN_GROUPS);
     Some(draft)
 }
 

@@ -89,25 +89,21 @@ fn draft(found: &[Fragmented<'_>]) -> Option<Draft> {
         worst.since,
         words::bytes(beyond)
     );
-    draft.why = vec![
-        format!(
-            "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are unused parts of blocks \
-             in use.{}",
-            worst.number,
-            words::bytes(worst.total),
-            words::bytes(worst.reserved),
-            words::bytes(worst.allocated),
-            words::bytes(worst.split),
-            largest(worst)
-        ),
-        "Each retry (`num_alloc_retries`) waits for the device and allocates the memory again."
-            .into(),
-    ];
-    draft.next = vec![
-        FRAGMENTATION_REMEDY.into(),
-        "Round the sizes of batches up to a few values (padding, buckets), and run the largest first."
-            .into(),
-    ];
+    draft.say(format!(
+        "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are unused parts of blocks \
+         in use.{}",
+        worst.number,
+        words::bytes(worst.total),
+        words::bytes(worst.reserved),
+        words::bytes(worst.allocated),
+        words::bytes(worst.split),
+        largest(worst)
+    ));
+    draft.say(
+        "Each retry (`num_alloc_retries`) waits for the device and allocates the memory again.",
+    );
+    draft.advise(FRAGMENTATION_REMEDY);
+    draft.advise("Round the sizes of batches up to a few values (padding, buckets), and run the largest first.");
     Some(draft)
 }
 

@@ -37,14 +37,14 @@ pub(crate) fn forecast(situation: &Situation<'_>) -> Option<Draft> {
         growers::steps(&end),
         words::bytes(growth.trend.slope as u64)
     );
-    draft.why = vec![format!(
+    draft.say(format!(
         "From step {} to step {} its use rose from {} to {} of {}.",
         growth.steps.0,
         growth.steps.1,
         words::bytes(growth.bytes.0),
         words::bytes(growth.bytes.1),
         words::bytes(room.limit)
-    )];
+    ));
     if room.kind == RoomKind::Cgroup {
         draft.why.extend(growers::held(&process.memory));
     }
@@ -90,14 +90,12 @@ fn growers_of_host<'a>(
 /// Adds what fills the memory: ranks that map files of /dev/shm, or else something else.
 fn describe_source(mapping: &[&Grower<'_>], draft: &mut Draft) {
     if mapping.is_empty() {
-        draft.why.push(
+        draft.say(
             "The ranks themselves do not grow: it is their children (data loader workers), files \
-             in /dev/shm, or other processes."
-                .into(),
+             in /dev/shm, or other processes.",
         );
-        draft.next.push(
-            "Find what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
-                .into(),
+        draft.advise(
+            "Find what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`.",
         );
         return;
     }
@@ -106,10 +104,10 @@ fn describe_source(mapping: &[&Grower<'_>], draft: &mut Draft) {
     draft.root_confidence = Confidence::Supported;
     draft.victims.retain(|rank| !draft.root.contains(rank));
     for grower in mapping {
-        draft.why.push(growers::went(grower));
+        draft.say(growers::went(grower));
     }
     draft.why.extend(mapping.first().and_then(|it| growers::shared(it)));
-    draft.next.push(format!(
+    draft.advise(format!(
         "Find what {} {} mapped from step to step: tensors in shared memory \
          (`share_memory_`, what came through a queue of `torch.multiprocessing`), files of \
          /dev/shm (`ls -lS /dev/shm`).",
@@ -196,7 +194,7 @@ pub(crate) fn killed(situation: &Situation<'_>, process: &Process) -> Option<Dra
     } else {
         "Run fewer or smaller processes on that host, or have"
     };
-    draft.next = vec![format!("{limit} rank {rank} need less of the host's memory.")];
+    draft.advise(format!("{limit} rank {rank} need less of the host's memory."));
     if !is_sure {
         return Some(draft);
     }

@@ -48,8 +48,8 @@ fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
         number(&draft.root, "", "up to "),
         words::bytes(most.growth.trend.slope as u64),
     );
-    draft.why = vec![went(most)];
+    draft.say(went(most));
     draft.why.extend(shared(most));
-    draft.next = vec![find_what_grows(&draft.root)];
+    draft.advise(find_what_grows(&draft.root));
     Some(draft)
 }

@@ -87,17 +87,17 @@ fn draft(held: &[Usage<'_>]) -> Option<Draft> {
         first.what,
         words::bytes(usual)
     );
-    draft.why = vec![format!(
+    draft.say(format!(
         "For the last {STEPS} steps no other rank held nearly as much as {}.",
         number(&ranks, "it", "they")
-    )];
-    draft.next = vec![format!(
+    ));
+    draft.advise(format!(
         "Find out what {} alone {}: an evaluation, the gathering of outputs, a second model, a cache, \
          tensors that other ranks put on {} device.",
         Ranks(&ranks),
         number(&ranks, "does", "do"),
         number(&ranks, "its", "their"),
-    )];
+    ));
     draft.root = ranks;
     Some(draft)
 }

@@ -43,12 +43,12 @@ fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
         words::bytes(end.left),
         words::bytes(end.limit)
     );
-    draft.why = vec![went(first)];
+    draft.say(went(first));
     draft.why.extend(shared(first));
-    draft.why.push(left);
+    draft.say(left);
     if end.room.is_some_and(|room| room.kind == RoomKind::Cgroup) {
         draft.why.extend(held(&first.process.memory));
     }
-    draft.next = vec![find_what_grows(&draft.root)];
+    draft.advise(find_what_grows(&draft.root));
     Some(draft)
 }

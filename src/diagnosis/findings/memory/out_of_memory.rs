@@ -65,23 +65,19 @@ pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Dra
     let mut draft =
         Draft::new(&catalogue::DD501, KeyPlace::Process(rank, process.pid), died.evidence_at);
     draft.summary = format!("{}, when its GPU had no memory left", died.summary);
-    draft.why = vec![
-        format!(
-            "Of {}, {} were free, which is less than the last increase of {}.",
-            words::bytes(total),
-            words::bytes(free),
-            words::bytes(rise)
-        ),
-        died.why.join(" "),
-    ];
+    draft.say(format!(
+        "Of {}, {} were free, which is less than the last increase of {}.",
+        words::bytes(total),
+        words::bytes(free),
+        words::bytes(rise)
+    ));
+    draft.say(died.why.join(" "));
     if let Some(nccl) = device.nccl {
         let held = format!("NCCL itself held {} of it.", words::bytes(nccl.latest));
         draft.why.insert(1, held);
     }
-    draft.next = vec![
-        NEED_LESS.into(),
-        format!("Find the allocation that failed in the output of rank {rank}."),
-    ];
+    draft.advise(NEED_LESS);
+    draft.advise(format!("Find the allocation that failed in the output of rank {rank}."));
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Supported;
     draft.fact = died.fact;
@@ -113,12 +109,11 @@ pub(crate) fn caught(_: &Situation<'_>, process: &Process) -> Option<Draft> {
     draft.summary = format!("rank {rank} {}", ran_out(exception, failed));
     let free = Free::of(process, exception, failed);
     draft.why = held(process, failed, free.as_ref());
-    draft.next = vec![
+    draft.advise(
         "Have all ranks skip the step together: all_reduce a flag after the `try`, before any rank \
-         makes the next call. Or let the exception end the rank."
-            .into(),
-        NEED_LESS.into(),
-    ];
+         makes the next call. Or let the exception end the rank.",
+    );
+    draft.advise(NEED_LESS);
     draft.next.extend(free.filter(Free::would_do).map(|_| lay_out()));
     Some(draft)
 }

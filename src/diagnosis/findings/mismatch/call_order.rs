@@ -70,6 +70,7 @@ fn race(
         "two threads of each rank race on {}: {sides}",
         words::group(&situation.model.group(divergence.group).info)
     );
+    // These replace the sentences on one right order.
     draft.why = vec![
         "Calls of one group are matched in the order in which they are made. Different threads \
          make these calls, and which of them comes first is left to chance."

@@ -69,7 +69,7 @@ pub(crate) fn parted(
     (draft.effect, draft.severity) = effect(situation, divergence, join, code, &everybody);
     let odd_ones = join.odd_ones();
     if odd_ones.is_minority {
-        draft.why.push(format!(
+        draft.say(format!(
             "{} from {} others that agree.",
             words::begin(&Ranks(&odd_ones.ranks).with("differs", "differ")),
             everybody.len() - odd_ones.ranks.len(),

@@ -42,7 +42,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
         .collect();
 
     draft.summary = summary(slip, group, &draft.victims);
-    draft.why = vec![distance(slip, &everybody)];
+    draft.say(distance(slip, &everybody));
     draft.why.extend(first_calls(slip));
     draft.why.extend(slip.later.iter().map(|(rank, call)| {
         format!(
@@ -51,11 +51,10 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
             words::call_at(call)
         )
     }));
-    draft.next = vec![
+    draft.advise(
         "Continue from a checkpoint that was written before that step: what was averaged since then \
-         belongs to different steps."
-            .into(),
-    ];
+         belongs to different steps.",
+    );
     let reading = reading(situation, group, slip, &skipped);
     draft.explain(reading);
     draft

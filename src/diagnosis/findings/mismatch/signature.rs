@@ -94,13 +94,12 @@ pub(crate) fn draft(
     let first = places.next();
     let is_one_line = places.all(|it| first.is_some_and(|first| it.is_same_line(first)));
     let next = if is_one_line { about.next } else { OTHER_LINES };
-    draft.next = vec![next.to_owned()];
+    draft.advise(next);
     draft.explain(reading(situation, divergence, &classes));
     if divergence.mismatch == Mismatch::ReduceOp && join.calls.values().any(is_of_nccl) {
-        draft.why.push(
+        draft.say(
             "If the call of c10d does not record its reduce op, the one that it passed to NCCL \
-             is shown."
-                .into(),
+             is shown.",
         );
     }
     Some(draft)

@@ -42,12 +42,11 @@ pub(crate) fn draft(
     let others = misfits.iter().skip(1).take(NAMED);
     why.extend(others.map(|misfit| begin(&format!("{}.", sentence(join, misfit)))));
     draft.why.splice(0..0, why);
-    draft.next = vec![
+    draft.advise(
         "Exchange the sizes first: an all_to_all_single of the input splits (one integer for each \
          peer) gives every rank its output splits. If both sides compute the splits, check that they \
-         compute them from the same data."
-            .into(),
-    ];
+         compute them from the same data.",
+    );
     draft.explain(reading(situation, divergence, &classes));
     Some(draft)
 }

@@ -71,10 +71,10 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     };
     let source =
         if process.is_from_text() { "The log states" } else { "The operating system reports" };
-    draft.why = vec![format!(
+    draft.say(format!(
         "{source} that {process_id}rank {rank} {how}; no exception was recorded before it.",
-    )];
-    draft.next = vec![advice(process, rank, exit)];
+    ));
+    draft.advise(advice(process, rank, exit));
     // An unknown status, or an end inferred from that of another rank, is not proved.
     if is_inferred || exit.signal.is_none() && exit.code.is_none() {
         return Some(draft);

@@ -128,7 +128,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     let waits = words::wait_for_it(&draft.victims);
     draft.summary = format!("rank {rank} {raised}{waits}");
     draft.event = Some(raised);
-    draft.why = vec![why(ended)];
+    draft.say(why(ended));
     draft.next = advice(exception, from_communication);
     draft
 }

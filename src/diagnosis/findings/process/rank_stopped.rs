@@ -99,13 +99,13 @@ fn draft(
         number(stopped, "it", "them"),
         words::call(&waiting.call),
     );
-    draft.why = vec![format!(
+    draft.say(format!(
         "The operating system reports process {} of rank {first} as stopped: by a signal (SIGSTOP, SIGTSTP), a debugger or a frozen container. It cannot make its next call.",
         process.pid
-    )];
-    draft.next = vec![format!(
+    ));
+    draft.advise(format!(
         "Resume it: kill -CONT {}, or detach the debugger, or thaw the container. Host: {}.",
         process.pid, process.host
-    )];
+    ));
     Some(draft.observed(vec![Fact::Stopped { rank: first, pid: process.pid }]))
 }

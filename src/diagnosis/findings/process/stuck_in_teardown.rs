@@ -92,7 +92,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     draft.summary =
         format!("{} meets another call of {}", stuck_in(ranks, call), Ranks(&draft.victims));
-    draft.why = vec![if draft.follows.is_some() {
+    draft.say(if draft.follows.is_some() {
         "The exception does not affect the other ranks, which continue with the next call of the loop; \
          the two calls can never match."
             .into()
@@ -102,7 +102,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
              with another call. The two can never match.",
             Capital(Ranks(ranks))
         )
-    }];
+    });
     draft.next = advice(&draft);
     let provable = matches!(
         divergence.mismatch,
@@ -155,12 +155,12 @@ fn waits_for_absent_peers(
         number(&missing, "which continues elsewhere", "which continue elsewhere")
     };
     draft.summary = format!("{} waits for {}, {peers}", stuck_in(ranks, call), Ranks(&missing));
-    draft.why = vec![format!(
+    draft.say(format!(
         "{} made this call on the way out; {} {} not made it.",
         Capital(Ranks(ranks)),
         Ranks(&missing),
         number(&missing, "has", "have"),
-    )];
+    ));
     draft.next = advice(&draft);
     let needed = joined.needs(first, &missing).first().copied();
     let proof =
@@ -206,12 +206,12 @@ fn keeps_others_waiting(
         number(&draft.victims, "waits", "wait"),
         number(ranks, "it", "them"),
     );
-    draft.why = vec![format!(
+    draft.say(format!(
         "{} {} begun to exit, and {} not ended.",
         Capital(Ranks(ranks)),
         number(ranks, "has", "have"),
         number(ranks, "has", "have"),
-    )];
+    ));
     draft.next = advice(&draft);
     Some(draft)
 }
@@ -250,17 +250,15 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
         number(&ranks, "has", "have"),
         words::at(first.place.as_deref()),
     );
-    draft.why = vec![
+    draft.say(
         "Destroying a group waits for the calls that are under way in it, and those wait for peers \
-         that may have ended."
-            .into(),
-    ];
+         that may have ended.",
+    );
     draft.root = ranks;
-    draft.next = vec![
+    draft.advise(
         "Wait for every asynchronous call before the group is destroyed, and synchronise all ranks \
-         (barrier) first. If a rank has failed, end the process with os._exit instead."
-            .into(),
-    ];
+         (barrier) first. If a rank has failed, end the process with os._exit instead.",
+    );
     Some(draft)
 }
 

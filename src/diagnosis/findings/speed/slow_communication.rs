@@ -55,20 +55,19 @@ fn draft(slow: &Slow) -> Draft {
         ),
     };
     let share = percent(slow.share);
-    draft.why.push(format!("{takes} About {share} of the time is lost."));
-    draft.why.push(format!(
+    draft.say(format!("{takes} About {share} of the time is lost."));
+    draft.say(format!(
         "The hosts are not the cause: threads of the ranks were kept from running for {} of the time, \
          and what ranks do between their calls takes as long as before.",
         percent(slow.kept),
     ));
     if slow.others > 0 {
-        draft.why.push("Other collectives have become slow as well.".into());
+        draft.say("Other collectives have become slow as well.");
     }
-    draft.next = vec![
+    draft.advise(
         "Check the network between these hosts: speed of the links (ethtool), errors and drops (ip \
-         -s link, nstat), other traffic (sar -n DEV 1)."
-            .into(),
-    ];
+         -s link, nstat), other traffic (sar -n DEV 1).",
+    );
     draft
 }
 

@@ -69,7 +69,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
         about(straggler.typical),
         reason.because,
     );
-    draft.why.push(format!(
+    draft.say(format!(
         "{} repeatedly the last, since {} at least: nearly all that the others lose by waiting, they \
          lose by waiting for {}.",
         Capital(Ranks(ranks)).to_string() + number(ranks, " is", " are"),
@@ -77,18 +77,16 @@ fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
         number(ranks, "it", "them"),
     ));
     if straggler.is_guessed {
-        draft.why.push(
-            "Waits on a device are not recorded: they are inferred from what ranks do next.".into(),
-        );
+        draft.say("Waits on a device are not recorded: they are inferred from what ranks do next.");
     }
     if straggler.in_turn {
-        draft.why.push("They are late in turn, each for some rounds: the culprit changes.".into());
+        draft.say("They are late in turn, each for some rounds: the culprit changes.");
     }
     if let Some(rank) = straggler.before {
-        draft.why.push(format!("Before that it was rank {rank}: the culprit changes."));
+        draft.say(format!("Before that it was rank {rank}: the culprit changes."));
     }
     draft.why.extend(reason.measured);
-    draft.next = vec![reason.advice];
+    draft.advise(reason.advice);
     Some(draft)
 }
 

@@ -48,23 +48,20 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
         small.in_a_round,
         words::bytes(small.bytes),
     );
-    draft.why.push(format!(
+    draft.say(format!(
         "Each takes about {} after all ranks have entered it: for {} that is the cost of a call, not of \
          its data. Little is computed between them.",
         about(small.each),
         words::bytes(small.bytes),
     ));
     if !small.are_steps {
-        draft.why.push(
-            "The program marks no steps: a round is a sequence of calls that repeats.".into(),
-        );
+        draft.say("The program marks no steps: a round is a sequence of calls that repeats.");
     }
-    draft.why.push(promise(small, round, &share));
-    draft.next = vec![
+    draft.say(promise(small, round, &share));
+    draft.advise(
         "Leave gradients to DistributedDataParallel, or put what is reduced together into one tensor \
-         (torch.cat of the flattened ones) and make one call of it."
-            .into(),
-    ];
+         (torch.cat of the flattened ones) and make one call of it.",
+    );
     draft
 }
 

@@ -29,16 +29,15 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
     let uses = each(&backends, ("uses", "use"), |backend| backend.to_string());
     draft.summary = format!("ranks use different backends: {uses}");
     let [one, other] = &apart;
-    draft.why = vec![format!(
+    draft.say(format!(
         "All of them join the world at {}, but ranks on {} cannot communicate with ranks on {}.",
         words::place(one.place),
         one.init.backend,
         other.init.backend
-    )];
-    draft.next = vec![
+    ));
+    draft.advise(
         "Name one backend for all ranks. Find out why these ranks chose another one: they may not \
-         see a GPU."
-            .into(),
-    ];
+         see a GPU.",
+    );
     Some(draft.proved_by(Some(contradiction(&apart))))
 }

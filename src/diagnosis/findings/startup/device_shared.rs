@@ -47,29 +47,27 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
     };
     draft.per_rank = skew::per_rank(situation, peers, ranks);
     draft.summary = format!("{} use one GPU ({gpu}){}", Ranks(ranks), hosts(&sharers));
-    draft.why = vec![
+    draft.say(
         "NCCL needs a GPU for each rank: it refuses to connect ranks that share one, or their kernels \
-         block each other."
-            .into(),
-    ];
+         block each other.",
+    );
     let devices = sharers.iter().filter_map(|(rank, process)| {
         let device = device(process)?;
         Some(format!("Rank {rank}{device}."))
     });
     draft.why.extend(devices.take(LISTED));
     if !misled.is_empty() {
-        draft.why.push(format!(
+        draft.say(format!(
             "{} {} not use the device of the local rank.",
             Capital(Ranks(&misled)),
             number(&misled, "does", "do"),
         ));
     }
-    draft.next = vec![
+    draft.advise(
         "Choose the device by the local rank before anything else: \
          torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])), and start no more ranks on a node than \
-         it has GPUs."
-            .into(),
-    ];
+         it has GPUs.",
+    );
     let proof = settings::contradiction(GPU, [(one, Some(gpu)), (other, Some(gpu))]);
     Some(draft.proved_by(proof))
 }

@@ -61,23 +61,21 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
             processes(one, other)
         ),
     };
-    draft.why = vec![
+    draft.say(
         "A world has each rank once. The second process of a rank is refused, or takes the place of \
-         the first."
-            .into(),
-    ];
+         the first.",
+    );
     let size = one.init.world_size.or(other.init.world_size).unwrap_or(0);
     let present = |rank: &u32| forming.joiners.iter().any(|joiner| joiner.rank == *rank);
     let missing: Vec<u32> = (0..size.min(MOST_RANKS)).filter(|rank| !present(rank)).collect();
     if !missing.is_empty() && missing.len() <= forming.joiners.len() {
-        draft.why.push(format!("No process has joined as {} of {size} so far.", Ranks(&missing)));
+        draft.say(format!("No process has joined as {} of {size} so far.", Ranks(&missing)));
     }
-    draft.next = vec![
+    draft.advise(
         "Give every process a rank of its own: find out what sets RANK (or --node-rank) for these \
-         processes."
-            .into(),
-        "If one of them is left over from an earlier start, end it, or use another port.".into(),
-    ];
+         processes.",
+    );
+    draft.advise("If one of them is left over from an earlier start, end it, or use another port.");
     Some(draft.proved_by(Some(contradiction(&first))))
 }
 

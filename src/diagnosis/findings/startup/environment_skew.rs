@@ -25,13 +25,12 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
         draft.why.extend(meaning(name).map(str::to_owned));
     }
     if names.iter().any(|name| name.starts_with("NCCL_")) {
-        draft.why.push(
+        draft.say(
             "NCCL decides on each rank separately how a call is executed. Ranks that decide \
-             differently cannot communicate."
-                .into(),
+             differently cannot communicate.",
         );
     }
-    draft.next = vec![format!(
+    draft.advise(format!(
         "Set {} identically on all ranks: in the launch script, not per node, and have the launcher \
          pass {} on.",
         match &names[..] {
@@ -42,7 +41,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
             1 => "it",
             _ => "them",
         }
-    )];
+    ));
     Some(draft)
 }
 

@@ -110,15 +110,15 @@ fn draft(
         words::number(&draft.root, "is", "are"),
     );
     let listed: Vec<String> = seen.iter().map(Interface::to_string).collect();
-    draft.why = vec![format!(
+    draft.say(format!(
         "Process {} of rank {} sees these interfaces: {}.",
         first.process.pid,
         first.rank,
         listed.join(", ")
-    )];
-    draft.next = vec![format!(
+    ));
+    draft.advise(format!(
         "Set {variable} to an interface of that host that reaches the others, or leave it unset."
-    )];
+    ));
     if *unusable == Unusable::Loopback {
         return draft;
     }

@@ -197,31 +197,26 @@ fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, d
         Ranks(&draft.root),
         number(&draft.root, "has", "have"),
     );
-    draft.why = vec![
-        "They agree on the size of the world and on its address: no rank is missing.".to_owned(),
-    ];
+    draft.say("They agree on the size of the world and on its address: no rank is missing.");
     if let Some(store) = store_elsewhere(forming) {
         draft.confidence = Confidence::Supported;
-        draft.why.push(format!(
+        draft.say(format!(
             "The launcher keeps their store at {store}, so none of them creates one: there is no store \
              at the address that they use."
         ));
-        draft.next = vec![
+        draft.advise(
             "Do not set MASTER_ADDR or MASTER_PORT in the program: the launcher has set them. To \
              choose the port, pass it to the launcher (--master-port, --rdzv-endpoint), or use \
-             init_method=\"tcp://…\"."
-                .into(),
-        ];
+             init_method=\"tcp://…\".",
+        );
         return;
     }
     let waits = forming.joiners.iter().find(|it| it.process.is_joining());
     draft.follows =
         waits.and_then(|joiner| skew::keeps_from_joining(situation, &draft.root, joiner.process));
     if draft.follows.is_some() {
-        draft.why.push(
-            "They wait there for ranks with other settings, which continue without them.".into(),
-        );
-        draft.next = vec!["Give all ranks the same settings.".into()];
+        draft.say("They wait there for ranks with other settings, which continue without them.");
+        draft.advise("Give all ranks the same settings.");
         return;
     }
     let is_restart = |joiner: &Joiner<'_>| {
@@ -229,21 +224,18 @@ fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, d
             && joiner.init.launchers_store.is_some()
     };
     if forming.joiners.iter().all(is_restart) {
-        draft.why.push(
+        draft.say(
             "The launcher has restarted them with the store of the start before, which may still \
-             contain addresses of processes that have ended."
-                .into(),
+             contain addresses of processes that have ended.",
         );
-        draft.next.push(
+        draft.advise(
             "Start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, so that each start of the \
-             ranks has a store of its own."
-                .into(),
+             ranks has a store of its own.",
         );
     }
-    draft.next.push(
+    draft.advise(
         "Check that the ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
-         NCCL_SOCKET_IFNAME), firewalls between the hosts, host names that resolve to 127.0.0.1."
-            .into(),
+         NCCL_SOCKET_IFNAME), firewalls between the hosts, host names that resolve to 127.0.0.1.",
     );
 }
 

@@ -22,24 +22,22 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
     draft.summary = format!("versions differ between ranks: {said}");
     let differs = |name: &str| versions.sides[0].has.iter().any(|(it, _)| *it == name);
     if differs("NCCL") {
-        draft.why.push(
+        draft.say(
             "Ranks with different versions of NCCL cannot communicate: since 2.23.4 it refuses to \
-             connect them, before that it hangs or fails later."
-                .into(),
+             connect them, before that it hangs or fails later.",
         );
     }
     if differs("PyTorch") {
-        draft.why.push(
-            "Versions of PyTorch differ in the calls that DDP and others make, and in their order."
-                .into(),
+        draft.say(
+            "Versions of PyTorch differ in the calls that DDP and others make, and in their order.",
         );
     }
-    draft.next = vec![format!(
+    draft.advise(format!(
         "Start {} from the same image or environment as the others.",
         match draft.root_confidence {
             Confidence::Suspected => "every rank".to_owned(),
             _ => Ranks(&draft.root).to_string(),
         }
-    )];
+    ));
     Some(draft)
 }

@@ -27,17 +27,16 @@ fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let mut draft = begun(situation, forming, &classes, both_begun(&apart));
     let expect = each(&classes, ("expects", "expect"), |size| format!("{size} ranks"));
     draft.summary = format!("ranks disagree on the size of the world: {expect}");
-    draft.why = vec![format!(
+    draft.say(format!(
         "All of them meet at {}. A rank that expects more ranks than there are never returns; one that \
          expects fewer begins without the others.",
         words::place(apart[0].place)
-    )];
+    ));
     draft.why.extend(launched(&classes));
-    draft.next = vec![
+    draft.advise(
         "Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; find \
-         out what changes it on these ranks."
-            .into(),
-    ];
+         out what changes it on these ranks.",
+    );
     Some(draft.proved_by(Some(contradiction(&apart))))
 }
 
@@ -79,19 +78,16 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
     });
     draft.summary = format!("ranks disagree on the {what}: {uses}");
     let size = first.init.world_size.unwrap_or(0);
-    draft.why = vec![format!(
+    draft.say(format!(
         "Together these processes are ranks 0–{} of a world of {size}, each of them once, but they do not meet at one address.",
         size.saturating_sub(1)
-    )];
-    draft.next = vec![
-        if several_hosts {
-            "Use an address of the host of rank 0 that the other hosts reach, not localhost."
-        } else {
-            "Let the launcher set MASTER_ADDR and MASTER_PORT; find out what changes them on these \
-             ranks."
-        }
-        .into(),
-    ];
+    ));
+    draft.advise(if several_hosts {
+        "Use an address of the host of rank 0 that the other hosts reach, not localhost."
+    } else {
+        "Let the launcher set MASTER_ADDR and MASTER_PORT; find out what changes them on these \
+         ranks."
+    });
     Some(draft.proved_by(one_launcher.as_ref().map(contradiction)))
 }
 
