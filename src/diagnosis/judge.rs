@@ -18,7 +18,7 @@ use crate::findings::draft::{Candidate, Draft, Key, Precedence, ProcessFact, Sta
 use crate::model::{Attempt, World, libc_signal};
 use crate::restarts;
 use crate::situation::Situation;
-use crate::words::{Ranks, number};
+use crate::words::Ranks;
 
 /// Maximum time by which the failure of a peer may be observed before the end of that peer.
 const ECHO: Duration = Duration::from_secs(2);
@@ -306,9 +306,8 @@ fn absorb(merged: &mut Merged, other: Draft) {
             merged.first.clone_from(&into.summary);
         }
         _ => {
-            let ranks = Ranks(&into.root);
-            let are = number(&into.root, "is", "are");
-            into.summary = format!("{ranks} {are} affected; first: {}", merged.first);
+            let are = Ranks(&into.root).with("is", "are");
+            into.summary = format!("{are} affected; first: {}", merged.first);
             into.event = None;
         }
     }

@@ -52,6 +52,14 @@ impl Display for Capital<'_> {
     }
 }
 
+impl Capital<'_> {
+    /// The ranks with a verb that agrees with their number: "Rank 1 waits", "Ranks 0 and 2 wait".
+    #[must_use]
+    pub fn with(self, one: &str, several: &str) -> String {
+        begin(&self.0.with(one, several))
+    }
+}
+
 /// The text with its first letter in upper case.
 #[must_use]
 pub fn begin(text: &str) -> String {

@@ -1,6 +1,7 @@
 //! Findings before their causal order is known.
 
 use std::collections::BTreeSet;
+use std::mem;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
@@ -208,6 +209,12 @@ impl Draft {
     pub(crate) fn set_victims(&mut self, ranks: impl IntoIterator<Item = u32>) {
         let ranks: BTreeSet<u32> = ranks.into_iter().collect();
         self.victims = ranks.into_iter().filter(|rank| !self.root.contains(rank)).collect();
+    }
+
+    /// Adds these ranks to the victims, except for the root cause.
+    pub(crate) fn add_victims(&mut self, ranks: impl IntoIterator<Item = u32>) {
+        let known = mem::take(&mut self.victims);
+        self.set_victims(known.into_iter().chain(ranks));
     }
 
     /// Attaches a certificate and raises the confidence to `Proved`, if the checker accepts it.

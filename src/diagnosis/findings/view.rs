@@ -8,7 +8,7 @@ use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Target, Wait};
 use crate::situation::Situation;
 use crate::stacks;
 use crate::waits::Blocked;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks};
 
 /// Rows of all members of the group that are known. A member that has not issued this call is shown
 /// with its last call.
@@ -130,9 +130,8 @@ pub(crate) fn where_lines_are_from(
     let ranks: Vec<u32> = by_stacks.map(|it| it.rank).collect();
     (!ranks.is_empty()).then(|| {
         format!(
-            "{} {} at the line that is shown: which line made the call was not recorded.",
-            Capital(Ranks(&ranks)),
-            number(&ranks, "waits", "wait"),
+            "{} at the line that is shown: which line made the call was not recorded.",
+            Capital(Ranks(&ranks)).with("waits", "wait"),
         )
     })
 }

@@ -2,10 +2,9 @@
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Effect, Fact, Parameter, RankCall,
-};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, Parameter, RankCall};
 
+use crate::evidence::align::OddOnes;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence;
 use crate::findings::view::{last_call, rank_calls};
@@ -53,26 +52,20 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     let place = KeyPlace::Join(breach.group, u64::from(breach.model));
     let mut draft = Draft::new(code, place, breach.evidence_at);
     let origin = Origin::Breach(index);
-    let stalls: Vec<&Stall> =
-        situation.stalls.iter().filter(|stall| stall.origin == origin).collect();
+    let stalls = situation.stalls_from(&origin);
     let stall = stalls.iter().find(|stall| stall.group == breach.group);
     let mut met = situation.divergences.iter();
     let met = met.find(|it| it.origin == origin && it.group == breach.group);
-    draft.victims = Stall::victims(&stalls);
     let seq = met.map(|it| it.seq).or_else(|| stall.map(|it| it.seq));
     let join = seq.and_then(|seq| situation.join(breach.group, seq));
+    draft.blame(OddOnes { ranks: breach.root.clone(), is_minority: breach.is_odd });
+    draft.set_victims(Stall::victims(&stalls));
     if let Some(join) = join {
-        draft.victims.extend(join.calls.keys());
+        draft.add_victims(join.calls.keys().copied());
         draft.op = join.calls.values().next().map(|it| it.call.op);
     }
-    draft.victims.retain(|rank| !breach.root.contains(rank));
-    draft.victims.sort_unstable();
-    draft.victims.dedup();
     draft.place = Some((breach.group, seq.unwrap_or(0)));
     draft.per_rank = per_rank(situation, breach, seq);
-    draft.root = breach.root.clone();
-    draft.root_confidence =
-        if breach.is_odd { Confidence::Supported } else { Confidence::Suspected };
     let since = stalls.iter().map(|stall| stall.since);
     draft.blocked_at = since.chain([breach.at]).min();
     draft.parameters = parameters(situation, breach);
@@ -98,10 +91,7 @@ fn certificate(
     code: &'static Code,
 ) -> Option<Certificate> {
     let join = situation.join(met.group, met.seq)?;
-    let certain = join.calls.keys().all(|&rank| {
-        let process = situation.model.member(met.group, rank);
-        process.is_some_and(|process| process.lost == 0)
-    });
+    let certain = situation.model.has_all_records(met.group, join.calls.keys().copied());
     let kind = CertificateKind::UnsatisfiableJoin;
     let proof = certain.then(|| divergence::certificate(join, code, kind));
     proof.flatten().filter(|proof| {

@@ -7,7 +7,7 @@ use crate::findings::draft::Draft;
 use crate::situation::contract::{Difference, Kind, SideOfModel, What};
 use crate::situation::{Breach, Situation};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks};
 
 /// DD404: different models in one group.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
@@ -40,9 +40,8 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     });
     if breach.is_odd {
         draft.say(format!(
-            "{} {} from the others, which agree.",
-            Capital(Ranks(&breach.root)),
-            number(&breach.root, "differs", "differ"),
+            "{} from the others, which agree.",
+            Capital(Ranks(&breach.root)).with("differs", "differ"),
         ));
     }
     draft.advise(
@@ -53,8 +52,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         // The job continues with wrong results.
         draft.effect = Effect::Corrupts;
     }
-    let others = group.members.keys().copied().filter(|rank| !breach.root.contains(rank));
-    draft.victims = others.collect();
+    draft.set_victims(group.members.keys().copied());
     draft.parameters = parameters(difference);
     if let Some(reading) = cause::of_values(situation, &draft.per_rank) {
         draft.explain(reading);
@@ -65,7 +63,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
 
 /// "rank 0 has 12 parameters, there head.weight float32[10, 64]".
 fn describe_side(side: &SideOfModel, what: What, index: u64) -> String {
-    let has = format!("{} {}", Ranks(&side.ranks), number(&side.ranks, "has", "have"));
+    let has = Ranks(&side.ranks).with("has", "have");
     // What the others have there may be unknown as well.
     let is_last = side.parameter.is_none() && what == What::Count && side.total > index;
     if is_last {

@@ -20,21 +20,14 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         _ => String::new(),
     };
     draft.summary = format!(
-        "at their training forward {}, {} {} gradients and {} only {}; the first {}{call}",
+        "at their training forward {}, {} gradients and {} only {}; the first {}{call}",
         boundary.forward,
-        Ranks(some),
-        number(some, "averages", "average"),
+        Ranks(some).with("averages", "average"),
         Ranks(others),
         number(others, "accumulates", "accumulate"),
         number(some, "waits", "wait"),
     );
-    draft.victims = [some, others]
-        .into_iter()
-        .flatten()
-        .copied()
-        .filter(|rank| !breach.root.contains(rank))
-        .collect();
-    draft.victims.sort_unstable();
+    draft.set_victims(some.iter().chain(others).copied());
     draft.say(format!(
         "All of them had made {} training forwards. Under no_sync a backward sends nothing, so ranks \
          must leave it at the same forward. {}",

@@ -1,11 +1,9 @@
 //! DD701 replica-divergence: parameters differ between the replicas of a model.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Fact, Parameter, ReplicaFact,
-};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Parameter, ReplicaFact};
 
-use crate::evidence::align::odd_ones;
+use crate::evidence::align::{OddOnes, odd_ones};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, with_place};
 use crate::model::{Comparison, Diverged, Group, is_apart};
@@ -72,8 +70,7 @@ fn draft(situation: &Situation<'_>, group: &Group, it: &Diverged<'_>) -> Option<
     draft.why = why(it, &name, &classes, one, other);
     draft.next = next(it, is_odd.then_some(&root));
     draft.parameters = described.into_iter().collect();
-    draft.root_confidence = if is_odd { Confidence::Supported } else { Confidence::Suspected };
-    draft.root = root;
+    draft.blame(OddOnes { ranks: root, is_minority: is_odd });
     draft.victims = others;
     let proof = certificate(group, it, one, other);
     Some(draft.proved_by(proof))

@@ -8,7 +8,7 @@ use crate::findings::draft::Draft;
 use crate::situation::{Breach, Situation, contract};
 use crate::source::branches::{self, Use};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Capital, Ranks};
 
 /// DD402: gradients missing on some ranks, or different ones on each.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
@@ -20,16 +20,14 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     let lacks: Vec<String> = by_likeness(lacking, String::eq)
         .iter()
         .map(|(names, ranks)| {
-            let has = number(ranks, "has", "have");
-            format!("{} {has} no gradient for {names}", Ranks(ranks))
+            format!("{} no gradient for {names}", Ranks(ranks).with("has", "have"))
         })
         .collect();
     let seq = draft.place.map_or(0, |(_, seq)| seq);
     let waits = match (draft.victims.is_empty(), draft.op) {
         (false, Some(op)) => format!(
-            "; {} {} for them in {op} #{seq} of {}",
-            Ranks(&draft.victims),
-            number(&draft.victims, "waits", "wait"),
+            "; {} for them in {op} #{seq} of {}",
+            Ranks(&draft.victims).with("waits", "wait"),
             words::group(group)
         ),
         _ => String::new(),

@@ -35,8 +35,9 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
         .filter(|stall| matches!(stall.origin, Origin::Silent(_)))
         .filter(|stall| stall.origin.ranks().iter().any(|rank| ranks.contains(rank)))
         .collect();
-    draft.victims = Stall::victims(&waits);
-    draft.victims.retain(|rank| !ranks.contains(rank));
+    draft.root.clone_from(&ranks);
+    draft.root_confidence = Confidence::Supported;
+    draft.set_victims(Stall::victims(&waits));
     draft.blocked_at = waits.iter().map(|stall| stall.since).min();
     draft.per_rank = ranks
         .iter()
@@ -53,9 +54,8 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     );
     if !draft.victims.is_empty() {
         why.push_str(&format!(
-            " {} {} for {}.",
-            Capital(Ranks(&draft.victims)),
-            number(&draft.victims, "waits", "wait"),
+            " {} for {}.",
+            Capital(Ranks(&draft.victims)).with("waits", "wait"),
             number(&ranks, "it", "them"),
         ));
     }
@@ -64,7 +64,5 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
         "Check that host {} is up and reachable, and that ddp-doctor runs there.",
         first.host
     ));
-    draft.root = ranks;
-    draft.root_confidence = Confidence::Supported;
     Some(draft)
 }

@@ -9,7 +9,7 @@ use crate::findings::hang::termination::never_comes;
 use crate::model::{JoinedCall, Process, Side};
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Capital, Ranks, number};
 
 /// Advice if it is unknown why a rank made fewer calls.
 const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give each the same number \
@@ -46,7 +46,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     draft.say(format!(
         "{} {} started it{} can never join.",
         message::needs(situation, stall, call),
-        words::begin(&Ranks(&stall.waiting).with("has", "have")),
+        Capital(Ranks(&stall.waiting)).with("has", "have"),
         last_call(situation, stall, gone, first),
     ));
     draft.advise(advice(stall, gone));

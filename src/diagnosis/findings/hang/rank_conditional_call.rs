@@ -127,8 +127,7 @@ fn blame(
         Some(_) => draft.confidence,
         None => Confidence::Suspected,
     };
-    let victims = std::mem::take(&mut draft.victims);
-    draft.set_victims(victims.into_iter().chain(everybody.iter().copied()));
+    draft.add_victims(everybody.iter().copied());
 }
 
 fn explain(draft: &mut Draft, parting: &Parting) {

@@ -182,7 +182,7 @@ fn why(
     if !averaging.is_empty() {
         why.push(format!(
             "{} in the backward pass: DDP waits for this call, the last one that averages gradients there.",
-            words::begin(&Ranks(&averaging).with("is", "are")),
+            Capital(Ranks(&averaging)).with("is", "are"),
         ));
     }
     why.extend(standing(situation, inside, join));

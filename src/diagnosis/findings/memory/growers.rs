@@ -9,7 +9,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
 use crate::model::{Memory, Room};
 use crate::trends::growth::{Exhausted, Grower, GrowsIn};
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// A draft about the ranks of these growers, without sentences. Leaves one grower per rank.
 pub(crate) fn about_growers(
@@ -82,10 +82,9 @@ pub(crate) fn left(memory: &Memory) -> Option<String> {
 /// Advice on growing memory.
 pub(crate) fn find_what_grows(ranks: &[u32]) -> String {
     format!(
-        "Find what {} {} from step to step: a loss or an output with its graph, a list of tensors, \
+        "Find what {} from step to step: a loss or an output with its graph, a list of tensors, \
          a cache without a limit.",
-        Ranks(ranks),
-        number(ranks, "keeps", "keep")
+        Ranks(ranks).with("keeps", "keep"),
     )
 }
 

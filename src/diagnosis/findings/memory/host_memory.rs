@@ -13,7 +13,7 @@ use crate::findings::process::death;
 use crate::model::{Ending, Process, RoomKind, libc_signal};
 use crate::situation::Situation;
 use crate::trends::growth::{self, Filling, Grower, GrowsIn};
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// Maximum time between the ends of processes that may share one count of kills.
 const MOMENTS: Duration = Duration::from_secs(10);
@@ -108,11 +108,10 @@ fn describe_source(mapping: &[&Grower<'_>], draft: &mut Draft) {
     }
     draft.why.extend(mapping.first().and_then(|it| growers::shared(it)));
     draft.advise(format!(
-        "Find what {} {} mapped from step to step: tensors in shared memory \
+        "Find what {} mapped from step to step: tensors in shared memory \
          (`share_memory_`, what came through a queue of `torch.multiprocessing`), files of \
          /dev/shm (`ls -lS /dev/shm`).",
-        Ranks(&draft.root),
-        number(&draft.root, "keeps", "keep"),
+        Ranks(&draft.root).with("keeps", "keep"),
     ));
 }
 

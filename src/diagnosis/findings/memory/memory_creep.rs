@@ -41,10 +41,9 @@ fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
         lasting.iter().filter(|it| slope(it) >= SHARE * slope(&most)).copied().collect();
     let mut draft = about_growers(&catalogue::DD503, &mut growers, most.growth.at);
     draft.summary = format!(
-        "the {} of {} {} by {}{} with every step",
+        "the {} of {} by {}{} with every step",
         of(most),
-        Ranks(&draft.root),
-        number(&draft.root, "grows", "grow"),
+        Ranks(&draft.root).with("grows", "grow"),
         number(&draft.root, "", "up to "),
         words::bytes(most.growth.trend.slope as u64),
     );

@@ -80,9 +80,8 @@ fn draft(held: &[Usage<'_>]) -> Option<Draft> {
     draft.root_confidence = Confidence::Supported;
     draft.per_rank = more.iter().map(|it| last_call(it.rank, it.process)).collect();
     draft.summary = format!(
-        "{} {} {} of {}, most others {}",
-        Ranks(&ranks),
-        number(&ranks, "holds", "hold up to"),
+        "{} {} of {}, most others {}",
+        Ranks(&ranks).with("holds", "hold up to"),
         words::bytes(first.most),
         first.what,
         words::bytes(usual)

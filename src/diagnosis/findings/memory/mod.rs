@@ -8,14 +8,14 @@ pub(crate) mod memory_skew;
 pub(crate) mod oom_forecast;
 pub(crate) mod out_of_memory;
 
-use crate::words::{Ranks, number};
+use crate::words::Ranks;
 
 /// "; ranks 1 and 2 are affected too": the ranks of a finding other than the one that it describes.
 pub(crate) fn too(ranks: &[u32], described: u32, what: &str) -> String {
     let others: Vec<u32> = ranks.iter().copied().filter(|rank| *rank != described).collect();
     match &others[..] {
         [] => String::new(),
-        others => format!("; {} {} {what} too", Ranks(others), number(others, "is", "are")),
+        others => format!("; {} {what} too", Ranks(others).with("is", "are")),
     }
 }
 

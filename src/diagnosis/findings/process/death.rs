@@ -118,10 +118,7 @@ fn how_it_ended(process: &Process, exit: Exit) -> String {
 /// The last call of a process, for sentences about its end: " after all_reduce #23 at train.py:9".
 pub(crate) fn after_last_call(process: &Process) -> String {
     match &process.last_call {
-        Some(call) => {
-            let at = words::at(call.place.as_deref());
-            format!(" after {}{at}", words::call(call))
-        }
+        Some(call) => format!(" after {}", words::call_at(call)),
         // Logs do not contain all calls.
         None if process.is_from_text() => String::new(),
         None => " before its first call".into(),

@@ -116,8 +116,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     let from_communication = process.is_from_communication(exception);
     let mut draft = raised(code, process, rank, exception, from_communication);
     draft.follows = nccl_refusal::cause(situation, process, exception);
-    draft.victims = Stall::victims(stalls);
-    draft.victims.retain(|&victim| victim != rank);
+    draft.set_victims(Stall::victims(stalls));
     if let Some(place) = place(ended.diverted, stalls) {
         describe_calls(situation, ended, place, &mut draft);
     }
@@ -186,10 +185,7 @@ fn describe_calls(
     draft.per_rank = calls.collect();
     draft.blocked_at = peers.iter().map(|(_, joined)| joined.call.at).min();
     if ended.diverted.is_some() {
-        let others = peers.iter().map(|(other, _)| *other);
-        draft.victims.extend(others.filter(|other| *other != rank));
-        draft.victims.sort_unstable();
-        draft.victims.dedup();
+        draft.add_victims(peers.iter().map(|(other, _)| *other));
     }
 }
 
@@ -202,10 +198,8 @@ fn why(ended: &Ended<'_>) -> String {
             None => "It was not caught: the rank makes no further call.".into(),
         };
     }
-    let call = ended.process.last_call.as_ref().map(|call| {
-        let at = words::at(call.place.as_deref());
-        format!(", {}{at}", words::call(call))
-    });
+    let call = ended.process.last_call.as_ref();
+    let call = call.map(|call| format!(", {}", words::call_at(call)));
     format!(
         "The exception was in flight when rank {} made its next call{}: a clean-up call that its peers do not make.",
         ended.rank,

@@ -85,17 +85,14 @@ fn draft(
     }
     draft.root = stopped.to_vec();
     draft.root_confidence = Confidence::Proved;
-    draft.victims = Stall::victims(stalls);
-    draft.victims.retain(|rank| !stopped.contains(rank));
+    draft.set_victims(Stall::victims(stalls));
     let calls = situation.calls(stall);
     let (_, waiting) = calls.first()?;
     message::describe_stall(situation, stall, &mut draft);
     draft.summary = format!(
-        "{} {} stopped; {} {} for {} in {}",
-        Ranks(stopped),
-        number(stopped, "is", "are"),
-        Ranks(&draft.victims),
-        number(&draft.victims, "waits", "wait"),
+        "{} stopped; {} for {} in {}",
+        Ranks(stopped).with("is", "are"),
+        Ranks(&draft.victims).with("waits", "wait"),
         number(stopped, "it", "them"),
         words::call(&waiting.call),
     );

@@ -62,12 +62,10 @@ fn about_call(
 /// "rank 1 is stuck in its clean-up: barrier #3 at train.py:40".
 fn stuck_in(ranks: &[u32], call: &Call) -> String {
     format!(
-        "{} {} stuck in {} clean-up: {}{}",
-        Ranks(ranks),
-        number(ranks, "is", "are"),
+        "{} stuck in {} clean-up: {}",
+        Ranks(ranks).with("is", "are"),
         number(ranks, "its", "their"),
-        words::call(call),
-        words::at(call.place.as_deref()),
+        words::call_at(call),
     )
 }
 
@@ -88,7 +86,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
 
     let mut draft = about_call(situation, ranks, (group, seq), call, met);
     draft.root_confidence = Confidence::Supported;
-    draft.victims = join.calls.keys().copied().filter(|rank| !ranks.contains(rank)).collect();
+    draft.set_victims(join.calls.keys().copied());
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     draft.summary =
         format!("{} meets another call of {}", stuck_in(ranks, call), Ranks(&draft.victims));
@@ -107,10 +105,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     let provable = matches!(
         divergence.mismatch,
         Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root
-    ) && join
-        .calls
-        .keys()
-        .all(|&rank| situation.model.member(group, rank).is_some_and(|process| process.lost == 0));
+    ) && situation.model.has_all_records(group, join.calls.keys().copied());
     let proof =
         || divergence::certificate(join, &catalogue::DD205, CertificateKind::UnsatisfiableJoin);
     Some(draft.proved_by(provable.then(proof).flatten()))
@@ -156,10 +151,9 @@ fn waits_for_absent_peers(
     };
     draft.summary = format!("{} waits for {}, {peers}", stuck_in(ranks, call), Ranks(&missing));
     draft.say(format!(
-        "{} made this call on the way out; {} {} not made it.",
+        "{} made this call on the way out; {} not made it.",
         Capital(Ranks(ranks)),
-        Ranks(&missing),
-        number(&missing, "has", "have"),
+        Ranks(&missing).with("has", "have"),
     ));
     draft.next = advice(&draft);
     let needed = joined.needs(first, &missing).first().copied();
@@ -191,25 +185,21 @@ fn keeps_others_waiting(
     message::describe_stall(situation, stall, &mut draft);
     draft.root = ranks.to_vec();
     draft.root_confidence = Confidence::Supported;
-    draft.victims = Stall::victims(stalls);
-    draft.victims.retain(|rank| !ranks.contains(rank));
+    draft.set_victims(Stall::victims(stalls));
     let all_seen = process.lost == 0 && !situation.is_cut_short(stall);
     if !all_seen {
         draft.confidence = Confidence::Suspected;
     }
     draft.summary = format!(
-        "{} {} stuck on the way out{}; {} {} for {}",
-        Ranks(ranks),
-        number(ranks, "is", "are"),
+        "{} stuck on the way out{}; {} for {}",
+        Ranks(ranks).with("is", "are"),
         inside(process).map_or_else(String::new, |what| format!(", {what}")),
-        Ranks(&draft.victims),
-        number(&draft.victims, "waits", "wait"),
+        Ranks(&draft.victims).with("waits", "wait"),
         number(ranks, "it", "them"),
     );
     draft.say(format!(
-        "{} {} begun to exit, and {} not ended.",
-        Capital(Ranks(ranks)),
-        number(ranks, "has", "have"),
+        "{} begun to exit, and {} not ended.",
+        Capital(Ranks(ranks)).with("has", "have"),
         number(ranks, "has", "have"),
     ));
     draft.next = advice(&draft);
@@ -245,9 +235,8 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     draft.blocked_at = Some(begun);
     let (_, _, first) = stuck.first()?;
     draft.summary = format!(
-        "{} {} not returned from destroy_process_group{}",
-        Ranks(&ranks),
-        number(&ranks, "has", "have"),
+        "{} not returned from destroy_process_group{}",
+        Ranks(&ranks).with("has", "have"),
         words::at(first.place.as_deref()),
     );
     draft.say(

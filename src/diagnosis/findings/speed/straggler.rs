@@ -63,7 +63,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
     draft.per_rank = per_rank(situation, straggler, place);
     draft.summary = format!(
         "{} the others waiting{}: they lose about {} of their time, {} at a time, {}",
-        Ranks(ranks).to_string() + number(ranks, " keeps", " keep"),
+        Ranks(ranks).with("keeps", "keep"),
         if straggler.in_turn { " in turn" } else { "" },
         percent(straggler.share),
         about(straggler.typical),
@@ -72,7 +72,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
     draft.say(format!(
         "{} repeatedly the last, since {} at least: nearly all that the others lose by waiting, they \
          lose by waiting for {}.",
-        Capital(Ranks(ranks)).to_string() + number(ranks, " is", " are"),
+        Capital(Ranks(ranks)).with("is", "are"),
         words::clock(straggler.since),
         number(ranks, "it", "them"),
     ));
@@ -128,7 +128,7 @@ fn of_work(ranks: &[u32], ran: Option<(f64, f64)>) -> Reason {
         format!(
             "{} neither for input nor for a processor: the main thread runs {} of the time there, {} \
              on the others.",
-            Capital(Ranks(ranks)).to_string() + number(ranks, " waits", " wait"),
+            Capital(Ranks(ranks)).with("waits", "wait"),
             percent(own),
             percent(others),
         )
@@ -143,7 +143,7 @@ fn of_work(ranks: &[u32], ran: Option<(f64, f64)>) -> Reason {
         advice: format!(
             "Compare what {} between two collectives with another rank: ddp-doctor dump, or a \
              profiler on both. Give all ranks equal work.",
-            Ranks(ranks).to_string() + number(ranks, " does", " do"),
+            Ranks(ranks).with("does", "do"),
         ),
     }
 }
@@ -157,7 +157,7 @@ fn of_input(ranks: &[u32], place: Option<&Where>, own: f64, others: f64) -> Reas
         ),
         measured: Some(format!(
             "{} for batches{} about {} of the time, the others {}.",
-            Capital(Ranks(ranks)).to_string() + number(ranks, " waits", " wait"),
+            Capital(Ranks(ranks)).with("waits", "wait"),
             words::at(place),
             percent(own),
             percent(others),

@@ -11,7 +11,7 @@ use crate::findings::startup::settings::{self, Peers};
 use crate::findings::startup::skew;
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::words::{Capital, Ranks, number};
+use crate::words::{Capital, Ranks};
 
 /// Maximum number of ranks whose devices are listed.
 const LISTED: usize = 8;
@@ -58,9 +58,8 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
     draft.why.extend(devices.take(LISTED));
     if !misled.is_empty() {
         draft.say(format!(
-            "{} {} not use the device of the local rank.",
-            Capital(Ranks(&misled)),
-            number(&misled, "does", "do"),
+            "{} not use the device of the local rank.",
+            Capital(Ranks(&misled)).with("does", "do"),
         ));
     }
     draft.advise(

@@ -13,7 +13,7 @@ use crate::findings::startup::joining::describe_joiners;
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, ranks, worlds};
-use crate::words::{self, Ranks};
+use crate::words::Ranks;
 
 /// Setting with the list of interfaces that a process sees.
 const SEEN: &str = "interfaces";
@@ -105,9 +105,8 @@ fn draft(
         Unusable::Loopback => "which does not reach the other hosts of the world".into(),
     };
     draft.summary = format!(
-        "{} {} configured to use the network interface {value} ({variable}), {what}",
-        Ranks(&draft.root),
-        words::number(&draft.root, "is", "are"),
+        "{} configured to use the network interface {value} ({variable}), {what}",
+        Ranks(&draft.root).with("is", "are"),
     );
     let listed: Vec<String> = seen.iter().map(Interface::to_string).collect();
     draft.say(format!(

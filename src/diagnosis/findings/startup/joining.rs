@@ -26,8 +26,7 @@ pub(crate) fn describe_joiners(
     draft.per_rank.sort_by_key(|call| call.rank);
     let mut held_up = forming.joiners.clone();
     held_up.retain(|it| it.process.is_joining() || held_up_in(situation, it).is_some());
-    draft.victims = ranks(&held_up);
-    draft.victims.retain(|rank| !draft.root.contains(rank));
+    draft.set_victims(ranks(&held_up));
 }
 
 /// The row of a joiner: its call of `init_process_group`, or the call that it waits in since.

@@ -192,10 +192,9 @@ fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, d
     draft.root_confidence = Confidence::Suspected;
     describe_joiners(situation, forming, draft);
     draft.summary = format!(
-        "all ranks of the world have come to {}, and {} {} not returned from joining it",
+        "all ranks of the world have come to {}, and {} not returned from joining it",
         words::place(forming.joiners[0].place),
-        Ranks(&draft.root),
-        number(&draft.root, "has", "have"),
+        Ranks(&draft.root).with("has", "have"),
     );
     draft.say("They agree on the size of the world and on its address: no rank is missing.");
     if let Some(store) = store_elsewhere(forming) {
@@ -329,19 +328,14 @@ impl States {
             let line = missing.iter().find_map(Missing::line);
             let line = line.filter(|_| self.at_work.len() == 1);
             clauses.push(format!(
-                "{} {} alive{} and {} not joined the world",
-                Ranks(&self.at_work),
-                number(&self.at_work, "is", "are"),
+                "{} alive{} and {} not joined the world",
+                Ranks(&self.at_work).with("is", "are"),
                 words::at(line),
                 number(&self.at_work, "has", "have"),
             ));
         }
         if !self.elsewhere.is_empty() {
-            clauses.push(format!(
-                "{} {} in another world",
-                Ranks(&self.elsewhere),
-                number(&self.elsewhere, "is", "are")
-            ));
+            clauses.push(format!("{} in another world", Ranks(&self.elsewhere).with("is", "are")));
         }
         if !self.never_seen.is_empty() {
             let ranks = Ranks(&self.never_seen);
@@ -359,9 +353,8 @@ impl States {
             return None;
         }
         Some(format!(
-            "{} {} not on the {} watched ({}); other hosts are not watched.",
-            Capital(Ranks(&self.never_seen)),
-            number(&self.never_seen, "is", "are"),
+            "{} not on the {} watched ({}); other hosts are not watched.",
+            Capital(Ranks(&self.never_seen)).with("is", "are"),
             if hosts.len() == 1 { "host that is" } else { "hosts that are" },
             hosts.join(", ")
         ))

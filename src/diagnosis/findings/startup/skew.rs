@@ -10,7 +10,7 @@ use crate::findings::startup::settings::{self, Peers, Side, Skew};
 use crate::findings::view::{describe, no_call};
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::words::{Ranks, number};
+use crate::words::Ranks;
 
 /// Variables that make a rank wait for all others inside `init_process_group`.
 const WAIT_IN_INIT: [&str; 2] = ["TORCH_DISTRIBUTED_DEBUG", "TORCH_DIST_INIT_BARRIER"];
@@ -102,8 +102,7 @@ pub(crate) fn said(skew: &Skew<'_>, thing: impl Fn(&str, Option<&str>) -> String
             [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
             all => all.concat(),
         };
-        let have = number(&side.ranks, "has", "have");
-        format!("{} {have} {listed}", Ranks(&side.ranks))
+        format!("{} {listed}", Ranks(&side.ranks).with("has", "have"))
     };
     let sides: Vec<String> = skew.sides.iter().map(side).collect();
     sides.join(", ")
