@@ -93,9 +93,7 @@ fn pass_on_effects(found: &mut [Candidate]) {
     for effect in effects {
         let mut causes = found.iter_mut().map(|it| &mut it.draft);
         let cause = causes.find(|it| Some(&it.key) == effect.follows.as_ref());
-        let Some(cause) = cause.filter(|it| it.effect == Effect::None) else {
-            continue;
-        };
+        let Some(cause) = cause.filter(|it| it.effect == Effect::None) else { continue };
         cause.effect = effect.effect;
         cause.severity = cause.severity.max(Severity::Error);
         cause.blocked_at = effect.blocked_at;
@@ -109,9 +107,7 @@ fn pass_on_effects(found: &mut [Candidate]) {
 /// The slip of the group that began before this call. Point-to-point calls are not part of the
 /// sequence.
 fn earlier_slip(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
-    let KeyPlace::Join(group, seq) = draft.key.place else {
-        return None;
-    };
+    let KeyPlace::Join(group, seq) = draft.key.place else { return None };
     let slip = situation.slip_before(group, seq)?;
     Some(KeyPlace::Join(group, slip.seq))
 }

@@ -29,7 +29,6 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Orders drafts by cause: first the initiating ones, by precedence, then the ones that followed,
 /// by time.
-#[must_use]
 pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Draft> {
     causality::link(situation, &mut found);
     for it in &mut found {
@@ -238,9 +237,7 @@ fn is_one_event(a: &Draft, b: &Draft) -> bool {
 /// Whether two events differ at most in numbers, such as ports, process ids and addresses, and
 /// happened at one line.
 fn is_alike(a: Option<&str>, b: Option<&str>) -> bool {
-    let (Some(a), Some(b)) = (a, b) else {
-        return false;
-    };
+    let (Some(a), Some(b)) = (a, b) else { return false };
     let split = |event: &str| {
         let (text, at) = event.rsplit_once(" at ").unwrap_or((event, ""));
         (without_numbers(text), at.to_owned())

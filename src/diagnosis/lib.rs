@@ -65,7 +65,6 @@ pub struct Config {
 
 impl Config {
     /// Default settings with this timing.
-    #[must_use]
     pub const fn with_timing(timing: Timing) -> Self {
         Self { stall_after: timing.default_stall_after, has_timed_out: false, timing }
     }
@@ -105,7 +104,6 @@ pub struct Engine {
 
 impl Engine {
     /// An engine without evidence.
-    #[must_use]
     pub fn new(config: Config) -> Self {
         Self { model: Model::new(config.timing), config, ..Self::default() }
     }
@@ -138,7 +136,6 @@ impl Engine {
     }
 
     /// When to call [`Engine::handle_timeout`] if no event arrives earlier.
-    #[must_use]
     pub const fn poll_timeout(&self) -> Option<Timestamp> {
         self.timeout
     }
@@ -181,13 +178,11 @@ impl Engine {
     }
 
     /// The evidence that findings are derived from.
-    #[must_use]
     pub const fn model(&self) -> &Model {
         &self.model
     }
 
     /// The report as of the last evaluation.
-    #[must_use]
     pub fn report(&self) -> Report {
         let model = &self.model;
         let world_size = model.world_size();
@@ -230,7 +225,6 @@ impl Engine {
     }
 
     /// Verdict on the job, from the leading finding of the last attempt.
-    #[must_use]
     pub fn verdict(&self) -> Verdict {
         let model = &self.model;
         let is_blind = model.over().is_some() && model.processes.is_empty();
@@ -251,7 +245,6 @@ impl Engine {
     }
 
     /// The verdict by the findings alone, at a cost that does not depend on the number of processes.
-    #[must_use]
     pub fn verdict_of_findings(&self) -> Verdict {
         verdict_of(self.findings.get(..self.current).unwrap_or_default())
     }
@@ -379,7 +372,6 @@ impl Engine {
 }
 
 /// Verdict on a job, from the leading one of its findings.
-#[must_use]
 pub fn verdict_of(findings: &[Finding]) -> Verdict {
     // DD901 may also concern a process that is no rank. It is an error if it leaves the verdict open.
     let is_gap = |finding: &Finding| {

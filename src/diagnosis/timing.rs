@@ -45,7 +45,6 @@ macro_rules! scalable {
 
         impl $name {
             /// Every duration multiplied by `scale`.
-            #[must_use]
             pub fn scaled(&self, scale: $crate::timing::TimeScale) -> Self {
                 Self { $( $field: scale.of(self.$field), )+ }
             }
@@ -151,19 +150,16 @@ pub struct TimeScale(f64);
 
 impl TimeScale {
     /// `None` outside of the range.
-    #[must_use]
     pub fn new(factor: f64) -> Option<Self> {
         (0.001..=1000.0).contains(&factor).then_some(Self(factor))
     }
 
     /// The factor.
-    #[must_use]
     pub const fn factor(self) -> f64 {
         self.0
     }
 
     /// A duration multiplied by the factor.
-    #[must_use]
     pub fn of(self, duration: Duration) -> Duration {
         duration.mul_f64(self.0)
     }

@@ -36,7 +36,6 @@ impl Display for Ranks<'_> {
 
 impl Ranks<'_> {
     /// The ranks with a verb that agrees with their number: "rank 1 waits", "ranks 0 and 2 wait".
-    #[must_use]
     pub fn with(self, one: &str, several: &str) -> String {
         format!("{self} {}", number(self.0, one, several))
     }
@@ -54,14 +53,12 @@ impl Display for Capital<'_> {
 
 impl Capital<'_> {
     /// The ranks with a verb that agrees with their number: "Rank 1 waits", "Ranks 0 and 2 wait".
-    #[must_use]
     pub fn with(self, one: &str, several: &str) -> String {
         begin(&self.0.with(one, several))
     }
 }
 
 /// The text with its first letter in upper case.
-#[must_use]
 pub fn begin(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|letter| letter.to_ascii_uppercase());
@@ -69,13 +66,11 @@ pub fn begin(text: &str) -> String {
 }
 
 /// The singular for exactly one rank, otherwise the plural: "is" or "are", "has" or "have", ….
-#[must_use]
 pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a str {
     if ranks.len() == 1 { one } else { several }
 }
 
 /// The end of a summary: "; ranks 0 and 2 wait for it"; empty if no rank waits.
-#[must_use]
 pub fn wait_for_it(victims: &[u32]) -> String {
     if victims.is_empty() {
         return String::new();
@@ -84,7 +79,6 @@ pub fn wait_for_it(victims: &[u32]) -> String {
 }
 
 /// Name and number of a call: "all_reduce #23", "recv #2 from rank 0".
-#[must_use]
 pub fn call(call: &Call) -> String {
     let mut text = match call.op {
         ddp_doctor_proto::Op::Unspecified => "call".to_owned(),
@@ -100,7 +94,6 @@ pub fn call(call: &Call) -> String {
 }
 
 /// The same with the line of the call, if that is known: "all_reduce #23 at train.py:9".
-#[must_use]
 pub fn call_at(it: &Call) -> String {
     call(it) + &at(it.place.as_deref())
 }
@@ -115,7 +108,6 @@ fn partner(call: &Call) -> String {
 }
 
 /// The known parts of a call's signature: "all_reduce float32[3, 1560] sum".
-#[must_use]
 pub fn signature(call: &Call) -> String {
     let mut text = call.op.to_string();
     let dtype = call.dtype.name();
@@ -138,14 +130,12 @@ pub fn signature(call: &Call) -> String {
 }
 
 /// The shape of a call's tensor, or else its number of elements: "[3, 1560]", "[6 elements]".
-#[must_use]
 pub fn size(call: &Call) -> Option<String> {
     let shape = call.shape.as_ref().map(|shape| format!("{shape:?}"));
     shape.or_else(|| call.numel.map(|numel| format!("[{numel} elements]")))
 }
 
 /// Name of a group for users: its description, or its name if it has none.
-#[must_use]
 pub fn group(group: &GroupInfo) -> String {
     let kind = match &*group.key.layer {
         "nccl" => "communicator",
@@ -159,7 +149,6 @@ pub fn group(group: &GroupInfo) -> String {
 }
 
 /// Address of the rendezvous: "localhost:29500".
-#[must_use]
 pub fn place(place: &Place) -> String {
     match place.port {
         Some(port) => format!("{}:{port}", place.address),
@@ -168,14 +157,12 @@ pub fn place(place: &Place) -> String {
 }
 
 /// " at train.py:9"; empty for `None`.
-#[must_use]
 pub fn at(place: Option<&Where>) -> String {
     place.map(|place| format!(" at {}", line(place))).unwrap_or_default()
 }
 
 /// "train.py:9": without the folders, because findings list the full path separately. With frames of
 /// installed packages: "train.py:9 › Trainer.save".
-#[must_use]
 pub fn line(place: &Where) -> String {
     let feature = place.features().pop();
     let feature = feature.map(|frame| format!(" › {}", frame.function));
@@ -183,7 +170,6 @@ pub fn line(place: &Where) -> String {
 }
 
 /// Like [`line()`], for a sentence about the line itself: without the feature that is called there.
-#[must_use]
 pub fn source_line(place: &Where) -> String {
     let file = place.file.rsplit('/').next().unwrap_or(&place.file);
     let library = if place.library { " in a library" } else { "" };
@@ -191,7 +177,6 @@ pub fn source_line(place: &Where) -> String {
 }
 
 /// "load()", or "the main program" for `<module>`.
-#[must_use]
 pub fn function(place: &Where) -> String {
     match &*place.function {
         "<module>" => "the main program".into(),
@@ -201,7 +186,6 @@ pub fn function(place: &Where) -> String {
 }
 
 /// A duration in seconds or above: "5.0 s", "12 min".
-#[must_use]
 pub fn seconds(time: Duration) -> String {
     match time.as_secs() {
         0..60 => format!("{:.1} s", time.as_secs_f64()),
@@ -211,7 +195,6 @@ pub fn seconds(time: Duration) -> String {
 }
 
 /// A duration: "210 ms", "5.0 s", "12 min".
-#[must_use]
 pub fn short_time(time: Duration) -> String {
     match time.as_micros() {
         0..10_000 => format!("{:.1} ms", time.as_secs_f64() * 1e3),
@@ -221,7 +204,6 @@ pub fn short_time(time: Duration) -> String {
 }
 
 /// "once", "3 times".
-#[must_use]
 pub fn times(count: u64) -> String {
     match count {
         1 => "once".into(),
@@ -231,7 +213,6 @@ pub fn times(count: u64) -> String {
 }
 
 /// A size: "20.0 GiB", "512 MiB", "7 B".
-#[must_use]
 pub fn bytes(bytes: u64) -> String {
     let power = (u64::BITS - 1).saturating_sub(bytes.leading_zeros()) as usize / 10;
     let value = bytes as f64 / f64::from(1_u32 << 10).powi(power as i32);
@@ -240,7 +221,6 @@ pub fn bytes(bytes: u64) -> String {
 }
 
 /// Time of day: "14:23:36 UTC".
-#[must_use]
 pub fn clock(at: Timestamp) -> String {
     let text = at.to_string();
     format!("{} UTC", text.get(11..19).unwrap_or(&text))
@@ -248,7 +228,6 @@ pub fn clock(at: Timestamp) -> String {
 
 /// The first line of an exception's text, cut after 160 characters, without the place in PyTorch's
 /// source with which its C++ errors begin.
-#[must_use]
 pub fn short(text: &str) -> String {
     const LONGEST: usize = 160;
     let first_line = text.lines().next().unwrap_or("");

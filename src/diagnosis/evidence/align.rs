@@ -42,7 +42,6 @@ pub struct Signature {
 
 impl Signature {
     /// The signature of a call.
-    #[must_use]
     pub fn of(call: &Call) -> Self {
         Self {
             op: call.op,
@@ -55,7 +54,6 @@ impl Signature {
     }
 
     /// The first disagreement with the signature of another call.
-    #[must_use]
     pub fn compare(&self, other: &Self) -> Option<Mismatch> {
         if self.op == Op::Unspecified || other.op == Op::Unspecified {
             return None;
@@ -72,14 +70,12 @@ impl Signature {
 
     /// Whether a call with this signature and one with the other can never be one collective, whatever its
     /// transport makes of their contents.
-    #[must_use]
     pub fn never_matches(&self, other: &Self) -> bool {
         let is_final = |it: &Mismatch| matches!(it, Mismatch::Op | Mismatch::Size | Mismatch::Root);
         self.compare(other).is_some() && self.differences(other).iter().any(is_final)
     }
 
     /// Adds what counts to a hash: signatures that agree give the same, unless an attribute is unknown.
-    #[must_use]
     pub fn mix(&self, hash: u64) -> u64 {
         let op = self.op;
         let dtype = carries_data(op).then(|| self.dtype.number());
@@ -92,7 +88,6 @@ impl Signature {
     }
 
     /// All disagreements with the signature of another call.
-    #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<Mismatch> {
         let pairs = [
             (Mismatch::Op, differ(self.op.name(), other.op.name())),
@@ -116,7 +111,6 @@ impl Signature {
 }
 
 /// The first disagreement of two calls that met at one sequence number of a group.
-#[must_use]
 pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
     Signature::of(a).compare(&Signature::of(b))
 }
@@ -126,7 +120,6 @@ pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
 /// Only element counts are compared, not shapes: `[2, 3]` and `[6]` reduce correctly. Splits of an
 /// `all_to_all` may differ. An `all_gather` on NCCL may gather pieces of different sizes, to the same
 /// whole.
-#[must_use]
 pub fn size(call: &Call) -> Option<u64> {
     match call.op {
         Op::AllToAll => None,
@@ -155,7 +148,6 @@ pub const EMPTY_HASH: u64 = 0xcbf2_9ce4_8422_2325;
 /// Adds a number to a hash: FNV-1a with 64 bits
 /// (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv-21>), whose result is the same in every
 /// build of this program.
-#[must_use]
 pub fn mix(hash: u64, number: u64) -> u64 {
     mix_bytes(hash, &number.to_le_bytes())
 }
@@ -170,7 +162,6 @@ fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
 }
 
 /// Groups ranks by what agrees with the first of its class: largest class first, ties by lowest rank.
-#[must_use]
 pub fn classes<T: Copy>(
     of_ranks: impl Iterator<Item = (u32, T)>,
     agree: impl Fn(T, T) -> bool,
@@ -208,7 +199,6 @@ pub struct OddOnes {
 
 impl OddOnes {
     /// Confidence that these ranks are the root cause.
-    #[must_use]
     pub const fn confidence(&self) -> Confidence {
         if self.is_minority { Confidence::Supported } else { Confidence::Suspected }
     }
@@ -216,7 +206,6 @@ impl OddOnes {
 
 /// The ranks in the minority: all but the class that outnumbers every other one and has at least
 /// two ranks. Without such a class, or if all agree: all ranks.
-#[must_use]
 pub fn odd_ones(classes: &[Vec<u32>]) -> OddOnes {
     let mut by_size: Vec<&Vec<u32>> = classes.iter().collect();
     by_size.sort_by_key(|ranks| Reverse(ranks.len()));

@@ -39,7 +39,6 @@ const DEVICES: [&str; 6] = ["CUDA", "HIP ", "XPU ", "CUBLAS", "CUDNN", "NCCL"];
 pub(crate) const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 /// Parses the text of an exception, "Type: message"; `None`: it is not a failed allocation.
-#[must_use]
 pub fn failed(text: &str) -> Option<Failed> {
     let kind = text.split(':').next().unwrap_or_default();
     let kind = kind.rsplit('.').next().unwrap_or_default();

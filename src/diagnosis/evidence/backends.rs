@@ -6,13 +6,11 @@
 const ON_NCCL: [&str; 5] = ["nccl", "nccl2", "nccl-legacy", "nccl-lazy", "nccl4py"];
 
 /// Whether a backend runs on NCCL, by its name without a device.
-#[must_use]
 pub fn is_nccl(name: &str) -> bool {
     ON_NCCL.contains(&name)
 }
 
 /// Whether a group runs on NCCL alone: "nccl", or by device as "cuda:nccl2".
-#[must_use]
 pub fn is_on_nccl(backend: &str) -> bool {
     backend.split(',').all(|part| is_nccl(part.rsplit(':').next().unwrap_or(part)))
 }

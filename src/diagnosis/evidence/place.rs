@@ -6,13 +6,11 @@ use crate::evidence::event::{Stacks, ThreadStack};
 
 impl Stacks {
     /// The main thread, if it was captured.
-    #[must_use]
     pub fn main(&self) -> Option<&ThreadStack> {
         self.threads.first()
     }
 
     /// Current place of the program: the user's line in its main thread.
-    #[must_use]
     pub fn place(&self) -> Option<&Where> {
         users_frame(&self.main()?.python)
     }
@@ -20,14 +18,12 @@ impl Stacks {
 
 /// The innermost of these frames, innermost first, that belongs to the user, not to PyTorch, the
 /// capture or Python's own library. If there is none, the innermost of all.
-#[must_use]
 pub fn users_frame(frames: &[Where]) -> Option<&Where> {
     let own = frames.iter().find(|frame| is_users(&frame.file));
     own.or(frames.first())
 }
 
 /// Whether a file belongs to the user's program, or to a package that it uses.
-#[must_use]
 pub fn is_users(file: &str) -> bool {
     /// Folders of PyTorch, including those of a source tree.
     const TORCH: [&str; 7] = [

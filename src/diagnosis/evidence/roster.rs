@@ -84,7 +84,6 @@ struct Communicator {
 
 impl Roster {
     /// Whether [`Roster::take`] would only pass on this event.
-    #[must_use]
     pub fn ignores(&self, event: &Event) -> bool {
         self.waiting.is_empty()
             && !matches!(event, Event::ProcessJoined { .. })
@@ -140,7 +139,6 @@ impl Roster {
     }
 
     /// When [`Roster::release`] is due.
-    #[must_use]
     pub fn next_release(&self) -> Option<Timestamp> {
         self.due().map(|(_, due)| due).min()
     }
@@ -164,9 +162,7 @@ impl Roster {
             return false;
         };
         let rank = self.processes.get(&process).and_then(|it| it.rank);
-        let (Some(seat), Some(rank)) = (group.seat, rank) else {
-            return false;
-        };
+        let (Some(seat), Some(rank)) = (group.seat, rank) else { return false };
         // Members that split a communicator are seated as in that communicator.
         if makes && group.key.name.contains(OUT_OF) {
             return false;
@@ -191,9 +187,7 @@ impl Roster {
             self.mistaken.extend(mistaken.map(|it| Arc::clone(&it.is)));
             self.groups.retain(|_, it| it.reported.key.name != *name);
         }
-        let Some(members) = communicator.all_seats(seat.size) else {
-            return false;
-        };
+        let Some(members) = communicator.all_seats(seat.size) else { return false };
         communicator.members = Some(members);
         for (process, group) in std::mem::take(&mut communicator.unheard) {
             if let Ok(group) = self.find(&group, false) {

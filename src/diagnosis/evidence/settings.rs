@@ -44,7 +44,6 @@ const OWN_ENDS: [&str; 7] = ["_FILE", "_DIR", "_PATH", "_DUMP", "_IP", "_PORT", 
 
 /// Hash of a setting. Processes whose combined hashes are equal reported the same. `None`: the
 /// setting is not compared.
-#[must_use]
 pub(crate) fn fingerprint(name: &str, value: &str) -> Option<u64> {
     let is_version = VERSIONS.iter().any(|(version, ..)| *version == name);
     let is_compared = is_version || name.strip_prefix(VARIABLE).is_some_and(must_agree);
@@ -57,7 +56,6 @@ pub(crate) fn fingerprint(name: &str, value: &str) -> Option<u64> {
 
 /// Whether a variable affects communication between ranks, so that all ranks should have the same
 /// value.
-#[must_use]
 pub fn must_agree(name: &str) -> bool {
     match name {
         "TORCH_DISTRIBUTED_DEBUG"
@@ -76,7 +74,6 @@ pub fn must_agree(name: &str) -> bool {
 }
 
 /// The effect of a value, if known: values with the same effect do not differ.
-#[must_use]
 pub fn meaning(name: &str, value: Option<&str>) -> Option<String> {
     let value = value?.to_ascii_lowercase();
     let is_default = match name {

@@ -57,7 +57,6 @@ fn piece(splits: &[u32], index: usize, members: usize) -> Option<u32> {
 /// The ranks whose splits differ from those of most others: each disagrees with more than half of
 /// its peers, and every disagreement involves one of them. Without such ranks, all that disagree;
 /// `None` if none do.
-#[must_use]
 pub fn odd_ones(misfits: &[Misfit], ranks: usize) -> Option<OddOnes> {
     let involved: BTreeSet<u32> = misfits.iter().flat_map(|it| [it.sender, it.receiver]).collect();
     if involved.is_empty() {

@@ -19,13 +19,11 @@ const MONITORED: [&str; 2] =
     [" failed to pass monitoredBarrier in ", " successfully reached monitoredBarrier, but "];
 
 /// Whether an exception comes from the transport between ranks, so that it may be due to the failure of a peer.
-#[must_use]
 pub fn is_from_transport(text: &str) -> bool {
     contains(text, &LAYERS) || is_due_to_others(text)
 }
 
 /// Whether an exception of PyTorch is due to another process: it was lost, or a wait for it ended.
-#[must_use]
 pub fn is_due_to_others(text: &str) -> bool {
     is_loss_of_peer(text) || is_end_of_wait(text)
 }
@@ -37,14 +35,12 @@ fn is_end_of_wait(text: &str) -> bool {
 }
 
 /// Whether an exception states that a wait lasted too long.
-#[must_use]
 pub fn is_timeout(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     contains(&lower, &["timed out", "timeout"]) || contains(text, &MONITORED)
 }
 
 /// Whether an exception of PyTorch states that a connection was never made.
-#[must_use]
 pub fn is_start(text: &str) -> bool {
     const START: [&str; 4] = [
         "connectFullMesh failed",
@@ -56,7 +52,6 @@ pub fn is_start(text: &str) -> bool {
 }
 
 /// Whether an exception of PyTorch states that another process closed or never opened its connection.
-#[must_use]
 pub fn is_loss_of_peer(text: &str) -> bool {
     const LOST: [&str; 5] = [
         "onnection closed by peer",

@@ -173,7 +173,6 @@ pub struct ProcessFact {
 impl Draft {
     /// A draft with severity and effect of its code, supported facts and a suspected root cause; all
     /// else is empty.
-    #[must_use]
     pub fn new(code: &'static Code, place: KeyPlace, evidence_at: Timestamp) -> Self {
         Self {
             code,

@@ -8,7 +8,6 @@ use crate::evidence::splits::Misfit;
 use crate::model::{Join, Matching, Transport};
 
 /// Signature of a call, for a certificate.
-#[must_use]
 pub(crate) fn signature(call: &Call) -> CallSignature {
     CallSignature {
         op: call.op.to_string(),
@@ -24,7 +23,6 @@ pub(crate) fn signature(call: &Call) -> CallSignature {
 }
 
 /// The fact that a rank began to create a group; `None` if the call creates none.
-#[must_use]
 pub(crate) fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact> {
     let group = call.group.as_ref().filter(|_| call.op.creates_group())?;
     Some(Fact::Creates {
@@ -37,7 +35,6 @@ pub(crate) fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact>
 }
 
 /// The fact that a rank issued a call.
-#[must_use]
 pub(crate) fn issued(rank: u32, call: &Call) -> Option<Fact> {
     Some(Fact::Issued {
         rank,
@@ -49,7 +46,6 @@ pub(crate) fn issued(rank: u32, call: &Call) -> Option<Fact> {
 }
 
 /// The facts that a rank sends another number of elements to a peer than the peer expects.
-#[must_use]
 pub(crate) fn split_facts(join: &Join, misfit: &Misfit) -> Option<Vec<Fact>> {
     let split = |rank: u32, peer: u32, numel: u32| {
         let call = &join.calls.get(&rank)?.call;

@@ -163,7 +163,6 @@ pub static ALL: &[Rule] = &[
 ];
 
 /// All drafts in a situation. A finding that several rules of a code make belongs to the first.
-#[must_use]
 pub fn detect(situation: &Situation<'_>) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     for rules in ALL.chunk_by(|a, b| a.code == b.code) {
@@ -191,13 +190,11 @@ pub fn codes() -> impl Iterator<Item = &'static Code> {
 }
 
 /// Whether this version detects the code.
-#[must_use]
 pub fn detects(code: &str) -> bool {
     ALL.iter().any(|it| it.code.code == code)
 }
 
 /// The finding of a draft; `caused_by` remains to be set.
-#[must_use]
 pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
     draft.why.extend(hang::lower_layer::why(situation, &draft));
     let place = draft.place.filter(|&(_, seq)| seq > 0);

@@ -12,7 +12,6 @@ use crate::words::{self, Capital, Ranks};
 
 /// Rows of all members of the group that are known. A member that has not issued this call is shown
 /// with its last call.
-#[must_use]
 pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<RankCall> {
     let of = situation.model.group(group);
     let join = of.open_or_entered(seq);
@@ -57,7 +56,6 @@ fn passed(process: &Process, seq: u64) -> CallState {
 }
 
 /// Row of a call that a rank issued, with its state and the time waited.
-#[must_use]
 pub(crate) fn waiting_call(
     situation: &Situation<'_>,
     rank: u32,
@@ -104,7 +102,6 @@ fn standing_at<'a>(process: &'a Process, joined: &JoinedCall) -> Option<&'a Wher
 }
 
 /// The line of a rank's latest stack, if it was captured after `since` and after its last record.
-#[must_use]
 pub(crate) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> {
     let since = process.last_at.max(since);
     let latest = process.stacks.last().filter(|it| it.at >= since)?;
@@ -112,7 +109,6 @@ pub(crate) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> 
 }
 
 /// A sentence on the ranks whose line is taken from their stacks.
-#[must_use]
 pub(crate) fn where_lines_are_from(
     situation: &Situation<'_>,
     (group, seq): (GroupId, u64),
@@ -137,7 +133,6 @@ pub(crate) fn where_lines_are_from(
 }
 
 /// Row of a call of which it is only known whether the rank is still inside it.
-#[must_use]
 pub(crate) fn made_call(
     situation: &Situation<'_>,
     rank: u32,
@@ -160,7 +155,6 @@ pub(crate) fn made_call(
 }
 
 /// Row of the call that a blocked rank waits in.
-#[must_use]
 pub(crate) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<RankCall> {
     let process = situation.model.member(wait.group, wait.rank)?;
     let joined = match &wait.message {
@@ -175,7 +169,6 @@ pub(crate) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<
 }
 
 /// Row of a rank that has not issued the call, with its last call.
-#[must_use]
 pub(crate) fn last_call(rank: u32, process: &Process) -> RankCall {
     process.last_call.as_ref().map_or_else(
         || unknown(rank, process),
@@ -184,7 +177,6 @@ pub(crate) fn last_call(rank: u32, process: &Process) -> RankCall {
 }
 
 /// The row with another line, if there is one.
-#[must_use]
 pub(crate) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall {
     if let Some(place) = place {
         call.place = Some(place.clone());
@@ -193,7 +185,6 @@ pub(crate) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall 
 }
 
 /// The row of a call.
-#[must_use]
 pub fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call) -> RankCall {
     RankCall {
         rank,
@@ -222,7 +213,6 @@ fn unknown(rank: u32, process: &Process) -> RankCall {
 }
 
 /// The row of a rank without a known call.
-#[must_use]
 pub(crate) fn no_call(rank: u32) -> RankCall {
     RankCall { rank, state: CallState::NotIssued, ..RankCall::default() }
 }

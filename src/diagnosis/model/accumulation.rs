@@ -38,7 +38,6 @@ impl Accumulation {
 
     /// Whether the `nth` forward, from 1, synchronises; `None`: it has not begun, or is no longer
     /// known.
-    #[must_use]
     pub fn is_synchronised(&self, nth: u64) -> Option<bool> {
         let oldest = self.recent.front().map(|&(nth, _)| nth);
         let known = self.synchronised <= KEPT as u64 || oldest <= Some(nth);
@@ -47,7 +46,6 @@ impl Accumulation {
     }
 
     /// The latest synchronised forward that began before this time, from 1.
-    #[must_use]
     pub fn synchronised_before(&self, at: Timestamp) -> Option<u64> {
         let mut latest = self.recent.iter().rev();
         latest.find(|(_, began)| *began <= at).map(|&(nth, _)| nth)
@@ -55,7 +53,6 @@ impl Accumulation {
 
     /// Whether both ranks synchronise at the same forwards: always (`true`), never (`false`) or
     /// sometimes (`None`). Compares as many synchronised forwards as both have.
-    #[must_use]
     pub fn went_with(&self, other: &Self) -> Option<bool> {
         let nth = |it: &Self, nth: u64| {
             let first = it.synchronised - it.recent.len() as u64;

@@ -61,7 +61,6 @@ struct Start {
 
 impl Attempts {
     /// The attempts of all processes that joined.
-    #[must_use]
     pub(super) fn of(model: &Model) -> Self {
         let mut attempts = Self { terminated: terminated(model), ..Self::default() };
         let is_first = |process: &Process| process.restarts == 0;
@@ -130,7 +129,6 @@ impl Attempts {
     }
 
     /// The attempt that a process belongs to.
-    #[must_use]
     pub fn of_process(&self, process: &Process) -> Attempt {
         if self.by_world.is_empty() {
             return Attempt::default();
@@ -140,14 +138,12 @@ impl Attempts {
     }
 
     /// Whether SIGTERM ended the process and all other ranks of its world.
-    #[must_use]
     pub fn is_requested(&self, process: &Process) -> bool {
         self.terminated(process).is_some_and(|it| it.is_whole)
     }
 
     /// Whether SIGTERM ended the process and all other ranks of its world; `None`: it did not end the
     /// process, or another rank failed.
-    #[must_use]
     pub fn all_requested(&self, process: &Process) -> Option<bool> {
         let world = self.terminated(process)?;
         (!world.has_raised).then_some(world.is_whole)
@@ -162,7 +158,6 @@ impl Attempts {
     }
 
     /// The attempt that was in progress at a time.
-    #[must_use]
     pub fn at(&self, at: Timestamp) -> Attempt {
         let earlier = self.begun.iter().rev().find(|(begun, _)| *begun <= at);
         let attempt = earlier.or_else(|| self.begun.first());
@@ -170,14 +165,12 @@ impl Attempts {
     }
 
     /// Index of the last attempt of the program that this attempt belongs to.
-    #[must_use]
     pub fn last(&self, attempt: Attempt) -> u32 {
         let last = self.last.get(attempt.program as usize);
         last.map_or(attempt.index, |last| (*last).max(attempt.index))
     }
 
     /// Whether the launcher has restarted the ranks since this attempt.
-    #[must_use]
     pub fn is_over(&self, attempt: Attempt) -> bool {
         attempt.index < self.last(attempt)
     }

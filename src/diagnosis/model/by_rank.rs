@@ -39,19 +39,16 @@ impl<V> ByRank<V> {
     }
 
     /// Number of values.
-    #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are no values.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The value of a rank.
-    #[must_use]
     pub fn get(&self, rank: &u32) -> Option<&V> {
         self.at(place_of(&self.ranks, *rank)?)
     }
@@ -64,7 +61,6 @@ impl<V> ByRank<V> {
     }
 
     /// Whether a rank has a value.
-    #[must_use]
     pub fn contains_key(&self, rank: &u32) -> bool {
         self.get(rank).is_some()
     }

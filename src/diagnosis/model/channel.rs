@@ -124,13 +124,11 @@ pub struct Lone {
 
 impl Lone {
     /// Whether the program waits or waited for it: it is synchronous, or a wait was recorded.
-    #[must_use]
     pub fn is_awaited(&self) -> bool {
         !self.joined.call.is_async || self.joined.wait != Wait::NotSeen
     }
 
     /// Time at which the rank began to wait for it, or else issued it.
-    #[must_use]
     pub fn since(&self) -> Timestamp {
         match self.joined.wait {
             Wait::Since(at) => at,
@@ -163,7 +161,6 @@ impl Traffic {
     }
 
     /// The call at this place if it has no partner.
-    #[must_use]
     pub fn lone(&self, post: &Post) -> Option<Lone> {
         let Some(peer) = post.peer else {
             let waiting = self.any_source.get(&post.rank)?;
@@ -203,7 +200,6 @@ impl Traffic {
 
     /// The earliest open call of the other side between the two ranks that has another tag and was
     /// issued after all of that side's calls with this tag.
-    #[must_use]
     pub fn other_tag(&self, lone: &Lone) -> Option<Lone> {
         let side = lone.side.other();
         let way = way(lone.side, lone.rank, lone.peer?);
@@ -220,7 +216,6 @@ impl Traffic {
     }
 
     /// Number of sends or receives issued in the lane of a call, counted as in [`Lone::nth`].
-    #[must_use]
     pub fn made(&self, of: &Lone, side: Side) -> u64 {
         let lane = self.lane(&of.joined.call);
         of.peer
@@ -230,13 +225,11 @@ impl Traffic {
     }
 
     /// The tag of a call, if tags distinguish messages.
-    #[must_use]
     pub fn lane(&self, call: &Call) -> Option<i32> {
         call.tag.filter(|_| self.transport.matching == Matching::ByTag)
     }
 
     /// Whether two calls have the same tag and the same data.
-    #[must_use]
     pub fn fits(&self, one: &Call, other: &Call) -> bool {
         self.lane(one) == self.lane(other) && (one.dtype, one.numel) == (other.dtype, other.numel)
     }
@@ -474,7 +467,6 @@ impl Side {
     }
 
     /// The opposite side.
-    #[must_use]
     pub const fn other(self) -> Self {
         match self {
             Self::Send => Self::Receive,

@@ -76,7 +76,6 @@ impl Creations {
     }
 
     /// The request of a rank at a meeting.
-    #[must_use]
     pub fn asked(&self, at: &MeetingPoint, rank: u32) -> Option<&Request> {
         let meeting = self.meetings.get(at)?;
         meeting.requests.iter().find(|request| request.ranks.contains_key(&rank))

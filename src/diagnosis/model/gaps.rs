@@ -45,13 +45,11 @@ impl Gaps {
     }
 
     /// Duration of an interval without its gaps.
-    #[must_use]
     pub fn seen_for(&self, from: Timestamp, to: Timestamp) -> Duration {
         self.seen(from, to).map(|(begin, end)| end.since(begin)).sum()
     }
 
     /// The latest time before `to` from which on at least `duration` is outside of all gaps.
-    #[must_use]
     pub fn before(&self, to: Timestamp, duration: Duration) -> Timestamp {
         let mut from = to.minus(duration);
         for gap in self.0.iter().rev().filter(|gap| gap.0 < to) {

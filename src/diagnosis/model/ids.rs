@@ -28,7 +28,6 @@ pub enum Target {
 
 impl Target {
     /// The group of the call.
-    #[must_use]
     pub const fn group(self) -> GroupId {
         match self {
             Self::Join(group, _) | Self::Message(group, _) => group,

@@ -92,7 +92,6 @@ impl Init {
     }
 
     /// Name of the function that joins the world.
-    #[must_use]
     pub fn function(&self) -> &'static str {
         match self.call.op {
             Op::NewGroup => "ncclCommInitRank",
@@ -103,7 +102,6 @@ impl Init {
 
 impl Place {
     /// Whether the address is the local host.
-    #[must_use]
     pub fn is_loopback(&self) -> bool {
         let address = self.address.trim_matches(['[', ']']);
         matches!(address, "localhost" | "::1") || address.starts_with("127.")

@@ -156,7 +156,6 @@ impl Join {
     }
 
     /// All disagreements between the splits of an `all_to_all`.
-    #[must_use]
     pub fn misfits(&self) -> Vec<Misfit> {
         let mut found = Vec::new();
         let mut calls = self.calls.iter();
@@ -170,7 +169,6 @@ impl Join {
     }
 
     /// The ranks in the minority.
-    #[must_use]
     pub fn odd_ones(&self) -> OddOnes {
         match self.mismatch {
             Some((Mismatch::Splits, _)) => self.odd_splits().unwrap_or_else(|| {
@@ -188,7 +186,6 @@ impl Join {
     }
 
     /// Time of the last arrival.
-    #[must_use]
     pub const fn last_at(&self) -> Timestamp {
         self.last.0
     }
@@ -200,7 +197,6 @@ impl Join {
 
     /// Ranks grouped by agreeing calls, largest class first. If only splits disagree, each odd rank
     /// is a class of its own.
-    #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
         if let Some(OddOnes { ranks: odd, .. }) = self.odd_splits() {
             let fitting = self.calls.keys().copied().filter(|it| !odd.contains(it));
@@ -231,26 +227,22 @@ impl JoinedCall {
     }
 
     /// Whether a wait for it ended successfully.
-    #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self.wait, Wait::Over(_)) && !self.failed
     }
 
     /// Whether the program waits for this call: it is synchronous, a wait was recorded, or DDP
     /// issued it and waits before its backward or forward pass continues.
-    #[must_use]
     pub fn is_awaited(&self) -> bool {
         !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
     }
 
     /// Whether this call has to wait for all missing members, whichever they are.
-    #[must_use]
     pub fn needs_all(&self) -> bool {
         !self.call.op.creates_group() && self.call.op.direction() == Direction::Symmetric
     }
 
     /// The missing members that this call has to wait for.
-    #[must_use]
     pub fn needs(&self, rank: u32, missing: &[u32]) -> Vec<u32> {
         if self.call.op.creates_group() {
             // A creation that returned did not need them, unless it can return early only by

@@ -96,7 +96,6 @@ impl JoinedCall {
     }
 
     /// Whether its device has completed it. NCCL's own calls are waited for by streams only.
-    #[must_use]
     pub fn is_complete_on_device(&self) -> bool {
         match self.call.lower_call {
             Some(_) => self.complete,
@@ -105,7 +104,6 @@ impl JoinedCall {
     }
 
     /// Whether its completion is still to be reported.
-    #[must_use]
     pub const fn is_under_way(&self) -> bool {
         self.followed && !self.complete
     }

@@ -127,19 +127,16 @@ impl Room {
     }
 
     /// Bytes that can still be allocated.
-    #[must_use]
     pub const fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used)
     }
 
     /// Whether it belongs to this process alone.
-    #[must_use]
     pub const fn is_its_own(&self) -> bool {
         matches!(self.kind, RoomKind::AddressSpace)
     }
 
     /// Name to use in a sentence.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self.kind {
             RoomKind::Host => "the host",
@@ -153,7 +150,6 @@ impl Room {
 impl Device {
     /// The latest rise of the memory in use, in bytes, and when it was measured; `None`: it did not
     /// rise.
-    #[must_use]
     pub fn last_rise(&self) -> Option<(u64, Timestamp)> {
         let (_, &now) = self.lately.last_key_value()?;
         // Samples may be repeated.
@@ -188,7 +184,6 @@ impl Count {
 
     /// The rise over the last minute, or the part of it that was observed, and the time it covers;
     /// `None`: no rise.
-    #[must_use]
     pub fn risen(&self) -> Option<(u64, Duration)> {
         let (&end, &now) = self.0.last_key_value()?;
         let begin = end.minus(Self::LATELY);
@@ -254,13 +249,11 @@ impl Memory {
     }
 
     /// Usage and size of its `/dev/shm`.
-    #[must_use]
     pub fn shm(&self) -> Option<Room> {
         Room::of(RoomKind::Shm, self.shm_used, self.shm_total)
     }
 
     /// The limits that the process may reach on its host, except that of `/dev/shm`.
-    #[must_use]
     pub fn rooms(&self) -> Vec<Room> {
         let rooms = [
             Room::of(RoomKind::Host, self.host_used, self.host_total),

@@ -152,13 +152,11 @@ pub struct Note {
 
 impl Model {
     /// An empty model.
-    #[must_use]
     pub fn new(timing: Timing) -> Self {
         Self { timing, ..Self::default() }
     }
 
     /// A group by its id.
-    #[must_use]
     pub fn group(&self, id: GroupId) -> &Group {
         &self.groups[id.0 as usize]
     }
@@ -174,13 +172,11 @@ impl Model {
     }
 
     /// The newest process of a rank.
-    #[must_use]
     pub fn process_of(&self, rank: u32) -> Option<&Process> {
         self.ranks.get(&rank)?.last().and_then(|id| self.processes.get(id))
     }
 
     /// The process of a member, or of the rank that is to become that member.
-    #[must_use]
     pub fn member(&self, group: GroupId, rank: u32) -> Option<&Process> {
         let group = self.group(group);
         match group.members.get(&rank) {
@@ -191,7 +187,6 @@ impl Model {
     }
 
     /// Whether the processes of all these members are known and none of their records is lost.
-    #[must_use]
     pub fn has_all_records(&self, group: GroupId, ranks: impl IntoIterator<Item = u32>) -> bool {
         ranks.into_iter().all(|rank| self.member(group, rank).is_some_and(|it| it.lost == 0))
     }
@@ -204,7 +199,6 @@ impl Model {
 
     /// Members seen in the world of the group that have not made their call at `seq`, ascending.
     /// Call 0 is the creation of the group.
-    #[must_use]
     pub fn missing(&self, group: &Group, seq: u64) -> Vec<u32> {
         let mut missing = self.not_made_by(group);
         missing.extend(group.missing(seq));
@@ -213,7 +207,6 @@ impl Model {
     }
 
     /// Whether counters show that the process has made collectives.
-    #[must_use]
     pub fn has_counted_calls(&self, process: &Process) -> bool {
         let counted = |id| {
             let members = &self.group(id).members;
@@ -225,7 +218,6 @@ impl Model {
 
     /// Members that have not begun to create a group which others create. Processes that created
     /// groups without reporting which ones are left out.
-    #[must_use]
     pub fn not_made_by(&self, group: &Group) -> Vec<u32> {
         if !group.making_seen || group.is_fully_seen() {
             return Vec::new();
@@ -241,7 +233,6 @@ impl Model {
     }
 
     /// The request of a member that met this group's creators but asked for other members.
-    #[must_use]
     pub fn asked_otherwise(&self, group: &Group, rank: u32) -> Option<&Request> {
         let at = MeetingPoint::of(&group.info, &group.world);
         let request = self.creations.asked(&at, rank)?;
@@ -250,14 +241,12 @@ impl Model {
 
     /// Whether a failure at that time preceded the request to end the job, and so has another
     /// cause.
-    #[must_use]
     pub fn is_before_shutdown(&self, at: Timestamp) -> bool {
         self.interrupted.is_none_or(|asked| at.plus(REFLEX) < asked)
     }
 
     /// How a process ended, if not because the whole job was asked to end. A later end proves
     /// nothing, and the process is treated as alive.
-    #[must_use]
     pub fn ending_of<'a>(&self, process: &'a Process) -> Ending<'a> {
         let ended = process.end.map(|end| end.at);
         let raised = process.uncaught().map(|exception| exception.at);
@@ -274,7 +263,6 @@ impl Model {
     }
 
     /// When ranks began to end on request; `now` if none has.
-    #[must_use]
     pub fn shutdown_at(&self, now: Timestamp) -> Timestamp {
         let obeyed = |asked: &Timestamp| {
             self.processes.values().any(|process| process.end.is_some_and(|end| end.at >= *asked))
@@ -283,32 +271,27 @@ impl Model {
     }
 
     /// When the job, or its evidence, ended.
-    #[must_use]
     pub fn over(&self) -> Option<Timestamp> {
         self.ended.or(self.evidence_ended)
     }
 
     /// Number of hosts; zero: a rank's host is unknown.
-    #[must_use]
     pub fn nodes(&self) -> u32 {
         if self.hosts.contains("") { 0 } else { self.hosts.len() as u32 }
     }
 
     /// The largest world size that a process claims, at most [`MAX_WORLD`].
-    #[must_use]
     pub fn world_size(&self) -> Option<u32> {
         self.worlds.size()
     }
 
     /// The restarts of the ranks by their launcher.
-    #[must_use]
     pub fn attempts(&self) -> Attempts {
         Attempts::of(self)
     }
 
     /// Maximum offset between the corrected clocks of two hosts, as far as measured; zero for one
     /// host.
-    #[must_use]
     pub fn clock_uncertainty(&self) -> Duration {
         if self.hosts.len() < 2 {
             return Duration::ZERO;
@@ -320,14 +303,12 @@ impl Model {
     }
 
     /// Since when a process that has not ended has stopped reporting.
-    #[must_use]
     pub fn silent_since(&self, process: &Process) -> Option<Timestamp> {
         let since = self.silent.get(&process.id.node()).copied();
         since.filter(|_| !process.has_ended())
     }
 
     /// Processes that are to be this rank and have not joined a process group, newest first.
-    #[must_use]
     pub fn not_joined(&self, rank: u32) -> Vec<&StartedRank> {
         let joined = |started: &StartedRank| {
             let mut processes = self.ranks.get(&rank).into_iter().flatten();
@@ -346,7 +327,6 @@ impl Model {
     }
 
     /// Ranks of the world from which nothing was captured, ascending.
-    #[must_use]
     pub fn unseen(&self) -> Vec<u32> {
         let size = self.world_size().unwrap_or(0);
         let mut seen = self.ranks.keys().peekable();

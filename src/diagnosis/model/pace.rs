@@ -134,7 +134,6 @@ impl Pace {
 
     /// When a stopped process is expected to continue, if it was stopped and continued at least
     /// twice recently.
-    #[must_use]
     pub fn goes_on_at(&self) -> Option<Timestamp> {
         /// Maximum time since the end of an earlier stop.
         const LATELY: Duration = Duration::from_secs(30);
@@ -166,7 +165,6 @@ impl Pace {
 
     /// Mean of a sampled value from `from` to `to`, as a share of 1; `None`: not known for at least
     /// half of that time.
-    #[must_use]
     pub fn share(&self, of: Quantity, from: Timestamp, to: Timestamp) -> Option<f64> {
         let (mut seen, mut sum) = (Duration::ZERO, 0.0);
         // Earlier samples end before.
@@ -187,7 +185,6 @@ impl Pace {
     }
 
     /// Processors that it may run on, if known.
-    #[must_use]
     pub fn processors(&self) -> Option<&str> {
         Some(&*self.processors).filter(|it| !it.is_empty())
     }

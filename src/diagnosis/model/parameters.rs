@@ -81,7 +81,6 @@ pub struct Parameter<'a> {
 
 impl Parameter<'_> {
     /// Sizes as numbers.
-    #[must_use]
     pub fn shape(&self) -> Vec<u64> {
         let sizes = self.sizes.split(',');
         sizes.filter_map(|size| size.parse().ok()).collect()
@@ -99,7 +98,6 @@ pub fn parse(lines: &str) -> impl Iterator<Item = Parameter<'_>> {
 
 impl Models {
     /// The replica of a model in the process.
-    #[must_use]
     pub fn get(&self, group: GroupId, model: u32) -> Option<&Replica> {
         self.replicas.get(&(group, model))
     }
@@ -171,13 +169,11 @@ impl Replica {
     }
 
     /// Whether another process reported the same layout.
-    #[must_use]
     pub const fn has_same_report(&self, other: &Self) -> bool {
         self.fingerprint == other.fingerprint
     }
 
     /// Whether all parameters were reported.
-    #[must_use]
     pub fn is_fully_reported(&self) -> bool {
         self.layout().count() as u64 == self.total
     }

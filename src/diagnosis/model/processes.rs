@@ -17,13 +17,11 @@ pub struct Processes {
 
 impl Processes {
     /// Whether there are no processes.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
     /// A process by its id.
-    #[must_use]
     pub fn get(&self, id: &ProcessId) -> Option<&Process> {
         self.places.get(id).map(|&place| &self.all[place as usize])
     }

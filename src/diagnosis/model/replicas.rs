@@ -190,7 +190,6 @@ impl Comparison {
     }
 
     /// Ranks grouped by values that agree, largest group first.
-    #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
         let values = self.values.iter().map(|(&rank, values)| (rank, values));
         align::classes(values, |a, b| !is_apart(a, b))
@@ -213,7 +212,6 @@ impl Span {
 }
 
 /// Whether the values of two ranks differ by more than rounding.
-#[must_use]
 pub fn is_apart(a: &ReplicaValues, b: &ReplicaValues) -> bool {
     let mut both = Comparison::default();
     both.take(0, a.clone());

@@ -56,14 +56,12 @@ impl<const KEPT: usize> Series<KEPT> {
     }
 
     /// The kept values, by step.
-    #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples
     }
 
     /// `points` points, evenly spaced over the steps from `first` to `last`, with the value that
     /// held at each.
-    #[must_use]
     pub fn spread(&self, first: u64, last: u64, points: usize) -> Vec<(f64, f64)> {
         let steps = last.saturating_sub(first);
         let step = |i: usize| first + steps * i as u64 / (points.max(2) as u64 - 1);

@@ -46,7 +46,6 @@ pub enum Matching {
 
 impl Transport {
     /// Properties of a backend, by its name: "gloo", or by device as "cpu:gloo,cuda:nccl".
-    #[must_use]
     pub fn of(backend: &str) -> Self {
         let is = |name: &str| backend.split(',').all(|part| part.rsplit(':').next() == Some(name));
         if is("gloo") {

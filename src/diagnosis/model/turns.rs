@@ -96,13 +96,11 @@ impl Turns {
     }
 
     /// Whether turns are training forwards.
-    #[must_use]
     pub const fn are_forwards(&self) -> bool {
         self.now.path.is_some()
     }
 
     /// Batches drawn before the current turn.
-    #[must_use]
     pub const fn batches(&self) -> Option<u64> {
         self.now.batches
     }

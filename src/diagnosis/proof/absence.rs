@@ -96,9 +96,7 @@ pub(super) fn never_came(
 
 /// Whether a rank's call cannot complete before another rank makes its own.
 pub(super) fn must_wait_for(call: &CallSignature, waits: u32, needed: u32) -> bool {
-    let Some(op) = Op::from_name(&call.op) else {
-        return false;
-    };
+    let Some(op) = Op::from_name(&call.op) else { return false };
     match op.direction() {
         Direction::Symmetric => waits != needed,
         Direction::FromRoot => call.root == Some(needed) && waits != needed,

@@ -202,9 +202,7 @@ impl Situation<'_> {
             let joined = join.calls.get(&rank)?;
             Some((rank, joined, process.threads.get(&joined.call.thread)?))
         });
-        let Some((rank, joined, thread)) = known else {
-            return false;
-        };
+        let Some((rank, joined, thread)) = known else { return false };
         let target = match &thread.doing {
             Doing::Call(call) => process.target(call.id),
             Doing::Wait(target, ..) => *target,

@@ -128,7 +128,6 @@ struct Copies<'a> {
 }
 
 /// The first breach in each group.
-#[must_use]
 pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
     let groups = situation.model.groups();
     groups.filter_map(|group| of_group(situation, group)).collect()
@@ -136,7 +135,6 @@ pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
 
 /// Whether a stall or a divergence follows from this breach: the missing ranks are missing because
 /// of it, or the calls would not have met otherwise.
-#[must_use]
 pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timestamp) -> bool {
     let missed = |ranks: &[u32], absent: &[u32]| {
         !ranks.is_empty() && ranks.iter().all(|rank| absent.contains(rank))
@@ -461,7 +459,6 @@ fn raised_at(process: &Process, report: &ReducerReport) -> Option<Timestamp> {
 }
 
 /// Parameters without gradients, with the ranks that lack them, in the order of the model.
-#[must_use]
 pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter<'a>, Vec<u32>)> {
     let missing = breach.root.iter().flat_map(|&rank| {
         let report = report_of(situation, breach, rank);
@@ -472,7 +469,6 @@ pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter
 }
 
 /// The report of a rank that shows the breach.
-#[must_use]
 pub fn report_of<'a>(
     situation: &Situation<'a>,
     breach: &Breach,

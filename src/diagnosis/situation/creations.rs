@@ -28,13 +28,10 @@ pub struct Mismatch<'a> {
 }
 
 /// The first mismatch of each initialisation of each world; later ones follow from it.
-#[must_use]
 pub fn mismatches<'a>(situation: &Situation<'a>) -> Vec<Mismatch<'a>> {
     let mut first: BTreeMap<(&World, u32), (u64, Mismatch<'a>)> = BTreeMap::new();
     for (at, meeting) in situation.model.creations.meetings() {
-        let Some(mismatch) = mismatch(situation, at, meeting) else {
-            continue;
-        };
+        let Some(mismatch) = mismatch(situation, at, meeting) else { continue };
         let asked = meeting.requests.iter().flat_map(|it| it.ranks.values());
         let nth = asked.map(|asked| asked.nth).min().unwrap_or(0);
         let place = (&at.world, at.epoch);
@@ -55,13 +52,9 @@ fn mismatch<'a>(
     let mut found: Option<(Timestamp, [(u32, &Request); 2])> = None;
     for wanted in &requests {
         let members = &wanted.group.key.members;
-        let Some((maker, begun)) = earliest(wanted, members) else {
-            continue;
-        };
+        let Some((maker, begun)) = earliest(wanted, members) else { continue };
         for other in requests.iter().filter(|other| !std::ptr::eq(**other, *wanted)) {
-            let Some((absent, asked)) = earliest(other, members) else {
-                continue;
-            };
+            let Some((absent, asked)) = earliest(other, members) else { continue };
             let since = begun.call.at.max(asked.call.at);
             if found.is_none_or(|(known, _)| since < known) {
                 found = Some((since, [(maker, *wanted), (absent, *other)]));
@@ -122,11 +115,8 @@ fn earliest<'a>(request: &'a Request, ranks: &[u32]) -> Option<(u32, &'a Creatio
 impl Mismatch<'_> {
     /// Whether the same groups are created in a different order, as far as known: what one side
     /// requests here, the other requests elsewhere.
-    #[must_use]
     pub fn is_other_order(&self, model: &Model) -> bool {
-        let Some([(maker, wanted), (absent, other)]) = self.pair else {
-            return false;
-        };
+        let Some([(maker, wanted), (absent, other)]) = self.pair else { return false };
         let asks = |rank: u32, members: &[u32]| {
             model.creations.meetings().any(|(at, meeting)| {
                 at.world == self.at.world
@@ -143,7 +133,6 @@ impl Mismatch<'_> {
 
 /// The wait because of which a cycle of waits concerns the creation of groups: its rank creates one,
 /// or waits for a rank that never created the group.
-#[must_use]
 pub fn making<'c>(model: &Model, cycle: &'c [Blocked]) -> Option<&'c Blocked> {
     if cycle.iter().any(|wait| wait.message.is_some()) {
         return None;
@@ -156,7 +145,6 @@ pub fn making<'c>(model: &Model, cycle: &'c [Blocked]) -> Option<&'c Blocked> {
 }
 
 /// The world and the initialisation of a group.
-#[must_use]
 pub fn place_of(model: &Model, group: GroupId) -> (&World, u32) {
     let group = model.group(group);
     (&group.world, group.info.key.epoch)

@@ -20,7 +20,6 @@ pub struct DeviceCycle {
 
 impl DeviceCycle {
     /// The ranks of the cycle, ascending.
-    #[must_use]
     pub fn ranks(&self) -> Vec<u32> {
         let mut ranks: Vec<u32> = self.waits.iter().map(|wait| wait.rank).collect();
         ranks.sort_unstable();

@@ -73,7 +73,6 @@ impl<'a> Situation<'a> {
 
     /// Whether these ranks have ended in order although their calls did not match: NCCL does not check sizes, and if the
     /// messages are small, no rank waits.
-    #[must_use]
     pub fn have_ended_in_order(&self, group: GroupId, ranks: &[u32]) -> bool {
         ranks.iter().all(|&rank| self.ending(group, rank) == Some(Ending::InOrder))
     }
@@ -87,9 +86,7 @@ impl<'a> Situation<'a> {
     ) -> (Vec<u32>, Vec<u32>) {
         let (mut raised, mut leaving) = (Vec::new(), Vec::new());
         for (rank, joined) in calls {
-            let Some(process) = self.model.member(group, rank) else {
-                continue;
-            };
+            let Some(process) = self.model.member(group, rank) else { continue };
             if process.raised_before(&joined.call).is_some() {
                 raised.push(rank);
             } else if process.is_leaving_at(&joined.call) {
@@ -111,7 +108,6 @@ impl<'a> Situation<'a> {
 
     /// The test on the rank that explains a mismatch: around one of the calls, or around an earlier
     /// collective from which on the lines of the ranks differ.
-    #[must_use]
     pub fn parting(&self, group: &Group, seq: u64, join: &Join) -> Option<Parting> {
         let sides = join.classes();
         let place_of = |rank: u32| join.calls.get(&rank).and_then(|it| it.call.place.clone());
@@ -190,7 +186,6 @@ impl<'a> Situation<'a> {
     }
 
     /// A slip of the group before this call: ranks pair calls that do not belong together.
-    #[must_use]
     pub fn slip_before(&self, group: GroupId, seq: u64) -> Option<&'a Slip> {
         let slip = self.model.group(group).history.slip();
         slip.filter(|slip| slip.seq < seq)

@@ -81,7 +81,6 @@ pub struct Situation<'a> {
 
 impl<'a> Situation<'a> {
     /// Evaluates the model at `now`.
-    #[must_use]
     pub fn of(model: &'a Model, config: &'a Config, now: Timestamp) -> Self {
         let mut situation = Self {
             model,
@@ -132,13 +131,11 @@ impl<'a> Situation<'a> {
     }
 
     /// The open join of a group at a sequence number.
-    #[must_use]
     pub fn join(&self, group: GroupId, seq: u64) -> Option<&'a Join> {
         self.model.group(group).join(seq)
     }
 
     /// How the process of a member ended; `None`: it is not known.
-    #[must_use]
     pub fn ending(&self, group: GroupId, rank: u32) -> Option<Ending<'a>> {
         self.model.member(group, rank).map(|process| self.model.ending_of(process))
     }
@@ -151,7 +148,6 @@ impl<'a> Situation<'a> {
     }
 
     /// The calls issued at the place of a stall.
-    #[must_use]
     pub fn calls<'s>(&self, stall: &'s Stall) -> Vec<(u32, &'s JoinedCall)>
     where
         'a: 's,
@@ -166,7 +162,6 @@ impl<'a> Situation<'a> {
     }
 
     /// Stalls by origin, those at the origin itself first.
-    #[must_use]
     pub fn stalls_by_origin(&self) -> BTreeMap<&Origin, Vec<&Stall>> {
         let mut by_origin: BTreeMap<&Origin, Vec<&Stall>> = BTreeMap::new();
         for stall in &self.stalls {
@@ -185,7 +180,6 @@ impl<'a> Situation<'a> {
     }
 
     /// The stalls that this origin explains.
-    #[must_use]
     pub fn stalls_from(&self, origin: &Origin) -> Vec<&Stall> {
         self.stalls.iter().filter(|stall| stall.origin == *origin).collect()
     }

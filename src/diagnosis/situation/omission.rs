@@ -63,9 +63,7 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
                     && it.origin == origin
             })
         };
-        let (Some(first), Some(second)) = (at(one), at(other)) else {
-            continue;
-        };
+        let (Some(first), Some(second)) = (at(one), at(other)) else { continue };
         let lacks = |waiting: &Blocked, at: usize, absent: &Blocked| {
             // If the call lacks several ranks, it stays incomplete when one of them makes it.
             let misses_one = stalls[at].missing.len() == 1;
@@ -79,9 +77,7 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
             (true, true) => None,
             (false, false) => lacks(one, first, other).or_else(|| lacks(other, second, one)),
         };
-        let Some((at, left_out)) = explained else {
-            continue;
-        };
+        let Some((at, left_out)) = explained else { continue };
         let stall = &mut stalls[at];
         let missing = stall.missing.iter().map(|absent| absent.rank).collect();
         stall.origin = Origin::Elsewhere(missing);

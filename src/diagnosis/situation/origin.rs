@@ -93,7 +93,6 @@ impl Origin {
     }
 
     /// The ranks that it names, if any.
-    #[must_use]
     pub fn ranks(&self) -> &[u32] {
         self.absent().map_or(&[], |(_, ranks)| ranks)
     }
@@ -343,9 +342,7 @@ impl Situation<'_> {
         let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
         let came = group.members.keys().copied();
         for rank in came.filter(|rank| !missing.contains(rank)) {
-            let Some(process) = self.model.member(group.id, rank) else {
-                continue;
-            };
+            let Some(process) = self.model.member(group.id, rank) else { continue };
             let seen = process.end.is_some_and(|end| end.at <= failed.plus(FAILED_FOR));
             match self.model.ending_of(process) {
                 // Waiting ranks raised because of the failure.

@@ -14,7 +14,6 @@ impl Situation<'_> {
     ///
     /// The limit is the configured one, or three times the longest earlier wait at these lines,
     /// whichever is longer. A wait that already ended in failure is overdue at once.
-    #[must_use]
     pub fn is_overdue(&self, stall: &Stall) -> bool {
         self.overdue_at(stall) <= self.known_until(stall)
     }
@@ -27,7 +26,6 @@ impl Situation<'_> {
     }
 
     /// Up to when the activity of all of these ranks of a group is known.
-    #[must_use]
     pub fn known_of(&self, group: GroupId, ranks: impl Iterator<Item = u32>) -> Timestamp {
         ranks
             .filter_map(|rank| self.model.member(group, rank)?.known_until)
@@ -35,7 +33,6 @@ impl Situation<'_> {
     }
 
     /// When the stall becomes overdue.
-    #[must_use]
     pub fn overdue_at(&self, stall: &Stall) -> Timestamp {
         if let Some(omission) = self.omission_at(stall) {
             return omission.closed;
@@ -66,7 +63,6 @@ impl Situation<'_> {
     }
 
     /// The longest earlier wait of the waiting ranks at the same lines.
-    #[must_use]
     pub fn usual_wait(&self, stall: &Stall) -> Duration {
         let calls = self.calls(stall).into_iter();
         let before = calls.filter_map(|(rank, joined)| {
@@ -78,7 +74,6 @@ impl Situation<'_> {
 
     /// Whether the job was ended while ranks had waited here for at least `interrupted_wait`. Users
     /// mostly end jobs that hang, and want to know why.
-    #[must_use]
     pub fn is_cut_short(&self, stall: &Stall) -> bool {
         let noticeable = self.model.timing.interrupted_wait;
         self.until < self.now && stall.since.plus(noticeable) <= self.until

@@ -44,7 +44,6 @@ pub struct Stall {
 
 impl Stall {
     /// All ranks that wait in these stalls, ascending.
-    #[must_use]
     pub fn victims(stalls: &[&Self]) -> Vec<u32> {
         let waiting = stalls.iter().flat_map(|stall| stall.waiting.iter());
         let victims: BTreeSet<u32> = waiting.copied().collect();
@@ -52,13 +51,11 @@ impl Stall {
     }
 
     /// Whether any one of the missing ranks can release the wait.
-    #[must_use]
     pub fn takes_any(&self) -> bool {
         self.message.as_ref().is_some_and(|lone| lone.peer.is_none())
     }
 
     /// Whether the ranks of the origin are missing here, not behind other waits.
-    #[must_use]
     pub fn is_direct(&self) -> bool {
         match &self.origin {
             Origin::Raised(ranks) if *ranks == self.waiting => true,
@@ -220,7 +217,6 @@ impl Situation<'_> {
 
     /// The missing members that a rank's call needs. A rooted call that failed in the transport
     /// needed the members that had left before, even if it may complete without them.
-    #[must_use]
     pub fn needed_by(
         &self,
         group: &Group,
@@ -311,7 +307,6 @@ impl Situation<'_> {
     }
 
     /// Whether a rank is blocked in a call that it issued asynchronously.
-    #[must_use]
     pub fn is_held_in(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
         let process = self.model.member(group.id, rank);
         process.is_some_and(|it| it.is_held_in(&joined.call, self.now, &self.model.timing))
@@ -329,9 +324,7 @@ impl Situation<'_> {
         if holds && matches!(joined.wait, Wait::Over(at) if self.model.is_before_shutdown(at)) {
             return true;
         }
-        let Some(process) = self.model.member(group.id, rank) else {
-            return false;
-        };
+        let Some(process) = self.model.member(group.id, rank) else { return false };
         match self.model.ending_of(process) {
             Ending::Raised(_) => {
                 let out_of = |it: &Exception| it.kind == ExceptionKind::LeftCollective;
@@ -358,9 +351,7 @@ impl Situation<'_> {
         let open = group.traffic.open();
         for lone in open.filter(|lone| lone.is_awaited() || keeps(lone)) {
             let key = (lone.rank, lone.side);
-            let Some(stall) = self.without_partner(group, lone) else {
-                continue;
-            };
+            let Some(stall) = self.without_partner(group, lone) else { continue };
             if found.get(&key).is_none_or(|known| stall.since < known.since) {
                 found.insert(key, stall);
             }

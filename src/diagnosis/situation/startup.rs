@@ -34,7 +34,6 @@ pub struct Forming<'a> {
 }
 
 /// Worlds that are forming, or failed to form: joiners at one place.
-#[must_use]
 pub fn by_place(model: &Model) -> Vec<Forming<'_>> {
     if !model.processes.values().any(Process::is_joining) {
         return Vec::new();
@@ -45,7 +44,6 @@ pub fn by_place(model: &Model) -> Vec<Forming<'_>> {
 }
 
 /// All worlds, including complete ones.
-#[must_use]
 pub fn worlds(model: &Model) -> Vec<Forming<'_>> {
     let mut places: BTreeMap<(Attempt, u32, String), Vec<Joiner<'_>>> = BTreeMap::new();
     // Ranks of one attempt may start on one node before those of the last have ended on another.
@@ -59,7 +57,6 @@ pub fn worlds(model: &Model) -> Vec<Forming<'_>> {
 }
 
 /// Joiners at several places that together are each rank of one world exactly once.
-#[must_use]
 pub fn by_launch(model: &Model) -> Vec<Forming<'_>> {
     /// A launcher, by its host and process id.
     type Launcher<'a> = (&'a str, u32);
@@ -105,7 +102,6 @@ fn at_one_time(mut joiners: Vec<Joiner<'_>>) -> Vec<Forming<'_>> {
 
 impl<'a> Joiner<'a> {
     /// The attempt of a process to join; `None`: there is none, or its place is unknown.
-    #[must_use]
     pub fn of(process: &'a Process) -> Option<Self> {
         let init = process.init.as_ref()?;
         Some(Self { process, init, rank: init.rank.or(process.rank)?, place: init.place.as_ref()? })
@@ -118,7 +114,6 @@ impl<'a> Joiner<'a> {
     }
 
     /// The fact that it began to join, for certificates.
-    #[must_use]
     pub fn fact(&self) -> Fact {
         Fact::Joins(JoinFact {
             rank: self.rank,
@@ -136,7 +131,6 @@ impl<'a> Joiner<'a> {
     }
 
     /// Whether both were present at one time.
-    #[must_use]
     pub fn meets(&self, other: &Joiner<'_>) -> bool {
         let present =
             |one: &Joiner<'_>, at: Timestamp| one.process.end.is_none_or(|end| end.at >= at);
@@ -151,9 +145,7 @@ impl<'a> Forming<'a> {
     }
 
     fn is_one_world_at_several_places(&self) -> bool {
-        let Some(size) = self.joiners[0].init.world_size else {
-            return false;
-        };
+        let Some(size) = self.joiners[0].init.world_size else { return false };
         let first = self.joiners[0].where_it_looks();
         let ranks = ranks(&self.joiners);
         self.joiners.iter().any(|joiner| joiner.where_it_looks() != first)
@@ -163,26 +155,22 @@ impl<'a> Forming<'a> {
     }
 
     /// When the first joiner began.
-    #[must_use]
     pub fn begun(&self) -> Timestamp {
         self.joiners[0].init.call.at
     }
 
     /// When the last joiner began.
-    #[must_use]
     pub fn all_begun(&self) -> Timestamp {
         self.joiners[self.joiners.len() - 1].init.call.at
     }
 
     /// Ranks that have not returned, ascending.
-    #[must_use]
     pub fn waiting(&self) -> Vec<u32> {
         ranks(self.joiners.iter().filter(|it| it.process.is_joining()))
     }
 
     /// Joiners by a property, the most frequent value first. Joiners without the property are left
     /// out.
-    #[must_use]
     pub fn classes<K: Ord>(
         &self,
         of: impl Fn(&Joiner<'a>) -> Option<K>,
@@ -199,7 +187,6 @@ impl<'a> Forming<'a> {
     }
 
     /// Joiners by the requested backend, if they request one.
-    #[must_use]
     pub fn backends(&self) -> Vec<(Arc<str>, Vec<Joiner<'a>>)> {
         self.classes(|joiner| {
             let backend = &joiner.init.backend;
@@ -209,7 +196,6 @@ impl<'a> Forming<'a> {
 }
 
 /// Ranks of joiners, ascending.
-#[must_use]
 pub fn ranks<'a>(joiners: impl IntoIterator<Item = &'a Joiner<'a>>) -> Vec<u32> {
     let ranks: BTreeSet<u32> = joiners.into_iter().map(|joiner| joiner.rank).collect();
     ranks.into_iter().collect()

@@ -32,7 +32,6 @@ pub struct Use<'a> {
 
 /// The lines at which ranks in breach of the contract use the parameters that lack gradients; if
 /// any of these lines depend on a test, only those.
-#[must_use]
 pub fn left_out<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<Use<'a>> {
     let mut found: Vec<Use<'a>> = Vec::new();
     for &rank in &breach.root {
@@ -40,9 +39,7 @@ pub fn left_out<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<Use<'a>> 
             let replica = process.models.get(breach.group, breach.model)?;
             Some((process, replica, contract::report_of(situation, breach, rank)?))
         });
-        let Some((process, replica, lacks)) = known else {
-            continue;
-        };
+        let Some((process, replica, lacks)) = known else { continue };
         for used in &replica.used_at {
             let lacking = |name: &str| parse(&lacks.lines).any(|it| it.name == name);
             let Some(place) = &used.place else { continue };
@@ -73,7 +70,6 @@ pub fn left_out<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<Use<'a>> 
 impl Use<'_> {
     /// For example "head.weight and head.bias are used at model.py:24, which is reached only where
     /// `with_head` holds (line 24)."
-    #[must_use]
     pub fn sentence(&self) -> String {
         let more = self.total.saturating_sub(self.names.len() as u64);
         let names = match (&self.names[..], more) {

@@ -52,13 +52,11 @@ pub struct Activity<'a> {
 
 /// The activity of a process, from two captures after its latest record; `None` if there are no
 /// two, or if they show it inside a collective that was not recorded.
-#[must_use]
 pub fn of<'a>(process: &'a Process, timing: &Timing) -> Option<Activity<'a>> {
     of_looks(&process.stacks, process.last_at, timing)
 }
 
 /// The same from `looks`, oldest first; those before `since` do not count.
-#[must_use]
 pub fn of_looks<'a>(
     looks: &'a [Arc<Stacks>],
     since: Timestamp,
@@ -87,7 +85,6 @@ pub fn of_looks<'a>(
 /// The function of PyTorch in which the program waits, from two captures after its latest record,
 /// and the user's line: a collective or message that was not recorded, or a function that leads to
 /// one.
-#[must_use]
 pub fn unseen_call<'a>(
     process: &'a Process,
     timing: &Timing,
@@ -105,7 +102,6 @@ pub fn unseen_call<'a>(
 }
 
 /// The user's line in one capture.
-#[must_use]
 pub fn line_of(stacks: &Stacks) -> Option<&Where> {
     program_thread(stacks).and_then(|thread| code::Frames::of(thread).line)
 }

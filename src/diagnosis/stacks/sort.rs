@@ -47,7 +47,6 @@ pub enum What {
 
 impl What {
     /// Name of work that takes long in healthy jobs as well.
-    #[must_use]
     pub const fn long_work(self) -> Option<&'static str> {
         match self {
             Self::Compilation => Some("compilation"),

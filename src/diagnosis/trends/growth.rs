@@ -95,7 +95,6 @@ pub struct Exhausted {
 
 impl Growth {
     /// When this limit is reached if nothing else uses the memory.
-    #[must_use]
     pub fn until(&self, room: Room) -> Exhausted {
         Exhausted::of(Some(room), room.left(), room.limit, &self.trend, self)
     }
@@ -107,7 +106,6 @@ impl Exhausted {
     ///
     /// The first tooth of a sawtooth and a filling cache rise like a leak. Growth over half the way
     /// to the limit is hardly one of these, since programs leave enough room for them.
-    #[must_use]
     pub fn is_in_sight(&self, growth: &Growth) -> bool {
         let (from, to) = growth.steps;
         self.steps <= NEAR.max(to.saturating_sub(from) as f64)
@@ -142,13 +140,11 @@ impl Exhausted {
 
 impl Grower<'_> {
     /// Whether the growth is the rank's own, and not that of /dev/shm.
-    #[must_use]
     pub fn is_its_own(&self) -> bool {
         self.place != GrowsIn::Shm
     }
 
     /// Its limit, if that is in sight.
-    #[must_use]
     pub fn ends_in_sight(&self) -> Option<Exhausted> {
         self.end.filter(|end| end.is_in_sight(&self.growth))
     }
@@ -156,7 +152,6 @@ impl Grower<'_> {
 
 /// The growth of a value up to the current step; `None`: it does not grow, or this is not known
 /// yet.
-#[must_use]
 pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth> {
     let samples = series.samples();
     let warm = samples.partition_point(|it| it.step <= WARM);
@@ -224,7 +219,6 @@ fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling>
 }
 
 /// All ranks that grow, in host memory or on a device.
-#[must_use]
 pub fn growers(model: &Model) -> Vec<Grower<'_>> {
     let processes = model.processes.values();
     let mut growers: Vec<Grower<'_>> = processes

@@ -39,7 +39,6 @@ impl Trend {
     /// The trend of points in ascending order of steps; `None`: too few points.
     ///
     /// Takes time quadratic in the number of points.
-    #[must_use]
     pub fn of(points: &[(f64, f64)]) -> Option<Self> {
         let n = points.len();
         let mut slopes = Vec::with_capacity(n * n / 2);
@@ -78,7 +77,6 @@ impl Trend {
     /// Whether these points, of which it is the trend, rise all the way: they hardly fall back, and
     /// each third of them rises about as fast as all of them. Values that level off (a full cache,
     /// a warm program), jump once, or go up and down do not.
-    #[must_use]
     pub fn is_steady(&self, points: &[(f64, f64)]) -> bool {
         let (Some((_, first)), Some((_, last))) = (points.first(), points.last()) else {
             return false;

@@ -31,7 +31,6 @@ pub enum Progress {
 }
 
 /// Progress of the device of a process with one of its calls.
-#[must_use]
 pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
     let Some(on) = call.queued_on() else {
         return Progress::Unknown;
@@ -66,7 +65,6 @@ pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
 
 /// Since when a process has only waited for its device, according to two captures after its latest
 /// record; `None` if it does not, or they do not show it.
-#[must_use]
 pub fn rests_on_device(process: &Process, timing: &Timing) -> Option<Timestamp> {
     let mut looks = process.stacks.iter().rev();
     let mut looks = looks.by_ref().filter(|look| look.at >= process.last_at);
@@ -81,7 +79,6 @@ pub fn rests_on_device(process: &Process, timing: &Timing) -> Option<Timestamp> 
 /// Most such waits poll: the thread stays at one line of the program, in a function that is not
 /// Python's, and a running thread has no native frames. A computation looks the same, so this is
 /// meaningful only if the device has calls that cannot be complete.
-#[must_use]
 pub fn is_waited_for(process: &Process, timing: &Timing) -> bool {
     rests_on_device(process, timing).is_some()
         || stacks::of(process, timing).is_some_and(|outside| {
@@ -110,7 +107,6 @@ fn rests(first: &Stacks, last: &Stacks) -> bool {
 /// When the last member of a group on NCCL issued the group's last collective, if it is the latest
 /// call of every member and no reports of its completion are expected from some of them. No rank is
 /// missing: the devices are working, or stuck.
-#[must_use]
 pub fn settled_at(model: &Model, group: &Group) -> Option<Timestamp> {
     let (_, join) = group.entered.last_key_value()?;
     let is_followed = |(rank, joined): (u32, &JoinedCall)| {

@@ -38,7 +38,6 @@ struct InFront {
 
 /// A cycle of ranks that stand still; each wait needs the rank of the next. `standing` holds the
 /// groups of these ranks: calls of earlier attempts are in others.
-#[must_use]
 pub fn cycle(model: &Model, standing: &BTreeMap<u32, BTreeSet<GroupId>>) -> Option<Vec<Blocked>> {
     if standing.len() < 2 {
         return None;

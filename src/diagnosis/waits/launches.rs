@@ -21,9 +21,7 @@ pub(super) fn blocked(
     rank: u32,
     now: Timestamp,
 ) -> Option<Blocked> {
-    let Doing::Call(call) = doing else {
-        return None;
-    };
+    let Doing::Call(call) = doing else { return None };
     if call.on_stream.is_none() || now.since(call.at) < model.timing.uncertain_wait {
         return None;
     }
@@ -44,9 +42,7 @@ pub(super) fn behind(
 ) -> Option<Blocked> {
     let mut launched = launched_with(process, call);
     launched.find_map(|call| {
-        let Some(Target::Message(group, _)) = process.target(call.id) else {
-            return None;
-        };
+        let Some(Target::Message(group, _)) = process.target(call.id) else { return None };
         let peer = call.peer.filter(|&peer| peer != rank)?;
         let partner = model.member(group, peer)?;
         let stands = |call: &Call| {

@@ -92,7 +92,6 @@ pub struct Waits {
 
 impl Waits {
     /// The graph of the model at `now`.
-    #[must_use]
     pub fn of(model: &Model, now: Timestamp) -> Self {
         let mut blocked: BTreeMap<u32, Vec<Blocked>> = BTreeMap::new();
         let mut free: BTreeSet<u32> = BTreeSet::new();
@@ -149,14 +148,12 @@ impl Waits {
     }
 
     /// Whether a rank waits in a cycle.
-    #[must_use]
     pub fn in_cycle(&self, rank: u32) -> bool {
         let mut waits = self.cycles.iter().flatten();
         waits.any(|wait| wait.rank == rank)
     }
 
     /// The wait of a stuck rank.
-    #[must_use]
     pub fn stuck_in(&self, rank: u32) -> Option<&Blocked> {
         self.stuck.contains(&rank).then(|| self.blocked.get(&rank)?.first()).flatten()
     }
@@ -196,7 +193,6 @@ impl Blocked {
     }
 
     /// Whether any one of the needed ranks suffices.
-    #[must_use]
     pub fn needs_any(&self) -> bool {
         self.message.as_ref().is_some_and(|lone| lone.peer.is_none())
     }
@@ -210,9 +206,7 @@ fn is_at_odds(model: &Model, process: &Process, rank: u32, thread: &Thread) -> b
         Doing::Wait(target, ..) => *target,
         Doing::Nothing => None,
     };
-    let Some(Target::Join(group, seq)) = target else {
-        return false;
-    };
+    let Some(Target::Join(group, seq)) = target else { return false };
     let group = model.group(group);
     let met = group.join(seq).filter(|join| join.mismatch.is_some());
     let Some((join, joined)) = met.and_then(|join| Some((join, join.calls.get(&rank)?))) else {
@@ -253,9 +247,7 @@ fn blocked_threads(
             Doing::Call(call) => (process.target(call.id), call.at, true),
             Doing::Wait(target, since, _) => (*target, *since, true),
             Doing::Nothing if ended.is_some() => {
-                let Some((target, since, over)) = thread.failed else {
-                    continue;
-                };
+                let Some((target, since, over)) = thread.failed else { continue };
                 until = Some(over);
                 (Some(target), since, true)
             }

@@ -26,13 +26,10 @@ pub struct Permutation {
 ///
 /// Both orders must be recorded: as calls or, if the calls block, by the same lines in crossed
 /// order earlier. Only calls of one step count: across steps, calls may as well have been left out.
-#[must_use]
 pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
     let join = group.join(seq)?;
     let classes = join.classes();
-    let [first, rest @ ..] = &classes[..] else {
-        return None;
-    };
+    let [first, rest @ ..] = &classes[..] else { return None };
     let reference = *first.first()?;
     let others: Vec<u32> = rest.iter().filter_map(|class| class.first().copied()).collect();
     (2..=LONGEST)
@@ -65,9 +62,7 @@ fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
         let tell = calls[0].step > 0 || calls.iter().enumerate().all(distinct);
         (one_step && tell).then_some(calls)
     };
-    let (Some(a_calls), Some(b_calls)) = (calls(a), calls(b)) else {
-        return false;
-    };
+    let (Some(a_calls), Some(b_calls)) = (calls(a), calls(b)) else { return false };
     // The first calls must differ: otherwise a shorter range would do.
     if compare(a_calls[0], b_calls[0]).is_none() {
         return false;
@@ -76,9 +71,7 @@ fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
     let mut shifts = Vec::with_capacity(a_calls.len());
     for (at, call) in a_calls.iter().enumerate() {
         let is_equal = |&other: &usize| compare(call, b_calls[other]).is_none();
-        let Some(found) = left.iter().position(is_equal) else {
-            return false;
-        };
+        let Some(found) = left.iter().position(is_equal) else { return false };
         shifts.push(left.remove(found) as i64 - at as i64);
     }
     // All but one call moved by one place, and the ranks have made different numbers of calls: one
@@ -134,7 +127,6 @@ fn crossed_before(group: &Group, join: &Join, a: u32, b: u32) -> bool {
 }
 
 /// Whether the job continues despite the mismatch, with wrong numbers.
-#[must_use]
 pub const fn runs_on(mismatch: Mismatch) -> bool {
     matches!(mismatch, Mismatch::DType | Mismatch::ReduceOp)
 }

@@ -36,7 +36,6 @@ struct Batch {
 type Place = (GroupId, u64);
 
 /// Cycles in which streams wait for each other; each wait needs the rank of the next.
-#[must_use]
 pub fn cycles(model: &Model) -> Vec<Vec<Blocked>> {
     let (mut batches, first) = batches(model);
     if batches.len() < 2 {
@@ -57,9 +56,7 @@ pub fn cycles(model: &Model) -> Vec<Vec<Blocked>> {
         let calls: Vec<(Direction, Place)> =
             batches[at].calls.iter().map(|(call, place)| (call.op.direction(), *place)).collect();
         for (direction, place) in calls {
-            let Some(left) = not_begun.get_mut(&place) else {
-                continue;
-            };
+            let Some(left) = not_begun.get_mut(&place) else { continue };
             *left -= 1;
             if direction != Direction::Symmetric {
                 complete.push(at);
@@ -86,9 +83,7 @@ fn batches(model: &Model) -> (Vec<Batch>, Vec<usize>) {
         return (batches, first);
     }
     for process in heard {
-        let Some(rank) = process.rank.filter(|_| process.lost == 0) else {
-            continue;
-        };
+        let Some(rank) = process.rank.filter(|_| process.lost == 0) else { continue };
         let mut last: BTreeMap<u64, (usize, u32)> = BTreeMap::new();
         for call in &process.queued {
             let (Some(on), Some(Target::Join(group, seq))) =
@@ -157,9 +152,7 @@ fn closed(batches: &[Batch], joins: &BTreeMap<Place, Vec<usize>>) -> Vec<Vec<Blo
                 None => break,
             }
         }
-        let Some(from) = path.iter().position(|&it| it == at) else {
-            continue;
-        };
+        let Some(from) = path.iter().position(|&it| it == at) else { continue };
         let cycle = path[from..].iter().filter_map(|&at| {
             let (call, place, next) = needed(at)?;
             let blocked = Blocked::new(batches[at].rank, place, call, [batches[next].rank]);

@@ -23,7 +23,6 @@ pub struct GroupInfo {
 
 impl GroupInfo {
     /// The first group of c10d with this name.
-    #[must_use]
     pub fn c10d(
         name: &str,
         description: impl Into<Arc<str>>,
@@ -171,26 +170,22 @@ pub struct Call {
 
 impl Call {
     /// A call of one tensor outside any group, of which nothing else is known.
-    #[must_use]
     pub fn new(id: CallId, at: Timestamp, thread: ThreadId, op: Op) -> Self {
         Self { id, at, thread, op, tensors: 1, ..Self::default() }
     }
 
     /// Whether it is a call by which DDP averages gradients.
-    #[must_use]
     pub fn is_bucket(&self) -> bool {
         self.hidden && self.op == Op::AllReduce
     }
 
     /// Bytes that a rank contributes, if known.
-    #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         let numel = self.numel.filter(|_| self.tensors <= 1)?;
         numel.checked_mul(self.dtype.size()?)
     }
 
     /// Whether the call differs from another one in its time, number, thread and step only.
-    #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         let Self {
             id: _,
@@ -236,7 +231,6 @@ impl Call {
     /// The reduction operator from the layer that reported it. Layers may name one reduction
     /// differently (c10d sums bools, NCCL takes their maximum): compare only operators of the same
     /// layer.
-    #[must_use]
     pub fn known_reduce_op(&self) -> ReduceOp {
         match self.reduce_op {
             ReduceOp::Unspecified => self.lower_reduce_op().unwrap_or_default(),
@@ -245,14 +239,12 @@ impl Call {
     }
 
     /// The reduction operator in the layer below, if its operation is the same as that of the call.
-    #[must_use]
     pub fn lower_reduce_op(&self) -> Option<ReduceOp> {
         let lower_call = self.lower_call.as_ref().filter(|it| it.op == self.op)?;
         Some(lower_call.reduce_op)
     }
 
     /// The call with the contents that the layer below reported.
-    #[must_use]
     pub fn made_of(&self, lower_call: &Arc<LowerCall>) -> Self {
         let mut call = self.clone();
         if lower_call.op == call.op {
@@ -265,7 +257,6 @@ impl Call {
 
     /// Stream that the call occupies, so that later operations wait for it; `None`: not enqueued on
     /// one, or not recorded.
-    #[must_use]
     pub fn queued_on(&self) -> Option<OnStream> {
         // All calls of c10d on NCCL do, whether or not the caller waits for them.
         self.on_stream.filter(|_| !self.is_async || self.lower_call.is_some())

@@ -21,13 +21,11 @@ pub struct ProcessId(pub u64);
 
 impl ProcessId {
     /// Id of a process from the number of its node within the job and its number on that node.
-    #[must_use]
     pub const fn of(node: u32, process: u32) -> Self {
         Self((node as u64) << 32 | process as u64)
     }
 
     /// Number of the node.
-    #[must_use]
     pub const fn node(self) -> u32 {
         (self.0 >> 32) as u32
     }

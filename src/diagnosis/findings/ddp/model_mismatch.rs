@@ -11,9 +11,7 @@ use crate::words::{self, Capital, Ranks};
 
 /// DD404: different models in one group.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
-    let Kind::Models(difference) = &breach.kind else {
-        return None;
-    };
+    let Kind::Models(difference) = &breach.kind else { return None };
     let group = situation.model.group(breach.group);
     // Errors of DDP state the numbers of parameters alone.
     let is_known = difference.sides.iter().any(|it| it.parameter.is_some());
@@ -82,9 +80,7 @@ fn describe_side(side: &SideOfModel, what: What, index: u64) -> String {
 fn parameters(difference: &Difference) -> Vec<Parameter> {
     let mut found: Vec<Parameter> = Vec::new();
     for side in &difference.sides {
-        let Some((_, shape, name)) = &side.parameter else {
-            continue;
-        };
+        let Some((_, shape, name)) = &side.parameter else { continue };
         if !found.iter().any(|it| it.name == *name && it.shape == *shape) {
             found.push(Parameter {
                 name: name.clone(),
@@ -102,9 +98,7 @@ fn certificate(
     breach: &Breach,
     difference: &Difference,
 ) -> Option<Certificate> {
-    let [a, rest @ ..] = &difference.sides[..] else {
-        return None;
-    };
+    let [a, rest @ ..] = &difference.sides[..] else { return None };
     let signature = |side: &SideOfModel| {
         let (dtype, shape, _) = side.parameter.as_ref()?;
         Some(format!("{dtype}{shape:?}"))

@@ -10,9 +10,7 @@ use crate::words::{self, Ranks, number};
 
 /// DD406: different boundaries of gradient accumulation.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
-    let Kind::Boundaries(boundary) = &breach.kind else {
-        return None;
-    };
+    let Kind::Boundaries(boundary) = &breach.kind else { return None };
     let (some, others) = (&boundary.synchronise, &boundary.accumulate);
     let group = &situation.model.group(breach.group).info;
     let call = match (draft.op, draft.place) {

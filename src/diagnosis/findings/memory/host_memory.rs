@@ -149,9 +149,7 @@ fn kill(situation: &Situation<'_>, process: &Process) -> Option<Kill> {
 /// Kills that were counted around the end of a process which SIGKILL ended, and whether they were
 /// counted in its control group.
 fn counted(situation: &Situation<'_>, process: &Process) -> Option<(u64, bool)> {
-    let Ending::Died(exit) = situation.model.ending_of(process) else {
-        return None;
-    };
+    let Ending::Died(exit) = situation.model.ending_of(process) else { return None };
     let kills = process.end?.oom_kills;
     let found = match kills.in_cgroup {
         Some(kills) => (kills, true),

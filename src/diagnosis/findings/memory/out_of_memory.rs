@@ -39,9 +39,7 @@ pub(crate) fn ended(situation: &Situation<'_>) -> Vec<Draft> {
 /// size, its free memory, and the last increase of used memory, which was more than is free. The
 /// only evidence about programs whose exceptions are not recorded.
 fn full<'a>(situation: &Situation<'_>, process: &'a Process) -> Option<(&'a Device, [u64; 3])> {
-    let Ending::Died(exit) = situation.model.ending_of(process) else {
-        return None;
-    };
+    let Ending::Died(exit) = situation.model.ending_of(process) else { return None };
     let by_itself = match exit.signal {
         Some(signal) => signal == libc_signal::ABRT,
         None => exit.code.is_some(),
@@ -178,9 +176,7 @@ fn effect_of_followers(found: &[Candidate], key: &Key) -> Effect {
 /// Whether a finding is about what the rank did next after its allocation failed: it ended or is
 /// missing without another call, or its first call after the failure is the one that disagrees.
 fn follows(situation: &Situation<'_>, caught: &Draft, other: &Candidate) -> bool {
-    let Some(fact) = caught.fact else {
-        return false;
-    };
+    let Some(fact) = caught.fact else { return false };
     let is_led = other.precedence > Precedence::Memory && other.precedence < Precedence::Hint;
     let other = &other.draft;
     let is_finding = is_led && other.effect != Effect::None && other.follows.is_none();
@@ -196,9 +192,7 @@ fn follows(situation: &Situation<'_>, caught: &Draft, other: &Candidate) -> bool
     if caught.key.place != KeyPlace::Process(rank, process.pid) {
         return false;
     }
-    let Some((exception, _)) = last_caught(process) else {
-        return false;
-    };
+    let Some((exception, _)) = last_caught(process) else { return false };
     let Some((group, seq)) = other.place else {
         return made_no_call_since(process, exception);
     };

@@ -41,9 +41,7 @@ fn swapped<'a>(
 fn is_race(situation: &Situation<'_>, divergence: &Divergence, permutation: &Permutation) -> bool {
     let (group, seq) = (divergence.group, divergence.seq);
     let joins = (seq..seq + permutation.length).map(|seq| situation.join(group, seq));
-    let Some(joins) = joins.collect::<Option<Vec<&Join>>>() else {
-        return false;
-    };
+    let Some(joins) = joins.collect::<Option<Vec<&Join>>>() else { return false };
     permutation.seen
         && joins[0].calls.iter().all(|(rank, first)| {
             let others = joins[1..].iter().filter_map(|join| join.calls.get(rank));

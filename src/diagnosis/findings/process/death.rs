@@ -13,9 +13,7 @@ use crate::words::{self, Ranks};
 /// Whether a process that aborted during interpreter exit, after its work, made the launcher kill
 /// others. Such an abort is harmless otherwise.
 fn ended_others(situation: &Situation<'_>, process: &Process) -> bool {
-    let Some(end) = process.end.filter(|_| process.aborted_on_its_way_out()) else {
-        return false;
-    };
+    let Some(end) = process.end.filter(|_| process.aborted_on_its_way_out()) else { return false };
     situation.model.processes.values().any(|other| {
         let signal = other.end.filter(|it| it.at >= end.at).and_then(|it| it.exit.signal);
         other.id != process.id

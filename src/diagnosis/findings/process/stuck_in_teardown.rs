@@ -71,9 +71,7 @@ fn stuck_in(ranks: &[u32], call: &Call) -> String {
 
 /// A clean-up call meets a different call of the peers.
 fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<Draft> {
-    let (Origin::Raised(ranks) | Origin::Leaving(ranks)) = &divergence.origin else {
-        return None;
-    };
+    let (Origin::Raised(ranks) | Origin::Leaving(ranks)) = &divergence.origin else { return None };
     let (group, seq) = (divergence.group, divergence.seq);
     let join = situation.join(group, seq)?;
     let first = *ranks.first()?;
@@ -254,9 +252,7 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
 /// Whether a process that destroys an NCCL communicator, which needs all its ranks, waits for one
 /// that is blocked or missing elsewhere.
 fn is_kept(situation: &Situation<'_>, process: &Process, call: &Call) -> bool {
-    let Some(group) = call.group.as_ref().filter(|it| it.key.layer == "nccl") else {
-        return false;
-    };
+    let Some(group) = call.group.as_ref().filter(|it| it.key.layer == "nccl") else { return false };
     is_stalled_or_diverged(situation, |rank| {
         process.rank != Some(rank) && group.key.members.contains(&rank)
     })

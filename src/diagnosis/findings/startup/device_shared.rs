@@ -34,9 +34,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
     if is_meant(&sharers) {
         return None;
     }
-    let [(_, one), (_, other), ..] = sharers[..] else {
-        return None;
-    };
+    let [(_, one), (_, other), ..] = sharers[..] else { return None };
     let mut said: Vec<_> = sharers.iter().filter_map(|(_, it)| it.gpu_at).collect();
     said.sort_unstable();
     let mut draft = Draft::new(&catalogue::DD307, KeyPlace::Ranks(ranks.to_vec()), *said.get(1)?);

@@ -48,7 +48,6 @@ pub enum Unusable {
 
 impl Variable {
     /// Whether this value of the variable selects an interface of this name.
-    #[must_use]
     pub fn selects(&self, value: &str, interface: &str) -> bool {
         if !self.by_prefix {
             return value.split(',').any(|name| name.trim() == interface);
@@ -69,7 +68,6 @@ impl Variable {
 }
 
 /// Parses "lo=up,loopback,ipv4 eth0=up,ipv4".
-#[must_use]
 pub(crate) fn parse(said: &str) -> Vec<Interface> {
     let interfaces = said.split_whitespace().filter_map(|word| {
         let (name, facts) = word.split_once('=')?;
@@ -85,7 +83,6 @@ pub(crate) fn parse(said: &str) -> Vec<Interface> {
 }
 
 /// Why the selected interfaces cannot be used; `None`: they can, or this is unknown.
-#[must_use]
 pub fn unusable(
     variable: &Variable,
     value: &str,
@@ -118,7 +115,6 @@ pub fn unusable(
 
 impl Interface {
     /// The form in which a process reports it.
-    #[must_use]
     pub(crate) fn as_said(&self) -> String {
         let facts =
             [(self.is_up, "up"), (self.is_loopback, "loopback"), (self.has_address, "ipv4")];

@@ -51,7 +51,6 @@ pub(crate) struct Side<'a> {
 }
 
 /// The worlds with several ranks; none if the reports of all processes are equal.
-#[must_use]
 pub(crate) fn worlds(model: &Model) -> Vec<Peers<'_>> {
     let mut said = model.processes.values().map(|it| it.fingerprint);
     let first = said.next();
@@ -62,7 +61,6 @@ pub(crate) fn worlds(model: &Model) -> Vec<Peers<'_>> {
 }
 
 /// The worlds with several ranks; none if no GPU is reported by several processes.
-#[must_use]
 pub(crate) fn worlds_that_share(model: &Model) -> Vec<Peers<'_>> {
     let gpus = model.processes.values();
     let mut gpus = gpus.filter_map(|process| process.settings.get(GPU));
@@ -110,7 +108,6 @@ impl<'a> Peers<'a> {
     }
 
     /// Versions that differ.
-    #[must_use]
     pub(crate) fn versions(&self) -> Option<Skew<'a>> {
         let heeded = VERSIONS.iter().filter(|(.., nccl)| self.uses_nccl || !nccl);
         let names: Vec<(&str, &str)> = heeded.map(|&(name, label, _)| (name, label)).collect();
@@ -120,7 +117,6 @@ impl<'a> Peers<'a> {
     }
 
     /// Environment variables that differ but must agree.
-    #[must_use]
     pub(crate) fn variables(&self) -> Option<Skew<'a>> {
         let said = self.alike.iter().flat_map(|(process, _)| process.settings.keys());
         let said: BTreeSet<(&str, &str)> = said
@@ -131,7 +127,6 @@ impl<'a> Peers<'a> {
     }
 
     /// GPUs that are used by several ranks, with those ranks.
-    #[must_use]
     pub(crate) fn sharers(&self) -> Vec<(&'a str, Vec<u32>)> {
         let mut sharers: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
         for (&rank, process) in &self.ranks {
@@ -178,9 +173,7 @@ impl<'a> Peers<'a> {
         let mut sides: BTreeMap<Vec<Option<String>>, Side<'a>> = BTreeMap::new();
         for (process, ranks) in &self.alike {
             let all = differences.iter().map(|(name, _)| meant(process, *name));
-            let Some(all) = all.collect::<Option<Vec<_>>>() else {
-                continue;
-            };
+            let Some(all) = all.collect::<Option<Vec<_>>>() else { continue };
             let has = || {
                 let has = differences.iter();
                 has.map(|&((name, label), _)| (label, of(process, name).flatten())).collect()
@@ -233,7 +226,6 @@ fn variable<'a>(process: &'a Process, setting: &str) -> Option<Option<&'a str>> 
 
 /// The proof that two processes of one world contradict each other by their values of a setting;
 /// `None` if nothing shows that they belong to one world.
-#[must_use]
 pub(crate) fn contradiction(
     name: &str,
     said: [(&Process, Option<&str>); 2],
@@ -253,7 +245,6 @@ pub(crate) fn contradiction(
 }
 
 /// The value of a variable that a process reported, unless it is empty.
-#[must_use]
 pub(crate) fn of<'a>(process: &'a Process, name: &str) -> Option<&'a Arc<str>> {
     let value = process.settings.get(format!("{VARIABLE}{name}").as_str());
     value.filter(|value| !value.is_empty())

@@ -172,32 +172,27 @@ impl Encounter {
 
     /// If it is the last of DDP's buckets that ranks waited for together: those buckets, according to
     /// the first wait that was recorded. Waits for other buckets are not assigned to it.
-    #[must_use]
     pub fn buckets(&self) -> Option<Buckets> {
         self.buckets.as_deref().copied()
     }
 
     /// The last arrival.
-    #[must_use]
     pub fn last(&self) -> Option<Came> {
         self.came.get(self.last as usize)
     }
 
     /// Time of the first arrival.
-    #[must_use]
     pub fn first_at(&self) -> Option<Timestamp> {
         (!self.came.is_empty()).then_some(self.came.base())
     }
 
     /// Sum of the times from each arrival to the last.
-    #[must_use]
     pub const fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited)
     }
 
     /// The arrival that this rank has to wait for; `None` if there is none but its own, or it is
     /// unknown.
-    #[must_use]
     pub fn waits_for(&self, rank: u32) -> Option<Came> {
         let of = |rank: u32| self.came.get(self.came.place_of(rank)?);
         let on = match self.direction {
@@ -307,9 +302,7 @@ impl Arrivals {
     /// Drops the oldest encounters that exceed the limit.
     fn limit(&mut self) {
         while self.kept > KEPT && self.encounters.len() > LEAST {
-            let Some(oldest) = self.encounters.pop_front() else {
-                break;
-            };
+            let Some(oldest) = self.encounters.pop_front() else { break };
             let number = self.first;
             self.first += 1;
             self.kept -= oldest.came.len();
@@ -353,7 +346,6 @@ impl Arrivals {
     }
 
     /// The encounter with this number; `None`: it was dropped.
-    #[must_use]
     pub fn get(&self, number: u64) -> Option<&Encounter> {
         self.encounters.get(number.checked_sub(self.first)? as usize)
     }

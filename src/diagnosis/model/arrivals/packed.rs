@@ -66,7 +66,6 @@ impl PackedArrivals {
     }
 
     /// Number of arrivals.
-    #[must_use]
     pub fn len(&self) -> usize {
         match &self.times {
             Times::Short(short) => short.len(),
@@ -75,13 +74,11 @@ impl PackedArrivals {
     }
 
     /// Whether there are no arrivals.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The arrival at this place.
-    #[must_use]
     pub fn get(&self, place: usize) -> Option<Came> {
         match &self.times {
             Times::Short(short) => {
@@ -98,7 +95,6 @@ impl PackedArrivals {
     }
 
     /// Ranks of the arrivals.
-    #[must_use]
     pub fn ranks(&self) -> &[u32] {
         self.ranks.as_slice()
     }

@@ -111,7 +111,6 @@ pub struct Member {
 
 impl Member {
     /// Whether it may have issued any number of calls.
-    #[must_use]
     pub const fn is_unknown(&self) -> bool {
         self.issued == UNKNOWN_PROGRESS
     }
@@ -150,7 +149,6 @@ impl Group {
     }
 
     /// Whether every member is observed.
-    #[must_use]
     pub fn is_fully_seen(&self) -> bool {
         self.members.len() == self.info.key.members.len()
     }
@@ -158,7 +156,6 @@ impl Group {
     /// Whether a wait for such a call blocks the thread until the call completes. c10d's waits for
     /// collectives on a device only order streams, except for barriers; NCCL itself blocks only
     /// while a communicator is created.
-    #[must_use]
     pub fn holds_threads(&self, op: Op) -> bool {
         let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
         match &*self.info.key.layer {
@@ -170,25 +167,21 @@ impl Group {
 
     /// Whether a call begins only after the rank's earlier calls complete, as on an NCCL
     /// communicator.
-    #[must_use]
     pub fn is_stream(&self) -> bool {
         backends::is_on_nccl(&self.info.backend)
     }
 
     /// The join at a sequence number, if it is open or part of a divergence.
-    #[must_use]
     pub fn join(&self, seq: u64) -> Option<&Join> {
         self.joins.get(&seq)
     }
 
     /// The join at a sequence number, also if every member has entered it.
-    #[must_use]
     pub fn open_or_entered(&self, seq: u64) -> Option<&Join> {
         self.join(seq).or_else(|| self.entered.get(&seq))
     }
 
     /// Observed members that have not made their call at `seq`.
-    #[must_use]
     pub fn missing(&self, seq: u64) -> Vec<u32> {
         let behind = self.members.iter().filter(|(_, member)| member.issued < seq);
         behind.map(|(&rank, _)| rank).collect()
@@ -196,7 +189,6 @@ impl Group {
 
     /// The lowest sequence number at which some observed members have made their call and others
     /// have not.
-    #[must_use]
     pub fn first_open(&self) -> Option<u64> {
         let lowest = self.members.values().map(|member| member.issued).min()?;
         let highest = self.members.values().map(|member| member.issued).max()?;

@@ -139,13 +139,11 @@ struct Began {
 
 impl History {
     /// The slip of the group, once it has lasted for some turns.
-    #[must_use]
     pub const fn slip(&self) -> Option<&Slip> {
         self.slip.as_ref()
     }
 
     /// The latest silent turn of a rank.
-    #[must_use]
     pub fn skip_of(&self, rank: u32) -> Option<Skip> {
         self.skips.get(&rank).copied()
     }
@@ -361,7 +359,6 @@ impl Meeting {
     }
 
     /// Line of a rank in the user's program.
-    #[must_use]
     pub fn place_of(&self, rank: u32) -> Option<&Arc<Where>> {
         let place = self.ranks.binary_search(&rank).ok()?;
         let only = self.places.first().filter(|_| self.places.len() == 1);
@@ -426,7 +423,6 @@ impl Slip {
     }
 
     /// Ranks grouped by their shift, largest class first.
-    #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
         let shifts = self.calls.iter().map(|(rank, _)| (*rank, self.shifted.get(rank)));
         align::classes(shifts, |a, b| a == b)

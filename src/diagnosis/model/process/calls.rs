@@ -33,7 +33,6 @@ pub struct Unawaited {
 
 impl Process {
     /// Whether a thread is inside a call or a wait.
-    #[must_use]
     pub fn is_inside_a_call(&self) -> bool {
         let mut threads = self.threads.values();
         threads.any(|thread| !matches!(thread.doing, Doing::Nothing))
@@ -178,7 +177,6 @@ impl Process {
     }
 
     /// Whether it is blocked in a call that was issued asynchronously, or was until it ended.
-    #[must_use]
     pub fn is_held_in(&self, call: &Call, now: Timestamp, timing: &Timing) -> bool {
         let thread = self.threads.get(&call.thread);
         let held = thread.and_then(|it| it.held_in(self.seen_until(now), timing));
@@ -286,7 +284,6 @@ impl Process {
     }
 
     /// The place of a recent call.
-    #[must_use]
     pub fn target(&self, call: CallId) -> Option<Target> {
         self.calls.get(call)
     }

@@ -49,7 +49,6 @@ pub struct Exception {
 
 impl Exception {
     /// Whether it requests the process to exit, rather than being a failure.
-    #[must_use]
     pub fn asks_to_end(&self) -> bool {
         matches!(self.text.split(':').next(), Some("SystemExit" | "KeyboardInterrupt"))
     }
@@ -70,7 +69,6 @@ pub enum Ending<'a> {
 
 impl Process {
     /// How it ended, from its exit status and its announcement.
-    #[must_use]
     pub fn ending(&self) -> Ending<'_> {
         let uncaught = self.uncaught();
         let Some(end) = self.end else {
@@ -88,14 +86,12 @@ impl Process {
     }
 
     /// Whether it is alive or has ended in order.
-    #[must_use]
     pub fn has_not_failed(&self) -> bool {
         matches!(self.ending(), Ending::None | Ending::InOrder)
     }
 
     /// Whether it aborted after its program had ended in order. Threads of PyTorch may abort while
     /// the interpreter shuts down.
-    #[must_use]
     pub fn aborted_on_its_way_out(&self) -> bool {
         self.end.is_some_and(|end| end.exit.signal == Some(libc_signal::ABRT))
             && self.announced_in_order()
@@ -103,13 +99,11 @@ impl Process {
     }
 
     /// The uncaught exception.
-    #[must_use]
     pub fn uncaught(&self) -> Option<&Exception> {
         self.exceptions.iter().find(|exception| exception.kind == ExceptionKind::Uncaught)
     }
 
     /// The last exception that ended a thread other than the main one.
-    #[must_use]
     pub fn failed_thread(&self) -> Option<&Exception> {
         self.latest_exception(ExceptionKind::UncaughtInThread)
     }
@@ -119,14 +113,12 @@ impl Process {
     }
 
     /// The exception that was being handled when this call was issued, except requests to exit.
-    #[must_use]
     pub fn in_flight_at(&self, call: &Call) -> Option<&Exception> {
         self.handled_at(call.at, call.id).find(|exception| !exception.asks_to_end())
     }
 
     /// Whether the exception may be due to the failure of a peer: it left a collective, or its text
     /// comes from a transport.
-    #[must_use]
     pub fn is_from_communication(&self, exception: &Exception) -> bool {
         let is_same = |other: &Exception| {
             other.kind == ExceptionKind::LeftCollective && other.text == exception.text
@@ -135,7 +127,6 @@ impl Process {
     }
 
     /// The uncaught exception, if it may be due to the failure of a peer.
-    #[must_use]
     pub fn transport_error(&self) -> Option<&Exception> {
         self.uncaught().filter(|it| self.is_from_communication(it))
     }
@@ -149,7 +140,6 @@ impl Process {
     }
 
     /// The exception that diverted it before this call: one being handled, or an uncaught one.
-    #[must_use]
     pub fn raised_before(&self, call: &Call) -> Option<&Exception> {
         let uncaught = self.uncaught().filter(|exception| exception.at <= call.at);
         self.in_flight_at(call).or(uncaught)
@@ -157,7 +147,6 @@ impl Process {
 
     /// Whether it issued this call while exiting: after it had announced its exit, or while
     /// handling a request to exit.
-    #[must_use]
     pub fn is_leaving_at(&self, call: &Call) -> bool {
         self.leaving.is_some_and(|(since, thread)| since <= call.at && thread == call.thread)
             || self.handled_at(call.at, call.id).any(Exception::asks_to_end)
@@ -165,7 +154,6 @@ impl Process {
 
     /// Whether it is leaving the program or a group, and no other thread communicates with other
     /// ranks.
-    #[must_use]
     pub fn is_leaving(&self) -> bool {
         let goes_on = |since: Timestamp, thread: ThreadId| {
             let mut others = self.threads.iter().filter(|(id, _)| **id != thread);
@@ -183,7 +171,6 @@ impl Process {
     }
 
     /// The exception that ended its latest initialisation of the world.
-    #[must_use]
     pub fn init_failed(&self) -> Option<&Exception> {
         let init = self.init.as_ref()?;
         self.exceptions.iter().find(|exception| {
@@ -196,7 +183,6 @@ impl Process {
 
     /// Whether it exited with status 0 after a regular shutdown of the interpreter, including exit
     /// handlers.
-    #[must_use]
     pub fn ended_through_the_interpreter(&self) -> bool {
         self.end.is_some_and(|end| end.exit.code == Some(0))
             && self.announced.as_ref().is_some_and(|announced| &*announced.how != "os._exit")

@@ -198,32 +198,27 @@ pub struct Phase {
 
 impl Process {
     /// Whether it is known from logs alone: calls that these do not state may have been made.
-    #[must_use]
     pub fn is_from_text(&self) -> bool {
         &*self.layer == crate::model::TEXT_LAYER
     }
 
     /// Up to when its waits are known: a log states how long they had lasted when they were given up.
-    #[must_use]
     pub fn waits_known_until(&self, now: Timestamp) -> Timestamp {
         let until = self.unwatched.filter(|_| self.is_from_text());
         until.map_or(now, |it| it.min(now))
     }
 
     /// Whether it has ended, so that no further events follow.
-    #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
     /// Whether its own announcement is the only evidence of its end.
-    #[must_use]
     pub const fn ended_by_its_own_word(&self) -> bool {
         self.end.is_some() && self.unwatched.is_some()
     }
 
     /// Whether the operating system has stopped it.
-    #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.end.is_none() && self.state == ProcessState::Stopped
     }
@@ -234,14 +229,12 @@ impl Process {
     }
 
     /// Whether it began to join the world and has not returned, or returned with an error.
-    #[must_use]
     pub fn is_joining(&self) -> bool {
         let init = self.init.as_ref();
         init.is_some_and(|init| init.over.is_none() || self.init_failed().is_some())
     }
 
     /// Up to when its activity is known: `now`, its end, or the end of its records.
-    #[must_use]
     pub fn seen_until(&self, now: Timestamp) -> Timestamp {
         let ended = self.end.map(|end| end.at);
         let limits = ended.into_iter().chain(self.known_until);
@@ -353,7 +346,6 @@ impl Process {
 }
 
 /// Whether a thread of the process is inside this call.
-#[must_use]
 pub fn is_inside(process: &Process, call: &Call) -> bool {
     process
         .threads
@@ -378,7 +370,6 @@ pub mod libc_signal {
 
     /// Whether the signal is a reaction to a failure, sent by the launcher or by the process
     /// itself.
-    #[must_use]
     pub const fn is_asked(signal: i32) -> bool {
         matches!(signal, HUP | INT | QUIT | ABRT | TERM)
     }

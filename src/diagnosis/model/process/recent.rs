@@ -114,27 +114,23 @@ struct PlaceUse {
 
 impl Places {
     /// Number of calls issued at a place.
-    #[must_use]
     pub fn calls(&self, place: &Where) -> u64 {
         self.index(place).map_or(0, |index| self.all[index].calls)
     }
 
     /// The longest wait at a place in nanoseconds, in calls that all peers joined: at least until
     /// the last of them arrived, and to the end if that was recorded.
-    #[must_use]
     pub fn longest_wait(&self, place: &Where) -> Option<u64> {
         self.all[self.index(place)?].longest_wait
     }
 
     /// Whether the process came to a call at this place.
-    #[must_use]
     pub fn contains(&self, place: &Where) -> bool {
         self.index(place).is_some()
     }
 
     /// Number of calls at a place before the first one that PyTorch ignored because the rank is not in
     /// its group; `None`: it ignored none.
-    #[must_use]
     pub fn before_ignored(&self, place: &Where) -> Option<u64> {
         self.all[self.index(place)?].before_ignored
     }

@@ -35,27 +35,23 @@ pub struct Thread {
 
 impl Thread {
     /// Whether it is inside a call or a wait.
-    #[must_use]
     pub const fn is_under_way(&self) -> bool {
         !matches!(self.doing, Doing::Nothing) || self.issuing.is_some()
     }
 
     /// The asynchronous call that counts as blocked, because it has not returned for `blocked_issue`.
-    #[must_use]
     pub fn held_in(&self, now: Timestamp, timing: &Timing) -> Option<&Arc<Call>> {
         let held = self.issuing.as_ref();
         held.filter(|call| call.at.plus(timing.blocked_issue) <= now)
     }
 
     /// Since when it has been inside a function of the layer below, if for at least `long`.
-    #[must_use]
     pub fn within_since(&self, now: Timestamp, long: Duration) -> Option<Timestamp> {
         let (_, since) = self.within.as_ref()?;
         (since.plus(long) <= now).then_some(*since)
     }
 
     /// The call that it is inside. An asynchronous call counts once it is blocked.
-    #[must_use]
     pub fn inside(&self, now: Timestamp, timing: &Timing) -> Option<&Arc<Call>> {
         match &self.doing {
             Doing::Call(call) => Some(call),

@@ -35,13 +35,11 @@ pub struct Reading {
 }
 
 /// The most likely reason why the ranks `odd` diverged from `others`, from evidence up to `at`.
-#[must_use]
 pub fn of(situation: &Situation<'_>, odd: &[u32], others: &[u32], at: Timestamp) -> Cause {
     read(situation, None, odd, others, at).cause
 }
 
 /// The same, with its evidence. `place` is the group and sequence number at which they diverged.
-#[must_use]
 pub fn read(
     situation: &Situation<'_>,
     place: Option<(GroupId, u64)>,
@@ -54,7 +52,6 @@ pub fn read(
 
 /// The same for ranks whose `requests` differ: if nothing else explains it, a test may have decided
 /// on a value that they used at one line.
-#[must_use]
 pub fn of_requests(
     situation: &Situation<'_>,
     requests: &[RankCall],
@@ -69,7 +66,6 @@ pub fn of_requests(
 
 /// The test that decides on a value which `calls` use, all of them at one line, so that their values
 /// may differ.
-#[must_use]
 pub fn of_values<'a>(
     situation: &Situation<'_>,
     calls: impl IntoIterator<Item = &'a RankCall>,
@@ -431,7 +427,6 @@ fn input_ended_before(process: &Process, at: Timestamp) -> bool {
 }
 
 /// The last caught exception that left a collective, a forward or a backward by `at`.
-#[must_use]
 pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
     let uncaught = process.uncaught();
     process.exceptions.iter().rev().find(|exception| {
@@ -465,7 +460,6 @@ pub(crate) const fn suspected(kind: CauseKind, because: Option<String>) -> Readi
 pub use ddp_doctor_proto::words::cause as sentence;
 
 /// Advice against the cause, which precedes the advice of the finding.
-#[must_use]
 pub const fn advice(cause: Cause) -> Option<&'static str> {
     Some(match cause.kind {
         CauseKind::UnevenInputs => {

@@ -37,7 +37,6 @@ pub struct Parting {
 impl Parting {
     /// The ranks on the branch that fewer ranks take: of two equal ones, that which fewer ranks of a
     /// large world would take. `None`: neither is known to be the smaller one.
-    #[must_use]
     pub fn few(&self) -> Option<&[u32]> {
         /// Number of ranks of the large world.
         const MANY: u32 = 64;
@@ -71,7 +70,6 @@ fn way_to<'a>(
 }
 
 /// Whether the source around a line, or around one of its callers, is still being read.
-#[must_use]
 pub fn are_being_read(process: &Process, place: &Arc<Where>) -> bool {
     way_to(process, place).any(|line| process.sites.get(&line).is_some_and(|site| site.reading))
 }
@@ -109,7 +107,6 @@ pub fn choices<'a>(
 
 /// The test on the rank because of which `here` made the call at this line, while `elsewhere` did
 /// not and never has.
-#[must_use]
 pub fn parted(
     model: &Model,
     (group, seq): (GroupId, u64),
@@ -151,7 +148,6 @@ fn comes(guard: &Guard, rank: u32, world: Option<u32>) -> Option<bool> {
 }
 
 /// A sentence without its full stop: "The line train.py:9 is reached only where `x` holds (line 8)".
-#[must_use]
 pub fn about(line: &Where, guard: &Guard) -> String {
     let (shown, test) = (words::source_line(line), &guard.test);
     let is_inside = guard.line == line.line;
@@ -167,7 +163,6 @@ pub fn about(line: &Where, guard: &Guard) -> String {
 }
 
 /// The end of a sentence that names the test and how a line depends on it.
-#[must_use]
 pub fn sentence(guard: &Guard) -> String {
     let (test, line) = (&guard.test, guard.line);
     match guard.form {

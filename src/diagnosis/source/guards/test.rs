@@ -287,9 +287,7 @@ impl Parser<'_> {
         let (mut last, mut arguments, mut indexed) = (first, Vec::new(), false);
         loop {
             if self.takes(".") {
-                let Some(Token::Name(name)) = self.peek().cloned() else {
-                    return None;
-                };
+                let Some(Token::Name(name)) = self.peek().cloned() else { return None };
                 self.at += 1;
                 (last, arguments) = (name, Vec::new());
             } else if self.takes("(") {

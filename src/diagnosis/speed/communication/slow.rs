@@ -77,7 +77,6 @@ struct Stretch<'a> {
 }
 
 /// The collective that has become slow and costs the most time.
-#[must_use]
 pub fn slow(model: &Model, times: &Times) -> Option<Slow> {
     let begin = lateness::warmed_up(model)?;
     let mut found: Vec<Slow> = Vec::new();

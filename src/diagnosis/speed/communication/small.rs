@@ -75,7 +75,6 @@ pub struct Bucketed {
 }
 
 /// Groups in which small collectives take much of the time.
-#[must_use]
 pub fn small(model: &Model, times: &Times) -> Vec<Small> {
     let Some(begin) = lateness::warmed_up(model) else {
         return Vec::new();

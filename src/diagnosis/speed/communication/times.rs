@@ -89,16 +89,12 @@ impl Times {
     }
 
     fn take(&mut self, model: &Model, number: u64) {
-        let Some(encounter) = model.arrivals.get(number) else {
-            return;
-        };
+        let Some(encounter) = model.arrivals.get(number) else { return };
         let place = (number - self.first) as usize;
         if let Some(timed) = self.all[place].take() {
             self.remove(number, &timed);
         }
-        let Some(took) = collective_time(model, &self.clocks, encounter) else {
-            return;
-        };
+        let Some(took) = collective_time(model, &self.clocks, encounter) else { return };
         let call = &encounter.call;
         if call.phase.is_some() {
             return;

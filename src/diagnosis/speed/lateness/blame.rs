@@ -48,7 +48,6 @@ struct WaitFor<'a> {
 type Waits<'a> = Vec<Vec<WaitFor<'a>>>;
 
 /// All waits that ended after `since`, by rank and time.
-#[must_use]
 pub fn blame(model: &Model, since: Timestamp) -> Vec<LostTime> {
     let waits = waits(model, since);
     let mut blames = Vec::new();
@@ -118,9 +117,7 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
     for encounter in encounters {
         let holds = model.group(encounter.group).holds_threads(encounter.call.op);
         for came in encounter.came.iter() {
-            let Some(on) = encounter.waits_for(came.rank) else {
-                continue;
-            };
+            let Some(on) = encounter.waits_for(came.rank) else { continue };
             let rank = came.rank as usize;
             let active = active[rank].as_slice();
             let seen = seen_begin(encounter, &came, &averaged[rank], active);
@@ -226,9 +223,7 @@ fn activity(model: &Model, encounters: &[&Encounter], size: usize) -> Vec<Vec<Ac
         }
     }
     for (rank, active) in (0..).zip(&mut active) {
-        let Some(process) = model.process_of(rank) else {
-            continue;
-        };
+        let Some(process) = model.process_of(rank) else { continue };
         let pace = &process.pace;
         let steps = pace.steps.iter().copied();
         let other = steps.chain(pace.spent.iter().map(|spent| spent.to));

@@ -94,7 +94,6 @@ impl Review {
 }
 
 /// The ranks that keep the others waiting.
-#[must_use]
 pub fn straggler(model: &Model) -> Option<Straggler> {
     let begin = warmed_up(model)?;
     let end = model.arrivals.end;
@@ -159,9 +158,7 @@ fn may_have_straggler(model: &Model, from: Timestamp, to: Timestamp, slice: Slic
     let mut lost = vec![Duration::ZERO; (last - first + 1) as usize];
     let mut fewest_ranks = 1;
     for encounter in model.arrivals.latest() {
-        let Some(end) = encounter.last().filter(|end| end.at >= from) else {
-            continue;
-        };
+        let Some(end) = encounter.last().filter(|end| end.at >= from) else { continue };
         fewest_ranks = fewest_ranks.max(encounter.came.len());
         let waits = encounter.waited();
         // A wait may consist of pieces that end in different slices.
@@ -231,7 +228,6 @@ fn step(model: &Model) -> Option<Duration> {
 
 /// When the warm-up was over: all ranks had begun their third step or, if no steps are known, some
 /// time after the first encounter.
-#[must_use]
 pub fn warmed_up(model: &Model) -> Option<Timestamp> {
     let began = model.arrivals.began?;
     let processes = model.ranks.keys().filter_map(|&rank| model.process_of(rank));
