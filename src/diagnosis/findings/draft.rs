@@ -254,9 +254,9 @@ impl Draft {
     }
 
     /// Takes victims, place and calls from a draft about the same end of a rank, or about what it led
-    /// to.
+    /// to. The root cause must be set before: it is no victim.
     pub fn take_calls(&mut self, from: Self) {
-        self.victims = from.victims;
+        self.set_victims(from.victims);
         self.place = from.place;
         self.op = from.op;
         self.per_rank = from.per_rank;

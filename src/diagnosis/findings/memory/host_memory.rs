@@ -165,6 +165,7 @@ pub(crate) fn killed(situation: &Situation<'_>, process: &Process) -> Option<Dra
     let end = process.end?;
     let place = KeyPlace::Process(rank, process.pid);
     let mut draft = Draft::new(&catalogue::DD506, place, end.at);
+    draft.root = vec![rank];
     draft.take_calls(death::draft(situation, process)?);
     draft.severity = Severity::Error;
     draft.effect = Effect::Crashes;
@@ -175,7 +176,6 @@ pub(crate) fn killed(situation: &Situation<'_>, process: &Process) -> Option<Dra
         signal: None,
         from_communication: false,
     });
-    draft.root = vec![rank];
     let is_sure = kill.in_cgroup && kill.ranks <= kill.kills;
     draft.root_confidence = match (is_sure, kill.ranks <= kill.kills) {
         (true, _) => Confidence::Proved,

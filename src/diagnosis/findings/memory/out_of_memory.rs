@@ -234,7 +234,6 @@ fn adopt(caught: &mut Draft, follower: Draft) {
         follower.summary
     ));
     caught.take_calls(follower);
-    caught.victims.retain(|rank| !caught.root.contains(rank));
     for call in &mut caught.per_rank {
         if caught.root.contains(&call.rank) {
             *call = with_place(call.clone(), failed_at.as_ref());
