@@ -188,10 +188,10 @@ pub fn by_likeness<T>(
     groups
 }
 
-/// Ranks that disagree.
+/// The ranks to blame for a disagreement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OddOnes {
-    /// The minority, or all ranks if no class outnumbers the others, ascending.
+    /// The minority, or all ranks if no class outnumbers the others or all agree, ascending.
     pub ranks: Vec<u32>,
     /// A majority agrees; these ranks do not.
     pub is_minority: bool,

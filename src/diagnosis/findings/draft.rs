@@ -204,13 +204,13 @@ impl Draft {
         }
     }
 
-    /// Makes these ranks the victims, except for the root cause.
+    /// Makes these ranks the victims, except for the root cause, which must be set before.
     pub(crate) fn set_victims(&mut self, ranks: impl IntoIterator<Item = u32>) {
         let ranks: BTreeSet<u32> = ranks.into_iter().collect();
         self.victims = ranks.into_iter().filter(|rank| !self.root.contains(rank)).collect();
     }
 
-    /// Adds these ranks to the victims, except for the root cause.
+    /// Adds these ranks to the victims, except for the root cause, which must be set before.
     pub(crate) fn add_victims(&mut self, ranks: impl IntoIterator<Item = u32>) {
         let known = mem::take(&mut self.victims);
         self.set_victims(known.into_iter().chain(ranks));

@@ -54,8 +54,8 @@ pub enum Look {
     Calls(Mismatch, fn(&Situation<'_>, &'static Code, &Divergence, &Join) -> Option<Draft>),
     /// Each world that is forming, or failed to form.
     Worlds(fn(&Situation<'_>, &Forming<'_>) -> Option<Draft>),
-    /// Breaches of DDP's contract that are of the rule's code. The function adds the sentences to a
-    /// draft that has all else.
+    /// Breaches of DDP's contract that are of the rule's code. The function completes a draft that
+    /// has what all breaches share, at least by its sentences.
     Breaches(fn(&Situation<'_>, &Breach, Draft) -> Option<Draft>),
     /// Each process.
     Processes(fn(&Situation<'_>, &Process) -> Option<Draft>),

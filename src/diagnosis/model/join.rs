@@ -168,7 +168,7 @@ impl Join {
         found
     }
 
-    /// The ranks in the minority.
+    /// The ranks in the minority, or all ranks without one.
     pub fn odd_ones(&self) -> OddOnes {
         match self.mismatch {
             Some((Mismatch::Splits, _)) => self.odd_splits().unwrap_or_else(|| {

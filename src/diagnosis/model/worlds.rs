@@ -1,4 +1,4 @@
-//! The generations and sizes of worlds, indexed so that a join need not visit every process.
+//! The failed generations of worlds and their sizes, so that a join need not visit every process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact, GroupRef};
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::proof::{Rejection, creation, is_point_to_point, members};
+use crate::proof::{Rejection, are_members, creation, is_point_to_point};
 
 /// A rank waits for another one that has not made the call and never will.
 pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
@@ -87,7 +87,7 @@ pub(super) fn never_came(
     if never_in != group {
         return Err(Rejection::NotOneJoin);
     }
-    members(group, [waits, gone])?;
+    are_members(group, [waits, gone])?;
     if last >= seq {
         return Err(Rejection::DidCome(gone));
     }

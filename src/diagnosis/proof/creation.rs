@@ -3,7 +3,7 @@
 use ddp_doctor_proto::report::{CertificateKind, Fact, GroupRef};
 
 use crate::proof::absence::must_wait_for;
-use crate::proof::{Rejection, members};
+use crate::proof::{Rejection, are_members};
 
 /// Two ranks that met to create a group: one requested the other as a member, the other requested
 /// different members.
@@ -20,7 +20,7 @@ pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
     if maker == absent || meet(wanted) != meet(other) {
         return Err(Rejection::NotOneJoin);
     }
-    members(wanted, [*maker, *absent])?;
+    are_members(wanted, [*maker, *absent])?;
     if wanted.members == other.members {
         return Err(Rejection::CallsMatch);
     }
@@ -50,7 +50,7 @@ pub(super) fn check_wait(wait: &Fact, never: &GroupRef, needed: u32) -> Result<(
             if group != never {
                 return Err(Rejection::NotOneJoin);
             }
-            members(group, [*rank, needed])?;
+            are_members(group, [*rank, needed])?;
             if !must_wait_for(call, *rank, needed) {
                 return Err(Rejection::NeedNot(*rank, needed));
             }
@@ -69,7 +69,7 @@ pub(super) fn check_need(making: &Fact, never: &GroupRef, needed: u32) -> Result
     if group != never {
         return Err(Rejection::NotOneJoin);
     }
-    members(group, [*rank, needed])?;
+    are_members(group, [*rank, needed])?;
     if *rank == needed {
         return Err(Rejection::NeedNot(*rank, needed));
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact, GroupRef};
 
-use crate::proof::{Rejection, differ, is_point_to_point, members};
+use crate::proof::{Rejection, are_members, differ, is_point_to_point};
 
 /// At least two calls at one place of one group, each of which disagrees with another one.
 pub(super) fn check(
@@ -22,7 +22,7 @@ pub(super) fn check(
         if *place.get_or_insert((group, *seq)) != (group, *seq) {
             return Err(Rejection::NotOneJoin);
         }
-        members(group, [*rank])?;
+        are_members(group, [*rank])?;
         calls.push((*rank, call));
     }
     let ranks: BTreeSet<u32> = calls.iter().map(|(rank, _)| *rank).collect();
@@ -39,7 +39,7 @@ pub(super) fn check_splits(facts: &[Fact]) -> Result<(), Rejection> {
         let needs = "what a rank sends to a peer, and what the peer expects from it";
         return Err(Rejection::WrongFacts(CertificateKind::UnsatisfiableJoin, needs));
     };
-    members(&sent.group, [sent.rank, expected.rank])?;
+    are_members(&sent.group, [sent.rank, expected.rank])?;
     let is_one_call = (&sent.group, sent.seq) == (&expected.group, expected.seq);
     if !is_one_call || (sent.peer, sent.rank) != (expected.rank, expected.peer) {
         return Err(Rejection::NotOneJoin);
@@ -74,7 +74,7 @@ pub(super) fn check_models(facts: &[Fact]) -> Result<(), Rejection> {
         let needs = "two ranks' copies of a model";
         return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
     };
-    members(&a.group, [a.rank, b.rank])?;
+    are_members(&a.group, [a.rank, b.rank])?;
     if (&a.group, a.model, a.index) != (&b.group, b.model, b.index) || a.rank == b.rank {
         return Err(Rejection::NotOneJoin);
     }

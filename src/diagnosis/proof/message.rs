@@ -4,7 +4,7 @@ use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact};
 use ddp_doctor_proto::{DType, Op};
 
 use crate::proof::absence::never_came;
-use crate::proof::{Rejection, members};
+use crate::proof::{Rejection, are_members};
 
 /// The n-th send and the n-th receive between two ranks, with the same tag if tags are used, whose
 /// sizes do not fit. With tags (Gloo), a message may be smaller than its receive.
@@ -20,7 +20,7 @@ pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
     if send.op != Op::Send.to_string() || receive.op != Op::Recv.to_string() {
         return Err(wrong);
     }
-    members(group, [*from, *to])?;
+    are_members(group, [*from, *to])?;
     let meet = group == other_group
         && seq == other_seq
         && *seq > 0

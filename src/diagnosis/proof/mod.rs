@@ -124,7 +124,8 @@ fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a != b)
 }
 
-fn members<const N: usize>(group: &GroupRef, ranks: [u32; N]) -> Result<(), Rejection> {
+/// Rejects ranks that do not belong to the group.
+fn are_members<const N: usize>(group: &GroupRef, ranks: [u32; N]) -> Result<(), Rejection> {
     let stranger = ranks.into_iter().find(|rank| !group.members.contains(rank));
     stranger.map_or(Ok(()), |rank| Err(Rejection::NotAMember(rank)))
 }

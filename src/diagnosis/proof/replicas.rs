@@ -3,7 +3,7 @@
 use ddp_doctor_proto::DType;
 use ddp_doctor_proto::report::{CertificateKind, Fact, ReplicaFact, Timestamp};
 
-use super::{Rejection, members};
+use super::{Rejection, are_members};
 use crate::model::{ReplicaValues, is_apart};
 
 /// Two ranks that hold different values of a parameter at the same point of the program.
@@ -12,7 +12,7 @@ pub(super) fn check(facts: &[Fact]) -> Result<(), Rejection> {
         let needs = "the values of two ranks";
         return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
     };
-    members(&a.group, [a.rank, b.rank])?;
+    are_members(&a.group, [a.rank, b.rank])?;
     let point = |it: &ReplicaFact| (it.seq, it.model, it.rounds, it.index);
     let is_one_point = a.group == b.group && point(a) == point(b) && a.dtype == b.dtype;
     if !is_one_point || a.rank == b.rank {

@@ -72,9 +72,9 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     let mut waiting = Vec::new();
     let mut begun = Vec::new();
     let mut timed_out = Vec::new();
-    // For c10d's calls this needs reports of completion. Without them, the program's waits decide.
+    // Calls on NCCL return at once; streams wait for them. Whether a call of c10d is complete must be
+    // reported there. Without reports, the program's waits decide.
     let is_told = |it: &JoinedCall| it.call.lower_call.is_none() || it.followed;
-    // Calls on NCCL return at once; streams wait for them.
     let mut calls = join.calls.values();
     let on_device = calls.all(|it| it.call.on_stream.is_some() && is_told(it));
     // A stalled transfer shows that the call is not complete, whatever other ranks report.

@@ -140,8 +140,8 @@ impl<'a> Situation<'a> {
         self.model.member(group, rank).map(|process| self.model.ending_of(process))
     }
 
-    /// NCCL groups whose members have all issued their last call and whose completion is not
-    /// reported, with the time of the last of these calls.
+    /// NCCL groups whose members have all issued their last call, whose completion not all of them
+    /// will report, with the time of the last of these calls.
     pub fn settled(&self) -> impl Iterator<Item = (&'a Group, Timestamp)> {
         let model = self.model;
         model.groups().filter_map(|group| Some((group, device::settled_at(model, group)?)))

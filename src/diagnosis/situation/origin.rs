@@ -376,8 +376,11 @@ impl Situation<'_> {
 /// The missing ranks that are elsewhere, if any rank can release the wait: each of them may be the
 /// one that does.
 fn any_elsewhere(stall: &Stall) -> Option<Origin> {
-    first([Origin::Elsewhere(missing(stall, Absence::Elsewhere, &[]))])
-        .filter(|_| stall.takes_any())
+    if !stall.takes_any() {
+        return None;
+    }
+    let elsewhere = missing(stall, Absence::Elsewhere, &[]);
+    (!elsewhere.is_empty()).then_some(Origin::Elsewhere(elsewhere))
 }
 
 /// The ranks missing for this reason, except for the echoes.

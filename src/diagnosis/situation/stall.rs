@@ -73,7 +73,7 @@ impl Stall {
                 };
                 *group == self.group && message.is_some_and(between)
             }
-            // A rank that left another group may still arrive here.
+            // Missing here for that reason: a rank that left another group may still arrive here.
             origin => origin.absent().is_some_and(|(why, ranks)| {
                 let mut missing = self.missing.iter();
                 missing.any(|absent| absent.why == why && ranks.contains(&absent.rank))
@@ -380,6 +380,7 @@ impl Situation<'_> {
             let in_cycle = self.waits.in_cycle(lone.rank);
             failed |= self.has_failed(group, lone.rank, &lone.joined);
             let explained = match self.model.ending_of(process) {
+                // It died before it had waited for long.
                 Ending::Died(_) => end.at.since(since) < self.config.stall_after,
                 // It did not wait, or ended for another reason.
                 Ending::InOrder | Ending::Raised(_) => !failed,

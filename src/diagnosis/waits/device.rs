@@ -105,8 +105,8 @@ fn rests(first: &Stacks, last: &Stacks) -> bool {
 }
 
 /// When the last member of a group on NCCL issued the group's last collective, if it is the latest
-/// call of every member and no reports of its completion are expected from some of them. No rank is
-/// missing: the devices are working, or stuck.
+/// call of every member, and at least one member will not report its completion. No rank is missing:
+/// the devices are working, or stuck.
 pub fn settled_at(model: &Model, group: &Group) -> Option<Timestamp> {
     let (_, join) = group.entered.last_key_value()?;
     let is_followed = |(rank, joined): (u32, &JoinedCall)| {

@@ -325,15 +325,15 @@ fn for_message(
     since: Timestamp,
     now: Timestamp,
 ) -> Option<Blocked> {
-    let (sure, receives) = (lone.sure, lone.side == Side::Receive);
-    let lasts = lasts(model, &lone, since, now);
+    let (is_sure, receives) = (lone.sure, lone.side == Side::Receive);
+    let has_lasted = lasts(model, &lone, since, now);
     let blocked = Blocked::for_partner(model, group, lone)?;
     let ranks = [blocked.rank].into_iter().chain(blocked.needs.iter().copied());
     let mut processes = ranks.filter_map(|rank| model.member(group, rank));
-    let sure = sure && processes.all(|process| process.lost == 0);
+    let is_known = is_sure && processes.all(|process| process.lost == 0);
     let blocks = receives || model.group(group).traffic.transport.sends_wait;
-    let believed = (sure && blocks) || lasts;
-    believed.then_some(Blocked { since, certain: sure && receives, ..blocked })
+    let believed = (is_known && blocks) || has_lasted;
+    believed.then_some(Blocked { since, certain: is_known && receives, ..blocked })
 }
 
 /// Whether a wait that need not block has lasted for `uncertain_wait`, also since the latest

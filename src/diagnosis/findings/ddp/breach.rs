@@ -19,8 +19,8 @@ const NAMED: usize = 4;
 /// Maximum number of parameters that a finding lists.
 const LISTED: usize = 1024;
 
-/// The findings of one code about breaches. `tell` adds the sentences to a draft that has all else;
-/// it does not have to accept other kinds of breaches.
+/// The findings of one code about breaches. `tell` completes a draft that has what all breaches
+/// share; it is called with breaches of this code alone.
 pub(crate) fn findings(
     situation: &Situation<'_>,
     code: &'static Code,

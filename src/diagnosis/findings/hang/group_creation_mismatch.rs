@@ -37,6 +37,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         _ => None,
     });
     let groups = model.groups().filter_map(|group| of_group(situation, group));
+    // At most one finding for each world: the first one explains the others.
     let mut explained = BTreeSet::new();
     let drafts = mismatches.chain(cycles).chain(stalls).chain(groups);
     let drafts = drafts.filter(|(group, _)| explained.insert(creations::place_of(model, *group)));

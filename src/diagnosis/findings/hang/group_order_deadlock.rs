@@ -11,8 +11,8 @@ use crate::situation::{Omission, Situation};
 use crate::waits::{Blocked, streams};
 use crate::words::Ranks;
 
-/// Index of no cycle in `Waits::cycles`.
-const OF_STREAMS: usize = usize::MAX;
+/// In place of an index in `Waits::cycles`: the cycle is one of streams or devices.
+const NO_CYCLE: usize = usize::MAX;
 
 /// DD111: cycles of waits that lead through several groups.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -33,7 +33,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
     let cycles = streams::cycles(situation.model);
     let drafts = cycles.iter().filter_map(|cycle| {
-        let mut draft = cycle::draft(situation, OF_STREAMS, cycle, &catalogue::DD111)?;
+        let mut draft = cycle::draft(situation, NO_CYCLE, cycle, &catalogue::DD111)?;
         draft.confidence = Confidence::Supported;
         draft.root_confidence = Confidence::Supported;
         draft.summary = format!(
@@ -62,7 +62,7 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
 fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
     let found = situation.device_cycle.as_ref()?;
     let cycle = &found.waits[..];
-    let mut draft = cycle::draft(situation, OF_STREAMS, cycle, &catalogue::DD111)?;
+    let mut draft = cycle::draft(situation, NO_CYCLE, cycle, &catalogue::DD111)?;
     draft.evidence_at = found.evidence_at;
     draft.root_confidence = Confidence::Supported;
     let rows = cycle.iter().map(|wait| {

@@ -18,7 +18,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> Option<Draft> {
     let rank = left_out.rank;
     let here = |stall: &&Stall| (stall.group, stall.seq) == (omission.group, omission.seq);
-    let stall = situation.stalls.iter().find(here)?;
+    let stall = situation.stalls.iter().find(|it| here(it) && it.message.is_none())?;
     let join = situation.join(omission.group, omission.seq)?;
     let call = &join.calls.values().next()?.call;
     let next = situation.join(left_out.waits_in.0, left_out.waits_in.1)?;

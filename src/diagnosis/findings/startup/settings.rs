@@ -156,12 +156,13 @@ impl<'a> Peers<'a> {
         names: &[(&'a str, &'a str)],
         of: impl Fn(&'a Process, &str) -> Option<Option<&'a str>>,
     ) -> Option<Skew<'a>> {
+        // The name of a variable for users is the one by which its values have a meaning.
         let meant = |process, (name, label): (&str, &str)| Some(meaning(label, of(process, name)?));
         let mut processes: Vec<&Process> = self.alike.iter().map(|(process, _)| *process).collect();
         processes.sort_by_key(|process| (said_at(process), process.rank));
         // The first two processes that reported different values.
-        let differ = |name| {
-            let mut said = processes.iter().filter_map(|&it| Some((it, meant(it, name)?)));
+        let differ = |setting| {
+            let mut said = processes.iter().filter_map(|&it| Some((it, meant(it, setting)?)));
             let (one, first) = said.next()?;
             let (other, _) = said.find(|(_, other)| *other != first)?;
             Some([one, other])

@@ -76,8 +76,10 @@ impl Process {
             // down.
             return uncaught.map_or(Ending::None, |exception| Ending::Raised(&exception.text));
         };
+        if end.exit.code == Some(0) {
+            return Ending::InOrder;
+        }
         match uncaught {
-            _ if end.exit.code == Some(0) => Ending::InOrder,
             Some(exception) => Ending::Raised(&exception.text),
             None if self.aborted_on_its_way_out() => Ending::InOrder,
             None if end.exit == Exit::default() && self.announced_in_order() => Ending::InOrder,

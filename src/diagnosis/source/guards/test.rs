@@ -192,9 +192,10 @@ impl Parser<'_> {
     /// One value, or several with comparisons between them that all have to hold.
     fn comparison(&mut self) -> Option<Value> {
         let mut last = self.sum()?;
-        let mut all: Option<Value> = None;
+        // Whether the comparisons so far hold; the outer `None`: there was none.
+        let mut all: Option<Option<bool>> = None;
         loop {
-            let before = self.at;
+            let start = self.at;
             let (negated, sign) = if self.takes("not") {
                 (true, self.takes("in").then_some("in"))
             } else if self.takes("in") {
@@ -206,16 +207,15 @@ impl Parser<'_> {
                 (false, signs.into_iter().find(|sign| self.takes(sign)))
             };
             let Some(sign) = sign else {
-                self.at = before;
+                self.at = start;
                 break;
             };
             let right = self.sum()?;
             let this = compare(&last, sign, &right).map(|truth| truth != negated);
-            let before = all.map_or(Some(true), |all| all.truth());
-            all = Some(Value::of_truth(decided([before, this], false)));
+            all = Some(decided([all.unwrap_or(Some(true)), this], false));
             last = right;
         }
-        Some(all.unwrap_or(last))
+        Some(all.map_or(last, Value::of_truth))
     }
 
     fn sum(&mut self) -> Option<Value> {

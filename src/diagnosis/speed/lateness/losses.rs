@@ -104,9 +104,9 @@ impl<'a> Losses<'a> {
         let why = |late: &[u32], lost| why::why(self.model, late, &others, window, lost);
         let [one, other] = [pair[0], pair[1]].map(|rank| why(&[rank], share(&[rank])));
         let is_alike = std::mem::discriminant(&one?) == std::mem::discriminant(&other?);
-        let share = share(&pair);
-        let why = why(&pair, share / 2.0).filter(|_| is_alike)?;
-        self.straggler_of(pair, window, (why, share), true)
+        let of_both = share(&pair);
+        let reason = why(&pair, of_both / 2.0).filter(|_| is_alike)?;
+        self.straggler_of(pair, window, (reason, of_both), true)
     }
 
     /// Whether a rank waits alternately for these two, for several rounds each.

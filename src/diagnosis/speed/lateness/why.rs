@@ -126,9 +126,9 @@ struct Compared<'a> {
 impl Compared<'_> {
     /// A delay by stops, by the quota of a container, or by a hypervisor.
     fn withheld(&self) -> Option<Host> {
-        let stopped = |process: &Process| Some(stopped(process, self.window));
-        let stopped = self.excess(stopped, STOPPED_EXPLAINS).map(|(own, _)| Host::Stopped(own));
-        stopped
+        let stops = |process: &Process| Some(stopped(process, self.window));
+        let by_stops = self.excess(stops, STOPPED_EXPLAINS).map(|(own, _)| Host::Stopped(own));
+        by_stops
             .or_else(|| self.more(Quantity::Throttled).map(|(own, _)| Host::Throttled(own)))
             .or_else(|| self.more(Quantity::Stolen).map(|(own, _)| Host::Stolen(own)))
     }
