@@ -36,11 +36,25 @@ def all_reduce(tensor, op, group=None, async_op=False):
 """
 
 
+THROUGH = """
+def through(function, depth):
+    return through(function, depth - 1) if depth else function()
+"""
+USERS = """
+def one(function, depth):
+    return through(function, depth)
+
+def two(function, depth):
+    return through(function, depth)
+"""
+
+
 class Tensor:
-    dtype = FLOAT
+    dtype = property(lambda self: FLOAT)
+    shape = property(lambda self: self._shape)
 
     def __init__(self, *shape):
-        self.shape = shape
+        self._shape = shape
 
 
 class Arguments:
@@ -65,6 +79,7 @@ class Alone(unittest.TestCase):
 
     def setUp(self):
         self.recorded, self.left, self.waits, self.raised = [], [], [], []
+        self.site_of = lambda user: SITE
         # Name of a callback → what it raises.
         self.broken = {}
         _origin._torch, _origin._C10D = "/torch/", C10D
@@ -86,6 +101,8 @@ class Alone(unittest.TestCase):
             "dtypes": {FLOAT: 1},
             "reduce_ops": {id(SUM): 2},
             "tensors": (Tensor,),
+            "dtype_of": Tensor.dtype,
+            "shape_of": Tensor.shape,
             "groups": {},
         }
         callbacks = {
@@ -127,7 +144,7 @@ class Alone(unittest.TestCase):
         user = frame
         while _sites.entry_of(user.f_code)[1]:
             user = user.f_back
-        _sites.entry_of(user.f_code)[2][user.f_lasti] = SITE
+        _sites.entry_of(user.f_code)[2][user.f_lasti] = self.site_of(user)
 
     def test_native_hooks_record_calls_and_waits(self):
         before, after = self.extension.hooks_of(GROUP, GENERATION)
@@ -151,6 +168,8 @@ class Alone(unittest.TestCase):
                 issued = ("issued", 1, 1, 2, flags | numel_and_shape, -1, 6, [2, 3], 1, GROUP, SITE)
                 waited = [] if others else [("wait", 1, SITE), ("end", 1)]
                 self.assertEqual(self.recorded, [issued, ("returned", 1)] + waited)
+
+        self.check_ways(call, tensor)
 
         # A call without a c10d function, as DDP makes them: the hook itself says what it is.
         for turn in range(2):
@@ -214,6 +233,25 @@ class Alone(unittest.TestCase):
                     self.broken = {}
                     self.assertEqual(self.work.wait(), "waited", "nothing is raised later")
 
+    def check_ways(self, call, tensor):
+        """One instruction of c10d, reached from two lines by ways of several lengths."""
+        space = {}
+        exec(compile(THROUGH, "/torch/nn/through.py", "exec"), space)
+        exec(USERS, space)
+        self.site_of = lambda user: user.f_code.co_firstlineno
+        makes = "lambda call, args: lambda: call(args)"
+        inner = eval(compile(makes, "/torch/nn/inner.py", "eval"))(call, Arguments(ALL_REDUCE, -1, tensor))
+        call.__code__ = call.__code__.replace(co_filename="/torch/nn/inner.py")
+        for turn in range(3):
+            for depth in (0, 1, 9):
+                for user in (space["one"], space["two"], space["one"]):
+                    del self.recorded[:], self.left[:]
+                    user(inner, depth)
+                    if turn:
+                        self.assertEqual(self.left, [])
+                        self.assertEqual(self.recorded[0][-1], user.__code__.co_firstlineno)
+        self.site_of = lambda user: SITE
+
     def check_entries_of_freed_code(self, before, tensor, space):
         functions = {}
         exec("".join("def f%d(before, args): before(args)\n" % i for i in range(ENTRIES // 2 - 1)), functions)
@@ -223,13 +261,18 @@ class Alone(unittest.TestCase):
         space["args"] = Arguments(ALL_REDUCE, -1, tensor)
         c10d = FunctionType(template.replace(co_varnames=names), space, "all_reduce", (None, False))
 
-        def user():
-            c10d(tensor, SUM, before)
+        def innermost():
+            c10d(tensor, SUM, before, True)
+
+        def user():  # the way to a call is known by more than the user's line
+            innermost()
 
         def fill():  # with two entries for each function
             for function in functions.values():
                 function(before, Arguments(BROADCAST, 1, tensor))
 
+        for _ in range(3):
+            user()
         fill()
         user()
         self.extension.bind(GENERATION)
@@ -243,9 +286,10 @@ class Alone(unittest.TestCase):
             codes.append(template.replace())
         c10d = FunctionType(codes[-1], space, "all_reduce", (None, False))
         user()
-        del self.left[:]
+        del self.left[:], self.recorded[:]
         user()
         self.assertEqual(self.left, [])
+        self.assertEqual(self.recorded[0][4] & 1, 1, "the new code has another argument, which is True")
 
 
 if __name__ == "__main__":

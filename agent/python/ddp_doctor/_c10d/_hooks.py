@@ -413,4 +413,11 @@ def issue(args, number, frame):
 
 def needed():
     """What the extension needs, by name."""
-    return {"ops": _ops, "dtypes": _dtypes, "reduce_ops": _reduce_ops, "issue": issue}
+    return {
+        "ops": _ops,
+        "dtypes": _dtypes,
+        "reduce_ops": _reduce_ops,
+        "dtype_of": _tensor.dtype,
+        "shape_of": _tensor.shape,
+        "issue": issue,
+    }

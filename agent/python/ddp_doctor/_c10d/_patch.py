@@ -288,21 +288,37 @@ def _wrap_warning(original):
     return _warn_not_in_group
 
 
+def _note_raised():
+    try:
+        error = sys.exc_info()[1]
+        if error is not None:
+            _failed(error)
+        error = None
+    except Exception:
+        pass
+
+
 def _wrap_message(original):
     """`c10d_logger._get_msg_dict` is called only when an exception is raised out of a c10d function."""
 
     @functools.wraps(original)
     def _get_msg_dict(*args, **kwargs):
-        try:
-            error = sys.exc_info()[1]
-            if error is not None:
-                _failed(error)
-            error = None
-        except Exception:
-            pass
+        _note_raised()
         return original(*args, **kwargs)
 
     return _get_msg_dict
+
+
+def _wrap_debug(original):
+    """PyTorch 2.1 has no `_get_msg_dict`, and passes such a dictionary to its logger."""
+
+    @functools.wraps(original)
+    def debug(message, *args, stacklevel=1, **kwargs):
+        if isinstance(message, dict) and "error" in message:
+            _note_raised()
+        return original(message, *args, stacklevel=stacklevel + 1, **kwargs)
+
+    return debug
 
 
 def _replace(module, replacements, late):
@@ -353,8 +369,10 @@ def patch(c10d, late):
         _methods.replace(c10d.ProcessGroup)
     _calls.patch(c10d.Work)
     logger = sys.modules.get("torch.distributed.c10d_logger")
-    if logger is not None:
+    if hasattr(logger, "_get_msg_dict"):
         _replace(logger, [("_get_msg_dict", _wrap_message)], False)
+    elif hasattr(logger, "_c10d_logger"):
+        _replace(logger._c10d_logger, [("debug", _wrap_debug)], False)
     if late and c10d.is_initialized():
         if _box.join(c10d.get_rank(), c10d.get_world_size()):
             _capture.register_missing(c10d)

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "calls functions of CPython")]
 
 use std::ffi::{CStr, c_int, c_void};
+use std::marker::PhantomData;
 use std::mem;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -36,8 +37,8 @@ impl Names {
     }
 }
 
-/// Where a version of CPython keeps the variables of a running function. These versions change no
-/// more, except for their security.
+/// Where a version of CPython keeps code, variables and caller of a running function. These
+/// versions change no more, except for their security.
 #[derive(Clone, Copy)]
 struct Layout {
     /// Offset in the frame object of the pointer to the structure with code and variables; `None`:
@@ -47,16 +48,20 @@ struct Layout {
     code: usize,
     /// Offset of the pointers to the variables, the arguments first.
     variables: usize,
+    /// Offsets of the pointers to the caller's structure and to the instruction; `None`: callers
+    /// are other objects.
+    outwards: Option<(usize, usize)>,
 }
 
 impl Layout {
     /// `PyFrameObject` (Include/cpython/frameobject.h)
-    const PYTHON_3_9: Self = Self { inner: None, code: 32, variables: 360 };
+    const PYTHON_3_9: Self = Self { inner: None, code: 32, variables: 360, outwards: None };
     const PYTHON_3_10: Self = Self { variables: 352, ..Self::PYTHON_3_9 };
     /// `_PyInterpreterFrame` (Include/internal/pycore_frame.h)
-    const PYTHON_3_11: Self = Self { inner: Some(24), code: 32, variables: 72 };
+    const PYTHON_3_11: Self =
+        Self { inner: Some(24), code: 32, variables: 72, outwards: Some((48, 56)) };
 
-    const PYTHON_3_12: Self = Self { code: 0, ..Self::PYTHON_3_11 };
+    const PYTHON_3_12: Self = Self { code: 0, outwards: Some((8, 56)), ..Self::PYTHON_3_11 };
 
     /// The layout of this process.
     fn find() -> Option<Self> {
@@ -90,6 +95,38 @@ fn functions() -> &'static Functions {
             }
         }
     })
+}
+
+/// A code object and one of its instructions, as addresses; both 0: none.
+pub(crate) type Step = [usize; 2];
+
+/// The instructions that running functions execute, from the innermost function outwards. Reading
+/// them creates no frame objects, which their functions would have to free.
+pub(crate) struct Steps<'a> {
+    layout: Layout,
+    /// The structure of the next function; null: there is none.
+    inner: Pointer,
+    /// Offsets as in [`Layout`].
+    outwards: (usize, usize),
+    frame: PhantomData<&'a Frame>,
+}
+
+impl Iterator for Steps<'_> {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        if self.inner.is_null() {
+            return None;
+        }
+        let (caller, instruction) = self.outwards;
+        // SAFETY: the frame is running, so its callers are as well, and their structures are alive.
+        unsafe {
+            let word = |offset| self.inner.byte_add(offset).cast::<usize>().read();
+            let step = [word(self.layout.code), word(instruction)];
+            self.inner = self.inner.byte_add(caller).cast::<Pointer>().read();
+            Some(step)
+        }
+    }
 }
 
 /// A frame. Its names are needed where the interpreter lacks a function.
@@ -143,27 +180,42 @@ impl Frame {
         }
     }
 
+    /// The structure with the frame's code and variables, and its layout; `None`: it cannot be read.
+    /// `code` is the frame's code.
+    fn structure(&self, code: Ref<'_>) -> Option<(Pointer, Layout)> {
+        let frame = self.object().pointer();
+        let layout = Layout::find()?;
+        // SAFETY: the frame is running, which keeps its structure alive. A build with another layout
+        // has something else in the place of the code, inside the frame object.
+        unsafe {
+            let inner = match layout.inner {
+                Some(offset) => frame.byte_add(offset).cast::<Pointer>().read(),
+                None => frame,
+            };
+            let found = inner.byte_add(layout.code).cast::<usize>().read();
+            (found == code.address()).then_some((inner, layout))
+        }
+    }
+
+    /// The instructions of this frame and of its callers; `None`: they cannot be read. `code` is the
+    /// frame's code.
+    pub(crate) fn steps(&self, code: Ref<'_>) -> Option<Steps<'_>> {
+        let (inner, layout) = self.structure(code)?;
+        Some(Steps { layout, inner, outwards: layout.outwards?, frame: PhantomData })
+    }
+
     /// Value of the argument of this name and position; `None`: it is deleted, or cannot be read.
     /// `code` is the frame's code, and none of its variables is a cell.
     pub(crate) fn argument(&self, code: Ref<'_>, name: Ref<'_>, at: u8) -> Option<Owned> {
-        let frame = self.object().pointer();
-        if let Some(layout) = Layout::find() {
-            // SAFETY: the frame is running, which keeps its structures and arguments alive. A build
-            // with another layout has something else in the place of the code, inside the frame
-            // object.
-            unsafe {
-                let inner = match layout.inner {
-                    Some(offset) => frame.byte_add(offset).cast::<Pointer>().read(),
-                    None => frame,
-                };
-                if inner.byte_add(layout.code).cast::<usize>().read() == code.address() {
-                    let variables = inner.byte_add(layout.variables).cast::<Pointer>();
-                    return Ref::new(variables.add(at.into()).read()).map(Ref::own);
-                }
-            }
+        if let Some((inner, layout)) = self.structure(code) {
+            // SAFETY: the frame is running, which keeps its arguments alive.
+            return unsafe {
+                let variables = inner.byte_add(layout.variables).cast::<Pointer>();
+                Ref::new(variables.add(at.into()).read()).map(Ref::own)
+            };
         }
         let var = functions().var?;
         // SAFETY: both objects are alive; returns a new reference or null.
-        unsafe { Owned::new(var(frame, name.pointer())) }
+        unsafe { Owned::new(var(self.object().pointer(), name.pointer())) }
     }
 }

@@ -9,6 +9,7 @@ use crate::frame::Frame;
 use crate::memo::Way;
 use crate::methods::{self, Method};
 use crate::object::{Owned, Ref, handled_exception, is_escaping, this_thread};
+use crate::origins::Origin;
 use crate::state::{Arguments, LIBRARY, State, What, tensor};
 
 /// What passes a call to this library.
@@ -148,14 +149,8 @@ fn describe(
     frame: &Frame,
 ) -> Option<Option<(Call, Option<Owned>)>> {
     let code = frame.code()?;
-    let (_, is_of_c10d) = state.kind(code.as_ref())?;
-    let (what, (site, flags)) = if is_of_c10d {
-        let what = state.at_place(code.as_ref(), frame.instruction()?)?;
-        (what, locate(state, frame.back()?)?)
-    } else {
-        let what = state.numbered(source.number(state)?)?;
-        (what, locate(state, frame.again())?)
-    };
+    let Origin { what, is_of_c10d, arguments, site, flags } =
+        origin(state, source, frame, code.as_ref())?;
     if !what.is_recorded() {
         return Some(None);
     }
@@ -164,18 +159,18 @@ fn describe(
         return None;
     }
     let mut record = Call { op: what.op(), site, root_or_peer: -1, ..Call::default() };
-    let function = is_of_c10d.then(|| Function::new(state, frame, code.as_ref()));
+    let function = arguments.map(|arguments| Function { frame, code: code.as_ref(), arguments });
     let is_async = match &function {
-        Some(Some(function)) => of_function(state, source, what, function, &mut record)?,
-        Some(None) if what.has_more() => return None,
-        _ => of_source(state, source, what, &mut record)?,
+        Some(function) => of_function(state, source, what, function, &mut record)?,
+        None if is_of_c10d && what.has_more() => return None,
+        None => of_source(state, source, what, &mut record)?,
     };
     record.flags |= flags;
     if is_async {
         record.flags |= flags::ASYNC;
     }
     if what.has_root() {
-        let root = function.flatten().and_then(|it| it.root(state, what));
+        let root = function.and_then(|it| it.root(state, what));
         let root = root.or_else(|| source.root(state))?;
         if root >= 0 {
             record.root_or_peer = i32::try_from(root).ok()?;
@@ -185,8 +180,30 @@ fn describe(
     Some(Some((record, is_of_c10d.then_some(code))))
 }
 
-/// Site of the innermost user frame at or outside this one, and the flags of the frames inside it.
-fn locate(state: &State, start: Frame) -> Option<(u32, u16)> {
+/// The origin of a call that is made in this frame.
+fn origin(state: &State, source: &Source<'_>, frame: &Frame, code: Ref<'_>) -> Option<Origin> {
+    if let Some(known) = frame.steps(code).and_then(|steps| state.memo.origins.get(steps)) {
+        return Some(known);
+    }
+    let (_, is_of_c10d) = state.kind(code)?;
+    if !is_of_c10d {
+        let what = state.numbered(source.number(state)?)?;
+        let (_, site, flags) = locate(state, frame.again())?;
+        return Some(Origin { what, is_of_c10d, arguments: None, site, flags });
+    }
+    let what = state.at_place(code, frame.instruction()?)?;
+    let (user, site, flags) = locate(state, frame.back()?)?;
+    let found = Origin { what, is_of_c10d, arguments: state.arguments(code), site, flags };
+    if let Some(steps) = frame.steps(code) {
+        let is_kept = |code| state.memo.is_kept(code);
+        state.memo.origins.put(steps, user.as_ref().address(), is_kept, found);
+    }
+    Some(found)
+}
+
+/// Code of the innermost user frame at or outside this one, its site, and the flags of the frames
+/// inside it.
+fn locate(state: &State, start: Frame) -> Option<(Owned, u32, u16)> {
     let mut flags = 0;
     let mut way = Way::NONE;
     let mut frame = start.again();
@@ -199,7 +216,7 @@ fn locate(state: &State, start: Frame) -> Option<(u32, u16)> {
             } else {
                 state.site_by(way, &frame, &start)?
             };
-            return Some((site, flags & flags::HIDDEN));
+            return Some((code, site, flags & flags::HIDDEN));
         }
         if kind == LIBRARY {
             way = state.extend(way, code.as_ref(), &frame)?;
@@ -217,11 +234,6 @@ struct Function<'a> {
 }
 
 impl<'a> Function<'a> {
-    fn new(state: &State, frame: &'a Frame, code: Ref<'a>) -> Option<Self> {
-        let arguments = state.arguments(code)?;
-        Some(Self { frame, code, arguments })
-    }
-
     /// The argument of this name and position, if it is not `None`.
     fn value(&self, name: Ref<'_>, at: u8) -> Option<Owned> {
         let value = self.frame.argument(self.code, name, at)?;
@@ -303,8 +315,8 @@ fn set_tensor(state: &State, tensor: Ref<'_>, record: &mut Call) -> Option<()> {
         return None; // its attributes may be those of a subclass
     }
     record.tensors = 1;
-    record.dtype = state.dtype(tensor.attribute(state.names.dtype)?.as_ref())?;
-    let shape = tensor.attribute(state.names.shape)?;
+    record.dtype = state.dtype_of(tensor)?;
+    let shape = state.shape_of(tensor)?;
     let dimensions = shape.as_ref().tuple_length()?;
     let mut is_known = true;
     record.set_shape((0..dimensions).map_while(|at| {

@@ -18,6 +18,7 @@ mod library;
 mod memo;
 mod methods;
 mod object;
+mod origins;
 mod python;
 mod signatures;
 mod state;

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::iter;
 
 use crate::object::{Owned, Ref};
+use crate::origins::Origins;
 
 /// Number of entries, a power of two.
 const SIZE: usize = 8192;
@@ -41,6 +42,7 @@ pub(crate) struct Memo {
     /// Number of the last way. Never assigned again, so that a way from before [`Memo::clear`]
     /// leads nowhere.
     last_way: Cell<u32>,
+    pub(crate) origins: Origins,
 }
 
 impl Memo {
@@ -50,6 +52,7 @@ impl Memo {
             codes: RefCell::new(Vec::with_capacity(MAX_ENTRIES)),
             count: Cell::new(0),
             last_way: Cell::new(0),
+            origins: Origins::new(),
         }
     }
 
@@ -102,7 +105,7 @@ impl Memo {
         if self.count.get() >= MAX_ENTRIES {
             self.clear();
         }
-        if instruction != WHOLE && self.get(code, WHOLE).is_none() {
+        if instruction != WHOLE && !self.is_kept(code.address()) {
             return;
         }
         let entry = self.entry(way, code.address(), instruction);
@@ -118,7 +121,13 @@ impl Memo {
         entry.set(Entry { code: code.address(), instruction, way, value });
     }
 
+    /// Whether this is the address of a stored code object.
+    pub(crate) fn is_kept(&self, code: usize) -> bool {
+        self.entry(Way::NONE, code, WHOLE).get().code != 0
+    }
+
     pub(crate) fn clear(&self) {
+        self.origins.clear();
         for entry in &self.entries {
             entry.set(Entry::default());
         }

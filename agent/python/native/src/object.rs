@@ -315,6 +315,36 @@ impl<'a> Ref<'a> {
     }
 }
 
+/// An attribute of a type that is implemented in C, read without a search for its name.
+pub(crate) struct Attribute {
+    name: Ref<'static>,
+    /// The descriptor and its function; `None`: Python 3.9 does not tell the function.
+    found: Option<(Ref<'static>, Get)>,
+}
+
+impl Attribute {
+    /// `descriptor` is the value of the attribute for the type itself.
+    pub(crate) fn new(name: &CStr, descriptor: Ref<'static>) -> Option<Self> {
+        // SAFETY: the type is alive, and the function in this slot has this type.
+        let get = unsafe {
+            let get = PyType_GetSlot((*descriptor.pointer()).kind, SLOT_GET);
+            NonNull::new(get).map(|it| mem::transmute::<NonNull<c_void>, Get>(it))
+        };
+        clear();
+        let found = get.map(|get| (descriptor, get));
+        Some(Self { name: Owned::name(name)?.leak(), found })
+    }
+
+    /// Its value for an instance of the type.
+    pub(crate) fn of(&self, object: Ref<'_>) -> Option<Owned> {
+        let Some((descriptor, get)) = self.found else {
+            return object.attribute(self.name);
+        };
+        // SAFETY: all objects are alive; returns a new reference or null.
+        unsafe { Owned::new(get(descriptor.pointer(), object.pointer(), (*object.pointer()).kind)) }
+    }
+}
+
 /// A new reference to `None`.
 pub(crate) fn none() -> Pointer {
     let none = &raw mut _Py_NoneStruct;

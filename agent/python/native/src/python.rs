@@ -33,6 +33,11 @@ pub(crate) type Fast = unsafe extern "C" fn(Pointer, *const Pointer, isize) -> P
 pub(crate) type FastWithKeywords =
     unsafe extern "C" fn(Pointer, *const Pointer, isize, Pointer) -> Pointer;
 
+/// `descrgetfunc`: the value of a descriptor for an object of this type.
+pub(crate) type Get = unsafe extern "C" fn(Pointer, Pointer, Pointer) -> Pointer;
+/// Slot of a type with its [`Get`].
+pub(crate) const SLOT_GET: c_int = 54;
+
 /// An implementation of a function, by its calling convention.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -93,6 +98,7 @@ unsafe extern "C" {
     pub(crate) fn PyEval_GetFrame() -> Pointer;
     pub(crate) fn PyFrame_GetCode(frame: Pointer) -> Pointer;
     pub(crate) fn PyObject_GetAttr(object: Pointer, name: Pointer) -> Pointer;
+    pub(crate) fn PyType_GetSlot(kind: Pointer, slot: c_int) -> *mut c_void;
     pub(crate) fn PyObject_IsTrue(object: Pointer) -> c_int;
     pub(crate) fn PyObject_Call(callable: Pointer, args: Pointer, keywords: Pointer) -> Pointer;
     pub(crate) fn PyLong_FromUnsignedLongLong(value: c_ulonglong) -> Pointer;

@@ -7,7 +7,7 @@ use crate::frame::{self, Frame};
 use crate::library::Library;
 use crate::memo::{ARGUMENTS, Memo, WHOLE, Way};
 use crate::methods::{self, Method};
-use crate::object::{Owned, Ref};
+use crate::object::{Attribute, Owned, Ref};
 use crate::signatures::SignatureCache;
 
 /// An object of the Python package, which is kept alive for ever.
@@ -146,8 +146,6 @@ pub(crate) struct Names {
     pub(crate) output_tensors: Static,
     pub(crate) tensor: Static,
     pub(crate) op: Static,
-    pub(crate) dtype: Static,
-    pub(crate) shape: Static,
     pub(crate) root_rank: Static,
     pub(crate) group_src: Static,
     pub(crate) group_dst: Static,
@@ -167,13 +165,15 @@ pub(crate) struct State {
     pub(crate) python: Python,
     pub(crate) names: Names,
     pub(crate) frames: frame::Names,
+    dtype_of: Attribute,
+    shape_of: Attribute,
     /// Address of a dtype → its number.
     dtypes: Vec<(usize, u8)>,
     /// Address of a reduction operator → its number.
     reduce_ops: Vec<(usize, u8)>,
     /// The types of tensors whose attributes no program can override.
     tensors: Vec<usize>,
-    memo: Memo,
+    pub(crate) memo: Memo,
     by_number: [Cell<Option<What>>; MAX_OPS],
     pub(crate) signatures: SignatureCache,
     /// The original of `Work.wait`, once it is replaced.
@@ -241,8 +241,6 @@ impl State {
                 output_tensors: name(c"output_tensors")?,
                 tensor: name(c"tensor")?,
                 op: name(c"op")?,
-                dtype: name(c"dtype")?,
-                shape: name(c"shape")?,
                 root_rank: name(c"rootRank")?,
                 group_src: name(c"group_src")?,
                 group_dst: name(c"group_dst")?,
@@ -256,6 +254,8 @@ impl State {
                 variables: name(c"co_varnames")?,
             },
             frames: frame::Names::new()?,
+            dtype_of: Attribute::new(c"dtype", kept(c"dtype_of")?)?,
+            shape_of: Attribute::new(c"shape", kept(c"shape_of")?)?,
             dtypes: numbers(kept(c"dtypes")?, |dtype| Some(dtype.address())),
             reduce_ops: numbers(kept(c"reduce_ops")?, |id| usize::try_from(id.as_number()?).ok()),
             tensors: types.collect::<Option<_>>()?,
@@ -276,8 +276,14 @@ impl State {
         self.signatures.clear();
     }
 
-    pub(crate) fn dtype(&self, dtype: Ref<'_>) -> Option<u8> {
-        find(&self.dtypes, dtype)
+    /// Number of the dtype of a plain tensor.
+    pub(crate) fn dtype_of(&self, tensor: Ref<'_>) -> Option<u8> {
+        find(&self.dtypes, self.dtype_of.of(tensor)?.as_ref())
+    }
+
+    /// Shape of a plain tensor.
+    pub(crate) fn shape_of(&self, tensor: Ref<'_>) -> Option<Owned> {
+        self.shape_of.of(tensor)
     }
 
     pub(crate) fn reduce_op(&self, value: Ref<'_>) -> Option<u8> {
