@@ -297,6 +297,25 @@ mod tests {
     }
 
     #[test]
+    fn silent_rank_with_several_groups_on_its_device_is_captured() {
+        for (backend, expected) in [("nccl", vec![(1, 16.0), (2, 16.0)]), ("gloo", vec![])] {
+            let mut job = Job::new(60);
+            for name in ["1", "2"] {
+                let group = group(name, backend, &[0, 1]);
+                for process in BOTH.map(ProcessId) {
+                    job.apply(0.5, Event::GroupJoined { process, group: Arc::clone(&group) });
+                }
+            }
+            for process in BOTH {
+                job.barrier(process, 1, 1.0);
+            }
+            job.returned(1, 1.0);
+            let asked = job.asked(1.0, 20.0, &BOTH);
+            assert_eq!(asked, expected, "every call with {backend} has returned");
+        }
+    }
+
+    #[test]
     fn ended_process_is_not_captured() {
         let mut job = Job::new(60);
         job.barrier(1, 1, 1.0);

@@ -45,7 +45,8 @@ pub(super) fn cycle(situation: &Situation<'_>) -> Option<DeviceCycle> {
     Some(DeviceCycle { waits, evidence_at: since.plus(limit) })
 }
 
-/// Whether a process has waited for so long after its last record.
+/// Whether a process with one thread has recorded nothing for at least `limit`, and waits: in a call
+/// of any kind, or for its device.
 fn stands(situation: &Situation<'_>, process: &Process, limit: Duration) -> bool {
     let threads = process.threads.values().filter(|thread| thread.of_the_program).count();
     // Threads may use streams of their own.
