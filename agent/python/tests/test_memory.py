@@ -146,7 +146,6 @@ for _ in range(20):
     except RuntimeError as error:
         refused = error
         _exceptions.record(_words.LEFT_FORWARD, error)
-    _exceptions._seen.clear()
 """
         )
         said = [record.kind for record in o.box.of("memory", "exception")]

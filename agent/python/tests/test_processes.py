@@ -159,6 +159,43 @@ raise OSError("at last" + "!" * 3000)  # last
         self.assertEqual([(r.code, r.text) for r in o.box.of("exit")], [(1, "uncaught exception")])
         self.assertNotIn("ddp_doctor", o.outputs[0].split("OSError")[-2].split("Traceback")[-1])
 
+    def test_each_swallowed_exception_is_recorded_once(self):
+        o = self.run_job(
+            """
+import copy, pickle
+for step in range(3):  # each has the address of the one before
+    try:
+        raise ValueError("in step %d" % step)
+    except ValueError as error:
+        dist.barrier()
+        dist.barrier()
+        first = first if step else pickle.dumps(error)
+for error in (pickle.loads(first), ValueError("often")):
+    try:
+        raise error
+    except ValueError as caught:
+        dist.barrier()
+class Frozen(Exception):
+    def __setattr__(self, name, value):
+        raise TypeError("frozen")
+try:
+    raise Frozen("cold")
+except Frozen:
+    dist.barrier()
+    dist.barrier()
+for _ in range(1000):
+    try:
+        raise KeyError("lookup")
+    except KeyError:
+        dist.barrier()
+""",
+        )
+        found = [r.text for r in o.box.of("exception") if r.code == 5]
+        steps = ["ValueError: in step %d" % step for step in (0, 1, 2, 0)]
+        self.assertEqual(found[:6], steps + ["ValueError: often", "Frozen: cold"])
+        self.assertEqual(set(found[6:]), {"KeyError: 'lookup'"})
+        self.assertEqual(len(found[6:]), 64, "of one line")
+
     def test_exception_is_recorded_without_a_chained_excepthook(self):
         o = self.run_job(
             """
