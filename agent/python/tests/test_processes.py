@@ -159,22 +159,24 @@ raise OSError("at last" + "!" * 3000)  # last
         self.assertEqual([(r.code, r.text) for r in o.box.of("exit")], [(1, "uncaught exception")])
         self.assertNotIn("ddp_doctor", o.outputs[0].split("OSError")[-2].split("Traceback")[-1])
 
-    def test_each_swallowed_exception_is_recorded_once(self):
+    def test_swallowed_exceptions_of_each_line_are_recorded(self):
         o = self.run_job(
             """
-import copy, pickle
-for step in range(3):  # each has the address of the one before
+import pickle
+def one(): raise ValueError("one")
+def two(): raise ValueError("two")
+def three(): raise ValueError("three")
+for fails in (one, two, three, two):  # each exception has the address of the one before
     try:
-        raise ValueError("in step %d" % step)
+        fails()
     except ValueError as error:
         dist.barrier()
         dist.barrier()
-        first = first if step else pickle.dumps(error)
-for error in (pickle.loads(first), ValueError("often")):
-    try:
-        raise error
-    except ValueError as caught:
-        dist.barrier()
+        copied = pickle.dumps(error)
+try:
+    raise pickle.loads(copied)
+except ValueError:
+    dist.barrier()
 class Frozen(Exception):
     def __setattr__(self, name, value):
         raise TypeError("frozen")
@@ -183,18 +185,18 @@ try:
 except Frozen:
     dist.barrier()
     dist.barrier()
-for _ in range(1000):
+for _ in range(100):
     try:
-        raise KeyError("lookup")
-    except KeyError:
-        dist.barrier()
+        dist.all_reduce([])
+    except (TypeError, RuntimeError):  # PyTorch 2.1 raises the latter
+        pass
 """,
         )
-        found = [r.text for r in o.box.of("exception") if r.code == 5]
-        steps = ["ValueError: in step %d" % step for step in (0, 1, 2, 0)]
-        self.assertEqual(found[:6], steps + ["ValueError: often", "Frozen: cold"])
-        self.assertEqual(set(found[6:]), {"KeyError: 'lookup'"})
-        self.assertEqual(len(found[6:]), 64, "of one line")
+        handled = [r.text for r in o.box.of("exception") if r.code == 5]
+        errors = ["ValueError: %s" % text for text in ("one", "two", "three", "two")]
+        self.assertEqual(handled, errors + ["Frozen: cold"], "the second `two` is the copy")
+        raised = [r for r in o.box.of("exception") if r.code == 4]
+        self.assertEqual(len(raised), 64, "of one line")
 
     def test_exception_is_recorded_without_a_chained_excepthook(self):
         o = self.run_job(

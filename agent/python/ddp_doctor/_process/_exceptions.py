@@ -15,6 +15,8 @@ _NO_ERRORS = (StopIteration, StopAsyncIteration, GeneratorExit)
 _MOST_BYTES = 1000
 # Maximum number of exceptions of one kind that are recorded per site.
 _MOST_AT_SITE = 64
+# The same for those that are being handled: a handler from which the rank went on once is not the end of its work.
+_MOST_HANDLED_AT_SITE = 1
 # Attribute of a recorded exception: its _Mark.
 _MARK = "_ddp_doctor_recorded"
 
@@ -60,7 +62,7 @@ def _has_room(kind, site):
     """Whether another exception of this kind is to be recorded at the site; counts it."""
     times = _recorded.get((kind, site), 0)
     _recorded[kind, site] = times + 1
-    return times < _MOST_AT_SITE
+    return times < (_MOST_HANDLED_AT_SITE if kind == _words.IN_FLIGHT else _MOST_AT_SITE)
 
 
 def record(kind, exception, traceback=None):
