@@ -9,7 +9,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::ProcessId;
-use crate::model::{Doing, Process};
+use crate::model::{Doing, Model, Process};
 use crate::situation::Situation;
 
 /// The first two intervals are at most the stall limit divided by this: two captures precede the
@@ -71,8 +71,8 @@ impl CaptureRequests {
     }
 }
 
-/// Processes that have been in a call or wait, or kept others waiting, for longer than usual, and
-/// since when.
+/// Processes that have been in a call or wait, kept others waiting, or gone on after the end of their
+/// program, for longer than usual, and since when.
 fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
     let model = situation.model;
     let first = model.timing.first_capture;
@@ -100,11 +100,9 @@ fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
             }
         }
     }
-    // Devices may wait for each other although no call is incomplete.
-    for process in model.processes.values() {
-        let on_device = process.groups().filter(|&id| model.group(id).is_stream());
+    for process in model.processes.values().filter(|it| may_stand_unseen(model, it)) {
         let share = situation.config.stall_after / SHARE;
-        if on_device.count() > 1 && process.last_at.plus(share) <= situation.now {
+        if process.last_at.plus(share) <= situation.now {
             add(process, process.last_at);
         }
     }
@@ -128,6 +126,13 @@ fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
         }
     }
     found
+}
+
+/// Whether a process may stand although none of its calls is incomplete: its devices may wait for
+/// each other, and it may go on after the end of its program.
+pub fn may_stand_unseen(model: &Model, process: &Process) -> bool {
+    let on_device = process.groups().filter(|&id| model.group(id).is_stream());
+    process.left_in_order().is_some() || on_device.count() > 1
 }
 
 #[cfg(test)]
@@ -313,6 +318,18 @@ mod tests {
             let asked = job.asked(1.0, 20.0, &BOTH);
             assert_eq!(asked, expected, "every call with {backend} has returned");
         }
+    }
+
+    #[test]
+    fn process_that_goes_on_after_its_program_is_captured() {
+        let mut job = Job::new(60);
+        for process in BOTH {
+            job.barrier(process, 1, 1.0);
+        }
+        job.returned(1, 1.0);
+        let (process, thread, at) = (ProcessId(2), ThreadId(1), seconds(2.0));
+        job.apply(2.0, Event::ExitAnnounced { process, thread, code: 0, how: "".into(), at });
+        assert_eq!(job.asked(2.0, 40.0, &BOTH), [(2, 17.0), (2, 32.0)]);
     }
 
     #[test]

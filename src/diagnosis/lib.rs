@@ -415,11 +415,12 @@ fn conclude(
 fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
     let model = situation.model;
     let busy = model.processes.values().any(|process| {
-        !process.has_ended()
-            && process.threads.values().any(|thread| {
-                let hidden = thread.last_call.as_ref().is_some_and(|call| call.hidden);
-                thread.is_under_way() || hidden
-            })
+        let mut threads = process.threads.values();
+        let is_busy = threads.any(|thread| {
+            let hidden = thread.last_call.as_ref().is_some_and(|call| call.hidden);
+            thread.is_under_way() || hidden
+        });
+        !process.has_ended() && (is_busy || capture::may_stand_unseen(model, process))
     });
     let busy = busy || situation.settled().next().is_some();
     let again = busy.then(|| situation.now.plus(model.timing.reexamination_interval));

@@ -3,7 +3,7 @@
 //! A call on the exit path of a program (`atexit`, `finally`, after `sys.exit`) or of an exception
 //! is one that the peers do not make: it meets a different call, waits for ended peers, or blocks
 //! the rank while they wait for it elsewhere. If an exception led there, the finding follows from
-//! that.
+//! that. A process that goes on after its program without a call is one if the user interrupts it.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
@@ -12,13 +12,14 @@ use ddp_doctor_proto::report::{CertificateKind, Confidence, Timestamp};
 use crate::evidence::align::Mismatch;
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::message;
 use crate::findings::hang::termination::never_comes;
+use crate::findings::hang::{idle, message};
 use crate::findings::mismatch::divergence;
 use crate::findings::process::exception::key;
 use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Doing, Ending, GroupId, Process};
 use crate::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
+use crate::stacks;
 use crate::words::{self, Capital, Ranks, number};
 
 /// DD205: clean-up calls that the peers do not make.
@@ -35,7 +36,10 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
             _ => None,
         }
     });
-    met.chain(waits).chain(destroys_for_ever(situation)).collect()
+    met.chain(waits)
+        .chain(destroys_for_ever(situation))
+        .chain(goes_on_after_its_end(situation))
+        .collect()
 }
 
 /// A draft without sentences about a clean-up call of these ranks. If an exception led them to it,
@@ -245,6 +249,54 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     draft.advise(
         "Wait for every asynchronous call before the group is destroyed, and synchronise all ranks \
          (barrier) first. If a rank has failed, end the process with os._exit instead.",
+    );
+    Some(draft)
+}
+
+/// Ranks whose program had ended for a noticeable time when the user interrupted the job, and whose
+/// process had not. Without the interruption, they may finish an upload.
+fn goes_on_after_its_end(situation: &Situation<'_>) -> Option<Draft> {
+    if situation.until >= situation.now {
+        return None;
+    }
+    let noticeable = situation.model.timing.interrupted_wait;
+    let is_explained = |rank: u32| is_stalled_or_diverged(situation, |it| it == rank);
+    let left = situation.model.processes.values().filter_map(|process| {
+        let since = process.left_in_order().filter(|_| process.is_leaving())?;
+        let rank = process.rank.filter(|&rank| !is_explained(rank))?;
+        let goes_on = situation.model.ending_of(process) == Ending::None
+            && !process.is_inside_a_call()
+            && since.plus(noticeable) <= situation.until;
+        goes_on.then_some((since, rank, process))
+    });
+    let mut left: Vec<(Timestamp, u32, &Process)> = left.collect();
+    left.sort_unstable_by_key(|(_, rank, _)| *rank);
+    let since = left.iter().map(|(since, ..)| *since).min()?;
+
+    let ranks: Vec<u32> = left.iter().map(|(_, rank, _)| *rank).collect();
+    let key = KeyPlace::Ranks(ranks.clone());
+    let mut draft = Draft::new(&catalogue::DD205, key, situation.until);
+    draft.root = ranks;
+    draft.confidence = Confidence::Suspected;
+    draft.blocked_at = Some(since);
+    draft.per_rank = left.iter().map(|(_, rank, process)| last_call(*rank, process)).collect();
+    draft.summary = format!(
+        "the program of {} had ended {} before the job was interrupted, and {} not",
+        Ranks(&draft.root),
+        words::seconds(situation.until.since(since)),
+        number(&draft.root, "its process had", "their processes had"),
+    );
+    draft.say(
+        "After the last line of a program, the interpreter waits for its threads that are no daemons, and \
+         calls destructors.",
+    );
+    let places = left.iter().filter_map(|&(since, _, process)| {
+        let outside = stacks::of_looks(&process.stacks, since, &situation.model.timing)?;
+        idle::where_it_is(situation.model, process, &outside)
+    });
+    draft.why.extend(places);
+    draft.advise(
+        "Let each thread end, or start it with daemon=True. If it was an upload, let it finish.",
     );
     Some(draft)
 }

@@ -190,6 +190,11 @@ impl Process {
             && self.announced.as_ref().is_some_and(|announced| &*announced.how != "os._exit")
     }
 
+    /// When its program ended in order.
+    pub fn left_in_order(&self) -> Option<Timestamp> {
+        self.leaving.filter(|_| self.announced_in_order()).map(|(since, _)| since)
+    }
+
     fn announced_in_order(&self) -> bool {
         self.announced.as_ref().is_some_and(|announced| announced.code == 0)
     }
