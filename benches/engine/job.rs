@@ -332,7 +332,6 @@ fn scheduled(process: ProcessId, noise: u64, at: Timestamp) -> Event {
         stolen_permille: Some(0),
         cpu_pressure: Some(0),
         memory_pressure: Some(0),
-        io_pressure: Some(0),
     };
     Event::Scheduled { process, sample, at }
 }

@@ -340,7 +340,6 @@ impl Decoder {
                         stolen_permille: sample.stolen_permille,
                         cpu_pressure: sample.cpu_pressure_permille,
                         memory_pressure: sample.memory_pressure_permille,
-                        io_pressure: sample.io_pressure_permille,
                     },
                     at,
                 });

@@ -289,7 +289,6 @@ impl Process {
                     gpu_peak: sample.gpu_peak,
                     gpu_split: sample.gpu_split,
                     gpu_retries: sample.gpu_retries,
-                    gpu_ooms: sample.gpu_ooms,
                     gpu_largest: sample.gpu_largest,
                     gpu_nccl: sample.gpu_nccl,
                 }),

@@ -36,7 +36,6 @@ pub(super) fn sample(args: &[String]) -> Result<MemorySample, String> {
             "peak" => sample.gpu_peak = used,
             "split" => sample.gpu_split = used,
             "retries" => sample.gpu_retries = used,
-            "ooms" => sample.gpu_ooms = used,
             "largest" => {
                 sample.device.get_or_insert(0);
                 sample.gpu_largest = used;

@@ -24,7 +24,7 @@
 //! | `… nccl:[REDUCE_OP][@STREAM]`, `within [FUNCTION]` | the NCCL call that c10d issues for this call, on a stream (default 1); the rank enters a function of NCCL, or returns from it |
 //! | `halts send\|receive [network\|peer\|device] peer=N [channel=N]`, `moves …` | a transfer of its last call makes no progress, or makes progress again |
 //! | `input SECONDS [@FILE:LINE]`, `garbage SECONDS`, `buckets SECONDS` | it has just spent this time on waiting for a batch, on garbage collection, or on waiting for DDP's buckets |
-//! | `host ran=N queued=N threads=N throttled=N stolen=N cpu=N memory=N io=N faults=N on=PROCESSORS` | how its host scheduled the process over the second before: thousandths of the time, major page faults per second; `cpu`, `memory`, `io`: pressure |
+//! | `host ran=N queued=N threads=N throttled=N stolen=N cpu=N memory=N faults=N on=PROCESSORS` | how its host scheduled the process over the second before: thousandths of the time, major page faults per second; `cpu`, `memory`: pressure |
 //! | `unawaited @FILE:LINE` | an `all_reduce` issued there was never waited for |
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: for the labelled call, otherwise for the last one |
 //! | `group NAME MEMBERS` | joins a further group |
@@ -44,7 +44,7 @@
 //! | `reading @FILE:LINE` | the source around the line is being read, until a `guard` or `called` for that line |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls the function that contains the first |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective`; `ignored-call`: PyTorch ignored a call there |
-//! | `memory NAME=BYTES… NAME=USED/ALL…` | a memory sample: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`, `largest`, `nccl`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
+//! | `memory NAME=BYTES… NAME=USED/ALL…` | a memory sample: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `largest`, `nccl`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; with `!`: native frames |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |

@@ -131,7 +131,6 @@ pub(super) fn scheduling(args: &[String]) -> Result<SchedulingSample, String> {
             "stolen" => sample.stolen_permille = Some(number()?),
             "cpu" => sample.cpu_pressure = Some(number()?),
             "memory" => sample.memory_pressure = Some(number()?),
-            "io" => sample.io_pressure = Some(number()?),
             "on" => sample.processors = value.into(),
             _ => return Err(format!("unknown value of a host: {arg:?}")),
         }

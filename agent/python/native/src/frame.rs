@@ -48,9 +48,17 @@ struct Layout {
     code: usize,
     /// Offset of the pointers to the variables, the arguments first.
     variables: usize,
-    /// Offsets of the pointers to the caller's structure and to the instruction; `None`: callers
-    /// are other objects.
-    outwards: Option<(usize, usize)>,
+    /// `None`: callers are other objects.
+    outwards: Option<Outwards>,
+}
+
+/// Offsets of pointers of a running function.
+#[derive(Clone, Copy)]
+struct Outwards {
+    /// To the structure of its caller.
+    caller: usize,
+    /// To the instruction that it executes.
+    instruction: usize,
 }
 
 impl Layout {
@@ -58,10 +66,18 @@ impl Layout {
     const PYTHON_3_9: Self = Self { inner: None, code: 32, variables: 360, outwards: None };
     const PYTHON_3_10: Self = Self { variables: 352, ..Self::PYTHON_3_9 };
     /// `_PyInterpreterFrame` (Include/internal/pycore_frame.h)
-    const PYTHON_3_11: Self =
-        Self { inner: Some(24), code: 32, variables: 72, outwards: Some((48, 56)) };
+    const PYTHON_3_11: Self = Self {
+        inner: Some(24),
+        code: 32,
+        variables: 72,
+        outwards: Some(Outwards { caller: 48, instruction: 56 }),
+    };
 
-    const PYTHON_3_12: Self = Self { code: 0, outwards: Some((8, 56)), ..Self::PYTHON_3_11 };
+    const PYTHON_3_12: Self = Self {
+        code: 0,
+        outwards: Some(Outwards { caller: 8, instruction: 56 }),
+        ..Self::PYTHON_3_11
+    };
 
     /// The layout of this process.
     fn find() -> Option<Self> {
@@ -106,8 +122,7 @@ pub(crate) struct Steps<'a> {
     layout: Layout,
     /// The structure of the next function; null: there is none.
     inner: Pointer,
-    /// Offsets as in [`Layout`].
-    outwards: (usize, usize),
+    outwards: Outwards,
     frame: PhantomData<&'a Frame>,
 }
 
@@ -118,7 +133,7 @@ impl Iterator for Steps<'_> {
         if self.inner.is_null() {
             return None;
         }
-        let (caller, instruction) = self.outwards;
+        let Outwards { caller, instruction } = self.outwards;
         // SAFETY: the frame is running, so its callers are as well, and their structures are alive.
         unsafe {
             let word = |offset| self.inner.byte_add(offset).cast::<usize>().read();

@@ -116,8 +116,6 @@ pub struct MemorySample {
     pub gpu_split: Option<u64>,
     /// Number of times the allocator released its free memory to retry an allocation.
     pub gpu_retries: Option<u64>,
-    /// Number of allocations that failed for lack of memory.
-    pub gpu_ooms: Option<u64>,
     /// Largest free block that the allocator holds.
     pub gpu_largest: Option<u64>,
     /// Held on the device by NCCL itself.
@@ -148,6 +146,4 @@ pub struct SchedulingSample {
     pub cpu_pressure: Option<u32>,
     /// Pressure for memory, in thousandths.
     pub memory_pressure: Option<u32>,
-    /// Pressure for I/O, in thousandths.
-    pub io_pressure: Option<u32>,
 }

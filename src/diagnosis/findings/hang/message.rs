@@ -23,10 +23,8 @@ pub(crate) fn draft(
     evidence_at: Timestamp,
 ) -> Draft {
     let mut draft = Draft::new(code, key(stall), evidence_at);
-    draft.place = Some((stall.group, stall.seq));
+    describe_stall(situation, stall, &mut draft);
     draft.op = Some(call.op);
-    draft.per_rank = stalled_calls(situation, stall);
-    draft.blocked_at = Some(stall.since);
     draft
 }
 

@@ -35,10 +35,18 @@ pub(crate) fn ended(situation: &Situation<'_>) -> Vec<Draft> {
     exception::ended(situation).into_iter().filter_map(of_allocation).collect()
 }
 
-/// The device that a process filled shortly before it ended with a status or an abort; in bytes, its
-/// size, its free memory, and the last increase of used memory, which was more than is free. The
-/// only evidence about programs whose exceptions are not recorded.
-fn full<'a>(situation: &Situation<'_>, process: &'a Process) -> Option<(&'a Device, [u64; 3])> {
+/// A device with less free memory than it needed last. Sizes are in bytes.
+struct Full<'a> {
+    device: &'a Device,
+    total: u64,
+    free: u64,
+    /// The last increase of used memory.
+    rise: u64,
+}
+
+/// The device that a process filled shortly before it ended with a status or an abort. The only
+/// evidence about programs whose exceptions are not recorded.
+fn full<'a>(situation: &Situation<'_>, process: &'a Process) -> Option<Full<'a>> {
     let Ending::Died(exit) = situation.model.ending_of(process) else { return None };
     let by_itself = match exit.signal {
         Some(signal) => signal == libc_signal::ABRT,
@@ -51,13 +59,13 @@ fn full<'a>(situation: &Situation<'_>, process: &'a Process) -> Option<(&'a Devi
         let (rise, at) = device.last_rise()?;
         let is_full = free < rise && free < total / LITTLE;
         let is_recent = at <= end && end.since(at) <= LATELY;
-        (is_full && is_recent).then_some((&**device, [total, free, rise]))
+        (is_full && is_recent).then_some(Full { device, total, free, rise })
     })
 }
 
 /// DD501: a rank that ended when its device was full, without a recorded exception.
 pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
-    let (device, [total, free, rise]) = full(situation, process)?;
+    let Full { device, total, free, rise } = full(situation, process)?;
     let died = death::draft(situation, process)?;
     let rank = process.rank?;
     let mut draft =

@@ -90,7 +90,7 @@ impl Encoder {
                     stolen_permille: sample.stolen_permille,
                     cpu_pressure_permille: sample.cpu_pressure,
                     memory_pressure_permille: sample.memory_pressure,
-                    io_pressure_permille: sample.io_pressure,
+                    io_pressure_permille: None,
                 })]
             }
             Event::RankStarted(started) => vec![Kind::RankStarted(v1::RankStarted {
@@ -128,7 +128,6 @@ impl Encoder {
                 gpu_peak: sample.gpu_peak,
                 gpu_split: sample.gpu_split,
                 gpu_retries: sample.gpu_retries,
-                gpu_ooms: sample.gpu_ooms,
                 gpu_largest: sample.gpu_largest,
                 gpu_nccl: sample.gpu_nccl,
                 ..v1::MemorySample::default()
