@@ -93,7 +93,8 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
 }
 
 /// A message of the cycle that would have a partner with another peer, and that call of a further rank; `None` if
-/// several may. A message between ranks that have exchanged none before counts more.
+/// several may. A message between ranks that have exchanged none before counts more, and one between neighbours
+/// does not count: if both pairs of ranks have exchanged messages, the further rank may just wait for this one.
 fn misdirected<'w>(situation: &Situation<'_>, waits: &'w [Blocked]) -> Option<(&'w Blocked, Lone)> {
     let of = |wait: &'w Blocked| {
         let traffic = &situation.model.group(wait.group).traffic;
@@ -106,7 +107,8 @@ fn misdirected<'w>(situation: &Situation<'_>, waits: &'w [Blocked]) -> Option<(&
                     && own.peer != Some(other.rank)
                     && traffic.fits(&own.joined.call, &other.joined.call)
             };
-            let partners = traffic.open().filter(is_partner);
+            let are_neighbours = |other: &Lone| own.nth > 1 && other.nth > 1;
+            let partners = traffic.open().filter(is_partner).filter(move |it| !are_neighbours(it));
             partners.map(move |other| (own.nth == 1 && other.nth > 1, wait, other))
         })
     };

@@ -304,12 +304,12 @@ impl<'a> Sides<'a> {
                 CauseKind::LocalDecision
             }
         };
-        let because = format!(
-            "At the line {}, rank {a} calls {}, and rank {b} {}.",
-            words::line(line),
-            words::signature(odd),
-            words::signature(other)
-        );
+        let [its, theirs] = [odd, other].map(|call| words::signature(call));
+        // Splits are no part of a signature.
+        let calls = (its != theirs).then(|| {
+            let line = words::line(line);
+            format!("At the line {line}, rank {a} calls {its}, and rank {b} {theirs}.")
+        });
         let process = self.odd.first()?;
         let chosen = choice(process, line, GuardForm::Chooses);
         // Different ways through a library are no difference of values.
@@ -323,7 +323,10 @@ impl<'a> Sides<'a> {
             (None, Some(unordered)) => (CauseKind::SwappedCalls, Some(unordered), false),
             (None, None) => (kind, None, true),
         };
-        Some(Reading { same_path, ..suspected(kind, Some(with_line(because, shown))) })
+        let shown = shown.map(|shown| line_is_guarded(&shown));
+        let because = [calls, shown].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let because = Some(because).filter(|it| !it.is_empty());
+        Some(Reading { same_path, ..suspected(kind, because) })
     }
 
     /// Conditions around the line of a process's call that differs, or of its last call.
