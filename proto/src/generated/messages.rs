@@ -927,6 +927,14 @@ pub struct Guard {
     pub subject: i32,
     #[prost(enumeration = "GuardForm", tag = "4")]
     pub form: i32,
+    /// First and last line of the branches that run instead of that of the line, if there are some.
+    #[prost(uint32, optional, tag = "5")]
+    pub other_first: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "6")]
+    pub other_last: ::core::option::Option<u32>,
+    /// One of these branches calls the function that the line calls.
+    #[prost(bool, tag = "7")]
+    pub is_called_there: bool,
 }
 /// Defines the number of a process group in this process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

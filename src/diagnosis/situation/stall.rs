@@ -15,7 +15,7 @@ use crate::situation::absence::{Absent, Hopelessness};
 use crate::situation::origin::Origin;
 use crate::situation::{Situation, is_last_call};
 use crate::source::guards::Parting;
-use crate::waits::{lasts, partners};
+use crate::waits::{lasts, partners, waits_for_any};
 
 /// Ranks of a group wait for members that have not made their call.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub struct Stall {
     pub waiting: Vec<u32>,
     /// Members they need that have not arrived.
     pub missing: Vec<Absent>,
+    /// One of the ranks has to wait, whatever the transport does.
+    pub must_wait: bool,
     /// When the first of the ranks began to wait.
     pub since: Timestamp,
     /// A wait ended without the missing ranks, or ended its process.
@@ -83,8 +85,11 @@ impl Stall {
 
     /// Whether this stall explains a later wait in the group: it is for members missing here
     /// (`open`: those that wait nowhere in the group), or, if `open` is empty, for a member that
-    /// waits here.
-    fn explains(&self, needs: &[u32], open: &[u32]) -> bool {
+    /// waits here. A wait that is certain (`must_wait`) is not explained by one that is not.
+    fn explains(&self, needs: &[u32], open: &[u32], must_wait: bool) -> bool {
+        if must_wait && !self.must_wait {
+            return false;
+        }
         if open.is_empty() {
             return needs.iter().any(|needed| self.waiting.contains(needed));
         }
@@ -163,13 +168,15 @@ impl Situation<'_> {
                 continue;
             }
             let Explanation { open, by } = if joined.needs_all() {
-                for_all.get_or_insert_with(|| self.explanation(group, found, missing)).clone()
+                let all = || self.explanation(group, found, missing, true);
+                for_all.get_or_insert_with(all).clone()
             } else {
                 let needs = self.needed_by(group, rank, joined, missing);
                 if needs.is_empty() {
                     continue;
                 }
-                self.explanation(group, found, &needs)
+                let must_wait = !joined.needs(rank, missing).is_empty();
+                self.explanation(group, found, &needs, must_wait)
             };
             match by {
                 Some((before, true)) => found[before].waiting.push(rank),
@@ -199,12 +206,14 @@ impl Situation<'_> {
             .collect();
         retain_hopeless(&mut waiters, &missing);
         let since = waiters.iter().map(|it| it.joined.call.at).min()?;
+        let must_wait = |it: &Waiter<'_>| !it.joined.needs(it.rank, &it.open).is_empty();
         let stall = Stall {
             group: group.id,
             seq,
             message: None,
             waiting: waiters.iter().map(|it| it.rank).collect(),
             missing,
+            must_wait: waiters.iter().any(must_wait),
             since,
             failed: !self.was_left(group, join)
                 && waiters.iter().any(|it| self.has_failed(group, it.rank, it.joined)),
@@ -215,8 +224,9 @@ impl Situation<'_> {
         (!self.is_deserted(group, &stall)).then_some(stall)
     }
 
-    /// The missing members that a rank's call needs. A rooted call that failed in the transport
-    /// needed the members that had left before, even if it may complete without them.
+    /// The missing members that a rank's call needs. A rooted call that waits for long needs them
+    /// even if it may complete without them, and one that failed in the transport needed those that had
+    /// left before.
     pub fn needed_by(
         &self,
         group: &Group,
@@ -227,6 +237,9 @@ impl Situation<'_> {
         let needs = joined.needs(rank, missing);
         if !needs.is_empty() || !joined.call.op.is_rooted() {
             return needs;
+        }
+        if waits_for_any(self.model, group, rank, joined, self.now) {
+            return missing.to_vec();
         }
         let process = self.model.member(group.id, rank);
         let process = process.filter(|process| is_last_call(process, joined));
@@ -256,14 +269,20 @@ impl Situation<'_> {
     }
 
     /// How earlier stalls of the group explain a wait for these members.
-    fn explanation(&self, group: &Group, found: &[Stall], needs: &[u32]) -> Explanation {
+    fn explanation(
+        &self,
+        group: &Group,
+        found: &[Stall],
+        needs: &[u32],
+        must_wait: bool,
+    ) -> Explanation {
         let waits = |rank: &u32| {
             let mut stalls = found.iter();
             stalls.any(|stall| stall.waiting.contains(rank) && !self.is_gone(group, *rank, stall))
                 && self.model.member(group.id, *rank).is_some_and(|it| self.is_held(it))
         };
         let open: Rc<[u32]> = needs.iter().copied().filter(|it| !waits(it)).collect();
-        let by = found.iter().position(|it| it.explains(needs, &open));
+        let by = found.iter().position(|it| it.explains(needs, &open, must_wait));
         let by = by.map(|at| (at, found[at].holds(&open)));
         Explanation { open, by }
     }
@@ -406,6 +425,7 @@ impl Situation<'_> {
                 .map(|rank| Absent { rank, why: self.absence(group, rank, true, given_up) })
                 .collect(),
             message: Some(lone),
+            must_wait,
             since,
             failed,
             timed_out,

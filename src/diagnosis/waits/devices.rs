@@ -61,7 +61,7 @@ fn open(
         let collective = joins.find_map(|(&seq, join)| {
             let joined = join.calls.get(&rank)?;
             let on_device = !group.holds_threads(joined.call.op) && joined.is_awaited();
-            on_device.then(|| for_others(model, group.id, seq, rank, &mut Missing::new()))?
+            on_device.then(|| for_others(model, group.id, seq, rank, now, &mut Missing::new()))?
         });
         found.extend(collective.map(|it| (it.call.id, it)));
         let lones = group.traffic.open().filter(|lone| lone.rank == rank);

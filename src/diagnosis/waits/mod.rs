@@ -4,8 +4,9 @@
 //! it must wait for ([`crate::model::JoinedCall::needs`]) have not made their call, or for a
 //! message that was not sent. Only waits that must block count: a leaf of a rooted collective may
 //! complete early, and a call without a wait blocks no thread. The exceptions are inferred after
-//! some time, and prove nothing: an asynchronous call that does not return, since the first call
-//! creates a communicator, and a wait for a device, which shows in the stacks (`devices.rs`).
+//! some time, and prove nothing: a rooted collective that waits nevertheless, an asynchronous call
+//! that does not return, since the first call creates a communicator, and a wait for a device,
+//! which shows in the stacks (`devices.rs`).
 //!
 //! Whether a sender must wait depends on the backend and on message sizes
 //! ([`crate::model::Transport`]). A wait for a send counts as blocked at once if the backend's
@@ -36,7 +37,8 @@ use ddp_doctor_proto::vocabulary::Direction;
 use crate::evidence::align::Signature;
 use crate::evidence::event::{Call, ThreadId};
 use crate::model::{
-    Doing, Ending, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Target, Thread,
+    Doing, Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Target, Thread,
+    Wait,
 };
 
 pub mod device;
@@ -266,7 +268,7 @@ fn blocked_threads(
             }
         };
         let found_here = match target {
-            Some(Target::Join(group, seq)) => for_others(model, group, seq, rank, missing),
+            Some(Target::Join(group, seq)) => for_others(model, group, seq, rank, now, missing),
             Some(Target::Message(group, post)) if recorded => {
                 let lone = model.group(group).traffic.lone(&post);
                 let alone = lone.and_then(|lone| for_message(model, group, lone, since, now));
@@ -303,6 +305,7 @@ fn for_others(
     group_id: GroupId,
     seq: u64,
     rank: u32,
+    now: Timestamp,
     missing: &mut Missing,
 ) -> Option<Blocked> {
     let group = model.group(group_id);
@@ -311,10 +314,34 @@ fn for_others(
     let missing = missing.or_insert_with(|| model.missing(group, seq).into());
     let needs =
         if joined.needs_all() { Arc::clone(missing) } else { joined.needs(rank, missing).into() };
+    let (needs, must_wait) = match &needs[..] {
+        [] if waits_for_any(model, group, rank, joined, now) => (Arc::clone(missing), false),
+        _ => (needs, true),
+    };
     (!needs.is_empty()).then(|| Blocked {
-        certain: seq > 0 || joined.call.takes_all,
+        certain: must_wait && (seq > 0 || joined.call.takes_all),
         ..Blocked::new(rank, (group_id, seq), &joined.call, needs)
     })
+}
+
+/// Whether a rooted collective has waited for `uncertain_wait`, to the end or until it failed. It is
+/// missing members that it waits for, even if it may complete without them: a root for those that
+/// receive, a leaf for those between it and the root.
+pub(super) fn waits_for_any(
+    model: &Model,
+    group: &Group,
+    rank: u32,
+    joined: &JoinedCall,
+    now: Timestamp,
+) -> bool {
+    let op = joined.call.op;
+    let Some(process) = model.member(group.id, rank) else { return false };
+    let (since, until) = match joined.wait {
+        Wait::Since(at) => (at, process.seen_until(now)),
+        Wait::Over(at) if joined.failed => (joined.call.at, at),
+        Wait::Over(_) | Wait::NotSeen => return false,
+    };
+    op.is_rooted() && group.holds_threads(op) && until.since(since) >= model.timing.uncertain_wait
 }
 
 /// The wait for the partner of a point-to-point call.

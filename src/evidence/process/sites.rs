@@ -8,7 +8,7 @@ use ddp_doctor_proto::blackbox::site::ADDRESS;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{GuardForm, GuardSubject, v1};
 
-use crate::diagnosis::event::{Event, Guard, ProcessId};
+use crate::diagnosis::event::{Event, Guard, OtherBranch, ProcessId};
 use crate::evidence::limits::Limits;
 use crate::evidence::values::{cut, number, text};
 
@@ -171,5 +171,10 @@ fn guard(guard: &v1::Guard) -> Guard {
         test: cut(&guard.test, MAX_TEST).into(),
         subject: number(guard.subject, GuardSubject::from_number),
         form: number(guard.form, GuardForm::from_number),
+        other: guard.other_first.zip(guard.other_last).map(|(first, last)| OtherBranch {
+            first,
+            last,
+            makes_call: guard.is_called_there,
+        }),
     }
 }

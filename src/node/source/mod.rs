@@ -130,6 +130,9 @@ fn serve(requests: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefin
                 test: guard.test,
                 subject: i32::from(guard.subject.number()),
                 form: i32::from(guard.form.number()),
+                other_first: guard.other.map(|it| it.first),
+                other_last: guard.other.map(|it| it.last),
+                is_called_there: guard.other.is_some_and(|it| it.makes_call),
             })
             .collect();
         if answer.send(site).is_err() {

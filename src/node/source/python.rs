@@ -31,6 +31,19 @@ pub struct Guard {
     pub subject: GuardSubject,
     /// How the line depends on the test.
     pub form: GuardForm,
+    /// The branches that run instead of that of the line.
+    pub other: Option<OtherBranch>,
+}
+
+/// Branches of a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherBranch {
+    /// First line.
+    pub first: u32,
+    /// Last line.
+    pub last: u32,
+    /// One of them calls the function that the guarded line calls.
+    pub makes_call: bool,
 }
 
 /// A source file.
@@ -231,16 +244,19 @@ impl Source {
                 if let Some((test, _)) = header_test(&line.text)
                     && !is_constant(test)
                 {
-                    found.push(self.guard(line.first, test, GuardForm::Holds));
+                    let end = self.suite_end(header);
+                    let other = self.branch(end, self.statement_end(end, line.indent), at);
+                    let guard = self.guard(line.first, test, GuardForm::Holds);
+                    found.push(Guard { other: other.filter(|_| head != Head::While), ..guard });
                 }
                 if head == Head::Elif {
-                    self.branches_before(header, found);
+                    self.branches_before(header, at, found);
                 }
                 if head == Head::While {
                     self.ends(header, at, found);
                 }
             }
-            Head::Else => self.branches_before(header, found),
+            Head::Else => self.branches_before(header, at, found),
             Head::For => {
                 if let Some((_, over)) =
                     header_test(&line.text).and_then(|it| it.0.split_once(" in "))
@@ -286,8 +302,8 @@ impl Source {
         }
     }
 
-    /// The tests of the branches before an `elif` or `else`, all of which fail.
-    fn branches_before(&self, branch: usize, found: &mut Vec<Guard>) {
+    /// The tests of the branches before an `elif` or `else` around the line `at`, all of which fail.
+    fn branches_before(&self, branch: usize, at: usize, found: &mut Vec<Guard>) {
         let indent = self.lines[branch].indent;
         for i in (0..branch).rev() {
             let line = &self.lines[i];
@@ -295,7 +311,8 @@ impl Source {
                 _ if line.indent > indent => {}
                 head @ (Head::If | Head::Elif) if line.indent == indent => {
                     if let Some((test, _)) = header_test(&line.text) {
-                        found.push(self.guard(line.first, test, GuardForm::Fails));
+                        let guard = self.guard(line.first, test, GuardForm::Fails);
+                        found.push(Guard { other: self.branch(i, self.suite_end(i), at), ..guard });
                     }
                     if head == Head::If {
                         return;
@@ -375,6 +392,25 @@ impl Source {
         }
     }
 
+    /// The lines from `first` to `end` as branches that run instead of the line `at`.
+    fn branch(&self, first: usize, end: usize, at: usize) -> Option<OtherBranch> {
+        let lines = self.lines.get(first..end)?;
+        let called = callee(&self.lines[at].text);
+        let makes_call = called.is_some_and(|it| lines.iter().any(|line| calls(&line.text, it)));
+        Some(OtherBranch { first: lines.first()?.first, last: lines.last()?.last, makes_call })
+    }
+
+    /// Index of the first line after the branches of a statement of this indentation that begin at `from`.
+    fn statement_end(&self, from: usize, indent: usize) -> usize {
+        let mut end = from;
+        while self.lines.get(end).is_some_and(|line| line.indent == indent)
+            && matches!(self.head(end), Head::Elif | Head::Else)
+        {
+            end = self.suite_end(end);
+        }
+        end
+    }
+
     /// Index of the first line after a header's suite.
     fn suite_end(&self, header: usize) -> usize {
         let indent = self.lines[header].indent;
@@ -431,6 +467,7 @@ impl Source {
                 None => test.to_owned(),
             },
             form,
+            other: None,
         }
     }
 }
@@ -462,6 +499,23 @@ fn is_constant(test: &str) -> bool {
     test.starts_with("__name__ ")
         || matches!(test.trim_matches(['(', ')']), "True" | "False")
         || test.chars().all(|c| c.is_ascii_digit())
+}
+
+/// The function that a line calls first: "dist.broadcast" of `work = dist.broadcast(…)`.
+fn callee(text: &str) -> Option<&str> {
+    let (before, _) = value_of(text).split_once('(')?;
+    let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.');
+    let name = before.rsplit(|c| !is_of_name(c)).next()?;
+    (!name.is_empty()).then_some(name)
+}
+
+/// Whether a line calls the function of this name.
+fn calls(text: &str, function: &str) -> bool {
+    text.match_indices(function).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let is_whole = before.is_none_or(|c| !c.is_alphanumeric() && !matches!(c, '_' | '.'));
+        is_whole && text[at + function.len()..].trim_start().starts_with('(')
+    })
 }
 
 /// Whether a line is a header whose suite follows on later lines.

@@ -40,7 +40,7 @@
 //! | `values ROUND INDEX NUMBER…` | float32 elements of the model's parameter with this index, read before the forward after that many synchronised backward passes |
 //! | `without-gradient [after=N] …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | DDP's reducer reports this of these parameters, after N complete backward passes |
 //! | `used-at "DTYPE SIZES NAME"… @FILE:LINE` | that line of the program uses them |
-//! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE` | the source: the test at the first line guards the second |
+//! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE [other=FIRST-LAST] [other-calls=FIRST-LAST]` | the source: the test at the first line guards the second; its other branch, which calls the same function |
 //! | `reading @FILE:LINE` | the source around the line is being read, until a `guard` or `called` for that line |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls the function that contains the first |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective`; `ignored-call`: PyTorch ignored a call there |

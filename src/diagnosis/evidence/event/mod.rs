@@ -12,7 +12,7 @@ mod program;
 mod samples;
 
 pub use call::{Call, GroupInfo, LowerCall, OnStream, Seat, Standing, Transfer, WaitsFor};
-pub use program::{Forward, Guard, Parameters};
+pub use program::{Forward, Guard, OtherBranch, Parameters};
 pub use samples::{MemorySample, OomKills, SchedulingSample, Stacks, StartedRank, ThreadStack};
 
 /// Identifies a process within a job, across nodes.

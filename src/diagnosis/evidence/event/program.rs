@@ -16,6 +16,19 @@ pub struct Guard {
     pub subject: GuardSubject,
     /// How the line depends on it.
     pub form: GuardForm,
+    /// The branches of its statement that run instead of that of the line.
+    pub other: Option<OtherBranch>,
+}
+
+/// Branches of a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherBranch {
+    /// First line.
+    pub first: u32,
+    /// Last line.
+    pub last: u32,
+    /// One of them calls the function that the guarded line calls.
+    pub makes_call: bool,
 }
 
 /// A fact about the parameters of a model, as a process reported it.

@@ -43,6 +43,7 @@ fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stal
         message: None,
         waiting: inside.waiting.clone(),
         missing: Vec::new(),
+        must_wait: true,
         since: inside.since,
         failed: false,
         timed_out: None,

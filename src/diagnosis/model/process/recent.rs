@@ -113,6 +113,11 @@ struct PlaceUse {
 }
 
 impl Places {
+    /// The places.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Where>> {
+        self.all.iter().map(|used| &used.place)
+    }
+
     /// Number of calls issued at a place.
     pub fn calls(&self, place: &Where) -> u64 {
         self.index(place).map_or(0, |index| self.all[index].calls)

@@ -106,7 +106,8 @@ pub fn choices<'a>(
 }
 
 /// The test on the rank because of which `here` made the call at this line, while `elsewhere` did
-/// not and never has.
+/// not and never has. Ranks with another role than these make such calls at lines of their own: the
+/// test does not keep them away.
 pub fn parted(
     model: &Model,
     (group, seq): (GroupId, u64),
@@ -122,6 +123,7 @@ pub fn parted(
     }
     around(process, place)
         .filter(|(_, guard)| guard.subject == GuardSubject::Rank)
+        .filter(|(line, guard)| !strangers.clone().any(|it| has_own_role(it, &line.file, guard)))
         .find(|(_, guard)| {
             let comes = |rank: u32| comes(guard, rank, model.world_size());
             here.iter().all(|&rank| comes(rank) != Some(false))
@@ -135,6 +137,20 @@ pub fn parted(
             inside: here.to_vec(),
             outside: elsewhere.to_vec(),
         })
+}
+
+/// Whether a process takes the other branch of a test, with calls of its own: it has made one there, or
+/// is running it, or the branch calls the same function.
+fn has_own_role(process: &Process, file: &str, guard: &Guard) -> bool {
+    let Some(other) = guard.other else { return false };
+    let is_there = |it: &Where| *it.file == *file && (other.first..=other.last).contains(&it.line);
+    let runs_there = || {
+        let threads = process.stacks.last().into_iter().flat_map(|it| &it.threads);
+        threads.flat_map(|it| &it.python).any(is_there)
+    };
+    let calls_there =
+        || process.places.iter().any(|it| way_to(process, it).any(|it| is_there(&it)));
+    other.makes_call || runs_there() || calls_there()
 }
 
 /// Whether a rank of this world reaches the line according to the test; `None`: unknown.

@@ -60,7 +60,13 @@ fn library_site_is_reached_from_the_users_line() {
 fn site_has_its_caller_and_later_its_guards() {
     let mut decoder = known();
     let mut read = site(2, 4, 1);
-    read.guards = vec![v1::Guard { line: 3, test: "rank == 0".into(), subject: 1, form: 1 }];
+    read.guards = vec![v1::Guard {
+        line: 3,
+        test: "rank == 0".into(),
+        subject: 1,
+        form: 1,
+        ..v1::Guard::default()
+    }];
     let defined = |site: &v1::SiteDefined| Kind::SiteDefined(site.clone());
     let stream =
         vec![defined(&site(1, 9, 7)), defined(&site(2, 4, 1)), defined(&read), defined(&read)];

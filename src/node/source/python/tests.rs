@@ -507,3 +507,25 @@ fn tests_that_decide_on_nothing_the_line_uses_are_no_choices() {
         assert!(found.iter().all(|it| !it.starts_with("chooses")), "{text}: {found:?}");
     }
 }
+
+#[test]
+fn other_branches_are_known_by_their_lines_and_calls() {
+    let others = |text: &str| -> Vec<Option<(u32, u32, bool)>> {
+        let line = text.lines().position(|line| line.contains("# here")).unwrap() as u32 + 1;
+        let guards = Source::parse(text).guards(line);
+        guards.iter().map(|it| it.other.map(|it| (it.first, it.last, it.makes_call))).collect()
+    };
+    let both = "if rank == 0:\n    dist.broadcast(x, 0)  # here\nelse:\n    x = new()\n    work = dist.broadcast(x, 0)\nx()\n";
+    assert_eq!(others(both), [Some((3, 5, true))]);
+    assert_eq!(others(&both.replace("work = dist", "work = mydist")), [Some((3, 5, false))]);
+    assert_eq!(
+        others(&both.replace("dist.broadcast(x, 0)\nx", "dist.broadcast\nx")),
+        [Some((3, 5, false))]
+    );
+    let last = "if a:\n    f()\nelif b:\n    g()\nelse:\n    y = f(1)  # here\n";
+    assert_eq!(others(last), [Some((3, 4, false)), Some((1, 2, true))]);
+    let middle = "if a:\n    f()\nelif b:\n    f()  # here\nelif c:\n    g()\nelse:\n    h()\n";
+    assert_eq!(others(middle), [Some((5, 8, false)), Some((1, 2, true))]);
+    assert_eq!(others("if a:\n    f()  # here\nf()\n"), [None]);
+    assert_eq!(others("while a:\n    f()  # here\nelse:\n    f()\n"), [None]);
+}

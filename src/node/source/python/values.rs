@@ -58,7 +58,7 @@ impl Source {
                         let test = header_test(&line.text).map(|(test, _)| test);
                         found.extend(test.map(|it| self.guard(line.first, it, GuardForm::Chooses)));
                     }
-                    Some((header, Head::Else)) => self.branches_before(header, found),
+                    Some((header, Head::Else)) => self.branches_before(header, i, found),
                     _ => {}
                 }
             }

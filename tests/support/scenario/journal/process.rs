@@ -80,6 +80,9 @@ impl Process {
                 test: guard.test.as_ref().into(),
                 subject: i32::from(guard.subject.number()),
                 form: i32::from(guard.form.number()),
+                other_first: guard.other.map(|it| it.first),
+                other_last: guard.other.map(|it| it.last),
+                is_called_there: guard.other.is_some_and(|it| it.makes_call),
             });
             kinds.push(Kind::SiteDefined(v1::SiteDefined {
                 guards: guards.collect(),

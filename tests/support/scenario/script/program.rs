@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor::diagnosis::event::{Event, Guard, Parameters, ThreadId};
+use ddp_doctor::diagnosis::event::{Event, Guard, OtherBranch, Parameters, ThreadId};
 use ddp_doctor_proto::{DType, ExceptionKind, GuardForm, GuardSubject, ParameterFact, Spending};
 
 use super::{Line, Writer};
@@ -85,6 +85,7 @@ impl Writer<'_> {
             test: line.arg(2)?.into(),
             subject: GuardSubject::from_name(line.arg(1)?).ok_or("unknown subject of a test")?,
             form: GuardForm::from_name(line.arg(0)?).ok_or("unknown form of a guard")?,
+            other: other_branch(line.args)?,
         };
         Ok(site(second, None, Arc::new([guard]), false))
     }
@@ -102,6 +103,16 @@ impl Writer<'_> {
             at: line.moment(),
         })
     }
+}
+
+/// `other=10-14`, `other-calls=10-14`.
+fn other_branch(args: &[String]) -> Result<Option<OtherBranch>, String> {
+    let of = |name: &str| args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
+    let makes_call = of("other-calls").is_some();
+    let Some(range) = of("other").or(of("other-calls")) else { return Ok(None) };
+    let (first, last) = range.split_once('-').ok_or(format!("no lines: {range}"))?;
+    let number = |text: &str| text.parse().map_err(|_| format!("no line: {text}"));
+    Ok(Some(OtherBranch { first: number(first)?, last: number(last)?, makes_call }))
 }
 
 /// The parameters that a line names.
