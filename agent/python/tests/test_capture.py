@@ -197,6 +197,21 @@ dist.barrier()
             self.assertEqual([s.flags & b.OUTPUT for s in box.of("splits")], [0, b.OUTPUT] * 3)
             self.assertEqual([r.root for r in self.issued(box) if r.flags & b.ROOT], [1, 0, 1])
 
+    def test_splits_of_a_call_from_cpp_are_not_guessed(self):
+        o = self.run_job(
+            """
+import torch.distributed._functional_collectives as funcol
+own = [1, 3] if rank == 0 else [3, 1]
+funcol.all_to_all_single(torch.ones(4), own, own, dist.group.WORLD).sum().item()
+""",
+            2,
+        )
+        for box in o.boxes:
+            self.assertEqual([r.shape for r in self.issued(box, ALL_TO_ALL)], [[4]])
+            own = [1, 3] if box.rank == 0 else [3, 1]
+            # The hooks of PyTorch do not say them.
+            self.assertIn([s.sizes for s in box.of("splits")], ([], [own, own]))
+
     def test_coalesced_calls_are_recorded_as_one(self):
         o = self.run_job(
             """

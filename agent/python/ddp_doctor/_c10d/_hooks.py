@@ -72,6 +72,7 @@ _LISTS = {
     _words.REDUCE_SCATTER_COALESCED: ("outputs",),
 }
 _UNKNOWN = (_words.OTHER, _INPUT, True, False)
+_NOT_SAID = object()
 _MOST_RECORDS = 4096
 _getframe = sys._getframe
 # Returns the exception being handled; since Python 3.11 without building a tuple.
@@ -220,17 +221,22 @@ def _at_place(code, args):
 
 
 def _splits(call, values, args):
-    """Records how many elements an all_to_all exchanges with each member; a total alone is divided evenly."""
+    """Records how many elements an all_to_all exchanges with each member; a total alone is divided evenly.
+
+    PyTorch's hooks do not say how a call from C++ divides one tensor: nothing is recorded then.
+    """
     if values is not None:
         both = values.get("input_split_sizes"), values.get("output_split_sizes")
         lists = values.get("input_tensor_list"), values.get("output_tensor_list")
     else:
-        both = getattr(args, "splits", ()) or (None, None)
+        both = getattr(args, "splits", (_NOT_SAID, _NOT_SAID)) or (None, None)
         lists = None, None
     lists = lists[0] or args.input_tensors, lists[1] or args.output_tensors
     for output, (rows, tensors) in enumerate(zip(both, lists)):
         if len(tensors) != 1:
             sizes = [tensor.numel() for tensor in tensors]
+        elif rows is _NOT_SAID:
+            continue
         elif rows:
             width = math.prod(tensors[0].shape[1:])
             sizes = [size * width for size in rows]
