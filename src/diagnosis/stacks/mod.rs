@@ -62,9 +62,7 @@ pub fn of_looks<'a>(
     since: Timestamp,
     timing: &Timing,
 ) -> Option<Activity<'a>> {
-    let mut looks = looks.iter().rev().filter(|stacks| stacks.at >= since);
-    let last = looks.next()?;
-    let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
+    let [first, last] = two(looks, since, timing)?;
     let thread = program_thread(last)?;
     let frames = code::Frames::of(thread);
     let what = sort::what([first, last], thread, &frames)?;
@@ -82,6 +80,23 @@ pub fn of_looks<'a>(
     })
 }
 
+/// Whether no thread goes on by itself: two captures after the latest record show that none has moved,
+/// and the main thread waits for another one, as in `Thread.join`, or is inside a collective.
+pub(crate) fn threads_wait(process: &Process, timing: &Timing) -> bool {
+    let looks = two(&process.stacks, process.last_at, timing);
+    looks.is_some_and(|[first, last]| !moves(first, last))
+        && of(process, timing).is_none_or(|it| it.what == What::Lock)
+}
+
+/// The latest capture, and the one before it from which it is far enough; those before `since` do not
+/// count.
+fn two<'a>(looks: &'a [Arc<Stacks>], since: Timestamp, timing: &Timing) -> Option<[&'a Stacks; 2]> {
+    let mut looks = looks.iter().rev().filter(|stacks| stacks.at >= since);
+    let last = looks.next()?;
+    let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
+    Some([first, last])
+}
+
 /// The function of PyTorch in which the program waits, from two captures after its latest record,
 /// and the user's line: a collective or message that was not recorded, or a function that leads to
 /// one.
@@ -89,10 +104,7 @@ pub fn unseen_call<'a>(
     process: &'a Process,
     timing: &Timing,
 ) -> Option<(&'a Where, Option<&'a Where>)> {
-    let mut looks = process.stacks.iter().rev();
-    let mut looks = looks.by_ref().filter(|look| look.at >= process.last_at);
-    let last = looks.next()?;
-    let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
+    let [first, last] = two(&process.stacks, process.last_at, timing)?;
     let (before, now) = (program_thread(first)?, program_thread(last)?);
     let used = now.cpu_time?.saturating_sub(before.cpu_time?);
     let (before, now) = (code::Frames::of(before), code::Frames::of(now));

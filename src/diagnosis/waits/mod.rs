@@ -15,14 +15,15 @@
 //!
 //! # The release fixpoint
 //!
-//! A rank is *free* if one of its threads is not blocked: that thread may make any call next. Two
+//! A rank is *free* if one of its threads is not blocked: that thread may make any call next. Three
 //! kinds of threads free no rank: a thread of the backward pass that has been silent for a while,
-//! since it acts for the thread that runs the pass, and a thread whose call met calls that can
-//! never match it. A rank that ended while a thread was free ended for another reason. Starting
-//! from the free ranks, a blocked rank becomes free as soon as one of its threads needs only free
-//! ranks (for a receive from any source: one free rank). The remaining ranks are *stuck*: no action
-//! of free ranks can release them. The needs of a stuck rank lead to a rank that has ended or
-//! stopped, or back to itself: a deadlock.
+//! since it acts for the thread that runs the pass, a thread whose call met calls that can never
+//! match it, and the threads of a process whose stacks show that they wait for each other. A rank
+//! that ended while a thread was free ended for another reason. Starting from the free ranks, a
+//! blocked rank becomes free as soon as one of its threads needs only free ranks (for a receive from
+//! any source: one free rank). The remaining ranks are *stuck*: no action of free ranks can release
+//! them. The needs of a stuck rank lead to a rank that has ended or stopped, or back to itself: a
+//! deadlock.
 //!
 //! This is the AND model of distributed deadlock (Chandy, Misra, Haas, "Distributed deadlock
 //! detection", TOCS 1983): a collective never waits for any one of several ranks. With receives
@@ -40,6 +41,7 @@ use crate::model::{
     Doing, Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Target, Thread,
     Wait,
 };
+use crate::stacks;
 
 pub mod device;
 mod devices;
@@ -123,11 +125,14 @@ impl Waits {
             }
             let until = ended.unwrap_or(now);
             let at_odds = |thread: &Thread| is_at_odds(model, process, rank, thread);
+            let several_wait = process.threads.len() > 1
+                && !threads.is_empty()
+                && stacks::threads_wait(process, &model.timing);
             let goes_on = |(id, thread): (&ThreadId, &Thread)| {
                 let is_blocked = threads.iter().any(|blocked| blocked.thread == *id);
                 let silence = until.since(thread.last_at);
                 let acts = thread.of_the_program && !rests || silence < model.timing.hidden_wait;
-                !is_blocked && acts && !at_odds(thread)
+                !is_blocked && acts && !several_wait && !at_odds(thread)
             };
             let is_held = !threads.is_empty() || process.threads.values().any(at_odds);
             if !is_held || process.threads.iter().any(goes_on) {

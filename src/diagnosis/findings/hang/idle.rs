@@ -1,5 +1,6 @@
 //! Words about ranks that stand still outside of calls.
 
+use crate::findings::draft::Draft;
 use crate::findings::view::last_call_of;
 use crate::model::{Model, Process};
 use crate::stacks::{self, Activity, What};
@@ -48,6 +49,15 @@ pub(crate) fn where_it_is(
         text.push_str(&format!(" Further threads of it are at {}.", others.join(" and ")));
     }
     Some(text)
+}
+
+/// Adds the exception that ended a thread of the rank, if there is one: others may wait for that thread.
+pub(crate) fn blame_failed_thread(draft: &mut Draft, process: &Process) {
+    let Some((rank, exception)) = process.rank.zip(process.failed_thread()) else { return };
+    let at = words::at(exception.place.as_deref());
+    draft.say(format!("A thread of rank {rank} ended with {}{at}.", words::short(&exception.text)));
+    let advice = format!("Fix the exception{at}: the thread that it ended may be waited for.");
+    draft.next.insert(0, advice);
 }
 
 /// What the rank does, as a predicate of "it".

@@ -6,6 +6,7 @@ use ddp_doctor_proto::report::Confidence;
 use crate::evidence::align::by_likeness;
 use crate::findings::draft::Draft;
 use crate::findings::hang::absent::Absent;
+use crate::findings::hang::idle::blame_failed_thread;
 use crate::findings::view::last_call_beside;
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
@@ -53,6 +54,9 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         ),
         None => next_step(&absent, timing),
     });
+    if let [process] = absent.processes[..] {
+        blame_failed_thread(&mut draft, process);
+    }
     let reading = cause::read(situation, draft.place, ranks, &draft.victims, situation.now);
     draft.explain(reading);
     Some(draft)

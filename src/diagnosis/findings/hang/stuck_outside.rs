@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
 use crate::findings::hang::absent::Absent;
-use crate::findings::hang::idle::{advice, waits_for, where_it_is};
+use crate::findings::hang::idle::{advice, blame_failed_thread, waits_for, where_it_is};
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
 use crate::stacks::{self, Activity, What};
@@ -54,18 +54,8 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         draft.say(where_it_is(situation.model, process, outside)?);
     }
     draft.next = advice(what, first);
-    if what == What::Lock
-        && let Some(exception) = first.failed_thread()
-    {
-        let at = words::at(exception.place.as_deref());
-        draft.say(format!(
-            "A thread of rank {} ended with {}{at}.",
-            first.rank?,
-            words::short(&exception.text)
-        ));
-        let advice =
-            format!("Fix the exception{at}: the rank may wait for the thread that it ended.");
-        draft.next.insert(0, advice);
+    if what == What::Lock {
+        blame_failed_thread(&mut draft, first);
     }
     Some(draft)
 }
