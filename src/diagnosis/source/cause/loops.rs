@@ -89,10 +89,16 @@ impl Sides<'_> {
             let (kind, shown) = match caught(short, long, after, within) {
                 Some(shown) => (CauseKind::SwallowedException, Some(shown)),
                 None if long.places.contains(after) => return None,
-                None => loop_around(long, within),
+                None => match loop_around(long, within) {
+                    // They have run as many steps, and made calls in some of them.
+                    (CauseKind::UnevenInputs, None) if long.step > 0 && long.step == short.step => {
+                        (CauseKind::LocalDecision, None)
+                    }
+                    found => found,
+                },
             };
             let because = format!(
-                "Rank {} reached the line {} {} and went on, rank {} {}.",
+                "Rank {} made calls at the line {} {} and went on, rank {} {}.",
                 short.rank.unwrap_or_default(),
                 words::line(within),
                 words::times(fewer),
