@@ -224,6 +224,12 @@ impl Traffic {
             .map_or(0, |lane| lane.made[side as usize])
     }
 
+    /// Number of messages that a rank has sent to another one.
+    pub fn sent(&self, from: u32, to: u32) -> u64 {
+        let lanes = self.channels.get(&(from, to)).into_iter().flat_map(|it| it.lanes.values());
+        lanes.map(|lane| lane.made[Side::Send as usize]).sum()
+    }
+
     /// The tag of a call, if tags distinguish messages.
     pub fn lane(&self, call: &Call) -> Option<i32> {
         call.tag.filter(|_| self.transport.matching == Matching::ByTag)

@@ -14,7 +14,7 @@ use crate::model::GroupId;
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
 use crate::waits::Blocked;
-use crate::words;
+use crate::words::{self, Ranks};
 
 /// Cycles that are the origin of a stall, with their index in
 /// [`crate::waits::Waits::cycles`].
@@ -48,8 +48,10 @@ pub(crate) fn draft(
     code: &'static Code,
 ) -> Option<Draft> {
     let first = cycle.first()?;
-    let mut ranks: Vec<u32> = cycle.iter().map(|wait| wait.rank).collect();
-    ranks.sort_unstable();
+    // A receive from any source waits for each of its possible senders.
+    let senders = cycle.iter().filter(|wait| wait.needs_any()).flat_map(|wait| wait.needs.iter());
+    let ranks: BTreeSet<u32> = cycle.iter().map(|wait| wait.rank).chain(senders.copied()).collect();
+    let ranks: Vec<u32> = ranks.into_iter().collect();
     let closed = cycle.iter().map(|wait| wait.since).max()?;
 
     let mut draft = Draft::new(code, KeyPlace::Ranks(ranks.clone()), closed);
@@ -58,8 +60,12 @@ pub(crate) fn draft(
     draft.place = Some((first.group, first.seq));
     draft.op = Some(first.call.op);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
-    draft.per_rank = cycle.iter().filter_map(|wait| blocked_call(situation, wait)).collect();
-    draft.per_rank.sort_by_key(|call| call.rank);
+    let blocked = &situation.waits.blocked;
+    let wait_of = |rank: &u32| {
+        let own = cycle.iter().find(|wait| wait.rank == *rank);
+        blocked_call(situation, own.or_else(|| blocked.get(rank)?.first())?)
+    };
+    draft.per_rank = draft.root.iter().filter_map(wait_of).collect();
     let (ranks, victims) = (&draft.root, &draft.victims);
     draft.attribute(match cycle {
         [one, other] if meet_in_both_groups(situation, cycle) => {
@@ -87,7 +93,10 @@ pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Vec<String>
             let call = words::call(&wait.call);
             let group = words::group(&situation.model.group(wait.group).info);
             let at = words::at(wait.call.place.as_deref());
-            if wait.message.is_some() && !wait.needs_any() {
+            if wait.needs_any() && wait.needs.len() > 1 {
+                let senders = Ranks(&wait.needs);
+                format!("rank {rank} waits in {call} of {group}{at} for any of {senders}")
+            } else if wait.message.is_some() && !wait.needs_any() {
                 format!("rank {rank} waits in {call} in {group}{at}")
             } else {
                 format!("rank {rank} waits in {call} of {group}{at} for rank {}", next.rank)

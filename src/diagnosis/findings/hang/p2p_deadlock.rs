@@ -2,12 +2,16 @@
 
 use ddp_doctor_proto::catalogue;
 
+use crate::evidence::align::by_likeness;
 use crate::findings::draft::Draft;
 use crate::findings::hang::cycle;
 use crate::model::{Lone, Side};
 use crate::situation::Situation;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
+
+/// Maximum number of groups of senders in a sentence.
+const MOST_SENDERS: usize = 4;
 
 /// DD112: cycles of waits with a point-to-point call.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -48,6 +52,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         });
     }
     draft.why.extend(cycle::further_on(situation, waits));
+    draft.why.extend(waits.iter().filter_map(|wait| senders(situation, wait)));
     draft.why.extend(because);
     let met = waits.iter().find(|wait| has_partner(situation, wait));
     if let Some(met) = met {
@@ -90,6 +95,22 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             .into()
     });
     Some(draft)
+}
+
+/// A sentence on the ranks from which a receive takes a message, if they have sent different numbers.
+fn senders(situation: &Situation<'_>, wait: &Blocked) -> Option<String> {
+    let traffic = &situation.model.group(wait.group).traffic;
+    let candidates = wait.needs.iter().filter(|_| wait.needs_any());
+    let sent = candidates.map(|&rank| (rank, traffic.sent(rank, wait.rank)));
+    let classes = by_likeness(sent, u64::eq);
+    let times = |(count, ranks): &(u64, Vec<u32>)| {
+        format!("{} {count}", Ranks(ranks).with("has sent", "have sent"))
+    };
+    let phrases: Vec<String> = classes.iter().take(MOST_SENDERS).map(times).collect();
+    (classes.len() > 1).then(|| {
+        let receiver = wait.rank;
+        format!("Rank {receiver} takes messages from any of them: {}.", phrases.join(", "))
+    })
 }
 
 /// A message of the cycle that would have a partner with another peer, and that call of a further rank; `None` if
