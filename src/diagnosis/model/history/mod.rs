@@ -284,9 +284,9 @@ impl History {
             let mut offset = None;
             let mut shifted = None;
             if known {
-                let steps = relation.steps(here, there);
-                offset = Some(steps.offset);
-                let silent = steps.observe(seq, here, there, join);
+                offset = relation.known_steps(here, there).map(|steps| steps.offset);
+                let (steps, silent) = relation.observe(seq, here, there, join);
+                offset.get_or_insert(steps.offset);
                 changes.silent.extend(silent.map(|silent| (it.class, silent)));
                 if let Some((by, candidate)) = steps.take_established() {
                     shifted = Some(By::Turns(by));

@@ -78,7 +78,7 @@ pub(super) struct Early {
 }
 
 impl Relation {
-    pub(super) fn steps(&mut self, here: &Position, there: &Position) -> &mut Steps {
+    fn steps(&mut self, here: &Position, there: &Position) -> &mut Steps {
         let at = self.position(here, there).unwrap_or_else(|| {
             if self.turns.len() >= KEPT {
                 self.turns.clear();
@@ -96,6 +96,26 @@ impl Relation {
         &mut self.turns[at].1
     }
 
+    /// Adds a meeting. Returns its steps, and the latest silent turn since the previous one.
+    pub(super) fn observe(
+        &mut self,
+        seq: u64,
+        here: &Position,
+        there: &Position,
+        join: &Join,
+    ) -> (&mut Steps, Option<(Of, u64)>) {
+        let pairs = || self.turns.iter();
+        let ours = pairs().filter(|((path, _), _)| *path == here.path);
+        let theirs = pairs().filter(|((_, path), _)| *path == there.path);
+        let met = (
+            ours.map(|(_, steps)| steps.last.0.turn).max().unwrap_or(0),
+            theirs.map(|(_, steps)| steps.last.1.turn).max().unwrap_or(0),
+        );
+        let steps = self.steps(here, there);
+        let silent = steps.observe(seq, (here, there), met, join);
+        (steps, silent)
+    }
+
     pub(super) fn known_steps(&self, here: &Position, there: &Position) -> Option<&Steps> {
         Some(&self.turns[self.position(here, there)?].1)
     }
@@ -107,14 +127,16 @@ impl Relation {
 }
 
 impl Steps {
-    /// Adds a meeting. Returns the latest silent turn since the previous one.
-    pub(super) fn observe(
+    /// Adds a meeting. Returns the latest silent turn since the previous one. `met`: the latest turns of
+    /// these paths that met, also with other paths.
+    fn observe(
         &mut self,
         seq: u64,
-        here: &Position,
-        there: &Position,
+        (here, there): (&Position, &Position),
+        met: (u64, u64),
         join: &Join,
     ) -> Option<(Of, u64)> {
+        let unmet = (met.0 <= self.last.0.turn, met.1 <= self.last.1.turn);
         let went = (self.last.0.pass(here), self.last.1.pass(there));
         let now = difference(here.turn, there.turn);
         let together = (went.0.turns, went.1.turns) == (1, 1);
@@ -142,8 +164,12 @@ impl Steps {
         // One rank began several turns without a call between them; the other made calls in each
         // turn. All turns but the current one were silent.
         let silent = match (went.0.turns, went.1.turns) {
-            (1, 2..=MOST_SILENT) if self.last.1.drew_for(&went.1) => (Of::Ranks, there.turn - 1),
-            (2..=MOST_SILENT, 1) if self.last.0.drew_for(&went.0) => (Of::Lowest, here.turn - 1),
+            (1, 2..=MOST_SILENT) if unmet.1 && self.last.1.drew_for(&went.1) => {
+                (Of::Ranks, there.turn - 1)
+            }
+            (2..=MOST_SILENT, 1) if unmet.0 && self.last.0.drew_for(&went.0) => {
+                (Of::Lowest, here.turn - 1)
+            }
             _ => {
                 self.rebase(now);
                 return None;
