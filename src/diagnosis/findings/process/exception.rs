@@ -201,7 +201,7 @@ fn why(ended: &Ended<'_>) -> String {
     let call = ended.process.last_call.as_ref();
     let call = call.map(|call| format!(", {}", words::call_at(call)));
     format!(
-        "The exception was in flight when rank {} made its next call{}: a clean-up call that its peers do not make.",
+        "The exception was in flight when rank {} made its next call{}: a call that its peers do not make at that point.",
         ended.rank,
         call.unwrap_or_default()
     )
@@ -224,7 +224,7 @@ fn advice(exception: &Exception, from_communication: bool) -> Vec<String> {
     if exception.kind == ExceptionKind::InFlight {
         next.push(
             "Make no collective call while an exception is in flight (`finally`, `except`, `__exit__`): \
-             the other ranks do not make it."
+             the other ranks do not make it at that point."
                 .into(),
         );
     }

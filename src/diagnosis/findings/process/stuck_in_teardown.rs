@@ -93,8 +93,8 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     draft.summary =
         format!("{} meets another call of {}", stuck_in(ranks, call), Ranks(&draft.victims));
     draft.say(if draft.follows.is_some() {
-        "The exception does not affect the other ranks, which continue with the next call of the loop; \
-         the two calls can never match."
+        "The exception does not affect the other ranks, which continue with another call. The two can \
+         never match."
             .into()
     } else {
         format!(
