@@ -44,6 +44,17 @@ main()
         self.assertIn("ValueError: bad", [r.text for r in o.box.of("exception")])
         self.assertEqual([r.text for r in o.box.of("exit")], ["uncaught exception"])
 
+    def test_traceback_within_a_text_is_left_out(self):
+        o = self.run_job(
+            """
+def main():
+    raise RuntimeError("worker 3 failed.\\nOriginal Traceback (most recent call last):\\n  File x\\nKeyError: 'a'\\n")
+main()
+""",
+            statuses=[1],
+        )
+        self.assertEqual({r.text for r in o.box.of("exception")}, {"RuntimeError: worker 3 failed: KeyError: 'a'"})
+
     def test_exception_before_init_creates_a_box(self):
         raises = """
             import sys

@@ -13,6 +13,7 @@ from . import _memory
 
 _NO_ERRORS = (StopIteration, StopAsyncIteration, GeneratorExit)
 _MOST_BYTES = 1000
+_TRACEBACK = "Traceback (most recent call last)"
 # Maximum number of exceptions of one kind that are recorded per site.
 _MOST_AT_SITE = 64
 # The same for those that are being handled: a handler from which the rank went on once is not the end of its work.
@@ -33,7 +34,15 @@ def _describe(exception):
         message = str(exception)
     except Exception:
         message = ""
-    return "%s: %s" % (name, message) if message else name
+    return "%s: %s" % (name, _shortened(message)) if message else name
+
+
+def _shortened(message):
+    """The message; of one that contains a traceback, as those of other processes do, the first line and the exception."""
+    if _TRACEBACK not in message:
+        return message
+    lines = message.strip().splitlines()
+    return "%s: %s" % (lines[0].rstrip(".: "), lines[-1].strip())
 
 
 class _Mark:

@@ -266,11 +266,14 @@ impl<'a> Sides<'a> {
     }
 
     /// Conditions around the last line of one side that are not around that of the other. Those
-    /// that end a loop come first: one side has left the loop, the other has not.
+    /// that end a loop come first: one side has left the loop, in which it was before, the other has
+    /// not.
     fn missed(&self) -> Vec<(Arc<Where>, &'a Guard)> {
         let missed = |from: &[&'a Process], by: &[&'a Process]| -> Vec<(Arc<Where>, &'a Guard)> {
             let lines = from.iter().flat_map(|process| self.guards(process));
+            let left = |line: &Where| by.iter().any(|other| guards::has_passed(other, line));
             lines
+                .filter(|(line, guard)| guard.form != GuardForm::Ends || left(line))
                 .filter(|(_, guard)| {
                     // A condition around lines of both sides does not separate them.
                     !by.iter().any(|other| self.guards(other).any(|(_, it)| it == *guard))

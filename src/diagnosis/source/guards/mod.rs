@@ -69,6 +69,12 @@ fn way_to<'a>(
     std::iter::successors(Some(Arc::clone(place)), caller_of).take(1 + MAX_CALLERS)
 }
 
+/// Whether a process has made a call at a line, or by way of it.
+pub fn has_passed(process: &Process, line: &Where) -> bool {
+    let mut places = process.places.iter();
+    places.any(|place| way_to(process, place).any(|it| it.is_same_line(line)))
+}
+
 /// Whether the source around a line, or around one of its callers, is still being read.
 pub fn are_being_read(process: &Process, place: &Arc<Where>) -> bool {
     way_to(process, place).any(|line| process.sites.get(&line).is_some_and(|site| site.reading))
