@@ -30,7 +30,7 @@ pub struct Stall {
     pub waiting: Vec<u32>,
     /// Members they need that have not arrived.
     pub missing: Vec<Absent>,
-    /// One of the ranks has to wait, whatever the transport does.
+    /// Whether it is certain that a rank waits. It is not for a rooted collective that need not wait.
     pub must_wait: bool,
     /// When the first of the ranks began to wait.
     pub since: Timestamp,
@@ -175,7 +175,7 @@ impl Situation<'_> {
                 if needs.is_empty() {
                     continue;
                 }
-                let must_wait = !joined.needs(rank, missing).is_empty();
+                let must_wait = !self.may_go_on(group, rank, joined, missing);
                 self.explanation(group, found, &needs, must_wait)
             };
             match by {
@@ -206,7 +206,7 @@ impl Situation<'_> {
             .collect();
         retain_hopeless(&mut waiters, &missing);
         let since = waiters.iter().map(|it| it.joined.call.at).min()?;
-        let must_wait = |it: &Waiter<'_>| !it.joined.needs(it.rank, &it.open).is_empty();
+        let must_wait = |it: &Waiter<'_>| !self.may_go_on(group, it.rank, it.joined, &it.open);
         let stall = Stall {
             group: group.id,
             seq,
@@ -238,7 +238,7 @@ impl Situation<'_> {
         if !needs.is_empty() || !joined.call.op.is_rooted() {
             return needs;
         }
-        if waits_for_any(self.model, group, rank, joined, self.now) {
+        if self.may_go_on(group, rank, joined, missing) {
             return missing.to_vec();
         }
         let process = self.model.member(group.id, rank);
@@ -248,6 +248,12 @@ impl Situation<'_> {
         };
         let has_left = |rank: &u32| self.has_left_before(group, *rank, error.at);
         missing.iter().copied().filter(has_left).collect()
+    }
+
+    /// Whether a rooted call waits for long although it need not wait for these members.
+    fn may_go_on(&self, group: &Group, rank: u32, joined: &JoinedCall, missing: &[u32]) -> bool {
+        joined.needs(rank, missing).is_empty()
+            && waits_for_any(self.model, group, rank, joined, self.now)
     }
 
     /// Whether a member left the group in order before this time.
@@ -425,7 +431,7 @@ impl Situation<'_> {
                 .map(|rank| Absent { rank, why: self.absence(group, rank, true, given_up) })
                 .collect(),
             message: Some(lone),
-            must_wait,
+            must_wait: true,
             since,
             failed,
             timed_out,

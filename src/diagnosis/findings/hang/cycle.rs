@@ -35,6 +35,12 @@ pub(crate) fn are_in_their_calls(cycle: &[Blocked]) -> bool {
     cycle.iter().all(|wait| !wait.came_back)
 }
 
+/// Whether a rank waits in a rooted collective that need not wait. Such a cycle counts once it is
+/// overdue.
+pub(crate) fn may_end(cycle: &[Blocked]) -> bool {
+    cycle.iter().any(|wait| wait.message.is_none() && !wait.certain)
+}
+
 /// The groups in which ranks of a cycle wait.
 pub(crate) fn groups(cycle: &[Blocked]) -> BTreeSet<GroupId> {
     cycle.iter().map(|wait| wait.group).collect()

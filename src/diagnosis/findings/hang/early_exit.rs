@@ -26,6 +26,10 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     let left = left_at(situation, stall, first, process);
     let awaited = awaited(situation, stall, gone, first);
     let (waiter, waiting) = awaited.or_else(|| held_or_failed(situation, stall, gone, first))?;
+    // A rooted call that need not wait may still end.
+    if !stall.must_wait && !situation.is_overdue(stall) {
+        return None;
+    }
 
     let (call, evidence_at) = (&waiting.call, left.max(waiting.call.at));
     let mut draft = message::draft(situation, &catalogue::DD102, stall, call, evidence_at);

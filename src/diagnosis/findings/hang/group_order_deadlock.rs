@@ -22,7 +22,10 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
             cycle.iter().all(|wait| wait.message.is_none())
                 && creations::making(situation.model, cycle).is_none()
         })
-        .filter(|(i, cycle)| cycle::are_in_their_calls(cycle) || cycle::is_overdue(situation, *i))
+        .filter(|(i, cycle)| {
+            let is_closed = cycle::are_in_their_calls(cycle) && !cycle::may_end(cycle);
+            is_closed || cycle::is_overdue(situation, *i)
+        })
         .filter_map(|(i, cycle)| draft(situation, i, cycle))
         .chain(on_streams(situation))
         .chain(on_devices(situation))

@@ -26,8 +26,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 /// Whether no wait of the cycle can end by itself. A send may, unless the backend's sends wait for
 /// their receive: then the cycle counts once it is overdue.
 fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bool {
-    is_rendezvous(situation, cycle) && cycle::are_in_their_calls(cycle)
-        || cycle::is_overdue(situation, index)
+    let is_closed = is_rendezvous(situation, cycle) && cycle::are_in_their_calls(cycle);
+    is_closed && !cycle::may_end(cycle) || cycle::is_overdue(situation, index)
 }
 
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
