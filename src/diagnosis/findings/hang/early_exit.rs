@@ -81,6 +81,10 @@ fn awaited<'s>(
     gone: &[u32],
     first: u32,
 ) -> Option<(u32, &'s JoinedCall)> {
+    // It may have come here, and be missing behind a wait of another rank.
+    if !stall.missing.iter().any(|absent| absent.rank == first) {
+        return None;
+    }
     let mut calls = situation.calls(stall).into_iter();
     calls.find(|(rank, joined)| {
         stall.message.is_some() || joined.is_awaited() && joined.needs(*rank, gone).contains(&first)
