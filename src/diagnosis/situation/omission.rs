@@ -52,7 +52,8 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
     let mut found = Vec::new();
     for (index, cycle) in situation.waits.cycles.iter().enumerate() {
         let [one, other] = &cycle[..] else { continue };
-        if !is_across_two_groups(situation, one, other) {
+        let may_end = one.may_end() || other.may_end();
+        if may_end || !is_across_two_groups(situation, one, other) {
             continue;
         }
         let at = |wait: &Blocked| {

@@ -9,7 +9,7 @@ use crate::situation::absence::{Absence, Absent};
 use crate::situation::contract;
 use crate::situation::stall::Stall;
 use crate::situation::{FAILED_FOR, Situation};
-use crate::waits::device;
+use crate::waits::{Blocked, device};
 
 /// The first condition that explains a stall or a divergence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -314,7 +314,7 @@ impl Situation<'_> {
             let mut cycles = self.waits.cycles.iter();
             cycles.any(|cycle| {
                 let has = |rank| cycle.iter().any(|wait| wait.rank == rank);
-                has(lone.rank) && has(other.rank)
+                has(lone.rank) && has(other.rank) && !cycle.iter().any(Blocked::may_end)
             })
         };
         if !(left || waits_there() || waits_for_this()) {

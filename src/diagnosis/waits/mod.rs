@@ -199,6 +199,11 @@ impl Blocked {
         Some(Self { message: Some(lone), ..blocked })
     }
 
+    /// Whether it waits in a rooted collective that need not wait, and may still end.
+    pub fn may_end(&self) -> bool {
+        self.message.is_none() && !self.certain && self.call.op.is_rooted()
+    }
+
     /// Whether any one of the needed ranks suffices.
     pub fn needs_any(&self) -> bool {
         self.message.as_ref().is_some_and(|lone| lone.peer.is_none())

@@ -29,7 +29,12 @@ def exchange(rank, step):
     # end
     sends = TOKENS[rank]
     takes = [row[rank] for row in TOKENS]
-    routed = funcol.all_to_all_single(torch.ones(sum(sends), 16), takes, sends, dist.group.WORLD)  # HERE rank 0 1
+    tokens = torch.ones(sum(sends), 16)
+    if hasattr(funcol, "all_to_all_single"):
+        routed = funcol.all_to_all_single(tokens, takes, sends, dist.group.WORLD)  # HERE rank 0 1
+    else:  # PyTorch 2.1
+        routed = torch.empty(sum(takes), 16)
+        dist.all_to_all_single(routed, tokens, takes, sends)  # HERE rank 0 1
     routed.sum().item()
 
 

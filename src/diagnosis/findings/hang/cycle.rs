@@ -38,7 +38,7 @@ pub(crate) fn are_in_their_calls(cycle: &[Blocked]) -> bool {
 /// Whether a rank waits in a rooted collective that need not wait. Such a cycle counts once it is
 /// overdue.
 pub(crate) fn may_end(cycle: &[Blocked]) -> bool {
-    cycle.iter().any(|wait| wait.message.is_none() && !wait.certain)
+    cycle.iter().any(Blocked::may_end)
 }
 
 /// The groups in which ranks of a cycle wait.
