@@ -7,7 +7,7 @@ use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::hang::message;
 use crate::findings::hang::termination::never_comes;
 use crate::model::{JoinedCall, Process, Side};
-use crate::situation::{Origin, Situation, Stall};
+use crate::situation::{Absence, Absent, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::words::{self, Capital, Ranks, number};
 
@@ -21,7 +21,8 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     let first = *gone.first()?;
     // A stall that can be proved is preferred.
     let provable = stalls.iter().find(|stall| awaited(situation, stall, gone, first).is_some());
-    let stall: &Stall = provable.or(stalls.first())?;
+    let direct = || stalls.iter().find(|stall| stall.is_direct());
+    let stall: &Stall = provable.or_else(direct).or(stalls.first())?;
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
     let awaited = awaited(situation, stall, gone, first);
@@ -81,8 +82,9 @@ fn awaited<'s>(
     gone: &[u32],
     first: u32,
 ) -> Option<(u32, &'s JoinedCall)> {
-    // It may have come here, and be missing behind a wait of another rank.
-    if !stall.missing.iter().any(|absent| absent.rank == first) {
+    // It may have left another group, or be missing behind a wait of another rank.
+    let has_left = |absent: &Absent| absent.rank == first && absent.why == Absence::Left;
+    if !stall.missing.iter().any(has_left) {
         return None;
     }
     let mut calls = situation.calls(stall).into_iter();
