@@ -111,7 +111,7 @@ fn other_branch(args: &[String]) -> Result<Option<OtherBranch>, String> {
     let makes_call = of("other-calls").is_some();
     let Some(range) = of("other").or(of("other-calls")) else { return Ok(None) };
     let (first, last) = range.split_once('-').ok_or(format!("no lines: {range}"))?;
-    let number = |text: &str| text.parse().map_err(|_| format!("no line: {text}"));
+    let number = |text: &str| text.parse().ok().ok_or(format!("no line: {text}"));
     Ok(Some(OtherBranch { first: number(first)?, last: number(last)?, makes_call }))
 }
 
