@@ -277,9 +277,12 @@ fn records_that_are_left_out_accuse_nobody() {
         let records = diagnose(executed(&journal), ALL);
         let digests = diagnose(executed(&journal), limits);
         assert!(digests.received < records.received, "{name}: all were sent");
-        let none: [String; 0] = [];
-        assert_eq!(essence(&records.report), none, "{name}");
-        assert_eq!(essence(&digests.report), none, "{name}");
+        // In one of them, others wait for a process that is stopped.
+        let known = essence(&records.report);
+        let is_stopped = |it: &String| it.starts_with("DD203 ") && name == "wait";
+        assert!(known.iter().all(is_stopped), "{name}: {known:?}");
+        let found = essence(&digests.report);
+        assert!(found.iter().all(|it| known.contains(it)), "{name}: {found:?}");
     }
 }
 
