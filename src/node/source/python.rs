@@ -7,6 +7,8 @@
 
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
+use crate::diagnosis::event::OtherBranch;
+
 use self::expression::{header_test, split_word, value_of};
 use self::lines::{Line, is_plausible, logical_lines};
 
@@ -33,17 +35,6 @@ pub struct Guard {
     pub form: GuardForm,
     /// The branches that run instead of that of the line.
     pub other: Option<OtherBranch>,
-}
-
-/// Branches of a statement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OtherBranch {
-    /// First line.
-    pub first: u32,
-    /// Last line.
-    pub last: u32,
-    /// One of them calls the function that the guarded line calls.
-    pub makes_call: bool,
 }
 
 /// A source file.
