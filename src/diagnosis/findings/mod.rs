@@ -23,6 +23,7 @@ pub(crate) mod memory;
 pub(crate) mod mismatch;
 pub(crate) mod process;
 pub(crate) mod speed;
+pub(crate) mod stalls;
 pub mod startup;
 pub(crate) mod view;
 
@@ -196,7 +197,7 @@ pub fn detects(code: &str) -> bool {
 
 /// The finding of a draft; `caused_by` remains to be set.
 pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
-    draft.why.extend(hang::lower_layer::why(situation, &draft));
+    draft.why.extend(stalls::lower_layer::why(situation, &draft));
     let place = draft.place.filter(|&(_, seq)| seq > 0);
     let lines = place.and_then(|it| view::where_lines_are_from(situation, it, &draft.per_rank));
     draft.why.extend(lines);

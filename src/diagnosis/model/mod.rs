@@ -10,57 +10,37 @@ use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use crate::evidence::event::{GroupInfo, ProcessId, StartedRank};
 use crate::timing::Timing;
 
-mod accumulation;
 mod apply;
 mod arrivals;
-mod attempts;
-mod by_number;
-mod by_rank;
-mod channel;
-mod creation;
-mod crossings;
+mod ddp;
 mod gaps;
 mod group;
 pub mod history;
 mod ids;
-mod init;
-mod join;
-mod lower_layer;
-mod memory;
-mod pace;
-mod parameters;
+mod maps;
 mod process;
-mod processes;
-mod replicas;
-mod series;
-mod transport;
-mod turns;
 mod worlds;
 
-pub use accumulation::Accumulation;
 pub use arrivals::{Arrivals, Came, Encounter, PackedArrivals};
-pub use attempts::{Attempt, Attempts};
-pub use by_rank::ByRank;
-pub use channel::{Clash, Lone, Traffic};
-pub use creation::{CreationRequest, Creations, Meeting, MeetingPoint, Request};
-pub use crossings::{Crossing, Crossings};
+pub use ddp::{
+    Accumulation, Comparison, Diverged, Parameter, ReducerReport, Replica, ReplicaValues, Replicas,
+    is_apart, parse,
+};
 pub use gaps::Gaps;
-pub use group::{Group, KEPT_AFTER, Member};
+pub use group::{
+    Averaged, Buckets, Clash, CreationRequest, Creations, Crossing, Crossings, Group, Join,
+    JoinedCall, KEPT_AFTER, Lone, Matching, Meeting, MeetingPoint, Member, Request, Traffic,
+    Transport, Wait,
+};
 pub use history::{By, History, Slip};
 pub use ids::{GroupId, Post, Side, Target, World};
-pub use init::{Init, Place};
-pub use join::{Averaged, Buckets, Join, JoinedCall, Wait};
-pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
-pub use pace::{Pace, Quantity, Spent};
-pub use parameters::{Parameter, ReducerReport, Replica, parse};
+pub use maps::{ByRank, Processes};
 pub use process::{
-    Announced, Doing, End, Ending, Exception, Phase, Places, Process, Site, Thread, Unawaited,
-    is_inside, libc_signal,
+    Announced, Count, Device, Doing, End, Ending, Exception, Gauge, KEPT_OF_SHARED, Memory, Pace,
+    Phase, Places, Process, Quantity, Room, RoomKind, Sample, Series, Site, Spent, Thread,
+    Unawaited, is_inside, libc_signal,
 };
-pub use processes::Processes;
-pub use replicas::{Comparison, Diverged, ReplicaValues, Replicas, is_apart};
-pub use series::{KEPT_OF_SHARED, Sample, Series};
-pub use transport::{Matching, Transport};
+pub use worlds::{Attempt, Attempts, Init, Place};
 
 /// Largest accepted world size. The members of a larger group would not fit into a black box.
 pub const MAX_WORLD: u32 = 1 << 17;

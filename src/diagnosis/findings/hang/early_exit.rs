@@ -4,8 +4,8 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::findings::draft::{Draft, Key, KeyPlace};
-use crate::findings::hang::message;
-use crate::findings::hang::termination::never_comes;
+use crate::findings::stalls::message;
+use crate::findings::stalls::termination::never_comes;
 use crate::model::{JoinedCall, Process, Side};
 use crate::situation::{Absence, Absent, Origin, Situation, Stall};
 use crate::source::cause;

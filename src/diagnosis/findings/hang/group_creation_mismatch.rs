@@ -14,7 +14,7 @@ use ddp_doctor_proto::report::{
 use crate::evidence::align::odd_ones;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
-use crate::findings::hang::{cycle, idle};
+use crate::findings::stalls::{cycle, idle};
 use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, with_place};
 use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait, is_inside};
 use crate::situation::creations::{self, Mismatch};

@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, CauseKind, Confidence};
 
 use crate::findings::draft::{Draft, Key, KeyPlace};
-use crate::findings::hang::cycle;
+use crate::findings::stalls::cycle;
 use crate::findings::view::describe;
 use crate::situation::creations;
 use crate::situation::{Omission, Situation};

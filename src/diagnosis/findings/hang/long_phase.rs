@@ -12,7 +12,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
-use crate::findings::hang::absent::Absent;
+use crate::findings::stalls::absent::Absent;
 use crate::findings::view::last_call_of;
 use crate::model::Group;
 use crate::situation::{Origin, Situation, Stall};

@@ -5,8 +5,8 @@ use ddp_doctor_proto::report::Confidence;
 
 use crate::evidence::align::by_likeness;
 use crate::findings::draft::Draft;
-use crate::findings::hang::absent::Absent;
-use crate::findings::hang::idle::blame_failed_thread;
+use crate::findings::stalls::absent::Absent;
+use crate::findings::stalls::idle::blame_failed_thread;
 use crate::findings::view::last_call_beside;
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};

@@ -1,14 +1,9 @@
 //! Ranks that wait for calls which others do not make.
 
-pub(crate) mod absent;
-pub(crate) mod cycle;
 pub(crate) mod early_exit;
 pub(crate) mod group_creation_mismatch;
 pub(crate) mod group_order_deadlock;
-pub(crate) mod idle;
 pub(crate) mod long_phase;
-pub(crate) mod lower_layer;
-pub(crate) mod message;
 pub(crate) mod missing_rank;
 pub(crate) mod omitted_call;
 pub(crate) mod p2p_deadlock;
@@ -16,5 +11,4 @@ pub(crate) mod p2p_unmatched;
 pub(crate) mod rank_conditional_call;
 pub(crate) mod stuck_inside;
 pub(crate) mod stuck_outside;
-pub(crate) mod termination;
 pub(crate) mod unawaited_work;

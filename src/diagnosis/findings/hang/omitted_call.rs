@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
-use crate::findings::hang::message;
+use crate::findings::stalls::message;
 use crate::situation::{LeftOut, Omission, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::words::{self, Ranks};

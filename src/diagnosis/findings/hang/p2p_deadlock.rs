@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 
 use crate::evidence::align::by_likeness;
 use crate::findings::draft::Draft;
-use crate::findings::hang::cycle;
+use crate::findings::stalls::cycle;
 use crate::model::{Lone, Side};
 use crate::situation::Situation;
 use crate::waits::Blocked;

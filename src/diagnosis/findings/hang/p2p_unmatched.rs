@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{
 
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::{cycle, idle, message, termination};
+use crate::findings::stalls::{cycle, idle, message, termination};
 use crate::findings::view::{last_call_of, made_call, waiting_call};
 use crate::model::{Clash, Ending, Group, GroupId, Lone, Side};
 use crate::situation::{Origin, Situation, Stall};

@@ -4,8 +4,8 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CauseKind, Confidence, Timestamp};
 
 use crate::findings::draft::Draft;
-use crate::findings::hang::message;
 use crate::findings::mismatch::divergence;
+use crate::findings::stalls::message;
 use crate::model::{GroupId, Join};
 use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
 use crate::source::cause;

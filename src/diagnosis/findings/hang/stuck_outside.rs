@@ -7,8 +7,8 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
-use crate::findings::hang::absent::Absent;
-use crate::findings::hang::idle::{advice, blame_failed_thread, waits_for, where_it_is};
+use crate::findings::stalls::absent::Absent;
+use crate::findings::stalls::idle::{advice, blame_failed_thread, waits_for, where_it_is};
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
 use crate::stacks::{self, Activity, What};

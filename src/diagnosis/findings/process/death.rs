@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Exit, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
-use crate::findings::hang::message;
+use crate::findings::stalls::message;
 use crate::findings::view::last_call;
 use crate::model::{Ending, Process, libc_signal};
 use crate::situation::{Origin, Situation, Stall};

@@ -6,8 +6,8 @@ use ddp_doctor_proto::report::{Confidence, Fact};
 
 use crate::evidence::{allocation, request};
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
-use crate::findings::hang::message;
 use crate::findings::process::death::is_process;
+use crate::findings::stalls::message;
 use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Exception, GroupId, Join, Process};

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Fact, Severity, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::message;
+use crate::findings::stalls::message;
 use crate::situation::{Inside, Origin, Situation, Stall};
 use crate::words::{self, Ranks, number};
 

@@ -7,9 +7,8 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::{Call, CallId, Event, ProcessId, ThreadId};
 use crate::model::ids::{GroupId, Target};
-use crate::model::join::Wait;
 use crate::model::process::{Doing, Thread};
-use crate::model::{Model, NCCL};
+use crate::model::{Model, NCCL, Wait};
 
 impl Model {
     /// Takes an event about calls or waits; returns any other one.

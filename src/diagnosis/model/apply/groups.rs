@@ -8,8 +8,7 @@ use ddp_doctor_proto::report::GroupRef;
 
 use crate::evidence::event::{Call, Event, GroupInfo, ProcessId};
 use crate::model::Model;
-use crate::model::creation::{CreationRequest, MeetingPoint};
-use crate::model::group::{Group, Member};
+use crate::model::group::{CreationRequest, Group, MeetingPoint, Member};
 use crate::model::ids::{GroupId, Target, World};
 
 impl Model {

@@ -6,10 +6,9 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::{Event, ProcessId, ThreadId};
-use crate::model::Model;
 use crate::model::ids::World;
-use crate::model::join::Wait;
 use crate::model::process::{Announced, End, Ending, Exception, Process};
+use crate::model::{Model, Wait};
 
 impl Model {
     /// Takes an event in the life of a process; returns any other one.

@@ -5,8 +5,7 @@ use ddp_doctor_proto::{ParameterFact, Spending};
 use crate::evidence::event::Event;
 use crate::model::Model;
 use crate::model::ids::Target;
-use crate::model::pace::Spent;
-use crate::model::process::InputEnd;
+use crate::model::process::{InputEnd, Spent};
 
 impl Model {
     /// Takes an event about training; returns any other one.

@@ -13,10 +13,10 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::{Call, CallId};
-use crate::model::by_number::{ByNumber, NumberHasher};
-use crate::model::channel::Met;
+use crate::model::group::Met;
 use crate::model::ids::{GroupId, Post, Target};
-use crate::model::join::{Averaged, Buckets, Join, Wait};
+use crate::model::maps::{ByNumber, NumberHasher};
+use crate::model::{Averaged, Buckets, Join, Wait};
 
 mod packed;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::by_rank;
+use crate::model::maps::position;
 
 use super::Came;
 
@@ -105,7 +105,7 @@ impl PackedArrivals {
             Ranks::Pair(ranks) => ranks.iter().position(|it| *it == rank),
             Ranks::Members(ranks) => {
                 let ends = (*ranks.first()?, *ranks.last()?);
-                by_rank::position(rank, ends, ranks.len(), |place| ranks[place])
+                position(rank, ends, ranks.len(), |place| ranks[place])
             }
         }
     }

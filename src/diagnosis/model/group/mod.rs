@@ -11,15 +11,26 @@ use ddp_doctor_proto::vocabulary::Direction;
 use crate::evidence::backends;
 use crate::evidence::event::{Call, GroupInfo, ProcessId, UNKNOWN_PROGRESS};
 use crate::model::arrivals::Encounter;
-use crate::model::by_rank::ByRank;
-use crate::model::channel::Traffic;
-use crate::model::crossings::Crossings;
-use crate::model::history::History;
+use crate::model::ddp::Replicas;
+use crate::model::history::{History, Position};
 use crate::model::ids::{GroupId, World};
-use crate::model::join::{Averaged, Join, JoinedCall, Wait};
 use crate::model::keep_latest;
-use crate::model::replicas::Replicas;
-use crate::model::turns::Position;
+use crate::model::maps::ByRank;
+
+mod channel;
+mod creation;
+mod crossings;
+mod join;
+mod lower_layer;
+mod transport;
+
+pub use channel::{Clash, Lone, Traffic};
+pub use creation::{CreationRequest, Creations, Meeting, MeetingPoint, Request};
+pub use crossings::{Crossing, Crossings};
+pub use join::{Averaged, Buckets, Join, JoinedCall, Wait};
+pub use transport::{Matching, Transport};
+
+pub(in crate::model) use channel::Met;
 
 /// Number of calls in entered collectives that a group keeps, over all members …
 const KEPT_CALLS: usize = 4096;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Where;
 
-use crate::model::join::Join;
+use crate::model::Join;
 
 use super::{Began, KEPT, Meeting, PERSISTS};
 

@@ -28,11 +28,13 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::align;
 use crate::evidence::event::Call;
-use crate::model::join::{Join, JoinedCall};
-use crate::model::keep_latest;
+use crate::model::{Join, JoinedCall, keep_latest};
 
 mod lines;
 mod relation;
+mod turns;
+
+pub(in crate::model) use turns::{Position, Turns};
 
 use relation::{Of, Relation, difference};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::join::Join;
-use crate::model::turns::Position;
+use crate::model::Join;
+use crate::model::history::Position;
 
 use super::lines::Lines;
 use super::{Began, KEPT, PERSISTS};

@@ -8,9 +8,8 @@ use ddp_doctor_proto::{ExceptionKind, Op};
 
 use crate::evidence::event::{Call, CallId, GroupInfo, Guard, Standing, ThreadId, Transfer};
 use crate::model::ids::Target;
-use crate::model::init::Init;
-use crate::model::join::Averaged;
-use crate::model::keep_latest;
+use crate::model::worlds::Init;
+use crate::model::{Averaged, keep_latest};
 use crate::timing::Timing;
 
 use super::{Doing, KEPT_PLACES, KEPT_QUEUED, KEPT_STANDING, KEPT_UNDER_WAY, Process, Thread};

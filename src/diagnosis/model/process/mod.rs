@@ -11,23 +11,26 @@ use crate::evidence::event::{
     Call, CallId, GroupInfo, Guard, ProcessId, Stacks, Standing, ThreadId, Transfer,
 };
 use crate::evidence::settings;
-use crate::model::accumulation::Accumulation;
+use crate::model::ddp::{Accumulation, Models};
+use crate::model::history::Turns;
 use crate::model::ids::{GroupId, Target, World};
-use crate::model::init::Init;
-use crate::model::memory::Memory;
-use crate::model::pace::Pace;
-use crate::model::parameters::Models;
-use crate::model::turns::Turns;
+use crate::model::worlds::Init;
 
 mod buckets;
 mod calls;
 mod ending;
+mod memory;
+mod pace;
 mod recent;
+mod series;
 mod thread;
 
 pub use calls::Unawaited;
 pub use ending::{Announced, End, Ending, Exception};
+pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
+pub use pace::{Pace, Quantity, Spent};
 pub use recent::Places;
+pub use series::{KEPT_OF_SHARED, Sample, Series};
 pub use thread::{Doing, Thread};
 
 use recent::RecentCalls;

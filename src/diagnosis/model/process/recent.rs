@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Where;
 
 use crate::evidence::event::CallId;
-use crate::model::by_number::ByNumber;
+use crate::model::maps::ByNumber;
 
 use super::KEPT_PLACES;
 use crate::model::ids::{GroupId, Post, Target};

@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
-use crate::findings::hang::message;
+use crate::findings::stalls::message;
 use crate::model::Process;
 use crate::situation::{Situation, Stall};
 use crate::stacks;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Index;
 
 use crate::evidence::event::ProcessId;
-use crate::model::by_number::ByNumber;
+use crate::model::maps::ByNumber;
 use crate::model::process::Process;
 
 /// Processes by id, ascending. A lookup takes the same time in jobs of any size.
@@ -39,7 +39,7 @@ impl Processes {
     }
 
     /// The process with this one's id; this one if there is none.
-    pub(super) fn get_or_insert(&mut self, process: Process) -> &mut Process {
+    pub(in crate::model) fn get_or_insert(&mut self, process: Process) -> &mut Process {
         let next = self.all.len() as u32;
         let place = *self.places.entry(process.id).or_insert(next);
         if place == next {

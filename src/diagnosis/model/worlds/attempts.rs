@@ -61,7 +61,7 @@ struct Start {
 
 impl Attempts {
     /// The attempts of all processes that joined.
-    pub(super) fn of(model: &Model) -> Self {
+    pub(in crate::model) fn of(model: &Model) -> Self {
         let mut attempts = Self { terminated: terminated(model), ..Self::default() };
         let is_first = |process: &Process| process.restarts == 0;
         if attempts.terminated.is_empty() && model.processes.values().all(is_first) {

@@ -15,10 +15,9 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::{Call, CallId};
+use crate::model::group::{Matching, Transport};
 use crate::model::ids::{Post, Side};
-use crate::model::join::{JoinedCall, Wait};
-use crate::model::keep_latest;
-use crate::model::transport::{Matching, Transport};
+use crate::model::{JoinedCall, Wait, keep_latest};
 
 /// Maximum number of channels per group.
 const KEPT_CHANNELS: usize = 65_536;
@@ -150,13 +149,13 @@ pub struct Clash {
 
 /// One side of a send and a receive that met.
 #[derive(Debug)]
-pub(super) struct Met {
-    pub(super) rank: u32,
-    pub(super) call: Arc<Call>,
+pub(in crate::model) struct Met {
+    pub(in crate::model) rank: u32,
+    pub(in crate::model) call: Arc<Call>,
 }
 
 impl Traffic {
-    pub(super) fn new(backend: &str) -> Self {
+    pub(in crate::model) fn new(backend: &str) -> Self {
         Self { transport: Transport::of(backend), ..Self::default() }
     }
 
@@ -241,7 +240,7 @@ impl Traffic {
     }
 
     /// Adds a call of a rank. Returns its place, and both sides if it met its partner.
-    pub(super) fn issue(
+    pub(in crate::model) fn issue(
         &mut self,
         rank: u32,
         call: &Arc<Call>,
@@ -297,19 +296,19 @@ impl Traffic {
 
     /// Records of a rank were left out, so that it has left its calls up to `latest` except those that it is
     /// `inside`.
-    pub(super) fn leave(&mut self, rank: u32, latest: Timestamp, inside: Vec<CallId>) {
+    pub(in crate::model) fn leave(&mut self, rank: u32, latest: Timestamp, inside: Vec<CallId>) {
         if !self.channels.is_empty() || !self.any_source.is_empty() {
             self.left.insert(rank, Left { latest, inside });
         }
     }
 
     /// Records of a rank are missing.
-    pub(super) fn miss(&mut self, rank: u32) {
+    pub(in crate::model) fn miss(&mut self, rank: u32) {
         self.counts.entry(rank).or_default().gap = true;
     }
 
     /// Applies the counter of a rank, which includes calls whose records are missing.
-    pub(super) fn advance(&mut self, rank: u32, issued: u64) {
+    pub(in crate::model) fn advance(&mut self, rank: u32, issued: u64) {
         if issued > 0 {
             let count = self.counts.entry(rank).or_default();
             count.reported = count.reported.max(issued);
@@ -317,7 +316,7 @@ impl Traffic {
         }
     }
 
-    pub(super) fn set_wait(&mut self, post: &Post, wait: Wait) {
+    pub(in crate::model) fn set_wait(&mut self, post: &Post, wait: Wait) {
         let Some(peer) = post.peer else {
             let Some(waiting) = self.any_source.get_mut(&post.rank) else { return };
             if matches!(wait, Wait::Over(_)) {

@@ -4,7 +4,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact};
 
 use crate::evidence::event::Call;
 use crate::findings::facts::{creates, issued};
-use crate::findings::hang::message;
+use crate::findings::stalls::message;
 use crate::model::Side;
 use crate::situation::{Situation, Stall};
 

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::ThreadId;
-use crate::model::join::Join;
-use crate::model::keep_latest;
+use crate::model::{Join, keep_latest};
 
 /// Number of crossings kept.
 const KEPT: usize = 16;

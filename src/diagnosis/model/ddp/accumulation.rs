@@ -24,7 +24,7 @@ pub struct Accumulation {
 }
 
 impl Accumulation {
-    pub(super) fn begin(&mut self, forward: &Forward, at: Timestamp) {
+    pub(in crate::model) fn begin(&mut self, forward: &Forward, at: Timestamp) {
         self.forwards += 1;
         if !forward.unsynchronised {
             self.synchronised += 1;
@@ -32,7 +32,7 @@ impl Accumulation {
         }
     }
 
-    pub(super) const fn lost(&mut self) {
+    pub(in crate::model) const fn lost(&mut self) {
         self.lossy = true;
     }
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use crate::evidence::event::{Call, LowerCall};
 use crate::model::group::Group;
-use crate::model::join::{Join, JoinedCall, Wait};
+use crate::model::{Join, JoinedCall, Wait};
 
 impl Group {
     /// Adds the contents of a member's call. Returns the call with them; `None` if the call is not
     /// kept.
-    pub(super) fn set_lower_call(
+    pub(in crate::model) fn set_lower_call(
         &mut self,
         rank: u32,
         seq: u64,
@@ -37,14 +37,14 @@ impl Group {
     }
 
     /// The completion of a member's call will be reported.
-    pub(super) fn set_followed(&mut self, rank: u32, seq: u64) {
+    pub(in crate::model) fn set_followed(&mut self, rank: u32, seq: u64) {
         if let Some(joined) = self.joined_mut(rank, seq) {
             joined.followed = true;
         }
     }
 
     /// The completion of a member's call was reported.
-    pub(super) fn set_complete(&mut self, rank: u32, seq: u64) {
+    pub(in crate::model) fn set_complete(&mut self, rank: u32, seq: u64) {
         if let Some(joined) = self.joined_mut(rank, seq) {
             joined.complete = true;
         }
@@ -79,7 +79,7 @@ impl Group {
     }
 
     /// Whether a layer below may report on calls of the group.
-    pub(super) fn has_lower_calls(&self) -> bool {
+    pub(in crate::model) fn has_lower_calls(&self) -> bool {
         &*self.info.key.layer == "c10d"
             && !matches!(&*self.info.backend, "gloo" | "mpi" | "cpu:gloo")
     }

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A hash map whose keys are numbers or addresses.
-pub(super) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+pub(in crate::model) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// Hashes one number by a multiplication.
 #[derive(Debug, Default)]
-pub(super) struct NumberHasher(u64);
+pub(in crate::model) struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {

@@ -26,12 +26,12 @@ impl<V> Default for ByRank<V> {
 
 impl<V> ByRank<V> {
     /// No values, with places for these ranks. They are ascending.
-    pub(super) const fn new(ranks: Arc<[u32]>) -> Self {
+    pub(in crate::model) const fn new(ranks: Arc<[u32]>) -> Self {
         Self { ranks, blocks: Vec::new(), len: 0 }
     }
 
     /// The ranks with values.
-    pub(super) fn listed(&self) -> Arc<[u32]> {
+    pub(in crate::model) fn listed(&self) -> Arc<[u32]> {
         if self.len == self.ranks.len() {
             return Arc::clone(&self.ranks);
         }
@@ -105,7 +105,11 @@ impl<V> ByRank<V> {
 
     /// The place of the first value from `start` on that fits; after the last one the search begins
     /// anew. As the start, the result of the last search avoids examining all ranks for each event.
-    pub(super) fn first_from(&self, start: usize, fits: impl Fn(&V) -> bool) -> Option<usize> {
+    pub(in crate::model) fn first_from(
+        &self,
+        start: usize,
+        fits: impl Fn(&V) -> bool,
+    ) -> Option<usize> {
         let fits = |place: &usize| self.at(*place).is_some_and(&fits);
         let end = self.blocks.len() * BLOCK;
         (start..end).chain(0..start.min(end)).find(fits)
@@ -151,7 +155,7 @@ fn place_of(ranks: &[u32], rank: u32) -> Option<usize> {
 /// The place of a rank among this many ranks in ascending order with these ends.
 ///
 /// Ranks of a group are usually evenly spaced, so the place is guessed first.
-pub(super) fn position(
+pub(in crate::model) fn position(
     rank: u32,
     (first, last): (u32, u32),
     number: usize,

@@ -5,12 +5,18 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
+mod attempts;
+mod init;
+
+pub use attempts::{Attempt, Attempts};
+pub use init::{Init, Place};
+
 /// Layer and name of a world; equal for all of its restarts.
 type Key = (Arc<str>, Arc<str>);
 
 /// The failed generations of every world, and the sizes that processes claim.
 #[derive(Debug, Default)]
-pub(super) struct Worlds {
+pub(in crate::model) struct Worlds {
     /// By world and generation, when the first of its processes failed.
     failed: BTreeMap<Key, BTreeMap<u32, Timestamp>>,
     /// Number of processes by the world size that they claim.
@@ -20,20 +26,25 @@ pub(super) struct Worlds {
 impl Worlds {
     /// Generation of a process that joins as a rank: after the latest generation that `had` the rank,
     /// and after those in which a process had failed by then.
-    pub(super) fn next_generation(&self, key: &Key, had: Option<u32>, at: Timestamp) -> u32 {
+    pub(in crate::model) fn next_generation(
+        &self,
+        key: &Key,
+        had: Option<u32>,
+        at: Timestamp,
+    ) -> u32 {
         let mut failed = self.failed.get(key).into_iter().flatten().rev();
         let failed = failed.find(|(_, first)| **first < at).map(|(&it, _)| it);
         had.max(failed).map_or(0, |latest| latest + 1)
     }
 
     /// A process of that generation failed.
-    pub(super) fn failed(&mut self, key: Key, generation: u32, at: Timestamp) {
+    pub(in crate::model) fn failed(&mut self, key: Key, generation: u32, at: Timestamp) {
         let first = self.failed.entry(key).or_default().entry(generation).or_insert(at);
         *first = at.min(*first);
     }
 
     /// A process claims another world size than before.
-    pub(super) fn resized(&mut self, before: Option<u32>, now: Option<u32>) {
+    pub(in crate::model) fn resized(&mut self, before: Option<u32>, now: Option<u32>) {
         if before == now {
             return;
         }
@@ -51,7 +62,7 @@ impl Worlds {
     }
 
     /// The largest size that a process claims.
-    pub(super) fn size(&self) -> Option<u32> {
+    pub(in crate::model) fn size(&self) -> Option<u32> {
         self.sizes.last_key_value().map(|(&size, _)| size)
     }
 }

@@ -46,7 +46,7 @@ pub struct Place {
 
 impl Init {
     /// The initialisation that begins with this call, from the recorded settings.
-    pub(super) fn begun(
+    pub(in crate::model) fn begun(
         nth: u32,
         call: &Arc<Call>,
         settings: &BTreeMap<Arc<str>, Arc<str>>,
@@ -70,7 +70,7 @@ impl Init {
 
     /// The initialisation by the first call of a process, if that creates an NCCL communicator of
     /// all ranks. They meet at the rank that created its unique id.
-    pub(super) fn of_communicator(
+    pub(in crate::model) fn of_communicator(
         call: &Arc<Call>,
         rank: Option<u32>,
         world_size: Option<u32>,

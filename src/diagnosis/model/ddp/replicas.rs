@@ -253,7 +253,7 @@ fn half(bits: u32) -> f64 {
 
 impl Model {
     /// Compares the values of a rank with those of the other members.
-    pub(super) fn compare_values(
+    pub(in crate::model) fn compare_values(
         &mut self,
         process: ProcessId,
         group: GroupId,

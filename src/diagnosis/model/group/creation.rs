@@ -27,7 +27,7 @@ pub struct MeetingPoint {
 
 impl MeetingPoint {
     /// Where the members of a group meet to create it.
-    pub(super) fn of(group: &GroupInfo, world: &World) -> Self {
+    pub(in crate::model) fn of(group: &GroupInfo, world: &World) -> Self {
         Self { world: world.clone(), epoch: group.key.epoch, name: group.key.name.clone() }
     }
 }
@@ -82,7 +82,7 @@ impl Creations {
     }
 
     /// Adds the request of a rank in a world of `world_size` ranks.
-    pub(super) fn ask(
+    pub(in crate::model) fn ask(
         &mut self,
         at: MeetingPoint,
         rank: u32,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::MemorySample;
-use crate::model::series::{KEPT_OF_SHARED, Series};
+use crate::model::process::{KEPT_OF_SHARED, Series};
 
 /// Maximum number of devices per process.
 const KEPT_DEVICES: usize = 64;
@@ -197,7 +197,7 @@ impl Count {
 
 impl Memory {
     /// Adds a sample taken in this step. A repeated sample changes nothing.
-    pub(super) fn take(&mut self, sample: &MemorySample, step: u64, at: Timestamp) {
+    pub(in crate::model) fn take(&mut self, sample: &MemorySample, step: u64, at: Timestamp) {
         raise(&mut self.rss, sample.rss, at);
         self.rss_by_step.take(sample.rss, step, at);
         self.shared_by_step.take(sample.rss_shared, step, at);

@@ -9,8 +9,8 @@ use ddp_doctor_proto::vocabulary::Direction;
 use crate::evidence::align::{self, Mismatch, OddOnes, Signature};
 use crate::evidence::event::Call;
 use crate::evidence::splits::{self, Misfit};
-use crate::model::by_rank::ByRank;
-use crate::model::turns::Position;
+use crate::model::history::Position;
+use crate::model::maps::ByRank;
 
 /// Calls that met at one sequence number.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ fn note(signatures: &mut Vec<(Signature, Timestamp)>, signature: Signature, at: 
 
 impl Join {
     /// A join without calls of a group of these ranks.
-    pub(super) fn new(ranks: &Arc<[u32]>) -> Self {
+    pub(in crate::model) fn new(ranks: &Arc<[u32]>) -> Self {
         Self { calls: ByRank::new(Arc::clone(ranks)), ..Self::default() }
     }
 
@@ -115,7 +115,7 @@ impl Join {
 
     /// Compares a call with the other calls. Only different signatures are compared: most
     /// collectives have one.
-    pub(in crate::model) fn meet(&mut self, call: &Call) {
+    pub(super) fn meet(&mut self, call: &Call) {
         let signature = Signature::of(call);
         for (other, first_at) in &self.signatures {
             if let Some(mismatch) = signature.compare(other) {
@@ -134,10 +134,7 @@ impl Join {
 
     /// Whether further events are expected for a call of it. A call for which none is expected once is
     /// not asked about again.
-    pub(in crate::model) fn is_pending(
-        &mut self,
-        is_expected: impl Fn(&JoinedCall) -> bool,
-    ) -> bool {
+    pub(super) fn is_pending(&mut self, is_expected: impl Fn(&JoinedCall) -> bool) -> bool {
         self.pending = self.calls.first_from(self.pending.unwrap_or(0), is_expected);
         self.pending.is_some()
     }

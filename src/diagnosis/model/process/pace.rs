@@ -111,17 +111,17 @@ pub struct Spent {
 }
 
 impl Pace {
-    pub(super) fn step(&mut self, at: Timestamp) {
+    pub(in crate::model) fn step(&mut self, at: Timestamp) {
         let dropped = keep_latest(&mut self.steps, at, KEPT_STEPS);
         self.steps_before += u64::from(dropped.is_some());
     }
 
-    pub(super) fn spent(&mut self, spent: Spent) {
+    pub(in crate::model) fn spent(&mut self, spent: Spent) {
         keep_latest(&mut self.spent, spent, KEPT);
     }
 
     /// The operating system stopped or continued the process.
-    pub(super) fn state(&mut self, is_stopped: bool, at: Timestamp) {
+    pub(in crate::model) fn state(&mut self, is_stopped: bool, at: Timestamp) {
         match self.stops.back_mut() {
             Some((_, over @ None)) if !is_stopped => *over = Some(at),
             Some((_, None)) => {}
@@ -151,7 +151,7 @@ impl Pace {
         keep_latest(&mut self.phases, (from, to), KEPT);
     }
 
-    pub(super) fn scheduled(&mut self, sample: &SchedulingSample, from: Timestamp) {
+    pub(in crate::model) fn scheduled(&mut self, sample: &SchedulingSample, from: Timestamp) {
         // A node repeats samples after a lost connection.
         if self.scheduled.back().is_some_and(|last| last.from >= from) {
             return;

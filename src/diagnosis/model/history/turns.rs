@@ -41,7 +41,7 @@ struct Count {
 
 impl Turns {
     /// A step begins, marked by the program or with a training forward.
-    pub(super) fn begin(&mut self, forward: Option<&Forward>) {
+    pub(in crate::model) fn begin(&mut self, forward: Option<&Forward>) {
         let path = forward.and_then(|forward| forward.path.clone());
         if !self.counts.contains_key(&path) && self.counts.len() >= KEPT {
             return;
@@ -75,7 +75,7 @@ impl Turns {
     }
 
     /// The forward that began the turn raised an exception; the next one may be a retry.
-    pub(super) fn failed(&mut self) {
+    pub(in crate::model) fn failed(&mut self) {
         // Batch counts identify a retry. Without them, one is assumed.
         if self.now.path.is_some()
             && self.now.batches.is_none()
@@ -87,11 +87,11 @@ impl Turns {
         }
     }
 
-    pub(super) const fn lost(&mut self) {
+    pub(in crate::model) const fn lost(&mut self) {
         self.now.lossy = true;
     }
 
-    pub(super) fn position(&self) -> Position {
+    pub(in crate::model) fn position(&self) -> Position {
         self.now.clone()
     }
 

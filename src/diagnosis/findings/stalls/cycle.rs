@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{
 };
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::hang::message;
+use crate::findings::stalls::message;
 use crate::findings::view::{blocked_call, line_since};
 use crate::model::GroupId;
 use crate::situation::{Origin, Situation, Stall};

@@ -108,7 +108,7 @@ impl Models {
         replicas.map(|(&(group, model), replica)| (group, model, replica))
     }
 
-    pub(super) fn take(&mut self, group: GroupId, report: Parameters, at: Timestamp) {
+    pub(in crate::model) fn take(&mut self, group: GroupId, report: Parameters, at: Timestamp) {
         let key = (group, report.model);
         if report.fact == ParameterFact::Layout && report.first == 0 {
             // A model that is wrapped again replaces the earlier ones.
