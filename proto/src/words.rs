@@ -324,16 +324,16 @@ pub fn signal_name(signal: i32) -> String {
 #[must_use]
 pub fn cause(cause: Cause) -> Option<&'static str> {
     Some(match cause.kind {
-        CauseKind::UnevenInputs => "uneven inputs: one rank ran out of batches before the others",
+        CauseKind::UnevenInputs => "uneven inputs: the ranks have different numbers of batches",
         CauseKind::RankConditional => "a condition on the rank",
-        CauseKind::SkippedIteration => "one rank left out an iteration",
+        CauseKind::SkippedIteration => "an iteration that some ranks left out",
         CauseKind::SwallowedException => {
-            "an exception was caught on one rank, which went on out of step with the others"
+            "an exception was caught on some ranks, which went on out of step with the others"
         }
         CauseKind::SwappedCalls => "the same calls in another order",
         CauseKind::LocalDecision => "a decision on state that differs between ranks",
         CauseKind::DataDependentPath => "a path that depends on the content of the batch",
-        CauseKind::Teardown => "one rank was shutting down while the others worked",
+        CauseKind::Teardown => "some ranks were shutting down while the others worked",
         CauseKind::Unknown => return None,
     })
 }

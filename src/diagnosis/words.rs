@@ -226,8 +226,8 @@ pub fn clock(at: Timestamp) -> String {
     format!("{} UTC", text.get(11..19).unwrap_or(&text))
 }
 
-/// The first line of an exception's text, cut after 160 characters, without the place in PyTorch's
-/// source with which its C++ errors begin.
+/// The first line of an exception's text, cut after 160 characters, without its full stop and the place
+/// in PyTorch's source with which its C++ errors begin.
 pub fn short(text: &str) -> String {
     const LONGEST: usize = 160;
     let first_line = text.lines().next().unwrap_or("");
@@ -236,6 +236,8 @@ pub fn short(text: &str) -> String {
         place.starts_with('/').then(|| format!("{kind}: {message}"))
     });
     let first_line = without_place.as_deref().unwrap_or(first_line);
+    let sentence = first_line.strip_suffix('.').filter(|it| !it.ends_with('.'));
+    let first_line = sentence.unwrap_or(first_line);
     match first_line.char_indices().nth(LONGEST) {
         Some((at, _)) => format!("{}…", &first_line[..at]),
         None => first_line.to_owned(),
@@ -278,6 +280,8 @@ mod tests {
         let gloo = "RuntimeError: [/build/third_party/gloo/pair.cc:561] Connection closed by peer";
         assert_eq!(short(gloo), "RuntimeError: Connection closed by peer");
         assert_eq!(short("KeyError: [1, 2] x\nmore"), "KeyError: [1, 2] x");
+        assert_eq!(short("OSError: no such file."), "OSError: no such file");
+        assert_eq!(short("OSError: and so on..."), "OSError: and so on...");
         assert_eq!(short(&"x".repeat(500)).chars().count(), 161);
     }
 

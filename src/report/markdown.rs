@@ -135,7 +135,7 @@ mod tests {
 
 all_reduce #\u{2060}23 needs all three ranks.
 
-**Cause** (supported): uneven inputs: one rank ran out of batches before the others
+**Cause** (supported): uneven inputs: the ranks have different numbers of batches
 
 **Fix**
 

@@ -363,7 +363,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     ▸ rank 1      ended, status 0   train.py:9      last call all_reduce #22, step 7
 
     why    all_reduce #23 needs all three ranks.
-    cause  uneven inputs: one rank ran out of batches before the others (supported)
+    cause  uneven inputs: the ranks have different numbers of batches (supported)
     fix    Give every rank the same number of batches.
     more   ddp-doctor explain DD102
 ";

@@ -73,8 +73,8 @@ pub struct Boundary {
     pub synchronise: Vec<u32>,
     /// Ranks that only accumulate them.
     pub accumulate: Vec<u32>,
-    /// The ranks have differed from the beginning.
-    pub always: bool,
+    /// Index of the last forward up to which they behaved alike; 0: they never did.
+    pub agreed: u64,
 }
 
 /// How models differ.
@@ -434,14 +434,14 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
     if !waiting.iter().all(|rank| synchronise.contains(rank)) {
         return None;
     }
-    let together = of(one)?.went_with(of(other)?)?;
+    let agreed = of(one)?.agreed_until(of(other)?)?;
     let classes = [synchronise.clone(), accumulate.clone()];
     let OddOnes { ranks: root, is_minority: is_odd } = odd_ones(&classes);
     let ended =
         accumulate.iter().filter_map(|&it| Some(situation.model.member(group.id, it)?.end?.at));
     let evidence_at = ended.fold(since, Timestamp::max);
     Some(Breach {
-        kind: Kind::Boundaries(Boundary { forward, synchronise, accumulate, always: !together }),
+        kind: Kind::Boundaries(Boundary { forward, synchronise, accumulate, agreed }),
         group: group.id,
         model: 0,
         root,

@@ -30,7 +30,10 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         "All of them had made {} training forwards. Under no_sync a backward sends nothing, so ranks \
          must leave it at the same forward. {}",
         boundary.forward,
-        if boundary.always { "They never did." } else { "Until then they did." }
+        match boundary.agreed {
+            0 => "They never did.".into(),
+            agreed => format!("They did up to forward {agreed}."),
+        },
     ));
     draft.advise(
         "Derive the boundary from the index of the batch on every rank, and give all ranks the same \

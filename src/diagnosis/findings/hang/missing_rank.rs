@@ -45,17 +45,20 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         number(ranks, "it", "them"),
     );
     draft.why = why(situation, &absent, unseen.is_some());
-    draft.advise(match unseen {
-        Some((process, (called, line))) => format!(
+    let is_blamed = match absent.processes[..] {
+        [process] => blame_failed_thread(&mut draft, process),
+        _ => false,
+    };
+    match unseen {
+        // What the rank's own thread left out explains its wait, and not the peer's side.
+        Some(_) if is_blamed => {}
+        Some((process, (called, line))) => draft.advise(format!(
             "Find the peer that rank {} waits for in {}{}: it may have left out its side.",
             process.rank?,
             words::function(called),
             words::at(line),
-        ),
-        None => next_step(&absent, timing),
-    });
-    if let [process] = absent.processes[..] {
-        blame_failed_thread(&mut draft, process);
+        )),
+        None => draft.advise(next_step(&absent, timing)),
     }
     let reading = cause::read(situation, draft.place, ranks, &draft.victims, situation.now);
     draft.explain(reading);

@@ -51,13 +51,15 @@ pub(crate) fn where_it_is(
     Some(text)
 }
 
-/// Adds the exception that ended a thread of the rank, if there is one: others may wait for that thread.
-pub(crate) fn blame_failed_thread(draft: &mut Draft, process: &Process) {
-    let Some((rank, exception)) = process.rank.zip(process.failed_thread()) else { return };
+/// Adds the exception that ended a thread of the rank: others may wait for that thread. Returns whether there
+/// is one.
+pub(crate) fn blame_failed_thread(draft: &mut Draft, process: &Process) -> bool {
+    let Some((rank, exception)) = process.rank.zip(process.failed_thread()) else { return false };
     let at = words::at(exception.place.as_deref());
     draft.say(format!("A thread of rank {rank} ended with {}{at}.", words::short(&exception.text)));
     let advice = format!("Fix the exception{at}: the thread that it ended may be waited for.");
     draft.next.insert(0, advice);
+    true
 }
 
 /// What the rank does, as a predicate of "it".

@@ -9,6 +9,8 @@ use crate::model::keep_latest;
 
 /// Number of synchronised forwards kept.
 const KEPT: usize = 64;
+/// Number of synchronised forwards that have to move apart.
+const DRIFT: usize = 3;
 
 /// Training forwards of a rank, in order.
 #[derive(Debug, Default)]
@@ -51,18 +53,29 @@ impl Accumulation {
         latest.find(|(_, began)| *began <= at).map(|&(nth, _)| nth)
     }
 
-    /// Whether both ranks synchronise at the same forwards: always (`true`), never (`false`) or
-    /// sometimes (`None`). Compares as many synchronised forwards as both have.
-    pub fn went_with(&self, other: &Self) -> Option<bool> {
+    /// The last forward up to which both ranks synchronised at the same forwards, from 1; 0: they
+    /// never did. `None`: they differed in between, as when one of them repeats or leaves out a
+    /// forward. Compares as many synchronised forwards as both have.
+    pub fn agreed_until(&self, other: &Self) -> Option<u64> {
         let nth = |it: &Self, nth: u64| {
             let first = it.synchronised - it.recent.len() as u64;
             let at = usize::try_from(nth.checked_sub(first + 1)?).ok()?;
             it.recent.get(at).map(|&(nth, _)| nth)
         };
         let both = 1..=self.synchronised.min(other.synchronised);
-        let mut pairs = both.filter_map(|n| Some(nth(self, n)? == nth(other, n)?));
-        let first = pairs.next().unwrap_or(true);
-        pairs.all(|it| it == first).then_some(first)
+        let pairs: Vec<(u64, u64)> = both.filter_map(|n| nth(self, n).zip(nth(other, n))).collect();
+        let agreed = pairs.iter().take_while(|(a, b)| a == b).count();
+        let (before, after) = pairs.split_at(agreed);
+        let until = before.last().map_or(0, |&(nth, _)| nth);
+        // A forward left out once shifts all later ones by as much. Boundaries of two kinds drift
+        // apart.
+        let apart = |&(a, b): &(u64, u64)| a.abs_diff(b);
+        let drift = after.len() >= DRIFT && after.is_sorted_by(|a, b| apart(a) < apart(b));
+        let differ = match until {
+            0 => after.iter().all(|(a, b)| a != b),
+            _ => after.is_empty() || drift,
+        };
+        differ.then_some(until)
     }
 }
 
@@ -110,10 +123,15 @@ mod tests {
     }
 
     #[test]
-    fn ranks_synchronise_together_always_never_or_sometimes() {
-        assert_eq!(of("..s..s").went_with(&of("..s...")), Some(true));
-        assert_eq!(of("..s..s").went_with(&of("s..s..s")), Some(false));
-        assert_eq!(of("..s...s").went_with(&of("..s..s")), None);
-        assert_eq!(of("...").went_with(&of("..s")), Some(true));
+    fn ranks_synchronise_together_always_never_or_up_to_a_forward() {
+        let agreed = |one, other| of(one).agreed_until(&of(other));
+        assert_eq!(agreed("..s..s", "..s..."), Some(3));
+        assert_eq!(agreed("..s..s", "s..s..s"), Some(0));
+        assert_eq!(agreed("...", "..s"), Some(0));
+        // One rank left out a forward, and all later boundaries are shifted.
+        assert_eq!(agreed("..s...s...s...s", "..s..s...s...s"), None);
+        // From the fourth forward on, one rank synchronises at every second forward.
+        assert_eq!(agreed("..s..s..s..s", "..s.s.s.s"), Some(3));
+        assert_eq!(agreed("..s..s..s", "..s.s.s"), None);
     }
 }
