@@ -217,13 +217,16 @@ mod tests {
             }
         }
 
-        /// The processes requested, with the time in seconds; evaluates ten times a second.
+        /// The processes requested, with the time in seconds; evaluates when the engine asks for it, up to ten
+        /// times a second.
         /// `answers`: those whose stacks are delivered.
         fn asked(&mut self, from: f64, until: f64, answers: &[u64]) -> Vec<(u64, f64)> {
             let mut asked = Vec::new();
             for tenth in (from * 10.0) as u64..=(until * 10.0) as u64 {
                 let at = tenth as f64 / 10.0;
-                self.engine.handle_timeout(seconds(at));
+                if self.engine.poll_timeout().is_some_and(|due| due <= seconds(at)) {
+                    self.engine.handle_timeout(seconds(at));
+                }
                 self.engine.poll_change();
                 for process in self.engine.poll_capture() {
                     asked.push((process.0, at));
