@@ -12,7 +12,7 @@ const MAX_NAMES: usize = 4096;
 const ROUNDS: usize = 4;
 
 /// Names that refer to a rank, besides those with the part "rank".
-const RANK: [&str; 27] = [
+const RANK: [&str; 25] = [
     "is_main_process",
     "is_local_main_process",
     "is_main",
@@ -38,9 +38,12 @@ const RANK: [&str; 27] = [
     "PMI_RANK",
     "local_procid",
     "procid",
-    "should_save",
-    "should_log",
 ];
+/// Attributes of a trainer that are true on one rank alone. Functions of these names decide on more.
+const RANK_ATTRIBUTES: [&str; 2] = ["should_save", "should_log"];
+/// Functions whose result has the subject of their arguments, and words before a bracket that are no functions.
+const CONVERSIONS: [&str; 11] =
+    ["int", "bool", "get", "getenv", "getattr", "not", "and", "or", "in", "if", "else"];
 /// Parts of names with "rank" that do not refer to a rank.
 const NO_RANK: [&str; 11] = [
     "matrix", "lora", "low", "tensor", "loss", "ranking", "score", "metric", "max", "reduced",
@@ -184,7 +187,9 @@ impl Names {
             return;
         }
         let subject = self.subject(value);
-        if subject == GuardSubject::Other {
+        // What is computed for a rank, such as its part of the data, is not the rank.
+        let is_computed = || self.subject(&without_arguments(value)) != GuardSubject::Rank;
+        if subject == GuardSubject::Other || subject == GuardSubject::Rank && is_computed() {
             return;
         }
         if super::expression::is_comparison(value) {
@@ -208,8 +213,12 @@ impl Names {
             GuardSubject::Data => 1,
             _ => 0,
         };
+        let is_attribute = |word| !test.contains(&format!("{word}("));
         for word in words(test) {
-            let subject = self.word(word);
+            let subject = match word {
+                _ if RANK_ATTRIBUTES.contains(&word) && is_attribute(word) => GuardSubject::Rank,
+                _ => self.word(word),
+            };
             if weight(subject) > weight(best) {
                 best = subject;
             }
@@ -254,6 +263,25 @@ fn is_test(value: &str) -> bool {
     let allowed = |c: char| c.is_alphanumeric() || "_.()[]\"' =!<>%,/".contains(c);
     let builds = ["f\"", "f'", "torch.full", "torch.tensor", "float(", "str(", "device(", "range("];
     value.chars().all(allowed) && !builds.iter().any(|word| value.contains(word))
+}
+
+/// A value without the arguments of its calls.
+fn without_arguments(value: &str) -> String {
+    let is_call = |before: &str| {
+        let name = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next();
+        name.is_some_and(|name| !name.is_empty() && !CONVERSIONS.contains(&name))
+    };
+    let mut kept = String::new();
+    let mut depth = 0_usize;
+    for (at, c) in value.char_indices() {
+        match c {
+            '(' if depth > 0 || is_call(value[..at].trim_end()) => depth += 1,
+            ')' if depth > 0 => depth -= 1,
+            _ if depth == 0 => kept.push(c),
+            _ => {}
+        }
+    }
+    kept
 }
 
 /// The name of a function that does nothing but return a value, and that value.

@@ -104,6 +104,21 @@ fn similar_names_do_not_refer_to_a_rank() {
 }
 
 #[test]
+fn what_is_computed_for_a_rank_is_no_rank() {
+    let test = |assigned: &str, test: &str| {
+        let text = format!("{assigned}\nif {test}:\n    dist.barrier()  # here\n");
+        guards(&text)[0].split(' ').nth(1).unwrap().to_owned()
+    };
+    assert_eq!(test("part = shard(everything, dist.get_rank())", "part.over"), "other");
+    assert_eq!(test("part = load(n if rank == 0 else 1)", "part.over"), "other");
+    assert_eq!(test("first = int(os.environ.get('RANK')) == 0", "first"), "rank");
+    assert_eq!(test("first = not (dist.get_rank(group) or local)", "first"), "rank");
+    assert_eq!(test("def first(r): return r == rank\nmine = first(3)", "mine"), "other");
+    assert_eq!(test("", "args.should_save"), "rank");
+    assert_eq!(test("", "should_save(signals)"), "other");
+}
+
+#[test]
 fn test_on_the_line_itself_is_found() {
     assert_eq!(
         guards("dist.barrier() if rank == 0 else None  # here\n"),
