@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::progress::Moving;
+use super::network_transfers::Moving;
 
 /// Capacity: events that have not ended, and the latest of those that have.
 const MOST: usize = 4096;

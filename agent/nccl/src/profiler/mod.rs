@@ -5,7 +5,7 @@
 //! NCCL reports calls, the work into which it turns them when their group ends, and their kernels.
 //! It does not report reduction operators, and reports a communicator only after all its ranks have
 //! joined. A process has one profiler; another plugin that the user has configured is called from
-//! here ([`next`]).
+//! here ([`user_plugin`]).
 //!
 //! ```text
 //! version 4 (NCCL 2.27)    Group ─ Coll, P2p ─ KernelCh
@@ -14,15 +14,15 @@
 //!
 //! Since version 5, a collective is recorded from its `CollApi`, as the program called it. The peer
 //! of a message is known only from its `P2p`. With "kernels", proxies also report network transfers
-//! (`ProxyOp ─ ProxyStep`, children of a `Coll` or a `P2p`, see [`progress`]). Version 4 reports
+//! (`ProxyOp ─ ProxyStep`, children of a `Coll` or a `P2p`, see [`network_transfers`]). Version 4 reports
 //! only work, with sizes in bytes for operations that only move data.
 #![expect(unsafe_code, reason = "is called by NCCL with what it points to")]
 
 mod events;
-mod launches;
+mod groups;
 mod layout;
-mod next;
-mod progress;
+mod network_transfers;
+mod user_plugin;
 
 use std::env;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -34,16 +34,16 @@ use ddp_doctor_proto::blackbox::Call;
 
 use self::events::Event;
 use self::layout::{Coll, Descriptor, kind, state};
-use self::next::Next;
-use crate::comms::{Communicator, Name};
-use crate::driver;
-use crate::guarded::guarded;
-use crate::ids::occurrence_of;
-use crate::init::is_hooked;
-use crate::own_box::own_box;
-use crate::queries::seat;
-use crate::records::{self, Work};
-use crate::sink::Sink;
+use self::user_plugin::Next;
+use crate::communicators::creation::is_hooked;
+use crate::communicators::occurrence_of;
+use crate::communicators::{Communicator, Name};
+use crate::cuda::driver;
+use crate::nccl::seat;
+use crate::panic_guard::guarded;
+use crate::recording::black_box::BlackBox;
+use crate::recording::call_records::{self, Work};
+use crate::recording::own_box;
 
 /// Events to request: calls by default; with "kernels" also their kernels and network transfers.
 const SWITCH: &str = "DDP_DOCTOR_NCCL_PROFILER";
@@ -188,7 +188,7 @@ fn communicator(said: &Said) -> Option<&'static Communicator> {
         return None;
     }
     let seat = seat(said.rank, said.ranks)?;
-    let sink = Sink::Own(own_box(Some(seat))?);
+    let black_box = BlackBox::Own(own_box(Some(seat))?);
     let occurrence = occurrence_of(said.hash, seat.rank)?;
     let description = if said.name.is_null() {
         &[][..]
@@ -203,9 +203,9 @@ fn communicator(said: &Said) -> Option<&'static Communicator> {
         // Unused: no communicator is derived from it here.
         magic: said.hash,
     };
-    let mut made = Communicator::new(sink, name, description);
+    let mut made = Communicator::new(black_box, name, description);
     (made.rank, made.size) = (seat.rank, seat.size);
-    (made.group(sink) != 0).then(|| &*Box::leak(Box::new(made)))
+    (made.group(black_box) != 0).then(|| &*Box::leak(Box::new(made)))
 }
 
 /// The events that this plugin needs.
@@ -217,7 +217,7 @@ fn asked(version: u32) -> u64 {
     };
     match env::var_os(SWITCH) {
         Some(value) if value == "kernels" => {
-            progress::watch();
+            network_transfers::watch();
             let kernels = kind::COLL | kind::KERNEL_CHANNEL;
             calls | kernels | kind::PROXY_OP | kind::PROXY_STEP
         }
@@ -252,14 +252,14 @@ unsafe extern "C" fn stop(handle: *mut c_void) -> c_int {
             // In version 4 the calls of a group are recorded at its end, when all of its work is
             // known.
             kind::GROUP | kind::GROUP_API => {
-                launches::begin();
-                launches::end();
+                groups::begin();
+                groups::end();
             }
             kind::KERNEL_CHANNEL => kernel_part_ended(event),
-            kind::PROXY_STEP => progress::step_ends(event),
+            kind::PROXY_STEP => network_transfers::step_ends(event),
             _ => {}
         }
-        next::stop(event);
+        user_plugin::stop(event);
         event.end(number);
     });
     DONE
@@ -271,12 +271,12 @@ unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *mut c
             return;
         };
         match (event.kind(), state) {
-            (kind::GROUP_API, state::GROUP_END_API_START) => launches::begin(),
+            (kind::GROUP_API, state::GROUP_END_API_START) => groups::begin(),
             (kind::KERNEL_CHANNEL, state::KERNEL_CHANNEL_STOP) => kernel_part_ended(event),
-            (kind::PROXY_OP | kind::PROXY_STEP, state) => progress::comes_to(event, state),
+            (kind::PROXY_OP | kind::PROXY_STEP, state) => network_transfers::comes_to(event, state),
             _ => {}
         }
-        next::record(event, state, arguments);
+        user_plugin::record(event, state, arguments);
     });
     DONE
 }
@@ -286,10 +286,10 @@ unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
     let context = unsafe { context.cast::<Context>().as_ref() };
     guarded(|| {
         let Some(context) = context else { return };
-        if let Some((sink, communicator)) = records::of(context.communicator)
+        if let Some((black_box, communicator)) = call_records::with_box(context.communicator)
             && let Some(group) = communicator.registered()
         {
-            sink.destroyed(group);
+            black_box.destroyed(group);
         }
         if let Some(next) = &context.next {
             next.finalize();
@@ -303,7 +303,7 @@ fn kernel_part_ended(event: &Event) {
     let parent = event.parent.swap(0, Ordering::AcqRel);
     let done = events::find(parent).and_then(Event::part_ended);
     if let Some(call) = done {
-        launches::complete(call);
+        groups::complete(call);
     }
 }
 
@@ -333,10 +333,10 @@ fn is_known(descriptor: Descriptor) -> bool {
     let calls = kind::GROUP_API | kind::COLL_API | kind::P2P_API;
     match descriptor.kind() {
         // A proxy's work for another process belongs to that process's calls.
-        kind::PROXY_OP => progress::is_on() && !descriptor.is_foreign(),
+        kind::PROXY_OP => network_transfers::is_on() && !descriptor.is_foreign(),
         kind::PROXY_STEP => {
             let of = events::find(descriptor.parent());
-            progress::is_on() && of.is_some_and(|it| it.kind() == kind::PROXY_OP)
+            network_transfers::is_on() && of.is_some_and(|it| it.kind() == kind::PROXY_OP)
         }
         kind => kind & (works | calls) != 0,
     }
@@ -374,9 +374,9 @@ fn begun(
             // The parent may be forgotten before the transfer is over.
             let part_of = events::find(descriptor.parent()).map_or(0, Event::call);
             event.recorded(part_of);
-            progress::begins(event, &descriptor.proxy_op());
+            network_transfers::begins(event, &descriptor.proxy_op());
         }
-        kind::PROXY_STEP => progress::step_begins(event, descriptor.step()),
+        kind::PROXY_STEP => network_transfers::step_begins(event, descriptor.step()),
         kind::P2P => {
             let made = descriptor.p2p();
             let asked = events::find(descriptor.parent());
@@ -399,9 +399,9 @@ fn begun(
                 return;
             }
             event.expect(made.channels);
-            let call = launches::message(communicator, &work(call, number));
+            let call = groups::message(communicator, &work(call, number));
             if let Some(done) = event.recorded(call) {
-                launches::complete(done);
+                groups::complete(done);
             }
         }
         _ => {}
@@ -414,13 +414,13 @@ fn expect(event: &Event, made: &Coll) {
     let asked = events::find(event.parent.load(Ordering::Relaxed));
     let call = asked.filter(|it| it.kind() == kind::COLL_API).map_or(0, Event::call);
     if let Some(done) = event.recorded(call) {
-        launches::complete(done);
+        groups::complete(done);
     }
 }
 
 fn gather(communicator: &'static Communicator, call: Call, number: usize) {
     if call.op != Op::Other.number() && !call.is_dropped() {
-        launches::gather(communicator, work(call, number));
+        groups::gather(communicator, work(call, number));
     }
 }
 

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::thread;
 
-use crate::abi::Stream;
+use crate::nccl::abi::Stream;
 
 /// File name of the driver's library.
 const NAME: &CStr = c"libcuda.so.1";
@@ -90,7 +90,7 @@ pub(crate) fn current_context() -> Option<*mut c_void> {
 static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// Finds the driver, which NCCL loads before it creates a communicator.
-pub(crate) fn look() {
+pub(crate) fn find_library() {
     if LIBRARY.load(Ordering::Acquire).is_null() {
         // SAFETY: the name is NUL-terminated; nothing is loaded.
         let found = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };

@@ -19,11 +19,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::abi::{SUCCESS, Status};
-use crate::comms::{self, Communicator};
-use crate::memory;
-use crate::real::Function;
-use crate::sink::Sink;
+use super::communicator::Communicator;
+use super::table;
+use crate::cuda::device_memory;
+use crate::nccl::Function;
+use crate::nccl::abi::{SUCCESS, Status};
+use crate::recording::black_box::BlackBox;
 
 /// If set, NCCL does not count memory and logs a warning for each query.
 const NOT_COUNTED: &str = "NCCL_DISABLE_MEM_MANAGER";
@@ -53,7 +54,7 @@ static RECORDED: AtomicU64 = AtomicU64::new(0);
 
 /// Memory held by one communicator.
 #[derive(Debug)]
-pub(crate) struct CommMemory {
+pub(super) struct CommMemory {
     /// Number of running queries, and [`GONE`].
     asking: AtomicU32,
     /// Number of successful calls.
@@ -64,7 +65,7 @@ pub(crate) struct CommMemory {
 }
 
 impl CommMemory {
-    pub(crate) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             asking: AtomicU32::new(0),
             calls: AtomicU32::new(0),
@@ -94,15 +95,19 @@ impl CommMemory {
 }
 
 /// Memory of the parent before a communicator is derived from it.
-pub(crate) type Before = Option<(&'static Communicator, u64)>;
+pub(super) type ParentMemory = Option<(&'static Communicator, u64)>;
 
 /// Queries the parent before a communicator is derived from it.
-pub(crate) fn before_division(parent: &'static Communicator) -> Before {
+pub(super) fn before_division(parent: &'static Communicator) -> ParentMemory {
     ask(parent).map(|bytes| (parent, bytes))
 }
 
 /// Records the memory after a communicator was created, with or without a parent.
-pub(crate) fn made(sink: Sink, communicator: &'static Communicator, parent: Before) {
+pub(super) fn after_creation(
+    black_box: BlackBox,
+    communicator: &'static Communicator,
+    parent: ParentMemory,
+) {
     prepare(communicator.device);
     if let Some((parent, before)) = parent
         && let (Some(both), own) = (ask(parent), ask(communicator))
@@ -112,41 +117,41 @@ pub(crate) fn made(sink: Sink, communicator: &'static Communicator, parent: Befo
         let held = &communicator.held;
         held.is_anothers.store(is_anothers, Ordering::Relaxed);
         take(parent, both);
-        record(sink);
+        record(black_box);
     }
-    look(sink, communicator);
+    look(black_box, communicator);
 }
 
 /// Called after a call on this communicator returned `status`.
 #[inline]
-pub(crate) fn after(sink: Sink, communicator: &'static Communicator, status: Status) {
+pub(crate) fn after_call(black_box: BlackBox, communicator: &'static Communicator, status: Status) {
     if !IS_ASKED.load(Ordering::Relaxed) || status != SUCCESS {
         return;
     }
     let calls = communicator.held.calls.fetch_add(1, Ordering::Relaxed) + 1;
     if calls.is_power_of_two() || calls.is_multiple_of(EVERY) {
-        look(sink, communicator);
+        look(black_box, communicator);
     }
 }
 
 /// Called before the program releases the communicator.
-pub(crate) fn leaves(communicator: &Communicator) {
+pub(crate) fn before_release(communicator: &Communicator) {
     if IS_ASKED.load(Ordering::Relaxed) {
         communicator.held.close();
     }
 }
 
 /// Called after the program released the communicator.
-pub(crate) fn left(sink: Sink, communicator: &'static Communicator) {
+pub(crate) fn after_release(black_box: BlackBox, communicator: &'static Communicator) {
     if IS_ASKED.load(Ordering::Relaxed) {
         take(communicator, 0);
-        record(sink);
+        record(black_box);
     }
 }
 
 fn prepare(device: c_int) {
     let first = DEVICE.compare_exchange(NO_DEVICE, device, Ordering::AcqRel, Ordering::Relaxed);
-    if first.is_ok() && memory::is_wanted() {
+    if first.is_ok() && device_memory::is_enabled() {
         let counts = env::var_os(NOT_COUNTED).is_none_or(|value| value == "0");
         let is_asked = counts && !MEM_STATS.address().is_null();
         IS_ASKED.store(is_asked, Ordering::Release);
@@ -154,13 +159,13 @@ fn prepare(device: c_int) {
 }
 
 #[cold]
-fn look(sink: Sink, communicator: &'static Communicator) {
+fn look(black_box: BlackBox, communicator: &'static Communicator) {
     if communicator.held.is_anothers.load(Ordering::Relaxed) {
         return;
     }
     if let Some(bytes) = ask(communicator) {
         take(communicator, bytes);
-        record(sink);
+        record(black_box);
     }
 }
 
@@ -174,7 +179,7 @@ fn ask(communicator: &'static Communicator) -> Option<u64> {
     }
     communicator.held.ask(|| {
         // The handle may have been released and reused for another communicator.
-        let is_here = comms::find(communicator.handle).is_some_and(|it| it.is(communicator));
+        let is_here = table::find(communicator.handle).is_some_and(|it| it.is(communicator));
         is_here.then(|| question(communicator)).flatten()
     })
 }
@@ -210,14 +215,14 @@ fn take(communicator: &Communicator, bytes: u64) {
 }
 
 /// Records what all communicators hold if it changed by at least [`STEP`].
-fn record(sink: Sink) {
+fn record(black_box: BlackBox) {
     let (held, recorded) = (HELD.load(Ordering::Acquire), RECORDED.load(Ordering::Acquire));
     if held.abs_diff(recorded) < STEP {
         return;
     }
     let is_first = RECORDED.compare_exchange(recorded, held, Ordering::AcqRel, Ordering::Relaxed);
     if let (Ok(_), Ok(device)) = (is_first, u32::try_from(DEVICE.load(Ordering::Relaxed))) {
-        sink.held_by_nccl(device, held);
+        black_box.held_by_nccl(device, held);
     }
 }
 

@@ -4,11 +4,13 @@
 use std::sync::Mutex;
 use std::thread;
 
-use crate::abi::Comm;
-use crate::comms::{self, Communicator};
-use crate::init::Made;
-use crate::queries::seat_of;
-use crate::sink::{self, Sink};
+use super::communicator::Communicator;
+use super::creation::NewCommunicator;
+use super::table;
+use crate::nccl::abi::Comm;
+use crate::nccl::seat_of;
+use crate::panic_guard::guarded;
+use crate::recording::black_box::{self, BlackBox};
 
 /// Maximum number of communicators without a handle.
 const MOST_PENDING: usize = 256;
@@ -16,26 +18,33 @@ const MOST_PENDING: usize = 256;
 static PENDING: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
 
 struct Pending {
-    /// The box in which to register it, see [`Sink::name`].
-    sink: usize,
+    /// The box in which to register it, see [`BlackBox::id`].
+    black_box: usize,
     of_framework: bool,
-    made: Made,
+    made: NewCommunicator,
 }
 
 /// Remembers a communicator until its handle is first used.
-pub(crate) fn add(sink: Sink, made: Made, of_framework: bool) {
+pub(super) fn add(black_box: BlackBox, made: NewCommunicator, of_framework: bool) {
     if let Ok(mut pending) = PENDING.try_lock()
         && pending.len() < MOST_PENDING
     {
-        pending.push(Pending { sink: sink.name(), of_framework, made });
+        pending.push(Pending { black_box: black_box.id(), of_framework, made });
     }
+}
+
+/// The communicator that a handle stands for. One that was created in the background gets its handle
+/// here, at its first use.
+#[inline]
+pub(crate) fn find_or_bind(comm: Comm) -> Option<&'static Communicator> {
+    table::find(comm).or_else(|| guarded(|| bind(comm)))
 }
 
 /// Binds an unknown handle to the oldest pending communicator in which this process has the
 /// handle's rank and size.
 #[cold]
-pub(crate) fn bind(comm: Comm) -> Option<&'static Communicator> {
-    let sink = sink::current()?;
+fn bind(comm: Comm) -> Option<&'static Communicator> {
+    let black_box = black_box::current()?;
     if comm.is_null() {
         return None;
     }
@@ -51,12 +60,12 @@ pub(crate) fn bind(comm: Comm) -> Option<&'static Communicator> {
         return None;
     }
     let seat = seat_of(comm);
-    let fits = |made: &Made| made.seat.is_none() || made.seat == seat;
-    let name = sink.name();
+    let fits = |made: &NewCommunicator| made.seat.is_none() || made.seat == seat;
+    let id = black_box.id();
     let mut open = pending.iter();
-    let at = open.position(|it| it.sink == name && fits(&it.made))?;
+    let at = open.position(|it| it.black_box == id && fits(&it.made))?;
     let it = pending.remove(at);
     drop(pending);
-    it.made.known_as(sink, comm, it.of_framework, None);
-    comms::find(comm)
+    it.made.register(black_box, comm, it.of_framework, None);
+    table::find(comm)
 }

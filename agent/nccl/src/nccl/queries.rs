@@ -1,13 +1,13 @@
 //! Queries to NCCL: its version, and properties of communicators.
 #![expect(unsafe_code, reason = "calls functions of NCCL")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem;
 
 use ddp_doctor_agent::blackbox::Seat;
 
-use crate::abi::{Comm, Status};
-use crate::real::{self, Function};
+use super::abi::{Comm, Status};
+use super::library::{self, Function};
 
 static VERSION: Function = Function::new(c"pncclGetVersion");
 static COUNT: Function = Function::new(c"pncclCommCount");
@@ -16,11 +16,16 @@ static CU_DEVICE: Function = Function::new(c"pncclCommCuDevice");
 
 /// Version of the NCCL that is called, such as "2.27.5".
 pub(crate) fn version() -> Option<String> {
-    written(real::query_version(VERSION.address())?)
+    version_text(library::query_version(VERSION.address())?)
+}
+
+/// Version of an NCCL library that is already loaded.
+pub(crate) fn version_of(path: &CStr) -> Option<String> {
+    version_text(library::version_of(path)?)
 }
 
 /// Formats a version code of NCCL, such as "2.27.5".
-pub(crate) fn written(code: c_int) -> Option<String> {
+fn version_text(code: c_int) -> Option<String> {
     let code = u32::try_from(code).ok()?;
     let of = |major: u32| (code / major, code % major / 100, code % 100);
     // NCCL 2.9 changed the encoding.

@@ -22,7 +22,7 @@ const MOST_FOLDERS: usize = 1024;
 const LONGEST_CACHE: u64 = 16 << 20;
 
 /// Files that may be NCCL, most likely first. They may not exist, and may include this library.
-pub(crate) fn candidates() -> Vec<CString> {
+pub(super) fn candidates() -> Vec<CString> {
     let in_folders = |folders: Vec<PathBuf>| {
         let files = |folder: PathBuf| NAMES.map(|name| folder.join(name));
         folders.into_iter().flat_map(files)

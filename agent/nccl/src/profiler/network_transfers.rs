@@ -14,8 +14,8 @@ use ddp_doctor_proto::blackbox::transfer;
 
 use super::events::{self, Event};
 use super::layout::{ProxyOp, kind, state};
-use crate::driver;
-use crate::sink;
+use crate::cuda::driver;
+use crate::recording::black_box;
 
 /// A transfer without progress for this long is recorded; any step takes much less.
 const LONG: Duration = Duration::from_secs(2);
@@ -227,7 +227,7 @@ const fn waits_for(state: i32) -> i32 {
 }
 
 fn record(standing: &Standing) {
-    if let Some(writer) = sink::own() {
+    if let Some(writer) = black_box::own() {
         writer.transfer(standing);
     }
 }

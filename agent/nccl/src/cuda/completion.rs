@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize,
 use std::thread;
 use std::time::Duration;
 
-use crate::comms::Communicator;
-use crate::driver::{
+use super::driver::{
     self, Answer, SUCCESS, current_context, event_create, event_query, event_record,
 };
-use crate::records::Work;
-use crate::sink::{self, Sink};
+use crate::communicators::Communicator;
+use crate::recording::black_box::{self, BlackBox};
+use crate::recording::call_records::Work;
 
 /// Enables completion events if set to "1".
 const SWITCH: &str = "DDP_DOCTOR_NCCL_COMPLETION";
@@ -42,8 +42,8 @@ struct Place {
     /// CUDA context of the event.
     context: AtomicPtr<c_void>,
     call: AtomicU64,
-    /// The box that has the call, see [`Sink::name`].
-    sink: AtomicUsize,
+    /// The box that has the call, see [`BlackBox::id`].
+    black_box: AtomicUsize,
     /// The call is the framework's, and the event stands for a part of it.
     is_part: AtomicBool,
 }
@@ -54,16 +54,16 @@ static PLACES: [Place; MOST] = [const {
         event: AtomicPtr::new(ptr::null_mut()),
         context: AtomicPtr::new(ptr::null_mut()),
         call: AtomicU64::new(0),
-        sink: AtomicUsize::new(0),
+        black_box: AtomicUsize::new(0),
         is_part: AtomicBool::new(false),
     }
 }; MOST];
 
 /// The events were created and the polling thread was started.
-static ASKING: AtomicBool = AtomicBool::new(false);
+static IS_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Creates events for the calling thread's device and starts the polling thread.
-pub(crate) fn prepare() {
+pub(crate) fn start() {
     /// `CU_EVENT_DISABLE_TIMING`
     const NO_TIMING: c_uint = 2;
     if env::var_os(SWITCH).is_none_or(|value| value != "1") {
@@ -72,7 +72,7 @@ pub(crate) fn prepare() {
     let Some(context) = current_context() else {
         return;
     };
-    if ASKING.swap(true, Ordering::AcqRel) {
+    if IS_STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
     for place in &PLACES {
@@ -85,15 +85,15 @@ pub(crate) fn prepare() {
         place.is.store(FREE, Ordering::Release);
     }
     // If the thread cannot be started, no place becomes free again and later calls are not tracked.
-    driver::in_a_thread(c"ddp-nccl-done", context, ask);
+    driver::in_a_thread(c"ddp-nccl-done", context, poll_events);
 }
 
 /// Polls the events until the process exits.
-fn ask() {
+fn poll_events() {
     while !driver::is_ending() {
         for place in &PLACES {
             if place.is.load(Ordering::Acquire) == RECORDED && !driver::is_ending() {
-                look(place);
+                poll(place);
             }
         }
         thread::sleep(EVERY);
@@ -101,19 +101,19 @@ fn ask() {
 }
 
 /// Polls one event and records the completion of its call.
-fn look(place: &Place) {
+fn poll(place: &Place) {
     let answer = event_query(place.event.load(Ordering::Relaxed));
     if answer == Some(NOT_READY) {
         return;
     }
     // The box may have been closed meanwhile. After a driver error the call's state is unknown.
-    let open = sink::named(place.sink.load(Ordering::Relaxed));
-    if let (Some(sink), Some(SUCCESS)) = (open, answer) {
+    let open = black_box::with_id(place.black_box.load(Ordering::Relaxed));
+    if let (Some(black_box), Some(SUCCESS)) = (open, answer) {
         let call = place.call.load(Ordering::Relaxed);
         if place.is_part.load(Ordering::Relaxed) {
-            sink.part_done(call);
+            black_box.part_done(call);
         } else {
-            sink.completed(call);
+            black_box.completed(call);
         }
     }
     place.is.store(FREE, Ordering::Release);
@@ -121,26 +121,31 @@ fn look(place: &Place) {
 
 /// Tracks a call that was just enqueued. Returns whether its completion will be recorded.
 #[inline]
-pub(crate) fn after(sink: Sink, communicator: &Communicator, work: &Work, call: u64) -> bool {
-    can_follow(communicator, work, call) && follow(sink, work, call, false)
+pub(crate) fn track(
+    black_box: BlackBox,
+    communicator: &Communicator,
+    work: &Work,
+    call: u64,
+) -> bool {
+    can_track(communicator, work, call) && record_event(black_box, work, call, false)
 }
 
 /// Tracks a part of a framework's call that was just enqueued.
 #[inline]
-pub(crate) fn after_part(sink: Sink, communicator: &Communicator, work: &Work, call: u64) {
-    if can_follow(communicator, work, call) {
-        follow(sink, work, call, true);
+pub(crate) fn track_part(black_box: BlackBox, communicator: &Communicator, work: &Work, call: u64) {
+    if can_track(communicator, work, call) {
+        record_event(black_box, work, call, true);
     }
 }
 
 #[inline]
-fn can_follow(communicator: &Communicator, work: &Work, call: u64) -> bool {
+fn can_track(communicator: &Communicator, work: &Work, call: u64) -> bool {
     // Non-blocking communicators enqueue the work later, on another thread.
     let is_there = work.enqueues && !communicator.non_blocking;
-    is_there && call != 0 && ASKING.load(Ordering::Relaxed)
+    is_there && call != 0 && IS_STARTED.load(Ordering::Relaxed)
 }
 
-fn follow(sink: Sink, work: &Work, call: u64, is_part: bool) -> bool {
+fn record_event(black_box: BlackBox, work: &Work, call: u64, is_part: bool) -> bool {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let Some(context) = current_context() else {
         return false;
@@ -153,12 +158,12 @@ fn follow(sink: Sink, work: &Work, call: u64, is_part: bool) -> bool {
     });
     let Some(place) = free else { return false };
     let recorded = event_record(place.event.load(Ordering::Relaxed), work.handle);
-    if recorded != Some(SUCCESS) || (is_part && !sink.follow(call)) {
+    if recorded != Some(SUCCESS) || (is_part && !black_box.follow(call)) {
         place.is.store(FREE, Ordering::Release);
         return false;
     }
     place.call.store(call, Ordering::Relaxed);
-    place.sink.store(sink.name(), Ordering::Relaxed);
+    place.black_box.store(black_box.id(), Ordering::Relaxed);
     place.is_part.store(is_part, Ordering::Relaxed);
     place.is.store(RECORDED, Ordering::Release);
     true

@@ -16,7 +16,7 @@ use ddp_doctor_agent::blackbox::Writer;
 use ddp_doctor_agent::current;
 use ddp_doctor_proto::blackbox::memory::Sample;
 
-use crate::driver::{self, SUCCESS, current_context, mem_get_info};
+use super::driver::{self, SUCCESS, current_context, mem_get_info};
 
 /// Enables sampling if set to "1".
 const SWITCH: &str = "DDP_DOCTOR_GPU_MEMORY";
@@ -32,28 +32,28 @@ const STEP: u64 = 4 << 20;
 const SHARE: u64 = 200;
 
 /// Whether memory sampling is enabled.
-pub(crate) fn is_wanted() -> bool {
+pub(crate) fn is_enabled() -> bool {
     env::var_os(SWITCH).is_some_and(|value| value == "1")
 }
 
 /// Starts sampling the device with this number, which the calling thread uses.
-pub(crate) fn watch(writer: &'static Writer, device: c_int) {
+pub(crate) fn start(writer: &'static Writer, device: c_int) {
     /// Set once a device is sampled; a rank has one.
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    if !is_wanted() {
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    if !is_enabled() {
         return;
     }
     let (Some(context), Ok(device)) = (current_context(), u32::try_from(device)) else {
         return;
     };
-    if WATCHED.swap(true, Ordering::AcqRel) {
+    if STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
-    driver::in_a_thread(c"ddp-nccl-memory", context, move || ask(writer, device));
+    driver::in_a_thread(c"ddp-nccl-memory", context, move || sample_until_end(writer, device));
 }
 
 /// Samples until the process exits or the box is closed, and records large changes.
-fn ask(writer: &'static Writer, device: u32) {
+fn sample_until_end(writer: &'static Writer, device: u32) {
     let mut recorded: Option<u64> = None;
     while !driver::is_ending() {
         let open = current().is_some_and(|open| std::ptr::eq(open, writer));

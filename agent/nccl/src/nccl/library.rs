@@ -4,7 +4,7 @@
 //! extension. Then the first loaded `libnccl.so…` is used, since the loader gives it to all
 //! libraries that need `libnccl.so.2`. Calls to another NCCL that was loaded by path do not pass
 //! through the hooks. If the first one is this library itself, NCCL is searched for as the loader
-//! would (`search.rs`).
+//! would ([`loader_search`]).
 #![expect(unsafe_code, reason = "asks the loader for libraries and functions")]
 
 use std::env;
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::search;
+use super::loader_search;
 
 /// Path of the NCCL library to use if none is found otherwise.
 const PATH: &str = "DDP_DOCTOR_NCCL_PATH";
@@ -68,7 +68,7 @@ fn find(name: &'static CStr) -> *mut c_void {
         LIBRARY.store(library, Ordering::Release);
     }
     // NCCL before 2.16 may have no `pnccl` aliases.
-    let names = [Some(name), first_name(name)];
+    let names = [Some(name), public_name(name)];
     let mut names = names.into_iter().flatten();
     names
         .find_map(|name| {
@@ -78,7 +78,7 @@ fn find(name: &'static CStr) -> *mut c_void {
         .unwrap_or(ptr::null_mut())
 }
 
-fn first_name(name: &'static CStr) -> Option<&'static CStr> {
+fn public_name(name: &'static CStr) -> Option<&'static CStr> {
     CStr::from_bytes_with_nul(name.to_bytes_with_nul().strip_prefix(b"p")?).ok()
 }
 
@@ -98,7 +98,7 @@ fn library_of_the_program() -> Option<*mut c_void> {
         .iter()
         .find_map(|path| open(path, libc::RTLD_NOLOAD))
         .or_else(|| {
-            let would_be = stands_in_its_place().then(search::candidates);
+            let would_be = stands_in_its_place().then(loader_search::candidates);
             let would_be = would_be.unwrap_or_default();
             would_be.iter().find_map(|path| open(path, libc::RTLD_LOCAL))
         })
@@ -134,7 +134,7 @@ fn open(path: &CStr, how: c_int) -> Option<*mut c_void> {
     if handle.is_null() {
         return None;
     }
-    let has = [Some(ANY), first_name(ANY)];
+    let has = [Some(ANY), public_name(ANY)];
     let has = has.into_iter().flatten().any(|name| function(handle, name).is_some());
     if !has {
         // SAFETY: releases the reference that `dlopen` took.
@@ -176,9 +176,9 @@ pub(crate) fn loaded() -> Vec<CString> {
 }
 
 /// Version code of a library that is already loaded.
-pub(crate) fn version_of(path: &CStr) -> Option<c_int> {
+pub(super) fn version_of(path: &CStr) -> Option<c_int> {
     let library = open(path, libc::RTLD_NOLOAD)?;
-    let code = [Some(ANY), first_name(ANY)]
+    let code = [Some(ANY), public_name(ANY)]
         .into_iter()
         .flatten()
         .find_map(|name| function(library, name))
@@ -189,7 +189,7 @@ pub(crate) fn version_of(path: &CStr) -> Option<c_int> {
 }
 
 /// Calls `ncclGetVersion`; `None`: the function is null or failed.
-pub(crate) fn query_version(function: *mut c_void) -> Option<c_int> {
+pub(super) fn query_version(function: *mut c_void) -> Option<c_int> {
     if function.is_null() {
         return None;
     }
@@ -248,6 +248,6 @@ mod tests {
     fn missing_function_is_null() {
         static MISSING: Function = Function::new(c"pncclNoSuchFunction");
         assert!(MISSING.address().is_null());
-        assert_eq!(first_name(MISSING.name), Some(c"ncclNoSuchFunction"));
+        assert_eq!(public_name(MISSING.name), Some(c"ncclNoSuchFunction"));
     }
 }

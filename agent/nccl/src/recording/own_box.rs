@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ddp_doctor_agent::blackbox::{Place, Seat, Writer};
 use ddp_doctor_agent::{current, is_disabled, open, options_from_env};
 
-use crate::guarded::guarded;
-use crate::queries::{version, written};
-use crate::real;
-use crate::sink::{self, Sink};
+use super::black_box::{self, BlackBox};
+use crate::nccl;
+use crate::panic_guard::guarded;
 
 /// Environment variables of launchers: rank, world size, and the optional local rank. A launcher
 /// counts only if it sets rank and world size.
@@ -26,16 +25,16 @@ const LAUNCHERS: [[&str; 3]; 5] = [
 
 /// The open box of this process; opens this library's box if there is none. `None`: nothing is
 /// recorded.
-pub(crate) fn open_box(seat: Option<Seat>) -> Option<Sink> {
-    sink::look();
-    match sink::current() {
-        Some(sink) => {
-            if sink.is_shared() {
-                record_libraries(sink);
+pub(crate) fn open_box(seat: Option<Seat>) -> Option<BlackBox> {
+    black_box::find_services();
+    match black_box::current() {
+        Some(black_box) => {
+            if black_box.is_shared() {
+                record_libraries(black_box);
             }
-            Some(sink)
+            Some(black_box)
         }
-        None => own_box(seat).map(Sink::Own),
+        None => own_box(seat).map(BlackBox::Own),
     }
 }
 
@@ -46,8 +45,8 @@ pub(crate) fn own_box(seat: Option<Seat>) -> Option<&'static Writer> {
     if let Some(writer) = current() {
         return Some(writer);
     }
-    sink::look();
-    if is_disabled() || sink::current().is_some_and(Sink::is_shared) {
+    black_box::find_services();
+    if is_disabled() || black_box::current().is_some_and(BlackBox::is_shared) {
         return None;
     }
     let mut options = options_from_env("nccl");
@@ -62,10 +61,10 @@ pub(crate) fn own_box(seat: Option<Seat>) -> Option<&'static Writer> {
     let place = Place::from_env(&options.job, &options.world);
     open(&place, &options).ok()?;
     let writer = current()?;
-    if let Some(version) = version() {
+    if let Some(version) = nccl::version() {
         writer.setting(b"nccl", version.as_bytes());
     }
-    record_libraries(Sink::Own(writer));
+    record_libraries(BlackBox::Own(writer));
     announce_the_end();
     Some(writer)
 }
@@ -103,19 +102,18 @@ fn variables_of(names: &[&str; 3], size: u32) -> Option<(u32, u32, Option<u32>)>
 }
 
 /// Records the loaded NCCL libraries once, if there are several.
-fn record_libraries(sink: Sink) {
+fn record_libraries(black_box: BlackBox) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if SAID.swap(true, Ordering::AcqRel) {
         return;
     }
-    let loaded = real::loaded();
+    let loaded = nccl::loaded();
     if loaded.len() > 1 {
         let described = |path: &CString| {
-            let version = real::version_of(path).and_then(written);
-            let version = version.unwrap_or_else(|| "?".into());
+            let version = nccl::version_of(path).unwrap_or_else(|| "?".into());
             [version.as_bytes(), b" ", path.to_bytes()].concat()
         };
         let libraries: Vec<Vec<u8>> = loaded.iter().map(described).collect();
-        sink.setting(b"nccl libraries", &libraries.join(&b", "[..]));
+        black_box.setting(b"nccl libraries", &libraries.join(&b", "[..]));
     }
 }

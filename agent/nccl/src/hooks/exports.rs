@@ -17,17 +17,17 @@ use std::slice;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::Call;
 
-use crate::abi::{
+use super::{calls, groups};
+use crate::communicators::Communicator;
+use crate::communicators::creation;
+use crate::cuda::driver::{self, Capture};
+use crate::nccl::Function;
+use crate::nccl::abi::{
     AnyConfig, Comm, Configured, INTERNAL_ERROR, Status, Stream, UniqueId, dtype, reduce_op,
 };
-use crate::caller::{export, returns_to};
-use crate::comms::Communicator;
-use crate::driver::{self, Capture};
-use crate::guarded::guarded;
-use crate::init;
-use crate::real::Function;
-use crate::records::Work;
-use crate::watch;
+use crate::panic_guard::guarded;
+use crate::recording::call_records::Work;
+use crate::return_address::{export, returns_to};
 
 /// Exports an NCCL function. `$body` gets the name of its `pnccl` alias and `$real`, which makes
 /// the call.
@@ -61,7 +61,7 @@ macro_rules! hook {
 macro_rules! passed_on {
     ($($symbol:ident, $second:literal, $comm:ident, ($($arg:ident: $type:ty),* $(,)?);)*) => {
         $(hook!($symbol, $second, ($($arg: $type),*), |name, real| {
-            watch::other(name, $comm, Op::Other, real)
+            calls::other(name, $comm, Op::Other, real)
         });)*
     };
 }
@@ -129,7 +129,7 @@ macro_rules! collective {
                     $($extra: Some($extra),)*
                     ..Collective::new(Op::$op, send, receive, count, datatype, stream)
                 };
-                watch::work(name, comm, |communicator| collective.of(communicator), real)
+                calls::work(name, comm, |communicator| collective.of(communicator), real)
             });
             hook!($configured, $configured_second, (
                 send: *const c_void, receive: *mut c_void, count: usize, datatype: c_int,
@@ -139,7 +139,7 @@ macro_rules! collective {
                     $($extra: Some($extra),)*
                     ..Collective::new(Op::$op, send, receive, count, datatype, stream)
                 };
-                watch::work(name, comm, |communicator| collective.of(communicator), real)
+                calls::work(name, comm, |communicator| collective.of(communicator), real)
             });
         )*
     };
@@ -163,7 +163,7 @@ hook!(ncclBcast, c"pncclBcast", (
         root: Some(root),
         ..Collective::new(Op::Broadcast, buffer, buffer, count, datatype, stream)
     };
-    watch::work(name, comm, |communicator| collective.of(communicator), real)
+    calls::work(name, comm, |communicator| collective.of(communicator), real)
 });
 
 // --- Messages ----------------------------------------------------------------------------------
@@ -194,21 +194,21 @@ fn on_stream(call: Call, stream: Stream, communicator: &Communicator) -> Work {
 hook!(ncclSend, c"pncclSend", (
     buffer: *const c_void, count: usize, datatype: c_int, peer: c_int, comm: Comm, stream: Stream,
 ), |name, real| {
-    watch::work(name, comm, |it| message(Op::Send, count, datatype, peer, stream, it), real)
+    calls::work(name, comm, |it| message(Op::Send, count, datatype, peer, stream, it), real)
 });
 
 hook!(ncclRecv, c"pncclRecv", (
     buffer: *mut c_void, count: usize, datatype: c_int, peer: c_int, comm: Comm, stream: Stream,
 ), |name, real| {
-    watch::work(name, comm, |it| message(Op::Recv, count, datatype, peer, stream, it), real)
+    calls::work(name, comm, |it| message(Op::Recv, count, datatype, peer, stream, it), real)
 });
 
 // --- Groups ------------------------------------------------------------------------------------
 
-hook!(ncclGroupStart, c"pncclGroupStart", (), |_name, real| watch::group_start(real));
-hook!(ncclGroupEnd, c"pncclGroupEnd", (), |name, real| watch::group_end(name, false, real));
+hook!(ncclGroupStart, c"pncclGroupStart", (), |_name, real| groups::group_start(real));
+hook!(ncclGroupEnd, c"pncclGroupEnd", (), |name, real| groups::group_end(name, false, real));
 hook!(ncclGroupSimulateEnd, c"pncclGroupSimulateEnd", (info: *mut c_void), |name, real| {
-    watch::group_end(name, true, real)
+    groups::group_end(name, true, real)
 });
 
 // --- Communicators -----------------------------------------------------------------------------
@@ -216,7 +216,7 @@ hook!(ncclGroupSimulateEnd, c"pncclGroupSimulateEnd", (info: *mut c_void), |name
 hook!(ncclCommInitRank, c"pncclCommInitRank", (
     comm: *mut Comm, ranks: c_int, id: UniqueId, rank: c_int,
 ), |name, real| {
-    watch::making(|| init::with_id(name, comm, ranks, &id, rank, Configured::NOTHING), real)
+    calls::create(|| creation::init_rank(name, comm, ranks, &id, rank, Configured::NOTHING), real)
 });
 
 hook!(ncclCommInitRankConfig, c"pncclCommInitRankConfig", (
@@ -224,7 +224,7 @@ hook!(ncclCommInitRankConfig, c"pncclCommInitRankConfig", (
 ), |name, real| {
     // SAFETY: the program passes a valid configuration, and its name is not used after this call.
     let configured = || unsafe { Configured::read(config) };
-    watch::making(|| init::with_id(name, comm, ranks, &id, rank, configured()), real)
+    calls::create(|| creation::init_rank(name, comm, ranks, &id, rank, configured()), real)
 });
 
 hook!(ncclCommInitRankScalable, c"pncclCommInitRankScalable", (
@@ -233,15 +233,15 @@ hook!(ncclCommInitRankScalable, c"pncclCommInitRankScalable", (
     let begin = || {
         // SAFETY: as above; NCCL names the communicator by the first of its ids.
         let (first, configured) = unsafe { (ids.as_ref()?, Configured::read(config)) };
-        (id_count > 0).then(|| init::with_id(name, comm, ranks, first, rank, configured))?
+        (id_count > 0).then(|| creation::init_rank(name, comm, ranks, first, rank, configured))?
     };
-    watch::making(begin, real)
+    calls::create(begin, real)
 });
 
 hook!(ncclCommInitAll, c"pncclCommInitAll", (
     comms: *mut Comm, count: c_int, devices: *const c_int,
-), |_name, real| watch::unseen(|| {
-    guarded(init::of_one_process);
+), |_name, real| calls::unrecorded(|| {
+    guarded(creation::init_all);
     real()
 }));
 
@@ -250,7 +250,7 @@ hook!(ncclCommSplit, c"pncclCommSplit", (
 ), |name, real| {
     // SAFETY: as above.
     let configured = || unsafe { Configured::read(config) };
-    watch::making(|| init::split(name, comm, color, made, configured()), real)
+    calls::create(|| creation::split(name, comm, color, made, configured()), real)
 });
 
 hook!(ncclCommShrink, c"pncclCommShrink", (
@@ -261,9 +261,9 @@ hook!(ncclCommShrink, c"pncclCommShrink", (
         // SAFETY: the program passes that many ranks; an empty list may be null.
         let excluded = count.map_or(&[][..], |count| unsafe { slice::from_raw_parts(excluded, count) });
         // SAFETY: as above.
-        init::shrink(name, comm, excluded, made, unsafe { Configured::read(config) })
+        creation::shrink(name, comm, excluded, made, unsafe { Configured::read(config) })
     };
-    watch::making(begin, real)
+    calls::create(begin, real)
 });
 
 hook!(ncclCommGrow, c"pncclCommGrow", (
@@ -272,19 +272,19 @@ hook!(ncclCommGrow, c"pncclCommGrow", (
     let begin = || {
         // SAFETY: as above; the id may be null.
         let (id, configured) = unsafe { (id.as_ref(), Configured::read(config)) };
-        init::grow(name, comm, ranks, id, rank, made, configured)
+        creation::grow(name, comm, ranks, id, rank, made, configured)
     };
-    watch::making(begin, real)
+    calls::create(begin, real)
 });
 
 hook!(ncclCommFinalize, c"pncclCommFinalize", (comm: Comm), |name, real| {
-    watch::other(name, comm, Op::DestroyProcessGroup, real)
+    calls::other(name, comm, Op::DestroyProcessGroup, real)
 });
 hook!(ncclCommDestroy, c"pncclCommDestroy", (comm: Comm), |name, real| {
-    watch::leaving(name, comm, real)
+    calls::release(name, comm, real)
 });
 hook!(ncclCommAbort, c"pncclCommAbort", (comm: Comm), |name, real| {
-    watch::leaving(name, comm, real)
+    calls::release(name, comm, real)
 });
 
 // --- Functions that are only forwarded ----------------------------------------------------------
@@ -318,6 +318,6 @@ passed_on! {
 
 // Not functions of a communicator.
 hook!(ncclMemAlloc, c"pncclMemAlloc", (made: *mut *mut c_void, size: usize), |_name, real| {
-    watch::unseen(real)
+    calls::unrecorded(real)
 });
-hook!(ncclMemFree, c"pncclMemFree", (memory: *mut c_void), |_name, real| watch::unseen(real));
+hook!(ncclMemFree, c"pncclMemFree", (memory: *mut c_void), |_name, real| calls::unrecorded(real));

@@ -12,29 +12,30 @@ use ddp_doctor_agent::blackbox::Seat;
 use ddp_doctor_agent::{current, identity};
 use ddp_doctor_proto::{NoteKind, Op};
 
-use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
-use crate::caller::returns_to;
-use crate::comm_memory::Before;
-use crate::comms::{self, Communicator, Name};
-use crate::ids::occurrence_of;
-use crate::own_box::open_box;
-use crate::queries::{device_of, seat, seat_of};
-use crate::records;
-use crate::sink::{self, Outer, Sink};
-use crate::{comm_memory, done, driver, memory, pending};
+use super::communicator::{Communicator, Name};
+use super::memory::{self, ParentMemory};
+use super::unique_ids::occurrence_of;
+use super::{pending, table};
+use crate::cuda::{completion, device_memory, driver};
+use crate::nccl::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
+use crate::nccl::{device_of, seat, seat_of};
+use crate::recording::black_box::{self, BlackBox, Outer};
+use crate::recording::call_records;
+use crate::recording::open_box;
+use crate::return_address::returns_to;
 
 /// A communicator that a call is about to create.
 #[derive(Debug)]
-pub(crate) struct Making {
-    sink: Sink,
+pub(crate) struct PendingCreation {
+    black_box: BlackBox,
     function: &'static CStr,
     recorded: Recorded,
     /// Where NCCL stores the handle.
     handle: *mut Comm,
     /// The future communicator; `None`: this rank gets none, or its place in it is unknown.
-    made: Option<Made>,
+    made: Option<NewCommunicator>,
     /// Memory of the parent before the creation.
-    parent: Before,
+    parent: ParentMemory,
 }
 
 /// How a creation is recorded.
@@ -48,9 +49,9 @@ enum Recorded {
 
 impl Recorded {
     /// Records the creation, depending on whether the thread is inside a framework's call.
-    fn before(sink: Sink, function: &'static CStr, call: impl FnOnce() -> u64) -> Self {
-        if sink.is_shared() && sink::outer() != Outer::Nothing {
-            sink.within(records::first_name(function));
+    fn before(black_box: BlackBox, function: &'static CStr, call: impl FnOnce() -> u64) -> Self {
+        if black_box.is_shared() && black_box::outer() != Outer::Nothing {
+            black_box.within(call_records::public_name(function));
             Self::Within
         } else {
             Self::Call(call())
@@ -58,22 +59,22 @@ impl Recorded {
     }
 
     /// Records that the call returned.
-    fn after(self, sink: Sink) {
+    fn after(self, black_box: BlackBox) {
         match self {
-            Self::Call(call) => sink.returned(call, false),
-            Self::Within => sink.within(b""),
+            Self::Call(call) => black_box.returned(call, false),
+            Self::Within => black_box.within(b""),
         }
     }
 }
 
 /// A communicator that was created, without its handle.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(super) struct NewCommunicator {
     name: Name,
     description: Vec<u8>,
     non_blocking: bool,
     /// Rank and size, if known before the creation.
-    pub(crate) seat: Option<Seat>,
+    pub(super) seat: Option<Seat>,
 }
 
 /// A hooked function was called to create a communicator.
@@ -88,56 +89,56 @@ pub(crate) fn is_hooked() -> bool {
 // --- Calls about to be made --------------------------------------------------------------------
 
 /// `ncclCommInitRank` and its variants.
-pub(crate) fn with_id(
+pub(crate) fn init_rank(
     function: &'static CStr,
     handle: *mut Comm,
     size: c_int,
     id: &UniqueId,
     rank: c_int,
     configured: Configured,
-) -> Option<Making> {
+) -> Option<PendingCreation> {
     HOOKED.store(true, Ordering::Release);
     let seat = seat(rank, size)?;
     let is_first = current().is_none();
-    let sink = open_box(Some(seat))?;
-    let own = is_first && !sink.is_shared();
+    let black_box = open_box(Some(seat))?;
+    let own = is_first && !black_box.is_shared();
     if own && let Some(place) = identity::meeting_place(&id.bytes) {
-        sink.setting(b"init.address", place.ip().to_string().as_bytes());
-        sink.setting(b"init.port", place.port().to_string().as_bytes());
+        black_box.setting(b"init.address", place.ip().to_string().as_bytes());
+        black_box.setting(b"init.port", place.port().to_string().as_bytes());
     }
     let hash = identity::of_unique_id(&id.bytes);
     let Some(occurrence) = occurrence_of(hash, seat.rank) else {
         say_once(
-            sink,
+            black_box,
             b"is several ranks of one NCCL communicator: of all but the first nothing is seen",
         );
         return None;
     };
     let name = Name { hash, occurrence, in_nccl: hash, magic: identity::magic_of(&id.bytes) };
     let non_blocking = configured.non_blocking;
-    let known = PendingComm { sink, seat, name };
-    Some(known.making(function, handle, configured, non_blocking))
+    let known = KnownSeat { black_box, seat, name };
+    Some(known.begin(function, handle, configured, non_blocking))
 }
 
 /// A communicator whose rank and size are known before it is created.
-struct PendingComm {
-    sink: Sink,
+struct KnownSeat {
+    black_box: BlackBox,
     seat: Seat,
     name: Name,
 }
 
-impl PendingComm {
+impl KnownSeat {
     /// Records that the communicator is about to be created.
-    fn making(
+    fn begin(
         self,
         function: &'static CStr,
         handle: *mut Comm,
         configured: Configured,
         non_blocking: bool,
-    ) -> Making {
-        let Self { sink, seat, name } = self;
-        let recorded = Recorded::before(sink, function, || {
-            sink.creating(&sink::Communicator {
+    ) -> PendingCreation {
+        let Self { black_box, seat, name } = self;
+        let recorded = Recorded::before(black_box, function, || {
+            black_box.creating(&black_box::CommunicatorInfo {
                 op: Op::NewGroup,
                 name: identity::name(name.hash, name.occurrence).as_bytes(),
                 description: configured.name,
@@ -146,12 +147,12 @@ impl PendingComm {
                 returns_to: returns_to(),
             })
         });
-        Making {
-            sink,
+        PendingCreation {
+            black_box,
             function,
             recorded,
             handle,
-            made: Some(Made {
+            made: Some(NewCommunicator {
                 name,
                 description: configured.name.to_vec(),
                 non_blocking,
@@ -164,17 +165,17 @@ impl PendingComm {
 
 /// `ncclCommInitAll`: this process is all ranks of the communicator. Its calls are not recorded,
 /// which a note reports.
-pub(crate) fn of_one_process() {
+pub(crate) fn init_all() {
     let said = b"is all ranks of an NCCL communicator (ncclCommInitAll), of which nothing is seen";
-    if let Some(sink) = open_box(None) {
-        say_once(sink, said);
+    if let Some(black_box) = open_box(None) {
+        say_once(black_box, said);
     }
 }
 
-fn say_once(sink: Sink, text: &[u8]) {
+fn say_once(black_box: BlackBox, text: &[u8]) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::AcqRel) {
-        sink.note(NoteKind::SeveralRanks, text);
+        black_box.note(NoteKind::SeveralRanks, text);
     }
 }
 
@@ -185,12 +186,12 @@ pub(crate) fn split(
     color: c_int,
     handle: *mut Comm,
     configured: Configured,
-) -> Option<Making> {
-    let (sink, parent) = records::of(comms::find(parent))?;
+) -> Option<PendingCreation> {
+    let (black_box, parent) = call_records::with_box(table::find(parent))?;
     let nth = parent.divide();
     let name = format!("{}/split{nth}", identity::name(parent.name.hash, parent.name.occurrence));
-    let recorded = Recorded::before(sink, function, || {
-        sink.creating(&sink::Communicator {
+    let recorded = Recorded::before(black_box, function, || {
+        black_box.creating(&black_box::CommunicatorInfo {
             op: Op::SplitGroup,
             name: name.as_bytes(),
             description: configured.name,
@@ -199,14 +200,14 @@ pub(crate) fn split(
             returns_to: returns_to(),
         })
     });
-    Some(Making {
-        sink,
+    Some(PendingCreation {
+        black_box,
         function,
         recorded,
         handle,
         made: (color != NO_COLOR).then(|| {
             let in_nccl = identity::of_split(parent.name.in_nccl, nth, color);
-            Made {
+            NewCommunicator {
                 name: Name {
                     hash: identity::of_split(parent.name.hash, nth, color),
                     in_nccl,
@@ -218,7 +219,7 @@ pub(crate) fn split(
                 seat: None,
             }
         }),
-        parent: comm_memory::before_division(parent),
+        parent: memory::before_division(parent),
     })
 }
 
@@ -230,8 +231,8 @@ pub(crate) fn shrink(
     excluded: &[c_int],
     handle: *mut Comm,
     configured: Configured,
-) -> Option<Making> {
-    let (sink, parent) = records::of(comms::find(parent))?;
+) -> Option<PendingCreation> {
+    let (black_box, parent) = call_records::with_box(table::find(parent))?;
     let mut excluded = excluded.to_vec();
     excluded.retain(|&it| seat(it, parent.size.cast_signed()).is_some());
     excluded.sort_unstable();
@@ -250,9 +251,9 @@ pub(crate) fn shrink(
     let in_nccl = identity::of_split(parent.name.in_nccl, 0, 0);
     let name = Name { hash: of_these, occurrence: nth, in_nccl, magic: in_nccl };
     let non_blocking = parent.non_blocking || configured.non_blocking;
-    let known = PendingComm { sink, seat, name };
-    let making = known.making(function, handle, configured, non_blocking);
-    Some(Making { parent: comm_memory::before_division(parent), ..making })
+    let known = KnownSeat { black_box, seat, name };
+    let creation = known.begin(function, handle, configured, non_blocking);
+    Some(PendingCreation { parent: memory::before_division(parent), ..creation })
 }
 
 /// `ncclCommGrow`: the ranks of a communicator keep their places in the larger one. New ranks join
@@ -265,7 +266,7 @@ pub(crate) fn grow(
     rank: c_int,
     handle: *mut Comm,
     configured: Configured,
-) -> Option<Making> {
+) -> Option<PendingCreation> {
     HOOKED.store(true, Ordering::Release);
     let name = |growth: u64, size: u32, occurrence: u32| Name {
         hash: identity::of_grow(growth, size),
@@ -275,25 +276,25 @@ pub(crate) fn grow(
     };
     if parent.is_null() {
         let seat = seat(rank, size)?;
-        let sink = open_box(Some(seat))?;
+        let black_box = open_box(Some(seat))?;
         let name = name(identity::magic_of(&id?.bytes), seat.size, 0);
         let non_blocking = configured.non_blocking;
-        let known = PendingComm { sink, seat, name };
-        return Some(known.making(function, handle, configured, non_blocking));
+        let known = KnownSeat { black_box, seat, name };
+        return Some(known.begin(function, handle, configured, non_blocking));
     }
-    let (sink, parent) = records::of(comms::find(parent))?;
+    let (black_box, parent) = call_records::with_box(table::find(parent))?;
     let seat = seat(parent.rank.cast_signed(), size)?;
     let growth = identity::of_growth(parent.name.magic, parent.divide());
     let name = name(growth, seat.size, parent.name.occurrence);
     let non_blocking = parent.non_blocking || configured.non_blocking;
-    let known = PendingComm { sink, seat, name };
-    Some(known.making(function, handle, configured, non_blocking))
+    let known = KnownSeat { black_box, seat, name };
+    Some(known.begin(function, handle, configured, non_blocking))
 }
 
-impl Making {
+impl PendingCreation {
     /// Called when the call has returned, or the end of its group has.
     pub(crate) fn end(self, status: Status) {
-        let Self { sink, function, recorded, handle, made, parent } = self;
+        let Self { black_box, function, recorded, handle, made, parent } = self;
         let of_framework = matches!(recorded, Recorded::Within);
         if is_taken(status)
             && let Some(made) = made
@@ -301,31 +302,37 @@ impl Making {
             // SAFETY: NCCL writes the handle there, so the program keeps the location valid.
             let comm = unsafe { handle.as_ref() }.copied();
             match comm.filter(|it| !it.is_null()) {
-                Some(comm) => made.known_as(sink, comm, of_framework, parent),
-                None if status == IN_PROGRESS => pending::add(sink, made, of_framework),
+                Some(comm) => made.register(black_box, comm, of_framework, parent),
+                None if status == IN_PROGRESS => pending::add(black_box, made, of_framework),
                 None => {}
             }
         }
         // A framework records its errors itself.
         if !is_taken(status) && !of_framework {
-            records::refused(sink, function, status);
+            call_records::refused(black_box, function, status);
         }
-        recorded.after(sink);
+        recorded.after(black_box);
     }
 
     /// Called if the group of the call is discarded.
-    pub(crate) fn drop_unmade(self) {
-        self.recorded.after(self.sink);
+    pub(crate) fn discard(self) {
+        self.recorded.after(self.black_box);
     }
 }
 
-impl Made {
+impl NewCommunicator {
     /// Registers the communicator under its handle.
-    pub(crate) fn known_as(self, sink: Sink, comm: Comm, of_framework: bool, parent: Before) {
-        driver::look();
+    pub(super) fn register(
+        self,
+        black_box: BlackBox,
+        comm: Comm,
+        of_framework: bool,
+        parent: ParentMemory,
+    ) {
+        driver::find_library();
         let seat = self.seat.or_else(|| seat_of(comm));
         let Some(seat) = seat else { return };
-        let mut communicator = Communicator::new(sink, self.name, &self.description);
+        let mut communicator = Communicator::new(black_box, self.name, &self.description);
         communicator.rank = seat.rank;
         communicator.size = seat.size;
         communicator.non_blocking = self.non_blocking;
@@ -333,17 +340,17 @@ impl Made {
         communicator.device = device;
         if of_framework {
             communicator.is_made_by_framework();
-        } else if communicator.group(sink) == 0 {
+        } else if communicator.group(black_box) == 0 {
             return;
         }
-        let known = comms::insert(comm, communicator);
-        done::prepare();
+        let known = table::insert(comm, communicator);
+        completion::start();
         if let Some(known) = known {
-            comm_memory::made(sink, known, parent);
+            memory::after_creation(black_box, known, parent);
         }
         // A framework's own box already has samples of its allocator.
-        if let Sink::Own(writer) = sink {
-            memory::watch(writer, device);
+        if let BlackBox::Own(writer) = black_box {
+            device_memory::start(writer, device);
         }
     }
 }

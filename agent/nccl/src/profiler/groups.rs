@@ -1,12 +1,12 @@
-//! Calls of a group, collected until the outermost group ends. Like [`watch`](crate::watch), for
+//! Calls of a group, collected until the outermost group ends. Like `hooks/groups.rs`, for
 //! calls that NCCL reports to its profiler.
 
 use std::cell::RefCell;
 
 use super::events;
-use crate::comms::Communicator;
-use crate::records::{self, Work};
-use crate::{sink, watch};
+use crate::communicators::Communicator;
+use crate::recording::call_records::{self, Work};
+use crate::recording::{black_box, launches};
 
 /// Maximum number of calls that are sorted together; larger groups are recorded in pieces.
 const MOST: usize = 1024;
@@ -62,8 +62,8 @@ pub(super) fn message(communicator: &'static Communicator, work: &Work) -> u64 {
     let mut call = 0;
     with(|launch| {
         let number = launch.number();
-        if let Some((sink, communicator)) = records::of(Some(communicator)) {
-            call = records::issued(sink, communicator, work, number);
+        if let Some((black_box, communicator)) = call_records::with_box(Some(communicator)) {
+            call = call_records::issued(black_box, communicator, work, number);
             launch.begun.push((communicator, call));
         }
     });
@@ -77,27 +77,27 @@ pub(super) fn end() {
 
 /// Records that the kernel of a call has ended.
 pub(super) fn complete(call: u64) {
-    if let Some(sink) = sink::current() {
-        sink.completed(call);
+    if let Some(black_box) = black_box::current() {
+        black_box.completed(call);
     }
 }
 
 impl Launch {
     fn number(&mut self) -> u32 {
         if self.number == 0 {
-            self.number = watch::next_launch();
+            self.number = launches::next_number();
         }
         self.number
     }
 
     fn begin(&mut self) {
         let number = self.number();
-        watch::in_order(&mut self.works);
+        launches::sort(&mut self.works);
         for (communicator, work) in self.works.drain(..) {
-            let Some((sink, communicator)) = records::of(Some(communicator)) else {
+            let Some((black_box, communicator)) = call_records::with_box(Some(communicator)) else {
                 continue;
             };
-            let call = records::issued(sink, communicator, &work, number);
+            let call = call_records::issued(black_box, communicator, &work, number);
             let event = events::find(work.handle.addr());
             if let Some(done) = event.and_then(|event| event.recorded(call)) {
                 complete(done);
@@ -109,8 +109,8 @@ impl Launch {
     fn end(&mut self) {
         for (communicator, call) in self.begun.drain(..) {
             // The box may have been closed, or replaced after a fork.
-            if let Some((sink, _)) = records::of(Some(communicator)) {
-                sink.returned(call, false);
+            if let Some((black_box, _)) = call_records::with_box(Some(communicator)) {
+                black_box.returned(call, false);
             }
         }
         self.number = 0;

@@ -34,7 +34,7 @@ macro_rules! export {
     ($symbol:ident, ($($arg:ident: $type:ty),*), $to:path) => {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
-        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> crate::abi::Status {
+        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> crate::nccl::abi::Status {
             core::arch::naked_asm!(
                 "push rdi",
                 "push rsi",
@@ -54,7 +54,7 @@ macro_rules! export {
                 "pop rsi",
                 "pop rdi",
                 "jmp {to}",
-                note = sym crate::caller::note,
+                note = sym crate::return_address::note,
                 to = sym $to,
             )
         }
@@ -66,7 +66,7 @@ macro_rules! export {
 macro_rules! export {
     ($symbol:ident, ($($arg:ident: $type:ty),*), $to:path) => {
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> crate::abi::Status {
+        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> crate::nccl::abi::Status {
             // SAFETY: the caller vouches for the arguments; both functions have the same
             // requirements.
             unsafe { $to($($arg),*) }

@@ -22,7 +22,7 @@ const C_LIBRARY: &str = "DDP_DOCTOR_LIBRARY";
 
 /// Destination of records.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Sink {
+pub(crate) enum BlackBox {
     /// The box of this library.
     Own(&'static Writer),
     /// The box of the C API library.
@@ -46,7 +46,7 @@ static SERVICES: AtomicPtr<Services> = AtomicPtr::new(ptr::null_mut());
 #[inline]
 fn services() -> Option<&'static Services> {
     let services = SERVICES.load(Ordering::Acquire);
-    // SAFETY: null, or the address that `look` found: a static of a library that stays loaded.
+    // SAFETY: null, or the address that `find_services` found: a static of a library that stays loaded.
     unsafe { services.as_ref() }
 }
 
@@ -58,9 +58,9 @@ fn shared() -> Option<&'static Services> {
 
 /// The current destination of records; `None`: there is no open box.
 #[inline]
-pub(crate) fn current() -> Option<Sink> {
-    let own = || ddp_doctor_agent::current().map(Sink::Own);
-    shared().map(Sink::Shared).or_else(own)
+pub(crate) fn current() -> Option<BlackBox> {
+    let own = || ddp_doctor_agent::current().map(BlackBox::Own);
+    shared().map(BlackBox::Shared).or_else(own)
 }
 
 /// The open box of this library.
@@ -68,12 +68,12 @@ pub(crate) fn own() -> Option<&'static Writer> {
     ddp_doctor_agent::current()
 }
 
-/// The box of this name (see [`Sink::name`]), if it is open.
+/// The box with this id (see [`BlackBox::id`]), if it is open.
 #[inline]
-pub(crate) fn named(name: usize) -> Option<Sink> {
-    let own = ddp_doctor_agent::current().filter(|it| ptr::from_ref(*it).addr() == name);
-    let shared = || services().filter(|it| (it.current)() == name && name != 0);
-    own.map(Sink::Own).or_else(|| shared().map(Sink::Shared))
+pub(crate) fn with_id(id: usize) -> Option<BlackBox> {
+    let own = ddp_doctor_agent::current().filter(|it| ptr::from_ref(*it).addr() == id);
+    let shared = || services().filter(|it| (it.current)() == id && id != 0);
+    own.map(BlackBox::Own).or_else(|| shared().map(BlackBox::Shared))
 }
 
 /// The framework's call that contains the calling thread's current call.
@@ -87,7 +87,7 @@ pub(crate) fn outer() -> Outer {
 }
 
 /// Searches for the C API library unless it is known.
-pub(crate) fn look() {
+pub(crate) fn find_services() {
     if services().is_some() {
         return;
     }
@@ -116,10 +116,10 @@ pub(crate) fn look() {
     }
 }
 
-impl Sink {
+impl BlackBox {
     /// Identifies the box within the process.
     #[inline]
-    pub(crate) fn name(self) -> usize {
+    pub(crate) fn id(self) -> usize {
         match self {
             Self::Own(writer) => ptr::from_ref(writer).addr(),
             Self::Shared(services) => (services.current)(),
@@ -155,8 +155,8 @@ impl Sink {
         }
     }
 
-    pub(crate) fn communicator(self, named: &Communicator<'_>) -> u32 {
-        let Communicator { name, description, .. } = *named;
+    pub(crate) fn communicator(self, named: &CommunicatorInfo<'_>) -> u32 {
+        let CommunicatorInfo { name, description, .. } = *named;
         match self {
             Self::Own(writer) => {
                 writer.communicator(name, description, b"nccl", named.seat.rank, named.seat.size)
@@ -165,7 +165,7 @@ impl Sink {
         }
     }
 
-    pub(crate) fn creating(self, named: &Communicator<'_>) -> u64 {
+    pub(crate) fn creating(self, named: &CommunicatorInfo<'_>) -> u64 {
         match self {
             Self::Own(writer) => writer.creating(&Creation {
                 op: named.op,
@@ -255,7 +255,7 @@ impl Sink {
 
 /// Description of a communicator for a box.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Communicator<'a> {
+pub(crate) struct CommunicatorInfo<'a> {
     pub(crate) op: Op,
     pub(crate) takes_all: bool,
     pub(crate) name: &'a [u8],
@@ -264,7 +264,7 @@ pub(crate) struct Communicator<'a> {
     pub(crate) returns_to: usize,
 }
 
-impl Communicator<'_> {
+impl CommunicatorInfo<'_> {
     fn passed(&self) -> Named {
         Named {
             op: self.op.number(),
