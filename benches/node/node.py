@@ -1,7 +1,7 @@
 """Measures what `ddp-doctor run` costs beside many ranks of one node, and beside ranks with many calls.
 
-    python benches/node.py                              # both rows
-    python benches/node.py --ranks 64 --calls 10        # one row: calls of all ranks together, per second
+    python benches/node/node.py                              # both rows
+    python benches/node/node.py --ranks 64 --calls 10        # one row: calls of all ranks together, per second
 
 The ranks are forked by one process, which has imported PyTorch for all of them, and use Gloo. Each makes
 its calls in a group of its own, so that two processors suffice for 10 000 calls a second, and one call of
@@ -19,7 +19,9 @@ import sys
 import tempfile
 import time
 
-from common import PACKAGE, built, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import PACKAGE, built, machine  # noqa: E402
 
 ROWS = ((64, 320), (8, 10_000))
 STEP = 0.2

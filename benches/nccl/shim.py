@@ -4,7 +4,7 @@ A program in C calls an NCCL whose functions do nothing, with and without the li
 measures the mean of batches of 2 000 calls, and single calls, including two clock readings. "within" is the
 same with a framework's own recorded call around each NCCL call; "alone" is such a call with nothing in it.
 
-    python benches/shim.py [--pairs 20]
+    python benches/nccl/shim.py [--pairs 20]
 
 Needs gcc and the release build.
 """
@@ -14,9 +14,12 @@ import os
 import random
 import statistics
 import subprocess
+import sys
 import tempfile
 
-from common import HERE, ROOT, built, interval, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import ROOT, built, interval, machine  # noqa: E402
 
 
 def main():
@@ -30,7 +33,7 @@ def main():
     library = built("libddp_doctor_nccl.so")
     chance = random.Random(0)
     with tempfile.TemporaryDirectory() as scratch:
-        source = os.path.join(HERE, "shim.c")
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.c")
         nccl, program = os.path.join(scratch, "libnccl.so.2"), os.path.join(scratch, "program")
         compiler = ["gcc", "-O2", "-Wall", "-Wno-missing-prototypes", source]
         subprocess.run(compiler + ["-DLIBRARY", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o", nccl], check=True)

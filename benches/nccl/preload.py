@@ -3,7 +3,7 @@
 Programs are started with and without the library, alternating; the result is the difference of the times
 from start to exit.
 
-    python benches/preload.py [--pairs 300]
+    python benches/nccl/preload.py [--pairs 300]
 
 Needs the release build.
 """
@@ -17,7 +17,9 @@ import subprocess
 import sys
 import time
 
-from common import built, interval, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import built, interval, machine  # noqa: E402
 
 PROGRAMS = [("true",), ("bash", "-c", ":"), (sys.executable, "-S", "-c", "pass")]
 

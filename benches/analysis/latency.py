@@ -5,8 +5,8 @@ Every faulty program of tests/jobs that stamps its deciding call runs several ti
 The report's own latency, from the last event that a finding needs to its detection, is printed for
 comparison.
 
-    python benches/latency.py                 # five runs each
-    python benches/latency.py --runs 20 op_mismatch killed
+    python benches/analysis/latency.py                 # five runs each
+    python benches/analysis/latency.py --runs 20 op_mismatch killed
 
 Needs PyTorch >= 2.14 and the release build.
 """
@@ -21,7 +21,9 @@ import sys
 import tempfile
 import time
 
-from common import ROOT, built, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import ROOT, built, machine  # noqa: E402
 
 JOBS = os.path.join(ROOT, "tests", "jobs")
 TIMEOUT = 90  # seconds

@@ -4,8 +4,8 @@ Capture adds three things to a program with DDP: a query to its reducer after ev
 read from two parameters before the next forward pass, and a description of the model when it is wrapped. They
 are repeated on a real model of N parameters, and compared with the backward pass and the wrapping themselves.
 
-    python benches/parameters.py
-    python benches/parameters.py --parameters 10 1000
+    python benches/capture/parameters.py
+    python benches/capture/parameters.py --parameters 10 1000
 
 Needs PyTorch >= 2.14 and the release build.
 """
@@ -16,20 +16,11 @@ import sys
 import tempfile
 import time
 
-from common import PACKAGE, built, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import PACKAGE, best, built, machine  # noqa: E402
 
 NUMBERS = (10, 100, 1000, 10000)
-
-
-def best(call, number, repeat=7):
-    """Duration of one call in µs, the best of several rounds."""
-    took = []
-    for _ in range(repeat):
-        begin = time.perf_counter_ns()
-        for _ in range(number):
-            call()
-        took.append((time.perf_counter_ns() - begin) / number / 1000)
-    return min(took)
 
 
 def main():

@@ -4,8 +4,8 @@ The records before a rank joins are measured separately. Joining is measured in 
 them with capture, alternate in forming and leaving a world. A real start waits for other ranks, which makes
 the share smaller.
 
-    python benches/startup.py
-    python benches/startup.py --rounds 20
+    python benches/capture/startup.py
+    python benches/capture/startup.py --rounds 20
 
 Needs PyTorch >= 2.14 and the release build.
 """
@@ -20,7 +20,9 @@ import sys
 import tempfile
 import time
 
-from common import PACKAGE, built, interval, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import PACKAGE, best, built, interval, machine  # noqa: E402
 
 # Number of worlds formed in a turn.
 BLOCK = 5
@@ -89,17 +91,6 @@ def paired(rounds, scratch):
     print("joining a world of one rank, without capture: %.0f us" % statistics.median(took["plain"]))
     print("added by the capture:        %+.0f us (95 %%: %+.0f to %+.0f)" % interval(added))
     print("ratio:                       %.3f (95 %%: %.3f to %.3f)" % interval(ratios))
-
-
-def best(call, number, repeat):
-    """Duration of one call in µs, the best of several rounds."""
-    took = []
-    for _ in range(repeat):
-        begin = time.perf_counter_ns()
-        for _ in range(number):
-            call()
-        took.append((time.perf_counter_ns() - begin) / number / 1000)
-    return min(took)
 
 
 def sources(scratch, repeat):

@@ -3,7 +3,7 @@ is taken once a second.
 
 Without a GPU the allocator's statistics come from a stand-in of the same size.
 
-    python benches/memory.py
+    python benches/capture/allocator.py
 
 Needs PyTorch and the release build.
 """
@@ -13,8 +13,9 @@ import os
 import sys
 import tempfile
 
-from common import PACKAGE, built, machine
-from parameters import best
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import PACKAGE, best, built, machine  # noqa: E402
 
 
 def statistics_of_a_stand_in():

@@ -9,9 +9,9 @@ Flight Recorder. Since processes differ by about a microsecond, several sets of 
 All run on one CPU: with two, the time in which Gloo's thread wakes up on the other one varies by more
 than capture costs.
 
-    python benches/hooks.py
-    python benches/hooks.py --sets 1 --rounds 20 --calls all_reduce
-    python benches/hooks.py --backend nccl                  on a GPU: the time until a call returns
+    python benches/capture/hooks.py
+    python benches/capture/hooks.py --sets 1 --rounds 20 --calls all_reduce
+    python benches/capture/hooks.py --backend nccl                  on a GPU: the time until a call returns
 
 Needs the release build. PyTorch before 2.14 has no hooks, and calls are intercepted.
 """
@@ -28,7 +28,9 @@ import time
 import warnings
 from importlib.metadata import version
 
-from common import PACKAGE, built, interval, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import PACKAGE, built, interval, machine  # noqa: E402
 
 # Calls in a block. WARM_UP is the share of them run before the block, to fill the caches.
 BLOCK = {"all_reduce": 300, "broadcast": 300, "all_reduce 20 frames deep": 300, "all_reduce 20 frames deep in a package": 300, "DDP step": 60}

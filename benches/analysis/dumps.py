@@ -1,8 +1,8 @@
 """Cost of analyzing Flight Recorder dumps, compared with PyTorch's analyzer.
 
-    python benches/dumps.py                          # 1 024 ranks with 2 000 entries each
-    python benches/dumps.py --upstream               # also torchfrtrace on the same files, and the ratios
-    python benches/dumps.py --quick
+    python benches/analysis/dumps.py                          # 1 024 ranks with 2 000 entries each
+    python benches/analysis/dumps.py --upstream               # also torchfrtrace on the same files, and the ratios
+    python benches/analysis/dumps.py --quick
 
 Writes the dumps of a job whose rank 5 stops calling, and measures time and memory of `ddp-doctor analyze`.
 """
@@ -17,7 +17,9 @@ import sys
 import tempfile
 import time
 
-from common import built, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import built, machine  # noqa: E402
 
 MISSING = 5
 """The rank that makes no further calls."""

@@ -4,20 +4,23 @@ A busy Python process with 30 sleeping threads does equal pieces of work. In alt
 stacks are captured as fast as possible, or not at all. Pieces of neighbouring turns are compared by processor
 time, which other load hardly affects. In practice a stall is sampled only a few times per hour.
 
-    python benches/stacks.py
-    python benches/stacks.py --pairs 30
+    python benches/node/stacks.py
+    python benches/node/stacks.py --pairs 30
 
 Needs the release build, and no PyTorch.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import threading
 import time
 
-from common import built, interval, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import built, interval, machine  # noqa: E402
 
 WORK = """
 import sys, threading, time

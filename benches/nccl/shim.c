@@ -1,5 +1,5 @@
 /*
- * Programs for benches/shim.py. With -DLIBRARY: an NCCL whose functions do nothing, so that a call takes only
+ * Programs for benches/nccl/shim.py. With -DLIBRARY: an NCCL whose functions do nothing, so that a call takes only
  * the time of the library before it. Otherwise a program that calls it and prints durations in nanoseconds, one
  * per line: the mean of each of BATCHES batches of CALLS calls, then single calls. With an argument the program
  * also acts as a framework, which records its own call around each NCCL call.

@@ -5,7 +5,7 @@ each rank are read once a second. The first two are measured as the added functi
 as the reading of the files. At the end of each backward pass capture records the time that DDP waited for its
 buckets, which is measured in alternating steps of one rank with and without that record.
 
-    python benches/lateness.py
+    python benches/capture/lateness.py
 
 Needs PyTorch >= 2.14 and the library: the release build, or the one named by DDP_DOCTOR_LIBRARY.
 """
@@ -17,18 +17,14 @@ import sys
 import tempfile
 import time
 
-from common import PACKAGE, built, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import PACKAGE, best, built, machine  # noqa: E402
 
 
-def best(call, number, repeat=7):
+def nanoseconds(call, number, repeat):
     """Duration of one call in ns, the best of several rounds."""
-    took = []
-    for _ in range(repeat):
-        begin = time.perf_counter_ns()
-        for _ in range(number):
-            call()
-        took.append((time.perf_counter_ns() - begin) / number)
-    return min(took)
+    return 1000 * best(call, number, repeat)
 
 
 def buckets(module, step, pairs, number):
@@ -85,9 +81,9 @@ def main():
         class _BaseDataLoaderIter(Nothing):
             __next__ = Nothing.__next__
 
-    bare = best(Module._BaseDataLoaderIter().__next__, number, repeat)
+    bare = nanoseconds(Module._BaseDataLoaderIter().__next__, number, repeat)
     _data.patch(Module, False)
-    timed = best(Module._BaseDataLoaderIter().__next__, number, repeat)
+    timed = nanoseconds(Module._BaseDataLoaderIter().__next__, number, repeat)
 
     def collection():
         _garbage._collects("start", None)
@@ -117,9 +113,9 @@ def main():
 
     print(machine())
     print("a batch, counted and timed          %7.0f ns, of which the call itself %.0f ns" % (timed, bare))
-    print("a record of one that took long      %7.0f ns" % best(lambda: _box.lib.spent(_words.INPUT, 1, 0), number, repeat))
-    print("a collection of garbage, timed      %7.0f ns" % best(collection, number, repeat))
-    print("a backward without DDP's buckets    %7.0f ns" % best(around, number, repeat))
+    print("a record of one that took long      %7.0f ns" % nanoseconds(lambda: _box.lib.spent(_words.INPUT, 1, 0), number, repeat))
+    print("a collection of garbage, timed      %7.0f ns" % nanoseconds(collection, number, repeat))
+    print("a backward without DDP's buckets    %7.0f ns" % nanoseconds(around, number, repeat))
     print(
         "one with them, timed                %+7.0f ns (quarters: %+.0f to %+.0f) in a step of %.0f µs"
         % (
@@ -129,13 +125,13 @@ def main():
             statistics.median(without for _, without in steps) / 1000,
         )
     )
-    print("the kernel's counters of a rank     %7.0f ns" % best(lambda: [read(file) for file in files], number // 10, repeat))
+    print("the kernel's counters of a rank     %7.0f ns" % nanoseconds(lambda: [read(file) for file in files], number // 10, repeat))
     print(
         "… of all of its %3d threads          %7.0f ns"
-        % (len(os.listdir("/proc/%d/task" % pid)), best(threads, number // 10, repeat))
+        % (len(os.listdir("/proc/%d/task" % pid)), nanoseconds(threads, number // 10, repeat))
     )
-    print("… of its host's processors          %7.0f ns" % best(lambda: read("/proc/stat"), number // 10, repeat))
-    print("… pressure, %d files                 %7.0f ns" % (len(pressures), best(lambda: [read(file) for file in pressures], number // 10, repeat)))
+    print("… of its host's processors          %7.0f ns" % nanoseconds(lambda: read("/proc/stat"), number // 10, repeat))
+    print("… pressure, %d files                 %7.0f ns" % (len(pressures), nanoseconds(lambda: [read(file) for file in pressures], number // 10, repeat)))
     dist.destroy_process_group()
 
 

@@ -8,9 +8,9 @@ blocks  One job under `ddp-doctor run`, in which capture is switched off and on 
 runs    Whole jobs with and without `ddp-doctor run`, alternating: the total cost, including memory, but
         with the noise of a machine that changes from minute to minute.
 
-    python benches/job.py                       # both
-    python benches/job.py blocks --blocks 400 --batch 64
-    python benches/job.py runs --pairs 4
+    python benches/capture/job.py                       # both
+    python benches/capture/job.py blocks --blocks 400 --batch 64
+    python benches/capture/job.py runs --pairs 4
 
 Needs PyTorch >= 2.14 and the release build.
 """
@@ -25,7 +25,9 @@ import sys
 import tempfile
 import time
 
-from common import built, interval, machine
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from common import built, interval, machine  # noqa: E402
 
 LAYERS, WIDTH = 8, 1024
 
