@@ -13,10 +13,10 @@ import tempfile
 import textwrap
 import unittest
 
-from boxreader import boxes
+from .boxreader import boxes
 
-TESTS = os.path.dirname(os.path.abspath(__file__))
-PACKAGE = os.path.dirname(TESTS)
+SUPPORT = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.dirname(os.path.dirname(SUPPORT))
 ACTIVATE = os.path.join(PACKAGE, "ddp_doctor", "activate")
 
 
@@ -163,7 +163,7 @@ def _run(file, folder, environments, timeout):
 def _forkserver(capture):
     """The fork server for this value of DDP_DOCTOR_CAPTURE, which the import of PyTorch depends on."""
     server = subprocess.Popen(
-        [sys.executable, os.path.join(TESTS, "forkserver.py")],
+        [sys.executable, os.path.join(SUPPORT, "forkserver.py")],
         env=environment(DDP_DOCTOR_CAPTURE=capture),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
