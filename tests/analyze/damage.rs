@@ -1,6 +1,16 @@
 //! Files that are damaged, cut off, or no evidence.
 
-use super::*;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use ddp_doctor::postmortem;
+use ddp_doctor_proto::blackbox::{WORD, header};
+
+use crate::support::evidence::{
+    analyze, boxes_of, journal, replace_boot_id, report, stderr, stdout,
+};
+use crate::support::report::with_effect;
 
 // --- Damaged, foreign or missing evidence --------------------------------------------------------
 

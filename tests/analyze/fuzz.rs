@@ -4,7 +4,7 @@
 //! `tests/fuzz`, which once revealed a fault. Mutations are deterministic.
 //!
 //! ```text
-//! FUZZ_SECONDS=1200 cargo test --workspace --all-features --test tests fuzz::logs -- --nocapture
+//! FUZZ_SECONDS=1200 cargo test --workspace --all-features --test tests fuzz::mutated_logs -- --nocapture
 //! ```
 //!
 //! `FUZZ_SECONDS` is the processor time for each kind of evidence, and `FUZZ_FROM` the number of the

@@ -1,49 +1,25 @@
-//! `analyze` on the evidence of a job: complete, partial, or damaged.
+//! `analyze` on the journals and black boxes of jobs that were killed or are running.
 
-use crate::support::process::program;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ddp_doctor::evidence::journal::{Reader, Writer};
 use ddp_doctor::node::follow::boxes::{BoxDir, boxes_in};
-use ddp_doctor::postmortem;
 use ddp_doctor::private::SHARED_MEMORY;
-use ddp_doctor_agent::blackbox::{Call, Options, Place, Reader as BoxReader, Writer as BoxWriter};
-use ddp_doctor_proto::Op;
-use ddp_doctor_proto::blackbox::{Capacities, WORD, header};
-use ddp_doctor_proto::report::{Effect, RankState, Report, Role};
+use ddp_doctor_agent::blackbox::Reader as BoxReader;
+use ddp_doctor_proto::blackbox::{WORD, header};
+use ddp_doctor_proto::report::{RankState, Report};
 use ddp_doctor_proto::v1::event::Kind;
 use tempfile::TempDir;
 
-use crate::support::scenario::Scenario;
-
-mod damage;
-
-/// Runs `analyze` in `dir`.
-#[track_caller]
-pub(crate) fn analyze(dir: &Path, arguments: &[&str]) -> Output {
-    program(dir).arg("analyze").args(arguments).output().unwrap()
-}
-
-pub(crate) fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-pub(crate) fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// The report that `analyze` printed as JSON.
-#[track_caller]
-fn report(output: &Output) -> Report {
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}\n{}\n{}", stdout(output), stderr(output)))
-}
+use crate::support::evidence::{analyze, boxes_of, replace_boot_id, report, stderr, stdout};
+use crate::support::process::program;
+use crate::support::report::with_effect;
 
 // --- Jobs killed together with `run` -------------------------------------------------------------
 
@@ -141,20 +117,6 @@ fn from_another_boot(journal: Option<&Path>, boxes: &Path, to: &Path) {
     }
 }
 
-pub(crate) fn replace_boot_id(path: &Path) {
-    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
-    file.write_all_at(&[7; 16], (header::BOOT_ID * WORD) as u64).unwrap();
-}
-
-/// Code and root cause ranks of each initiating finding that affects the job.
-fn with_effect(report: &Report) -> Vec<(&str, &[u32])> {
-    let initiating = report
-        .findings
-        .iter()
-        .filter(|it| it.role == Role::Initiating && it.effect != Effect::None);
-    initiating.map(|it| (it.code.as_str(), it.ranks.root.as_slice())).collect()
-}
-
 #[test]
 fn job_killed_together_with_run_is_diagnosed() {
     let mut job = Watched::hanging("early-exit");
@@ -248,45 +210,6 @@ fn running_job_is_analyzed_without_interference() {
 
 // --- Black boxes alone ---------------------------------------------------------------------------
 
-/// Writes black boxes of two ranks, which issued `calls` barriers and are waiting in the last one
-/// where `inside` is set.
-pub(crate) fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<PathBuf> {
-    let place = Place::within(dir);
-    let write = |rank: u32| {
-        let options = Options {
-            layer: "c10d".into(),
-            job: "job".into(),
-            rank: Some(rank),
-            world_size: Some(2),
-            capacities: Capacities {
-                records: 64,
-                max_records: 64,
-                strings: 64,
-                heap_words: 512,
-                sites: 16,
-                groups: 8,
-                threads: 4,
-            },
-            ..Options::default()
-        };
-        let writer = BoxWriter::create(&place, &options).unwrap();
-        let group = writer.group(b"0", b"default_pg", b"gloo", 0, &[0, 1]);
-        let site = writer.site(b"train.py", b"main", 7);
-        let calls = calls[rank as usize];
-        for call in 1..=calls {
-            let id =
-                writer.issued(&Call { op: Op::Barrier.number(), group, site, ..Call::default() });
-            writer.returned(id);
-            writer.wait_begin(id, site);
-            if call < calls || !inside[rank as usize] {
-                writer.wait_end(id);
-            }
-        }
-        writer.path().to_owned()
-    };
-    [0, 1].map(write).to_vec()
-}
-
 #[test]
 fn killed_healthy_job_has_no_root_cause() {
     for (calls, inside) in
@@ -334,23 +257,4 @@ fn reused_pid_is_a_different_process() {
     }
     let found = report(&analyze(dir.path(), &[".", "--format", "json"]));
     assert!(found.ranks.iter().all(|it| it.state == RankState::Unknown), "{found:#?}");
-}
-
-const MISMATCH: &str = r#"
-about = "two ranks call different things"
-world = 2
-events = """
-1.0 0 all_reduce f32[8] sum @train.py:9
-1.5 1 barrier @train.py:12
-1.6 0 lost 1
-1.7 1 step 3
-3.0 - ends
-"""
-[[expect]]
-code = "DD103"
-"#;
-
-pub(crate) fn journal(dir: &Path) -> PathBuf {
-    let scenario = Scenario::parse(MISMATCH).unwrap();
-    scenario.journals(dir, 1).unwrap().remove(0)
 }

@@ -15,11 +15,11 @@ use tonic::{Status, Streaming};
 use v1::agent_service_client::AgentServiceClient;
 use v1::event::Kind;
 
+use crate::support::compiled_programs::flood;
 use crate::support::coordinator::Coordinator;
+use crate::support::healthy_job::HealthyJob;
 use crate::support::process::eventually;
-use crate::support::programs::flood;
 use crate::support::report::is_healthy;
-use crate::support::result::HealthyJob;
 
 /// A stream to a coordinator, which is open until it is dropped.
 struct Stream {

@@ -17,11 +17,11 @@ use v1::agent_service_server::{AgentService, AgentServiceServer};
 use v1::event::Kind;
 use v1::request;
 
+use crate::support::compiled_programs::sum;
 use crate::support::coordinator::Coordinator;
+use crate::support::healthy_job::HealthyJob;
 use crate::support::process::{eventually, free_port, program};
-use crate::support::programs::sum;
 use crate::support::report::is_healthy;
-use crate::support::result::HealthyJob;
 
 const LINE: &str = "another job named same runs at the coordinator";
 

@@ -8,9 +8,9 @@ use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
 use crate::support::coordinator::Coordinator;
+use crate::support::healthy_job::HealthyJob;
 use crate::support::process::{PROGRAM, eventually, program};
 use crate::support::report::is_healthy;
-use crate::support::result::HealthyJob;
 
 /// A process that is killed at the end of the test.
 struct Process(Child);

@@ -13,15 +13,13 @@ use ddp_doctor_proto::report::Verdict;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::support::compiled_programs::{flood, sum};
 use crate::support::coordinator::Coordinator;
+use crate::support::healthy_job::HealthyJob;
 use crate::support::process::{eventually, free_port, program, run_to_end};
-use crate::support::programs::{flood, sum};
-use crate::support::result::HealthyJob;
-
-mod webhook;
 
 /// Time limit for the answer to a request.
-const ANSWER: Duration = Duration::from_secs(30);
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -33,7 +31,7 @@ fn metrics_address(stderr: &str) -> Option<String> {
     Some(line.1.strip_suffix("/metrics")?.to_owned())
 }
 
-fn coordinator(options: &[&str]) -> (Coordinator, String) {
+pub(super) fn coordinator(options: &[&str]) -> (Coordinator, String) {
     let coordinator = Coordinator::start_with(&[&["--metrics", "127.0.0.1:0"], options].concat());
     let address = metrics_address(&coordinator.stderr()).unwrap();
     (coordinator, address)
@@ -61,7 +59,7 @@ fn get_with(address: &str, path: &str, line: &str) -> String {
 
 /// The page of metrics.
 #[track_caller]
-fn page(address: &str) -> String {
+pub(super) fn page(address: &str) -> String {
     let answer = get(address, "/metrics");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -70,7 +68,7 @@ fn page(address: &str) -> String {
 }
 
 /// Processes that are killed when the test ends.
-struct Killed(Vec<Child>);
+pub(super) struct Killed(pub(super) Vec<Child>);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -82,7 +80,7 @@ impl Drop for Killed {
 }
 
 /// Starts two linked ranks that report to a coordinator. With a fault, they hang at step 20.
-fn ranks(coordinator: &Coordinator, job: &str, hangs: bool) -> Killed {
+pub(super) fn ranks(coordinator: &Coordinator, job: &str, hangs: bool) -> Killed {
     let port = free_port().to_string();
     let arguments: &[&str] = if hangs { &["100", "20"] } else { &["4000"] };
     let rank = |rank: &str| {

@@ -9,9 +9,9 @@ use std::sync::mpsc::{Receiver, channel};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{ANSWER, Killed, coordinator, page, ranks};
+use super::metrics::{ANSWER, Killed, coordinator, page, ranks};
+use crate::support::compiled_programs::sum;
 use crate::support::process::{Finished, eventually, free_port, program, run_to_end};
-use crate::support::programs::sum;
 
 /// A receiver of messages: answers each with the next of these statuses, and the last one for ever.
 struct Hook {

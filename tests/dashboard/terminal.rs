@@ -9,9 +9,9 @@ use tempfile::TempDir;
 
 use crate::support::coordinator::Coordinator;
 use crate::support::dumps::{Entry, dump};
-use crate::support::jobs::{launch, variant, venv};
 use crate::support::process::{eventually, program};
-use crate::support::tmux::Terminal;
+use crate::support::pytorch_jobs::{launch, variant, venv};
+use crate::support::terminal::Terminal;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
 /// Time limit for an expected event.

@@ -21,8 +21,8 @@ use ddp_doctor::evidence::decode::Decoder;
 use ddp_doctor::evidence::journal;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::support::jobs::{jobs, venv};
 use crate::support::process::run_to_end;
+use crate::support::pytorch_jobs::{jobs, venv};
 use crate::support::scenario::Scenario;
 
 fn folder() -> PathBuf {

@@ -13,24 +13,24 @@ use crate::support::dumps::{Entry, analyze, analyze_ranks, dump, findings, repor
 const WORLD: [(&str, &str); 1] = [("0", "[0, 1, 2]")];
 /// When calls of [`Entry`] were made, but for their numbers in milliseconds.
 const START: u64 = 1_700_000_000_000_000_000;
-pub(crate) const SECOND: u64 = 1_000_000_000;
+pub(super) const SECOND: u64 = 1_000_000_000;
 
-pub(crate) fn all_reduce(seq: u64) -> Entry {
+pub(super) fn all_reduce(seq: u64) -> Entry {
     Entry::new("nccl:all_reduce", "0", seq)
 }
 
 /// The dump of a rank that is in its last two calls; the first of them timed out.
-pub(crate) fn waits() -> Value {
+pub(super) fn waits() -> Value {
     let timed_out = all_reduce(2).open().with("retired", true);
     dump(&WORLD, &[all_reduce(1), timed_out, all_reduce(3).open()])
 }
 
 /// The dump of a rank that has made one call.
-pub(crate) fn behind() -> Value {
+pub(super) fn behind() -> Value {
     dump(&WORLD, &[all_reduce(1)])
 }
 
-pub(crate) fn analyze_files(files: &[(&str, &Value)]) -> (TempDir, Analysis) {
+pub(super) fn analyze_files(files: &[(&str, &Value)]) -> (TempDir, Analysis) {
     let dir = tempfile::tempdir().unwrap();
     for (name, dump) in files {
         let path = dir.path().join(name);
@@ -41,7 +41,7 @@ pub(crate) fn analyze_files(files: &[(&str, &Value)]) -> (TempDir, Analysis) {
     (dir, analysis)
 }
 
-pub(crate) fn roots(analysis: &Analysis) -> Vec<(String, Vec<u32>)> {
+pub(super) fn roots(analysis: &Analysis) -> Vec<(String, Vec<u32>)> {
     let found = findings(report(analysis)).into_iter();
     found.map(|(code, _, root)| (code, root)).collect()
 }

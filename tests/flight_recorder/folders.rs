@@ -5,7 +5,7 @@ use std::fs;
 use ddp_doctor::postmortem;
 use serde_json::{Value, json};
 
-use crate::dump_files::{SECOND, all_reduce, analyze_files, behind, roots, waits};
+use super::files::{SECOND, all_reduce, analyze_files, behind, roots, waits};
 use crate::support::dumps::{dump, report};
 
 /// A dump whose calls were made this much later.

@@ -6,12 +6,12 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::compiled_programs::clock;
 use crate::support::coordinator::Coordinator;
 use crate::support::hosts::{Hosts, Process};
 use crate::support::process::{
     PROGRAM, eventually, program, run_to_end, without_own_variables, write_script,
 };
-use crate::support::programs::clock;
 
 const TOKEN: &str = "the-token-of-these-tests";
 const OTHER_TOKEN: &str = "another-token-than-that";

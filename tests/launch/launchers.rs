@@ -11,8 +11,8 @@ use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
 use crate::support::coordinator::Coordinator;
-use crate::support::jobs::{jobs, launch, variant, venv};
 use crate::support::process::{Finished, program, run_to_end, write_script};
+use crate::support::pytorch_jobs::{jobs, launch, variant, venv};
 use crate::support::report::{initiating, is_healthy};
 
 /// A job under `run`, in its own directory.

@@ -15,12 +15,12 @@ use ddp_doctor::node::follow::boxes::boxes_in;
 use ddp_doctor_proto::report::{RankState, Report, Verdict};
 
 use crate::support::artifact;
-use crate::support::bare::{Bare, reporters};
+use crate::support::compiled_programs::{TRAINING, compile, flood, training};
 use crate::support::coordinator::Coordinator;
+use crate::support::healthy_job::HealthyJob;
+use crate::support::job_without_run::{Bare, reporters};
 use crate::support::process::{eventually, program, run_to_end, write_script};
-use crate::support::programs::{TRAINING, compile, flood, training};
 use crate::support::report::{initiating, is_healthy};
-use crate::support::result::HealthyJob;
 
 /// Time limit for an expected event.
 const TIMEOUT: Duration = Duration::from_secs(60);

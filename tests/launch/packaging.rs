@@ -11,10 +11,10 @@ use tempfile::TempDir;
 use crate::doubles::Doubles;
 use crate::nccl;
 use crate::support::artifact;
+use crate::support::compiled_programs::library;
 use crate::support::coordinator::Coordinator;
-use crate::support::jobs::{launch, variant, venv};
 use crate::support::process::{program, run_to_end};
-use crate::support::programs::library;
+use crate::support::pytorch_jobs::{launch, variant, venv};
 use crate::support::report::initiating;
 
 /// A fresh Python environment with the package installed.

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use ddp_doctor_proto::report::{Report, Verdict};
 
+use crate::support::compiled_programs::library;
 use crate::support::hosts::{Hosts, Process};
-use crate::support::jobs::{jobs, variant, venv};
 use crate::support::process::{PROGRAM, eventually};
-use crate::support::programs::library;
+use crate::support::pytorch_jobs::{jobs, variant, venv};
 use crate::support::report::{assert_hang, report_in, reports_in};
 
 const TOKEN: &str = "the-token-of-these-tests";
@@ -65,7 +65,8 @@ impl Slurm {
         fs::write(&key, [7; 1024]).unwrap();
         fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         fs::create_dir_all(dir.join("state")).unwrap();
-        let config = include_str!("support/slurm.conf").replace("@DIR@", dir.to_str().unwrap());
+        let config =
+            include_str!("../support/programs/slurm.conf").replace("@DIR@", dir.to_str().unwrap());
         fs::write(dir.join("slurm.conf"), config).unwrap();
         // Needed by slurmd although no plugin uses cgroups.
         fs::write(dir.join("cgroup.conf"), "CgroupPlugin=cgroup/v1\n").unwrap();
@@ -245,7 +246,7 @@ fn kubernetes_manifests_are_consistent() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = std::env::var_os(RAY).map_or_else(|| venv.to_owned(), PathBuf::from);
     let output = Command::new(python.join("bin/python"))
-        .arg(root.join("tests/support/manifests.py"))
+        .arg(root.join("tests/support/programs/manifests.py"))
         .arg(PROGRAM)
         .arg(operations().join("kubernetes"))
         .output()

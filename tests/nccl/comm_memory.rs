@@ -14,7 +14,7 @@ use crate::support::process::{Finished, program, run_to_end};
 /// Runs `held.c` with two ranks. Returns the samples of each process, in MiB.
 fn run(how: &str, environment: &[(&str, &str)]) -> Option<(Finished, Vec<Vec<u64>>)> {
     let doubles = Doubles::get()?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/held.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/programs/held.c");
     let rank = doubles.compile(&source, "held", &[]);
     let scratch = tempfile::tempdir().unwrap();
     let mut run = program(scratch.path());

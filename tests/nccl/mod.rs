@@ -1,5 +1,13 @@
 //! Jobs that call NCCL directly, traced by the library that `run` preloads: programs in C against
-//! the doubles in `doubles/`.
+//! the doubles in `doubles/`. Further programs are in `programs/`.
+//!
+//! * `bystanders`: processes that inherit the preloaded library and are no ranks.
+//! * `comm_memory`: GPU memory that NCCL holds.
+//! * `layers`: PyTorch jobs, captured by the hooks of c10d and by the preloaded library.
+//! * `profiler`: the profiler plugin.
+//! * `soname`: programs that load NCCL by its name.
+//! * `rust`: NCCL calls through the Rust API.
+//! * `real`: real NCCL libraries without a GPU.
 
 mod bystanders;
 mod comm_memory;

@@ -273,7 +273,7 @@ fn communicator_seen_by_hooks_is_not_profiled() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/both.c");
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/programs/both.c");
     let both = doubles.compile(&here, "both", &[]);
     let dir = tempfile::tempdir().unwrap();
     let mut run = program(dir.path());

@@ -12,8 +12,8 @@ use ddp_doctor_proto::{Op, RecordKind, v1};
 
 use super::{library, records};
 use crate::doubles::Doubles;
-use crate::support::jobs::venv;
 use crate::support::process::{Finished, program, run_to_end};
+use crate::support::pytorch_jobs::venv;
 
 /// Libraries to test with; empty if there is none.
 pub(super) fn libraries() -> Vec<PathBuf> {
@@ -72,7 +72,7 @@ pub(super) fn exported(library: &Path, prefix: &str) -> BTreeSet<String> {
     names.filter(begins_so).map(str::to_owned).collect()
 }
 
-/// `tests/nccl/answers.c`, linked with the `libnccl.so.2` that the loader finds.
+/// `tests/nccl/programs/answers.c`, linked with the `libnccl.so.2` that the loader finds.
 pub(super) fn asking() -> Option<&'static Path> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let doubles = Doubles::get()?;
@@ -84,7 +84,7 @@ pub(super) fn asking() -> Option<&'static Path> {
 const LINKED: [&str; 2] = ["-Wl,--as-needed", "-Wl,--enable-new-dtags"];
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/programs").join(name)
 }
 
 /// Selects an NCCL for a command and removes settings of the machine that could change its results.

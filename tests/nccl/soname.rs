@@ -13,8 +13,8 @@ use super::real::{answers, asking, exported, is_refused, libraries, seen_by, ver
 use super::rust::found_by_cudarc;
 use crate::doubles::Doubles;
 use crate::support::artifact;
-use crate::support::jobs::venv;
 use crate::support::process::{Finished, program, run_to_end};
+use crate::support::pytorch_jobs::venv;
 use crate::support::report::initiating;
 
 /// The library with NCCL's soname, which `run` finds beside the other one.
@@ -132,7 +132,7 @@ fn missing_nccl_returns_an_error() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/lacking.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/programs/lacking.c");
     let options = ["-Wl,--disable-new-dtags", "-Wl,-rpath,/nonexistent", "-ldl"];
     let compiled = doubles.compile(&source, "lacking-nccl", &options);
     let nowhere = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 use ddp_doctor_proto::report::Report;
 use serde_json::Value;
 
-use crate::postmortem::{analyze, boxes_of, journal, replace_boot_id, stderr, stdout};
+use crate::support::evidence::{analyze, boxes_of, journal, replace_boot_id, stderr, stdout};
 use crate::support::process::program;
 
 #[test]

@@ -19,7 +19,7 @@ use crate::support::scenario::Scenario;
 const MARKUP: &str = "</script><img/src=x/onerror=alert(1)>";
 
 /// A ring of calls; one of eight ranks stops before the last.
-pub(crate) const EIGHT: &str = r#"
+pub(super) const EIGHT: &str = r#"
 about = "one of eight ranks has a batch less"
 world = 8
 events = """
@@ -64,7 +64,7 @@ continues-for = 2
 "#;
 
 /// A folder with the journal of a scenario.
-pub(crate) fn evidence(scenario: &str) -> TempDir {
+pub(super) fn evidence(scenario: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     write_journal(&dir, scenario);
     dir
@@ -76,7 +76,7 @@ fn write_journal(dir: &TempDir, scenario: &str) {
 }
 
 /// A folder with the journal of a recording in `tests/recordings`.
-pub(crate) fn recording(name: &str) -> TempDir {
+pub(super) fn recording(name: &str) -> TempDir {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings");
     let file = fs::File::open(folder.join(name)).unwrap();
     let mut bytes = Vec::new();
@@ -208,7 +208,7 @@ fn table_has_one_row_per_finding_and_rank() {
 }
 
 /// Evidence with markup in the name of a group, in an exception and in a line of source.
-pub(crate) fn hostile() -> TempDir {
+pub(super) fn hostile() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("train.py");
     fs::write(&file, format!("pass\nbarrier()  {MARKUP}\npass\n")).unwrap();

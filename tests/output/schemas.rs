@@ -8,8 +8,8 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::pages::{EIGHT, evidence, hostile, recording};
-use crate::postmortem::{analyze, stdout};
+use super::pages::{EIGHT, evidence, hostile, recording};
+use crate::support::evidence::{analyze, stdout};
 
 /// Evidence of all kinds of faults: one recording of each family of jobs, and others.
 fn all_kinds() -> Vec<(String, TempDir)> {

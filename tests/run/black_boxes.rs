@@ -7,10 +7,10 @@ use ddp_doctor::node::follow::boxes::boxes_in;
 use ddp_doctor_agent::blackbox::Reader;
 use ddp_doctor_proto::report::{Report, Verdict};
 
+use crate::support::compiled_programs::{flood, training};
+use crate::support::healthy_job::{HealthyJob, assert_same_result};
 use crate::support::process::{PROGRAM, eventually, in_namespace};
-use crate::support::programs::{flood, training};
 use crate::support::report::{initiating, is_healthy};
-use crate::support::result::{HealthyJob, assert_same_result};
 
 #[test]
 fn run_follows_boxes_in_two_directories() {

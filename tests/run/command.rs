@@ -1,6 +1,4 @@
-//! `run` from the outside: transparent to the job, and its reports.
-
-mod diagnosis;
+//! `run` is transparent to the job: streams, signals, exit status, run directory.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,13 +11,13 @@ use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
+use crate::support::compiled_programs::training;
+use crate::support::healthy_job::assert_same_result;
 use crate::support::process::{
     PROGRAM, eventually, free_port, program, state_of, without_own_variables, write_script,
 };
-use crate::support::programs::training;
-use crate::support::result::assert_same_result;
 
-fn dir() -> TempDir {
+pub(super) fn dir() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
@@ -28,7 +26,7 @@ fn run(dir: &TempDir, command: &[&str]) -> Output {
 }
 
 /// Four ranks, three of which wait for rank 1, which has exited.
-fn hanging_job(dir: &TempDir) -> Running {
+pub(super) fn hanging_job(dir: &TempDir) -> Running {
     Running::start(program(dir.path()).args(["run", "--report", "r.json", "--"]).args([
         PROGRAM,
         "demo-rank",
@@ -36,15 +34,15 @@ fn hanging_job(dir: &TempDir) -> Running {
     ]))
 }
 
-fn stderr(output: &Output) -> String {
+pub(super) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// A running command; killed if the test fails.
-struct Running(Child);
+pub(super) struct Running(pub(super) Child);
 
 impl Running {
-    fn start(command: &mut Command) -> Self {
+    pub(super) fn start(command: &mut Command) -> Self {
         Self(
             command
                 .stdin(Stdio::null())
@@ -56,17 +54,17 @@ impl Running {
     }
 
     /// Waits for the first line on standard output.
-    fn first_line(&mut self) -> String {
+    pub(super) fn first_line(&mut self) -> String {
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
-    fn signal(&self, signal: &str) {
+    pub(super) fn signal(&self, signal: &str) {
         send(signal, &self.0.id().to_string());
     }
 
-    fn end(&mut self) -> Option<i32> {
+    pub(super) fn end(&mut self) -> Option<i32> {
         let started = Instant::now();
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
@@ -85,20 +83,20 @@ impl Drop for Running {
     }
 }
 
-fn send(signal: &str, to: &str) {
+pub(super) fn send(signal: &str, to: &str) {
     assert!(
         Command::new("kill").args([&format!("-{signal}"), "--", to]).status().unwrap().success()
     );
 }
 
 /// The only run directory below `dir`.
-fn run_dir(dir: &Path) -> std::path::PathBuf {
+pub(super) fn run_dir(dir: &Path) -> std::path::PathBuf {
     let mut runs: Vec<_> = fs::read_dir(dir.join("ddp-doctor-runs")).unwrap().flatten().collect();
     assert_eq!(runs.len(), 1);
     runs.remove(0).path()
 }
 
-fn report(path: &Path) -> Report {
+pub(super) fn report(path: &Path) -> Report {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 

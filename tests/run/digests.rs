@@ -8,8 +8,8 @@ use ddp_doctor::evidence::journal;
 use ddp_doctor_proto::report::Report;
 use ddp_doctor_proto::v1::event::Kind;
 
-use crate::support::jobs::{launch, venv};
 use crate::support::process::{Finished, program, run_to_end};
+use crate::support::pytorch_jobs::{launch, venv};
 
 /// Calls `all_reduce` until digests are in use, and thousands of times more. In the faulty variant, rank 1 then calls
 /// `broadcast`.

@@ -6,10 +6,10 @@ use std::process::Output;
 
 use ddp_doctor_proto::report::{Report, Verdict};
 
+use crate::support::compiled_programs::{clock, flood, training};
+use crate::support::healthy_job::{HealthyJob, assert_same_result};
 use crate::support::process::{PROGRAM, eventually, in_namespace, program, state_of};
-use crate::support::programs::{clock, flood, training};
 use crate::support::report::is_healthy;
-use crate::support::result::{HealthyJob, assert_same_result};
 
 /// Runs a script in a mount namespace and directory of its own; `$run` is `ddp-doctor run` up to the
 /// command of the job.

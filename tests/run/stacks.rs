@@ -12,8 +12,8 @@ use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::report::RankState;
 use ddp_doctor_proto::v1::{self, event::Kind};
 
-use crate::support::jobs::{launch, variant, venv};
 use crate::support::process::{Finished, copy_program, run_to_end};
+use crate::support::pytorch_jobs::{launch, variant, venv};
 
 /// The command that runs a job under `run`, with the run directory `scratch/run`.
 fn run(scratch: &Path, job: &str, ranks: u32, options: &[&str]) -> Option<Command> {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ddp_doctor_proto::report::Report;
 
-use crate::support::jobs::{launch, venv};
 use crate::support::process::{program, run_to_end};
+use crate::support::pytorch_jobs::{launch, venv};
 
 /// Rank 0 waits for rank 1 for less than half of the default stall limit; then both continue.
 const SLEEPS_FOR_A_WHILE: &str = r#"

@@ -18,11 +18,11 @@ use serde_json::Value;
 use tempfile::TempDir;
 use v1::event::Kind;
 
+use crate::support::compiled_programs::{flood, pytorch, training};
 use crate::support::coordinator::Coordinator;
+use crate::support::healthy_job::{HealthyJob, assert_same_result};
 use crate::support::process::{copy_program, program};
-use crate::support::programs::{flood, pytorch, training};
 use crate::support::report::is_healthy;
-use crate::support::result::{HealthyJob, assert_same_result};
 
 /// Time limit for an expected event.
 const TIMEOUT: Duration = Duration::from_secs(60);

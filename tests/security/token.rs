@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::support::coordinator::Coordinator;
 use crate::support::process::{PROGRAM, program, run_to_end};
-use crate::support::tmux::Terminal;
+use crate::support::terminal::Terminal;
 
 const TOKEN: &str = "the-token-of-the-prompt";
 const OTHER_TOKEN: &str = "another-token-of-the-prompt";

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 use super::artifact;
-use super::jobs::{launch, venv};
+use super::pytorch_jobs::{launch, venv};
 
 /// Source of the example in C.
 pub(crate) const TRAINING: &str = "agent/capi/examples/training.c";
@@ -68,25 +68,27 @@ pub(crate) fn training() -> &'static str {
 /// exits once `stop` exists.
 pub(crate) fn flood() -> &'static str {
     static FLOOD: OnceLock<Compiled> = OnceLock::new();
-    FLOOD.get_or_init(|| compile("tests/support/flood.c")).path()
+    FLOOD.get_or_init(|| compile("tests/support/programs/flood.c")).path()
 }
 
 /// A rank of a job on several hosts, which sums a number over TCP.
 pub(crate) fn sum() -> &'static str {
     static SUM: OnceLock<Compiled> = OnceLock::new();
-    SUM.get_or_init(|| compile("tests/support/sum.c")).path()
+    SUM.get_or_init(|| compile("tests/support/programs/sum.c")).path()
 }
 
 /// A library that sets the clock of the processes that preload it ahead, by `CLOCK_AHEAD` seconds.
 pub(crate) fn clock() -> &'static str {
     static CLOCK: OnceLock<Compiled> = OnceLock::new();
-    CLOCK.get_or_init(|| compile_with("tests/support/clock.c", &["-shared", "-fPIC"])).path()
+    CLOCK
+        .get_or_init(|| compile_with("tests/support/programs/clock.c", &["-shared", "-fPIC"]))
+        .path()
 }
 
 /// Two ranks that train with PyTorch and DDP, and print checksums of their parameters; `None`
 /// without PyTorch.
 pub(crate) fn pytorch() -> Option<Vec<String>> {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/train.py");
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/programs/train.py");
     let mut command = launch(2, &program);
     command[0] = venv()?.join("bin/python");
     let text = |word: PathBuf| word.into_os_string().into_string().unwrap();

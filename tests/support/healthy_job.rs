@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
+use super::compiled_programs::training;
 use super::process::{eventually, program, without_own_variables};
-use super::programs::training;
 
 /// Files that jobs wait for.
 const GATE_FILES: [&str; 4] = ["go", "flood1", "flood2", "stop"];

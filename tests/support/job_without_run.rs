@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
+use crate::support::healthy_job::assert_same_result;
 use crate::support::process::{eventually, program};
-use crate::support::result::assert_same_result;
 
 /// A job started without `run`, with its own directory for black boxes. Its ranks are killed when
 /// the test ends.

@@ -1,16 +1,17 @@
 //! Helpers shared by the integration tests.
 
-pub(crate) mod bare;
+pub(crate) mod compiled_programs;
 pub(crate) mod coordinator;
 pub(crate) mod dumps;
+pub(crate) mod evidence;
+pub(crate) mod healthy_job;
 pub(crate) mod hosts;
-pub(crate) mod jobs;
+pub(crate) mod job_without_run;
 pub(crate) mod process;
-pub(crate) mod programs;
+pub(crate) mod pytorch_jobs;
 pub(crate) mod report;
-pub(crate) mod result;
 pub(crate) mod scenario;
-pub(crate) mod tmux;
+pub(crate) mod terminal;
 
 use std::path::PathBuf;
 
