@@ -47,6 +47,11 @@ fn source(name: &str) -> PathBuf {
     jobs.join(name)
 }
 
+/// A program in `tests/nccl/programs`.
+fn program_source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/programs").join(name)
+}
+
 /// The job as a program that is linked with NCCL; `None` without a C compiler.
 pub(crate) fn linked() -> Option<&'static [PathBuf]> {
     static LINKED: OnceLock<Vec<PathBuf>> = OnceLock::new();

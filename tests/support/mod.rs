@@ -1,4 +1,12 @@
 //! Helpers shared by the integration tests.
+//!
+//! * `process`, `terminal`, `hosts`, `coordinator`: where programs under test run.
+//! * `pytorch_jobs`, `compiled_programs`: the programs of jobs, in `tests/jobs` and `programs/`.
+//! * `healthy_job`, `job_without_run`: jobs in the background of a test.
+//! * `scenario`, `evidence`, `dumps`: evidence without a job.
+//! * `report`: checks on reports.
+//!
+//! `simulated_node.rs` is included by tests of the library and by a benchmark instead.
 
 pub(crate) mod compiled_programs;
 pub(crate) mod coordinator;

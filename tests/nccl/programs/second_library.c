@@ -1,4 +1,4 @@
-/* Loads a second NCCL by its path, then creates a communicator of the linked one: several LIBRARY */
+/* Loads a second NCCL by its path, then creates a communicator of the linked one: second_library LIBRARY */
 #include <rank.h>
 
 #include <dlfcn.h>

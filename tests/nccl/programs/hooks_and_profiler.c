@@ -1,10 +1,10 @@
 /*
  * Creates a communicator, whose calls are hooked, and then reports one to the plugin as NCCL does: the plugin
- * must request no events. both PLUGIN
+ * must request no events. hooks_and_profiler PLUGIN
  */
 #include <rank.h>
 
-#include "../doubles/profiler/profiler.h"
+#include "../../doubles/profiler/profiler.h"
 #include <dlfcn.h>
 
 int main(int argc, char **argv)

@@ -1,6 +1,6 @@
 /*
  * Prints the results of NCCL calls on a machine without a GPU, which tracing must not change.
- * `answers none` makes no call that a rank makes.
+ * `call_results none` makes no call that a rank makes.
  */
 #include <nccl.h>
 
