@@ -47,7 +47,7 @@ fn unsafe_code_is_limited_to_listed_files() {
         "agent/nccl/src/nccl/loader_search.rs",
         "agent/nccl/src/nccl/queries.rs",
         "agent/nccl/src/profiler/layout.rs",
-        "agent/nccl/src/profiler/mod.rs",
+        "agent/nccl/src/profiler/plugin.rs",
         "agent/nccl/src/profiler/user_plugin.rs",
         "agent/nccl/src/recording/black_box.rs",
         "agent/nccl/src/recording/own_box.rs",

@@ -26,7 +26,7 @@ const MAX_RECORDED: usize = 64;
 
 /// Progress of a transfer or of one of its steps.
 #[derive(Debug)]
-pub(super) struct Moving {
+pub(super) struct Progress {
     /// Time of the last progress in nanoseconds of [`now`]; 0: unknown, or the event has ended.
     moved_at: AtomicU64,
     is_send: AtomicBool,
@@ -41,7 +41,7 @@ pub(super) struct Moving {
     state: AtomicI32,
 }
 
-impl Moving {
+impl Progress {
     pub(super) const fn new() -> Self {
         Self {
             moved_at: AtomicU64::new(0),
@@ -104,30 +104,30 @@ pub(super) fn watch() {
 
 /// Called when a transfer begins.
 pub(super) fn begins(event: &Event, op: &ProxyOp) {
-    let moving = &event.moving;
-    moving.is_send.store(op.is_send != 0, Ordering::Relaxed);
-    moving.channel.store(op.channel, Ordering::Relaxed);
-    moving.peer.store(op.peer, Ordering::Relaxed);
-    moving.steps.store(op.steps, Ordering::Relaxed);
-    moving.done.store(0, Ordering::Relaxed);
-    moving.moves();
+    let progress = &event.progress;
+    progress.is_send.store(op.is_send != 0, Ordering::Relaxed);
+    progress.channel.store(op.channel, Ordering::Relaxed);
+    progress.peer.store(op.peer, Ordering::Relaxed);
+    progress.steps.store(op.steps, Ordering::Relaxed);
+    progress.done.store(0, Ordering::Relaxed);
+    progress.moves();
 }
 
 /// Called when a step of a transfer begins.
 pub(super) fn step_begins(event: &Event, number: i32) {
-    let moving = &event.moving;
-    moving.steps.store(number, Ordering::Relaxed);
-    moving.state.store(0, Ordering::Relaxed);
-    moving.moves();
-    with_transfer(event, Moving::moves);
+    let progress = &event.progress;
+    progress.steps.store(number, Ordering::Relaxed);
+    progress.state.store(0, Ordering::Relaxed);
+    progress.moves();
+    with_transfer(event, Progress::moves);
 }
 
 /// Called when the state of a step or a transfer changes.
 pub(super) fn comes_to(event: &Event, state: i32) {
-    event.moving.state.store(state, Ordering::Relaxed);
-    event.moving.moves();
+    event.progress.state.store(state, Ordering::Relaxed);
+    event.progress.moves();
     if event.kind() == kind::PROXY_STEP {
-        with_transfer(event, Moving::moves);
+        with_transfer(event, Progress::moves);
     }
 }
 
@@ -140,10 +140,10 @@ pub(super) fn step_ends(event: &Event) {
 }
 
 /// Runs `work` on the transfer of a step.
-fn with_transfer(step: &Event, work: impl FnOnce(&Moving)) {
+fn with_transfer(step: &Event, work: impl FnOnce(&Progress)) {
     let of = events::find(step.parent.load(Ordering::Relaxed));
     if let Some(of) = of.filter(|it| it.kind() == kind::PROXY_OP) {
-        work(&of.moving);
+        work(&of.progress);
     }
 }
 
@@ -190,27 +190,27 @@ fn look(recorded: &mut Vec<RecordedStall>) {
 /// Time of a transfer's last progress; `None`: it has ended.
 fn moved_at(number: usize) -> Option<u64> {
     let event = events::find(number).filter(|it| it.is_under_way(number))?;
-    Some(event.moving.moved_at.load(Ordering::Acquire)).filter(|&it| it != 0)
+    Some(event.progress.moved_at.load(Ordering::Acquire)).filter(|&it| it != 0)
 }
 
 /// State of a stalled transfer; `None`: its call is unknown.
 fn standing(number: usize, event: &Event, stood: Duration) -> Option<Standing> {
     let asked = || events::find(event.parent.load(Ordering::Relaxed)).map(Event::call);
     let call = [event.call(), asked().unwrap_or(0)].into_iter().find(|&it| it != 0)?;
-    let moving = &event.moving;
-    let is_send = moving.is_send.load(Ordering::Relaxed);
+    let progress = &event.progress;
+    let is_send = progress.is_send.load(Ordering::Relaxed);
     let steps = events::under_way(kind::PROXY_STEP);
     let steps = steps.filter(|(_, step)| step.parent.load(Ordering::Relaxed) == number);
     // Later steps wait for the earliest incomplete one.
-    let first = steps.min_by_key(|(_, step)| step.moving.steps.load(Ordering::Relaxed));
-    let state = first.map_or(0, |(_, step)| step.moving.state.load(Ordering::Relaxed));
+    let first = steps.min_by_key(|(_, step)| step.progress.steps.load(Ordering::Relaxed));
+    let state = first.map_or(0, |(_, step)| step.progress.state.load(Ordering::Relaxed));
     Some(Standing {
         call,
         is_send,
-        peer: moving.peer.load(Ordering::Relaxed),
-        channel: moving.channel.load(Ordering::Relaxed),
-        done: moving.done.load(Ordering::Relaxed),
-        steps: u32::try_from(moving.steps.load(Ordering::Relaxed)).unwrap_or(0),
+        peer: progress.peer.load(Ordering::Relaxed),
+        channel: progress.channel.load(Ordering::Relaxed),
+        done: progress.done.load(Ordering::Relaxed),
+        steps: u32::try_from(progress.steps.load(Ordering::Relaxed)).unwrap_or(0),
         waits_for: waits_for(state),
         stood,
     })

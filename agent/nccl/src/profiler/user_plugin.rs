@@ -13,8 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use super::events::{self, Event};
-use super::layout::{self, Descriptor, kind};
-use super::{Init4, Init5, Plugin, Said};
+use super::layout::{self, Descriptor, Init4, Init5, InitArguments, Plugin, kind};
 
 /// Name of the plugin in the format of `NCCL_PROFILER_PLUGIN`: a path, a file name, or a part of
 /// one.
@@ -31,24 +30,24 @@ static RECORD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 type Any = Plugin<*const c_void>;
 
 /// The plugin with its context for one communicator.
-pub(super) struct Next {
+pub(super) struct UserPlugin {
     plugin: &'static Any,
     context: *mut c_void,
 }
 
-impl Next {
+impl UserPlugin {
     /// Initialises the plugin for a communicator; `None`: there is no plugin, or it failed.
-    pub(super) fn of(said: &Said) -> Option<Self> {
+    pub(super) fn of(arguments: &InitArguments) -> Option<Self> {
         /// NCCL uses one interface version per process.
         static FOUND: OnceLock<Option<&'static Any>> = OnceLock::new();
-        let plugin = (*FOUND.get_or_init(|| load(&env::var_os(NAME)?, said.version)))?;
+        let plugin = (*FOUND.get_or_init(|| load(&env::var_os(NAME)?, arguments.version)))?;
         let (mut context, mask) = (ptr::null_mut(), MASK.as_ptr());
-        let (hash, name, log) = (said.hash, said.name, said.log);
-        let (nodes, ranks, rank) = (said.nodes, said.ranks, said.rank);
+        let (hash, name, log) = (arguments.hash, arguments.name, arguments.log);
+        let (nodes, ranks, rank) = (arguments.nodes, arguments.ranks, arguments.rank);
         // SAFETY: the function has the type of this version, and gets NCCL's arguments, a mask that
         // lives forever, and a valid location for the context.
         let answer = unsafe {
-            if said.version < 5 {
+            if arguments.version < 5 {
                 let init: Init4 = mem::transmute(plugin.init);
                 init(&raw mut context, mask, name, hash, nodes, ranks, rank, log)
             } else {
