@@ -1,6 +1,6 @@
 //! Records of NCCL calls in the black box of the process.
 //!
-//! [`black_box`] is the open box: this library's ([`own_box`]), or that of the C API library if a
+//! [`black_box`] is the open box: this library's ([`mod@own_box`]), or that of the C API library if a
 //! framework's calls are recorded too. [`call_records`] writes the records of a call, and
 //! [`launches`] numbers and sorts the calls of a group.
 

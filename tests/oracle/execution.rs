@@ -5,7 +5,7 @@ use super::program::{End, Program, Random, Step, Transport, group_name};
 use super::truth::is_quiet;
 
 /// An execution and its last state.
-pub(crate) struct Course {
+pub(crate) struct Execution {
     /// Text of a scenario without expectations.
     pub(crate) scenario: String,
     pub(crate) state: State,
@@ -16,7 +16,7 @@ pub(crate) struct Course {
 }
 
 /// Runs a program at random, to the end or to an earlier point.
-pub(crate) fn run(machine: &Machine<'_>, random: &mut Random) -> Course {
+pub(crate) fn run(machine: &Machine<'_>, random: &mut Random) -> Execution {
     let program = machine.program;
     let mut state = machine.start();
     let mut lines = vec![];
@@ -58,7 +58,7 @@ pub(crate) fn run(machine: &Machine<'_>, random: &mut Random) -> Course {
     let quiet = is_quiet(machine, &state)
         && !(transport_raises
             && (0..program.threads.len() as u8).any(|t| fails(machine, &state, t)));
-    Course { scenario: scenario(program, &lines), state, quiet, raised }
+    Execution { scenario: scenario(program, &lines), state, quiet, raised }
 }
 
 /// Whether a thread waits for a call that needs a member which has ended without completing it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor::diagnosis::event::Event;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report, Timestamp};
 
-use super::course::{self, Course};
+use super::execution::{self, Execution};
 use super::generate::Planted;
 use super::machine::{Machine, Made, State};
 use super::program::{Call, Op, Random, Step};
@@ -49,13 +49,16 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
         return Ok(Outcome::default());
     };
     let mut random = Random::new(seed);
-    let course = course::run(&machine, &mut random);
-    let wrong =
-        |kind: String, words: String| Violation { kind, words, scenario: course.scenario.clone() };
-    let scenario = Scenario::parse(&course.scenario).map_err(|e| wrong("scenario".into(), e))?;
+    let execution = execution::run(&machine, &mut random);
+    let wrong = |kind: String, words: String| Violation {
+        kind,
+        words,
+        scenario: execution.scenario.clone(),
+    };
+    let scenario = Scenario::parse(&execution.scenario).map_err(|e| wrong("scenario".into(), e))?;
     let script = Script::of(&scenario).map_err(|e| wrong("scenario".into(), e))?;
 
-    let truth = Truth::of(&machine, &course, planted)
+    let truth = Truth::of(&machine, &execution, planted)
         .map_err(|(kind, words)| wrong(kind.to_owned(), words))?;
 
     // Events in order, then timeouts.
@@ -78,7 +81,7 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
         |(kind, words): (String, String)| wrong(format!("soon {kind}"), words + &listed(&soon));
     truth.check_time(&soon).map_err(fault)?;
     truth.check_blame(&soon).map_err(fault)?;
-    if course.quiet {
+    if execution.quiet {
         let fault = |(kind, words): (String, String)| wrong(kind, words + &listed(&later));
         truth.check_blame(&later).map_err(fault)?;
     }
@@ -119,7 +122,7 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
         proved: report.findings.iter().filter(|f| f.certificate.is_some()).count(),
         stuck: truth.closure.stuck.len(),
         states: truth.explored.as_ref().map_or(0, |explored| explored.states),
-        quiet: course.quiet,
+        quiet: execution.quiet,
         healthy: planted.mutated.is_empty(),
         events: script.events.len(),
     })
@@ -152,7 +155,7 @@ fn shuffled(script: &Script, turn: usize, random: &mut Random) -> Vec<(Timestamp
 /// The truth about an execution.
 struct Truth<'a> {
     machine: &'a Machine<'a>,
-    course: &'a Course,
+    execution: &'a Execution,
     planted: &'a Planted,
     closure: Closure,
     explored: Option<Explored>,
@@ -165,10 +168,10 @@ type Fault = (String, String);
 impl<'a> Truth<'a> {
     fn of(
         machine: &'a Machine<'a>,
-        course: &'a Course,
+        execution: &'a Execution,
         planted: &'a Planted,
     ) -> Result<Self, (&'static str, String)> {
-        let state = &course.state;
+        let state = &execution.state;
         let closure = Closure::of(machine, state);
         let explored = explore(machine, *state, MOST_STATES, false);
         let reduced = explore(machine, *state, MOST_STATES, true);
@@ -190,7 +193,7 @@ impl<'a> Truth<'a> {
         }
         Ok(Self {
             machine,
-            course,
+            execution,
             planted,
             closure,
             explored,
@@ -241,7 +244,7 @@ impl<'a> Truth<'a> {
                 return Err((format!("unproved {}", finding.code), words));
             }
         }
-        let healthy = self.planted.mutated.is_empty() && self.course.raised.is_empty();
+        let healthy = self.planted.mutated.is_empty() && self.execution.raised.is_empty();
         let may_end_well = self.explored.as_ref().is_some_and(|it| it.may_end_well);
         let fine = healthy || (may_end_well && !self.met_wrongly);
         let spoken =
@@ -258,7 +261,7 @@ impl<'a> Truth<'a> {
     /// Whether the finding may lack a proof: a cycle through a rank with several threads, or the
     /// target of a wait that failed, is supported at most.
     fn may_be_unproved(&self, finding: &Finding) -> bool {
-        if matches!(finding.code.as_str(), "DD101" | "DD113") && !self.course.raised.is_empty() {
+        if matches!(finding.code.as_str(), "DD101" | "DD113") && !self.execution.raised.is_empty() {
             return true;
         }
         // A rank may lose the connection to one that its rooted call does not wait for.
@@ -277,7 +280,8 @@ impl<'a> Truth<'a> {
 
     fn has_rooted_call_that_failed(&self, finding: &Finding) -> bool {
         let op = finding.op.as_deref().and_then(ddp_doctor_proto::Op::from_name);
-        let raised = |victim: &u32| self.course.raised.iter().any(|&it| u32::from(it) == *victim);
+        let raised =
+            |victim: &u32| self.execution.raised.iter().any(|&it| u32::from(it) == *victim);
         op.is_some_and(ddp_doctor_proto::Op::is_rooted) && finding.ranks.victims.iter().any(raised)
     }
 
@@ -291,7 +295,7 @@ impl<'a> Truth<'a> {
         threads.iter().enumerate().any(|(t, thread)| {
             let made = |made: &Made| usize::from(made.thread) == t;
             let silent = (self.machine.calls.iter().enumerate())
-                .all(|(c, it)| !made(it) || self.course.state.seq[c] == 0);
+                .all(|(c, it)| !made(it) || self.execution.state.seq[c] == 0);
             silent
                 && threads
                     .iter()
@@ -373,7 +377,7 @@ impl<'a> Truth<'a> {
             }
             (Some(CertificateKind::TerminalRank | CertificateKind::Cycle), calls) => {
                 for &(rank, call) in calls {
-                    if Machine::is_complete(&self.course.state, call)
+                    if Machine::is_complete(&self.execution.state, call)
                         || self.closure.completable & 1 << call != 0
                     {
                         return fault("wait", format!("the call of rank {rank} may complete"));
@@ -399,7 +403,7 @@ impl<'a> Truth<'a> {
             let in_join = || {
                 let group = finding.group.as_ref().and_then(|group| self.group(&group.name));
                 group.zip(finding.seq).is_some_and(|(group, seq)| {
-                    let state = &self.course.state;
+                    let state = &self.execution.state;
                     self.machine.call_at(state, group, rank as u8, seq as u8).is_some()
                 })
             };
@@ -407,7 +411,7 @@ impl<'a> Truth<'a> {
                 return fault("both", format!("rank {rank} is root and victim"));
             }
             // Whether a broken transport still delivers anything is unknown.
-            let broken = !self.course.raised.is_empty();
+            let broken = !self.execution.raised.is_empty();
             // A rank with several threads is supported, not proved, to be blocked.
             let several = |&rank: &u32| self.threads(rank) > 1;
             let believed = finding.certificate.is_none() && finding.ranks.root.iter().any(several);
@@ -420,7 +424,7 @@ impl<'a> Truth<'a> {
 
     /// Whether a rank waits, or waited, for a call that never completes.
     fn is_hopeless(&self, rank: u32) -> bool {
-        let state = &self.course.state;
+        let state = &self.execution.state;
         (0..self.machine.calls.len() as u8).any(|call| {
             let made = &self.machine.calls[usize::from(call)];
             let never =
@@ -433,7 +437,7 @@ impl<'a> Truth<'a> {
     fn is_awaited(&self, call: u8) -> bool {
         let made = &self.machine.calls[usize::from(call)];
         let thread = usize::from(made.thread);
-        let past = usize::from(self.course.state.at[thread]);
+        let past = usize::from(self.execution.state.at[thread]);
         let steps = &self.machine.program.threads[thread].steps;
         !made.call.is_async
             || steps[..past]
