@@ -1,10 +1,11 @@
-"""Helpers shared by the benchmarks: paths, a description of the machine, confidence intervals."""
+"""Helpers shared by the benchmarks: paths, a description of the machine, confidence intervals, durations of calls."""
 
 import os
 import platform
 import random
 import statistics
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -49,3 +50,14 @@ def interval(values, statistic=statistics.median, resamples=2000):
     chance = random.Random(0)
     again = sorted(statistic(chance.choices(values, k=len(values))) for _ in range(resamples))
     return statistic(values), again[int(0.025 * resamples)], again[int(0.975 * resamples)]
+
+
+def best(call, number, repeat=7):
+    """Duration of one call in µs, the best of several rounds."""
+    took = []
+    for _ in range(repeat):
+        begin = time.perf_counter_ns()
+        for _ in range(number):
+            call()
+        took.append((time.perf_counter_ns() - begin) / number / 1000)
+    return min(took)

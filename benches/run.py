@@ -4,6 +4,9 @@
     python benches/run.py hooks latency   # some
     python benches/run.py --quick         # checks that they work, without meaningful results
 
+In the folders `capture` and `nccl` are the costs in a rank, in `node` those beside it, in `analysis` and `engine` those
+of the diagnosis. The costs of the coordinator are measured by `cargo bench --bench coordinator`.
+
 record         cost of a record for the thread that writes it, through the Rust and the C API
 frames         cost of a frame and an update of the dashboard, by the number of ranks
 hooks          cost of capture in one collective called from Python, compared with PyTorch's Flight Recorder
@@ -33,21 +36,21 @@ from common import HERE, ROOT
 PARTS = {
     "record": ["cargo", "bench", "--quiet", "--bench", "record"],
     "frames": ["cargo", "bench", "--quiet", "-p", "ddp-doctor-dashboard", "--bench", "frames"],
-    "hooks": [sys.executable, os.path.join(HERE, "hooks.py")],
-    "job": [sys.executable, os.path.join(HERE, "job.py")],
-    "startup": [sys.executable, os.path.join(HERE, "startup.py")],
-    "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],
+    "hooks": [sys.executable, os.path.join(HERE, "capture", "hooks.py")],
+    "job": [sys.executable, os.path.join(HERE, "capture", "job.py")],
+    "startup": [sys.executable, os.path.join(HERE, "capture", "startup.py")],
+    "parameters": [sys.executable, os.path.join(HERE, "capture", "parameters.py")],
     "memory": ["cargo", "bench", "--quiet", "--bench", "memory"],
-    "allocator": [sys.executable, os.path.join(HERE, "memory.py")],
-    "shim": [sys.executable, os.path.join(HERE, "shim.py")],
-    "preload": [sys.executable, os.path.join(HERE, "preload.py")],
-    "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
-    "lateness": [sys.executable, os.path.join(HERE, "lateness.py")],
+    "allocator": [sys.executable, os.path.join(HERE, "capture", "allocator.py")],
+    "shim": [sys.executable, os.path.join(HERE, "nccl", "shim.py")],
+    "preload": [sys.executable, os.path.join(HERE, "nccl", "preload.py")],
+    "stacks": [sys.executable, os.path.join(HERE, "node", "stacks.py")],
+    "lateness": [sys.executable, os.path.join(HERE, "capture", "lateness.py")],
     "communication": ["cargo", "bench", "--quiet", "--bench", "communication"],
     "engine": ["cargo", "bench", "--quiet", "-p", "ddp-doctor-diagnosis", "--bench", "engine"],
-    "node": [sys.executable, os.path.join(HERE, "node.py")],
-    "dumps": [sys.executable, os.path.join(HERE, "dumps.py")],
-    "latency": [sys.executable, os.path.join(HERE, "latency.py")],
+    "node": [sys.executable, os.path.join(HERE, "node", "node.py")],
+    "dumps": [sys.executable, os.path.join(HERE, "analysis", "dumps.py")],
+    "latency": [sys.executable, os.path.join(HERE, "analysis", "latency.py")],
 }
 
 

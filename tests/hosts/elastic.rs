@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{Report, Severity, Verdict};
 use super::launch::torchrun_command;
 use super::{assert_hang, assert_killed, hosts_of, until_it_computes};
 use crate::support::hosts::{Hosts, Process};
-use crate::support::jobs::{jobs, venv};
+use crate::support::pytorch_jobs::{jobs, venv};
 use crate::support::report::{leading, report_in};
 
 /// A program of one rank per node, under `run` and an elastic torchrun.
@@ -77,7 +77,7 @@ fn hang_of_an_elastic_torchrun_names_both_hosts() {
 #[test]
 #[ignore = "live: part of make test-all"]
 fn node_that_joins_later_is_silent() {
-    let Some(job) = Elastic::new("../support/elastic.py", "joins") else {
+    let Some(job) = Elastic::new("../support/programs/elastic.py", "joins") else {
         return;
     };
     let mut runs = job.join_later();
@@ -98,7 +98,7 @@ fn node_that_joins_later_is_silent() {
 #[test]
 #[ignore = "live: part of make test-all"]
 fn hang_after_a_node_joined_is_of_the_next_attempt() {
-    let Some(job) = Elastic::new("../support/elastic.py", "hangs") else {
+    let Some(job) = Elastic::new("../support/programs/elastic.py", "hangs") else {
         return;
     };
     let mut runs = job.join_later();
@@ -125,7 +125,7 @@ fn hang_after_a_node_joined_is_of_the_next_attempt() {
 #[test]
 #[ignore = "live: part of make test-all"]
 fn job_continues_after_a_node_has_left() {
-    let Some(job) = Elastic::new("../support/elastic.py", "leaves") else {
+    let Some(job) = Elastic::new("../support/programs/elastic.py", "leaves") else {
         return;
     };
     let [mut stays, mut leaves] = [0, 1].map(|host| job.start(host));

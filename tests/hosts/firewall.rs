@@ -10,8 +10,8 @@ use super::{
     until_it_computes,
 };
 use crate::support::hosts::{Hosts, Process};
-use crate::support::jobs::{jobs, venv};
 use crate::support::process::eventually;
+use crate::support::pytorch_jobs::{jobs, venv};
 use crate::support::report::{is_healthy, leading, report_in};
 
 /// Drops what a node exchanges with the coordinator of its launch.
@@ -123,7 +123,7 @@ fn partition_during_a_backward_blames_no_rank() {
     if !hosts.filters(1, "") {
         return;
     }
-    let program = jobs().join("../support/averages.py");
+    let program = jobs().join("../support/programs/averages.py");
     let mut runs = [0, 1].map(|host| {
         let mut command = torchrun_command(&hosts, venv, host, "2", &program);
         command.env("DDP_DOCTOR_STALL_AFTER", "3");

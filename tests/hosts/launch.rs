@@ -11,8 +11,8 @@ use super::{
     COORDINATOR, Job, KILL, OTHER_TOKEN, TOKEN, assert_hang, assert_killed, hosts_of, notices,
 };
 use crate::support::hosts::{Hosts, Process};
-use crate::support::jobs::{jobs, variant, venv};
 use crate::support::process::eventually;
+use crate::support::pytorch_jobs::{jobs, variant, venv};
 use crate::support::report::{leading, report_in};
 
 /// A program under torchrun and `run` on one of two hosts.

@@ -1,5 +1,12 @@
 //! Jobs on several hosts, which are network namespaces: the nodes share a coordinator, and nothing is
 //! configured but the token.
+//!
+//! * `launch`: `run` on each host.
+//! * `elastic`: nodes that join and leave an elastic `torchrun`.
+//! * `failures`: hosts, networks and coordinators that fail, and peers that flood.
+//! * `network`: slow networks, and clocks, names and interfaces that differ.
+//! * `firewall`: firewalls that drop packets while a job runs.
+//! * `check`: `ddp-doctor check` before a job.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,11 +14,12 @@ use std::process::Command;
 
 use ddp_doctor_proto::report::{Effect, Finding, Report, Role};
 
+use crate::support::compiled_programs::{clock, sum};
 use crate::support::hosts::{Hosts, Process};
 use crate::support::process::eventually;
-use crate::support::programs::{clock, sum};
 use crate::support::report::{assert_hang, hosts_of, report_in, reports_in};
 
+mod check;
 mod elastic;
 mod failures;
 mod firewall;

@@ -10,8 +10,8 @@ use super::{
     notices, reports_on,
 };
 use crate::support::hosts::{Hosts, Process};
-use crate::support::jobs::{variant, venv};
 use crate::support::process::{eventually, program};
+use crate::support::pytorch_jobs::{variant, venv};
 use crate::support::report::{leading, report_in};
 
 /// Forwards a port to another and delays what it forwards by 0.15 s in each direction. Every tenth

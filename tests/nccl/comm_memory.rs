@@ -7,15 +7,15 @@ use std::path::Path;
 use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::v1::event::Kind;
 
-use super::library;
+use super::{library, program_source};
 use crate::doubles::Doubles;
 use crate::support::process::{Finished, program, run_to_end};
 
-/// Runs `held.c` with two ranks. Returns the samples of each process, in MiB.
+/// Runs `comm_memory.c` with two ranks. Returns the samples of each process, in MiB.
 fn run(how: &str, environment: &[(&str, &str)]) -> Option<(Finished, Vec<Vec<u64>>)> {
     let doubles = Doubles::get()?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/held.c");
-    let rank = doubles.compile(&source, "held", &[]);
+    let source = program_source("comm_memory.c");
+    let rank = doubles.compile(&source, "comm_memory", &[]);
     let scratch = tempfile::tempdir().unwrap();
     let mut run = program(scratch.path());
     run.args(["run", "--nccl", "always", "--run-dir", "kept", "--"])

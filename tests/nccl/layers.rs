@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use super::{JobResult, comm_memory, library, records};
 use crate::doubles::Doubles;
-use crate::support::jobs::venv;
 use crate::support::process::{program, run_to_end};
+use crate::support::pytorch_jobs::venv;
 use crate::support::report::leading;
 
 const JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/jobs/layers/job.py");

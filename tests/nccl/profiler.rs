@@ -9,7 +9,7 @@ use ddp_doctor_proto::blackbox::transfer;
 use ddp_doctor_proto::report::{Confidence, Report, Verdict};
 use ddp_doctor_proto::{Op, RecordKind, v1};
 
-use super::{library, records};
+use super::{library, program_source, records};
 use crate::doubles::Doubles;
 use crate::support::process::{Finished, program, run_to_end};
 use crate::support::report::initiating;
@@ -273,8 +273,8 @@ fn communicator_seen_by_hooks_is_not_profiled() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/both.c");
-    let both = doubles.compile(&here, "both", &[]);
+    let here = program_source("hooks_and_profiler.c");
+    let both = doubles.compile(&here, "hooks_and_profiler", &[]);
     let dir = tempfile::tempdir().unwrap();
     let mut run = program(dir.path());
     run.args(["run", "--nccl", "always", "--"])

@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 use ddp_doctor::node::sample::environment::has_nvidia_driver;
 use ddp_doctor_proto::{Op, RecordKind, v1};
 
-use super::{library, records};
+use super::{library, program_source, records};
 use crate::doubles::Doubles;
-use crate::support::jobs::venv;
 use crate::support::process::{Finished, program, run_to_end};
+use crate::support::pytorch_jobs::venv;
 
 /// Libraries to test with; empty if there is none.
 pub(super) fn libraries() -> Vec<PathBuf> {
@@ -72,20 +72,18 @@ pub(super) fn exported(library: &Path, prefix: &str) -> BTreeSet<String> {
     names.filter(begins_so).map(str::to_owned).collect()
 }
 
-/// `tests/nccl/answers.c`, linked with the `libnccl.so.2` that the loader finds.
+/// `tests/nccl/programs/call_results.c`, linked with the `libnccl.so.2` that the loader finds.
 pub(super) fn asking() -> Option<&'static Path> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let doubles = Doubles::get()?;
-    let program = PROGRAM.get_or_init(|| doubles.compile(&source("answers.c"), "answers", &LINKED));
+    let program = PROGRAM.get_or_init(|| {
+        doubles.compile(&program_source("call_results.c"), "call_results", &LINKED)
+    });
     Some(program)
 }
 
 /// Options that leave out the driver's double and let `LD_LIBRARY_PATH` select the NCCL.
 const LINKED: [&str; 2] = ["-Wl,--as-needed", "-Wl,--enable-new-dtags"];
-
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl").join(name)
-}
 
 /// Selects an NCCL for a command and removes settings of the machine that could change its results.
 pub(super) fn with<'c>(command: &'c mut Command, nccl: &Path) -> &'c mut Command {
@@ -234,7 +232,7 @@ fn nccl_loaded_by_one_library_is_found() {
     let host = super::source("host.c");
     let host = doubles.compile(&host, "host-of-real", &["-Wl,--as-needed"]);
     let shared = ["-shared", "-fPIC", "-Dmain=job_main", LINKED[0], LINKED[1]];
-    let asking = doubles.compile(&source("answers.c"), "answers.so", &shared);
+    let asking = doubles.compile(&program_source("call_results.c"), "call_results.so", &shared);
     for nccl in libraries() {
         let version = version_of(&nccl).unwrap();
         let without = answers(&host, &[&asking], &nccl, None);
@@ -260,7 +258,7 @@ fn nccl_calls_of_pytorch_are_recorded() {
     let compiler = Command::new("g++")
         .args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
         .arg(&helper)
-        .arg(source("pytorch.cpp"))
+        .arg(program_source("pytorch.cpp"))
         .output();
     let Ok(compiled) = compiler else {
         eprintln!("skipped: there is no g++");
@@ -269,7 +267,7 @@ fn nccl_calls_of_pytorch_are_recorded() {
     let said = String::from_utf8_lossy(&compiled.stderr);
     assert!(compiled.status.success(), "{said}");
     let python = venv.join("bin/python");
-    let (finished, records) = seen(&[&python, &source("pytorch.py"), &helper], &nccl);
+    let (finished, records) = seen(&[&python, &program_source("pytorch.py"), &helper], &nccl);
     if finished.stdout.contains("\na communicator\n") {
         eprintln!("skipped: this machine has a GPU");
         return;
@@ -286,7 +284,7 @@ fn several_nccl_libraries_are_distinguished() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
-    let program = doubles.compile(&source("several.c"), "several", &[]);
+    let program = doubles.compile(&program_source("second_library.c"), "second_library", &[]);
     let folder = doubles.launch(1, Path::new(""))[0].parent().unwrap().to_owned();
     for nccl in libraries() {
         let version = version_of(&nccl).unwrap();
@@ -309,7 +307,8 @@ fn missing_nccl_function_returns_an_error() {
         return;
     };
     let options = ["-Wl,--as-needed", "-ldl"];
-    let program = doubles.compile(&source("lacking.c"), "lacking", &options);
+    let program =
+        doubles.compile(&program_source("missing_functions.c"), "missing_functions", &options);
     let folder = doubles.launch(1, Path::new(""))[0].parent().unwrap().to_owned();
     let (finished, _) = seen(&[&program], &folder.join("libnccl.so.2"));
     assert_eq!(finished.stdout, "3 3\n0\n", "{finished}");

@@ -8,13 +8,13 @@ use std::process::Command;
 
 use ddp_doctor_proto::report::{Report, Verdict};
 
-use super::library;
 use super::real::{answers, asking, exported, is_refused, libraries, seen_by, version_of, with};
 use super::rust::found_by_cudarc;
+use super::{library, program_source};
 use crate::doubles::Doubles;
 use crate::support::artifact;
-use crate::support::jobs::venv;
 use crate::support::process::{Finished, program, run_to_end};
+use crate::support::pytorch_jobs::venv;
 use crate::support::report::initiating;
 
 /// The library with NCCL's soname, which `run` finds beside the other one.
@@ -132,12 +132,12 @@ fn missing_nccl_returns_an_error() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/lacking.c");
+    let source = program_source("missing_functions.c");
     let options = ["-Wl,--disable-new-dtags", "-Wl,-rpath,/nonexistent", "-ldl"];
-    let compiled = doubles.compile(&source, "lacking-nccl", &options);
+    let compiled = doubles.compile(&source, "missing_nccl", &options);
     let nowhere = tempfile::tempdir().unwrap();
     // A copy elsewhere does not find the doubles through its run path.
-    let alone = nowhere.path().join("lacking");
+    let alone = nowhere.path().join("missing_nccl");
     fs::copy(&compiled, &alone).unwrap();
     let mut command = Command::new(&alone);
     with(&mut command, &nowhere.path().join("libnccl.so.2")).env("LD_PRELOAD", named());

@@ -20,7 +20,7 @@
 //! requirement is minimised and printed as a scenario.
 
 mod check;
-mod course;
+mod execution;
 mod generate;
 mod machine;
 pub(crate) mod program;
@@ -135,8 +135,8 @@ fn executions_are_written_as_journals() {
         let Some(machine) = Machine::new(&planted.program) else {
             continue;
         };
-        let course = course::run(&machine, &mut Random::new(schedule));
-        let scenario = Scenario::parse(&course.scenario).unwrap();
+        let execution = execution::run(&machine, &mut Random::new(schedule));
+        let scenario = Scenario::parse(&execution.scenario).unwrap();
         let own = folder.join(seed.to_string());
         fs::create_dir_all(&own).unwrap();
         scenario.journals(&own, 1).unwrap();

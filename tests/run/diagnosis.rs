@@ -11,11 +11,11 @@ use ddp_doctor::evidence::decode::Decoder;
 use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 
-use super::{Running, dir, hanging_job, report, run_dir, send, stderr};
+use super::command::{Running, dir, hanging_job, report, run_dir, send, stderr};
+use crate::support::compiled_programs::flood;
+use crate::support::healthy_job::{HealthyJob, assert_same_result};
 use crate::support::process::{PROGRAM, eventually, free_port, program};
-use crate::support::programs::flood;
 use crate::support::report::{is_healthy, reports_in};
-use crate::support::result::{HealthyJob, assert_same_result};
 
 #[test]
 fn standing_coordinator_diagnoses_a_reporting_job() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Verdict};
+use ddp_doctor_proto::report::{Confidence, Effect, Finding, Report, Role, Verdict};
 
 /// The report in a file; `None`: there is none yet.
 pub(crate) fn report_in(file: &Path) -> Option<Report> {
@@ -40,6 +40,15 @@ pub(crate) fn leading(report: &Report) -> &Finding {
 pub(crate) fn initiating(report: &Report) -> (&str, &[u32]) {
     let leading = leading(report);
     (&leading.code, &leading.ranks.root)
+}
+
+/// Code and root cause ranks of each initiating finding that affects the job.
+pub(crate) fn with_effect(report: &Report) -> Vec<(&str, &[u32])> {
+    let initiating = report
+        .findings
+        .iter()
+        .filter(|it| it.role == Role::Initiating && it.effect != Effect::None);
+    initiating.map(|it| (it.code.as_str(), it.ranks.root.as_slice())).collect()
 }
 
 /// Panics unless the verdict is healthy, without findings, for this number of ranks.

@@ -14,8 +14,8 @@ use crate::doubles::Doubles;
 use crate::program::{Case, Launcher, Variant};
 use crate::programs;
 use crate::support::artifact;
-use crate::support::jobs::{jobs, launch, variant, variants, venv};
 use crate::support::process::{program, run_to_end, without_own_variables};
+use crate::support::pytorch_jobs::{jobs, launch, variant, variants, venv};
 
 /// A finished live run and its directory.
 pub(crate) struct Run {

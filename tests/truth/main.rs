@@ -22,12 +22,12 @@ mod causes;
 mod check;
 #[path = "../doubles/harness.rs"]
 mod doubles;
-mod extra;
 mod live;
 mod program;
 #[path = "../doubles/programs.rs"]
 mod programs;
 mod recording;
+mod recording_checks;
 mod schedule;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "shared with the other integration tests")]
@@ -72,7 +72,7 @@ fn tests(cases: Vec<Case>) -> Vec<Trial> {
     let mut trials = vec![all_belong];
     let mut cases: Vec<Arc<Case>> = cases.into_iter().map(Arc::new).collect();
     cases.sort_by_key(|case| (case.truth.alone, std::cmp::Reverse(case.truth.seconds)));
-    trials.extend(extra::trials(&cases));
+    trials.extend(recording_checks::trials(&cases));
     for case in &cases {
         let name = format!("live::{case}");
         let (quick, case) = (case.is_quick(), Arc::clone(case));

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use toml::Table;
 
-use crate::support::jobs::jobs;
+use crate::support::pytorch_jobs::jobs;
 
 /// The expected diagnosis of one variant of a program, and how to run it.
 #[derive(Debug, Default, Deserialize)]

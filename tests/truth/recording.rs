@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Outcome;
 use crate::program::{Case, Variant};
-use crate::support::jobs::jobs;
+use crate::support::pytorch_jobs::jobs;
 
 const JOURNAL: &str = "journal.ddpj";
 /// Name of the message in a frame of the journal.

@@ -180,7 +180,7 @@ class Activation(unittest.TestCase):
                 timeout=120,
             )
             self.assertEqual(done.returncode, 0, done.stdout)
-            from boxreader import boxes
+            from support.boxreader import boxes
 
             self.assertEqual([box.rank for box in boxes(os.path.join(folder, "boxes"))], [0, 1])
 

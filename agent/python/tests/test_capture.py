@@ -3,8 +3,8 @@
 import os
 import unittest
 
-import boxreader as b
-from boxreader import (
+from support import boxreader as b
+from support.boxreader import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,

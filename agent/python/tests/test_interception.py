@@ -7,7 +7,7 @@ versions with hooks.
 import os
 import unittest
 
-import boxreader as b
+from support import boxreader as b
 from support import PACKAGE, job
 
 ALL_REDUCE, ALL_GATHER, BARRIER, BROADCAST, ALL_GATHER_COALESCED = 1, 2, 5, 6, 13

@@ -2,8 +2,8 @@
 
 import unittest
 
-import boxreader as b
-from boxreader import ALL_REDUCE
+from support import boxreader as b
+from support.boxreader import ALL_REDUCE
 from support import CaptureTest
 
 

@@ -3,7 +3,7 @@
 import os
 import unittest
 
-from boxreader import ALL_REDUCE, DESTROY, INIT
+from support.boxreader import ALL_REDUCE, DESTROY, INIT
 from support import HEAD, CaptureTest, job
 
 

@@ -8,7 +8,7 @@ import tempfile
 import textwrap
 import unittest
 
-from boxreader import ALL_REDUCE, BARRIER, HIDDEN, boxes
+from support.boxreader import ALL_REDUCE, BARRIER, HIDDEN, boxes
 from support import CaptureTest, environment, free_port
 
 INIT = """

@@ -17,7 +17,7 @@ impl Truth<'_> {
             Fact::Issued { rank, group, seq, call, .. }
             | Fact::Waits { rank, group, seq, call, .. } => {
                 let group = self.group(&group.name)?;
-                let state = &self.course.state;
+                let state = &self.execution.state;
                 if matches!(call.op.as_str(), "send" | "recv") {
                     let (peer, tag) = (call.root?, call.tag);
                     let call = self
@@ -56,7 +56,7 @@ impl Truth<'_> {
 
     /// Whether a fact is true in the last state.
     pub(super) fn holds(&self, fact: &Fact) -> bool {
-        let state = &self.course.state;
+        let state = &self.execution.state;
         let life = |rank: u32| self.machine.life(state, rank as u8);
         match fact {
             Fact::Issued { call, .. } => {

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::progress::Moving;
+use super::network_transfers::Progress;
 
 /// Capacity: events that have not ended, and the latest of those that have.
 const MOST: usize = 4096;
@@ -42,7 +42,7 @@ pub(super) struct Event {
     /// Event of the other plugin; null: none.
     pub(super) next: AtomicPtr<c_void>,
     /// Progress of a network transfer or of one of its steps.
-    pub(super) moving: Moving,
+    pub(super) progress: Progress,
 }
 
 static EVENTS: [Event; MOST] = [const {
@@ -57,7 +57,7 @@ static EVENTS: [Event; MOST] = [const {
         stream: AtomicPtr::new(ptr::null_mut()),
         is_captured: AtomicBool::new(false),
         next: AtomicPtr::new(ptr::null_mut()),
-        moving: Moving::new(),
+        progress: Progress::new(),
     }
 }; MOST];
 
@@ -127,7 +127,7 @@ impl Event {
         let ended = number & !OPEN;
         if self.is_under_way(number) {
             // Must happen before the place can be reused.
-            self.moving.forget();
+            self.progress.forget();
         }
         // Ending an event twice has no effect.
         self.number.compare_exchange(number, ended, Ordering::AcqRel, Ordering::Relaxed).ok();

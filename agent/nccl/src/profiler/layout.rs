@@ -49,6 +49,54 @@ pub(super) mod state {
     pub(in super::super) const GROUP_END_API_START: c_int = 24;
 }
 
+pub(super) type Logger = *const c_void;
+pub(super) type Start = unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> c_int;
+pub(super) type Init4 = unsafe extern "C" fn(
+    *mut *mut c_void,
+    *mut c_int,
+    *const c_char,
+    u64,
+    c_int,
+    c_int,
+    c_int,
+    Logger,
+) -> c_int;
+pub(super) type Init5 = unsafe extern "C" fn(
+    *mut *mut c_void,
+    u64,
+    *mut c_int,
+    *const c_char,
+    c_int,
+    c_int,
+    c_int,
+    Logger,
+) -> c_int;
+
+/// Structure exported under one name per interface version.
+#[repr(C)]
+pub(super) struct Plugin<I> {
+    pub(super) name: *const c_char,
+    pub(super) init: I,
+    pub(super) start: Start,
+    pub(super) stop: unsafe extern "C" fn(*mut c_void) -> c_int,
+    pub(super) record: unsafe extern "C" fn(*mut c_void, c_int, *mut c_void) -> c_int,
+    pub(super) finalize: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+// SAFETY: it consists of functions and of a text that is never written.
+unsafe impl<I> Sync for Plugin<I> {}
+
+/// NCCL's description of a communicator.
+pub(super) struct InitArguments {
+    pub(super) version: u32,
+    pub(super) hash: u64,
+    pub(super) name: *const c_char,
+    pub(super) nodes: c_int,
+    pub(super) ranks: c_int,
+    pub(super) rank: c_int,
+    pub(super) log: Logger,
+}
+
 /// Size of a descriptor in bytes.
 pub(super) const fn size(version: u32) -> usize {
     match version {

@@ -1,0 +1,13 @@
+//! `analyze` on all kinds of evidence but Flight Recorder dumps.
+//!
+//! * `killed_jobs`: journals and black boxes of jobs that were killed or are running.
+//! * `damage`: files that are damaged, cut off, or no evidence.
+//! * `logs`: plain logs, and stacks as text.
+//! * `combined_evidence`: dumps, logs and recordings of one job.
+//! * `fuzz`: mutated evidence of every kind.
+
+mod combined_evidence;
+mod damage;
+mod fuzz;
+mod killed_jobs;
+mod logs;

@@ -1,0 +1,11 @@
+//! The engine on evidence whose truth is known.
+//!
+//! * `scenarios`: handwritten evidence, one file per scenario.
+//! * `scenario_harness`: a scenario with a wrong expectation fails with the difference.
+//! * `memory_curves`: recorded memory of real processes, and their recorder.
+//! * `gpu_recordings`: jobs over NCCL on a real GPU, replayed.
+
+mod gpu_recordings;
+mod memory_curves;
+mod scenario_harness;
+mod scenarios;

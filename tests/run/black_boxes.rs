@@ -1,0 +1,99 @@
+//! The black boxes of the ranks of `run`: their directories, and records that are lost.
+
+use std::fs;
+use std::path::Path;
+
+use ddp_doctor::node::follow::boxes::boxes_in;
+use ddp_doctor_agent::blackbox::Reader;
+use ddp_doctor_proto::report::{Report, Verdict};
+
+use crate::support::compiled_programs::{flood, training};
+use crate::support::healthy_job::{HealthyJob, assert_same_result};
+use crate::support::process::{PROGRAM, eventually, in_namespace};
+use crate::support::report::{initiating, is_healthy};
+
+#[test]
+fn run_follows_boxes_in_two_directories() {
+    for (bug, status) in [("early-exit", 75), ("", 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        // /dev/shm is full after some of the boxes. The ranks also inherit the address of a coordinator.
+        let script = format!(
+            "mount -t tmpfs -o size=64m,nr_inodes=8 none /dev/shm
+            {PROGRAM} coordinator --listen 127.0.0.1:0 >address & coordinator=$!
+            until [ -s address ]; do sleep 0.05; done
+            DDP_DOCTOR_COORDINATOR=$(cat address) DDP_DOCTOR_PROGRAM={PROGRAM} \
+                {PROGRAM} run --run-dir run --on-hang kill --kill-after 1 -- {} 4 {bug}
+            status=$?; kill $coordinator; exit $status",
+            training()
+        );
+        let output = in_namespace(dir.path(), &script);
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let report = fs::read(dir.path().join("run/report.json")).unwrap();
+        let report: Report = serde_json::from_slice(&report).unwrap();
+        if bug.is_empty() {
+            is_healthy(&report, 4);
+            assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
+            continue;
+        }
+        assert_eq!(initiating(&report), ("DD102", &[1][..]));
+        let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
+        assert_eq!(codes, ["DD102"]);
+        assert_eq!(report.ranks.len(), 4);
+        let boxes = fs::read_dir(dir.path().join("run/boxes")).unwrap();
+        assert_eq!(boxes.count(), 4);
+    }
+}
+
+#[test]
+fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    // Its own /dev/shm, since the next run of this user would move the boxes.
+    let script = format!(
+        "mount -t tmpfs none /dev/shm
+        mkdir full && mount -t tmpfs -o size=8k none full
+        {PROGRAM} run --run-dir full/run -- {} 4
+        status=$?; find /dev/shm -name '*.box' >left; exit $status",
+        training()
+    );
+    let output = in_namespace(dir.path(), &script);
+    assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let (_, at) = stderr.split_once("black boxes remain in ").unwrap();
+    let (at, _) = at.split_once(": ").unwrap();
+    let left = fs::read_to_string(dir.path().join("left")).unwrap();
+    assert_eq!(left.lines().count(), 4, "{left}{stderr}");
+    assert!(left.lines().all(|it| it.starts_with(at)), "{left}{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(last.contains("the last report could not be written"), "{stderr}");
+}
+
+#[test]
+fn ring_of_a_busy_rank_outlasts_a_stop_of_run() {
+    let mut job = HealthyJob::start_program(&[], &[flood(), "3000", "7500"]);
+    job.start_ranks();
+    let boxes = boxes_in(Path::new(&job.variable("DDP_DOCTOR_BOX_DIR"))).unwrap();
+    let size = || Reader::open(&boxes[0]).unwrap().used_bytes();
+    let first = size();
+    job.flood(1);
+    eventually("the ring is extended", || size() > first);
+    job.signal("-STOP");
+    job.flood(2);
+    job.signal("-CONT");
+    let report = job.assert_same_result();
+    assert_eq!(report.evidence.records_lost, 0, "{report:#?}");
+    assert_eq!(report.verdict, Verdict::Healthy);
+}
+
+#[test]
+fn records_lost_while_run_is_stopped_are_reported() {
+    let mut job = HealthyJob::start_program(&[], &[flood(), "200000"]);
+    job.start_ranks();
+    job.signal("-STOP");
+    job.flood(1);
+    job.signal("-CONT");
+    let report = job.assert_same_result();
+    assert!(report.evidence.records_lost > 0, "{report:#?}");
+    assert_eq!(report.verdict, Verdict::Insufficient);
+    let stderr = job.stderr();
+    assert!(stderr.contains("note[DD902]") && stderr.contains("insufficient"), "{stderr}");
+}

@@ -1,0 +1,9 @@
+//! Attacks on a job and its diagnosis.
+//!
+//! * `other_users`: other users of the machine, and hostile files.
+//! * `hostile_peers`: peers with the token that send too much or what is not true, or read nothing.
+//! * `token`: the token by variable, file and prompt.
+
+mod hostile_peers;
+mod other_users;
+mod token;

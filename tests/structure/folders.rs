@@ -1,0 +1,64 @@
+//! A folder is one subject: it has few source files side by side.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use super::root;
+
+/// Maximum number of source files side by side, `mod.rs` and tests included.
+const MAX_SOURCE_FILES: usize = 15;
+const EXTENSIONS: [&str; 4] = ["c", "h", "py", "rs"];
+
+/// Folders of the repository with source files.
+const FOLDERS: [&str; 8] =
+    ["agent", "benches", "dashboard", "docs", "proto", "scripts", "src", "tests"];
+
+/// Folders whose source files are data of tests, or are not part of the repository.
+const DATA: [(&str, &str); 2] = [
+    ("tests/jobs", "programs with a planted fault, by family: a folder has as many as its family"),
+    ("agent/python/build", "output of pip"),
+];
+
+/// Folders that still have more files.
+const EXCEPTIONS: [&str; 5] = [
+    "src/cli",
+    "src/diagnosis/findings/hang",
+    "src/diagnosis/model",
+    "src/ingest/flight_recorder",
+    "src/ingest/logs",
+];
+
+/// Adds the folders below a folder, itself included, with the number of their source files.
+fn count(folder: &Path, found: &mut Vec<(String, usize)>) {
+    let name = folder.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+    if DATA.iter().any(|(data, _)| *data == name) {
+        return;
+    }
+    let mut files = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            count(&path, found);
+        } else if path
+            .extension()
+            .and_then(OsStr::to_str)
+            .is_some_and(|it| EXTENSIONS.contains(&it))
+        {
+            files += 1;
+        }
+    }
+    found.push((name, files));
+}
+
+#[test]
+fn folders_have_few_source_files() {
+    let mut counts = Vec::new();
+    for folder in FOLDERS {
+        count(&root().join(folder), &mut counts);
+    }
+    assert!(counts.iter().filter(|(_, files)| *files > 1).count() > 20, "{counts:?}");
+    counts
+        .retain(|(name, files)| *files > MAX_SOURCE_FILES && !EXCEPTIONS.contains(&name.as_str()));
+    assert_eq!(counts, [], "group the files by subject");
+}

@@ -1,0 +1,101 @@
+//! Code that is allowed in listed places only.
+
+use std::fs;
+
+use super::{files_below, root};
+
+#[test]
+fn engine_uses_no_io_clock_or_thread() {
+    let forbidden = [
+        "std::net",
+        "std::fs",
+        "std::io",
+        "std::thread",
+        "std::env",
+        "std::process",
+        "Instant::now",
+        "SystemTime",
+        "Timestamp::now",
+    ];
+    for file in files_below("src/diagnosis", "rs") {
+        let text = fs::read_to_string(&file).unwrap();
+        for (i, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            for word in forbidden {
+                assert!(!code.contains(word), "{}:{}: {word}", file.display(), i + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_is_limited_to_listed_files() {
+    let fenced = [
+        "agent/capi/src/lib.rs",
+        "agent/capi/src/ptr.rs",
+        "agent/capi/src/python.rs",
+        "agent/capi/src/shared.rs",
+        "agent/nccl/soname/src/lib.rs",
+        "agent/nccl/src/communicators/communicator.rs",
+        "agent/nccl/src/communicators/creation.rs",
+        "agent/nccl/src/communicators/memory.rs",
+        "agent/nccl/src/communicators/table.rs",
+        "agent/nccl/src/cuda/driver.rs",
+        "agent/nccl/src/hooks/exports.rs",
+        "agent/nccl/src/nccl/abi.rs",
+        "agent/nccl/src/nccl/library.rs",
+        "agent/nccl/src/nccl/loader_search.rs",
+        "agent/nccl/src/nccl/queries.rs",
+        "agent/nccl/src/profiler/layout.rs",
+        "agent/nccl/src/profiler/plugin.rs",
+        "agent/nccl/src/profiler/user_plugin.rs",
+        "agent/nccl/src/recording/black_box.rs",
+        "agent/nccl/src/recording/own_box.rs",
+        "agent/nccl/src/return_address.rs",
+        "agent/python/native/src/frame.rs",
+        "agent/python/native/src/lib.rs",
+        "agent/python/native/src/library.rs",
+        "agent/python/native/src/object.rs",
+        "agent/python/native/src/python.rs",
+        "agent/src/blackbox/faults.rs",
+        "agent/src/blackbox/map.rs",
+        "agent/src/current.rs",
+        "agent/src/detach.rs",
+        "agent/src/gpu.rs",
+        "agent/src/nccl/mod.rs",
+        "agent/src/sys.rs",
+        "src/node/sys.rs",
+        "tests/doubles/cuda/src/abi.rs",
+        "tests/doubles/cuda/src/pointers.rs",
+        "tests/doubles/nccl/src/abi.rs",
+        "tests/doubles/nccl/src/driver.rs",
+        "tests/doubles/nccl/src/pointers.rs",
+        "tests/jobs/nccl/pipeline.rs",
+    ];
+    let mut found = Vec::new();
+    for folder in [
+        "src",
+        "proto/src",
+        "agent/src",
+        "agent/capi/src",
+        "agent/nccl/soname/src",
+        "agent/nccl/src",
+        "agent/python/native/src",
+        "dashboard/src",
+        "tests/doubles",
+        "tests/jobs",
+    ] {
+        for file in files_below(folder, "rs") {
+            let text = fs::read_to_string(&file).unwrap();
+            let uses = |line: &str| {
+                let code = line.split("//").next().unwrap_or_default();
+                code.contains("unsafe ") || code.contains("unsafe(")
+            };
+            if text.lines().any(uses) {
+                found.push(file.strip_prefix(root()).unwrap().display().to_string());
+            }
+        }
+    }
+    found.sort();
+    assert_eq!(found, fenced);
+}

@@ -1,0 +1,37 @@
+//! Invariants of the architecture.
+//!
+//! * `dependencies`: the crates that a package may need.
+//! * `imports`: modules use each other in one direction.
+//! * `forbidden_code`: I/O in the engine, and unsafe code outside the listed files.
+//! * `folders`: the number of source files in a folder.
+//! * `documents`: pages and scenarios of every finding, and tests that documents name.
+
+mod dependencies;
+mod documents;
+mod folders;
+mod forbidden_code;
+mod imports;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files_below(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty(), "no files below {folder}");
+    files
+}
