@@ -222,6 +222,7 @@ impl Rank {
             if in_step == 0 {
                 events.push(Event::Step {
                     process,
+                    thread: ThreadId(1),
                     step: step + 1,
                     forward: None,
                     at: Timestamp(at),

@@ -2,7 +2,7 @@ use ddp_doctor_proto::report::Exit;
 use ddp_doctor_proto::{Op, ProcessState};
 
 use super::*;
-use crate::evidence::event::OomKills;
+use crate::evidence::event::{OomKills, ThreadId};
 use crate::testing::call;
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
@@ -106,11 +106,29 @@ fn members_are_known_once_every_seat_is_taken() {
     assert_eq!(take(&mut roster, issued(2, Op::Broadcast, &first, Some(1))), 0);
     // Other events of that process wait behind it, but not those of other processes.
     assert_eq!(
-        take(&mut roster, Event::Step { process: ProcessId(2), step: 1, forward: None, at: NOW }),
+        take(
+            &mut roster,
+            Event::Step {
+                process: ProcessId(2),
+                thread: ThreadId(1),
+                step: 1,
+                forward: None,
+                at: NOW
+            }
+        ),
         0
     );
     assert_eq!(
-        take(&mut roster, Event::Step { process: ProcessId(1), step: 1, forward: None, at: NOW }),
+        take(
+            &mut roster,
+            Event::Step {
+                process: ProcessId(1),
+                thread: ThreadId(1),
+                step: 1,
+                forward: None,
+                at: NOW
+            }
+        ),
         1
     );
 

@@ -128,7 +128,13 @@ impl Job {
         let process = ProcessId(u64::from(rank));
         let at = Timestamp(self.steps * 1_000_000_000);
         let noise = self.steps % 7;
-        self.model.apply(Event::Step { process, step: self.steps + 1, forward: None, at });
+        self.model.apply(Event::Step {
+            process,
+            thread: ThreadId(1),
+            step: self.steps + 1,
+            forward: None,
+            at,
+        });
         self.model.apply(Event::Scheduled {
             process,
             sample: SchedulingSample {

@@ -25,7 +25,8 @@ pub struct Permutation {
 /// The permutation that makes all calls from this place on match, if there is one.
 ///
 /// Both orders must be recorded: as calls or, if the calls block, by the same lines in crossed
-/// order earlier. Only calls of one step count: across steps, calls may as well have been left out.
+/// order earlier. Only calls of one step count: across steps, calls may as well have been left out. A
+/// thread of a rank may be a step behind another one.
 pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
     let join = group.join(seq)?;
     let classes = join.classes();
@@ -47,14 +48,17 @@ pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
         })
 }
 
-/// Whether two ranks made the same calls at these places in a different order, each within one
-/// step.
+/// Whether two ranks made the same calls at these places in a different order, each thread within
+/// one step.
 fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
     let calls = |rank: u32| -> Option<Vec<&Call>> {
         let calls = (seq..seq + length)
             .map(|seq| Some(&*group.join(seq)?.calls.get(&rank)?.call))
             .collect::<Option<Vec<&Call>>>()?;
-        let one_step = calls.iter().all(|call| call.step == calls[0].step);
+        let one_step = calls.iter().all(|call| {
+            let mut others = calls.iter().filter(|other| other.thread == call.thread);
+            others.all(|other| other.step == call.step)
+        });
         // Without step marks, recurring calls may as well have been left out.
         let distinct = |(i, call): (usize, &&Call)| {
             calls[..i].iter().all(|other| compare(other, call).is_some())

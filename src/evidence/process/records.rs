@@ -174,7 +174,7 @@ impl Process {
             RecordKind::Step => {
                 self.step = step;
                 let forward = self.forward(&record, limits);
-                Event::Step { process, step, forward, at }
+                Event::Step { process, thread, step, forward, at }
             }
             RecordKind::PhaseBegin => Event::PhaseBegin { process, name: name(&record.text), at },
             RecordKind::PhaseEnd => Event::PhaseEnd { process, name: name(&record.text), at },

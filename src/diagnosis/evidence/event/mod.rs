@@ -125,6 +125,8 @@ pub enum Event {
     /// A training step begins.
     Step {
         process: ProcessId,
+        /// The thread that begins it.
+        thread: ThreadId,
         step: u64,
         /// Training forward that starts the step; `None`: the program marked the step.
         forward: Option<Forward>,

@@ -128,10 +128,9 @@ impl Model {
             let group = &mut self.groups[group_id.0 as usize];
             if call.op.is_collective() && call.seq > 0 {
                 let process = &self.processes[&id];
-                let position = process.turns.position();
                 let in_backward = process.is_last_bucket(call);
                 target = Some(Target::Join(group_id, call.seq));
-                let waited = group.issue(rank, call, position, in_backward);
+                let waited = group.issue(rank, call, &process.turns, in_backward);
                 for encounter in group.met.drain(..) {
                     self.arrivals.met(encounter);
                 }

@@ -11,12 +11,12 @@ impl Model {
     /// Takes an event about training; returns any other one.
     pub(super) fn apply_training(&mut self, event: Event) -> Option<Event> {
         match event {
-            Event::Step { process, step, forward, at } => {
+            Event::Step { process, thread, step, forward, at } => {
                 let process = self.recorded(process, at)?;
                 process.step = process.step.max(step);
                 process.step_at = at;
                 process.pace.step(at);
-                process.turns.begin(forward.as_ref());
+                process.turns.begin(thread, forward.as_ref());
                 if let Some(forward) = &forward {
                     process.accumulation.begin(forward, at);
                 }

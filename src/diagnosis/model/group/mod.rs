@@ -9,10 +9,10 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::backends;
-use crate::evidence::event::{Call, GroupInfo, ProcessId, UNKNOWN_PROGRESS};
+use crate::evidence::event::{Call, GroupInfo, ProcessId, ThreadId, UNKNOWN_PROGRESS};
 use crate::model::arrivals::Encounter;
 use crate::model::ddp::Replicas;
-use crate::model::history::{History, Position};
+use crate::model::history::{History, Turns};
 use crate::model::ids::{GroupId, World};
 use crate::model::keep_latest;
 use crate::model::maps::ByRank;
@@ -113,6 +113,8 @@ pub struct Member {
     pub completed: u64,
     /// Timeout of its calls, if known.
     pub timeout: Option<Duration>,
+    /// Thread of its first call.
+    thread: Option<ThreadId>,
     /// When it destroyed the group.
     pub destroyed: Option<Timestamp>,
     /// Moving average of how much later than the first member it arrives; `None`: no complete call
@@ -248,11 +250,12 @@ impl Group {
         &mut self,
         rank: u32,
         call: &Arc<Call>,
-        position: Position,
+        turns: &Turns,
         in_backward: bool,
     ) -> Vec<(u32, Arc<Call>, Timestamp)> {
         let Some(member) = self.members.get_mut(&rank) else { return Vec::new() };
         member.issued = member.issued.max(call.seq);
+        let position = turns.position(*member.thread.get_or_insert(call.thread));
         let seq = call.seq;
         if self.diverged.is_some_and(|at| seq > at) && self.joins.len() >= KEPT_JOINS {
             return Vec::new();

@@ -81,6 +81,7 @@ impl Job {
         change(&mut forward);
         self.model.apply(Event::Step {
             process: ProcessId(rank as u64),
+            thread: ThreadId(1),
             step: self.steps[rank],
             forward: Some(forward),
             at: Timestamp(self.clock),

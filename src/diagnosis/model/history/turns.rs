@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::evidence::event::Forward;
+use crate::evidence::event::{Forward, ThreadId};
 
 /// Maximum number of lines whose forwards are counted, per rank.
 const KEPT: usize = 128;
@@ -19,7 +19,8 @@ pub struct Position {
     pub turn: u64,
     /// Batches drawn before the turn, if input is observed.
     pub batches: Option<u64>,
-    /// Records of the rank had been lost before.
+    /// The turn is unknown: records of the rank had been lost before, or another thread began it than
+    /// uses the group.
     pub(super) lossy: bool,
 }
 
@@ -28,6 +29,8 @@ pub struct Position {
 pub struct Turns {
     /// Position of the next call.
     now: Position,
+    /// The thread that began the turn.
+    thread: Option<ThreadId>,
     /// The turn was not counted because its forward failed; the next one may repeat it.
     taken_back: bool,
     counts: BTreeMap<Option<Arc<str>>, Count>,
@@ -41,7 +44,8 @@ struct Count {
 
 impl Turns {
     /// A step begins, marked by the program or with a training forward.
-    pub(in crate::model) fn begin(&mut self, forward: Option<&Forward>) {
+    pub(in crate::model) fn begin(&mut self, thread: ThreadId, forward: Option<&Forward>) {
+        self.thread = Some(thread);
         let path = forward.and_then(|forward| forward.path.clone());
         if !self.counts.contains_key(&path) && self.counts.len() >= KEPT {
             return;
@@ -91,8 +95,12 @@ impl Turns {
         self.now.lossy = true;
     }
 
-    pub(in crate::model) fn position(&self) -> Position {
-        self.now.clone()
+    /// The turn of the next call in a group whose first call came from this thread. Calls beside the
+    /// training loop belong to no turn.
+    pub(in crate::model) fn position(&self, first: ThreadId) -> Position {
+        let mut position = self.now.clone();
+        position.lossy |= self.thread.is_some_and(|thread| thread != first);
+        position
     }
 
     /// Whether turns are training forwards.

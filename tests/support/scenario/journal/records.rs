@@ -119,8 +119,12 @@ impl Encoder {
                 };
                 self.process(*process).record(record, None)
             }
-            Event::Step { process, step, forward, at } => {
-                let mut record = v1::Record { step: *step as u32, ..record(RecordKind::Step, *at) };
+            Event::Step { process, thread, step, forward, at } => {
+                let mut record = v1::Record {
+                    thread: thread.0,
+                    step: *step as u32,
+                    ..record(RecordKind::Step, *at)
+                };
                 let mut place = None;
                 if let Some(forward) = forward {
                     record.flags = flags_of(forward);

@@ -21,7 +21,7 @@ impl Writer<'_> {
                 let step = line.number(0)? as u64;
                 self.steps.insert(rank, step);
                 let forward = (line.verb == "forward").then(|| forward(&args[1..])).transpose()?;
-                Event::Step { process, step, forward, at }
+                Event::Step { process, thread: ThreadId(1), step, forward, at }
             }
             "guard" | "reading" | "called" => self.site(line)?,
             "phase" => Event::PhaseBegin { process, name: line.arg(0)?.into(), at },
