@@ -83,7 +83,9 @@ impl Sides<'_> {
             let times = |process: &Process| process.places.calls(within);
             let (fewer, more) = (times(short), times(long));
             let is_seen = is_read(short, after) && is_read(long, within);
-            if after == within || !(1..more).contains(&fewer) || !is_seen {
+            // Calls of one line that differ are no matter of their number.
+            let meet_there = self.line_of(short).is_some_and(|it| self.line_of(long) == Some(it));
+            if meet_there || after == within || !(1..more).contains(&fewer) || !is_seen {
                 return None;
             }
             let (kind, shown) = match caught(short, long, after, within) {

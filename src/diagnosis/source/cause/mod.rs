@@ -274,9 +274,20 @@ impl<'a> Sides<'a> {
             let left = |line: &Where| by.iter().any(|other| guards::has_passed(other, line));
             lines
                 .filter(|(line, guard)| guard.form != GuardForm::Ends || left(line))
-                .filter(|(_, guard)| {
-                    // A condition around lines of both sides does not separate them.
-                    !by.iter().any(|other| self.guards(other).any(|(_, it)| it == *guard))
+                .filter(|(line, guard)| {
+                    // A condition around lines of both sides does not separate them, nor does one on
+                    // the rank if the other side has made a counterpart of the call, and gone on.
+                    let is_past = |it: &Process| {
+                        let is_outside = |now: Arc<Where>| {
+                            (&now.file, &now.function) != (&line.file, &line.function)
+                        };
+                        self.line_of(it).is_some_and(is_outside)
+                            && guards::has_counterpart(it, line, &numbers(from))
+                    };
+                    !by.iter().any(|other| {
+                        self.guards(other).any(|(_, it)| it == *guard)
+                            || guard.subject == GuardSubject::Rank && is_past(other)
+                    })
                 })
                 .collect()
         };

@@ -129,7 +129,7 @@ pub fn parted(
     }
     around(process, place)
         .filter(|(_, guard)| guard.subject == GuardSubject::Rank)
-        .filter(|(line, guard)| !strangers.clone().any(|it| has_own_role(it, &line.file, guard)))
+        .filter(|(line, guard)| !strangers.clone().any(|it| has_own_role(it, line, guard, here)))
         .find(|(_, guard)| {
             let comes = |rank: u32| comes(guard, rank, model.world_size());
             here.iter().all(|&rank| comes(rank) != Some(false))
@@ -146,17 +146,36 @@ pub fn parted(
 }
 
 /// Whether a process takes the other branch of a test, with calls of its own: it has made one there, or
-/// is running it, or the branch calls the same function.
-fn has_own_role(process: &Process, file: &str, guard: &Guard) -> bool {
-    let Some(other) = guard.other else { return false };
-    let is_there = |it: &Where| *it.file == *file && (other.first..=other.last).contains(&it.line);
+/// is running it, or the branch calls the same function. Or it has made a counterpart of the call.
+fn has_own_role(process: &Process, line: &Where, guard: &Guard, here: &[u32]) -> bool {
+    let is_there = |it: &Where| {
+        let other = guard.other.filter(|_| it.file == line.file);
+        other.is_some_and(|other| (other.first..=other.last).contains(&it.line))
+    };
     let runs_there = || {
         let threads = process.stacks.last().into_iter().flat_map(|it| &it.threads);
         threads.flat_map(|it| &it.python).any(is_there)
     };
     let calls_there =
         || process.places.iter().any(|it| way_to(process, it).any(|it| is_there(&it)));
-    other.makes_call || runs_there() || calls_there()
+    guard.other.is_some_and(|other| other.makes_call)
+        || runs_there()
+        || calls_there()
+        || has_counterpart(process, line, here)
+}
+
+/// Whether a process has made a call in the same function under a test on the rank that `here` do not
+/// pass, as the ranks that wait for the first one do.
+pub fn has_counterpart(process: &Process, line: &Where, here: &[u32]) -> bool {
+    let keeps_away = |guard: &Guard| {
+        guard.subject == GuardSubject::Rank
+            && here.iter().all(|&rank| comes(guard, rank, None) == Some(false))
+    };
+    let mut calls = process.places.iter().flat_map(|it| way_to(process, it));
+    calls.any(|it| {
+        (&it.file, &it.function) == (&line.file, &line.function)
+            && around(process, &it).any(|(at, guard)| at == it && keeps_away(guard))
+    })
 }
 
 /// Whether a rank of this world reaches the line according to the test; `None`: unknown.
