@@ -7,7 +7,8 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::Log;
-use super::events::{self, Job, Topic};
+use super::events;
+use super::job::{Job, Topic};
 use crate::diagnosis::event::Event;
 
 /// Statements of the logs of one job.

@@ -3,11 +3,10 @@
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::words::signal_name;
 
-use super::facts::{ExitStatus, Facts, LineNumber, Statement, Subject};
-use super::label::{Label, Line};
 use super::launcher::{of_local, ray_worker};
-use super::scan::{self, cut};
-use super::stamps::report_time;
+use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d};
+use crate::ingest::logs::lines::{Label, Line, report_time};
+use crate::ingest::logs::scan::{self, cut};
 use crate::ingest::stack_text::{frame_bytes, python_frame, users_line};
 
 /// Maximum number of frames kept of a traceback; the outermost ones are dropped.
@@ -121,7 +120,7 @@ impl Traceback {
             self.finish(line.label, facts);
             if !thrown.contains("Watchdog caught collective operation timeout") {
                 self.is_thrown = true;
-                self.of_rank = super::c10d::rank_in_world(text);
+                self.of_rank = c10d::rank_in_world(text);
                 self.begin_message(thrown, at, facts);
             }
             return true;

@@ -6,50 +6,50 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{Op, ParameterFact};
 
-use super::facts::{ExitStatus, GroupName, Statement};
-use super::scan::{after, until};
 use crate::diagnosis::event::Stacks;
 use crate::diagnosis::model::libc_signal::KILL;
 use crate::diagnosis::words;
+use crate::ingest::logs::facts::{ExitStatus, GroupName, Statement};
+use crate::ingest::logs::scan::{after, until};
 
 /// What PyTorch's comparison of calls reports.
-pub(super) const MISMATCH: &str = "Detected mismatch between collectives";
+pub(in super::super) const MISMATCH: &str = "Detected mismatch between collectives";
 /// How DDP reports that models have different numbers of parameters.
-pub(super) const SAME_MODEL: &str = "DDP expects same model";
+pub(in super::super) const SAME_MODEL: &str = "DDP expects same model";
 /// How a distributed checkpoint names the ranks that failed to write or read it.
-pub(super) const CHECKPOINT: &str = "CheckpointException ranks:dict_keys([";
+pub(in super::super) const CHECKPOINT: &str = "CheckpointException ranks:dict_keys([";
 
 /// What is known of a rank.
 #[derive(Debug, Default)]
-pub(super) struct Rank {
+pub(in super::super) struct Rank {
     /// The first collective of each group that its watchdog gave up.
-    pub(super) waits: BTreeMap<GroupName, Waiting>,
+    pub(in super::super) waits: BTreeMap<GroupName, Waiting>,
     /// Numbers of the last collectives that it enqueued and completed.
-    pub(super) progress: BTreeMap<GroupName, (u64, u64)>,
+    pub(in super::super) progress: BTreeMap<GroupName, (u64, u64)>,
     /// The line of the call that its watchdog gave up.
-    pub(super) called_at: Option<Where>,
+    pub(in super::super) called_at: Option<Where>,
     /// A collective that PyTorch compared with those of others.
-    pub(super) runs: Option<Waiting>,
-    pub(super) raised: Vec<Raised>,
-    pub(super) ended: Option<(Timestamp, ExitStatus)>,
+    pub(in super::super) runs: Option<Waiting>,
+    pub(in super::super) raised: Vec<Raised>,
+    pub(in super::super) ended: Option<(Timestamp, ExitStatus)>,
     /// How it ended after a watchdog gave up a collective.
-    pub(super) ended_later: Option<Exit>,
+    pub(in super::super) ended_later: Option<Exit>,
     /// How it ended when the launcher observed the failure of the attempt.
-    pub(super) failed: Option<(Timestamp, ExitStatus)>,
+    pub(in super::super) failed: Option<(Timestamp, ExitStatus)>,
     /// The signal by which the launcher ended it.
-    pub(super) stopped: Option<i32>,
+    pub(in super::super) stopped: Option<i32>,
     /// The kernel killed it for lack of memory.
-    pub(super) killed_for_memory: Option<Timestamp>,
-    pub(super) device: Option<Arc<str>>,
+    pub(in super::super) killed_for_memory: Option<Timestamp>,
+    pub(in super::super) device: Option<Arc<str>>,
     /// What DDP reported about its model.
-    pub(super) of_model: Vec<OfModel>,
-    pub(super) stacks: Vec<Arc<Stacks>>,
+    pub(in super::super) of_model: Vec<OfModel>,
+    pub(in super::super) stacks: Vec<Arc<Stacks>>,
 }
 
 impl Rank {
     /// Completes its end by what the launcher observed before it listed the failures, and by what it and
     /// the kernel did.
-    pub(super) fn complete_end(&mut self, number: u32) {
+    pub(in super::super) fn complete_end(&mut self, number: u32) {
         self.drop_reports(number);
         if self.ended.is_none() && self.ended_later.is_none() {
             self.ended = self.failed;
@@ -87,7 +87,7 @@ impl Rank {
     }
 
     /// Adds a collective that its watchdog gave up: the first one of a group counts.
-    pub(super) fn wait(
+    pub(in super::super) fn wait(
         &mut self,
         group: GroupName,
         what: &Statement,
@@ -105,7 +105,7 @@ impl Rank {
     }
 
     /// Adds a call that PyTorch compared with those of others.
-    pub(super) fn run(&mut self, what: &Statement, at: Timestamp) {
+    pub(in super::super) fn run(&mut self, what: &Statement, at: Timestamp) {
         let Statement::Runs { seq, op, shape, dtype } = what else {
             return;
         };
@@ -120,7 +120,7 @@ impl Rank {
     }
 
     /// Adds what DDP reported about its model: what names parameters counts.
-    pub(super) fn report(&mut self, new: OfModel) {
+    pub(in super::super) fn report(&mut self, new: OfModel) {
         match self.of_model.iter_mut().find(|it| it.fact == new.fact) {
             Some(known) if known.total > 0 => {}
             Some(known) => *known = new,
@@ -129,14 +129,14 @@ impl Rank {
     }
 
     /// Whether some of its parameters got no gradient.
-    pub(super) fn lacks_gradients(&self) -> bool {
+    pub(in super::super) fn lacks_gradients(&self) -> bool {
         let mut facts = self.of_model.iter().map(|it| it.fact);
         facts.any(|it| it == ParameterFact::WithoutGradient)
     }
 
     /// Adds an exception. PyTorch's watchdog and the program may print the same error, but only the
     /// program prints its line.
-    pub(super) fn raise(&mut self, raised: Raised) {
+    pub(in super::super) fn raise(&mut self, raised: Raised) {
         match self.raised.last_mut() {
             Some(last) if last.place.is_none() && raised.text.contains(&*last.text) => {
                 last.place = raised.place;
@@ -148,33 +148,33 @@ impl Rank {
 
 /// What DDP reported about the model of a rank.
 #[derive(Clone, Debug)]
-pub(super) struct OfModel {
-    pub(super) at: Timestamp,
-    pub(super) fact: ParameterFact,
+pub(in super::super) struct OfModel {
+    pub(in super::super) at: Timestamp,
+    pub(in super::super) fact: ParameterFact,
     /// Number of parameters concerned; 0: not stated.
-    pub(super) total: u64,
+    pub(in super::super) total: u64,
     /// A line for each that is named.
-    pub(super) lines: Arc<str>,
+    pub(in super::super) lines: Arc<str>,
 }
 
 /// A collective that a rank waited for.
 #[derive(Clone, Debug)]
-pub(super) struct Waiting {
-    pub(super) seq: u64,
-    pub(super) op: Op,
-    pub(super) numel: Option<u64>,
+pub(in super::super) struct Waiting {
+    pub(in super::super) seq: u64,
+    pub(in super::super) op: Op,
+    pub(in super::super) numel: Option<u64>,
     /// Number of elements of all pieces together, or another number that must be equal as that is.
-    pub(super) whole: Option<u64>,
-    pub(super) shape: Option<Vec<u32>>,
-    pub(super) dtype: String,
+    pub(in super::super) whole: Option<u64>,
+    pub(in super::super) shape: Option<Vec<u32>>,
+    pub(in super::super) dtype: String,
     /// When the wait began, and when it was given up.
-    pub(super) since: Timestamp,
-    pub(super) at: Timestamp,
+    pub(in super::super) since: Timestamp,
+    pub(in super::super) at: Timestamp,
 }
 
 impl Waiting {
     /// A call without a number.
-    pub(super) const fn unnumbered(op: Op, at: Timestamp) -> Self {
+    pub(in super::super) const fn unnumbered(op: Op, at: Timestamp) -> Self {
         Self {
             seq: 0,
             op,
@@ -190,21 +190,21 @@ impl Waiting {
 
 /// An exception of a rank.
 #[derive(Clone, Debug)]
-pub(super) struct Raised {
-    pub(super) at: Timestamp,
-    pub(super) text: Arc<str>,
-    pub(super) place: Option<Where>,
+pub(in super::super) struct Raised {
+    pub(in super::super) at: Timestamp,
+    pub(in super::super) text: Arc<str>,
+    pub(in super::super) place: Option<Where>,
     /// Nothing caught it, as PyTorch's label shows.
-    pub(super) uncaught: bool,
+    pub(in super::super) uncaught: bool,
     /// It is the last output of the rank.
-    pub(super) is_last: bool,
+    pub(in super::super) is_last: bool,
     /// The text states its time.
-    pub(super) is_dated: bool,
+    pub(in super::super) is_dated: bool,
 }
 
 impl Raised {
     /// Whether it says that something is wrong with other ranks than this one.
-    pub(super) fn is_of_others(&self, rank: u32) -> bool {
+    pub(in super::super) fn is_of_others(&self, rank: u32) -> bool {
         const OTHERS: [&str; 5] =
             [SAME_MODEL, MISMATCH, "DistStoreError", "store based barrier", "monitoredBarrier"];
         let failed = after(&self.text, CHECKPOINT);
@@ -218,7 +218,7 @@ impl Raised {
 }
 
 /// States an exception that did not end its process.
-pub(super) fn went_on_after(who: &str, text: &str, place: Option<&Where>) -> String {
+pub(in super::super) fn went_on_after(who: &str, text: &str, place: Option<&Where>) -> String {
     let at = words::at(place);
     format!("{who} logged an exception and went on: {text}{at}")
 }

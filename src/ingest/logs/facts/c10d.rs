@@ -5,12 +5,12 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{Op, ParameterFact};
 
-use super::facts::{Facts, GroupName, Statement, Subject};
-use super::label::{Line, bracketed_rank};
-use super::scan::{
+use super::{Facts, GroupName, Statement, Subject};
+use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE};
+use crate::ingest::logs::lines::{Label, Line, bracketed_rank};
+use crate::ingest::logs::scan::{
     after, cut, number, number_after, rank, small_after, split, until, world_size_after,
 };
-use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE};
 
 /// Maximum length of a name.
 const MAX_NAME: usize = 128;
@@ -342,7 +342,7 @@ fn ddp(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
 }
 
 fn named(who: &Subject, rank: u32) -> Subject {
-    Subject { label: super::label::Label::default(), rank: Some(rank), ..who.clone() }
+    Subject { label: Label::default(), rank: Some(rank), ..who.clone() }
 }
 
 /// The operation that c10d calls this: "_ALLGATHER_BASE".

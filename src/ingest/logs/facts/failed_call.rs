@@ -2,9 +2,8 @@
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::c10d;
-use super::facts::{Facts, Statement, Subject};
-use super::label::Line;
+use super::{Facts, Statement, Subject, c10d};
+use crate::ingest::logs::lines::Line;
 use crate::ingest::stack_text::{python_frame, users_line};
 
 /// What announces the frames, which follow without labels, innermost first.

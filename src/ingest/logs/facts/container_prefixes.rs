@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::label::{BEFORE, Name};
-use super::{scan, traceback};
+use super::traceback;
+use crate::ingest::logs::lines::{BEFORE, Name};
+use crate::ingest::logs::scan;
 
 /// Maximum number of prefixes of lines that may be those of containers.
 const MAX_CONTAINERS: usize = 4096;

@@ -1,39 +1,44 @@
-//! Facts of all logs of a job as events for the engine.
+//! What the logs of a job state about each of its ranks.
+//!
+//! [`Job`] takes the facts of all logs: `process_names` finds the rank that a fact is about, and `clock` its time.
+//! `rank`, `joins` and `stack_place` hold what is stated about a rank, and `unidentified_processes` takes the facts
+//! about other processes. `losses` and `consequences` then separate failures from what they brought about.
 
 use std::collections::{BTreeMap, HashSet};
-use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
-use ddp_doctor_proto::{NoteKind, Op};
 
 use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
-use super::names::Names;
-use super::rank::{OfModel, Raised, Rank, went_on_after};
-use super::times::Clock;
-use super::{EARLIER, Log, before, groups, launch_of, start};
-use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Stacks};
-use crate::diagnosis::evidence::transport;
-use crate::diagnosis::model::TEXT_LAYER;
-use crate::diagnosis::words::{self, Ranks};
-use crate::ingest::process;
+use super::lines::Label;
+use super::{Log, scan};
+use crate::diagnosis::event::{Event, Stacks};
+use crate::diagnosis::words;
+use clock::Clock;
+use joins::Joins;
+use process_names::ProcessNames;
+use rank::{Raised, went_on_after};
+
+mod clock;
+mod consequences;
+mod joins;
+mod losses;
+mod process_names;
+mod rank;
+mod stack_place;
+mod unidentified_processes;
+
+pub(super) use clock::{EARLIER, before};
+pub(super) use joins::{LAUNCH, Wait};
+pub(super) use rank::{OfModel, Rank, SAME_MODEL, Waiting};
+pub(super) use stack_place::{in_collective, place_of};
 
 /// Why Slurm cancels a step of which it lost a node.
 const NODE_FAILURE: &str = "NODE FAILURE";
 /// Maximum number of notes on one topic.
 const MAX_NOTES: usize = 4;
-
-/// What the logs of a job state, for the engine.
-#[derive(Debug)]
-pub struct Evidence {
-    /// The events, in order.
-    pub events: Vec<Event>,
-    /// When the text ends.
-    pub ends: Timestamp,
-    /// The shortest wait that the text itself calls too long.
-    pub timeout: Option<Duration>,
-}
 
 /// What a note is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +58,9 @@ pub(super) enum Topic {
 
 /// Everything known of a job.
 pub(super) struct Job {
-    pub(super) names: Names,
+    pub(super) names: ProcessNames,
     pub(super) ranks: BTreeMap<u32, Rank>,
-    pub(super) joins: start::Joins,
+    pub(super) joins: Joins,
     pub(super) notes: Vec<(Topic, String)>,
     pub(super) events: Vec<(Timestamp, Event)>,
     /// When a watchdog first gave up a collective: what followed was its consequence.
@@ -81,27 +86,6 @@ pub(super) struct Job {
     pub(super) ends: Timestamp,
 }
 
-/// Turns the facts of all logs of one job into events.
-#[must_use]
-pub fn evidence(logs: &[Log]) -> Evidence {
-    let mut job = Job::of_logs(logs);
-    job.take_back_consequences();
-    job.take_back_aborts();
-    job.open(logs);
-    let is_named = start::joins(&mut job);
-    let differ = groups::compared(&mut job);
-    job.take_back_losses(is_named, differ);
-    start::devices(&mut job);
-    job.name_reductions();
-    groups::calls(&mut job);
-    groups::last_calls(&mut job);
-    job.add_ends();
-    job.add_models();
-    job.add_interruption();
-    job.note_network();
-    job.close()
-}
-
 impl Job {
     pub(super) fn of_logs(logs: &[Log]) -> Self {
         let all: Vec<&Facts> = logs.iter().map(|log| &log.facts).collect();
@@ -109,12 +93,12 @@ impl Job {
     }
 
     fn of(all: &[&Facts], clock: Clock) -> Self {
-        let names = Names::of(all);
+        let names = ProcessNames::of(all);
         let known = names.processes.keys();
         let mut job = Self {
             ranks: known.map(|&rank| (rank, Rank::default())).collect(),
             names,
-            joins: start::Joins::default(),
+            joins: Joins::default(),
             notes: Vec::new(),
             events: Vec::new(),
             given_up: None,
@@ -142,7 +126,7 @@ impl Job {
                 let stacks = Arc::new(Stacks { at, ..dumped.stacks.clone() });
                 let rank = job.names.rank(&dumped.who, None);
                 let rank = rank.or_else(|| job.only_one_ended_by(dumped.signal));
-                let place = groups::place_of(&stacks);
+                let place = place_of(&stacks);
                 let Some(rank) = rank else {
                     job.of_unknown_stacks(&dumped.who, &place);
                     continue;
@@ -294,7 +278,7 @@ impl Job {
             | Statement::MissesAddress { .. }
             | Statement::MissesAtBarrier { .. } => {
                 self.joins.take(Some(number), what, at);
-                let waited_ms = start::waited_ms(what);
+                let waited_ms = joins::waited_ms(what);
                 self.extend_to(before(at, Duration::from_millis(waited_ms)));
             }
         }
@@ -348,7 +332,7 @@ impl Job {
         /// Length at which a note is cut.
         const MAX: usize = 600;
         let (what, advice) = text.split_at(text.find('\n').unwrap_or(text.len()));
-        let note = (topic, super::scan::cut(what, MAX).to_owned() + advice);
+        let note = (topic, scan::cut(what, MAX).to_owned() + advice);
         let of_topic = self.notes.iter().filter(|(it, _)| *it == topic);
         let is_added = of_topic.count() < MAX_NOTES && !self.notes.contains(&note);
         if is_added {
@@ -357,161 +341,14 @@ impl Job {
         is_added
     }
 
-    /// Drops ends and exceptions that a watchdog's timeout brought about.
-    pub(super) fn take_back_consequences(&mut self) {
-        let Some(given_up) = self.given_up else {
-            return;
-        };
-        // Before PyTorch 2.3 nothing marks exceptions that are not caught.
-        let may_be_world = |group: &GroupName| group.is_world() || !group.is_named();
-        let waits = |rank: &&mut Rank| rank.waits.keys().any(may_be_world);
-        let (waiting, mut others): (Vec<_>, Vec<_>) = self.ranks.values_mut().partition(waits);
-        if let ([_, ..], [only]) = (&waiting[..], &mut others[..]) {
-            for it in &mut only.raised {
-                it.uncaught |= it.is_last;
-            }
-        }
-        let mut notes = Vec::new();
-        for (number, rank) in &mut self.ranks {
-            let waited = !rank.waits.is_empty();
-            rank.raised.retain(|it| {
-                let is_consequence = it.is_dated || waited || is_about_communication(&it.text);
-                let is_kept = it.at < given_up || !is_consequence;
-                if !is_kept && !waited {
-                    let at = words::at(it.place.as_ref());
-                    let text = &it.text;
-                    notes.push(format!(
-                        "rank {number} raised {text}{at} after a watchdog had given up"
-                    ));
-                }
-                is_kept
-            });
-            if let Some((_, how)) = rank.ended.take_if(|(at, _)| *at >= given_up) {
-                rank.ended_later = Some(how.exit());
-            }
-        }
-        for note in notes {
-            self.note(Topic::Exception, note);
-        }
-    }
-
-    /// The processes of all ranks.
-    fn open(&mut self, logs: &[Log]) {
-        let begins = before(self.begins, EARLIER);
-        // Several files are those of their folder, which may be the current one; torchrun has one for each launch.
-        let path = logs.first().and_then(|log| std::path::absolute(&log.path).ok());
-        let name = path.as_deref().and_then(|path| match (launch_of(path), logs) {
-            (Some(launch), _) => launch.file_name().map(OsStr::to_owned),
-            (None, [_]) => path.file_stem().map(OsStr::to_owned),
-            (None, _) => Some(path.parent()?.file_name()?.to_owned()),
-        });
-        let name = name.map_or_else(|| "job".into(), |it| it.to_string_lossy().into_owned());
-        let mut hosts: Vec<Arc<str>> = self.ranks.keys().map(|&rank| self.host(rank)).collect();
-        hosts.sort_unstable();
-        hosts.dedup();
-        if hosts.is_empty() {
-            hosts.push(Arc::default());
-        }
-        for host in hosts {
-            let started = Event::JobStarted { job: name.clone(), attempt: 0, host, at: begins };
-            self.events.push((begins, started));
-        }
-        let mut ranks: Vec<Option<u32>> = self.ranks.keys().map(|&rank| Some(rank)).collect();
-        if ranks.is_empty() {
-            // Some process wrote the text.
-            ranks.push(None);
-        }
-        for rank in ranks {
-            let known = rank.and_then(|rank| self.names.processes.get(&rank));
-            let pid = known.and_then(|it| it.1).unwrap_or(0);
-            self.join(process(rank.unwrap_or(0)), rank, pid, begins, 0);
-        }
-    }
-
-    pub(super) fn join(
-        &mut self,
-        process: ProcessId,
-        rank: Option<u32>,
-        pid: u32,
-        at: Timestamp,
-        restarts: u32,
-    ) {
-        let joined = Event::ProcessJoined {
-            process,
-            rank,
-            world_size: self.names.world,
-            host: rank.map(|rank| self.host(rank)).unwrap_or_default(),
-            pid,
-            layer: TEXT_LAYER.into(),
-            world: Arc::default(),
-            restarts,
-            at,
-        };
-        self.events.push((at, joined));
-    }
-
+    /// Time of the first fact.
     pub(super) const fn begins(&self) -> Timestamp {
         self.begins
-    }
-
-    fn host(&self, rank: u32) -> Arc<str> {
-        let known = self.names.processes.get(&rank);
-        known.and_then(|it| it.0.clone()).unwrap_or_default()
-    }
-
-    /// The group of all ranks, as far as the text names them.
-    pub(super) fn world(&self, name: &str, backend: &str) -> Arc<GroupInfo> {
-        let highest = self.ranks.keys().next_back().map_or(0, |rank| rank + 1);
-        let members = (0..self.names.world.unwrap_or(highest)).collect();
-        group(name, "default_pg", backend, members)
-    }
-
-    /// The events in order, and the end of the text.
-    fn close(mut self) -> Evidence {
-        let has_succeeded = self.add_success();
-        let notes = std::mem::take(&mut self.notes);
-        let notes = notes.into_iter().map(|(_, text)| text);
-        for text in notes.chain(self.joins.notes()) {
-            self.events.push((self.begins, note(text, self.begins)));
-        }
-        self.events.sort_by_key(|(at, _)| *at);
-        let mut events: Vec<Event> = self.events.into_iter().map(|(_, event)| event).collect();
-        for (&rank, known) in &self.ranks {
-            if known.ended.is_none() && !has_succeeded {
-                let waits = known.waits.values().chain(&known.runs);
-                let given_up = waits.map(|waiting| waiting.at);
-                let given_up = given_up.chain(self.joins.gave_up(rank)).max();
-                events.push(Event::Unwatched {
-                    process: process(rank),
-                    since: given_up.unwrap_or(self.ends),
-                    read_whole: true,
-                    exit: known.ended_later.unwrap_or_default(),
-                });
-            }
-        }
-        if !has_succeeded {
-            events.push(Event::EvidenceEnded { at: self.ends });
-        }
-        let waits = self.ranks.values().flat_map(|rank| rank.waits.values());
-        let waits = waits.map(|it| it.at.since(it.since));
-        Evidence { events, ends: self.ends, timeout: waits.chain(self.joins.timeouts()).min() }
-    }
-}
-
-/// A note on the job as a whole.
-pub(super) fn note(text: String, at: Timestamp) -> Event {
-    Event::Note {
-        process: None,
-        kind: NoteKind::Unreadable,
-        rank: None,
-        pid: None,
-        text: text.into(),
-        at,
     }
 }
 
 /// Groups of collectives that a watchdog gave up, by the process and the sequence number.
-type Groups = BTreeMap<(super::label::Label, Option<u32>, u64), GroupName>;
+type Groups = BTreeMap<(Label, Option<u32>, u64), GroupName>;
 
 /// The line about a timeout names no group; a later line of the same process does.
 fn groups_of(facts: &Facts) -> Groups {
@@ -531,24 +368,4 @@ fn groups_of(facts: &Facts) -> Groups {
         }
     }
     groups
-}
-
-pub(super) fn group(
-    name: &str,
-    description: &str,
-    backend: &str,
-    members: Vec<u32>,
-) -> Arc<GroupInfo> {
-    Arc::new(GroupInfo::c10d(name, description, backend, members))
-}
-
-/// Whether an exception is about the communication with other ranks.
-fn is_about_communication(text: &str) -> bool {
-    text.contains("Dist") || transport::is_from_transport(text) || start::is_about_a_wait(text)
-}
-
-/// "ranks 0–3" and "was" or "were".
-pub(super) fn were(ranks: &[u32]) -> String {
-    let verb = if ranks.len() == 1 { "was" } else { "were" };
-    format!("{} {verb}", Ranks(ranks))
 }

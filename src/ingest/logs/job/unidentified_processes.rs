@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::words::signal_name;
 
-use super::events::{Job, Topic};
-use super::facts::{ExitStatus, Fact, GroupName, LineNumber, Statement, Subject};
-use super::outcome::Loss;
+use super::losses::Loss;
 use super::rank::went_on_after;
-use super::start;
+use super::{Job, Topic, joins};
 use crate::diagnosis::evidence::transport;
 use crate::diagnosis::model::libc_signal::{ABRT, KILL};
 use crate::diagnosis::words;
+use crate::ingest::logs::facts::{ExitStatus, Fact, GroupName, LineNumber, Statement, Subject};
 
 /// Maximum number of quoted exceptions that are looked up.
 const MAX_QUOTES: usize = 64;
@@ -27,7 +26,7 @@ impl Job {
         let who = &fact.who;
         match &fact.what {
             // These state the same as the line that the exception consists of.
-            Statement::Raised { text, .. } if start::is_about_a_wait(text) => {}
+            Statement::Raised { text, .. } if joins::is_about_a_wait(text) => {}
             Statement::Raised { text, place, by_launcher, went_on, .. } => {
                 let text = if *by_launcher {
                     return self.of_launcher(text);

@@ -6,41 +6,41 @@ use std::ops::Bound;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::scan;
-use super::stamps::{Day, Year, clock, glog, report_time, stamp};
+use super::timestamps::{Day, Year, clock, glog, report_time, stamp};
+use crate::ingest::logs::scan;
 
 /// Beginning of a label of PyTorch.
 const OPEN: &str = "[rank";
 /// Maximum length of what stands before a label of PyTorch.
-pub(super) const BEFORE: usize = 160;
+pub(in super::super) const BEFORE: usize = 160;
 
 /// The process that wrote a line, as far as labels name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Label {
+pub(in super::super) struct Label {
     /// Global rank: `[rank12]:`.
-    pub(super) rank: Option<u32>,
+    pub(in super::super) rank: Option<u32>,
     /// Rank on its node: `[default3]:`.
-    pub(super) local: Option<u32>,
+    pub(in super::super) local: Option<u32>,
     /// Task of Slurm or MPI: `12: `, `[1,12]<stderr>:`.
-    pub(super) task: Option<u32>,
+    pub(in super::super) task: Option<u32>,
     /// Worker of Ray, vLLM or SGLang: `(RayTrainWorker pid=4009, ip=10.0.0.7) `.
-    pub(super) worker: Option<Worker>,
+    pub(in super::super) worker: Option<Worker>,
     /// The rank is that of the file's name.
-    pub(super) is_of_file: bool,
+    pub(in super::super) is_of_file: bool,
 }
 
 /// A process as frameworks label it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Worker {
-    pub(super) name: Name,
-    pub(super) pid: Option<u32>,
+pub(in super::super) struct Worker {
+    pub(in super::super) name: Name,
+    pub(in super::super) pid: Option<u32>,
     /// Address of its host; `None`: the host of the driver.
-    pub(super) host: Option<IpAddr>,
+    pub(in super::super) host: Option<IpAddr>,
 }
 
 impl Worker {
     /// A worker of Ray, of which only its process is known.
-    pub(super) fn of_ray(pid: u32, host: Option<&str>) -> Option<Self> {
+    pub(in super::super) fn of_ray(pid: u32, host: Option<&str>) -> Option<Self> {
         Some(Self {
             name: Name::of("Ray")?,
             pid: Some(pid),
@@ -54,7 +54,7 @@ const MAX_NAME: usize = 48;
 
 /// A short name, padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Name([u8; MAX_NAME]);
+pub(in super::super) struct Name([u8; MAX_NAME]);
 
 impl Name {
     fn of(text: &str) -> Option<Self> {
@@ -66,7 +66,7 @@ impl Name {
     }
 
     /// The name of a container in the prefix of its lines; `None`: it has none, or is too long.
-    pub(super) fn of_container(prefix: &str) -> Option<Self> {
+    pub(in super::super) fn of_container(prefix: &str) -> Option<Self> {
         let is_border = |it: char| it.is_whitespace() || matches!(it, '[' | ']' | '|' | ':');
         let name = prefix.trim_matches(is_border);
         let is_plain = name.bytes().all(|it| matches!(it, b' '..=b'~'));
@@ -92,7 +92,7 @@ impl std::fmt::Display for Name {
 impl Label {
     /// This label, completed by that of the file. The rank that a file name states counts for lines
     /// without a label only: a line with one may be of another process.
-    pub(super) fn or(self, file: Self) -> Self {
+    pub(in super::super) fn or(self, file: Self) -> Self {
         let is_empty = self == Self::default();
         Self {
             rank: self.rank.or(file.rank.filter(|_| is_empty)),
@@ -106,31 +106,31 @@ impl Label {
 
 /// A line without its labels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Line<'a> {
-    pub(super) label: Label,
+pub(in super::super) struct Line<'a> {
+    pub(in super::super) label: Label,
     /// The line has PyTorch's label `[rank3]:`, which it puts before uncaught exceptions.
-    pub(super) is_own_rank: bool,
+    pub(in super::super) is_own_rank: bool,
     /// Whether `[rank3]:` is the label of a launcher whose role is "rank", not PyTorch's, if the line shows it.
-    pub(super) shows_role: Option<bool>,
+    pub(in super::super) shows_role: Option<bool>,
     /// Time in the line, if it has one.
-    pub(super) time: Option<Timestamp>,
+    pub(in super::super) time: Option<Timestamp>,
     /// The line does not state the year of its time.
-    pub(super) is_guessed: bool,
-    pub(super) text: &'a str,
+    pub(in super::super) is_guessed: bool,
+    pub(in super::super) text: &'a str,
 }
 
 /// What earlier lines state about the form of a file.
 #[derive(Clone, Debug)]
-pub(super) struct Form {
-    pub(super) year: Year,
+pub(in super::super) struct Form {
+    pub(in super::super) year: Year,
     /// Whether `[rank3]:` is the label of a launcher, and the number the rank on its node; `None`: not known.
-    pub(super) is_role: Option<bool>,
+    pub(in super::super) is_role: Option<bool>,
     /// What stands before the lines of each container, and its name.
-    pub(super) containers: BTreeMap<String, Name>,
+    pub(in super::super) containers: BTreeMap<String, Name>,
 }
 
 impl Form {
-    pub(super) const fn new(year: Year) -> Self {
+    pub(in super::super) const fn new(year: Year) -> Self {
         Self { year, is_role: None, containers: BTreeMap::new() }
     }
 
@@ -146,7 +146,7 @@ impl Form {
 
 impl<'a> Line<'a> {
     /// Splits a line of a file.
-    pub(super) fn of(line: &'a str, form: &Form) -> Self {
+    pub(in super::super) fn of(line: &'a str, form: &Form) -> Self {
         let (line, day) = Self::split(line, form);
         let day = day.or_else(|| glog(line.text));
         let complete = |(month, date, of_day)| form.year.complete(month, date, of_day);
@@ -156,7 +156,7 @@ impl<'a> Line<'a> {
     }
 
     /// The time that the line states with its year: at its beginning, or in a report of torchrun or Slurm.
-    pub(super) fn full_time(&self) -> Option<Timestamp> {
+    pub(in super::super) fn full_time(&self) -> Option<Timestamp> {
         let reported = || {
             let time = self.text.trim_start().strip_prefix("time ");
             let time = time.and_then(|it| it.trim_start().strip_prefix(": "));
@@ -347,7 +347,7 @@ fn stream(text: &str) -> Option<&str> {
 }
 
 /// The rank in "[Rank 3]", which counts within the process group.
-pub(super) fn bracketed_rank(text: &str) -> Option<u32> {
+pub(in super::super) fn bracketed_rank(text: &str) -> Option<u32> {
     scan::rank(scan::after(text, "[Rank ")?)
 }
 

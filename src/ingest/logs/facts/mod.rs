@@ -1,4 +1,8 @@
 //! What lines of a log state, before it is known which rank each of them is about.
+//!
+//! `reader` passes each line to the other files, which add to the [`Facts`] of the log: `c10d`, `failed_call`,
+//! `nccl`, `launcher`, `stated_rank` and `traceback`, by what wrote the line. `container_prefixes` finds the prefixes
+//! of lines that name a container.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -6,9 +10,20 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{Op, ParameterFact};
 
-use super::label::Label;
+use super::lines::Label;
 use crate::diagnosis::event::{Stacks, ThreadStack};
 use crate::ingest::stack_text::frame_bytes;
+
+mod c10d;
+mod container_prefixes;
+mod failed_call;
+mod launcher;
+mod nccl;
+mod reader;
+mod stated_rank;
+mod traceback;
+
+pub(super) use reader::read;
 
 /// Maximum number of facts kept. Half of them are for those that only name ranks.
 const MAX_FACTS: usize = 1 << 18;

@@ -9,7 +9,7 @@ pub(super) type Day = (i64, i64, u64);
 
 /// What the year of lines follows from that state none.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Year {
+pub(in super::super) enum Year {
     /// A time that the text states in full: the nearest year.
     Near(Timestamp),
     /// When the file was written: the latest year before. Files may be copied later.
@@ -91,7 +91,7 @@ pub(super) fn glog(text: &str) -> Option<Day> {
 }
 
 /// The time in the report of torchrun: "2025-05-21_15:43:03".
-pub(super) fn report_time(text: &str) -> Option<Timestamp> {
+pub(in super::super) fn report_time(text: &str) -> Option<Timestamp> {
     stamp(text.trim()).map(|(at, _)| at)
 }
 

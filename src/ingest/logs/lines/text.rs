@@ -10,10 +10,10 @@ const MAX_LINE: usize = 16 << 10;
 /// Maximum length of a time in bytes.
 const MAX_TIME: usize = 40;
 /// Maximum number of bytes read of one file, after decompression.
-pub(super) const MAX_BYTES: u64 = 8 << 30;
+pub(in super::super) const MAX_BYTES: u64 = 8 << 30;
 
 /// Reads a file line by line.
-pub(super) struct Lines {
+pub(in super::super) struct Lines {
     reader: Box<dyn BufRead>,
     line: Vec<u8>,
     /// Lines of the message in the last line, the next one last.
@@ -23,22 +23,22 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(in super::super) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self::of(files::decompressed(files::open(path)?)?))
     }
 
-    pub(super) fn of(reader: Box<dyn BufRead>) -> Self {
+    pub(in super::super) fn of(reader: Box<dyn BufRead>) -> Self {
         Self { reader, line: Vec::new(), pending: Vec::new(), left: MAX_BYTES }
     }
 
     /// Whether the file is longer than what was read of it.
-    pub(super) fn is_cut(&mut self) -> bool {
+    pub(in super::super) fn is_cut(&mut self) -> bool {
         self.left == 0 && self.reader.fill_buf().is_ok_and(|rest| !rest.is_empty())
     }
 
     /// The next line that is not empty, cleaned into `text`; `false` at the end. A carriage return
     /// ends a line as well: progress bars redraw theirs.
-    pub(super) fn read(&mut self, text: &mut String) -> io::Result<bool> {
+    pub(in super::super) fn read(&mut self, text: &mut String) -> io::Result<bool> {
         loop {
             if let Some(line) = self.pending.pop() {
                 *text = line;
@@ -86,7 +86,7 @@ impl Lines {
 }
 
 /// Whether a file that begins like this, decompressed, may be a text.
-pub(super) fn is_text(head: &[u8]) -> bool {
+pub(in super::super) fn is_text(head: &[u8]) -> bool {
     let is_control = |byte: &&u8| **byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
     let controls = head.iter().filter(is_control).count();
     let text = String::from_utf8_lossy(head);

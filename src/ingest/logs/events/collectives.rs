@@ -8,21 +8,20 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::vocabulary::Direction;
 
-use super::events::{Job, Topic, group, were};
-use super::facts::GroupName;
-use super::rank::{Rank, Waiting};
-use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, Stacks, ThreadId};
+use super::{group, were};
+use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
 use crate::diagnosis::evidence::align::compare;
-use crate::diagnosis::stacks;
-use crate::diagnosis::words::{self, Ranks};
+use crate::diagnosis::words::Ranks;
+use crate::ingest::logs::facts::GroupName;
+use crate::ingest::logs::job::{Job, Rank, Topic, Waiting, before, in_collective, place_of};
 use crate::ingest::{dtypes, process};
 
 /// Name of a group that the text does not name.
-pub(super) const UNNAMED: &str = "unnamed";
+pub(in super::super) const UNNAMED: &str = "unnamed";
 /// Name of such a group whose calls the text does not number either.
-pub(super) const UNNUMBERED: &str = "unnumbered";
+pub(in super::super) const UNNUMBERED: &str = "unnumbered";
 /// Name of the group of a monitored barrier, for which the engine has a barrier.
-pub(super) const MONITORED: &str = "monitored";
+pub(in super::super) const MONITORED: &str = "monitored";
 /// Time between two dumps of stacks after which the calls in them count as waits.
 const LASTING: Duration = Duration::from_secs(60);
 
@@ -296,7 +295,7 @@ pub(super) fn compared(job: &mut Job) -> bool {
         // All of them made their call before the comparison failed.
         let first = runs.values().map(|it| it.since).min().unwrap_or_default();
         let waiting = Waiting {
-            since: super::before(first, Duration::from_millis(1)),
+            since: before(first, Duration::from_millis(1)),
             // The shapes of all pieces must be equal.
             whole: waiting.numel,
             ..waiting.clone()
@@ -308,7 +307,7 @@ pub(super) fn compared(job: &mut Job) -> bool {
 
 fn join(job: &mut Job, rank: u32, group: &Arc<GroupInfo>, at: Timestamp) {
     let joined = Event::GroupJoined { process: process(rank), group: Arc::clone(group) };
-    job.events.push((super::before(at, Duration::from_millis(2)), joined));
+    job.events.push((before(at, Duration::from_millis(2)), joined));
 }
 
 /// Adds the collective that ranks are in according to their stacks, if it is one at one line, and
@@ -355,7 +354,7 @@ pub(super) fn last_calls(job: &mut Job) {
     let ended = job.ranks.iter().filter_map(|(&number, rank)| {
         let (at, _) = rank.ended.filter(|_| rank.waits.is_empty())?;
         let op = in_collective(rank.stacks.last()?)?.0?;
-        let since = super::before(at, Duration::from_nanos(1));
+        let since = before(at, Duration::from_nanos(1));
         Some((number, Waiting::unnumbered(op, since)))
     });
     for (rank, waiting) in ended.collect::<Vec<_>>() {
@@ -380,41 +379,4 @@ fn describe(job: &mut Job) {
             places.join("; ")
         ));
     }
-}
-
-/// Where the main thread of a process was: "in `all_reduce` at train.py:9".
-pub(super) fn place_of(stacks: &Arc<Stacks>) -> String {
-    let at = words::at(stacks::line_of(stacks));
-    match in_collective(stacks) {
-        Some((Some(op), _)) => format!("in {op}{at}"),
-        Some((None, _)) => format!("in PyTorch{at}"),
-        None if at.is_empty() => "at no line of the program".into(),
-        None => at.trim_start().to_owned(),
-    }
-}
-
-/// The operation that the main thread of a process has called, and the user's line; `None` outside:
-/// it is in no function that waits for other ranks.
-fn in_collective(stacks: &Arc<Stacks>) -> Option<(Option<Op>, Option<Where>)> {
-    let frames = &stacks.threads.first()?.python;
-    let line = stacks::line_of(stacks).cloned();
-    let users = frames.iter().position(|it| Some(it) == line.as_ref());
-    let mut below = frames[..users.unwrap_or(frames.len())].iter().rev();
-    let called = below.find(|it| {
-        it.file.ends_with("torch/distributed/distributed_c10d.py")
-            || it.file.contains("torch/autograd/")
-            || it.file.ends_with("torch/nn/parallel/distributed.py")
-    })?;
-    Some((op(&called.function), line))
-}
-
-/// The operation of a function of `torch.distributed`.
-fn op(function: &str) -> Option<Op> {
-    let name = match function {
-        "all_gather_into_tensor" | "_all_gather_base" | "all_gather_object" => "all_gather",
-        "reduce_scatter_tensor" | "_reduce_scatter_base" => "reduce_scatter",
-        "all_to_all_single" => "all_to_all",
-        name => name,
-    };
-    Op::from_name(name).filter(|it| it.is_collective())
 }

@@ -7,7 +7,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Timestamp};
 
 use super::Log;
-use super::groups::{MONITORED, UNNAMED, UNNUMBERED};
+use super::events::{MONITORED, UNNAMED, UNNUMBERED};
 
 /// What a report may claim.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,9 +5,17 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::facts::{Fact, Facts, Statement};
-use super::{EARLIER, Log, before};
 use crate::diagnosis::evidence::transport::is_due_to_others;
+use crate::ingest::logs::Log;
+use crate::ingest::logs::facts::{Fact, Facts, Statement};
+
+/// Time by which facts without one precede those with one.
+pub(in super::super) const EARLIER: Duration = Duration::from_secs(1);
+
+/// The time before `at`.
+pub(in super::super) fn before(at: Timestamp, by: Duration) -> Timestamp {
+    Timestamp(at.0.saturating_sub(by.as_nanos() as u64))
+}
 
 /// Times of facts.
 #[derive(Clone, Copy)]

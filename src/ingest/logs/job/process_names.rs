@@ -1,33 +1,30 @@
-//! Which rank a fact is about.
+//! Names of processes in logs, and the rank of each: which rank a fact is about.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::Timestamp;
-
-use super::facts::{Facts, Statement, Subject, is_name};
-use super::label::{Line, Worker};
-use super::scan;
 use crate::diagnosis::model::MAX_WORLD;
+use crate::ingest::logs::facts::{Facts, Statement, Subject, is_name};
+use crate::ingest::logs::lines::Worker;
 
 /// A name of a process, and its rank; `None`: several ranks have it.
 type Known<K> = BTreeMap<K, Option<u32>>;
 
 /// The ranks of the names that logs use for processes.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(in super::super) struct ProcessNames {
     pids: Pids,
     locals: Known<u32>,
     tasks: Known<u32>,
     workers: Known<(u32, Option<IpAddr>)>,
     /// Number of ranks of the world, if the text states it.
-    pub(super) world: Option<u32>,
+    pub(in super::super) world: Option<u32>,
     /// Host and process id by rank.
-    pub(super) processes: BTreeMap<u32, (Option<Arc<str>>, Option<u32>)>,
+    pub(in super::super) processes: BTreeMap<u32, (Option<Arc<str>>, Option<u32>)>,
 }
 
-impl Names {
+impl ProcessNames {
     pub(super) fn of(all: &[&Facts]) -> Self {
         let mut names = Self::default();
         let pairs: BTreeSet<_> = all.iter().flat_map(|facts| &facts.pairs).collect();
@@ -110,7 +107,7 @@ impl Names {
         }
     }
 
-    /// Names processes that launchers started for local ranks.
+    /// ProcessNames processes that launchers started for local ranks.
     fn learn_locals(&mut self, all: &[&Facts]) {
         for fact in all.iter().flat_map(|facts| &facts.facts) {
             let local = fact.who.label.local.filter(|_| is_name(&fact.what));
@@ -217,44 +214,6 @@ fn stated_by_tasks(all: &[&Facts]) -> Option<u32> {
     let ranks: BTreeSet<u32> = stated.iter().map(|it| it.1).collect();
     let is_world = stated.iter().all(|it| it.0 == size && it.2 < size);
     (is_world && ranks.len() == stated.len()).then_some(size)
-}
-
-/// Reads a line in which a process states its rank.
-pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
-    let by_task = || of_task(line.label.task.and(Some(line.text))?);
-    let Some((rank, size, host)) = of_lightning(line.text, facts).or_else(by_task) else {
-        return;
-    };
-    let who = Subject {
-        rank: Some(rank),
-        host: host.map(|it| scan::cut(it, 256).into()),
-        ..line.label.into()
-    };
-    facts.add(who, at, Statement::Named { of: Some(size) });
-}
-
-/// The rank, the number of ranks and the host in the line of a task: "node-3: rank 12/64".
-fn of_task(text: &str) -> Option<(u32, u32, Option<&str>)> {
-    let (before, own) = text.split_once("rank ")?;
-    // A word in front would say of what: "local rank 3/8".
-    let is_word = |it: char| it.is_alphanumeric() || matches!(it, '_' | '-');
-    let is_alone = !before.trim_end().ends_with(is_word);
-    let (own, rest) = own.split_once('/').filter(|_| is_alone)?;
-    let is_number = !own.is_empty() && own.bytes().all(|it| it.is_ascii_digit());
-    let size = scan::small(rest)?;
-    let rank = scan::rank(own).filter(|&it| is_number && it < size)?;
-    let host = before.trim().strip_suffix(':');
-    let is_host = |it: &&str| it.bytes().any(|it| it.is_ascii_digit()) && !it.contains(' ');
-    Some((rank, size, host.filter(is_host)))
-}
-
-/// The same in a line of Lightning, "GLOBAL_RANK: 1, MEMBER: 2/8", which states the size of the world.
-fn of_lightning<'a>(text: &'a str, facts: &mut Facts) -> Option<(u32, u32, Option<&'a str>)> {
-    let own = scan::after(text, "GLOBAL_RANK: ")?;
-    let size = scan::world_size_after(scan::after(own, "MEMBER: ")?, "/")?;
-    let rank = scan::rank(own)?;
-    facts.worlds.insert(size);
-    Some((rank, size, None))
 }
 
 /// Ranks by process id and host; `None`: the host is unknown. Processes of two hosts may have one id.

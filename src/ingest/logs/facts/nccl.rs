@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::facts::{Facts, Statement, Subject};
-use super::label::Line;
-use super::scan::{after, cut, rank, split, until, world_size_after};
+use super::{Facts, Statement, Subject};
+use crate::ingest::logs::lines::Line;
+use crate::ingest::logs::scan::{after, cut, rank, split, until, world_size_after};
 
 /// Maximum length of a text that is kept.
 const MAX_TEXT: usize = 1024;

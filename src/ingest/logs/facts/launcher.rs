@@ -2,13 +2,12 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::facts::{ExitStatus, Facts, Statement, Subject};
-use super::label::{Label, Line, Name, Worker};
-use super::scan::{self, after, cut, number, small_after, until};
-use super::stamps::report_time;
 use super::traceback::Traceback;
+use super::{ExitStatus, Facts, Statement, Subject};
 use crate::diagnosis::model::MAX_WORLD;
 use crate::diagnosis::model::libc_signal::{KILL, TERM};
+use crate::ingest::logs::lines::{Label, Line, Name, Worker, report_time};
+use crate::ingest::logs::scan::{self, after, cut, number, small_after, until};
 
 /// How launchers and frameworks report that all ended well, by two parts of a line: torchrun, DeepSpeed,
 /// Lightning, fairseq, and the trainer of Transformers.
