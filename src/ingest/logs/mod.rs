@@ -3,7 +3,7 @@
 //! A log is read line by line. Labels of launchers name the process and the time (`lines`), and the text states facts
 //! (`facts`, and [`super::stack_text`]). Once all logs of a job are read, `job` finds out which rank each fact is
 //! about, and `events` turns what is known of the ranks into events for the engine. `statements` does so for logs
-//! beside other evidence, and `claims` limits a report from logs alone.
+//! that add to other evidence, and `claims` limits a report from logs alone.
 //!
 //! Logs are what ranks chose to print. Two rules follow. A rank is only one that the text names:
 //! labels of tasks and of local ranks count if the text says which rank they are. And calls of a

@@ -1,5 +1,5 @@
-//! What logs state beside other evidence of their job: exceptions, ends and stacks of ranks. Calls
-//! are left to the other evidence, which records them.
+//! What logs add to other evidence of their job: exceptions, ends and stacks of ranks. Calls are left to
+//! the other evidence, which records them.
 
 use std::collections::BTreeSet;
 

@@ -298,7 +298,7 @@ impl Group {
 
     /// Whether a rank and its peer exchange messages with each other only, so that the numbers of
     /// their messages agree.
-    pub(in super::super) fn is_pair(&self, rank: u32, peer: u32) -> bool {
+    pub(super) fn is_pair(&self, rank: u32, peer: u32) -> bool {
         let only = |rank: u32, peer: u32| {
             let peers = self.peers.get(&rank);
             peers.is_none_or(|peers| peers.iter().all(|it| *it == Some(peer)))

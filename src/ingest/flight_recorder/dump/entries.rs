@@ -49,7 +49,7 @@ pub(super) struct EntryReader {
 
 /// What the frames of an entry show.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Frames {
+struct Frames {
     place: Option<Arc<Where>>,
     is_batched: bool,
 }
@@ -322,7 +322,7 @@ impl EntryReader {
 }
 
 /// Sizes and type of the inputs or outputs of a call.
-pub(super) struct Tensors {
+struct Tensors {
     sizes: Sizes,
     /// Type of the first one.
     dtype: DType,
@@ -330,7 +330,7 @@ pub(super) struct Tensors {
 
 /// Sizes of tensors.
 #[derive(Clone, Default)]
-pub(super) struct Sizes {
+struct Sizes {
     /// Shape of the first one.
     first: Option<Arc<[u32]>>,
     tensors: u32,

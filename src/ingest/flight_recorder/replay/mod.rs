@@ -28,14 +28,14 @@ pub(super) struct Replay<'a> {
     pub(super) messages: Messages,
     pub(super) waits: Waits,
     /// For each group, the first collective that a rank has not completed, with that rank.
-    pub(super) first_open: Vec<Option<(u32, Unit)>>,
+    first_open: Vec<Option<(u32, Unit)>>,
     /// For coalesced groups, the entry that differs between ranks, by group and number.
-    pub(super) shown: BTreeMap<(usize, u64), usize>,
+    shown: BTreeMap<(usize, u64), usize>,
     /// When the dumps were written, in nanoseconds since the Unix epoch.
     pub(super) end: u64,
     /// When the first wait reached its timeout.
     first_timeout: u64,
-    pub(super) stall_after: Duration,
+    stall_after: Duration,
     /// How long calls have been incomplete, as far as the dumps show it.
     pub(super) wait_duration: WaitDuration,
 }

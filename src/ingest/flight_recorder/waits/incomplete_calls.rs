@@ -21,7 +21,7 @@ pub(super) struct IncompleteCalls<'a> {
     /// that were launched together are first together.
     pub(super) first: BTreeMap<u32, Vec<(usize, AwaitedCall)>>,
     /// Ranks that have not completed each collective.
-    pub(super) collectives: BTreeMap<(GroupAt, u64), BTreeSet<u32>>,
+    collectives: BTreeMap<(GroupAt, u64), BTreeSet<u32>>,
     /// Collectives that ranks called with different contents.
     pub(super) disagreeing: BTreeSet<(GroupAt, u64)>,
     /// Incomplete calls, by rank and index, that have not started as far as recorded, while an earlier

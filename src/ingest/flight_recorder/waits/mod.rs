@@ -13,6 +13,9 @@
 //!
 //! Waits that lead in a circle contradict each other: a rank made a call without an earlier one of the
 //! ranks that wait for it. The smaller side is accused; if both are of one size, both are.
+//!
+//! `incomplete_calls` finds what each call needs, `graph` the cycles of waits, and `contradictions` the
+//! ranks that disagree in a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +37,7 @@ pub(super) struct Waits {
     /// Ranks that wait for something that the engine does not get, and ranks of which nothing is
     /// known: how far they would have come is unknown. With the indexes of their first incomplete
     /// calls.
-    pub(super) unknown: BTreeMap<u32, Vec<usize>>,
+    unknown: BTreeMap<u32, Vec<usize>>,
     /// Ranks whose call in `calls` is not known to be a first one.
     late: BTreeSet<u32>,
     /// First incomplete calls of ranks whose later ones their devices have not reached.

@@ -241,7 +241,7 @@ pub(super) struct Facts {
     /// Memory that stacks take.
     stack_bytes: usize,
     /// Facts or stacks were dropped because there are too many.
-    pub(super) is_incomplete: bool,
+    is_incomplete: bool,
     pub(super) stacks: Vec<Dumped>,
     /// Ranks that labels name.
     pub(super) ranks: BTreeSet<u32>,
@@ -316,7 +316,7 @@ impl Facts {
     }
 
     /// Takes note that a process found a network.
-    pub(super) fn found_network(&mut self, who: Subject) {
+    fn found_network(&mut self, who: Subject) {
         if self.found_network.len() < MAX_NAMES {
             let process = (who.pid, who.host);
             self.found_network.insert(process, self.line.number);
@@ -324,7 +324,7 @@ impl Facts {
     }
 
     /// Drops warnings about the network of processes that then found one.
-    pub(super) fn drop_network_warnings(&mut self) {
+    fn drop_network_warnings(&mut self) {
         let found = std::mem::take(&mut self.found_network);
         let is_over = |fact: &Fact| {
             let is_warning = matches!(fact.what, Statement::Network { .. });
@@ -334,13 +334,7 @@ impl Facts {
         self.facts.retain(|fact| !is_over(fact));
     }
 
-    pub(super) fn add_stacks(
-        &mut self,
-        who: Subject,
-        at: Timestamp,
-        stacks: Stacks,
-        signal: Option<i32>,
-    ) {
+    fn add_stacks(&mut self, who: Subject, at: Timestamp, stacks: Stacks, signal: Option<i32>) {
         let frames = stacks.threads.iter().flat_map(|it| &it.python);
         let frames: usize = frames.map(frame_bytes).sum();
         let bytes = self.stack_bytes + frames + stacks.threads.len() * size_of::<ThreadStack>();

@@ -11,8 +11,8 @@ use crate::diagnosis::words::Ranks;
 use crate::ingest::logs::facts::Statement;
 
 /// What to do if ranks are missing, whichever they are.
-pub(in super::super) const LAUNCH: &str = "Compare what was launched (nodes × processes per node) with the size of the world, and check \
-                      for nodes that did not start.";
+pub(in super::super) const LAUNCH: &str = "Compare what was launched (nodes × processes per node) with the size of the world, and check for nodes that did \
+     not start.";
 
 /// What ranks stated about such waits.
 #[derive(Debug, Default)]
@@ -43,11 +43,11 @@ pub(in super::super) struct Joins {
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Wait {
     pub(in super::super) since: Timestamp,
-    pub(in super::super) lasted: Duration,
+    lasted: Duration,
 }
 
 /// Whether an exception states what a fact of this module states.
-pub(in super::super) fn is_about_a_wait(text: &str) -> bool {
+pub(super) fn is_about_a_wait(text: &str) -> bool {
     ["store based barrier", "waiting for clients", "wait timeout after", "monitoredBarrier"]
         .iter()
         .any(|it| text.contains(it))
@@ -104,7 +104,7 @@ impl Joins {
         *known = seconds.max(*known);
     }
 
-    pub(in super::super) fn lost_store(&mut self, rank: Option<u32>, server: &Arc<str>) {
+    pub(super) fn lost_store(&mut self, rank: Option<u32>, server: &Arc<str>) {
         self.without_store.extend(rank);
         self.store.get_or_insert_with(|| Arc::clone(server));
     }
@@ -136,7 +136,7 @@ impl Joins {
     }
 
     /// Ranks that others name because they did not reach a barrier.
-    pub(in super::super) fn missing_at_barriers(&self) -> BTreeSet<u32> {
+    pub(super) fn missing_at_barriers(&self) -> BTreeSet<u32> {
         let missing = self.barriers.values().flat_map(|(missing, _)| missing);
         missing.copied().collect()
     }

@@ -75,11 +75,11 @@ pub(super) struct Job {
     /// Time of the last fact that does more than name a rank.
     pub(super) said: Timestamp,
     /// Ends of processes that the text does not identify.
-    pub(super) unknown_ends: Vec<(Subject, ExitStatus)>,
+    unknown_ends: Vec<(Subject, ExitStatus)>,
     /// Collectives that watchdogs of known ranks gave up.
-    pub(super) timed_out: HashSet<(Op, u64)>,
+    timed_out: HashSet<(Op, u64)>,
     /// Number of exceptions that parents quoted.
-    pub(super) quotes: usize,
+    quotes: usize,
     /// Errors of the network, with the ranks that reported them.
     pub(super) network: Vec<(Option<u32>, Arc<str>)>,
     begins: Timestamp,
@@ -224,7 +224,7 @@ impl Job {
         rank.is_some()
     }
 
-    pub(super) fn of_rank(&mut self, number: u32, group: GroupName, fact: &Fact, at: Timestamp) {
+    fn of_rank(&mut self, number: u32, group: GroupName, fact: &Fact, at: Timestamp) {
         let what = &fact.what;
         let rank = self.ranks.entry(number).or_default();
         match what {

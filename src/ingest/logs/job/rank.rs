@@ -13,11 +13,11 @@ use crate::ingest::logs::facts::{ExitStatus, GroupName, Statement};
 use crate::ingest::logs::scan::{after, until};
 
 /// What PyTorch's comparison of calls reports.
-pub(in super::super) const MISMATCH: &str = "Detected mismatch between collectives";
+pub(super) const MISMATCH: &str = "Detected mismatch between collectives";
 /// How DDP reports that models have different numbers of parameters.
 pub(in super::super) const SAME_MODEL: &str = "DDP expects same model";
 /// How a distributed checkpoint names the ranks that failed to write or read it.
-pub(in super::super) const CHECKPOINT: &str = "CheckpointException ranks:dict_keys([";
+pub(super) const CHECKPOINT: &str = "CheckpointException ranks:dict_keys([";
 
 /// What is known of a rank.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ pub(in super::super) struct Rank {
     /// The signal by which the launcher ended it.
     pub(in super::super) stopped: Option<i32>,
     /// The kernel killed it for lack of memory.
-    pub(in super::super) killed_for_memory: Option<Timestamp>,
+    pub(super) killed_for_memory: Option<Timestamp>,
     pub(in super::super) device: Option<Arc<str>>,
     /// What DDP reported about its model.
     pub(in super::super) of_model: Vec<OfModel>,
@@ -49,7 +49,7 @@ pub(in super::super) struct Rank {
 impl Rank {
     /// Completes its end by what the launcher observed before it listed the failures, and by what it and
     /// the kernel did.
-    pub(in super::super) fn complete_end(&mut self, number: u32) {
+    pub(super) fn complete_end(&mut self, number: u32) {
         self.drop_reports(number);
         if self.ended.is_none() && self.ended_later.is_none() {
             self.ended = self.failed;
@@ -136,7 +136,7 @@ impl Rank {
 
     /// Adds an exception. PyTorch's watchdog and the program may print the same error, but only the
     /// program prints its line.
-    pub(in super::super) fn raise(&mut self, raised: Raised) {
+    pub(super) fn raise(&mut self, raised: Raised) {
         match self.raised.last_mut() {
             Some(last) if last.place.is_none() && raised.text.contains(&*last.text) => {
                 last.place = raised.place;
@@ -218,7 +218,7 @@ impl Raised {
 }
 
 /// States an exception that did not end its process.
-pub(in super::super) fn went_on_after(who: &str, text: &str, place: Option<&Where>) -> String {
+pub(super) fn went_on_after(who: &str, text: &str, place: Option<&Where>) -> String {
     let at = words::at(place);
     format!("{who} logged an exception and went on: {text}{at}")
 }

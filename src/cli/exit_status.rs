@@ -1,10 +1,17 @@
-//! Exit status of a command from its report.
+//! Exit statuses of commands, and that of a report.
 
 use clap::ValueEnum;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Report, Severity, Verdict};
 
-use super::{FOUND, INSUFFICIENT};
+/// Exit status of a usage error.
+pub(super) const USAGE: u8 = 2;
+/// Exit status if a finding is at or above the severity given by `--fail-on`.
+pub(super) const FOUND: u8 = 1;
+/// Exit status of a command that failed.
+pub(super) const FAILED: u8 = 3;
+/// Exit status if the evidence is insufficient for a verdict.
+pub(super) const INSUFFICIENT: u8 = 4;
 
 /// Minimum severity of findings that make a command fail.
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::fail_on::FailOn;
-use super::output::output;
-use super::run::seconds;
-use super::{FOUND, Global, INSUFFICIENT};
 use crate::check::rules::{Level, Line};
 use crate::check::{self, Options, output};
+use crate::cli::exit_status::{FOUND, FailOn, INSUFFICIENT};
+use crate::cli::options::{Global, seconds};
+use crate::cli::output::output;
 use crate::transport::Credentials;
 
 /// Check the nodes before a job starts.
@@ -25,7 +24,7 @@ use crate::transport::Credentials;
     after_help = "Exit status: 0 nothing at or above --fail-on, 1 lines at or above --fail-on, 2 usage error, \
                   3 the check failed, 4 a line is UNKNOWN and nothing is at or above --fail-on."
 )]
-pub(super) struct Check {
+pub(in super::super) struct Check {
     /// Also check the coordinator at HOST:PORT that the job will report to
     #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
     coordinator: Option<String>,
@@ -59,7 +58,7 @@ enum Format {
 }
 
 impl Check {
-    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let checked = check::check(&Options {
             command: self.command,
             coordinator: self.coordinator.filter(|it| !it.is_empty()),

@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::monitoring::Monitoring;
-use super::{Global, stderr_is_terminal};
+use crate::cli::options::{Global, Monitoring, Stacks, seconds, stderr_is_terminal};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
 use crate::node::sample::environment;
-use crate::node::stacks::taker::When;
 use crate::node::timing::Timing;
 use crate::transport::Credentials;
 
@@ -27,7 +25,7 @@ use crate::transport::Credentials;
     after_help = "Exit status: that of the job (128+N if signal N ended it, 126 or 127 if it could not be \
                   started, as in a shell), or 75 if --on-hang kill ended it."
 )]
-pub(super) struct Run {
+pub(in super::super) struct Run {
     /// Start SCRIPT with torchrun and N ranks on this node
     #[arg(long, value_name = "N", alias = "nproc_per_node", env = "DDP_DOCTOR_NPROC_PER_NODE")]
     nproc_per_node: Option<String>,
@@ -116,29 +114,9 @@ impl From<Nccl> for job::Nccl {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Stacks {
-    /// Do not capture stacks
-    Never,
-    /// When a rank waits unusually long, and on request (`ddp-doctor dump`, `watch`)
-    Stall,
-    /// On request only (`ddp-doctor dump`, `watch`)
-    Ask,
-}
-
-impl From<Stacks> for When {
-    fn from(stacks: Stacks) -> Self {
-        match stacks {
-            Stacks::Never => Self::Never,
-            Stacks::Stall => Self::Stall,
-            Stacks::Ask => Self::OnRequest,
-        }
-    }
-}
-
 impl Run {
     /// Runs the job; returns the exit status.
-    pub(super) fn run(self, global: &Global) -> u8 {
+    pub(in super::super) fn run(self, global: &Global) -> u8 {
         let mut command = self.command;
         if let Some(count) = self.nproc_per_node {
             let torchrun = ["torchrun".into(), "--nproc-per-node".into(), count.into()];
@@ -176,15 +154,5 @@ impl Run {
             out: Box::new(io::stderr()),
         });
         outcome.status
-    }
-}
-
-/// Parses a number of seconds, from 0 to a year.
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_error| "not a number of seconds".to_owned())?;
-    if (0.0..=31_536_000.0).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err("not between 0 and 31536000 s (a year)".into())
     }
 }

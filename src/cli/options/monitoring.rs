@@ -1,17 +1,17 @@
 //! Options about metrics and the webhook.
 
-use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::values::{address, seconds};
 use crate::monitoring::Options;
 use crate::monitoring::webhook::Url;
 
 #[derive(Debug, Args)]
-pub(super) struct Monitoring {
+pub(in super::super) struct Monitoring {
     /// Serve metrics for Prometheus at http://ADDRESS/metrics
     ///
     /// They contain the names of jobs, verdicts, codes of findings, and counts. Users of this machine can read
@@ -53,30 +53,10 @@ impl From<Monitoring> for Options {
     }
 }
 
-/// Resolves `HOST:PORT`, preferably to an IPv4 address.
-pub(super) fn address(text: &str) -> io::Result<SocketAddr> {
-    let addresses: Vec<SocketAddr> = text.to_socket_addrs()?.collect();
-    let ipv4 = addresses.iter().find(|it| it.is_ipv4());
-    let found = ipv4.or(addresses.first()).copied();
-    found.ok_or_else(|| io::ErrorKind::NotFound.into())
-}
-
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = super::run::seconds(text)?;
+    let interval = seconds(text)?;
     if interval < Duration::from_secs(1) {
         return Err("shorter than 1 s".into());
     }
     Ok(interval)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn host_names_are_resolved() {
-        assert_eq!(address("localhost:7077").unwrap(), ([127, 0, 0, 1], 7077).into());
-        assert_eq!(address("[::1]:7077").unwrap().to_string(), "[::1]:7077");
-        assert!(address("localhost").is_err());
-    }
 }

@@ -9,10 +9,11 @@ use ddp_doctor_dashboard::sources::Sources;
 use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme, terminal};
 use ddp_doctor_proto::report::Timestamp;
 
-use super::analyze::with_progress;
-use super::output::output;
 use super::target::{self, Target};
-use super::{Global, viewing};
+use super::{connection, feed, state};
+use crate::cli::files::{nothing_in, print_remarks, with_progress};
+use crate::cli::options::Global;
+use crate::cli::output::output;
 use crate::postmortem;
 use crate::report::text;
 
@@ -28,7 +29,7 @@ const PAGE: (u16, u16) = (120, 60);
     after_help = "Exit status: 0 success, 2 usage error, 3 no such job, no answer from the coordinator, or no \
                   terminal."
 )]
-pub(super) struct Watch {
+pub(in super::super) struct Watch {
     /// Run directory (replayed if the run has ended), Flight Recorder dumps or logs, or HOST:PORT of a
     /// coordinator [default: this user's newest run]
     #[arg(value_name = "TARGET")]
@@ -47,7 +48,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let source = self.source(global)?;
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         if !self.once && !is_terminal {
@@ -75,20 +76,20 @@ impl Watch {
             Source::Run(target) => {
                 let asked = target.clone();
                 let start = |feeder: terminal::Feeder| {
-                    std::thread::spawn(move || viewing::feed(target, |input| feeder.feed(input)));
+                    std::thread::spawn(move || feed::feed(target, |input| feeder.feed(input)));
                 };
-                terminal::run(app, start, || viewing::request_stacks(&asked))?;
+                terminal::run(app, start, || connection::request_stacks(&asked))?;
             }
             Source::Files(paths) => {
                 let mut remarks = Vec::new();
                 let recording = with_progress(global.quiet == 0, |progress| {
                     postmortem::record(&paths, &mut remarks, progress)
                 });
-                viewing::print(&remarks, global.quiet);
-                let updates = recording.with_context(|| viewing::nothing_in(&paths))?.updates;
+                print_remarks(&remarks, global.quiet);
+                let updates = recording.with_context(|| nothing_in(&paths))?.updates;
                 let start = |feeder: terminal::Feeder| {
                     std::thread::spawn(move || {
-                        viewing::replay(updates, |input| feeder.feed(input));
+                        feed::replay(updates, |input| feeder.feed(input));
                     });
                 };
                 terminal::run(app, start, || ())?;
@@ -105,7 +106,7 @@ impl Watch {
             return Ok(Source::Files(paths));
         }
         let target = self.targets.first().map(String::as_str);
-        let found = viewing::find(target, self.job.as_deref(), &global.credentials())?;
+        let found = Target::of_job(target, self.job.as_deref(), &global.credentials())?;
         Ok(Source::Run(found))
     }
 }
@@ -120,8 +121,8 @@ enum Source {
 
 fn once(mut app: App, source: &Source, quiet: u8) -> anyhow::Result<u8> {
     let update = match source {
-        Source::Run(target) => viewing::now(target, quiet)?,
-        Source::Files(paths) => viewing::last_update(paths, quiet)?,
+        Source::Run(target) => state::now(target, quiet)?,
+        Source::Files(paths) => state::last_update(paths, quiet)?,
     };
     let now = Timestamp::now();
     app.feed(

@@ -56,6 +56,19 @@ impl Target {
         })
     }
 
+    /// Resolves an argument, with the job selected by `job` if given.
+    pub(super) fn of_job(
+        target: Option<&str>,
+        job: Option<&str>,
+        credentials: &Credentials,
+    ) -> anyhow::Result<Self> {
+        let mut target = Self::find(target, credentials)?;
+        if let (Self::Live(live, _), Some(job)) = (&mut target, job) {
+            job.clone_into(&mut live.job);
+        }
+        Ok(target)
+    }
+
     /// The newest active run among these; if none is active, the newest run.
     fn newest(dirs: &[PathBuf], credentials: &Credentials) -> anyhow::Result<Self> {
         let runs = dirs.iter().filter_map(|dir| Some((dir, Description::of(dir).ok()??)));

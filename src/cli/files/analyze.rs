@@ -2,16 +2,16 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 
-use super::fail_on::FailOn;
-use super::output::output;
-use super::{FOUND, Global, viewing};
-use crate::postmortem::{self, Analysis, Progress};
+use super::progress::with_progress;
+use super::remarks;
+use crate::cli::exit_status::{FOUND, FailOn};
+use crate::cli::options::Global;
+use crate::cli::output::output;
+use crate::postmortem::{self, Analysis};
 use crate::report::text::{self, Style};
 use crate::report::{csv, html, json, markdown, perfetto, sarif};
 
@@ -27,7 +27,7 @@ use crate::report::{csv, html, json, markdown, perfetto, sarif};
     after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
                   error, 3 nothing could be analyzed, 4 insufficient evidence for a verdict."
 )]
-pub(super) struct Analyze {
+pub(in super::super) struct Analyze {
     /// Run directory, journal, black box, Flight Recorder dumps, log, or directory of logs
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
@@ -39,67 +39,16 @@ pub(super) struct Analyze {
     fail_on: FailOn,
 }
 
-/// Time after which progress is shown, and how often it is updated.
-const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(200));
-/// Width of the bar, in columns.
-const BAR: usize = 24;
-
 /// Analyzes the evidence at these paths; remarks and progress go to the terminal.
 pub(super) fn read(paths: &[PathBuf], global: &Global) -> anyhow::Result<Analysis> {
     let has_terminal = io::stderr().is_terminal() && global.quiet == 0;
     let analysis =
         with_progress(has_terminal, |progress| postmortem::analyze_with(paths, progress));
-    viewing::print(&analysis.remarks, global.quiet);
+    remarks::print(&analysis.remarks, global.quiet);
     if analysis.reports.is_empty() {
         bail!("nothing to analyze: no PATH contains usable evidence");
     }
     Ok(analysis)
-}
-
-/// Runs an analysis and shows its progress on the terminal if it takes long.
-pub(super) fn with_progress<T>(is_shown: bool, analyze: impl FnOnce(&Progress) -> T) -> T {
-    let progress = Progress::default();
-    if !is_shown {
-        return analyze(&progress);
-    }
-    let (done, ended) = mpsc::channel::<()>();
-    let counted = progress.clone();
-    let shown = std::thread::spawn(move || show(&counted, &ended));
-    let result = analyze(&progress);
-    drop(done);
-    // The terminal may be gone: the analysis still counts.
-    drop(shown.join());
-    result
-}
-
-fn show(progress: &Progress, ended: &mpsc::Receiver<()>) -> io::Result<()> {
-    let mut pause = PROGRESS.0;
-    let mut is_drawn = false;
-    while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-        pause = PROGRESS.1;
-        is_drawn = true;
-        // To the beginning of the line, the text, and the rest of the line cleared.
-        write!(io::stderr(), "\r{}\x1b[K", bar(progress.files()))?;
-    }
-    if is_drawn {
-        write!(io::stderr(), "\r\x1b[K")?;
-    }
-    Ok(())
-}
-
-/// "[#####...] 12 of 64 files read".
-fn bar((read, found): (u64, u64)) -> String {
-    if read == found {
-        // Journals and black boxes are read by the diagnosis itself.
-        return if found == 0 {
-            "diagnosing".into()
-        } else {
-            format!("{read} files read, diagnosing")
-        };
-    }
-    let full = (read as usize * BAR) / (found as usize).max(1);
-    let (full, rest) = ("#".repeat(full), ".".repeat(BAR - full));
-    format!("[{full}{rest}] {read} of {found} files read")
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -121,7 +70,7 @@ enum Format {
 }
 
 impl Analyze {
-    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let analysis = read(&self.paths, global)?;
         let style = Style { past: true, ..global.style(io::stdout().is_terminal()) };
         self.print(&analysis, style, global)?;
@@ -162,20 +111,5 @@ impl Analyze {
         }
         out.flush()?;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bar;
-
-    #[test]
-    fn bar_shows_the_share_of_files_read() {
-        assert_eq!(bar((0, 0)), "diagnosing");
-        assert_eq!(
-            bar((6, 24)),
-            format!("[{}{}] 6 of 24 files read", "#".repeat(6), ".".repeat(18))
-        );
-        assert_eq!(bar((24, 24)), "24 files read, diagnosing");
     }
 }

@@ -9,9 +9,10 @@ use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::v1;
 use v1::viewer_service_client::ViewerServiceClient;
 
-use super::output::output;
 use super::target::{Live, Orphans};
-use super::{Global, INSUFFICIENT};
+use crate::cli::exit_status::INSUFFICIENT;
+use crate::cli::options::Global;
+use crate::cli::output::output;
 use crate::coordinator::MAX_MESSAGE;
 use crate::evidence::stacks::decode;
 use crate::node::follow::orphans::Orphan;
@@ -33,7 +34,7 @@ const MAX_ANSWER: Duration = Duration::from_secs(30);
     after_help = "Exit status: 0 stacks printed, 2 usage error, 3 no such job or process, or no answer from \
                   the coordinator, 4 no stack could be read."
 )]
-pub(super) struct ShowStacks {
+pub(in super::super) struct ShowStacks {
     /// Run directory or HOST:PORT of a coordinator [default: this user's newest run]
     #[arg(value_name = "TARGET")]
     target: Option<String>,
@@ -62,7 +63,7 @@ enum Format {
 }
 
 impl ShowStacks {
-    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let dump = match self.pid {
             Some(pid) => of_process(pid)?,
             None => match Orphans::find(self.target.as_deref()) {

@@ -5,11 +5,11 @@ use std::io::{self, IsTerminal, Write};
 use clap::{Args, ValueEnum};
 use ddp_doctor_proto::report::{Job, Report};
 
-use super::Global;
-use super::fail_on::FailOn;
-use super::output::output;
-use super::target::Orphans;
-use super::viewing;
+use super::state;
+use super::target::{Orphans, Target};
+use crate::cli::exit_status::FailOn;
+use crate::cli::options::Global;
+use crate::cli::output::output;
 use crate::report::json::{self, Assembler};
 use crate::report::status;
 
@@ -21,7 +21,7 @@ use crate::report::status;
     after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
                   error, 3 no such job or no answer from the coordinator, 4 insufficient evidence for a verdict."
 )]
-pub(super) struct ShowStatus {
+pub(in super::super) struct ShowStatus {
     /// Run directory or HOST:PORT of a coordinator [default: this user's newest run]
     #[arg(value_name = "TARGET")]
     target: Option<String>,
@@ -45,13 +45,13 @@ enum Format {
 }
 
 impl ShowStatus {
-    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let target =
-            viewing::find(self.target.as_deref(), self.job.as_deref(), &global.credentials())?;
+            Target::of_job(self.target.as_deref(), self.job.as_deref(), &global.credentials())?;
         if let Some(orphans) = Orphans::find(self.target.as_deref()) {
             writeln!(io::stderr(), "ddp-doctor: {orphans}")?;
         }
-        let update = viewing::now(&target, global.quiet)?;
+        let update = state::now(&target, global.quiet)?;
         let mut assembler = Assembler::new(Job::default());
         assembler.apply(update);
         let report: Report = assembler.report();

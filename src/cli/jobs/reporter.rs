@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Global;
-use super::run::{Stacks, seconds};
+use crate::cli::options::{Global, Stacks, seconds};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::ship::reporter::{Options, report};
 use crate::transport::Credentials;
 
 /// Follow the ranks of a launch that `run` did not start, and report to a standing coordinator
 #[derive(Debug, Args)]
-pub(super) struct Reporter {
+pub(in super::super) struct Reporter {
     /// Black box of one rank of the launch
     black_box: PathBuf,
     /// Directories in which ranks of the launch may have black boxes
@@ -42,7 +41,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         report(Options {
             black_box: self.black_box,
             boxes: self.boxes,

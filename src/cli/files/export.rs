@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::output::output;
-use super::{Global, analyze};
+use super::analyze;
+use crate::cli::options::Global;
+use crate::cli::output::output;
 use crate::report::{html, jsonl, perfetto};
 
 /// Write the timeline of a job for other tools.
@@ -14,7 +15,7 @@ use crate::report::{html, jsonl, perfetto};
 /// Accepts the same evidence as `ddp-doctor analyze`, and writes to standard output.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 written, 2 usage error, 3 nothing could be read.")]
-pub(super) struct Export {
+pub(in super::super) struct Export {
     /// Run directory, journal, black box, Flight Recorder dumps, log, or directory of logs
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
@@ -34,7 +35,7 @@ enum Format {
 }
 
 impl Export {
-    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let analysis = analyze::read(&self.paths, global)?;
         let jobs: Vec<_> = analysis.reports.iter().zip(&analysis.timelines).collect();
         let out = &mut output();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::Global;
-use super::output::output;
+use crate::cli::options::Global;
+use crate::cli::output::output;
 use crate::demo::{self, DEMOS, Demo};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
@@ -27,19 +27,19 @@ const STALL_AFTER: Duration = Duration::from_secs(10);
 ///
 /// Needs neither a GPU nor PyTorch. Without NAME, lists the demonstrations.
 #[derive(Debug, Args)]
-pub(super) struct ShowDemo {
+pub(in super::super) struct ShowDemo {
     /// Name of the demonstration
     name: Option<String>,
 }
 
 /// One process of a demonstration.
 #[derive(Debug, Args)]
-pub(super) struct DemoRank {
+pub(in super::super) struct DemoRank {
     name: String,
 }
 
 impl ShowDemo {
-    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let Some(name) = self.name else {
             let mut out = output();
             for demo in &DEMOS {
@@ -86,7 +86,7 @@ impl ShowDemo {
 }
 
 impl DemoRank {
-    pub(super) fn run(self) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(self) -> anyhow::Result<u8> {
         demo::rank_or_launcher(find(&self.name)?)
     }
 }
