@@ -86,7 +86,7 @@ impl Statements {
     pub fn events(mut self, given_up: Timestamp) -> OfRanks {
         let first = self.job.given_up.map_or(given_up, |it| it.min(given_up));
         self.job.given_up = Some(first);
-        self.job.take_back_consequences();
+        self.job.drop_consequences();
         self.job.add_ends();
         self.job.note_network();
         let mut of_ranks = OfRanks::default();

@@ -16,38 +16,38 @@ use crate::ingest::flight_recorder::replay::Replay;
 /// Makes the smaller side the root cause of a finding.
 pub(super) fn blame(finding: &mut Finding, replay: &Replay<'_>) {
     if finding.code == catalogue::DD101.code {
-        name_lone_callers(finding, replay);
+        blame_lone_callers(finding, replay);
     } else if [catalogue::DD111.code, catalogue::DD112.code].contains(&&*finding.code) {
-        name_outnumbered(finding, replay);
+        blame_outnumbered(finding, replay);
     }
 }
 
 /// The smaller side of ranks that wait for each other, because some went on without a call that others
 /// made before.
-fn name_outnumbered(finding: &mut Finding, replay: &Replay<'_>) {
+fn blame_outnumbered(finding: &mut Finding, replay: &Replay<'_>) {
     let root = &finding.ranks.root;
     let mut contradictions = replay.waits.contradictions.iter();
     let is_within = |ranks: &BTreeSet<u32>| root.iter().all(|it| ranks.contains(it));
     let Some(found) = contradictions.find(|it| is_within(&it.ranks)) else {
         return;
     };
-    let odd = if let Some((odd, others)) = found.sides() {
+    let minority = if let Some((minority, others)) = found.sides() {
         finding.why.push(format!(
             "{} agree on the order of these calls, and {} {} not.",
             Capital(Ranks(&others)),
-            Ranks(&odd),
-            number(&odd, "does", "do"),
+            Ranks(&minority),
+            number(&minority, "does", "do"),
         ));
-        odd
+        minority
     } else {
         // Of the ranks of the cycle, which are the fewest that wait for each other, those that disagree.
         let disagrees = |rank: &&u32| found.waiting.contains(rank) || found.missing.contains(rank);
         root.iter().filter(disagrees).copied().collect()
     };
-    make_root_cause(finding, odd);
+    make_root_cause(finding, minority);
 }
 
-fn name_lone_callers(finding: &mut Finding, replay: &Replay<'_>) {
+fn blame_lone_callers(finding: &mut Finding, replay: &Replay<'_>) {
     let Some(callers) = lone_callers(finding, replay) else {
         return;
     };

@@ -132,10 +132,10 @@ fn limit(finding: &mut Finding, lasts: bool) {
 }
 
 /// Makes ranks the root cause of a finding, and its former root cause victims.
-fn make_root_cause(finding: &mut Finding, odd: Vec<u32>) {
+fn make_root_cause(finding: &mut Finding, root_cause: Vec<u32>) {
     let ranks = &mut finding.ranks;
     ranks.victims.append(&mut ranks.root);
-    ranks.victims.retain(|rank| !odd.contains(rank));
+    ranks.victims.retain(|rank| !root_cause.contains(rank));
     ranks.victims.sort_unstable();
-    ranks.root = odd;
+    ranks.root = root_cause;
 }

@@ -76,7 +76,7 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
                 unreadable.push((found.path, text));
                 continue;
             }
-            let first = from_one.contains(&ranks::series(&found.path)).into();
+            let first = from_one.contains(&ranks::file_series(&found.path)).into();
             ranked.extend(ranks::with_rank(found, first, remarks));
         }
     }

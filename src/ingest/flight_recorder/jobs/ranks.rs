@@ -71,7 +71,7 @@ fn possible(dump: &Dump) -> Vec<u32> {
 }
 
 /// The files among which one has the number of its rank: a folder, and the beginning of their names.
-pub(super) fn series(path: &Path) -> (PathBuf, String) {
+pub(super) fn file_series(path: &Path) -> (PathBuf, String) {
     (folder(path), prefix(path))
 }
 
@@ -85,7 +85,7 @@ pub(super) fn counted_from_one(contents: &[Contents]) -> BTreeSet<(PathBuf, Stri
         let possible = possible(dump);
         let is_above =
             possible.len() > 1 && possible.iter().max() == number.checked_sub(1).as_ref();
-        let known = numbers.entry(series(path)).or_insert((number, false));
+        let known = numbers.entry(file_series(path)).or_insert((number, false));
         *known = (known.0.min(number), known.1 || is_above);
     }
     numbers.retain(|_, (lowest, is_above)| *lowest > 0 && *is_above);

@@ -13,27 +13,27 @@ const KEPT_EACH: [usize; 2] = [16, 512];
 const SPREAD: u64 = 4;
 
 /// The collectives of one group, by number.
-struct Seen {
+struct GroupCalls {
     first: u64,
     /// Signature of each collective; `None`: its calls differ, or one is not complete.
     calls: Vec<Option<u64>>,
 }
 
 /// Signature of a collective without calls.
-const NONE: u64 = 0;
+const NO_CALL: u64 = 0;
 
-/// Removes settled collectives from the dumps of a job. Progress and peers in `groups` remain.
+/// Removes such collectives from the dumps of a job. Progress and peers in `groups` remain.
 pub(super) fn remove(job: &mut Job, groups: &Groups) {
     let each = KEPT / job.ranks.len().max(1);
     remove_beyond(job, groups, each.clamp(KEPT_EACH[0], KEPT_EACH[1]));
 }
 
-/// Removes settled collectives before the latest `kept` calls of each rank.
+/// Removes such collectives before the latest `kept` calls of each rank.
 fn remove_beyond(job: &mut Job, groups: &Groups, kept: usize) {
     if job.ranks.values().all(|dump| dump.entries.len() <= kept) {
         return;
     }
-    let seen = seen(job, groups);
+    let seen = calls_by_group(job, groups);
     for (&rank, dump) in &mut job.ranks {
         let of_kind = groups.by_kind(rank);
         let last = dump.entries.len().saturating_sub(kept);
@@ -46,15 +46,15 @@ fn remove_beyond(job: &mut Job, groups: &Groups, kept: usize) {
                 || entry.is_message
                 || !group.is_some_and(|group| {
                     let seq = groups.all[group].seq(entry);
-                    seen[group].as_ref().is_some_and(|it| it.is_settled(seq))
+                    seen[group].as_ref().is_some_and(|it| it.is_completed(seq))
                 })
         });
         dump.entries.shrink_to_fit();
     }
 }
 
-/// By group; `None`: it is not examined.
-fn seen(job: &Job, groups: &Groups) -> Vec<Option<Seen>> {
+/// The collectives by group; `None`: it is not examined.
+fn calls_by_group(job: &Job, groups: &Groups) -> Vec<Option<GroupCalls>> {
     // First and last number, and the number of calls.
     let mut ranges: Vec<Option<(u64, u64, u64)>> = vec![None; groups.all.len()];
     for (&rank, dump) in &job.ranks {
@@ -70,10 +70,10 @@ fn seen(job: &Job, groups: &Groups) -> Vec<Option<Seen>> {
         // All ranks with a dump have made the calls up to here.
         let issued = group.progress.values().map(|it| it.issued).min();
         let len = (last.min(issued.unwrap_or(0)) + 1).saturating_sub(first) as usize;
-        let calls = vec![Some(NONE); len];
-        Some(Seen { first, calls })
+        let calls = vec![Some(NO_CALL); len];
+        Some(GroupCalls { first, calls })
     });
-    let mut seen: Vec<Option<Seen>> = seen.collect();
+    let mut seen: Vec<Option<GroupCalls>> = seen.collect();
     for (&rank, dump) in &job.ranks {
         let silent = silent_backends(dump);
         let is_ended = |entry: &Entry| {
@@ -88,9 +88,9 @@ fn seen(job: &Job, groups: &Groups) -> Vec<Option<Seen>> {
             };
             let by_status = || of.progress.get(&rank).is_some_and(|it| seq <= it.completed);
             let is_complete = entry.is_complete() || is_ended(entry) || by_status();
-            let signature = entry.signature.max(NONE + 1);
+            let signature = entry.signature.max(NO_CALL + 1);
             *known = match *known {
-                Some(NONE) if is_complete => Some(signature),
+                Some(NO_CALL) if is_complete => Some(signature),
                 Some(it) if is_complete && it == signature => *known,
                 _ => None,
             };
@@ -110,15 +110,15 @@ fn collectives<'a>(
     entries.filter_map(|entry| Some(((*of_kind.get(entry.index as usize)?)?, entry)))
 }
 
-impl Seen {
+impl GroupCalls {
     fn at(&mut self, seq: u64) -> Option<&mut Option<u64>> {
         self.calls.get_mut(usize::try_from(seq.checked_sub(self.first)?).ok()?)
     }
 
-    fn is_settled(&self, seq: u64) -> bool {
+    fn is_completed(&self, seq: u64) -> bool {
         let at = seq.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let call = at.and_then(|at| self.calls.get(at).copied()).flatten();
-        call.is_some_and(|it| it != NONE)
+        call.is_some_and(|it| it != NO_CALL)
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn report_is_the_same_without_settled_calls() {
+    fn report_is_the_same_without_completed_collectives() {
         let (all, calls) = report(None, usize::MAX);
         assert_eq!(calls, 7 * 364 + 362);
         let (few, calls) = report(None, 4);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_differ_are_not_settled() {
+    fn collectives_whose_calls_differ_are_kept() {
         let differs = Some((3, 103));
         let (all, _) = report(differs, usize::MAX);
         let (few, calls) = report(differs, 4);

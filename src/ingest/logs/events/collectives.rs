@@ -26,7 +26,7 @@ pub(in super::super) const MONITORED: &str = "monitored";
 const LASTING: Duration = Duration::from_secs(60);
 
 /// Adds the calls of all ranks.
-pub(super) fn calls(job: &mut Job) {
+pub(super) fn add_calls(job: &mut Job) {
     let names = job.ranks.values().flat_map(|rank| rank.waits.keys());
     let names: BTreeSet<GroupName> = names.cloned().collect();
     for (index, name) in (1..).zip(&names) {
@@ -280,7 +280,7 @@ fn issue(
 
 /// Adds the calls that PyTorch compared: those of one collective. Returns whether a difference is known
 /// that matters.
-pub(super) fn compared(job: &mut Job) -> bool {
+pub(super) fn add_compared_calls(job: &mut Job) -> bool {
     let runs = job.ranks.iter();
     let runs = runs.filter_map(|(&number, rank)| Some((number, rank.runs.clone()?)));
     let runs: BTreeMap<u32, Waiting> = runs.collect();
@@ -350,7 +350,7 @@ fn stacks(job: &mut Job) {
 }
 
 /// Adds the calls in which ranks ended, according to their stacks.
-pub(super) fn last_calls(job: &mut Job) {
+pub(super) fn add_last_calls(job: &mut Job) {
     let ended = job.ranks.iter().filter_map(|(&number, rank)| {
         let (at, _) = rank.ended.filter(|_| rank.waits.is_empty())?;
         let op = in_collective(rank.stacks.last()?)?.0?;

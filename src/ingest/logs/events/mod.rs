@@ -40,16 +40,16 @@ pub struct Evidence {
 #[must_use]
 pub fn evidence(logs: &[Log]) -> Evidence {
     let mut job = Job::of_logs(logs);
-    job.take_back_consequences();
-    job.take_back_aborts();
+    job.drop_consequences();
+    job.drop_aborts();
     job.open(logs);
-    let is_named = startup::joins(&mut job);
-    let differ = collectives::compared(&mut job);
-    job.take_back_losses(is_named, differ);
-    startup::devices(&mut job);
+    let is_named = startup::add_joins(&mut job);
+    let differ = collectives::add_compared_calls(&mut job);
+    job.note_losses(is_named, differ);
+    startup::add_devices(&mut job);
     job.name_reductions();
-    collectives::calls(&mut job);
-    collectives::last_calls(&mut job);
+    collectives::add_calls(&mut job);
+    collectives::add_last_calls(&mut job);
     job.add_ends();
     job.add_models();
     job.add_interruption();

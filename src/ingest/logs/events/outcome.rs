@@ -19,7 +19,7 @@ impl Job {
             return false;
         };
         let begun = self.restarted.unwrap_or_default();
-        let is_last = finished >= self.said && finished > begun;
+        let is_last = finished >= self.last_fact && finished > begun;
         // The ranks of another node may have failed while those of this one finished.
         let fails = |rank: &Rank| {
             let is_later = |at: Timestamp| at > begun;

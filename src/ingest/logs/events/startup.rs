@@ -17,7 +17,7 @@ use crate::ingest::process;
 const STORE: &str = "their store";
 
 /// Adds the waits of ranks for others that they or the arithmetic name. Returns whether there are any.
-pub(super) fn joins(job: &mut Job) -> bool {
+pub(super) fn add_joins(job: &mut Job) -> bool {
     barriers(job);
     let at_barriers = !job.joins.barriers.is_empty();
     job.joins.count_servers();
@@ -92,7 +92,7 @@ fn world(job: &mut Job, size: u32) {
 }
 
 /// Adds the devices that ranks use, which NCCL compared when it connected them.
-pub(super) fn devices(job: &mut Job) {
+pub(super) fn add_devices(job: &mut Job) {
     let used = job.ranks.iter();
     let used = used.filter_map(|(&rank, known)| Some((rank, known.device.clone()?)));
     let at = job.begins();

@@ -25,7 +25,7 @@ impl Job {
     /// Takes the exceptions with which the output of ranks ends as those that ended them, if no other failure is
     /// known and others stopped as well: they lost a peer, or write to the same log and state no later progress.
     /// Before PyTorch 2.3, nothing marks exceptions that are not caught.
-    pub(super) fn take_last_exceptions(&mut self, all: &[&Facts]) {
+    pub(super) fn mark_last_exceptions_uncaught(&mut self, all: &[&Facts]) {
         let fails = |rank: &Rank| {
             let mut raised = rank.raised.iter();
             let is_uncaught =
@@ -49,7 +49,7 @@ impl Job {
     }
 
     /// Drops ends and exceptions that a watchdog's timeout brought about.
-    pub(in super::super) fn take_back_consequences(&mut self) {
+    pub(in super::super) fn drop_consequences(&mut self) {
         let Some(given_up) = self.given_up else {
             return;
         };
@@ -88,7 +88,7 @@ impl Job {
 
     /// Drops aborts of ranks that stated no error of their own, if another rank had raised one: PyTorch's
     /// watchdogs abort their processes once a rank has failed.
-    pub(in super::super) fn take_back_aborts(&mut self) {
+    pub(in super::super) fn drop_aborts(&mut self) {
         let raised = self.ranks.values().flat_map(|rank| &rank.raised);
         let raised = raised.filter(|it| it.uncaught && !transport::is_due_to_others(&it.text));
         let Some(first) = raised.map(|it| it.at).min() else {
@@ -108,7 +108,7 @@ impl Job {
     /// Turns errors about other processes into notes, and those about waits in which no rank is `named` as
     /// missing and about calls that do not `differ` as far as it is known, if no other failure is known that may
     /// be their cause: the ranks that report them failed because of another one, which the text does not name.
-    pub(in super::super) fn take_back_losses(&mut self, named: bool, differ: bool) {
+    pub(in super::super) fn note_losses(&mut self, named: bool, differ: bool) {
         let victims = self.victims_of_unknown_ranks(named, differ);
         let mut lost: BTreeMap<(Loss, String), (Vec<u32>, Raised)> = BTreeMap::new();
         for number in victims {

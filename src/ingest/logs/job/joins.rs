@@ -11,8 +11,8 @@ use crate::diagnosis::words::Ranks;
 use crate::ingest::logs::facts::Statement;
 
 /// What to do if ranks are missing, whichever they are.
-pub(in super::super) const LAUNCH: &str = "Compare what was launched (nodes × processes per node) with the size of the world, and check for nodes that did \
-     not start.";
+pub(in super::super) const LAUNCH: &str = "Compare what was launched (nodes × processes per node) with the size of the world, and check for \
+     nodes that did not start.";
 
 /// What ranks stated about such waits.
 #[derive(Debug, Default)]

@@ -73,9 +73,9 @@ pub(super) struct Job {
     pub(super) restarted: Option<Timestamp>,
     pub(super) finished: Option<Timestamp>,
     /// Time of the last fact that does more than name a rank.
-    pub(super) said: Timestamp,
+    pub(super) last_fact: Timestamp,
     /// Ends of processes that the text does not identify.
-    unknown_ends: Vec<(Subject, ExitStatus)>,
+    unidentified_ends: Vec<(Subject, ExitStatus)>,
     /// Collectives that watchdogs of known ranks gave up.
     timed_out: HashSet<(Op, u64)>,
     /// Number of exceptions that parents quoted.
@@ -106,8 +106,8 @@ impl Job {
             cancelled: None,
             restarted: None,
             finished: None,
-            said: Timestamp::default(),
-            unknown_ends: Vec::new(),
+            last_fact: Timestamp::default(),
+            unidentified_ends: Vec::new(),
             timed_out: HashSet::new(),
             quotes: 0,
             network: Vec::new(),
@@ -116,7 +116,7 @@ impl Job {
         };
         let restarted = clock.restart_before_a_failure(all);
         for facts in all {
-            job.of_log(facts, clock, restarted);
+            job.add_log(facts, clock, restarted);
             for (index, dumped) in facts.stacks.iter().enumerate() {
                 let at = clock.time(dumped.at, facts.facts.len() + index);
                 job.extend_to(at);
@@ -128,7 +128,7 @@ impl Job {
                 let rank = rank.or_else(|| job.only_one_ended_by(dumped.signal));
                 let place = place_of(&stacks);
                 let Some(rank) = rank else {
-                    job.of_unknown_stacks(&dumped.who, &place);
+                    job.note_unidentified_stacks(&dumped.who, &place);
                     continue;
                 };
                 // The engine shows the line of a call.
@@ -139,7 +139,7 @@ impl Job {
                 job.ranks.entry(rank).or_default().stacks.push(stacks);
             }
         }
-        job.note_unknown_ends();
+        job.note_unidentified_ends();
         for rank in job.joins.missing_at_barriers() {
             job.ranks.entry(rank).or_default();
         }
@@ -147,22 +147,22 @@ impl Job {
             rank.stacks.sort_by_key(|stacks| stacks.at);
             rank.complete_end(number);
         }
-        job.take_last_exceptions(all);
+        job.mark_last_exceptions_uncaught(all);
         job
     }
 
     /// Takes the facts of one log; those before `restarted` are of an earlier attempt.
-    fn of_log(&mut self, facts: &Facts, clock: Clock, restarted: Timestamp) {
+    fn add_log(&mut self, facts: &Facts, clock: Clock, restarted: Timestamp) {
         let groups = groups_of(facts);
         let mut unknown = Vec::new();
         let mut has_failed = false;
         for (fact, at) in clock.times(facts) {
             self.extend_to(at);
             if !matches!(fact.what, Statement::Named { .. }) {
-                self.said = self.said.max(at);
+                self.last_fact = self.last_fact.max(at);
             }
             if at < restarted {
-                self.of_earlier_attempt(fact);
+                self.note_earlier_attempt(fact);
                 continue;
             }
             // The batch system ends a step in which a task has failed.
@@ -188,10 +188,10 @@ impl Job {
         }
         let failed = facts.facts.iter().filter_map(|fact| self.failed(fact));
         let failed: BTreeMap<u32, (LineNumber, ExitStatus)> = failed.collect();
-        self.adopt(&mut unknown, &failed);
+        self.assign_exception(&mut unknown, &failed);
         // Launchers name a rank after it printed its last line.
         for (fact, at) in unknown {
-            self.of_unknown(fact, at);
+            self.add_unidentified(fact, at);
         }
     }
 
@@ -219,12 +219,12 @@ impl Job {
         }
         let rank = self.names.rank(&who, Some(&fact.what));
         if let Some(rank) = rank {
-            self.of_rank(rank, who.group, fact, at);
+            self.add_to_rank(rank, who.group, fact, at);
         }
         rank.is_some()
     }
 
-    fn of_rank(&mut self, number: u32, group: GroupName, fact: &Fact, at: Timestamp) {
+    fn add_to_rank(&mut self, number: u32, group: GroupName, fact: &Fact, at: Timestamp) {
         let what = &fact.what;
         let rank = self.ranks.entry(number).or_default();
         match what {
@@ -291,7 +291,7 @@ impl Job {
             return;
         };
         if *by_launcher {
-            self.of_launcher(text);
+            self.note_launcher_exception(text);
         } else if *went_on {
             let note = went_on_after(&format!("rank {number}"), text, place.as_ref());
             self.note(Topic::Exception, note);

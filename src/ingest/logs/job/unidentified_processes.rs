@@ -22,14 +22,14 @@ const MAX_ENDS: usize = 256;
 
 impl Job {
     /// Takes a fact about a process that the text does not identify.
-    pub(super) fn of_unknown(&mut self, fact: &Fact, at: Timestamp) {
+    pub(super) fn add_unidentified(&mut self, fact: &Fact, at: Timestamp) {
         let who = &fact.who;
         match &fact.what {
             // These state the same as the line that the exception consists of.
             Statement::Raised { text, .. } if joins::is_about_a_wait(text) => {}
             Statement::Raised { text, place, by_launcher, went_on, .. } => {
                 let text = if *by_launcher {
-                    return self.of_launcher(text);
+                    return self.note_launcher_exception(text);
                 } else if *went_on {
                     went_on_after(&name(who), text, place.as_ref())
                 } else if transport::is_due_to_others(text) {
@@ -39,7 +39,7 @@ impl Job {
                 };
                 self.note(Topic::Exception, text);
             }
-            Statement::Ended(how) | Statement::Failed(how) => self.of_unknown_end(who, *how),
+            Statement::Ended(how) | Statement::Failed(how) => self.add_unidentified_end(who, *how),
             Statement::NodeFailed => self.lost_node(who.host.as_deref().unwrap_or_default(), at),
             Statement::KilledForMemory => {
                 let who = name(who);
@@ -127,7 +127,7 @@ impl Job {
 
     /// Takes the only exception of a log without a label as that of the only rank that `failed` in the way
     /// in which such an exception ends a process: C++ aborts, Python exits with status 1.
-    pub(super) fn adopt(
+    pub(super) fn assign_exception(
         &mut self,
         unknown: &mut Vec<(&Fact, Timestamp)>,
         failed: &BTreeMap<u32, (LineNumber, ExitStatus)>,
@@ -160,12 +160,12 @@ impl Job {
         {
             *uncaught = true;
             unknown.remove(index);
-            self.of_rank(rank, GroupName::default(), &own, at);
+            self.add_to_rank(rank, GroupName::default(), &own, at);
         }
     }
 
     /// Takes an exception of a launcher.
-    pub(super) fn of_launcher(&mut self, text: &str) {
+    pub(super) fn note_launcher_exception(&mut self, text: &str) {
         let note = if text.starts_with("RendezvousTimeoutError") {
             format!(
                 "a launcher raised {text}: not all nodes of the launch came in time\nCheck that every node was \
@@ -186,7 +186,7 @@ impl Job {
 
     /// Takes the end of such a process. A crash is reported twice: by the process, and by its launcher,
     /// which names its host.
-    fn of_unknown_end(&mut self, who: &Subject, how: ExitStatus) {
+    fn add_unidentified_end(&mut self, who: &Subject, how: ExitStatus) {
         let known = self.ranks.values().filter_map(|rank| rank.ended);
         let mut ranks = self.ranks.values();
         let by_kernel = ranks.any(|rank| rank.killed_for_memory.is_some());
@@ -198,24 +198,24 @@ impl Job {
             let is_apart = other.host.is_some() && who.host.is_some() && other.host != who.host;
             other.label == who.label && it.signal == how.signal && !is_apart
         };
-        let has_room = self.unknown_ends.len() < MAX_ENDS;
-        match self.unknown_ends.iter_mut().find(same) {
+        let has_room = self.unidentified_ends.len() < MAX_ENDS;
+        match self.unidentified_ends.iter_mut().find(same) {
             Some((other, _)) => other.host = other.host.take().or_else(|| who.host.clone()),
-            None if has_room => self.unknown_ends.push((who.clone(), how)),
+            None if has_room => self.unidentified_ends.push((who.clone(), how)),
             None => {}
         }
     }
 
     /// Takes the place at which such a process was according to its stacks.
-    pub(super) fn of_unknown_stacks(&mut self, who: &Subject, place: &str) {
+    pub(super) fn note_unidentified_stacks(&mut self, who: &Subject, place: &str) {
         let text = format!("{} was {place} according to its stacks", name(who));
         self.note(Topic::Stacks, text);
     }
 
     /// Adds notes on the ends of such processes. Those that the launcher requested after another one had
     /// failed, or because the job was cancelled, say nothing.
-    pub(super) fn note_unknown_ends(&mut self) {
-        let ends = std::mem::take(&mut self.unknown_ends);
+    pub(super) fn note_unidentified_ends(&mut self) {
+        let ends = std::mem::take(&mut self.unidentified_ends);
         let is_explained =
             self.cancelled.is_some() || ends.iter().any(|(_, how)| !how.is_requested());
         // One process that exited as an exception ends it, and one rank that raised one, are the same.
@@ -240,7 +240,7 @@ impl Job {
     }
 
     /// Takes a fact about an attempt that the launcher restarted.
-    pub(super) fn of_earlier_attempt(&mut self, fact: &Fact) {
+    pub(super) fn note_earlier_attempt(&mut self, fact: &Fact) {
         let rank = self.names.rank(&fact.who, Some(&fact.what));
         let who = rank.map_or_else(|| name(&fact.who), |rank| format!("rank {rank}"));
         let what = match &fact.what {
