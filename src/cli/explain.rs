@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use anyhow::bail;
 use clap::Args;
 
-use super::Global;
+use super::options::Global;
 use super::output::output;
 use crate::report::explain;
 

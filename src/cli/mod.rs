@@ -1,43 +1,26 @@
 //! The command line: parses arguments, runs a command and returns its exit status.
+//!
+//! `arguments` parses, with the `options` that commands share. The commands: `jobs` starts jobs or receives their
+//! evidence, `view` shows a job, `files` diagnoses what a job left behind, and `explain` prints the text on a finding.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::builder::Resettable;
-use clap::error::{ContextKind, ContextValue};
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
-use crate::report::live::Verbosity;
-use crate::report::text::Style;
-use crate::transport::Credentials;
+use exit_status::{FAILED, USAGE};
+use options::Global;
 
-mod analyze;
-mod check;
-mod coordinator;
-mod demo;
-mod dump;
+mod arguments;
+mod exit_status;
 mod explain;
-mod export;
-mod fail_on;
-mod monitoring;
-mod output;
-mod reporter;
-mod run;
-mod status;
-mod target;
-mod viewing;
-mod watch;
+mod files;
+mod jobs;
 
-/// Exit status of a usage error.
-const USAGE: u8 = 2;
-/// Exit status if a finding is at or above the severity given by `--fail-on`.
-const FOUND: u8 = 1;
-/// Exit status of a command that failed.
-const FAILED: u8 = 3;
-/// Exit status if the evidence is insufficient for a verdict.
-const INSUFFICIENT: u8 = 4;
+mod options;
+mod output;
+mod view;
 
 /// Diagnose hangs of distributed PyTorch jobs: which rank, which call, which line, why, and what to
 /// change.
@@ -53,97 +36,30 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start a job and diagnose its ranks on this node
-    Run(run::Run),
+    Run(jobs::Run),
     /// Check the nodes before a job starts
-    Check(check::Check),
+    Check(jobs::Check),
     /// Diagnose jobs of one machine or several until interrupted
-    Coordinator(coordinator::Coordinator),
+    Coordinator(jobs::Coordinator),
     /// Show a job in the terminal, live or replayed
-    Watch(watch::Watch),
+    Watch(view::Watch),
     /// Print the state of a job, for scripts and logs
-    Status(status::ShowStatus),
+    Status(view::ShowStatus),
     /// Print the current stack of every rank of a running job
-    Dump(dump::ShowStacks),
+    Dump(view::ShowStacks),
     /// Diagnose a job from the files it left behind
-    Analyze(analyze::Analyze),
+    Analyze(files::Analyze),
     /// Write the timeline of a job for other tools
-    Export(export::Export),
+    Export(files::Export),
     /// Explain a finding: meaning, example, causes and fixes
     Explain(explain::Explain),
     /// Run a small job with a planted fault and diagnose it
-    Demo(demo::ShowDemo),
+    Demo(jobs::ShowDemo),
     #[command(hide = true)]
-    DemoRank(demo::DemoRank),
+    DemoRank(jobs::DemoRank),
     /// Follow the ranks of one launch on behalf of a coordinator
     #[command(hide = true)]
-    Reporter(reporter::Reporter),
-}
-
-/// Options of every command.
-#[derive(Clone, Debug, Args)]
-struct Global {
-    /// When to use colors
-    #[arg(
-        long,
-        global = true,
-        value_name = "WHEN",
-        default_value = "auto",
-        env = "DDP_DOCTOR_COLOR"
-    )]
-    color: Color,
-    /// Print less (-qq: nothing)
-    ///
-    /// Once: findings and warnings only, without the opening and closing lines.
-    #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_QUIET")]
-    quiet: u8,
-    /// Print more: findings of severity note, too
-    #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_VERBOSE")]
-    verbose: u8,
-    /// Read the token for other machines from FILE (mode 600) [default: DDP_DOCTOR_TOKEN]
-    #[arg(long, global = true, value_name = "FILE", env = "DDP_DOCTOR_TOKEN_FILE")]
-    token_file: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Color {
-    Auto,
-    Always,
-    Never,
-}
-
-impl Global {
-    const fn verbosity(&self) -> Verbosity {
-        Verbosity { quiet: self.quiet, verbose: self.verbose }
-    }
-
-    /// Where the token is found; a command of a user may ask for it.
-    fn credentials(&self) -> Credentials {
-        Credentials { file: self.token_file.clone(), can_ask: io::stdin().is_terminal() }
-    }
-
-    /// Whether output has colours, given whether it goes to a terminal.
-    fn has_color(&self, is_terminal: bool) -> bool {
-        let wanted = || std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        match self.color {
-            Color::Auto => is_terminal && wanted(),
-            Color::Always => true,
-            Color::Never => false,
-        }
-    }
-
-    /// Style of output, given whether it goes to a terminal.
-    fn style(&self, is_terminal: bool) -> Style {
-        let size = if is_terminal {
-            ddp_doctor_dashboard::terminal::size()
-        } else {
-            Err(io::ErrorKind::Unsupported.into())
-        };
-        Style {
-            color: self.has_color(is_terminal),
-            past: false,
-            columns: size.ok().map(|(columns, _)| usize::from(columns)),
-        }
-    }
+    Reporter(jobs::Reporter),
 }
 
 /// Runs the program with the arguments of this process.
@@ -154,7 +70,7 @@ pub fn main() -> ExitCode {
 
 fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.collect();
-    let cli = match parse(&arguments, &mut io::stderr()) {
+    let cli = match arguments::parse(&arguments, &mut io::stderr()) {
         Ok(cli) => cli,
         Err(error) => {
             // An error cannot be reported if the terminal rejects output.
@@ -189,75 +105,10 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     })
 }
 
-/// Parses the command line. `run` and `reporter` ignore invalid variables of the environment: the job
-/// does not depend on them. Each is reported to `out` in one line.
-fn parse(arguments: &[OsString], out: &mut dyn Write) -> Result<Cli, clap::Error> {
-    let mut ignored: Vec<(String, clap::Id)> = Vec::new();
-    loop {
-        let mut command = Cli::command();
-        for (name, id) in &ignored {
-            let ignore =
-                |command: clap::Command| command.mut_arg(id, |it| it.env(Resettable::Reset));
-            // An option of all commands belongs to the program.
-            command = if command.get_arguments().any(|it| it.get_id() == id) {
-                ignore(command)
-            } else {
-                command.mut_subcommand(name, ignore)
-            };
-        }
-        let parsed = command.clone().try_get_matches_from(arguments);
-        let error = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
-            Ok(cli) => return Ok(cli),
-            Err(error) => error,
-        };
-        let Some((name, id, variable)) = invalid_variable(&command, arguments, &error) else {
-            return Err(error);
-        };
-        let value = std::env::var_os(&variable).unwrap_or_default();
-        let (variable, value) = (variable.display(), value.display());
-        writeln!(out, "ddp-doctor: {variable}={value} is ignored: not a valid value").ok();
-        if ignored.contains(&(name.clone(), id.clone())) {
-            return Err(error);
-        }
-        ignored.push((name, id));
-    }
-}
-
-/// The subcommand, id and variable of an option whose value is invalid and came from the environment.
-fn invalid_variable(
-    command: &clap::Command,
-    arguments: &[OsString],
-    error: &clap::Error,
-) -> Option<(String, clap::Id, OsString)> {
-    let lenient = command.clone().ignore_errors(true);
-    let matches = lenient.try_get_matches_from(arguments).ok()?;
-    let name = matches.subcommand_name()?;
-    if !["run", "reporter"].contains(&name) {
-        return None;
-    }
-    let ContextValue::String(option) = error.get(ContextKind::InvalidArg)? else {
-        return None;
-    };
-    let long = option.strip_prefix("--")?.split([' ', '=']).next()?;
-    let subcommand = command.find_subcommand(name)?;
-    let mut options = subcommand.get_arguments().chain(command.get_arguments());
-    let option = options.find(|it| it.get_long() == Some(long))?;
-    let given = format!("--{long}");
-    let is_given =
-        |it: &&OsString| it.to_str().is_some_and(|it| it.split('=').next() == Some(&given));
-    let variable = option.get_env()?;
-    let mut own = arguments.iter().take_while(|it| *it != "--");
-    let is_set = std::env::var_os(variable).is_some() && !own.any(|it| is_given(&it));
-    is_set.then(|| (name.to_owned(), option.get_id().clone(), variable.to_owned()))
-}
-
-/// Whether standard error is a terminal.
-fn stderr_is_terminal() -> bool {
-    io::stderr().is_terminal()
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     #[test]

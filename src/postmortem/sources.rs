@@ -36,7 +36,7 @@ pub(super) fn find(
     remarks.append(&mut found.remarks);
     let dumps = flight_recorder::read(&found.dumps, remarks, progress);
     found.logs.extend(dumps.logs);
-    found.beside.extend(dumps.beside);
+    found.beside.extend(dumps.logs_with_dumps);
     let mut dumps = dumps.jobs;
     add_logs(&mut dumps, &mut found, remarks);
     let (logs, recorded): (Vec<jobs::Job>, Vec<jobs::Job>) = of_jobs(found, remarks);

@@ -2,8 +2,9 @@
 //! timed out.
 //!
 //! ```text
-//! files ─► document ─► dump ─► jobs ─► groups, units ─► play ─► engine
-//!          pickle, JSON        ranks   progress, calls
+//! files ─► document ─► dump ─► jobs ─► preparation ─► calls ─► waits ─► replay ─► engine ─► findings
+//!          pickle, JSON        ranks                  groups,  who     events             limits
+//!                                                     units    waits
 //! ```
 //!
 //! A dump shows which calls a process made and which of them are complete. It shows neither whether
@@ -17,37 +18,14 @@ use crate::diagnosis::Engine;
 use crate::ingest::logs::Log;
 use crate::ingest::{Observer, Progress, Remark};
 
-mod age;
-mod beside;
 mod calls;
-mod counted;
-mod creation;
 mod document;
 mod dump;
-mod fields;
 mod files;
-mod graph;
-mod groups;
-mod inside;
+mod findings;
 mod jobs;
-mod json;
-mod limits;
-mod merge;
-mod messages;
-mod names;
-mod notes;
-mod odd;
-mod older;
-mod open;
-mod pickle;
-mod place;
-mod play;
-mod rank;
-mod settled;
-#[cfg(test)]
-mod tests;
-mod transfer;
-mod units;
+mod preparation;
+mod replay;
 mod waits;
 
 pub use jobs::Job;
@@ -64,7 +42,7 @@ pub struct Evidence {
     /// Dumps, by job.
     pub jobs: Vec<Job>,
     /// Logs of each archive that also contains dumps.
-    pub beside: Vec<Vec<Log>>,
+    pub logs_with_dumps: Vec<Vec<Log>>,
     /// Logs of archives without dumps.
     pub logs: Vec<Log>,
 }
@@ -72,7 +50,7 @@ pub struct Evidence {
 /// The beginning of the name of a dump, up to its rank; `None`: the name has no rank.
 #[must_use]
 pub fn series(path: &Path) -> Option<String> {
-    rank::named(path).map(|_| rank::prefix(path))
+    jobs::series(path)
 }
 
 /// Reads dumps and the logs in their archives, and groups dumps into jobs.
@@ -85,7 +63,7 @@ pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -
         if it.dumps.is_empty() {
             evidence.logs.extend(logs);
         } else {
-            evidence.beside.push(logs);
+            evidence.logs_with_dumps.push(logs);
         }
     }
     evidence.jobs = jobs::of(contents, remarks);
@@ -95,16 +73,9 @@ pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -
 /// Diagnoses a job. Returns the engine in its final state, and the report, limited to what dumps
 /// show.
 pub(crate) fn diagnose(mut job: Job, observer: &mut dyn Observer) -> (Engine, Report) {
-    let mut groups = groups::Groups::of(&job);
-    if older::set_aside(&mut job, &groups) {
-        groups = groups::Groups::of(&job);
-    }
-    if counted::add(&mut job, &groups) {
-        groups = groups::Groups::of(&job);
-    }
-    settled::remove(&mut job, &groups);
-    let play = play::Play::of(&job, groups);
-    let engine = play.run(observer);
-    let report = limits::limited(engine.report(), &play);
+    let groups = preparation::prepare(&mut job);
+    let replay = replay::Replay::of(&job, groups);
+    let engine = replay.run(observer);
+    let report = findings::limited(engine.report(), &replay);
     (engine, report)
 }

@@ -1,5 +1,5 @@
-//! What logs state beside other evidence of their job: exceptions, ends and stacks of ranks. Calls
-//! are left to the other evidence, which records them.
+//! What logs add to other evidence of their job: exceptions, ends and stacks of ranks. Calls are left to
+//! the other evidence, which records them.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::Log;
-use super::events::{self, Job, Topic};
+use super::events;
+use super::job::{Job, Topic};
 use crate::diagnosis::event::Event;
 
 /// Statements of the logs of one job.
@@ -85,7 +86,7 @@ impl Statements {
     pub fn events(mut self, given_up: Timestamp) -> OfRanks {
         let first = self.job.given_up.map_or(given_up, |it| it.min(given_up));
         self.job.given_up = Some(first);
-        self.job.take_back_consequences();
+        self.job.drop_consequences();
         self.job.add_ends();
         self.job.note_network();
         let mut of_ranks = OfRanks::default();

@@ -102,48 +102,6 @@ fn text_without_a_failure_states_nothing() {
 }
 
 #[test]
-fn last_attempt_of_torchrun_is_read() {
-    let dir = tempfile::tempdir().unwrap();
-    for attempt in 0..2 {
-        for local in 0..2 {
-            let folder = dir.path().join(format!("run/attempt_{attempt}/{local}"));
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join("stderr.log"), "x").unwrap();
-        }
-    }
-    let Files { paths: found, earlier } = find(dir.path());
-    assert_eq!(earlier, [dir.path().join("run/attempt_0")]);
-    let is_last = |path: &PathBuf| path.to_string_lossy().contains("attempt_1");
-    assert!(found.len() == 2 && found.iter().all(is_last), "{found:?}");
-    assert_eq!(in_path(&found[1]).local, Some(1));
-}
-
-#[test]
-fn newest_launch_and_those_at_its_time_are_read() {
-    let dir = tempfile::tempdir().unwrap();
-    // Two nodes share a folder. The first launch had more attempts.
-    for (launch, attempts, written) in
-        [("none_a", 3, 1_000), ("none_b", 1, 9_000), ("none_c", 2, 9_100)]
-    {
-        for attempt in 0..attempts {
-            let folder = dir.path().join(format!("{launch}/attempt_{attempt}/0"));
-            fs::create_dir_all(&folder).unwrap();
-            let file = fs::File::create(folder.join("stderr.log")).unwrap();
-            let time = UNIX_EPOCH + Duration::from_secs(written);
-            file.set_modified(time).unwrap();
-            let begin = fs::File::open(&folder).unwrap();
-            begin.set_modified(time - Duration::from_secs(500)).unwrap();
-        }
-    }
-    fs::write(dir.path().join("job.out"), "x").unwrap();
-    let found = find(dir.path());
-    let earlier = ["none_a", "none_c/attempt_0"];
-    assert_eq!(found.earlier, earlier.map(|it| dir.path().join(it)));
-    let expected = ["job.out", "none_b/attempt_0/0/stderr.log", "none_c/attempt_1/0/stderr.log"];
-    assert_eq!(found.paths, expected.map(|it| dir.path().join(it)));
-}
-
-#[test]
 fn rank_that_cannot_exist_is_no_rank() {
     for text in [
         "Parameters which did not receive grad for rank 4000000000: w",
@@ -270,23 +228,4 @@ fn indented_lines_do_not_end_stacks() {
                  \x20 Garbage-collecting\n  File \"a.py\", line 5 in step\n  File \"a.py\", line 9 in <module>\n";
     let fault: String = fault.lines().map(|it| format!("[rank0]: {it}\n")).collect();
     assert_eq!(functions(&fault), [vec!["step", "<module>"], vec!["run"]]);
-}
-
-#[test]
-fn memory_of_incomplete_tracebacks_is_limited() {
-    let mut reader = Reader {
-        max_open_bytes: 64 << 10,
-        ..Reader::of(Path::new("a.log"), Form::new(Year::Before(Timestamp::now())))
-    };
-    let frame = "  File \"/job/train.py\", line 7, in step";
-    for rank in 0..200 {
-        reader.line(&format!("[rank{rank}]: Traceback (most recent call last):"));
-        for _ in 0..10 {
-            reader.line(&format!("[rank{rank}]: {frame}"));
-        }
-        let kept = reader.streams.values().map(Stream::bytes).sum::<usize>();
-        assert_eq!(kept, reader.open_bytes);
-        assert!(kept <= reader.max_open_bytes);
-    }
-    assert!(reader.streams.len() < 200);
 }

@@ -1,4 +1,7 @@
 //! The contents of one dump, of any version from 2.1 on and in either dialect.
+//!
+//! `entries` reads an entry: `fields` finds its fields, `profiling_name` names its operation, and
+//! `frames` its line. `backends` states how the calls of a backend are executed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,28 +10,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{DType, Op};
 
-mod names;
-
-use self::names::{Names, counted, ranks, text};
 use super::document::{Invalid, Node};
 use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
+
+mod backends;
+mod entries;
+mod fields;
+mod frames;
+mod profiling_name;
+
+pub(super) use backends::{have_one_backend, is_on_host, silent_backends};
+use entries::{EntryReader, counted, ranks, text};
 
 /// Maximum number of entries of a dump.
 const MAX_ENTRIES: usize = 1 << 20;
 /// Maximum number of members of all groups of a dump.
 const MAX_MEMBERS: usize = 1 << 22;
-/// Maximum length of a name, in bytes.
-const MAX_NAME: usize = 256;
-/// Maximum number of words that determine a kind of calls.
-const MAX_WORDS: usize = 256;
-/// Maximum number of kinds of calls that are remembered.
-const MAX_KINDS: usize = 4096;
 /// Room that a kind of calls takes, in entries.
 pub(super) const KIND: usize = 6;
-/// Maximum number of dimensions of a shape.
-const MAX_DIMS: usize = 64;
-/// Limit of counters and of times in nanoseconds, far beyond any real one.
-const MAX_COUNT: u64 = 1 << 62;
 
 /// What one process recorded.
 #[derive(Debug, Default)]
@@ -204,7 +203,7 @@ impl Dump {
                     .into(),
             ));
         }
-        let mut names = Names::new();
+        let mut reader = EntryReader::new();
         let mut dump = Self {
             version: text(root, "version").unwrap_or_default().to_owned(),
             cut,
@@ -214,7 +213,7 @@ impl Dump {
         for (name, config) in root.get("pg_config").into_iter().flat_map(Node::pairs) {
             let Some(name) = name.text() else { continue };
             let config = Config {
-                description: names.text(text(config, "desc").unwrap_or_default()),
+                description: reader.text(text(config, "desc").unwrap_or_default()),
                 members: room.share(&config.get("ranks").map(ranks).unwrap_or_default()),
             };
             members += config.members.len();
@@ -222,7 +221,7 @@ impl Dump {
                 let text = format!("its process groups have more than {MAX_MEMBERS} members");
                 return Err(Invalid(text));
             }
-            dump.groups.insert(names.text(name), config);
+            dump.groups.insert(reader.text(name), config);
         }
         for (id, status) in root.get("pg_status").into_iter().flat_map(Node::pairs) {
             let Some(id) = id.int() else { continue };
@@ -254,18 +253,18 @@ impl Dump {
                 break;
             }
             left -= 1;
-            match names.entry(entry) {
+            match reader.entry(entry) {
                 Some(entry) => dump.entries.push(entry),
                 None => dump.skipped += 1,
             }
-            if names.kinds.len() > kinds {
+            if reader.kinds.len() > kinds {
                 // Without further room, a kind takes that of entries.
                 left = left.saturating_sub(KIND - room.take(KIND));
             }
-            kinds = names.kinds.len();
+            kinds = reader.kinds.len();
         }
-        dump.kinds = names.kinds;
-        dump.threads = names.threads;
+        dump.kinds = reader.kinds;
+        dump.threads = reader.threads;
         dump.count = dump.entries.len();
         let times = dump.entries.iter().map(|entry| entry.created);
         let first = times.clone().filter(|&at| at > 0).min();

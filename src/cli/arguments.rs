@@ -1,0 +1,72 @@
+//! Parses the command line and the variables of the environment.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use clap::builder::Resettable;
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, FromArgMatches};
+
+use super::Cli;
+
+/// Parses the command line. `run` and `reporter` ignore invalid variables of the environment: the job
+/// does not depend on them. Each is reported to `out` in one line.
+pub(super) fn parse(arguments: &[OsString], out: &mut dyn Write) -> Result<Cli, clap::Error> {
+    let mut ignored: Vec<(String, clap::Id)> = Vec::new();
+    loop {
+        let mut command = Cli::command();
+        for (name, id) in &ignored {
+            let ignore =
+                |command: clap::Command| command.mut_arg(id, |it| it.env(Resettable::Reset));
+            // An option of all commands belongs to the program.
+            command = if command.get_arguments().any(|it| it.get_id() == id) {
+                ignore(command)
+            } else {
+                command.mut_subcommand(name, ignore)
+            };
+        }
+        let parsed = command.clone().try_get_matches_from(arguments);
+        let error = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+            Ok(cli) => return Ok(cli),
+            Err(error) => error,
+        };
+        let Some((name, id, variable)) = invalid_variable(&command, arguments, &error) else {
+            return Err(error);
+        };
+        let value = std::env::var_os(&variable).unwrap_or_default();
+        let (variable, value) = (variable.display(), value.display());
+        writeln!(out, "ddp-doctor: {variable}={value} is ignored: not a valid value").ok();
+        if ignored.contains(&(name.clone(), id.clone())) {
+            return Err(error);
+        }
+        ignored.push((name, id));
+    }
+}
+
+/// The subcommand, id and variable of an option whose value is invalid and came from the environment.
+fn invalid_variable(
+    command: &clap::Command,
+    arguments: &[OsString],
+    error: &clap::Error,
+) -> Option<(String, clap::Id, OsString)> {
+    let lenient = command.clone().ignore_errors(true);
+    let matches = lenient.try_get_matches_from(arguments).ok()?;
+    let name = matches.subcommand_name()?;
+    if !["run", "reporter"].contains(&name) {
+        return None;
+    }
+    let ContextValue::String(option) = error.get(ContextKind::InvalidArg)? else {
+        return None;
+    };
+    let long = option.strip_prefix("--")?.split([' ', '=']).next()?;
+    let subcommand = command.find_subcommand(name)?;
+    let mut options = subcommand.get_arguments().chain(command.get_arguments());
+    let option = options.find(|it| it.get_long() == Some(long))?;
+    let given = format!("--{long}");
+    let is_given =
+        |it: &&OsString| it.to_str().is_some_and(|it| it.split('=').next() == Some(&given));
+    let variable = option.get_env()?;
+    let mut own = arguments.iter().take_while(|it| *it != "--");
+    let is_set = std::env::var_os(variable).is_some() && !own.any(|it| is_given(&it));
+    is_set.then(|| (name.to_owned(), option.get_id().clone(), variable.to_owned()))
+}

@@ -1,0 +1,115 @@
+//! `ddp-doctor analyze`
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+
+use super::progress::with_progress;
+use super::remarks;
+use crate::cli::exit_status::{FOUND, FailOn};
+use crate::cli::options::Global;
+use crate::cli::output::output;
+use crate::postmortem::{self, Analysis};
+use crate::report::text::{self, Style};
+use crate::report::{csv, html, json, markdown, perfetto, sarif};
+
+/// Diagnose a job from the files it left behind.
+///
+/// Accepts any mix of run directories, journals, black boxes, Flight Recorder dumps of PyTorch
+/// (pickle or JSON, also in tar archives), logs (torchrun, Slurm, NCCL, PyTorch) and printed stacks
+/// (py-spy, faulthandler), each also compressed (.gz, .zst); file types are detected by content.
+/// All files of one job, also from several nodes, give one report. Files of several jobs give one
+/// report per job; all logs count as one job.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
+                  error, 3 nothing could be analyzed, 4 insufficient evidence for a verdict."
+)]
+pub(in super::super) struct Analyze {
+    /// Run directory, journal, black box, Flight Recorder dumps, log, or directory of logs
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "text", env = "DDP_DOCTOR_FORMAT")]
+    format: Format,
+    /// Exit with status 1 if a finding has at least this severity
+    #[arg(long, value_name = "SEVERITY", default_value = "error", env = "DDP_DOCTOR_FAIL_ON")]
+    fail_on: FailOn,
+}
+
+/// Analyzes the evidence at these paths; remarks and progress go to the terminal.
+pub(super) fn read(paths: &[PathBuf], global: &Global) -> anyhow::Result<Analysis> {
+    let has_terminal = io::stderr().is_terminal() && global.quiet == 0;
+    let analysis =
+        with_progress(has_terminal, |progress| postmortem::analyze_with(paths, progress));
+    remarks::print(&analysis.remarks, global.quiet);
+    if analysis.reports.is_empty() {
+        bail!("nothing to analyze: no PATH contains usable evidence");
+    }
+    Ok(analysis)
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// The layout of `ddp-doctor run`
+    Text,
+    /// The report, one JSON document per job
+    Json,
+    /// Markdown, for issues and chats
+    Markdown,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+    /// One HTML page with timeline, graph of waits and stacks
+    Html,
+    /// Trace of all ranks for ui.perfetto.dev
+    Perfetto,
+    /// One row per finding and rank, for pandas and spreadsheets
+    Csv,
+}
+
+impl Analyze {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+        let analysis = read(&self.paths, global)?;
+        let style = Style { past: true, ..global.style(io::stdout().is_terminal()) };
+        self.print(&analysis, style, global)?;
+        let statuses = analysis.reports.iter().map(|report| self.fail_on.status(report));
+        // A finding outranks insufficient evidence.
+        let grave = |&status: &u8| match status {
+            0 => 0,
+            FOUND => 2,
+            _ => 1,
+        };
+        Ok(statuses.max_by_key(grave).unwrap_or(0))
+    }
+
+    fn print(&self, analysis: &Analysis, style: Style, global: &Global) -> anyhow::Result<()> {
+        let reports = &analysis.reports;
+        let jobs: Vec<_> = reports.iter().zip(&analysis.timelines).collect();
+        let out = &mut output();
+        match self.format {
+            Format::Text if global.quiet >= 2 => {}
+            Format::Text => {
+                for (i, report) in reports.iter().enumerate() {
+                    if i > 0 {
+                        writeln!(out)?;
+                    }
+                    if global.quiet == 0 {
+                        text::report(out, report, style, global.verbose > 0)?;
+                    } else {
+                        text::findings(out, report, style, global.verbose > 0)?;
+                    }
+                }
+            }
+            Format::Json => reports.iter().try_for_each(|it| json::print(out, it))?,
+            Format::Markdown => reports.iter().try_for_each(|it| markdown::report(out, it))?,
+            Format::Sarif => sarif::log(out, reports)?,
+            Format::Html => html::page(out, &jobs)?,
+            Format::Perfetto => perfetto::trace(out, &jobs)?,
+            Format::Csv => csv::table(out, &jobs)?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+}

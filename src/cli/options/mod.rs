@@ -1,0 +1,90 @@
+//! Options that several commands share.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, ValueEnum};
+
+use crate::report::live::Verbosity;
+use crate::report::text::Style;
+use crate::transport::Credentials;
+
+mod monitoring;
+mod stacks;
+mod values;
+
+pub(super) use monitoring::Monitoring;
+pub(super) use stacks::Stacks;
+pub(super) use values::{address, seconds};
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Global {
+    /// When to use colors
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        env = "DDP_DOCTOR_COLOR"
+    )]
+    color: Color,
+    /// Print less (-qq: nothing)
+    ///
+    /// Once: findings and warnings only, without the opening and closing lines.
+    #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_QUIET")]
+    pub(super) quiet: u8,
+    /// Print more: findings of severity note, too
+    #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_VERBOSE")]
+    pub(super) verbose: u8,
+    /// Read the token for other machines from FILE (mode 600) [default: DDP_DOCTOR_TOKEN]
+    #[arg(long, global = true, value_name = "FILE", env = "DDP_DOCTOR_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+impl Global {
+    pub(super) const fn verbosity(&self) -> Verbosity {
+        Verbosity { quiet: self.quiet, verbose: self.verbose }
+    }
+
+    /// Where the token is found; a command of a user may ask for it.
+    pub(super) fn credentials(&self) -> Credentials {
+        Credentials { file: self.token_file.clone(), can_ask: io::stdin().is_terminal() }
+    }
+
+    /// Whether output has colours, given whether it goes to a terminal.
+    pub(super) fn has_color(&self, is_terminal: bool) -> bool {
+        let wanted = || std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        match self.color {
+            Color::Auto => is_terminal && wanted(),
+            Color::Always => true,
+            Color::Never => false,
+        }
+    }
+
+    /// Style of output, given whether it goes to a terminal.
+    pub(super) fn style(&self, is_terminal: bool) -> Style {
+        let size = if is_terminal {
+            ddp_doctor_dashboard::terminal::size()
+        } else {
+            Err(io::ErrorKind::Unsupported.into())
+        };
+        Style {
+            color: self.has_color(is_terminal),
+            past: false,
+            columns: size.ok().map(|(columns, _)| usize::from(columns)),
+        }
+    }
+}
+
+/// Whether standard error is a terminal.
+pub(super) fn stderr_is_terminal() -> bool {
+    io::stderr().is_terminal()
+}

@@ -1,0 +1,57 @@
+//! The connection of a viewer to a coordinator.
+
+use std::io;
+
+use ddp_doctor_proto::v1;
+use ddp_doctor_proto::viewer::Update;
+use v1::viewer_service_client::ViewerServiceClient;
+
+use super::target::{Live, Target};
+use crate::coordinator::MAX_UPDATE;
+use crate::report::text::plain;
+use crate::transport::{self, document};
+
+/// Requests the updates of a job.
+pub(super) async fn watch(live: &Live) -> anyhow::Result<tonic::Streaming<v1::Document>> {
+    let channel = transport::connect(&live.address).await?;
+    let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_UPDATE);
+    let job = live.job.clone();
+    let answer = client.watch(v1::WatchRequest { job, session: 0 }).await;
+    Ok(answer.map_err(|it| refused(live, &it))?.into_inner())
+}
+
+/// The next update; `None`: there are no more.
+pub(super) async fn next(
+    updates: &mut tonic::Streaming<v1::Document>,
+    live: &Live,
+) -> anyhow::Result<Option<Update>> {
+    let document = updates.message().await.map_err(|it| refused(live, &it))?;
+    let update = document.map(|it| document::decode(&it)).transpose();
+    update.map_err(|it| refused(live, &it))
+}
+
+fn refused(live: &Live, status: &tonic::Status) -> anyhow::Error {
+    anyhow::anyhow!("coordinator {}: {}", live.address, plain(status.message()))
+}
+
+pub(super) fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Requests the current stacks of all ranks without waiting: they arrive with the updates.
+pub(super) fn request_stacks(target: &Target) {
+    let Target::Live(live, _) = target.clone() else {
+        return;
+    };
+    std::thread::spawn(move || {
+        let asked = async {
+            let channel = transport::connect(&live.address).await?;
+            let mut client = ViewerServiceClient::new(channel);
+            client.dump(v1::DumpRequest { job: live.job }).await?;
+            anyhow::Ok(())
+        };
+        // The screen already shows that the coordinator does not answer.
+        let runtime = runtime().map_err(anyhow::Error::from);
+        drop(runtime.and_then(|runtime| runtime.block_on(asked)));
+    });
+}

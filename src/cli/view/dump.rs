@@ -1,0 +1,150 @@
+//! `ddp-doctor dump`
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use ddp_doctor_proto::dump::Dump;
+use ddp_doctor_proto::v1;
+use v1::viewer_service_client::ViewerServiceClient;
+
+use super::target::{Live, Orphans};
+use crate::cli::exit_status::INSUFFICIENT;
+use crate::cli::options::Global;
+use crate::cli::output::output;
+use crate::coordinator::MAX_MESSAGE;
+use crate::evidence::stacks::decode;
+use crate::node::follow::orphans::Orphan;
+use crate::node::sample::proc;
+use crate::node::stacks::native::FunctionCache;
+use crate::node::{stacks, sys};
+use crate::report::dump;
+use crate::transport::{self, document};
+
+/// Time limit for the coordinator's answer: longer than its nodes have.
+const MAX_ANSWER: Duration = Duration::from_secs(30);
+
+/// Print the current stack of every rank of a running job.
+///
+/// Ranks with equal stacks are shown together, outliers first. The memory of each rank is read from
+/// outside: no rank is stopped, and no code runs in it.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 stacks printed, 2 usage error, 3 no such job or process, or no answer from \
+                  the coordinator, 4 no stack could be read."
+)]
+pub(in super::super) struct ShowStacks {
+    /// Run directory or HOST:PORT of a coordinator [default: this user's newest run]
+    #[arg(value_name = "TARGET")]
+    target: Option<String>,
+    /// Id of the job at that coordinator [default: its newest job]
+    #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
+    job: Option<String>,
+    /// Print the stacks of this process; it need not belong to a job
+    #[arg(long, value_name = "PID", conflicts_with = "target", env = "DDP_DOCTOR_PID")]
+    pid: Option<u32>,
+    /// Print all threads of each rank, not only the main thread
+    #[arg(long, env = "DDP_DOCTOR_ALL_THREADS")]
+    all_threads: bool,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "text", env = "DDP_DOCTOR_FORMAT")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// Plain text for a terminal
+    Text,
+    /// All fields of all threads
+    Json,
+    /// Markdown, for issues and chats
+    Markdown,
+}
+
+impl ShowStacks {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+        let dump = match self.pid {
+            Some(pid) => of_process(pid)?,
+            None => match Orphans::find(self.target.as_deref()) {
+                Some(orphans) => {
+                    writeln!(io::stderr(), "ddp-doctor: {orphans}")?;
+                    of_orphans(&orphans.ranks)
+                }
+                None => {
+                    let mut live = Live::find(self.target.as_deref(), &global.credentials())?;
+                    if let Some(job) = &self.job {
+                        live.job.clone_from(job);
+                    }
+                    of_job(&live)?
+                }
+            },
+        };
+        // For a single process all threads are shown: there is nothing to compare it with.
+        let all_threads = self.all_threads || self.pid.is_some();
+        let out = &mut output();
+        match self.format {
+            Format::Text => {
+                let style = global.style(io::stdout().is_terminal());
+                dump::text(out, &dump, style, all_threads)?;
+            }
+            Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&dump)?)?,
+            Format::Markdown => dump::markdown(out, &dump, all_threads)?,
+        }
+        out.flush()?;
+        let seen = dump.processes.iter().any(|process| !process.threads.is_empty());
+        Ok(if seen { 0 } else { INSUFFICIENT })
+    }
+}
+
+fn of_process(pid: u32) -> anyhow::Result<Dump> {
+    let Ok(stat) = proc::Stat::of(pid) else {
+        bail!("there is no process {pid}");
+    };
+    let stacks = stacks::capture(pid, stat.start_ticks, &FunctionCache::default());
+    if stacks.threads.is_empty() {
+        bail!("process {pid}: {}", stacks.trouble);
+    }
+    Ok(dump::of_processes(&sys::host_name(), vec![(None, pid, decode(&stacks))]))
+}
+
+/// Stacks of ranks that outlive their `run`.
+fn of_orphans(ranks: &[Orphan]) -> Dump {
+    let known = FunctionCache::default();
+    let take = |it: &Orphan| {
+        let stacks = stacks::capture(it.pid, it.start_ticks, &known);
+        (Some(it.rank), it.pid, decode(&stacks))
+    };
+    dump::of_processes(&sys::host_name(), ranks.iter().map(take).collect())
+}
+
+fn of_job(live: &Live) -> anyhow::Result<Dump> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let answer = tokio::time::timeout(MAX_ANSWER, request_dump(live)).await;
+        answer.with_context(|| live.no_answer(MAX_ANSWER))?
+    })
+}
+
+async fn request_dump(live: &Live) -> anyhow::Result<Dump> {
+    let channel = transport::connect(&live.address).await?;
+    let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+    let request = v1::DumpRequest { job: live.job.clone() };
+    let refused = |status: tonic::Status| match status.code() {
+        tonic::Code::Unimplemented => anyhow::anyhow!(
+            "the coordinator at {} is an older version that cannot capture stacks; restart it with \
+             this version",
+            live.address
+        ),
+        _ => anyhow::anyhow!("coordinator {}: {}", live.address, status.message()),
+    };
+    let mut stream = client.dump(request).await.map_err(refused)?.into_inner();
+    let first = stream.message().await.map_err(refused)?;
+    let first =
+        first.with_context(|| format!("the coordinator at {} sent nothing", live.address))?;
+    let mut dump: Dump = document::decode(&first).map_err(refused)?;
+    while let Some(process) = stream.message().await.map_err(refused)? {
+        dump.processes.push(document::decode(&process).map_err(refused)?);
+    }
+    Ok(dump::grouped(dump))
+}

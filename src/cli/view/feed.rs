@@ -1,0 +1,113 @@
+//! Updates of a job for the screens, from a coordinator or from evidence.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ddp_doctor_dashboard::feed::{Input, Link};
+use ddp_doctor_proto::viewer::Update;
+
+use super::connection::{next, runtime, watch};
+use super::target::{self, Live, Target};
+use crate::cli::files::nothing_in;
+use crate::postmortem::{self, Progress};
+use crate::report::text::plain;
+use crate::transport::Credentials;
+
+/// First and maximum delay before the connection is tried again.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// Feeds a viewer until there are no more updates, or the viewer is closed.
+pub(super) fn feed(mut target: Target, send: impl Fn(Input) -> bool) {
+    loop {
+        match target {
+            Target::Live(live, dir) => {
+                let Ok(runtime) = runtime() else { return };
+                return runtime.block_on(feed_live(&live, dir, &send));
+            }
+            Target::Evidence(path) if feed_evidence(&path, &send) => return,
+            // A run that has just begun has no evidence yet.
+            Target::Evidence(path) => {
+                std::thread::sleep(BACKOFF.0);
+                let found = Target::find(path.to_str(), &Credentials::default());
+                target = found.unwrap_or(Target::Evidence(path));
+            }
+        }
+    }
+}
+
+/// Feeds a viewer from evidence. Returns false if there is no evidence yet.
+fn feed_evidence(path: &Path, send: &impl Fn(Input) -> bool) -> bool {
+    let paths = [path.to_owned()];
+    // The terminal shows the screens: it has no place for remarks.
+    let mut remarks = Vec::new();
+    let Some(recording) = postmortem::record(&paths, &mut remarks, &Progress::default()) else {
+        let why = nothing_in(&paths);
+        return !send(Input::Link(Link::Lost { why }));
+    };
+    replay(recording.updates, send);
+    true
+}
+
+/// Feeds a viewer the updates of a recorded job.
+pub(super) fn replay(updates: Vec<Update>, send: impl Fn(Input) -> bool) {
+    if send(Input::Link(Link::Recorded)) {
+        let mut updates = updates.into_iter();
+        updates.all(|update| send(Input::Update(Box::new(update))));
+    }
+}
+
+async fn feed_live(live: &Live, dir: Option<PathBuf>, send: &impl Fn(Input) -> bool) {
+    let mut pause = BACKOFF.0;
+    loop {
+        let end = follow(live, send, &mut pause).await;
+        let why = match end {
+            Ok(Followed::Finished) => return,
+            Ok(Followed::Lost) => {
+                format!("the coordinator at {} closed the connection", live.address)
+            }
+            Err(error) => format!("{error:#}"),
+        };
+        // A run that has ended has left complete evidence.
+        if let Some(dir) = dir.as_deref().filter(|dir| target::is_over(dir))
+            && feed_evidence(dir, send)
+        {
+            return;
+        }
+        let why = plain(&why);
+        if !send(Input::Link(Link::Lost { why })) {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(BACKOFF.1);
+    }
+}
+
+/// How a stream of updates ended.
+enum Followed {
+    /// The job has ended, or the viewer is closed.
+    Finished,
+    /// The stream broke.
+    Lost,
+}
+
+async fn follow(
+    live: &Live,
+    send: &impl Fn(Input) -> bool,
+    pause: &mut Duration,
+) -> anyhow::Result<Followed> {
+    let mut updates = watch(live).await?;
+    let mut is_first = true;
+    while let Some(update) = next(&mut updates, live).await? {
+        if std::mem::take(&mut is_first) {
+            *pause = BACKOFF.0;
+            if !send(Input::Link(Link::Live)) {
+                return Ok(Followed::Finished);
+            }
+        }
+        let ended = update.ended;
+        if !send(Input::Update(Box::new(update))) || ended {
+            return Ok(Followed::Finished);
+        }
+    }
+    Ok(Followed::Lost)
+}

@@ -1,0 +1,317 @@
+//! Resolves TARGET of a command line to a coordinator and a job, or to evidence.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ddp_doctor_proto::report::Timestamp;
+
+use crate::diagnosis::words::{Capital, Ranks, number};
+use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::names;
+use crate::node::follow::orphans::{self, Orphan};
+use crate::node::launch::rundir::Description;
+use crate::node::sample::environment;
+use crate::node::sys;
+use crate::private;
+use crate::transport::{Address, Credentials};
+
+/// Time limit for the file system of a run directory.
+const MAX_READ: Duration = Duration::from_secs(1);
+
+/// What a viewer shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// An active job, and its run directory if known.
+    Live(Live, Option<PathBuf>),
+    /// Evidence of a job.
+    Evidence(PathBuf),
+}
+
+impl Target {
+    /// Resolves an argument: `HOST:PORT` is a coordinator, a path is a run directory or other
+    /// evidence. Without an argument, selects the newest run of this user on this machine, active
+    /// or not.
+    pub(super) fn find(target: Option<&str>, credentials: &Credentials) -> anyhow::Result<Self> {
+        let Some(target) = target else {
+            let dirs = run_dirs(Path::new(private::SHARED_MEMORY), Path::new(names::RUNS));
+            if let Ok(coordinator) = std::env::var(environment::COORDINATOR)
+                && newest(&dirs).is_none()
+            {
+                return Self::find(Some(&coordinator), credentials);
+            }
+            return Self::newest(&dirs, credentials);
+        };
+        let path = Path::new(target);
+        if !path.exists() {
+            return Ok(Self::Live(Live::find(Some(target), credentials)?, None));
+        }
+        Ok(match Description::of(path) {
+            Ok(Some(run)) if !run.is_over() && run.coordinator.is_some() => {
+                Self::Live(of_run_dir(path, credentials)?, Some(path.to_owned()))
+            }
+            _ => Self::Evidence(path.to_owned()),
+        })
+    }
+
+    /// Resolves an argument, with the job selected by `job` if given.
+    pub(super) fn of_job(
+        target: Option<&str>,
+        job: Option<&str>,
+        credentials: &Credentials,
+    ) -> anyhow::Result<Self> {
+        let mut target = Self::find(target, credentials)?;
+        if let (Self::Live(live, _), Some(job)) = (&mut target, job) {
+            job.clone_into(&mut live.job);
+        }
+        Ok(target)
+    }
+
+    /// The newest active run among these; if none is active, the newest run.
+    fn newest(dirs: &[PathBuf], credentials: &Credentials) -> anyhow::Result<Self> {
+        let runs = dirs.iter().filter_map(|dir| Some((dir, Description::of(dir).ok()??)));
+        let newest = runs.max_by_key(|(_, run)| {
+            let is_running = run.is_running_here() && run.coordinator.is_some();
+            (is_running, run.started_at.unwrap_or_default())
+        });
+        let (dir, run) = newest.context(
+            "no run of this user found; name its run directory, or the coordinator address that \
+             `ddp-doctor run` printed",
+        )?;
+        if run.is_running_here() {
+            Ok(match live(run, credentials)? {
+                Some(live) => Self::Live(live, Some(dir.clone())),
+                None => Self::Evidence(dir.clone()),
+            })
+        } else {
+            Ok(Self::Evidence(dir.clone()))
+        }
+    }
+}
+
+/// Whether a path is the directory of a run.
+pub(super) fn is_run(path: &Path) -> bool {
+    matches!(Description::of(path), Ok(Some(_)))
+}
+
+/// Whether the run in a directory has certainly ended.
+pub(super) fn is_over(dir: &Path) -> bool {
+    matches!(Description::of(dir), Ok(Some(run)) if run.is_over())
+}
+
+/// The ranks that outlive a `run` that was killed.
+#[derive(Debug)]
+pub(super) struct Orphans {
+    run_dir: PathBuf,
+    /// By rank; not empty.
+    pub(super) ranks: Vec<Orphan>,
+}
+
+impl Orphans {
+    /// The ranks of the run that the target names, or of the newest run.
+    pub(super) fn find(target: Option<&str>) -> Option<Self> {
+        let without = Credentials::default();
+        let Ok(Target::Evidence(run_dir)) = Target::find(target, &without) else {
+            return None;
+        };
+        let ranks = orphans::of(Path::new(private::SHARED_MEMORY), &run_dir);
+        (is_over(&run_dir) && !ranks.is_empty()).then_some(Self { run_dir, ranks })
+    }
+}
+
+impl fmt::Display for Orphans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranks: Vec<u32> = self.ranks.iter().map(|it| it.rank).collect();
+        write!(
+            f,
+            "{} {} alive, but the run in {dir} was killed; ddp-doctor coordinator --attach {dir} \
+             diagnoses {}",
+            Capital(Ranks(&ranks)),
+            number(&ranks, "is", "are"),
+            number(&ranks, "it", "them"),
+            dir = self.run_dir.display(),
+        )
+    }
+}
+
+/// Address of an active job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Live {
+    /// Address of its coordinator.
+    pub(super) address: Address,
+    /// Job id; empty: the newest job of the coordinator.
+    pub(super) job: String,
+}
+
+impl Live {
+    /// Message about a coordinator that did not answer in time.
+    pub(super) fn no_answer(&self, limit: Duration) -> String {
+        let limit = limit.as_secs();
+        format!("no answer from the coordinator at {} within {limit} s", self.address)
+    }
+
+    /// Resolves an argument: `HOST:PORT` is a coordinator, a directory is a run. Without an
+    /// argument, selects the newest active run of this user on this machine, or the coordinator in
+    /// the environment.
+    pub(super) fn find(target: Option<&str>, credentials: &Credentials) -> anyhow::Result<Self> {
+        let Some(target) = target else {
+            let shared_memory = Path::new(private::SHARED_MEMORY);
+            let found = newest(&run_dirs(shared_memory, Path::new(names::RUNS)));
+            // Jobs that `run` did not start report to a standing coordinator.
+            return match (found, std::env::var(environment::COORDINATOR)) {
+                (None, Ok(address)) => Self::find(Some(&address), credentials),
+                (found, _) => newest_live(found, credentials),
+            };
+        };
+        let path = Path::new(target);
+        if path.is_dir() {
+            return of_run_dir(path, credentials);
+        }
+        if !path.exists() && !target.contains(':') {
+            bail!("{target}: there is no such file or directory, and it is not HOST:PORT");
+        }
+        if path.exists() {
+            bail!("{target} is neither a run directory nor HOST:PORT");
+        }
+        Ok(Self { address: Address::parse(target, credentials)?, job: String::new() })
+    }
+}
+
+fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
+    let shown = path.display();
+    let Some(run) = Description::of(path).with_context(|| format!("cannot read {shown}"))? else {
+        bail!("{shown} is not a run directory: it contains no valid {}", names::DESCRIPTION);
+    };
+    if run.is_over() {
+        bail!("the run in {shown} has ended; ddp-doctor analyze {shown} shows its diagnosis");
+    }
+    live(run, credentials)?.with_context(|| {
+        format!(
+            "the run in {shown} has no coordinator; ddp-doctor analyze {shown} shows its diagnosis"
+        )
+    })
+}
+
+fn live(run: Description, credentials: &Credentials) -> anyhow::Result<Option<Live>> {
+    let Some(address) = run.coordinator else {
+        return Ok(None);
+    };
+    Ok(Some(Live { address: Address::parse(&address, credentials)?, job: run.job }))
+}
+
+/// The newest active run among these, if it has a coordinator.
+fn newest(run_dirs: &[PathBuf]) -> Option<Description> {
+    let runs = run_dirs.iter().filter_map(|dir| Description::of(dir).ok()?);
+    let active = runs.filter(Description::is_running_here);
+    let newest = active.max_by_key(|run| run.started_at.unwrap_or(Timestamp(0)));
+    newest.filter(|run| run.coordinator.is_some())
+}
+
+fn newest_live(newest: Option<Description>, credentials: &Credentials) -> anyhow::Result<Live> {
+    let live = newest.map(|run| live(run, credentials)).transpose()?;
+    live.flatten().context(
+        "no run of this user is active on this machine; name its run directory, or the coordinator \
+         address that `ddp-doctor run` printed",
+    )
+}
+
+/// Directories in which runs of this user may be active. In a directory that other users can write
+/// to, theirs are skipped.
+fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
+    let mut dirs = BoxDir::run_dirs(shared_memory);
+    let here = std::fs::read_dir(runs).into_iter().flatten();
+    dirs.extend(here.flatten().map(|entry| entry.path()));
+    let user = sys::user_id();
+    dirs.retain(|dir| {
+        let dir = dir.clone();
+        let owner = move || std::fs::symlink_metadata(&dir).ok().map(|it| it.uid());
+        sys::within(MAX_READ, owner).flatten() == Some(user)
+    });
+    dirs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::sample::proc;
+    use crate::node::sys;
+
+    fn run(dir: &Path, name: &str, pid: u32, started: u64) -> PathBuf {
+        let dir = dir.join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let start_ticks = proc::Stat::of(pid).map_or(1, |stat| stat.start_ticks);
+        let it = serde_json::json!({
+            "job": name, "host": sys::host_name(), "boot_id": proc::boot_id(), "pid": pid,
+            "start_ticks": start_ticks, "coordinator": format!("127.0.0.1:{started}"),
+            "started_at": Timestamp(started * 1_000_000_000),
+        });
+        std::fs::write(dir.join(names::DESCRIPTION), it.to_string()).unwrap();
+        dir
+    }
+
+    #[test]
+    fn newest_active_run_is_selected() {
+        let dir = tempfile::tempdir().unwrap();
+        let (us, nobody) = (std::process::id(), u32::MAX);
+        let old = run(dir.path(), "old", us, 1);
+        let new = run(dir.path(), "new", us, 2);
+        let over = run(dir.path(), "over", nobody, 3);
+        std::fs::create_dir(dir.path().join("empty")).unwrap();
+        let none = Credentials::default();
+        let newest = |dirs: &[PathBuf]| newest_live(newest(dirs), &none);
+        let found = newest(&run_dirs(&dir.path().join("no"), dir.path())).unwrap();
+        assert_eq!(
+            (found.job.as_str(), found.address.to_string().as_str()),
+            ("new", "127.0.0.1:2")
+        );
+        assert_eq!(newest(&[old, over.clone()]).unwrap().job, "old");
+        let error = newest(std::slice::from_ref(&over)).unwrap_err().to_string();
+        assert!(error.contains("name its run directory"), "{error}");
+        let error = Live::find(over.to_str(), &none).unwrap_err().to_string();
+        assert!(error.contains("has ended"), "{error}");
+        assert_eq!(Live::find(new.to_str(), &none).unwrap().job, "new");
+    }
+
+    #[test]
+    fn ended_run_can_be_viewed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (us, nobody) = (std::process::id(), u32::MAX);
+        let over = run(dir.path(), "over", nobody, 3);
+        assert!(is_over(&over));
+        let left = Target::Evidence(over.clone());
+        let none = Credentials::default();
+        let newest = |dirs: &[PathBuf]| Target::newest(dirs, &none);
+        assert_eq!(newest(std::slice::from_ref(&over)).unwrap(), left);
+        assert_eq!(Target::find(over.to_str(), &none).unwrap(), left);
+        let on = run(dir.path(), "on", us, 1);
+        let Target::Live(live, at) = newest(&[over, on.clone()]).unwrap() else {
+            panic!("the active run is first");
+        };
+        assert_eq!((live.job.as_str(), at), ("on", Some(on)));
+        assert!(newest(&[]).is_err());
+    }
+
+    #[test]
+    fn invalid_target_is_rejected_with_a_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        let nowhere = Credentials { file: Some(dir.path().join("token")), can_ask: false };
+        for (target, reason) in [
+            (path, "is not a run directory"),
+            ("nonsense", "no such file or directory, and it is not HOST:PORT"),
+            ("/dev/null", "neither a run directory nor HOST:PORT"),
+            ("192.0.2.1:7077", "needs a token"),
+            ("127.0.0.1:notaport", "is not an address"),
+        ] {
+            let error = format!("{:#}", Live::find(Some(target), &nowhere).unwrap_err());
+            assert!(error.contains(reason), "{error}");
+        }
+        let local = Live::find(Some("127.0.0.1:7077"), &nowhere).unwrap();
+        assert_eq!(
+            (local.address.to_string().as_str(), local.job.as_str()),
+            ("127.0.0.1:7077", "")
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! `ddp-doctor watch`
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use ddp_doctor_dashboard::sources::Sources;
+use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme, terminal};
+use ddp_doctor_proto::report::Timestamp;
+
+use super::target::{self, Target};
+use super::{connection, feed, state};
+use crate::cli::files::{nothing_in, print_remarks, with_progress};
+use crate::cli::options::Global;
+use crate::cli::output::output;
+use crate::postmortem;
+use crate::report::text;
+
+/// Columns and lines of the page if standard output is not a terminal.
+const PAGE: (u16, u16) = (120, 60);
+
+/// Show a job in the terminal, live or replayed.
+///
+/// The first screen shows whether the job is healthy and, if it is not, the culprit and the cause. `?`
+/// lists the keys.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 success, 2 usage error, 3 no such job, no answer from the coordinator, or no \
+                  terminal."
+)]
+pub(in super::super) struct Watch {
+    /// Run directory (replayed if the run has ended), Flight Recorder dumps or logs, or HOST:PORT of a
+    /// coordinator [default: this user's newest run]
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    /// Id of the job at that coordinator [default: its newest job]
+    #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
+    job: Option<String>,
+    /// Print the first screen as plain text and exit
+    ///
+    /// If standard output is not a terminal, COLUMNS and LINES set the size [default: 120 by 60].
+    #[arg(long, env = "DDP_DOCTOR_ONCE")]
+    once: bool,
+    /// Draw with ASCII characters only [default if the locale is not UTF-8]
+    #[arg(long, env = "DDP_DOCTOR_ASCII")]
+    ascii: bool,
+}
+
+impl Watch {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+        let source = self.source(global)?;
+        let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+        if !self.once && !is_terminal {
+            bail!(
+                "standard input or output is not a terminal; use --once to print the first screen, or \
+                 `ddp-doctor status`"
+            );
+        }
+        let variable = |name: &str| std::env::var(name).ok();
+        let theme = Theme {
+            depth: if global.has_color(is_terminal) && !self.once {
+                Depth::of_environment(variable)
+            } else {
+                Depth::None
+            },
+            unicode: !self.ascii && is_utf8(variable),
+        };
+        let here = std::env::current_dir().unwrap_or_default();
+        let sources = Sources::new(here.display().to_string(), Box::new(text::read));
+        let app = App::new(theme, sources);
+        if self.once {
+            return once(app, &source, global.quiet);
+        }
+        match source {
+            Source::Run(target) => {
+                let asked = target.clone();
+                let start = |feeder: terminal::Feeder| {
+                    std::thread::spawn(move || feed::feed(target, |input| feeder.feed(input)));
+                };
+                terminal::run(app, start, || connection::request_stacks(&asked))?;
+            }
+            Source::Files(paths) => {
+                let mut remarks = Vec::new();
+                let recording = with_progress(global.quiet == 0, |progress| {
+                    postmortem::record(&paths, &mut remarks, progress)
+                });
+                print_remarks(&remarks, global.quiet);
+                let updates = recording.with_context(|| nothing_in(&paths))?.updates;
+                let start = |feeder: terminal::Feeder| {
+                    std::thread::spawn(move || {
+                        feed::replay(updates, |input| feeder.feed(input));
+                    });
+                };
+                terminal::run(app, start, || ())?;
+            }
+        }
+        Ok(0)
+    }
+
+    /// What to show. Files are read once; a run directory may still be written.
+    fn source(&self, global: &Global) -> anyhow::Result<Source> {
+        let paths: Vec<PathBuf> = self.targets.iter().map(PathBuf::from).collect();
+        let is_file = |path: &PathBuf| path.exists() && !target::is_run(path);
+        if paths.len() > 1 || paths.iter().any(is_file) {
+            return Ok(Source::Files(paths));
+        }
+        let target = self.targets.first().map(String::as_str);
+        let found = Target::of_job(target, self.job.as_deref(), &global.credentials())?;
+        Ok(Source::Run(found))
+    }
+}
+
+/// What the screens show.
+enum Source {
+    /// A run, which may be active.
+    Run(Target),
+    /// Files that other tools left behind.
+    Files(Vec<PathBuf>),
+}
+
+fn once(mut app: App, source: &Source, quiet: u8) -> anyhow::Result<u8> {
+    let update = match source {
+        Source::Run(target) => state::now(target, quiet)?,
+        Source::Files(paths) => state::last_update(paths, quiet)?,
+    };
+    let now = Timestamp::now();
+    app.feed(
+        Input::Link(match source {
+            Source::Run(Target::Live(..)) => Link::Live,
+            Source::Run(Target::Evidence(_)) | Source::Files(_) => Link::Recorded,
+        }),
+        now,
+    );
+    app.feed(Input::Update(Box::new(update)), now);
+    let said = |name: &str, otherwise| {
+        let value = std::env::var(name).ok();
+        value.and_then(|it| it.parse().ok()).unwrap_or(otherwise)
+    };
+    let page = (said("COLUMNS", PAGE.0), said("LINES", PAGE.1));
+    let (width, height) =
+        if io::stdout().is_terminal() { terminal::size().unwrap_or(page) } else { page };
+    let out = &mut output();
+    for line in app.once(width.max(40), height.max(20)) {
+        writeln!(out, "{line}")?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// Whether the locale uses UTF-8, from the first of these variables that is set.
+fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let set = |name| variable(name).filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
+    // Without a locale, assume UTF-8.
+    locale.is_none_or(|locale| {
+        let locale = locale.to_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_utf8;
+
+    #[test]
+    fn utf_8_is_detected_from_the_locale() {
+        let of = |name: &'static str, value: &'static str| {
+            is_utf8(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert!(of("LANG", "de_DE.UTF-8") && of("LC_ALL", "C.utf8") && of("LANG", ""));
+        assert!(!of("LANG", "C") && !of("LC_ALL", "POSIX"));
+    }
+}

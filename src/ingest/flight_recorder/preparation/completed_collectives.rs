@@ -1,0 +1,223 @@
+//! Collectives that all of their ranks completed alike, long ago. The engine does not need them: of
+//! 1 024 ranks with 2 000 calls each, few calls concern the stall.
+
+use crate::ingest::flight_recorder::calls::{GroupAt, Groups};
+use crate::ingest::flight_recorder::dump::{Dump, Entry, is_on_host, silent_backends};
+use crate::ingest::flight_recorder::jobs::Job;
+
+/// Number of calls of all ranks that are kept in any case: the latest ones of each.
+const KEPT: usize = 1 << 16;
+/// Smallest and largest number of calls kept of each rank.
+const KEPT_EACH: [usize; 2] = [16, 512];
+/// A group whose numbers are spread wider than this, relative to its calls, is not examined.
+const SPREAD: u64 = 4;
+
+/// The collectives of one group, by number.
+struct GroupCalls {
+    first: u64,
+    /// Signature of each collective; `None`: its calls differ, or one is not complete.
+    calls: Vec<Option<u64>>,
+}
+
+/// Signature of a collective without calls.
+const NO_CALL: u64 = 0;
+
+/// Removes such collectives from the dumps of a job. Progress and peers in `groups` remain.
+pub(super) fn remove(job: &mut Job, groups: &Groups) {
+    let each = KEPT / job.ranks.len().max(1);
+    remove_beyond(job, groups, each.clamp(KEPT_EACH[0], KEPT_EACH[1]));
+}
+
+/// Removes such collectives before the latest `kept` calls of each rank.
+fn remove_beyond(job: &mut Job, groups: &Groups, kept: usize) {
+    if job.ranks.values().all(|dump| dump.entries.len() <= kept) {
+        return;
+    }
+    let seen = calls_by_group(job, groups);
+    for (&rank, dump) in &mut job.ranks {
+        let of_kind = groups.by_kind(rank);
+        let last = dump.entries.len().saturating_sub(kept);
+        let mut at = 0;
+        dump.entries.retain(|entry| {
+            at += 1;
+            let is_late = at > last;
+            let group = of_kind.get(entry.index as usize).copied().flatten();
+            is_late
+                || entry.is_message
+                || !group.is_some_and(|group| {
+                    let seq = groups.all[group].seq(entry);
+                    seen[group].as_ref().is_some_and(|it| it.is_completed(seq))
+                })
+        });
+        dump.entries.shrink_to_fit();
+    }
+}
+
+/// The collectives by group; `None`: it is not examined.
+fn calls_by_group(job: &Job, groups: &Groups) -> Vec<Option<GroupCalls>> {
+    // First and last number, and the number of calls.
+    let mut ranges: Vec<Option<(u64, u64, u64)>> = vec![None; groups.all.len()];
+    for (&rank, dump) in &job.ranks {
+        for (group, entry) in collectives(groups, rank, dump) {
+            let seq = groups.all[group].seq(entry);
+            let range = ranges[group].get_or_insert((seq, seq, 0));
+            *range = (range.0.min(seq), range.1.max(seq), range.2 + 1);
+        }
+    }
+    let seen = ranges.into_iter().zip(&groups.all).map(|(range, group)| {
+        let dense = |(first, last, calls): &(u64, u64, u64)| last - first < calls * SPREAD;
+        let (first, last, _) = range.filter(dense)?;
+        // All ranks with a dump have made the calls up to here.
+        let issued = group.progress.values().map(|it| it.issued).min();
+        let len = (last.min(issued.unwrap_or(0)) + 1).saturating_sub(first) as usize;
+        let calls = vec![Some(NO_CALL); len];
+        Some(GroupCalls { first, calls })
+    });
+    let mut seen: Vec<Option<GroupCalls>> = seen.collect();
+    for (&rank, dump) in &job.ranks {
+        let silent = silent_backends(dump);
+        let is_ended = |entry: &Entry| {
+            let backend = &entry.group.backend;
+            entry.retired && (is_on_host(backend) || silent.contains(backend))
+        };
+        for (group, entry) in collectives(groups, rank, dump) {
+            let of = &groups.all[group];
+            let seq = of.seq(entry);
+            let Some(known) = seen[group].as_mut().and_then(|it| it.at(seq)) else {
+                continue;
+            };
+            let by_status = || of.progress.get(&rank).is_some_and(|it| seq <= it.completed);
+            let is_complete = entry.is_complete() || is_ended(entry) || by_status();
+            let signature = entry.signature.max(NO_CALL + 1);
+            *known = match *known {
+                Some(NO_CALL) if is_complete => Some(signature),
+                Some(it) if is_complete && it == signature => *known,
+                _ => None,
+            };
+        }
+    }
+    seen
+}
+
+/// The collectives of a rank, with their groups.
+fn collectives<'a>(
+    groups: &'a Groups,
+    rank: u32,
+    dump: &'a Dump,
+) -> impl Iterator<Item = (GroupAt, &'a Entry)> {
+    let of_kind = groups.by_kind(rank);
+    let entries = dump.entries.iter().filter(|entry| !entry.is_message);
+    entries.filter_map(|entry| Some(((*of_kind.get(entry.index as usize)?)?, entry)))
+}
+
+impl GroupCalls {
+    fn at(&mut self, seq: u64) -> Option<&mut Option<u64>> {
+        self.calls.get_mut(usize::try_from(seq.checked_sub(self.first)?).ok()?)
+    }
+
+    fn is_completed(&self, seq: u64) -> bool {
+        let at = seq.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        let call = at.and_then(|at| self.calls.get(at).copied()).flatten();
+        call.is_some_and(|it| it != NO_CALL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::report::{Report, Timestamp};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::diagnosis::Engine;
+    use crate::ingest::Observer;
+    use crate::ingest::flight_recorder::dump::Room;
+    use crate::ingest::flight_recorder::files::{Contents, Found, parse};
+    use crate::ingest::flight_recorder::replay::Replay;
+    use crate::ingest::flight_recorder::{findings, jobs};
+
+    /// An observer that takes no notice.
+    struct Silent;
+
+    impl Observer for Silent {
+        fn evaluated(&mut self, _: &Engine, _: Timestamp, _: bool) {}
+    }
+
+    fn entry(rank: u32, record: u64, differs: bool) -> Value {
+        // Every fourth call is of all ranks, the others of a pair.
+        let is_world = record % 4 == 3;
+        let group = if is_world { "0".into() } else { (1 + rank / 2).to_string() };
+        let seq = if is_world { record / 4 + 1 } else { record - record / 4 + 1 };
+        let numel = if differs { 9 } else { 8 };
+        json!({
+            "record_id": record, "pg_id": 0, "process_group": [group, "pg"],
+            "collective_seq_id": seq, "p2p_seq_id": 0, "profiling_name": "nccl:all_reduce",
+            "time_created_ns": 1_700_000_000_000_000_000_u64 + record * 1_000_000 + u64::from(rank),
+            "input_sizes": [[numel]], "input_dtypes": ["Float"],
+            "output_sizes": [[numel]], "output_dtypes": ["Float"],
+            "state": "completed", "retired": true, "timeout_ms": 600_000, "is_p2p": false,
+        })
+    }
+
+    /// The dumps of eight ranks with up to 400 calls; rank 5 makes no call of all ranks after the
+    /// 90th. `differs`: a rank and a record whose size is another one.
+    fn job(differs: Option<(u32, u64)>) -> Job {
+        let mut contents = Contents::default();
+        for rank in 0..8 {
+            let last = if rank == 5 { 362 } else { 364 };
+            let entries = (0..last).map(|record| {
+                let mut entry = entry(rank, record, differs == Some((rank, record)));
+                if record == 363 {
+                    entry["state"] = "scheduled".into();
+                    entry["retired"] = false.into();
+                }
+                entry
+            });
+            let entries: Vec<Value> = entries.collect();
+            let pair = (rank / 2 * 2, rank / 2 * 2 + 1);
+            let dump = json!({ "version": "2.9", "entries": entries, "pg_config": {
+                "0": { "name": "0", "desc": "pg", "ranks": "[0, 1, 2, 3, 4, 5, 6, 7]" },
+                (1 + rank / 2).to_string(): {
+                    "name": "pair", "desc": "pg", "ranks": format!("[{}, {}]", pair.0, pair.1),
+                },
+            }});
+            let dump = parse(dump.to_string().into_bytes(), None, &Room::new(1 << 20)).unwrap();
+            let path = format!("trace_rank_{rank}").into();
+            contents.dumps.push(Found { path, dump });
+        }
+        jobs::of(vec![contents], &mut Vec::new()).remove(0)
+    }
+
+    /// The report, and the number of calls that the engine gets.
+    fn report(differs: Option<(u32, u64)>, kept: usize) -> (Report, usize) {
+        let mut job = job(differs);
+        let groups = Groups::of(&job);
+        remove_beyond(&mut job, &groups, kept);
+        let calls = job.ranks.values().map(|dump| dump.entries.len()).sum();
+        let replay = Replay::of(&job, groups);
+        let engine = replay.run(&mut Silent);
+        (findings::limited(engine.report(), &replay), calls)
+    }
+
+    #[test]
+    fn report_is_the_same_without_completed_collectives() {
+        let (all, calls) = report(None, usize::MAX);
+        assert_eq!(calls, 7 * 364 + 362);
+        let (few, calls) = report(None, 4);
+        assert!(calls < 8 * 10, "{calls}");
+        assert_eq!(all.findings[0].code, "DD101");
+        assert_eq!(all.findings[0].ranks.root, [5]);
+        assert_eq!(serde_json::to_value(all).unwrap(), serde_json::to_value(few).unwrap());
+    }
+
+    #[test]
+    fn collectives_whose_calls_differ_are_kept() {
+        let differs = Some((3, 103));
+        let (all, _) = report(differs, usize::MAX);
+        let (few, calls) = report(differs, 4);
+        assert!(calls < 8 * 12, "{calls}");
+        assert_eq!(
+            serde_json::to_value(&all.findings).unwrap(),
+            serde_json::to_value(&few.findings).unwrap()
+        );
+    }
+}

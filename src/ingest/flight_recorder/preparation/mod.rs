@@ -1,0 +1,23 @@
+//! Corrects the dumps of a job before they are passed to the engine: without dumps that are older than those of
+//! their peers (`outdated_dumps`), with the calls that counters alone show (`lost_calls`), and without the
+//! collectives that the diagnosis does not need (`completed_collectives`).
+
+use super::calls::Groups;
+use super::jobs::Job;
+
+mod completed_collectives;
+mod lost_calls;
+mod outdated_dumps;
+
+/// Corrects the dumps. Returns the groups of the job, with the progress of all ranks.
+pub(super) fn prepare(job: &mut Job) -> Groups {
+    let mut groups = Groups::of(job);
+    if outdated_dumps::set_aside(job, &groups) {
+        groups = Groups::of(job);
+    }
+    if lost_calls::add(job, &groups) {
+        groups = Groups::of(job);
+    }
+    completed_collectives::remove(job, &groups);
+    groups
+}

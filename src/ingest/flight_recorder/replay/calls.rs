@@ -1,0 +1,132 @@
+//! The calls of a job: by rank, group and number, and as findings and the engine show them.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::report::{Finding, Timestamp, WaitingIn, Where};
+use ddp_doctor_proto::{DType, Op};
+
+use super::Replay;
+use crate::diagnosis::event::{Call, CallId, OnStream};
+use crate::ingest::flight_recorder::calls::{GroupAt, Unit};
+use crate::ingest::flight_recorder::dump::{Entry, is_on_host};
+
+impl Replay<'_> {
+    /// The group of a finding.
+    pub(in super::super) fn group_of(&self, finding: &Finding) -> Option<GroupAt> {
+        let of = finding.group.as_ref()?;
+        let mut groups = self.groups.all.iter().map(|group| &group.info.key);
+        groups.position(|key| key.name == of.name && key.members == of.ranks)
+    }
+
+    /// A collective of a rank, with its index.
+    pub(in super::super) fn collective(
+        &self,
+        rank: u32,
+        group: GroupAt,
+        seq: u64,
+    ) -> Option<(usize, &Unit)> {
+        let mut units = self.calls.get(&rank)?.units.iter().enumerate();
+        units.find(|(_, it)| !it.is_message && (it.group, it.seq) == (group, seq))
+    }
+
+    /// The line of a call.
+    pub(in super::super) fn place(&self, rank: u32, unit: &Unit) -> Option<&Where> {
+        let entry = &self.job.ranks[&rank].entries[unit.entries.start];
+        entry.place.as_deref()
+    }
+
+    /// The calls of all members of the group of a finding; `None`: a member has not made its call.
+    pub(in super::super) fn calls_of(&self, finding: &Finding) -> Option<Vec<(u32, &Unit)>> {
+        let group = self.group_of(finding)?;
+        let members = self.groups.all[group].info.key.members.iter();
+        let calls =
+            members.map(|&rank| Some((rank, self.collective(rank, group, finding.seq?)?.1)));
+        calls.collect()
+    }
+
+    /// Ranks by the line of their calls, those of most first; empty: a line is unknown.
+    pub(in super::super) fn ranks_by_line(&self, calls: &[(u32, &Unit)]) -> Vec<Vec<u32>> {
+        let mut by_line: BTreeMap<(&str, u32), Vec<u32>> = BTreeMap::new();
+        for (rank, unit) in calls {
+            let Some(place) = self.place(*rank, unit) else {
+                return Vec::new();
+            };
+            let ranks = by_line.entry((&place.file, place.line)).or_default();
+            ranks.push(*rank);
+        }
+        let mut lines: Vec<Vec<u32>> = by_line.into_values().collect();
+        lines.sort_by_key(|ranks| Reverse(ranks.len()));
+        lines
+    }
+
+    /// The first incomplete call of a rank.
+    pub(in super::super) fn waiting_in(&self, rank: u32) -> Option<WaitingIn> {
+        let units = &self.calls.get(&rank)?.units;
+        let at = units.iter().position(|it| !it.is_complete)?;
+        let call = self.numbered_call(rank, at);
+        let waited = Timestamp(self.end).since(call.at);
+        Some(WaitingIn {
+            group: self.groups.all[units[at].group].info.key.name.clone(),
+            seq: Some(call.seq).filter(|&seq| seq > 0),
+            op: call.op.to_string(),
+            waited_ms: Some(waited.as_millis() as u64),
+        })
+    }
+
+    /// A call, with the number that it has among the messages to its peer if it is one.
+    pub(in super::super) fn numbered_call(&self, rank: u32, at: usize) -> Call {
+        let mut call = self.call(rank, &self.calls[&rank].units[at], CallId(0));
+        if let Some(placed) = self.messages.placed(rank, at) {
+            placed.apply(&mut call);
+        }
+        call
+    }
+
+    /// A call, without what dumps do not contain.
+    pub(super) fn call(&self, rank: u32, unit: &Unit, id: CallId) -> Call {
+        let dump = &self.job.ranks[&rank];
+        let group = &self.groups.all[unit.group];
+        let shown = self.shown.get(&(unit.group, unit.seq)).copied().unwrap_or(0);
+        let at = unit.entries.start + shown.min(unit.entries.len() - 1);
+        let entry = &dump.entries[at];
+        let stream = if self.calls[&rank].one_stream { 1 } else { unit.group as u64 + 2 };
+        Call {
+            id,
+            seq: unit.seq,
+            shape: entry.shape.as_ref().map(|it| it.to_vec()),
+            on_stream: (!is_on_host(&entry.group.backend))
+                .then_some(OnStream { stream, launch: unit.launch }),
+            place: entry.place.clone(),
+            ..entry.content(&group.info)
+        }
+    }
+
+    /// For each coalesced group of collectives, the first entry that differs between ranks.
+    pub(super) fn representatives(&self) -> BTreeMap<(usize, u64), usize> {
+        let signatures = |rank: u32, unit: &Unit| -> Vec<Signature> {
+            let entries = &self.job.ranks[&rank].entries[unit.entries.clone()];
+            let signature = |it: &Entry| (it.op, it.numel, it.dtype);
+            entries.iter().map(signature).collect()
+        };
+        let mut first: BTreeMap<(usize, u64), Vec<Signature>> = BTreeMap::new();
+        let mut shown = BTreeMap::new();
+        for (&rank, calls) in &self.calls {
+            let several = calls.units.iter().filter(|unit| unit.entries.len() > 1);
+            for unit in several.filter(|unit| !unit.is_message) {
+                let own = signatures(rank, unit);
+                let known = first.entry((unit.group, unit.seq)).or_insert_with(|| own.clone());
+                let pairs = own.iter().zip(known.iter());
+                let differs = pairs.enumerate().find(|(_, (a, b))| a != b);
+                if let Some((at, _)) = differs {
+                    let at_first = shown.entry((unit.group, unit.seq)).or_insert(at);
+                    *at_first = at.min(*at_first);
+                }
+            }
+        }
+        shown
+    }
+}
+
+/// What the entries of a coalesced group must agree on.
+type Signature = (Op, Option<u64>, DType);

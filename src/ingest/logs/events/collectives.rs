@@ -1,0 +1,382 @@
+//! Collectives that ranks wait for, as far as they decide something.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::vocabulary::Direction;
+
+use super::{group, were};
+use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
+use crate::diagnosis::evidence::align::compare;
+use crate::diagnosis::words::Ranks;
+use crate::ingest::logs::facts::GroupName;
+use crate::ingest::logs::job::{Job, Rank, Topic, Waiting, before, in_collective, place_of};
+use crate::ingest::{dtypes, process};
+
+/// Name of a group that the text does not name.
+pub(in super::super) const UNNAMED: &str = "unnamed";
+/// Name of such a group whose calls the text does not number either.
+pub(in super::super) const UNNUMBERED: &str = "unnumbered";
+/// Name of the group of a monitored barrier, for which the engine has a barrier.
+pub(in super::super) const MONITORED: &str = "monitored";
+/// Time between two dumps of stacks after which the calls in them count as waits.
+const LASTING: Duration = Duration::from_secs(60);
+
+/// Adds the calls of all ranks.
+pub(super) fn add_calls(job: &mut Job) {
+    let names = job.ranks.values().flat_map(|rank| rank.waits.keys());
+    let names: BTreeSet<GroupName> = names.cloned().collect();
+    for (index, name) in (1..).zip(&names) {
+        Members::of(job, name).add(job, name, index);
+    }
+    if names.is_empty() {
+        stacks(job);
+    }
+}
+
+/// What the text states about the ranks of a group.
+struct Members {
+    waiting: BTreeMap<u32, Waiting>,
+    /// Numbers of the last collectives that ranks enqueued and completed.
+    progress: BTreeMap<u32, (u64, u64)>,
+    /// Ranks of the world that had ended or raised before the collective was given up.
+    gone: BTreeSet<u32>,
+    /// All members are known.
+    is_complete: bool,
+}
+
+impl Members {
+    fn of(job: &Job, name: &GroupName) -> Self {
+        let of_rank =
+            |(&number, rank): (&u32, &Rank)| Some((number, rank.waits.get(name)?.clone()));
+        let waiting: BTreeMap<u32, Waiting> = job.ranks.iter().filter_map(of_rank).collect();
+        let progress = job.ranks.iter();
+        let progress =
+            progress.filter_map(|(&number, rank)| Some((number, *rank.progress.get(name)?)));
+        let is_gone =
+            |rank: &Rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.uncaught);
+        let gone = job.ranks.iter().filter(|(_, rank)| name.is_world() && is_gone(rank));
+        Self {
+            progress: progress.collect(),
+            gone: gone.map(|(&number, _)| number).filter(|it| !waiting.contains_key(it)).collect(),
+            waiting,
+            is_complete: name.is_world() && job.names.world.is_some(),
+        }
+    }
+
+    /// The last collective that a rank is known to have issued.
+    fn issued(&self, rank: u32) -> Option<u64> {
+        let enqueued = self.progress.get(&rank).map(|it| it.0);
+        let waits = self.waiting.get(&rank).map(|it| it.seq);
+        enqueued.max(waits)
+    }
+
+    /// Whether all of this can be true of one group: a collective that completed on one rank was
+    /// issued by all.
+    fn is_consistent(&self) -> bool {
+        let completed = self.progress.values().map(|it| it.1);
+        let passed = self.waiting.values().map(|it| it.seq.saturating_sub(1));
+        let completed = completed.chain(passed).max().unwrap_or(0);
+        let ranks = self.waiting.keys().chain(self.progress.keys());
+        let mut issued = ranks.filter_map(|&rank| self.issued(rank));
+        issued.all(|it| it >= completed) && self.waiting.values().all(|it| it.seq > completed)
+    }
+
+    /// Whether some ranks wait in the call after that of the others, which ranks may leave before all have
+    /// entered it.
+    fn may_be_left(&self) -> bool {
+        let last = self.waiting.values().map(|it| it.seq).max();
+        let mut behind = self.waiting.values().filter(|it| Some(it.seq) < last);
+        let can_leave = |it: &Waiting| it.op.is_rooted() && Some(it.seq + 1) == last;
+        behind.clone().next().is_some() && behind.all(can_leave)
+    }
+
+    /// Whether the calls that are known show more than that ranks wait.
+    fn is_decisive(&self) -> bool {
+        let Some(first) = self.waiting.values().next() else {
+            return false;
+        };
+        let is_gone = |&rank: &u32| self.issued(rank).is_none_or(|it| it < first.seq);
+        self.waiting.values().any(|it| differ(first, it))
+            || !self.behind(first.seq).is_empty()
+            || self.gone.iter().any(is_gone)
+    }
+
+    /// Ranks that had not issued this call.
+    fn behind(&self, seq: u64) -> Vec<u32> {
+        let is_behind = |rank: &&u32| self.issued(**rank).is_some_and(|it| it < seq);
+        self.progress.keys().filter(is_behind).copied().collect()
+    }
+
+    fn add(&self, job: &mut Job, name: &GroupName, index: u32) {
+        let known: BTreeSet<u32> =
+            self.waiting.keys().chain(self.progress.keys()).chain(&self.gone).copied().collect();
+        let is_known = self.is_consistent() && (self.is_complete || self.is_decisive());
+        let info = is_known.then(|| self.info(job, name, &known));
+        let begins = self.waiting.values().map(|it| it.since).min().unwrap_or_default();
+        if let Some(info) = &info {
+            for &rank in &known {
+                let (process, group) = (process(rank), Arc::clone(info));
+                let joined = Event::GroupJoined { process, group };
+                job.events.push((begins, joined));
+            }
+            self.add_progress(job, info, index);
+        }
+        for (&rank, waiting) in &self.waiting {
+            issue(job, rank, index, info.as_ref(), waiting);
+        }
+        let silent = job.ranks.keys().filter(|it| !known.contains(it));
+        let silent: Vec<u32> = silent.copied().collect();
+        self.explain(job, name, is_known, &silent);
+    }
+
+    /// Adds how far ranks had come. One that did not time out is in its first collective that is not
+    /// complete, or has returned from its last one.
+    fn add_progress(&self, job: &mut Job, info: &Arc<GroupInfo>, index: u32) {
+        let last = self.waiting.values().map(|it| it.since).max();
+        let last = last.unwrap_or_default();
+        for (&rank, &(enqueued, completed)) in &self.progress {
+            let process = process(rank);
+            let frontier = Event::Frontier {
+                process,
+                group: Arc::clone(info),
+                issued: enqueued,
+                p2p_issued: 0,
+            };
+            // After all calls, since it completes those that are not known.
+            job.events.push((job.ends, frontier));
+            if self.waiting.contains_key(&rank) || enqueued == 0 {
+                continue;
+            }
+            let waiting = Waiting {
+                seq: enqueued.min(completed.saturating_add(1)),
+                ..Waiting::unnumbered(Op::Unspecified, last)
+            };
+            issue(job, rank, index, Some(info), &waiting);
+            // Calls on NCCL return at once.
+            let returned = Event::Returned {
+                process,
+                thread: ThreadId(index),
+                call: CallId(u64::from(index)),
+                followed: false,
+                at: last,
+            };
+            job.events.push((last, returned));
+        }
+    }
+
+    fn info(&self, job: &Job, name: &GroupName, known: &BTreeSet<u32>) -> Arc<GroupInfo> {
+        let world = job.names.world.filter(|_| self.is_complete);
+        let members = match world {
+            Some(size) => (0..size).collect(),
+            None => known.iter().copied().collect(),
+        };
+        let is_empty = *name == GroupName::default();
+        let known = if is_empty { UNNAMED } else { &name.name };
+        group(known, &name.description, "nccl", members)
+    }
+
+    /// Adds a note on why the calls decide nothing.
+    fn explain(&self, job: &mut Job, name: &GroupName, is_known: bool, silent: &[u32]) {
+        let ranks: Vec<u32> = self.waiting.keys().copied().collect();
+        let Some(first) = self.waiting.values().next() else {
+            return;
+        };
+        let op = match first.op {
+            Op::Unspecified => "call".to_owned(),
+            op => op.to_string(),
+        };
+        let what = format!("{op} #{}", first.seq);
+        let group = match (name.description.as_str(), name.name.as_str()) {
+            ("", "") => "a group that the text does not name".to_owned(),
+            ("", name) => format!("group {name}"),
+            (description, _) => format!("group {description}"),
+        };
+        let waited = first.at.since(first.since).as_secs();
+        let agree = if ranks.len() > 1 { " and agree on it" } else { "" };
+        if self.may_be_left() {
+            job.note(Topic::Waits, format!(
+                "{} waiting in {group} at neighbouring calls: they may be of one group, since a rank may leave the \
+                 first of them before the others",
+                were(&ranks)
+            ));
+        } else if !self.is_consistent() {
+            job.note(Topic::Waits, format!(
+                "{} waiting in {group} at calls that cannot belong to one group as they are numbered",
+                were(&ranks)
+            ));
+        } else if !is_known {
+            job.note(Topic::Waits, format!(
+                "{} waiting {waited} s for {what} in {group}{agree}; which other ranks belong to \
+                 the group is unknown",
+                were(&ranks)
+            ));
+        } else if let behind @ [_, ..] = &self.behind(first.seq)[..]
+            && !(first.op.is_rooted() || first.op.direction() == Direction::Symmetric)
+        {
+            job.note(Topic::Waits, format!(
+                "{} waiting {waited} s for {what}, which {} had not reached: whether it needs all ranks is \
+                 unknown",
+                were(&ranks),
+                Ranks(behind)
+            ));
+        } else if !silent.is_empty() && name.is_world() && !self.is_decisive() {
+            job.note(
+                Topic::Waits,
+                format!(
+                    "{} waiting {waited} s for {what}; the text does not say how far {} had come",
+                    were(&ranks),
+                    Ranks(silent)
+                ),
+            );
+        }
+    }
+}
+
+/// Whether two calls cannot be of one collective.
+fn differ(one: &Waiting, other: &Waiting) -> bool {
+    let is_known = one.op != Op::Unspecified && other.op != Op::Unspecified;
+    let same_size = matches!(one.op, Op::AllReduce | Op::Reduce | Op::Broadcast);
+    let sizes = one.numel.zip(other.numel);
+    is_known && one.op != other.op || same_size && sizes.is_some_and(|(one, other)| one != other)
+}
+
+/// Adds the call that a rank waited in.
+fn issue(
+    job: &mut Job,
+    rank: u32,
+    thread: u32,
+    group: Option<&Arc<GroupInfo>>,
+    waiting: &Waiting,
+) -> Arc<Call> {
+    let known = job.ranks.get(&rank);
+    let place = known.and_then(|it| in_collective(it.stacks.last()?)).and_then(|it| it.1);
+    let given_up = || known.filter(|it| it.waits.len() == 1)?.called_at.clone();
+    let place = place.or_else(given_up);
+    let call = Call {
+        group: group.cloned(),
+        seq: waiting.seq,
+        dtype: dtypes::named(&waiting.dtype),
+        numel: waiting.numel,
+        whole: waiting.whole,
+        shape: waiting.shape.clone(),
+        tensors: if waiting.op.is_coalesced() { 2 } else { 1 },
+        place: place.map(Arc::new),
+        // What watchdogs give up was enqueued on the device: whichever member lacks a rooted call may be its root.
+        on_stream: waiting
+            .op
+            .is_rooted()
+            .then_some(OnStream { stream: u64::from(thread), launch: 0 }),
+        ..Call::new(CallId(u64::from(thread)), waiting.since, ThreadId(thread), waiting.op)
+    };
+    let call = Arc::new(call);
+    let issued = Event::Issued { process: process(rank), call: Arc::clone(&call) };
+    job.events.push((waiting.since, issued));
+    call
+}
+
+/// Adds the calls that PyTorch compared: those of one collective. Returns whether a difference is known
+/// that matters.
+pub(super) fn add_compared_calls(job: &mut Job) -> bool {
+    let runs = job.ranks.iter();
+    let runs = runs.filter_map(|(&number, rank)| Some((number, rank.runs.clone()?)));
+    let runs: BTreeMap<u32, Waiting> = runs.collect();
+    let ranks: Vec<u32> = runs.keys().copied().collect();
+    if ranks.len() < 2 {
+        return false;
+    }
+    let info = group(UNNAMED, "", "", ranks);
+    let mut calls = Vec::new();
+    for (&rank, waiting) in &runs {
+        join(job, rank, &info, waiting.since);
+        // All of them made their call before the comparison failed.
+        let first = runs.values().map(|it| it.since).min().unwrap_or_default();
+        let waiting = Waiting {
+            since: before(first, Duration::from_millis(1)),
+            // The shapes of all pieces must be equal.
+            whole: waiting.numel,
+            ..waiting.clone()
+        };
+        calls.push(issue(job, rank, 1, Some(&info), &waiting));
+    }
+    calls.iter().any(|it| compare(&calls[0], it).is_some())
+}
+
+fn join(job: &mut Job, rank: u32, group: &Arc<GroupInfo>, at: Timestamp) {
+    let joined = Event::GroupJoined { process: process(rank), group: Arc::clone(group) };
+    job.events.push((before(at, Duration::from_millis(2)), joined));
+}
+
+/// Adds the collective that ranks are in according to their stacks, if it is one at one line, and
+/// other ranks are elsewhere.
+fn stacks(job: &mut Job) {
+    let mut inside: BTreeMap<u32, (Op, Option<Where>, Timestamp)> = BTreeMap::new();
+    let mut outside: Vec<u32> = Vec::new();
+    let mut lasts = true;
+    for (&number, rank) in &job.ranks {
+        let (Some(first), Some(last)) = (rank.stacks.first(), rank.stacks.last()) else {
+            continue;
+        };
+        let (before, now) = (in_collective(first), in_collective(last));
+        lasts &= before == now && last.at.since(first.at) >= LASTING;
+        match now {
+            Some((Some(op), line)) => {
+                inside.insert(number, (op, line, first.at));
+            }
+            // It waits in PyTorch, and may do so for other ranks.
+            Some((None, _)) => lasts = false,
+            None => outside.push(number),
+        }
+    }
+    let alike = inside.values().map(|(op, line, _)| (*op, line.clone()));
+    let alike: BTreeSet<_> = alike.map(|(op, line)| (op.to_string(), line)).collect();
+    if !lasts || alike.len() != 1 || outside.is_empty() {
+        describe(job);
+        return;
+    }
+    let ranks: Vec<u32> = inside.keys().chain(&outside).copied().collect();
+    let begins = inside.values().map(|it| it.2).min().unwrap_or_default();
+    let info = group(UNNUMBERED, "", "", ranks.clone());
+    for rank in ranks {
+        join(job, rank, &info, begins);
+    }
+    for (rank, (op, _, at)) in inside {
+        let waiting = Waiting { seq: 1, ..Waiting::unnumbered(op, at) };
+        issue(job, rank, 1, Some(&info), &waiting);
+    }
+}
+
+/// Adds the calls in which ranks ended, according to their stacks.
+pub(super) fn add_last_calls(job: &mut Job) {
+    let ended = job.ranks.iter().filter_map(|(&number, rank)| {
+        let (at, _) = rank.ended.filter(|_| rank.waits.is_empty())?;
+        let op = in_collective(rank.stacks.last()?)?.0?;
+        let since = before(at, Duration::from_nanos(1));
+        Some((number, Waiting::unnumbered(op, since)))
+    });
+    for (rank, waiting) in ended.collect::<Vec<_>>() {
+        issue(job, rank, 1, None, &waiting);
+    }
+}
+
+/// Adds a note on where ranks were.
+fn describe(job: &mut Job) {
+    let mut places: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for (&number, rank) in &job.ranks {
+        if let Some(last) = rank.stacks.last().filter(|_| rank.ended.is_none()) {
+            places.entry(place_of(last)).or_default().push(number);
+        }
+    }
+    if !places.is_empty() {
+        let places = places.iter().map(|(text, ranks)| format!("{} {text}", were(ranks)));
+        let places: Vec<String> = places.collect();
+        job.note(Topic::Waits, format!(
+            "these stacks do not show whether ranks wait: {}\nAdd a second dump of every rank, a minute later, \
+             with the time before each.",
+            places.join("; ")
+        ));
+    }
+}

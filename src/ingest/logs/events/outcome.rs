@@ -1,0 +1,103 @@
+//! What became of the job as a whole: a request to end it, a restart that helped, errors of the network.
+
+use ddp_doctor_proto::ProcessState;
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::words::signal_name;
+
+use crate::diagnosis::event::{Event, OomKills, ProcessId};
+use crate::diagnosis::evidence::request;
+use crate::diagnosis::model::libc_signal::{HUP, TERM};
+use crate::ingest::logs::facts::ExitStatus;
+use crate::ingest::logs::job::{Job, Rank, Topic};
+use crate::ingest::process;
+
+impl Job {
+    /// Adds the success that a launcher reports: what failed before it restarted the ranks belongs to an
+    /// earlier attempt. Returns whether there is one.
+    pub(super) fn add_success(&mut self) -> bool {
+        let Some(finished) = self.finished else {
+            return false;
+        };
+        let begun = self.restarted.unwrap_or_default();
+        let is_last = finished >= self.last_fact && finished > begun;
+        // The ranks of another node may have failed while those of this one finished.
+        let fails = |rank: &Rank| {
+            let is_later = |at: Timestamp| at > begun;
+            let how = rank.ended.filter(|(at, how)| is_later(*at) && how.code != Some(0));
+            how.is_some() || rank.waits.values().any(|it| is_later(it.at))
+        };
+        if !is_last || self.ranks.values().any(fails) {
+            return false;
+        }
+        let well = ExitStatus::of_status(0).exit();
+        for rank in self.ranks.keys().copied().collect::<Vec<_>>() {
+            let mut last = process(rank);
+            if self.restarted.is_some() {
+                last = ProcessId::of(1, rank + 1);
+                self.join(last, Some(rank), 0, begun, 1);
+            }
+            let ended = Event::ProcessChanged {
+                process: last,
+                state: ProcessState::Dead,
+                exit: well,
+                oom_kills: OomKills::default(),
+                at: finished,
+            };
+            self.events.push((finished, ended));
+        }
+        let done = Event::JobEnded { status: 0, at: finished };
+        self.events.push((finished, done));
+        true
+    }
+
+    /// Adds a note on the errors of the network, of which there are many if there is one.
+    pub(in super::super) fn note_network(&mut self) {
+        let mut reported = std::mem::take(&mut self.network).into_iter();
+        let Some((rank, text)) = reported.next() else {
+            return;
+        };
+        let others = match reported.len() {
+            0 => String::new(),
+            1 => "; one more such error follows".to_owned(),
+            more => format!("; {more} more such errors follow"),
+        };
+        let by = rank.map_or_else(String::new, |rank| format!(" on rank {rank}"));
+        let text = format!(
+            "NCCL reported{by}: {text}{others}\nCheck the network between the hosts, and the interface that NCCL uses \
+             (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA)."
+        );
+        self.note(Topic::Network, text);
+    }
+
+    /// The signal that raised all exceptions of ranks, and when it was received.
+    fn interruption_raised(&self) -> Option<(Timestamp, i32)> {
+        let raised = self.ranks.values().flat_map(|rank| &rank.raised);
+        let signals = raised.map(|it| Some((it.at, request::signal_of(&it.text)?)));
+        signals.collect::<Option<Vec<_>>>()?.into_iter().min()
+    }
+
+    /// Adds the request of a person or a batch system to end the job.
+    pub(super) fn add_interruption(&mut self) {
+        if let Some(cancelled) = self.cancelled {
+            // Its signal may be reported before the request.
+            let ended = self.ranks.values().filter_map(|rank| rank.ended);
+            let terminated = ended.filter(|(_, how)| how.is_terminated());
+            let at = terminated.map(|(at, _)| at).chain([cancelled]).min();
+            let at = at.unwrap_or(cancelled);
+            self.events.push((at, Event::Interrupted { signal: TERM, at }));
+            return;
+        }
+        let Some((at, signal)) = self.interrupted.or_else(|| self.interruption_raised()) else {
+            return;
+        };
+        self.events.push((at, Event::Interrupted { signal, at }));
+        let advice = if signal == HUP {
+            "A terminal sends SIGHUP when it is closed: start the job under tmux, nohup or setsid."
+        } else {
+            "Find out who sent the signal: a batch system, a scheduler, a person."
+        };
+        let signal = signal_name(signal);
+        let text = format!("{signal} ended the job: the text does not say who sent it\n{advice}");
+        self.note(Topic::End, text);
+    }
+}

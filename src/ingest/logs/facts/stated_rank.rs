@@ -1,0 +1,45 @@
+//! Lines in which a process states its rank: those of Lightning, and of programs that `srun` or `mpirun` label.
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::{Facts, Statement, Subject};
+use crate::ingest::logs::lines::Line;
+use crate::ingest::logs::scan;
+
+/// Reads a line in which a process states its rank.
+pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+    let by_task = || of_task(line.label.task.and(Some(line.text))?);
+    let Some((rank, size, host)) = of_lightning(line.text, facts).or_else(by_task) else {
+        return;
+    };
+    let who = Subject {
+        rank: Some(rank),
+        host: host.map(|it| scan::cut(it, 256).into()),
+        ..line.label.into()
+    };
+    facts.add(who, at, Statement::Named { of: Some(size) });
+}
+
+/// The rank, the number of ranks and the host in the line of a task: "node-3: rank 12/64".
+fn of_task(text: &str) -> Option<(u32, u32, Option<&str>)> {
+    let (before, own) = text.split_once("rank ")?;
+    // A word in front would say of what: "local rank 3/8".
+    let is_word = |it: char| it.is_alphanumeric() || matches!(it, '_' | '-');
+    let is_alone = !before.trim_end().ends_with(is_word);
+    let (own, rest) = own.split_once('/').filter(|_| is_alone)?;
+    let is_number = !own.is_empty() && own.bytes().all(|it| it.is_ascii_digit());
+    let size = scan::small(rest)?;
+    let rank = scan::rank(own).filter(|&it| is_number && it < size)?;
+    let host = before.trim().strip_suffix(':');
+    let is_host = |it: &&str| it.bytes().any(|it| it.is_ascii_digit()) && !it.contains(' ');
+    Some((rank, size, host.filter(is_host)))
+}
+
+/// The same in a line of Lightning, "GLOBAL_RANK: 1, MEMBER: 2/8", which states the size of the world.
+fn of_lightning<'a>(text: &'a str, facts: &mut Facts) -> Option<(u32, u32, Option<&'a str>)> {
+    let own = scan::after(text, "GLOBAL_RANK: ")?;
+    let size = scan::world_size_after(scan::after(own, "MEMBER: ")?, "/")?;
+    let rank = scan::rank(own)?;
+    facts.worlds.insert(size);
+    Some((rank, size, None))
+}

@@ -1,0 +1,111 @@
+//! Times of facts in lines that have none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use crate::diagnosis::evidence::transport::is_due_to_others;
+use crate::ingest::logs::Log;
+use crate::ingest::logs::facts::{Fact, Facts, Statement};
+
+/// Time by which facts without one precede those with one.
+pub(in super::super) const EARLIER: Duration = Duration::from_secs(1);
+
+/// The time before `at`.
+pub(in super::super) fn before(at: Timestamp, by: Duration) -> Timestamp {
+    Timestamp(at.0.saturating_sub(by.as_nanos() as u64))
+}
+
+/// Times of facts.
+#[derive(Clone, Copy)]
+pub(super) struct Clock {
+    /// Time of the first fact that has one.
+    pub(super) first: Timestamp,
+    /// Time of facts without one.
+    undated: Timestamp,
+}
+
+impl Clock {
+    pub(super) fn of(logs: &[Log]) -> Self {
+        let facts = logs.iter().flat_map(|log| &log.facts.facts);
+        let stacks = logs.iter().flat_map(|log| &log.facts.stacks);
+        let times = facts.map(|fact| fact.at).chain(stacks.map(|it| it.at));
+        let first = times.filter(|at| at.0 > 0).min();
+        let written = logs.iter().map(|log| log.written).max();
+        let undated = first.map(|first| before(first, EARLIER)).or(written);
+        Self { first: first.or(written).unwrap_or_default(), undated: undated.unwrap_or_default() }
+    }
+
+    /// The facts of a log with their times.
+    pub(super) fn times(self, facts: &Facts) -> impl Iterator<Item = (&Fact, Timestamp)> {
+        let times = of_facts(facts).into_iter().enumerate();
+        let times = times.map(move |(index, at)| self.time(at, index));
+        facts.facts.iter().zip(times)
+    }
+
+    /// The time of the fact with this index in its file; facts keep their order.
+    pub(super) fn time(self, at: Timestamp, index: usize) -> Timestamp {
+        let at = if at.0 > 0 { at } else { self.undated };
+        at.plus(Duration::from_nanos(index as u64))
+    }
+
+    /// Time of the last restart if a failure follows it: what is stated before it concerns an earlier attempt.
+    /// Otherwise zero.
+    pub(super) fn restart_before_a_failure(self, all: &[&Facts]) -> Timestamp {
+        let facts = || all.iter().flat_map(|facts| self.times(facts));
+        let restarts = facts().filter(|(fact, _)| fact.what == Statement::Restarted);
+        let Some(last) = restarts.map(|(_, at)| at).max() else {
+            return Timestamp::default();
+        };
+        let fails = |(fact, at): (&Fact, Timestamp)| {
+            let is_failure = match fact.what {
+                Statement::Ended(how) | Statement::EndedLater(how) | Statement::Failed(how) => {
+                    how.code != Some(0)
+                }
+                Statement::Raised { uncaught, .. } => uncaught,
+                Statement::TimedOut { .. }
+                | Statement::Interrupted { .. }
+                | Statement::Cancelled { .. } => true,
+                _ => false,
+            };
+            is_failure && at > last
+        };
+        if facts().any(fails) { last } else { Timestamp::default() }
+    }
+}
+
+/// The times of all facts.
+///
+/// A line without a time was written between the one with a time before it and the next one. Failures are
+/// read as early as that. What another rank may have brought about, a wait that was given up or the loss
+/// of a peer, is read as late as that: in the failure report of the rank, if there is one.
+fn of_facts(facts: &Facts) -> Vec<Timestamp> {
+    let mut times: Vec<Timestamp> = Vec::with_capacity(facts.facts.len());
+    // Times of the facts below, and of the next reported end of each rank.
+    let mut below = BTreeSet::new();
+    let mut ends: BTreeMap<u32, Timestamp> = BTreeMap::new();
+    for fact in facts.facts.iter().rev() {
+        let rank = fact.who.label.rank.or(fact.who.rank);
+        let own = rank.and_then(|rank| ends.get(&rank)).copied();
+        let own = own.filter(|&at| at > fact.at);
+        let next = below.range(Timestamp(fact.at.0 + 1)..).next().copied();
+        let latest = own.or(next).unwrap_or(facts.last.max(fact.at));
+        times.push(if may_be_later(fact) { latest } else { fact.at });
+        below.insert(fact.at);
+        if let (Statement::Ended(_) | Statement::EndedLater(_), Some(rank)) = (&fact.what, rank) {
+            ends.insert(rank, fact.at);
+        }
+    }
+    times.reverse();
+    times
+}
+
+fn may_be_later(fact: &Fact) -> bool {
+    let is_consequence = match &fact.what {
+        Statement::TimedOut { .. } => true,
+        Statement::Raised { text, .. } => is_due_to_others(text),
+        _ => false,
+    };
+    is_consequence && !fact.line.is_dated
+}

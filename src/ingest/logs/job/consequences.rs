@@ -1,0 +1,174 @@
+//! Failures that others brought about: after a timeout of a watchdog, an exception of another rank, or the loss of a
+//! peer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::ExceptionKind;
+use ddp_doctor_proto::report::Timestamp;
+
+use super::losses::Loss;
+use super::rank::{Raised, Rank};
+use super::{Job, Topic, joins};
+use crate::diagnosis::event::Event;
+use crate::diagnosis::evidence::transport;
+use crate::diagnosis::model::libc_signal::{ABRT, TERM};
+use crate::diagnosis::words::{self, Ranks};
+use crate::ingest::logs::facts::{ExitStatus, Facts, GroupName};
+use crate::ingest::process;
+
+/// Maximum time by which the loss of a peer may be observed before the failure of that peer.
+const ECHO: Duration = Duration::from_secs(2);
+
+impl Job {
+    /// Takes the exceptions with which the output of ranks ends as those that ended them, if no other failure is
+    /// known and others stopped as well: they lost a peer, or write to the same log and state no later progress.
+    /// Before PyTorch 2.3, nothing marks exceptions that are not caught.
+    pub(super) fn mark_last_exceptions_uncaught(&mut self, all: &[&Facts]) {
+        let fails = |rank: &Rank| {
+            let mut raised = rank.raised.iter();
+            let is_uncaught =
+                raised.any(|it| it.uncaught && !transport::is_due_to_others(&it.text));
+            is_uncaught || rank.ended.is_some() || !rank.waits.is_empty()
+        };
+        let lost = |rank: &Rank| {
+            let mut raised = rank.raised.iter();
+            raised.any(|it| transport::is_due_to_others(&it.text))
+        };
+        let is_shared = all.len() == 1 && self.ranks.len() > 1;
+        let stopped = is_shared || self.ranks.values().any(lost);
+        let has_progressed = all.iter().any(|it| it.has_progressed);
+        let is_finished = has_progressed || self.finished.is_some();
+        if !stopped || is_finished || self.ranks.values().any(fails) {
+            return;
+        }
+        for it in self.ranks.values_mut().flat_map(|rank| &mut rank.raised) {
+            it.uncaught |= it.is_last;
+        }
+    }
+
+    /// Drops ends and exceptions that a watchdog's timeout brought about.
+    pub(in super::super) fn drop_consequences(&mut self) {
+        let Some(given_up) = self.given_up else {
+            return;
+        };
+        // Before PyTorch 2.3 nothing marks exceptions that are not caught.
+        let may_be_world = |group: &GroupName| group.is_world() || !group.is_named();
+        let waits = |rank: &&mut Rank| rank.waits.keys().any(may_be_world);
+        let (waiting, mut others): (Vec<_>, Vec<_>) = self.ranks.values_mut().partition(waits);
+        if let ([_, ..], [only]) = (&waiting[..], &mut others[..]) {
+            for it in &mut only.raised {
+                it.uncaught |= it.is_last;
+            }
+        }
+        let mut notes = Vec::new();
+        for (number, rank) in &mut self.ranks {
+            let waited = !rank.waits.is_empty();
+            rank.raised.retain(|it| {
+                let is_consequence = it.is_dated || waited || is_about_communication(&it.text);
+                let is_kept = it.at < given_up || !is_consequence;
+                if !is_kept && !waited {
+                    let at = words::at(it.place.as_ref());
+                    let text = &it.text;
+                    notes.push(format!(
+                        "rank {number} raised {text}{at} after a watchdog had given up"
+                    ));
+                }
+                is_kept
+            });
+            if let Some((_, how)) = rank.ended.take_if(|(at, _)| *at >= given_up) {
+                rank.ended_later = Some(how.exit());
+            }
+        }
+        for note in notes {
+            self.note(Topic::Exception, note);
+        }
+    }
+
+    /// Drops aborts of ranks that stated no error of their own, if another rank had raised one: PyTorch's
+    /// watchdogs abort their processes once a rank has failed.
+    pub(in super::super) fn drop_aborts(&mut self) {
+        let raised = self.ranks.values().flat_map(|rank| &rank.raised);
+        let raised = raised.filter(|it| it.uncaught && !transport::is_due_to_others(&it.text));
+        let Some(first) = raised.map(|it| it.at).min() else {
+            return;
+        };
+        for rank in self.ranks.values_mut() {
+            let states_none = rank.raised.is_empty() && rank.stacks.is_empty();
+            let is_later = |(at, how): &mut (Timestamp, ExitStatus)| {
+                states_none && how.signal == Some(ABRT) && *at >= first
+            };
+            if let Some((_, how)) = rank.ended.take_if(is_later) {
+                rank.ended_later = Some(how.exit());
+            }
+        }
+    }
+
+    /// Turns errors about other processes into notes, and those about waits in which no rank is `named` as
+    /// missing and about calls that do not `differ` as far as it is known, if no other failure is known that may
+    /// be their cause: the ranks that report them failed because of another one, which the text does not name.
+    pub(in super::super) fn note_losses(&mut self, named: bool, differ: bool) {
+        let victims = self.victims_of_unknown_ranks(named, differ);
+        let mut lost: BTreeMap<(Loss, String), (Vec<u32>, Raised)> = BTreeMap::new();
+        for number in victims {
+            let rank = self.ranks.entry(number).or_default();
+            for raised in std::mem::take(&mut rank.raised) {
+                let at = words::at(raised.place.as_ref());
+                let same = lost
+                    .entry((Loss::of(&raised.text), at))
+                    .or_insert_with(|| (Vec::new(), raised.clone()));
+                same.0.push(number);
+                let left = Event::Exception {
+                    process: process(number),
+                    kind: ExceptionKind::LeftCollective,
+                    text: raised.text,
+                    place: raised.place.map(Arc::new),
+                    at: raised.at,
+                };
+                self.events.push((raised.at, left));
+                let ended = rank.ended.take().map(|(_, how)| how.exit());
+                rank.ended_later = ended.or(rank.ended_later);
+            }
+        }
+        for ((loss, _), (ranks, raised)) in lost {
+            let (who, place) = (Ranks(&ranks).to_string(), raised.place.as_ref());
+            let note = loss.note(&who, ranks.len(), place, &raised.text);
+            self.note(Topic::Exception, note);
+        }
+    }
+
+    /// Ranks that report such errors alone, before any other failure. Errors of the network are failures.
+    fn victims_of_unknown_ranks(&self, named: bool, differ: bool) -> Vec<u32> {
+        let is_loss = |number: u32, raised: &Raised| match Loss::of(&raised.text) {
+            Loss::Difference => !differ,
+            Loss::Models => true,
+            Loss::Failure => raised.is_of_others(number),
+            _ if joins::is_about_a_wait(&raised.text) => !named,
+            _ => transport::is_due_to_others(&raised.text),
+        };
+        let is_victim = |(number, rank): &(&u32, &Rank)| {
+            let reports_network = self.network.iter().any(|(by, _)| *by == Some(**number));
+            let mut raised = rank.raised.iter();
+            !rank.raised.is_empty() && raised.all(|it| is_loss(**number, it)) && !reports_network
+        };
+        let (mut victims, others): (Vec<_>, Vec<_>) = self.ranks.iter().partition(is_victim);
+        if others.iter().any(|(_, rank)| !rank.waits.is_empty()) {
+            return Vec::new();
+        }
+        let failures = others.iter().flat_map(|(_, rank)| {
+            let ended = rank.ended.filter(|(_, how)| how.signal != Some(TERM));
+            let raised = rank.raised.iter().map(|it| it.at);
+            raised.chain(ended.map(|(at, _)| at))
+        });
+        let first = failures.min();
+        let is_early = |raised: &Raised| first.is_none_or(|first| raised.at.plus(ECHO) < first);
+        victims.retain(|(_, rank)| rank.raised.iter().all(is_early));
+        victims.into_iter().map(|(&number, _)| number).collect()
+    }
+}
+
+/// Whether an exception is about the communication with other ranks.
+fn is_about_communication(text: &str) -> bool {
+    text.contains("Dist") || transport::is_from_transport(text) || joins::is_about_a_wait(text)
+}

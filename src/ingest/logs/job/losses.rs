@@ -1,0 +1,89 @@
+//! Exceptions that concern other ranks: lost connections, ended waits, and differences between ranks.
+
+use ddp_doctor_proto::report::Where;
+
+use super::rank::{CHECKPOINT, MISMATCH};
+use crate::diagnosis::evidence::transport;
+use crate::diagnosis::words;
+use crate::ingest::logs::scan::after;
+
+/// What PyTorch and Gloo report if the calls of two ranks are not alike.
+const DIFFERENCES: [&str; 2] = [MISMATCH, "op.preamble.length <= op.nbytes"];
+/// What DDP reports if a parameter has another shape on another rank.
+const OTHER_SHAPE: &str = "appears not to match sizes of the same param";
+
+/// How an exception concerns other ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Loss {
+    Connection,
+    /// A connection that was never made.
+    Start,
+    Wait,
+    /// Their calls are not alike.
+    Difference,
+    /// Their models are not alike.
+    Models,
+    /// They failed to write or read their part of a checkpoint.
+    Failure,
+}
+
+impl Loss {
+    pub(super) fn of(text: &str) -> Self {
+        match text {
+            _ if DIFFERENCES.iter().any(|it| text.contains(it)) => Self::Difference,
+            _ if text.contains(OTHER_SHAPE) => Self::Models,
+            _ if text.contains(CHECKPOINT) => Self::Failure,
+            _ if transport::is_start(text) => Self::Start,
+            _ if transport::is_loss_of_peer(text) => Self::Connection,
+            _ => Self::Wait,
+        }
+    }
+
+    /// What one rank did, what several did, and what to do next.
+    const fn words(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Connection => (
+                "lost its connection to another process",
+                "lost their connections to another process",
+                "Find out how that process ended: add its log.",
+            ),
+            Self::Start => (
+                "could not connect to another process",
+                "could not connect to other processes",
+                "Check that this process runs, that no firewall is between them, and the network interface \
+                 (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME).",
+            ),
+            Self::Wait => (
+                "stopped waiting for other ranks",
+                "stopped waiting for other ranks",
+                "Find out where the others were: add their logs.",
+            ),
+            Self::Difference => (
+                "made a call that differs from that of another rank",
+                "made calls that differ from those of other ranks",
+                "Let all ranks make the same call.",
+            ),
+            Self::Models => (
+                "found that its model differs from that of another rank",
+                "found that their models differ from those of other ranks",
+                "Build the same model on all ranks: the same parameters, in the same order.",
+            ),
+            Self::Failure => (
+                "reports that other ranks failed",
+                "report that other ranks failed",
+                "Find out why these failed: add their logs.",
+            ),
+        }
+    }
+
+    /// What `who`, so `many` ranks, state by an exception with this text.
+    pub(super) fn note(self, who: &str, many: usize, place: Option<&Where>, text: &str) -> String {
+        let (one, several, next) = self.words();
+        let what = if many == 1 { one } else { several };
+        // PyTorch states the difference behind both calls.
+        let text = after(text, " between collectives on ranks. ").unwrap_or(text);
+        let text = after(text, "Collectives differ in ").unwrap_or(text);
+        let (at, text) = (words::at(place), text.trim_end_matches('.'));
+        format!("{who} {what}{at}: {text}\n{next}")
+    }
+}

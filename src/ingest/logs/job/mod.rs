@@ -1,0 +1,371 @@
+//! What the logs of a job state about each of its ranks.
+//!
+//! [`Job`] takes the facts of all logs: `process_names` finds the rank that a fact is about, and `clock` its time.
+//! `rank`, `joins` and `stack_place` hold what is stated about a rank, and `unidentified_processes` takes the facts
+//! about other processes. `losses` and `consequences` then separate failures from what they brought about.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
+use super::lines::Label;
+use super::{Log, scan};
+use crate::diagnosis::event::{Event, Stacks};
+use crate::diagnosis::words;
+use clock::Clock;
+use joins::Joins;
+use process_names::ProcessNames;
+use rank::{Raised, went_on_after};
+
+mod clock;
+mod consequences;
+mod joins;
+mod losses;
+mod process_names;
+mod rank;
+mod stack_place;
+mod unidentified_processes;
+
+pub(super) use clock::{EARLIER, before};
+pub(super) use joins::{LAUNCH, Wait};
+pub(super) use rank::{OfModel, Rank, SAME_MODEL, Waiting};
+pub(super) use stack_place::{in_collective, place_of};
+
+/// Why Slurm cancels a step of which it lost a node.
+const NODE_FAILURE: &str = "NODE FAILURE";
+/// Maximum number of notes on one topic.
+const MAX_NOTES: usize = 4;
+
+/// What a note is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Topic {
+    /// Calls that ranks wait in, or where they stand.
+    Waits,
+    /// Ranks that wait for the world to form.
+    Startup,
+    Exception,
+    End,
+    /// An attempt that the launcher restarted.
+    Earlier,
+    Network,
+    /// Stacks of a process that is not identified.
+    Stacks,
+}
+
+/// Everything known of a job.
+pub(super) struct Job {
+    pub(super) names: ProcessNames,
+    pub(super) ranks: BTreeMap<u32, Rank>,
+    pub(super) joins: Joins,
+    pub(super) notes: Vec<(Topic, String)>,
+    pub(super) events: Vec<(Timestamp, Event)>,
+    /// When a watchdog first gave up a collective: what followed was its consequence.
+    pub(super) given_up: Option<Timestamp>,
+    /// When a launcher was first asked to end the job, and by which signal.
+    pub(super) interrupted: Option<(Timestamp, i32)>,
+    /// When the batch system cancelled the job although no process had failed.
+    pub(super) cancelled: Option<Timestamp>,
+    /// When a launcher last restarted the ranks, and when one reported that they ended well.
+    pub(super) restarted: Option<Timestamp>,
+    pub(super) finished: Option<Timestamp>,
+    /// Time of the last fact that does more than name a rank.
+    pub(super) last_fact: Timestamp,
+    /// Ends of processes that the text does not identify.
+    unidentified_ends: Vec<(Subject, ExitStatus)>,
+    /// Collectives that watchdogs of known ranks gave up.
+    timed_out: HashSet<(Op, u64)>,
+    /// Number of exceptions that parents quoted.
+    quotes: usize,
+    /// Errors of the network, with the ranks that reported them.
+    pub(super) network: Vec<(Option<u32>, Arc<str>)>,
+    begins: Timestamp,
+    pub(super) ends: Timestamp,
+}
+
+impl Job {
+    pub(super) fn of_logs(logs: &[Log]) -> Self {
+        let all: Vec<&Facts> = logs.iter().map(|log| &log.facts).collect();
+        Self::of(&all, Clock::of(logs))
+    }
+
+    fn of(all: &[&Facts], clock: Clock) -> Self {
+        let names = ProcessNames::of(all);
+        let known = names.processes.keys();
+        let mut job = Self {
+            ranks: known.map(|&rank| (rank, Rank::default())).collect(),
+            names,
+            joins: Joins::default(),
+            notes: Vec::new(),
+            events: Vec::new(),
+            given_up: None,
+            interrupted: None,
+            cancelled: None,
+            restarted: None,
+            finished: None,
+            last_fact: Timestamp::default(),
+            unidentified_ends: Vec::new(),
+            timed_out: HashSet::new(),
+            quotes: 0,
+            network: Vec::new(),
+            begins: clock.first,
+            ends: clock.first,
+        };
+        let restarted = clock.restart_before_a_failure(all);
+        for facts in all {
+            job.add_log(facts, clock, restarted);
+            for (index, dumped) in facts.stacks.iter().enumerate() {
+                let at = clock.time(dumped.at, facts.facts.len() + index);
+                job.extend_to(at);
+                if at < restarted {
+                    continue;
+                }
+                let stacks = Arc::new(Stacks { at, ..dumped.stacks.clone() });
+                let rank = job.names.rank(&dumped.who, None);
+                let rank = rank.or_else(|| job.only_one_ended_by(dumped.signal));
+                let place = place_of(&stacks);
+                let Some(rank) = rank else {
+                    job.note_unidentified_stacks(&dumped.who, &place);
+                    continue;
+                };
+                // The engine shows the line of a call.
+                if dumped.signal.is_some() && place.starts_with("at ") {
+                    let text = format!("rank {rank} was {place} when a signal ended it");
+                    job.note(Topic::Stacks, text);
+                }
+                job.ranks.entry(rank).or_default().stacks.push(stacks);
+            }
+        }
+        job.note_unidentified_ends();
+        for rank in job.joins.missing_at_barriers() {
+            job.ranks.entry(rank).or_default();
+        }
+        for (&number, rank) in &mut job.ranks {
+            rank.stacks.sort_by_key(|stacks| stacks.at);
+            rank.complete_end(number);
+        }
+        job.mark_last_exceptions_uncaught(all);
+        job
+    }
+
+    /// Takes the facts of one log; those before `restarted` are of an earlier attempt.
+    fn add_log(&mut self, facts: &Facts, clock: Clock, restarted: Timestamp) {
+        let groups = groups_of(facts);
+        let mut unknown = Vec::new();
+        let mut has_failed = false;
+        for (fact, at) in clock.times(facts) {
+            self.extend_to(at);
+            if !matches!(fact.what, Statement::Named { .. }) {
+                self.last_fact = self.last_fact.max(at);
+            }
+            if at < restarted {
+                self.note_earlier_attempt(fact);
+                continue;
+            }
+            // The batch system ends a step in which a task has failed.
+            match &fact.what {
+                Statement::Ended(how) if !how.is_requested() => has_failed = true,
+                Statement::Ended(how) if has_failed && fact.who.label.task.is_some() => {
+                    if let Some(rank) = self.names.rank(&fact.who, Some(&fact.what)) {
+                        self.ranks.entry(rank).or_default().stopped = how.signal;
+                    }
+                    continue;
+                }
+                Statement::NodeFailed => has_failed = true,
+                Statement::Cancelled { why, .. }
+                    if has_failed && why.as_ref().is_none_or(|it| &**it == NODE_FAILURE) =>
+                {
+                    continue;
+                }
+                _ => {}
+            }
+            if !self.fact(fact, &groups, at) {
+                unknown.push((fact, at));
+            }
+        }
+        let failed = facts.facts.iter().filter_map(|fact| self.failed(fact));
+        let failed: BTreeMap<u32, (LineNumber, ExitStatus)> = failed.collect();
+        self.assign_exception(&mut unknown, &failed);
+        // Launchers name a rank after it printed its last line.
+        for (fact, at) in unknown {
+            self.add_unidentified(fact, at);
+        }
+    }
+
+    /// Extends the period that the text covers to this time.
+    fn extend_to(&mut self, at: Timestamp) {
+        self.begins = self.begins.min(at);
+        self.ends = self.ends.max(at);
+    }
+
+    /// Takes a fact; `false`: the text does not say which rank it is about.
+    fn fact(&mut self, fact: &Fact, groups: &Groups, at: Timestamp) -> bool {
+        let mut who = fact.who.clone();
+        let seq = match fact.what {
+            Statement::TimedOut { seq, .. } => Some(seq),
+            Statement::Finishes { seq, .. } => Some(seq + 1),
+            _ => None,
+        };
+        let seq = seq.filter(|_| !who.group.is_named());
+        let group = seq.and_then(|seq| groups.get(&(who.label, who.rank, seq)));
+        who.group = group.cloned().unwrap_or(who.group);
+        if let Statement::Finishes { rank, .. } = fact.what {
+            // The report counts ranks within the group.
+            who.label.rank = None;
+            who.rank = Some(rank);
+        }
+        let rank = self.names.rank(&who, Some(&fact.what));
+        if let Some(rank) = rank {
+            self.add_to_rank(rank, who.group, fact, at);
+        }
+        rank.is_some()
+    }
+
+    fn add_to_rank(&mut self, number: u32, group: GroupName, fact: &Fact, at: Timestamp) {
+        let what = &fact.what;
+        let rank = self.ranks.entry(number).or_default();
+        match what {
+            Statement::Named { .. }
+            | Statement::Cancelled { .. }
+            | Statement::NodeFailed
+            | Statement::Quoted { .. }
+            | Statement::Interrupted { .. }
+            | Statement::Restarted
+            | Statement::Finished => {}
+            Statement::Finishes { seq, is_inside, .. } => {
+                let joined = seq + u64::from(*is_inside);
+                rank.progress.entry(group).or_insert((joined, *seq));
+            }
+            Statement::TimedOut { op, seq, waited_ms, .. } => {
+                self.timed_out.insert((*op, *seq));
+                let since = before(at, Duration::from_millis(*waited_ms));
+                rank.wait(group, what, since, at);
+                self.given_up = Some(self.given_up.map_or(at, |known| known.min(at)));
+                self.extend_to(since);
+            }
+            Statement::CalledAt { place } => rank.called_at = Some(place.clone()),
+            Statement::Progress { enqueued, completed, .. } => {
+                let known = rank.progress.entry(group).or_default();
+                *known = (known.0.max(*enqueued), known.1.max(*completed));
+            }
+            Statement::Runs { .. } => rank.run(what, at),
+            Statement::Raised { .. } => self.raised(number, fact, at),
+            Statement::Ended(how) => {
+                let known = rank.ended.get_or_insert((at, *how));
+                known.1.for_memory |= how.for_memory;
+            }
+            Statement::EndedLater(how) => rank.ended_later = Some(how.exit()),
+            Statement::Failed(how) => rank.failed = Some((at, *how)),
+            Statement::Stopped { signal } => rank.stopped = Some(*signal),
+            Statement::KilledForMemory => rank.killed_for_memory = Some(at),
+            Statement::CutOff { place } => self.cut_off(number, place.as_ref()),
+            Statement::LostStore { server } => self.joins.lost_store(Some(number), server),
+            Statement::OfModel { fact, total, lines } => {
+                rank.report(OfModel { at, fact: *fact, total: *total, lines: Arc::clone(lines) });
+            }
+            Statement::Uses { device } => rank.device = Some(Arc::clone(device)),
+            Statement::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),
+            Statement::Network { text } => self.network.push((Some(number), Arc::clone(text))),
+            Statement::Joined { key } => {
+                let at = Some(at).filter(|_| fact.line.is_dated);
+                self.joins.joined(number, *key, at);
+            }
+            Statement::Joins { .. }
+            | Statement::Clients { .. }
+            | Statement::MissesAddress { .. }
+            | Statement::MissesAtBarrier { .. } => {
+                self.joins.take(Some(number), what, at);
+                let waited_ms = joins::waited_ms(what);
+                self.extend_to(before(at, Duration::from_millis(waited_ms)));
+            }
+        }
+    }
+
+    /// Takes an exception of a rank.
+    fn raised(&mut self, number: u32, fact: &Fact, at: Timestamp) {
+        let Statement::Raised { text, place, uncaught, went_on, is_last, by_launcher } = &fact.what
+        else {
+            return;
+        };
+        if *by_launcher {
+            self.note_launcher_exception(text);
+        } else if *went_on {
+            let note = went_on_after(&format!("rank {number}"), text, place.as_ref());
+            self.note(Topic::Exception, note);
+        } else {
+            self.ranks.entry(number).or_default().raise(Raised {
+                at,
+                text: Arc::clone(text),
+                place: place.clone(),
+                uncaught: *uncaught,
+                is_last: *is_last,
+                is_dated: fact.line.is_dated,
+            });
+        }
+    }
+
+    /// Adds a note on a traceback of a rank with which the text ends.
+    fn cut_off(&mut self, number: u32, place: Option<&Where>) {
+        let at = words::at(place);
+        let text =
+            format!("rank {number} began a traceback{at}: the text ends before its exception");
+        self.note(Topic::Exception, text);
+    }
+
+    /// The rank that was ended by this signal, if the text states that of one only.
+    fn only_one_ended_by(&self, signal: Option<i32>) -> Option<u32> {
+        let signal = signal?;
+        let mut ended = self.ranks.iter().filter(|(_, rank)| {
+            let how = rank.ended.map(|(_, how)| how.signal);
+            how == Some(Some(signal))
+        });
+        let (only, _) = ended.next()?;
+        ended.next().is_none().then_some(*only)
+    }
+
+    /// Adds a note; its second line states what to do. Returns whether it is new, and there are few on its
+    /// topic.
+    pub(super) fn note(&mut self, topic: Topic, text: String) -> bool {
+        /// Length at which a note is cut.
+        const MAX: usize = 600;
+        let (what, advice) = text.split_at(text.find('\n').unwrap_or(text.len()));
+        let note = (topic, scan::cut(what, MAX).to_owned() + advice);
+        let of_topic = self.notes.iter().filter(|(it, _)| *it == topic);
+        let is_added = of_topic.count() < MAX_NOTES && !self.notes.contains(&note);
+        if is_added {
+            self.notes.push(note);
+        }
+        is_added
+    }
+
+    /// Time of the first fact.
+    pub(super) const fn begins(&self) -> Timestamp {
+        self.begins
+    }
+}
+
+/// Groups of collectives that a watchdog gave up, by the process and the sequence number.
+type Groups = BTreeMap<(Label, Option<u32>, u64), GroupName>;
+
+/// The line about a timeout names no group; a later line of the same process does.
+fn groups_of(facts: &Facts) -> Groups {
+    let mut groups = Groups::new();
+    for Fact { who, what, .. } in &facts.facts {
+        let seq = match what {
+            Statement::TimedOut { seq, .. } => Some(*seq),
+            Statement::Progress { failed, .. } => *failed,
+            _ => None,
+        };
+        if let Some(seq) = seq.filter(|_| who.group.is_named()) {
+            // Some lines of the process do not repeat its rank.
+            for rank in [who.rank, None] {
+                let key = (who.label, rank, seq);
+                groups.entry(key).or_insert_with(|| who.group.clone());
+            }
+        }
+    }
+    groups
+}

@@ -1,0 +1,250 @@
+//! Names of processes in logs, and the rank of each: which rank a fact is about.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::diagnosis::model::MAX_WORLD;
+use crate::ingest::logs::facts::{Facts, Statement, Subject, is_name};
+use crate::ingest::logs::lines::Worker;
+
+/// A name of a process, and its rank; `None`: several ranks have it.
+type Known<K> = BTreeMap<K, Option<u32>>;
+
+/// The ranks of the names that logs use for processes.
+#[derive(Debug, Default)]
+pub(in super::super) struct ProcessNames {
+    pids: Pids,
+    locals: Known<u32>,
+    tasks: Known<u32>,
+    workers: Known<(u32, Option<IpAddr>)>,
+    /// Number of ranks of the world, if the text states it.
+    pub(in super::super) world: Option<u32>,
+    /// Host and process id by rank.
+    pub(in super::super) processes: BTreeMap<u32, (Option<Arc<str>>, Option<u32>)>,
+}
+
+impl ProcessNames {
+    pub(super) fn of(all: &[&Facts]) -> Self {
+        let mut names = Self::default();
+        let pairs: BTreeSet<_> = all.iter().flat_map(|facts| &facts.pairs).collect();
+        for label in pairs {
+            let Some(rank) = label.rank else { continue };
+            if let Some(local) = label.local {
+                learn(&mut names.locals, local, rank);
+            }
+            if let Some(task) = label.task {
+                learn(&mut names.tasks, task, rank);
+            }
+            if let Some(worker) = label.worker.and_then(key) {
+                learn(&mut names.workers, worker, rank);
+            }
+        }
+        let sizes = all.iter().flat_map(|facts| &facts.worlds).copied();
+        let sizes = sizes.chain(stated_by_tasks(all));
+        names.world = sizes.filter(|&it| it <= MAX_WORLD).max();
+        // Explicit names first: a rank in a communicator is a global one only if that spans the
+        // world.
+        for fact in all.iter().flat_map(|facts| &facts.facts) {
+            let rank = names.explicit(&fact.who, &fact.what);
+            let (Some(rank), who) = (rank, &fact.who) else {
+                continue;
+            };
+            if let Some(pid) = who.pid {
+                names.pids.learn(pid, who.host.as_deref(), rank);
+            }
+            if let Some(worker) = who.label.worker.and_then(key) {
+                learn(&mut names.workers, worker, rank);
+            }
+            if let (Some(task), Statement::Named { of: Some(_) }) = (who.label.task, &fact.what) {
+                learn(&mut names.tasks, task, rank);
+            }
+            if let Some(local) = who.label.local.filter(|_| who.group.is_world()) {
+                learn(&mut names.locals, local, rank);
+            }
+            let known = names.processes.entry(rank).or_default();
+            known.0 = known.0.take().or_else(|| who.host.clone());
+            known.1 = known.1.or(who.pid);
+        }
+        names.expect_tasks_to_be_ranks(all);
+        names.expect_locals_to_be_ranks(all);
+        for rank in all.iter().flat_map(|facts| &facts.ranks) {
+            names.processes.entry(*rank).or_default();
+        }
+        let highest = names.processes.keys().next_back().copied();
+        names.world = names.world.filter(|&size| highest.is_none_or(|rank| rank < size));
+        names.expect_one_node(all);
+        names.learn_locals(all);
+        names
+    }
+
+    /// Where the world has as many ranks as one node, local ranks are ranks. Sizes of communicators may be
+    /// those of smaller groups.
+    fn expect_one_node(&mut self, all: &[&Facts]) {
+        let facts = all.iter().flat_map(|facts| &facts.facts);
+        let locals: BTreeSet<u32> = facts.clone().filter_map(|it| it.who.label.local).collect();
+        let of_communicators = facts.filter(|it| it.who.pid.is_some());
+        let mut of_communicators = of_communicators.filter_map(|it| match it.what {
+            Statement::Named { of } => of,
+            _ => None,
+        });
+        let last = locals.last().copied();
+        let has_all = |facts: &&Facts| {
+            let own = facts.facts.iter().filter_map(|it| match it.what {
+                Statement::Named { of: Some(size) } if Some(size) == self.world => it.who.rank,
+                _ => None,
+            });
+            let own: BTreeSet<u32> = own.collect();
+            self.world == u32::try_from(own.len()).ok()
+        };
+        // All of them write to the output of one launcher, or the last one of the node is known.
+        let is_one = self.world == last.map(|it| it + 1) || all.iter().any(has_all);
+        let is_one = is_one && last < self.world;
+        if is_one && !of_communicators.any(|it| Some(it) == self.world) {
+            for local in locals {
+                self.locals.entry(local).or_insert(Some(local));
+            }
+        }
+    }
+
+    /// ProcessNames processes that launchers started for local ranks.
+    fn learn_locals(&mut self, all: &[&Facts]) {
+        for fact in all.iter().flat_map(|facts| &facts.facts) {
+            let local = fact.who.label.local.filter(|_| is_name(&fact.what));
+            let rank = local.and_then(|it| *self.locals.get(&it)?);
+            if let (Some(rank), Some(pid)) = (rank, fact.who.pid) {
+                self.pids.learn(pid, fact.who.host.as_deref(), rank);
+            }
+        }
+    }
+
+    /// Ranks known to run on a host.
+    pub(super) fn on_host(&self, host: &str) -> Vec<u32> {
+        let processes = self.processes.iter();
+        let those = processes.filter(|(_, (it, _))| it.as_deref().map(short) == Some(short(host)));
+        those.map(|(&rank, _)| rank).collect()
+    }
+
+    /// The same of local ranks, if the text names no rank of another node.
+    fn expect_locals_to_be_ranks(&mut self, all: &[&Facts]) {
+        let facts = all.iter().flat_map(|facts| &facts.facts);
+        let locals: BTreeSet<u32> = facts.filter_map(|it| it.who.label.local).collect();
+        let of_labels = all.iter().flat_map(|facts| &facts.ranks).max();
+        let highest = self.processes.keys().next_back().max(of_labels);
+        let last = locals.last().max(self.locals.keys().next_back());
+        if agree(&self.locals) && highest <= last {
+            for local in locals {
+                self.locals.entry(local).or_insert(Some(local));
+            }
+        }
+    }
+
+    /// Where every task that is known is the rank of its number, others are as well.
+    fn expect_tasks_to_be_ranks(&mut self, all: &[&Facts]) {
+        if !agree(&self.tasks) {
+            return;
+        }
+        let facts = all.iter().flat_map(|facts| &facts.facts);
+        let tasks = facts.filter_map(|fact| fact.who.label.task);
+        let tasks: BTreeSet<u32> =
+            tasks.chain(all.iter().flat_map(|it| &it.tasks).copied()).collect();
+        for task in tasks {
+            self.tasks.entry(task).or_insert(Some(task));
+            self.processes.entry(task).or_default();
+        }
+    }
+
+    /// The rank that the text itself states.
+    fn explicit(&self, who: &Subject, what: &Statement) -> Option<u32> {
+        let is_world = !who.group.is_named() || who.group.is_world();
+        let is_global = match what {
+            Statement::Named { of: Some(size) } => Some(*size) == self.world,
+            _ => is_world,
+        };
+        who.label.rank.or(who.rank.filter(|_| is_global))
+    }
+
+    /// Whether this may be the process of the rank: nodes have the same local ranks.
+    fn may_be(&self, rank: u32, pid: Option<u32>) -> bool {
+        let known = self.processes.get(&rank).and_then(|it| it.1);
+        known.is_none() || pid.is_none() || known == pid
+    }
+
+    /// The rank that a fact is about; `None`: the text does not say.
+    pub(super) fn rank(&self, who: &Subject, what: Option<&Statement>) -> Option<u32> {
+        let explicit = match what {
+            Some(what) => self.explicit(who, what),
+            None => who.label.rank,
+        };
+        let of = |known: &Known<u32>, name: Option<u32>| *known.get(&name?)?;
+        explicit
+            .or_else(|| self.pids.rank(who.pid?, who.host.as_deref()))
+            .or_else(|| *self.workers.get(&who.label.worker.and_then(key)?)?)
+            .or_else(|| {
+                of(&self.locals, who.label.local).filter(|&rank| self.may_be(rank, who.pid))
+            })
+            .or_else(|| of(&self.tasks, who.label.task))
+    }
+}
+
+/// Whether numbers are known, and each of them is its rank.
+fn agree(known: &Known<u32>) -> bool {
+    let mut all = known.iter();
+    !known.is_empty() && all.all(|(number, rank)| *rank == Some(*number))
+}
+
+/// What identifies a worker.
+fn key(worker: Worker) -> Option<(u32, Option<IpAddr>)> {
+    Some((worker.pid?, worker.host))
+}
+
+/// The world size that all tasks state which state their rank, if no two of them state one rank: those
+/// of a smaller group would.
+fn stated_by_tasks(all: &[&Facts]) -> Option<u32> {
+    let facts = all.iter().flat_map(|facts| &facts.facts);
+    let stated: BTreeSet<(u32, u32, u32)> = facts
+        .filter_map(|fact| match (fact.who.label.task, fact.who.rank, &fact.what) {
+            (Some(task), Some(rank), Statement::Named { of: Some(size) }) => {
+                Some((*size, rank, task))
+            }
+            _ => None,
+        })
+        .collect();
+    let &(size, ..) = stated.first()?;
+    let ranks: BTreeSet<u32> = stated.iter().map(|it| it.1).collect();
+    let is_world = stated.iter().all(|it| it.0 == size && it.2 < size);
+    (is_world && ranks.len() == stated.len()).then_some(size)
+}
+
+/// Ranks by process id and host; `None`: the host is unknown. Processes of two hosts may have one id.
+#[derive(Debug, Default)]
+struct Pids(BTreeMap<u32, Known<Option<String>>>);
+
+impl Pids {
+    fn learn(&mut self, pid: u32, host: Option<&str>, rank: u32) {
+        let hosts = self.0.entry(pid).or_default();
+        learn(hosts, host.map(short), rank);
+    }
+
+    /// The only rank whose process this may be.
+    fn rank(&self, pid: u32, host: Option<&str>) -> Option<u32> {
+        let host = host.map(short);
+        let fits = |known: &Option<String>| host.is_none() || known.is_none() || *known == host;
+        let ranks = self.0.get(&pid)?.iter();
+        let mut ranks = ranks.filter(|(known, _)| fits(known));
+        let (_, first) = ranks.next()?;
+        ranks.all(|(_, other)| other == first).then_some(*first)?
+    }
+}
+
+/// The name of a host without its domain, which only some lines state.
+fn short(host: &str) -> String {
+    let is_address = host.parse::<IpAddr>().is_ok();
+    let name = host.split('.').next().filter(|_| !is_address);
+    name.unwrap_or(host).to_owned()
+}
+
+fn learn<K: Ord>(known: &mut Known<K>, name: K, rank: u32) {
+    let entry = known.entry(name).or_insert(Some(rank));
+    *entry = entry.filter(|&other| other == rank);
+}

@@ -1,0 +1,288 @@
+//! Facts about processes whose rank the text does not state.
+
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::words::signal_name;
+
+use super::losses::Loss;
+use super::rank::went_on_after;
+use super::{Job, Topic, joins};
+use crate::diagnosis::evidence::transport;
+use crate::diagnosis::model::libc_signal::{ABRT, KILL};
+use crate::diagnosis::words;
+use crate::ingest::logs::facts::{ExitStatus, Fact, GroupName, LineNumber, Statement, Subject};
+
+/// Maximum number of quoted exceptions that are looked up.
+const MAX_QUOTES: usize = 64;
+/// What to do if a host has too little memory.
+const LESS_MEMORY: &str = "Run fewer or smaller processes on that host.";
+/// Maximum number of ends that are kept.
+const MAX_ENDS: usize = 256;
+
+impl Job {
+    /// Takes a fact about a process that the text does not identify.
+    pub(super) fn add_unidentified(&mut self, fact: &Fact, at: Timestamp) {
+        let who = &fact.who;
+        match &fact.what {
+            // These state the same as the line that the exception consists of.
+            Statement::Raised { text, .. } if joins::is_about_a_wait(text) => {}
+            Statement::Raised { text, place, by_launcher, went_on, .. } => {
+                let text = if *by_launcher {
+                    return self.note_launcher_exception(text);
+                } else if *went_on {
+                    went_on_after(&name(who), text, place.as_ref())
+                } else if transport::is_due_to_others(text) {
+                    Loss::of(text).note(&name(who), 1, place.as_ref(), text)
+                } else {
+                    raised(&name(who), text, place.as_ref())
+                };
+                self.note(Topic::Exception, text);
+            }
+            Statement::Ended(how) | Statement::Failed(how) => self.add_unidentified_end(who, *how),
+            Statement::NodeFailed => self.lost_node(who.host.as_deref().unwrap_or_default(), at),
+            Statement::KilledForMemory => {
+                let who = name(who);
+                let text = format!("the kernel killed {who} for lack of memory\n{LESS_MEMORY}");
+                self.note(Topic::End, text);
+            }
+            Statement::Quoted { text } => self.quoted(text),
+            Statement::LostStore { server } => self.joins.lost_store(None, server),
+            Statement::Network { text } => self.network.push((None, text.clone())),
+            Statement::Cancelled { why, at: when } => {
+                let advice = match why.as_deref() {
+                    Some("TIME LIMIT") => {
+                        "Request more time, or save checkpoints and go on from them."
+                    }
+                    Some("PREEMPTION") => "Submit it with --requeue, and go on from checkpoints.",
+                    _ => {
+                        "Find out who cancelled it, and why: a person, or a limit of the batch system."
+                    }
+                };
+                let why = why.as_ref();
+                let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+                self.note(
+                    Topic::End,
+                    format!("the batch system cancelled the job{why} at {when}\n{advice}"),
+                );
+                let known = self.cancelled.into_iter();
+                self.cancelled = known.chain([at]).min();
+            }
+            Statement::Interrupted { signal } => {
+                let known = self.interrupted.into_iter();
+                self.interrupted = known.chain([(at, *signal)]).min();
+            }
+            Statement::Restarted => self.restarted = self.restarted.max(Some(at)),
+            Statement::Finished => self.finished = self.finished.max(Some(at)),
+            Statement::TimedOut { op, seq, .. } => {
+                if self.timed_out.contains(&(*op, *seq)) {
+                    return;
+                }
+                let text = format!(
+                    "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
+                );
+                self.note(Topic::Waits, text);
+            }
+            what => self.joins.take(None, what, Timestamp::default()),
+        }
+    }
+
+    /// Takes the exception that ended a worker, which its parent quotes: nothing caught it.
+    fn quoted(&mut self, text: &str) {
+        self.quotes += 1;
+        if self.quotes > MAX_QUOTES {
+            return;
+        }
+        let raised = self.ranks.values_mut().flat_map(|rank| &mut rank.raised);
+        for raised in raised.filter(|it| it.text.contains(text)) {
+            raised.uncaught = true;
+        }
+    }
+
+    /// Takes the failure of a node.
+    fn lost_node(&mut self, host: &str, at: Timestamp) {
+        let text = format!(
+            "the batch system lost node {host}\nFind out why that node failed (sinfo -R), and exclude it."
+        );
+        if !self.note(Topic::End, text) {
+            return;
+        }
+        for rank in self.names.on_host(host) {
+            let known = self.ranks.entry(rank).or_default();
+            known.ended.get_or_insert((at, ExitStatus::default()));
+        }
+    }
+
+    /// The rank that a fact states to have failed, and how.
+    pub(super) fn failed(&self, fact: &Fact) -> Option<(u32, (LineNumber, ExitStatus))> {
+        let (Statement::Ended(how) | Statement::EndedLater(how) | Statement::Failed(how)) =
+            fact.what
+        else {
+            return None;
+        };
+        let rank = self.names.rank(&fact.who, Some(&fact.what))?;
+        let is_failure = !how.is_requested() && how.code != Some(0);
+        is_failure.then_some((rank, (fact.line, how)))
+    }
+
+    /// Takes the only exception of a log without a label as that of the only rank that `failed` in the way
+    /// in which such an exception ends a process: C++ aborts, Python exits with status 1.
+    pub(super) fn assign_exception(
+        &mut self,
+        unknown: &mut Vec<(&Fact, Timestamp)>,
+        failed: &BTreeMap<u32, (LineNumber, ExitStatus)>,
+    ) {
+        let raised = unknown.iter().enumerate().filter_map(|(index, (fact, _))| {
+            let is_unlabelled = fact.who == Subject::default();
+            match fact.what {
+                Statement::Raised { by_launcher: false, went_on: false, uncaught, .. }
+                    if is_unlabelled =>
+                {
+                    Some((index, uncaught))
+                }
+                _ => None,
+            }
+        });
+        let [(index, aborts)] = raised.collect::<Vec<_>>()[..] else {
+            return;
+        };
+        let end = if aborts { ExitStatus::of_status(-ABRT) } else { ExitStatus::of_status(1) };
+        let alike = failed.iter().filter(|(_, (_, how))| *how == end);
+        let [(&rank, &(line, _))] = alike.collect::<Vec<_>>()[..] else {
+            return;
+        };
+        let (fact, at) = unknown[index];
+        let states_none = self.ranks.get(&rank).is_none_or(|it| it.raised.is_empty());
+        let mut own = fact.clone();
+        if let Statement::Raised { uncaught, .. } = &mut own.what
+            && states_none
+            && fact.line.number < line.number
+        {
+            *uncaught = true;
+            unknown.remove(index);
+            self.add_to_rank(rank, GroupName::default(), &own, at);
+        }
+    }
+
+    /// Takes an exception of a launcher.
+    pub(super) fn note_launcher_exception(&mut self, text: &str) {
+        let note = if text.starts_with("RendezvousTimeoutError") {
+            format!(
+                "a launcher raised {text}: not all nodes of the launch came in time\nCheck that every node was \
+                 started, and that all have the same --rdzv-endpoint, --rdzv-id and --nnodes."
+            )
+        } else if text.starts_with("RendezvousConnectionError") {
+            format!(
+                "a launcher raised {text}\nFind out whether the host of --rdzv-endpoint runs, and check the network \
+                 to it."
+            )
+        } else if transport::is_loss_of_peer(text) {
+            Loss::of(text).note("a launcher", 1, None, text)
+        } else {
+            format!("a launcher raised {text}")
+        };
+        self.note(Topic::Exception, note);
+    }
+
+    /// Takes the end of such a process. A crash is reported twice: by the process, and by its launcher,
+    /// which names its host.
+    fn add_unidentified_end(&mut self, who: &Subject, how: ExitStatus) {
+        let known = self.ranks.values().filter_map(|rank| rank.ended);
+        let mut ranks = self.ranks.values();
+        let by_kernel = ranks.any(|rank| rank.killed_for_memory.is_some());
+        let is_known = known.into_iter().any(|(_, it)| it.signal == how.signal);
+        if is_known || by_kernel && how.is_requested() {
+            return;
+        }
+        let same = |(other, it): &&mut (Subject, ExitStatus)| {
+            let is_apart = other.host.is_some() && who.host.is_some() && other.host != who.host;
+            other.label == who.label && it.signal == how.signal && !is_apart
+        };
+        let has_room = self.unidentified_ends.len() < MAX_ENDS;
+        match self.unidentified_ends.iter_mut().find(same) {
+            Some((other, _)) => other.host = other.host.take().or_else(|| who.host.clone()),
+            None if has_room => self.unidentified_ends.push((who.clone(), how)),
+            None => {}
+        }
+    }
+
+    /// Takes the place at which such a process was according to its stacks.
+    pub(super) fn note_unidentified_stacks(&mut self, who: &Subject, place: &str) {
+        let text = format!("{} was {place} according to its stacks", name(who));
+        self.note(Topic::Stacks, text);
+    }
+
+    /// Adds notes on the ends of such processes. Those that the launcher requested after another one had
+    /// failed, or because the job was cancelled, say nothing.
+    pub(super) fn note_unidentified_ends(&mut self) {
+        let ends = std::mem::take(&mut self.unidentified_ends);
+        let is_explained =
+            self.cancelled.is_some() || ends.iter().any(|(_, how)| !how.is_requested());
+        // One process that exited as an exception ends it, and one rank that raised one, are the same.
+        let mut raised = self.ranks.values().flat_map(|it| it.raised.first());
+        let has_raised = raised.next().is_some() && raised.next().is_none();
+        let ends_so = |how: ExitStatus| how.code == Some(1) || how.signal == Some(ABRT);
+        let exits = ends.iter().filter(|(_, how)| ends_so(*how));
+        let is_one = has_raised && exits.count() == 1;
+        for (who, how) in ends {
+            let is_raised = is_one && ends_so(how);
+            if !(is_raised || is_explained && how.is_requested()) {
+                let advice = match how.signal {
+                    _ if how.for_memory => LESS_MEMORY,
+                    Some(KILL) => words::AFTER_SIGKILL,
+                    Some(_) if !how.is_requested() => words::AFTER_A_CRASH,
+                    _ => "",
+                };
+                let text = format!("{} {}\n{advice}", name(&who), ended(how));
+                self.note(Topic::End, text.trim_end().to_owned());
+            }
+        }
+    }
+
+    /// Takes a fact about an attempt that the launcher restarted.
+    pub(super) fn note_earlier_attempt(&mut self, fact: &Fact) {
+        let rank = self.names.rank(&fact.who, Some(&fact.what));
+        let who = rank.map_or_else(|| name(&fact.who), |rank| format!("rank {rank}"));
+        let what = match &fact.what {
+            Statement::Raised { text, place, uncaught: true, .. } => {
+                raised(&who, text, place.as_ref())
+            }
+            Statement::Ended(how) | Statement::Failed(how) => format!("{who} {}", ended(*how)),
+            Statement::KilledForMemory => format!("the kernel killed {who} for lack of memory"),
+            _ => return,
+        };
+        let text = format!("before the launcher restarted the ranks, {what}");
+        self.note(Topic::Earlier, text);
+    }
+}
+
+/// What the text calls the process.
+fn name(who: &Subject) -> String {
+    let host = who.host.as_ref();
+    let host = host.map_or_else(String::new, |host| format!(" on {host}"));
+    if let Some(worker) = who.label.worker {
+        let pid = worker.pid.or(who.pid);
+        let pid = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+        return format!("worker {}{pid}", worker.name);
+    }
+    match (who.label.task, who.label.local, who.pid) {
+        (Some(task), ..) => format!("task {task}{host}"),
+        (None, Some(local), Some(pid)) => format!("local rank {local} (process {pid})"),
+        (None, Some(local), None) => format!("local rank {local}"),
+        (None, None, Some(pid)) => format!("process {pid}{host}"),
+        (None, None, None) => "a process that the text does not identify".into(),
+    }
+}
+
+fn raised(who: &str, text: &str, place: Option<&Where>) -> String {
+    format!("{who} raised {text}{}", words::at(place))
+}
+
+fn ended(how: ExitStatus) -> String {
+    match (how.signal, how.code) {
+        _ if how.for_memory => "was killed for lack of memory".into(),
+        (Some(signal), _) => format!("was killed by {}", signal_name(signal)),
+        (None, Some(code)) => format!("ended with status {code}"),
+        (None, None) => "ended in an unknown way".into(),
+    }
+}

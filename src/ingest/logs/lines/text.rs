@@ -1,0 +1,211 @@
+//! Lines of a text file of any size: bounded, decompressed, without colours and control characters.
+
+use std::io::{self, BufRead};
+use std::path::Path;
+
+use crate::files;
+
+/// Maximum length of a line in bytes; the rest of a longer one is skipped.
+const MAX_LINE: usize = 16 << 10;
+/// Maximum length of a time in bytes.
+const MAX_TIME: usize = 40;
+/// Maximum number of bytes read of one file, after decompression.
+pub(in super::super) const MAX_BYTES: u64 = 8 << 30;
+
+/// Reads a file line by line.
+pub(in super::super) struct Lines {
+    reader: Box<dyn BufRead>,
+    line: Vec<u8>,
+    /// Lines of the message in the last line, the next one last.
+    pending: Vec<String>,
+    /// Bytes that may still be read.
+    left: u64,
+}
+
+impl Lines {
+    pub(in super::super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self::of(files::decompressed(files::open(path)?)?))
+    }
+
+    pub(in super::super) fn of(reader: Box<dyn BufRead>) -> Self {
+        Self { reader, line: Vec::new(), pending: Vec::new(), left: MAX_BYTES }
+    }
+
+    /// Whether the file is longer than what was read of it.
+    pub(in super::super) fn is_cut(&mut self) -> bool {
+        self.left == 0 && self.reader.fill_buf().is_ok_and(|rest| !rest.is_empty())
+    }
+
+    /// The next line that is not empty, cleaned into `text`; `false` at the end. A carriage return
+    /// ends a line as well: progress bars redraw theirs.
+    pub(in super::super) fn read(&mut self, text: &mut String) -> io::Result<bool> {
+        loop {
+            if let Some(line) = self.pending.pop() {
+                *text = line;
+                return Ok(true);
+            }
+            self.line.clear();
+            if !self.read_raw()? {
+                return Ok(false);
+            }
+            clean(&self.line, text);
+            self.pending = unwrapped(text);
+            if !text.is_empty() && self.pending.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn read_raw(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        while self.left > 0 {
+            let buffer = match self.reader.fill_buf() {
+                Ok(buffer) => buffer,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // What was read of a damaged archive counts.
+                Err(_) if any => return Ok(true),
+                Err(error) => return Err(error),
+            };
+            if buffer.is_empty() {
+                return Ok(any);
+            }
+            any = true;
+            let end = buffer.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let used = end.unwrap_or(buffer.len());
+            let room = MAX_LINE - self.line.len();
+            self.line.extend(&buffer[..used.min(room)]);
+            let used = used + usize::from(end.is_some());
+            self.reader.consume(used);
+            self.left = self.left.saturating_sub(used as u64);
+            if end.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(any)
+    }
+}
+
+/// Whether a file that begins like this, decompressed, may be a text.
+pub(in super::super) fn is_text(head: &[u8]) -> bool {
+    let is_control = |byte: &&u8| **byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
+    let controls = head.iter().filter(is_control).count();
+    let text = String::from_utf8_lossy(head);
+    let invalid = text.chars().filter(|&it| it == '\u{fffd}').count();
+    !head.is_empty() && (controls + invalid) * 20 <= head.len()
+}
+
+/// Decodes a line into `text`, without escape sequences, control characters and trailing space.
+fn clean(line: &[u8], text: &mut String) {
+    text.clear();
+    let decoded = String::from_utf8_lossy(line);
+    // Most lines are plain.
+    if line.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t')) {
+        text.push_str(decoded.trim_end());
+        return;
+    }
+    let mut rest = decoded.chars();
+    while let Some(letter) = rest.next() {
+        match letter {
+            '\u{1b}' => skip_escape(&mut rest),
+            '\t' => text.push('\t'),
+            it if it.is_control() => {}
+            it => text.push(it),
+        }
+    }
+    text.truncate(text.trim_end().len());
+}
+
+/// The lines of a message in JSON behind its time, the first one last: Docker and structured loggers wrap
+/// each line. Empty: the line is none.
+fn unwrapped(line: &str) -> Vec<String> {
+    type Object = serde_json::Map<String, serde_json::Value>;
+    let value = |keys: &[&str], object: &Object| {
+        let found = keys.iter().find_map(|key| object.get(*key)?.as_str());
+        found.map(str::to_owned)
+    };
+    let Some(Ok(object)) = line.starts_with('{').then(|| serde_json::from_str::<Object>(line))
+    else {
+        return Vec::new();
+    };
+    // An error file of torchrun has the traceback in its message.
+    let info = object.get("message").and_then(|it| it.get("extraInfo"));
+    let traceback = info.and_then(|it| it.get("py_callstack")?.as_str());
+    let traceback = traceback.map(str::to_owned);
+    let message = value(&["log", "msg", "message"], &object).or(traceback);
+    let Some(message) = message else {
+        return Vec::new();
+    };
+    let time = value(&["time", "ts", "timestamp"], &object);
+    let time = time.filter(|it| it.len() <= MAX_TIME);
+    let time = time.map_or_else(String::new, |it| format!("{it} "));
+    let mut text = String::new();
+    let lines = message.lines().filter_map(|it| {
+        clean(it.as_bytes(), &mut text);
+        (!text.is_empty()).then(|| format!("{time}{text}"))
+    });
+    let mut lines: Vec<String> = lines.collect();
+    lines.reverse();
+    lines
+}
+
+/// Skips an escape sequence: "[" … a letter, "]" … the bell or "ESC \\", "(" and the name of a
+/// character set, or a single character.
+fn skip_escape(rest: &mut std::str::Chars<'_>) {
+    match rest.next() {
+        Some('[') => {
+            rest.find(|it| ('@'..='~').contains(it));
+        }
+        Some(']') => {
+            let end = rest.find(|it| matches!(it, '\u{7}' | '\u{1b}'));
+            if end == Some('\u{1b}') {
+                rest.next();
+            }
+        }
+        Some('(' | ')' | '*' | '+' | '#' | '%' | ' ') => {
+            rest.next();
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn lines(bytes: &[u8]) -> Vec<String> {
+        let mut lines = Lines::of(Box::new(Cursor::new(bytes.to_vec())));
+        let mut found = Vec::new();
+        let mut text = String::new();
+        while lines.read(&mut text).unwrap() {
+            found.push(text.clone());
+        }
+        found
+    }
+
+    #[test]
+    fn colours_carriage_returns_and_invalid_bytes_are_removed() {
+        let bytes = b"\x1b[1;31mone\x1b[0m\r\n 12%\r 13%\rtwo \xff\x07\n\n\x1b]0;title\x07three
+\x1b]8;;file://x\x1b\\four\x1b(B\x1b[m";
+        assert_eq!(lines(bytes), ["one", " 12%", " 13%", "two \u{fffd}", "three", "four"]);
+    }
+
+    #[test]
+    fn long_line_is_cut_and_the_next_one_is_whole() {
+        let mut bytes = vec![b'x'; 800_000];
+        bytes.extend(b"\nnext\n");
+        let found = lines(&bytes);
+        assert_eq!(found[0].len(), MAX_LINE);
+        assert_eq!(found[1..], ["next"]);
+    }
+
+    #[test]
+    fn binary_files_are_no_text() {
+        assert!(is_text(b"Traceback (most recent call last):\n"));
+        assert!(is_text("Schritt 1: 3,4 \u{2588}\u{2588}".as_bytes()));
+        assert!(!is_text(&[0, 1, 2, 3, 0, 0, 200, 201]));
+        assert!(!is_text(b""));
+        assert!(is_text(b"{\"loss\": 1.8}"));
+    }
+}
