@@ -382,6 +382,8 @@ words! {
         UsedAt = 8, "used at";
         /// The values of some elements of one of them, after a synchronised backward pass.
         Values = 9, "values";
+        /// They required no gradient when the model was wrapped, and got one step after step.
+        Thawed = 10, "thawed";
     }
 }
 

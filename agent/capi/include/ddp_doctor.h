@@ -413,8 +413,10 @@ enum {
                                                    found; `first`: duration of the search in microseconds */
     DDP_DOCTOR_PARAMETERS_USED_AT = 8,          /* `site` is a line at which the forward uses the part of the model
                                                    that they belong to and that got no gradients */
-    DDP_DOCTOR_PARAMETERS_VALUES = 9            /* `values` are elements of parameter `first`; `total`: number of
+    DDP_DOCTOR_PARAMETERS_VALUES = 9,           /* `values` are elements of parameter `first`; `total`: number of
                                                    backward passes so far after which gradients were averaged */
+    DDP_DOCTOR_PARAMETERS_THAWED = 10           /* they required no gradient when the model was made, and got one in
+                                                   consecutive steps, which is not averaged */
 };
 
 /* Parameters of a model whose gradients are averaged over the ranks of a group. */

@@ -90,6 +90,7 @@ OUTSIDE = 6
 NEVER_UNUSED = 7
 USED_AT = 8
 VALUES = 9
+THAWED = 10
 
 # What time was spent on.
 INPUT = 1

@@ -410,6 +410,8 @@ pub enum ParameterFact {
     /// belong. That part got no gradients.
     UsedAt = 8,
     Values = 9,
+    /// They required no gradient when the model was wrapped, and got one step after step.
+    Thawed = 10,
 }
 impl ParameterFact {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -428,6 +430,7 @@ impl ParameterFact {
             Self::NeverUnused => "PARAMETER_FACT_NEVER_UNUSED",
             Self::UsedAt => "PARAMETER_FACT_USED_AT",
             Self::Values => "PARAMETER_FACT_VALUES",
+            Self::Thawed => "PARAMETER_FACT_THAWED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -443,6 +446,7 @@ impl ParameterFact {
             "PARAMETER_FACT_NEVER_UNUSED" => Some(Self::NeverUnused),
             "PARAMETER_FACT_USED_AT" => Some(Self::UsedAt),
             "PARAMETER_FACT_VALUES" => Some(Self::Values),
+            "PARAMETER_FACT_THAWED" => Some(Self::Thawed),
             _ => None,
         }
     }

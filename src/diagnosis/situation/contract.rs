@@ -60,6 +60,8 @@ pub enum Kind {
     GraphChanged,
     /// Gradients come from outside DDP's forward, and are not averaged.
     Bypassed,
+    /// Parameters that DDP does not know got gradients, which are not averaged.
+    Thawed,
     /// Some ranks synchronise gradients at a forward at which others only accumulate them.
     Boundaries(Boundary),
 }
@@ -143,7 +145,7 @@ pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timesta
         // Everything after the models were wrapped.
         (Kind::Models(_), _) => group == breach.group && since >= breach.at,
         // No rank waits because of it.
-        (Kind::Bypassed, _) => false,
+        (Kind::Bypassed | Kind::Thawed, _) => false,
         (_, Origin::Diverged(at, _)) => *at == breach.group && since >= breach.at,
         // Only ranks that left the group or the program.
         (Kind::Boundaries(at), Origin::Left(ranks) | Origin::Leaving(ranks)) => {
@@ -269,19 +271,25 @@ impl<'a> Copies<'a> {
         })
     }
 
-    /// Gradients from outside DDP's forward, if no call of the program is large enough to average
-    /// them.
+    /// Gradients that DDP does not average, if no call of the program is large enough to average them.
     fn bypassed(&self) -> Option<Breach> {
         if self.group.info.key.members.len() < 2 {
             return None;
         }
-        let those = self.all.iter().filter_map(|copy| {
-            let report = Kind::Bypassed.report(copy.replica)?;
-            let averages_none = copy.process.largest_own < largest_parameter(copy.replica);
-            (copy.process.lost == 0 && averages_none).then_some((copy, report))
-        });
-        let those: Vec<(&Copy<'_>, &ReducerReport)> = those.collect();
-        self.reported(Kind::Bypassed, &those)
+        [Kind::Bypassed, Kind::Thawed].into_iter().find_map(|kind| {
+            let those = self.all.iter().filter_map(|copy| {
+                let report = kind.report(copy.replica)?;
+                let layout = copy.replica.layout().map(|(_, parameter)| parameter);
+                let largest = match kind {
+                    Kind::Thawed => largest(parse(&report.lines)),
+                    _ => largest(layout),
+                };
+                let averages_none = copy.process.largest_own < largest;
+                (copy.process.lost == 0 && averages_none).then_some((copy, report))
+            });
+            let those: Vec<(&Copy<'_>, &ReducerReport)> = those.collect();
+            self.reported(kind, &those)
+        })
     }
 
     /// Gradients that ranks lack, once these can no longer arrive.
@@ -354,9 +362,8 @@ fn is_permuted(a: &Replica, b: &Replica) -> bool {
 }
 
 /// Number of elements of the largest parameter.
-fn largest_parameter(replica: &Replica) -> u64 {
-    let sizes = replica.layout().map(|(_, it)| it.shape().iter().product());
-    sizes.max().unwrap_or(0)
+fn largest<'a>(parameters: impl Iterator<Item = Parameter<'a>>) -> u64 {
+    parameters.map(|it| it.shape().iter().product()).max().unwrap_or(0)
 }
 
 /// How other ranks wait for the ranks that lack gradients.
@@ -487,6 +494,7 @@ impl Kind {
             Self::ReadyTwice => replica.ready_twice.as_ref(),
             Self::GraphChanged => replica.graph_changed.as_ref(),
             Self::Bypassed => replica.outside.as_ref(),
+            Self::Thawed => replica.thawed.as_ref(),
         }
     }
 }

@@ -38,7 +38,7 @@
 //! | `forward N [@PATH] [batch=N] [repeated] [no-sync]` | DDP's training forward, which begins step N |
 //! | `layout "DTYPE SIZES NAME"… [@FILE:LINE]` | DDP wraps a model with these parameters |
 //! | `values ROUND INDEX NUMBER…` | float32 elements of the model's parameter with this index, read before the forward after that many synchronised backward passes |
-//! | `without-gradient [after=N] …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | DDP's reducer reports this of these parameters, after N complete backward passes |
+//! | `without-gradient [after=N] …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `thawed …`, `never-unused` | DDP's reducer reports this of these parameters, after N complete backward passes |
 //! | `used-at "DTYPE SIZES NAME"… @FILE:LINE` | that line of the program uses them |
 //! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE [other=FIRST-LAST] [other-calls=FIRST-LAST]` | the source: the test at the first line guards the second; its other branch, which calls the same function |
 //! | `reading @FILE:LINE` | the source around the line is being read, until a `guard` or `called` for that line |

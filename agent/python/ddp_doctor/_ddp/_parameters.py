@@ -38,8 +38,12 @@ _EVERY = 50
 _ITERATIONS = 200
 _KEPT_TIMES = 15
 
-# Number of consecutive steps with gradients from outside DDP's forward after which this is recorded.
+# Number of consecutive steps with gradients from outside DDP's forward after which this is recorded, and of
+# those with gradients of parameters that DDP does not know.
 _MOST_OUTSIDE = 3
+_MOST_THAWED = 3
+# Maximum number of frozen parameters that are checked after a backward.
+_CHECKED = 4
 
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
 _STATIC = "not compatible with static_graph"
@@ -70,6 +74,9 @@ class Model:
         "synchronises",
         "is_outside",
         "outside",
+        "frozen",
+        "checked",
+        "thawed",
         "search",
         "recorded_parts",
         "described",
@@ -93,6 +100,11 @@ class Model:
         self.is_outside = False
         # Number of consecutive such backwards that produced a gradient.
         self.outside = 0
+        # Names of the parameters that required no gradient when the model was wrapped, unless DDP ignores them.
+        self.frozen = _frozen(module)
+        # Number of these that were checked for a gradient, and of consecutive backwards with one.
+        self.checked = 0
+        self.thawed = 0
         # State of the search for unused parameters; None: disabled, or its result is known.
         self.search = Search() if module.find_unused_parameters else None
         # Parts without gradients for which the lines that use them were recorded.
@@ -101,6 +113,12 @@ class Model:
         self.described = 0
         # `finished` when its parameters were last read; None: its replicas are not compared.
         self.compared = -1 if _replicas.is_enabled and module.process_group.size() > 1 else None
+
+
+def _frozen(module):
+    ignored = getattr(module, "parameters_to_ignore", ())
+    named = module.module.named_parameters()
+    return [name for name, parameter in named if not parameter.requires_grad and name not in ignored]
 
 
 class Search:
@@ -289,6 +307,8 @@ def backward_ended(frame):
             continue
         if model.forward:
             model.forward = False
+            if model.frozen:
+                _check_frozen(model, module, frame)
         elif model.is_outside:
             model.is_outside = False
             _record_outside(model, module, frame)
@@ -320,6 +340,26 @@ def _record_outside(model, module, frame):
     model.outside += 1
     if model.outside == _MOST_OUTSIDE:
         _record_fact(model, _words.OUTSIDE, len(model.lines), (), 0, _sites.site_of(frame))
+
+
+def _thawed(module, names):
+    """The parameters among these that have a gradient, with their names."""
+    found = ((name, _replicas.find(module.module, name)) for name in names)
+    return [(name, it) for name, it in found if it is not None and it.requires_grad and it.grad is not None]
+
+
+def _check_frozen(model, module, frame):
+    """Called after a backward. DDP does not average parameters that required no gradient when it wrapped the model."""
+    at = model.checked % len(model.frozen)
+    if not _thawed(module, model.frozen[at : at + _CHECKED]):
+        model.thawed = 0
+        model.checked = at + _CHECKED if at + _CHECKED < len(model.frozen) else 0
+        return
+    model.thawed += 1
+    if model.thawed == _MOST_THAWED:
+        lines = [_line(name, parameter) for name, parameter in _thawed(module, model.frozen)]
+        model.frozen = ()
+        _record_fact(model, _words.THAWED, len(lines), _cut(lines, _MOST_BYTES), 0, _sites.site_of(frame))
 
 
 def _without_gradient(model, message, frame):

@@ -52,7 +52,7 @@ def record(model, module, frame):
     for at in range(min(_PARAMETERS, described)):
         index = (rounds * _PARAMETERS + at) % described
         name = model.lines[index].split(" ", 2)[2]
-        read = _read(_find(inner, name), rounds)
+        read = _read(find(inner, name), rounds)
         if read is None:
             continue
         dtype, values = read
@@ -64,7 +64,7 @@ def record(model, module, frame):
         )
 
 
-def _find(module, name):
+def find(module, name):
     """The parameter with this name; None if the model has changed."""
     path = name.split(".")
     for part in path[:-1]:

@@ -42,7 +42,7 @@ fn code_of(kind: &Kind) -> &'static Code {
         Kind::UnusedDiffer => &catalogue::DD402,
         Kind::ReadyTwice | Kind::GraphChanged => &catalogue::DD403,
         Kind::Models(_) => &catalogue::DD404,
-        Kind::Bypassed => &catalogue::DD405,
+        Kind::Bypassed | Kind::Thawed => &catalogue::DD405,
         Kind::Boundaries(_) => &catalogue::DD406,
     }
 }
@@ -147,7 +147,7 @@ pub(crate) fn first_report(situation: &Situation<'_>, breach: &Breach) -> (Strin
 /// The exception that DDP raised in a process because of the breach.
 fn raised<'a>(process: &'a Process, breach: &Breach) -> Option<&'a Exception> {
     let words = match breach.kind {
-        Kind::Models(_) | Kind::Boundaries(_) | Kind::Bypassed => return None,
+        Kind::Models(_) | Kind::Boundaries(_) | Kind::Bypassed | Kind::Thawed => return None,
         Kind::Unused | Kind::UnusedDiffer => contract::UNFINISHED,
         Kind::ReadyTwice => contract::READY_TWICE,
         Kind::GraphChanged => contract::GRAPH_CHANGED,

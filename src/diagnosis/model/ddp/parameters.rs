@@ -45,6 +45,8 @@ pub struct Replica {
     pub graph_changed: Option<ReducerReport>,
     /// Parameters whose gradients repeatedly came from outside DDP's forward, and are not averaged.
     pub outside: Option<ReducerReport>,
+    /// Parameters that were frozen when DDP wrapped the model, and got gradients since.
+    pub thawed: Option<ReducerReport>,
     /// Report that searches for unused parameters found none.
     pub never_unused: Option<ReducerReport>,
     /// Places where the program uses parts of the model that got no gradients.
@@ -114,7 +116,7 @@ impl Models {
             // A model that is wrapped again replaces the earlier ones.
             for (_, replica) in self.replicas.range_mut((group, 0)..key) {
                 (replica.without, replica.ready_twice, replica.graph_changed) = (None, None, None);
-                replica.outside = None;
+                (replica.outside, replica.thawed) = (None, None);
             }
         }
         if !self.replicas.contains_key(&key) && self.replicas.len() >= KEPT_MODELS {
@@ -150,6 +152,7 @@ impl Models {
             ParameterFact::ReadyTwice => replica.ready_twice = Some(parameters),
             ParameterFact::GraphChanged => replica.graph_changed = Some(parameters),
             ParameterFact::Outside => replica.outside = Some(parameters),
+            ParameterFact::Thawed => replica.thawed = Some(parameters),
             ParameterFact::NeverUnused => replica.never_unused = Some(parameters),
             ParameterFact::UsedAt => {
                 if replica.used_at.len() < KEPT_USES {

@@ -52,7 +52,9 @@ impl Writer<'_> {
                 }
             }
             "layout" | "without-gradient" | "complete" | "ready-twice" | "graph-changed"
-            | "outside" | "never-unused" | "used-at" => self.parameters(line, listed(line))?,
+            | "outside" | "thawed" | "never-unused" | "used-at" => {
+                self.parameters(line, listed(line))?
+            }
             "values" => self.parameters(line, values(line)?)?,
             "stack" => Event::Stacks { process, stacks: Arc::new(stacks(at, args)?) },
             "memory" => Event::Memory { process, sample: Box::new(memory::sample(args)?), at },
