@@ -37,7 +37,20 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     draft.summary = format!("{} wait for each other: {}", Ranks(&draft.root), calls.join(", "));
     let because = std::mem::take(&mut draft.why);
     draft.say(format!("{}.", cycle::steps(situation, waits).join("; ")));
-    if waits.iter().any(|wait| is(wait, Side::Receive)) {
+    let others = partners_of_others(situation, waits);
+    // Every call would meet another one of the cycle, if their peers were others. Of calls that block, the
+    // right partners may come later.
+    let are_crossed = waits.iter().all(|wait| {
+        let partners = || others.iter().filter(|it| it.wait.rank == wait.rank);
+        let is_here = |it: &Misdirected<'_>| waits.iter().any(|wait| wait.rank == it.other.rank);
+        wait.call.is_async && partners().any(is_here)
+    });
+    if are_crossed {
+        draft.say(
+            "Each of them waits for a rank whose own call here has another peer: these calls do not match in any \
+             order.",
+        );
+    } else if waits.iter().any(|wait| is(wait, Side::Receive)) {
         draft.say(
             "A receive cannot end before its message was sent, and none of these ranks can send it \
              before its own wait ends.",
@@ -65,8 +78,8 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             met.rank,
         ));
     }
-    let misdirected = misdirected(situation, waits);
-    if let Some((wait, other)) = &misdirected {
+    let misdirected = misdirected(&others);
+    if let Some(Misdirected { wait, other, .. }) = misdirected {
         draft.say(format!(
             "Rank {} waits in {}. It would meet the call of rank {} if that had rank {0} as its peer.",
             other.rank,
@@ -74,13 +87,22 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             wait.rank,
         ));
     }
-    draft.advise(if let Some((wait, other)) = misdirected {
+    draft.advise(if let Some(Misdirected { wait, other, .. }) = misdirected {
         format!(
             "Check the peer of rank {}'s call{}: rank {} waits for rank {0}, and rank {} does not.",
             wait.rank,
             words::at(wait.call.place.as_deref()),
             other.rank,
             wait.call.peer.unwrap_or_default(),
+        )
+    } else if are_crossed {
+        let mut lines: Vec<String> =
+            waits.iter().map(|it| words::at(it.call.place.as_deref())).collect();
+        lines.dedup();
+        format!(
+            "Check the peers of these calls{}: a send needs a receive of its peer from this rank, and a \
+             receive a send.",
+            if let [line] = &lines[..] { line } else { "" },
         )
     } else if met.is_some() {
         "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on both sides."
@@ -113,10 +135,18 @@ fn senders(situation: &Situation<'_>, wait: &Blocked) -> Option<String> {
     })
 }
 
-/// A message of the cycle that would have a partner with another peer, and that call of a further rank; `None` if
-/// several may. A message between ranks that have exchanged none before counts more, and one between neighbours
-/// does not count: if both pairs of ranks have exchanged messages, the further rank may just wait for this one.
-fn misdirected<'w>(situation: &Situation<'_>, waits: &'w [Blocked]) -> Option<(&'w Blocked, Lone)> {
+/// A message of a cycle that would have a partner if it had another peer.
+struct Misdirected<'w> {
+    wait: &'w Blocked,
+    /// The call of a further rank that would be its partner.
+    other: Lone,
+    /// The two ranks of the message have exchanged none before, and those of the other call have.
+    is_first: bool,
+}
+
+/// The messages of the cycle that would have a partner with another peer. A message between neighbours does not
+/// count: if both pairs of ranks have exchanged messages, the further rank may just wait for this one.
+fn partners_of_others<'w>(situation: &Situation<'_>, waits: &'w [Blocked]) -> Vec<Misdirected<'w>> {
     let of = |wait: &'w Blocked| {
         let traffic = &situation.model.group(wait.group).traffic;
         let own = wait.message.as_ref().filter(|lone| lone.peer.is_some());
@@ -130,14 +160,21 @@ fn misdirected<'w>(situation: &Situation<'_>, waits: &'w [Blocked]) -> Option<(&
             };
             let are_neighbours = |other: &Lone| own.nth > 1 && other.nth > 1;
             let partners = traffic.open().filter(is_partner).filter(move |it| !are_neighbours(it));
-            partners.map(move |other| (own.nth == 1 && other.nth > 1, wait, other))
+            partners.map(move |other| {
+                let is_first = own.nth == 1 && other.nth > 1;
+                Misdirected { wait, other, is_first }
+            })
         })
     };
-    let found: Vec<_> = waits.iter().flat_map(of).collect();
-    let is_first = found.iter().any(|(first, ..)| *first);
-    let mut best = found.into_iter().filter(|(first, ..)| *first == is_first);
-    let (_, wait, other) = best.next()?;
-    best.next().is_none().then_some((wait, other))
+    waits.iter().flat_map(of).collect()
+}
+
+/// The only one of these messages, or the only first one; `None` if it may be several.
+fn misdirected<'a, 'w>(found: &'a [Misdirected<'w>]) -> Option<&'a Misdirected<'w>> {
+    let is_first = found.iter().any(|it| it.is_first);
+    let mut best = found.iter().filter(|it| it.is_first == is_first);
+    let only = best.next()?;
+    best.next().is_none().then_some(only)
 }
 
 /// Whether the partner of the message that it waits for has been issued.
