@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::Timestamp;
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::stalls::message;
 use crate::findings::stalls::termination::never_comes;
-use crate::model::{JoinedCall, Process, Side};
+use crate::model::{Ending, JoinedCall, Process, Side};
 use crate::situation::{Absence, Absent, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::words::{self, Capital, Ranks, number};
@@ -37,7 +37,8 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     draft.root = gone.to_vec();
     draft.victims = Stall::victims(stalls);
 
-    let how = if process.has_ended() {
+    // The launcher may have ended it since.
+    let how = if situation.model.ending_of(process) == Ending::InOrder {
         Ranks(gone).with("has ended", "have ended")
     } else {
         Ranks(gone).with("has destroyed the group", "have destroyed the group")

@@ -270,7 +270,16 @@ impl<'a> Sides<'a> {
     /// not.
     fn missed(&self) -> Vec<(Arc<Where>, &'a Guard)> {
         let missed = |from: &[&'a Process], by: &[&'a Process]| -> Vec<(Arc<Where>, &'a Guard)> {
-            let lines = from.iter().flat_map(|process| self.guards(process));
+            // A caller explains nothing if another one leads the other side there.
+            let leads_there = |place: &Where, caller: &Where| {
+                let mut others = by.iter();
+                !others.any(|it| it.places.contains(place) && !guards::has_passed(it, caller))
+            };
+            let lines = from.iter().filter_map(|process| Some((process, self.line_of(process)?)));
+            let lines = lines.flat_map(|(process, place)| {
+                let lines = guards::around(process, &place);
+                lines.filter(move |(line, _)| leads_there(&place, line))
+            });
             let left = |line: &Where| by.iter().any(|other| guards::has_passed(other, line));
             lines
                 .filter(|(line, guard)| guard.form != GuardForm::Ends || left(line))
