@@ -111,6 +111,10 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         "Make the calls of the message on both sides before the collective, or on both after it: a \
          rank that waits in one cannot make the other."
             .into()
+    } else if waits.iter().all(|wait| is(wait, Side::Receive) && is_later(wait)) {
+        "Compare this round of messages with the earlier ones, which met: one of these ranks has left out a send, or \
+         receives before it sends."
+            .into()
     } else {
         "Let one side go first: even ranks send and then receive, odd ranks receive and then send. \
          Or issue isend and irecv for both (batch_isend_irecv) and wait after all are issued."
@@ -182,6 +186,11 @@ fn has_partner(situation: &Situation<'_>, wait: &Blocked) -> bool {
     let mut alone = situation.model.group(wait.group).traffic.open();
     wait.message.as_ref().is_some_and(|lone| lone.peer.is_some())
         && !alone.any(|lone| lone.rank == wait.rank && lone.joined.call.id == wait.call.id)
+}
+
+/// Whether the two ranks have exchanged messages before in this direction.
+fn is_later(wait: &Blocked) -> bool {
+    wait.message.as_ref().is_some_and(|lone| lone.nth > 1)
 }
 
 fn is(wait: &Blocked, side: Side) -> bool {
