@@ -10,11 +10,8 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::{Call, Stacks};
 use crate::model::{Group, JoinedCall, Model, Process};
-use crate::stacks::{self, What, is_in_driver};
+use crate::stacks::{self, IDLE, What, is_in_driver};
 use crate::timing::Timing;
-
-/// A thread that uses less than this fraction of the time (its inverse) is waiting.
-const IDLE: u32 = 20;
 
 /// Progress of a device with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +63,7 @@ pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
 /// Since when a process has only waited for its device, according to two captures after its latest
 /// record; `None` if it does not, or they do not show it.
 pub fn rests_on_device(process: &Process, timing: &Timing) -> Option<Timestamp> {
-    let mut looks = process.stacks.iter().rev();
-    let mut looks = looks.by_ref().filter(|look| look.at >= process.last_at);
-    let last = looks.next()?;
-    let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
+    let [first, last] = stacks::two(&process.stacks, process.last_at, timing)?;
     rests(first, last).then_some(process.last_at)
 }
 
