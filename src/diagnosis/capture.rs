@@ -57,9 +57,7 @@ impl CaptureRequests {
         let taken = process.stacks.last().map(|stacks| stacks.at);
         let asked = self.0.get(&process.id);
         let stands = asked.map_or(0, |asked| asked.stands);
-        let Some(last) = taken.max(asked.map(|asked| asked.at)) else {
-            return Some(1);
-        };
+        let Some(last) = taken.max(asked.map(|asked| asked.at)) else { return Some(1) };
         if last >= since && last >= process.last_at {
             let pause = last.since(since).max(timing.second_capture.min(limit / SHARE));
             return (last.plus(pause) <= now).then_some(stands);

@@ -38,7 +38,7 @@ pub use maps::{ByRank, Processes};
 pub use process::{
     Announced, Count, Device, Doing, End, Ending, Exception, Gauge, KEPT_OF_SHARED, Memory, Pace,
     Phase, Places, Process, Quantity, Room, RoomKind, Sample, Series, Site, Spent, Thread,
-    Unawaited, is_inside, libc_signal,
+    Unawaited, libc_signal,
 };
 pub use worlds::{Attempt, Attempts, Init, Place};
 

@@ -4,8 +4,8 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::ThreadId;
 use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread, libc_signal};
+use crate::situation::Situation;
 use crate::situation::inside::Inside;
-use crate::situation::{Situation, is_last_call};
 use crate::{stacks, waits};
 
 /// A member that has not arrived.
@@ -88,9 +88,7 @@ impl Situation<'_> {
         message: bool,
         given_up: Option<Timestamp>,
     ) -> Absence {
-        let Some(process) = self.model.member(group.id, rank) else {
-            return Absence::Elsewhere;
-        };
+        let Some(process) = self.model.member(group.id, rank) else { return Absence::Elsewhere };
         if process.is_stopped() {
             return Absence::Stopped;
         }
@@ -144,7 +142,8 @@ impl Situation<'_> {
         if let Some(inside) = self.stuck_inside(rank) {
             return Absence::Inside(inside.group, inside.seq);
         }
-        if !group.members.contains_key(&rank) || is_making(process) {
+        let makes_group = || process.entered().any(|call| call.op.creates_group());
+        if !group.members.contains_key(&rank) || makes_group() {
             return Absence::Making;
         }
         if !process.phases.is_empty() {
@@ -204,12 +203,10 @@ impl Situation<'_> {
         });
         let Some((rank, joined, thread)) = known else { return false };
         let target = match &thread.doing {
-            Doing::Call(call) => process.target(call.id),
-            Doing::Wait(target, ..) => *target,
-            Doing::Nothing if joined.call.hidden && is_last_call(process, joined) => {
+            Doing::Nothing if joined.call.hidden && process.has_last_issued(&joined.call) => {
                 Some(Target::Join(group.id, joined.call.seq))
             }
-            Doing::Nothing => None,
+            _ => process.target_of(thread),
         };
         let at = match target {
             Some(Target::Join(its, at)) if its == group.id => at,
@@ -235,12 +232,4 @@ impl Situation<'_> {
             inside.waiting.contains(&rank) && inside.since.plus(enough) <= self.until
         })
     }
-}
-
-/// Whether a thread of the process is creating a group.
-fn is_making(process: &Process) -> bool {
-    process
-        .threads
-        .values()
-        .any(|thread| matches!(&thread.doing, Doing::Call(call) if call.op.creates_group()))
 }

@@ -8,6 +8,7 @@
 
 use std::cmp::Reverse;
 
+use ddp_doctor_proto::ParameterFact;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::align::{OddOnes, by_likeness, odd_ones};
@@ -487,14 +488,14 @@ pub fn report_of<'a>(
 
 impl Kind {
     /// The report of a reducer that shows a breach of this kind.
-    const fn report<'a>(&self, replica: &'a Replica) -> Option<&'a ReducerReport> {
-        match self {
-            Self::Models(_) | Self::Boundaries(_) => None,
-            Self::Unused | Self::UnusedDiffer => replica.without.as_ref(),
-            Self::ReadyTwice => replica.ready_twice.as_ref(),
-            Self::GraphChanged => replica.graph_changed.as_ref(),
-            Self::Bypassed => replica.outside.as_ref(),
-            Self::Thawed => replica.thawed.as_ref(),
-        }
+    fn report<'a>(&self, replica: &'a Replica) -> Option<&'a ReducerReport> {
+        replica.report(match self {
+            Self::Models(_) | Self::Boundaries(_) => return None,
+            Self::Unused | Self::UnusedDiffer => ParameterFact::WithoutGradient,
+            Self::ReadyTwice => ParameterFact::ReadyTwice,
+            Self::GraphChanged => ParameterFact::GraphChanged,
+            Self::Bypassed => ParameterFact::Outside,
+            Self::Thawed => ParameterFact::Thawed,
+        })
     }
 }

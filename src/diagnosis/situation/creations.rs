@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::{
-    CreationRequest, GroupId, Meeting, MeetingPoint, Model, Request, World, is_inside,
-};
+use crate::model::{CreationRequest, GroupId, Meeting, MeetingPoint, Model, Request, World};
 use crate::situation::Situation;
 use crate::situation::origin::Origin;
 use crate::situation::stall::Stall;
@@ -95,7 +93,7 @@ fn trouble(situation: &Situation<'_>, rank: u32, asked: &CreationRequest) -> Opt
     if let Some(exception) = raised {
         return Some(exception.at);
     }
-    if !is_inside(process, &asked.call) || process.has_ended() {
+    if !process.is_inside(&asked.call) || process.has_ended() {
         return None;
     }
     let is_missed =

@@ -305,11 +305,6 @@ impl Situation<'_> {
         let lone = stall.message.as_ref().filter(|lone| lone.sure)?;
         let other = self.model.group(stall.group).traffic.other_tag(lone)?;
         let left = stall.missing.iter().any(|absent| absent.why == Absence::Left);
-        let waits_there = || {
-            let waits = self.waits.blocked.get(&other.rank).into_iter().flatten();
-            let mut calls = waits.filter_map(|wait| wait.message.as_ref());
-            calls.any(|waiting| waiting.joined.call.id == other.joined.call.id)
-        };
         let waits_for_this = || {
             let mut cycles = self.waits.cycles.iter();
             cycles.any(|cycle| {
@@ -317,7 +312,7 @@ impl Situation<'_> {
                 has(lone.rank) && has(other.rank) && !cycle.iter().any(Blocked::may_end)
             })
         };
-        if !(left || waits_there() || waits_for_this()) {
+        if !(left || self.waits.has(&other) || waits_for_this()) {
             return None;
         }
         Some(match lone.side {

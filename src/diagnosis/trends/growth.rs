@@ -253,9 +253,7 @@ fn place(grower: &Grower<'_>, timing: &Timing) -> GrowsIn {
     let (from, _) = grower.growth.steps;
     let before = shared.partition_point(|it| it.step <= from);
     let ends = (shared.get(before.saturating_sub(1)), shared.last());
-    let (Some(before), Some(now)) = ends else {
-        return GrowsIn::Unknown;
-    };
+    let (Some(before), Some(now)) = ends else { return GrowsIn::Unknown };
     let (was, is) = grower.growth.bytes;
     let part = now.value.saturating_sub(before.value) as f64 / is.saturating_sub(was).max(1) as f64;
     if part < NEARLY_ALL {
@@ -275,9 +273,7 @@ fn place(grower: &Grower<'_>, timing: &Timing) -> GrowsIn {
 }
 
 fn of_process(process: &Process) -> Vec<Grower<'_>> {
-    let Some(rank) = process.rank else {
-        return Vec::new();
-    };
+    let Some(rank) = process.rank else { return Vec::new() };
     let grower = |device, series: &Series| {
         Some(Grower {
             rank,

@@ -50,10 +50,8 @@ pub(super) fn behind(
                 && launched_with(partner, call).any(|it| it.peer == Some(rank))
                 && alone(model, partner, call).is_some_and(|(_, lone)| lone.peer == Some(rank))
         };
-        let mut threads = partner.threads.values();
-        threads
-            .any(|thread| matches!(&thread.doing, Doing::Call(call) if stands(call)))
-            .then(|| Blocked::for_partner(model, group, met(call, rank, peer)))?
+        let stands = partner.entered().any(|call| stands(call));
+        stands.then(|| Blocked::for_partner(model, group, met(call, rank, peer)))?
     })
 }
 

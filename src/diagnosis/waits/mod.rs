@@ -160,6 +160,13 @@ impl Waits {
         waits.any(|wait| wait.rank == rank)
     }
 
+    /// Whether a thread is blocked in this point-to-point call.
+    pub(crate) fn has(&self, lone: &Lone) -> bool {
+        let waits = self.blocked.get(&lone.rank).into_iter().flatten();
+        let mut messages = waits.filter_map(|wait| wait.message.as_ref());
+        messages.any(|it| it.joined.call.id == lone.joined.call.id)
+    }
+
     /// The wait of a stuck rank.
     pub fn stuck_in(&self, rank: u32) -> Option<&Blocked> {
         self.stuck.contains(&rank).then(|| self.blocked.get(&rank)?.first()).flatten()
@@ -213,12 +220,7 @@ impl Blocked {
 /// Whether a thread waits for a call that met calls which can never match it, and so never
 /// continues.
 fn is_at_odds(model: &Model, process: &Process, rank: u32, thread: &Thread) -> bool {
-    let target = match &thread.doing {
-        Doing::Call(call) => process.target(call.id),
-        Doing::Wait(target, ..) => *target,
-        Doing::Nothing => None,
-    };
-    let Some(Target::Join(group, seq)) = target else { return false };
+    let Some(Target::Join(group, seq)) = process.target_of(thread) else { return false };
     let group = model.group(group);
     let met = group.join(seq).filter(|join| join.mismatch.is_some());
     let Some((join, joined)) = met.and_then(|join| Some((join, join.calls.get(&rank)?))) else {

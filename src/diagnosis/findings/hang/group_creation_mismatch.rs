@@ -16,7 +16,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::stalls::{cycle, idle};
 use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, with_place};
-use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait, is_inside};
+use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait};
 use crate::situation::creations::{self, Mismatch};
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
@@ -107,7 +107,7 @@ fn creating_call(
     asked: &CreationRequest,
 ) -> Option<RankCall> {
     let process = situation.model.processes.get(&asked.process)?;
-    if !is_inside(process, &asked.call) {
+    if !process.is_inside(&asked.call) {
         return Some(describe(rank, CallState::Returned, None, &asked.call));
     }
     let until = process.end.map_or(situation.now, |end| end.at);
@@ -297,7 +297,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
     let join = group.join(0)?;
     let inside = join.calls.iter().filter_map(|(&rank, joined)| {
         let process = situation.model.member(group.id, rank)?;
-        let is_inside = joined.wait == Wait::NotSeen && is_inside(process, &joined.call);
+        let is_inside = joined.wait == Wait::NotSeen && process.is_inside(&joined.call);
         (is_inside && !process.has_ended()).then_some((process, rank, joined.call.at))
     });
     let inside: Vec<(&Process, u32, Timestamp)> = inside.collect();

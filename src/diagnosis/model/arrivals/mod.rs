@@ -149,7 +149,7 @@ impl Encounter {
         let direction = first.call.op.direction();
         let ranks = Ranks::Members(join.calls.listed());
         let mut encounter = Self::new(group, seq, direction, &first.call, ranks, came.collect());
-        for (&rank, joined) in &join.calls {
+        for (&rank, joined) in join.calls.iter() {
             if let Some(averaged) = joined.averaged.as_deref() {
                 encounter.averaged(rank, *averaged);
             }

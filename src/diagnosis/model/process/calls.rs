@@ -287,6 +287,33 @@ impl Process {
         self.calls.get(call)
     }
 
+    /// The place of the call that one of its threads is inside, or waits for.
+    pub fn target_of(&self, thread: &Thread) -> Option<Target> {
+        match &thread.doing {
+            Doing::Call(call) => self.target(call.id),
+            Doing::Wait(target, ..) => *target,
+            Doing::Nothing => None,
+        }
+    }
+
+    /// The calls that its threads are inside, except for asynchronous ones.
+    pub fn entered(&self) -> impl Iterator<Item = &Arc<Call>> {
+        self.threads.values().filter_map(|thread| match &thread.doing {
+            Doing::Call(call) => Some(call),
+            _ => None,
+        })
+    }
+
+    /// Whether a thread is inside this call.
+    pub fn is_inside(&self, call: &Call) -> bool {
+        self.entered().any(|inside| inside.id == call.id)
+    }
+
+    /// Whether it has issued no call after this one.
+    pub fn has_last_issued(&self, call: &Call) -> bool {
+        self.last_call.as_ref().is_some_and(|last| last.id == call.id)
+    }
+
     pub(in crate::model) fn unawaited(
         &mut self,
         op: Op,

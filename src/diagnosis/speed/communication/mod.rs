@@ -69,7 +69,7 @@ struct CollectiveTime {
 /// recorded.
 fn collective_time(
     model: &Model,
-    clocks: &Clocks,
+    clocks: &Clocks<'_>,
     encounter: &Encounter,
 ) -> Option<CollectiveTime> {
     let group = model.group(encounter.group);
