@@ -17,10 +17,10 @@ pub struct Absent {
     pub why: Absence,
 }
 
-/// Why a member has not arrived.
+/// Why a member has not arrived, and what a stall goes back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Absence {
-    /// An exception ended it.
+    /// An exception ended it, or diverted it.
     Raised,
     /// It died by a signal, or with a non-zero status.
     Died,
@@ -28,20 +28,26 @@ pub enum Absence {
     Stopped,
     /// It exited in order, or destroyed the group.
     Left,
-    /// It stopped reporting, and may have arrived.
-    Silent,
     /// It waits for a call that can never match.
     Diverged(GroupId, u64),
-    /// It waits while leaving the program.
+    /// It waits for others while leaving the program.
     Leaving,
+    /// A send and a receive between two ranks, sender first, wait with different tags.
+    OtherTag(GroupId, u32, u32),
     /// It waits for another call.
     Blocked(GroupId, u64),
+    /// It waits for the partner of a point-to-point call.
+    Unpartnered(GroupId),
+    /// It is in a cycle of waits, by its index in [`crate::waits::Waits::cycles`].
+    Cycle(usize),
+    /// It stopped reporting, and may have arrived.
+    Silent,
+    /// A breach of DDP's contract keeps it away, by its index in [`Situation::breaches`].
+    Breach(usize),
     /// It waits inside a collective that every member has entered.
     Inside(GroupId, u64),
     /// It is creating a group, or has not created the one in which it is missing.
     Making,
-    /// It waits for the partner of a point-to-point call.
-    Unpartnered(GroupId),
     /// It is in a long phase: one that the program marked, or work that is known to take long.
     LongPhase,
     /// It is alive and does not move.
@@ -67,10 +73,13 @@ impl Absence {
             Self::Raised | Self::Died | Self::Stopped | Self::Left => Hopelessness::Gone,
             Self::Diverged(..)
             | Self::Leaving
+            | Self::OtherTag(..)
             | Self::Blocked(..)
+            | Self::Unpartnered(_)
+            | Self::Cycle(_)
+            | Self::Breach(_)
             | Self::Inside(..)
-            | Self::Making
-            | Self::Unpartnered(_) => Hopelessness::Held,
+            | Self::Making => Hopelessness::Held,
             Self::Silent | Self::LongPhase | Self::StandsStill | Self::Elsewhere => {
                 Hopelessness::MayCome
             }

@@ -7,8 +7,8 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{CreationRequest, GroupId, Meeting, MeetingPoint, Model, Request, World};
 use crate::situation::Situation;
+use crate::situation::absence::Absence;
 use crate::situation::origin::Origin;
-use crate::situation::stall::Stall;
 use crate::waits::Blocked;
 
 /// Creators that met with different requests.
@@ -97,8 +97,8 @@ fn trouble(situation: &Situation<'_>, rank: u32, asked: &CreationRequest) -> Opt
         return None;
     }
     let is_missed =
-        |it: &&Stall| matches!(&it.origin, Origin::Making(ranks) if ranks.contains(&rank));
-    let stalls = situation.stalls.iter().filter(is_missed);
+        |Origin { why, ranks }: &Origin| *why == Absence::Making && ranks.contains(&rank);
+    let stalls = situation.stalls.iter().filter(|stall| is_missed(&stall.origin));
     let overdue = stalls.map(|stall| situation.overdue_at(stall));
     let unfinished = asked.call.at.plus(situation.model.timing.group_creation);
     overdue.chain([unfinished]).min()

@@ -114,13 +114,13 @@ impl<'a> Situation<'a> {
         situation.omissions = omission::find(&situation, &mut stalls);
         for stall in &mut stalls {
             let origin = stall.origin.clone();
-            let astray = match &origin {
-                Origin::Leaving(_) => true,
-                Origin::Raised(ranks) => *ranks == stall.waiting,
+            let astray = match origin.why {
+                Absence::Leaving => true,
+                Absence::Raised => origin.ranks == stall.waiting,
                 _ => false,
             };
             // A rank is not a victim of a stall that it causes.
-            stall.waiting.retain(|rank| astray || !origin.ranks().contains(rank));
+            stall.waiting.retain(|rank| astray || !origin.ranks.contains(rank));
             stall.parting = situation.parting_of(stall);
         }
         situation.stalls = stalls;

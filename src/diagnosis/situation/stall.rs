@@ -12,7 +12,7 @@ use crate::model::{
     Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Process, Side, Wait, libc_signal,
 };
 use crate::situation::Situation;
-use crate::situation::absence::{Absent, Hopelessness};
+use crate::situation::absence::{Absence, Absent, Hopelessness};
 use crate::situation::origin::Origin;
 use crate::source::guards::Parting;
 use crate::waits::{lasts, partners, waits_for_any};
@@ -59,15 +59,16 @@ impl Stall {
 
     /// Whether the ranks of the origin are missing here, not behind other waits.
     pub fn is_direct(&self) -> bool {
-        match &self.origin {
-            Origin::Raised(ranks) if *ranks == self.waiting => true,
+        let Origin { why, ranks } = &self.origin;
+        match why {
+            Absence::Raised if *ranks == self.waiting => true,
             // These may also be the waiting ranks.
-            Origin::Leaving(ranks) => {
+            Absence::Leaving => {
                 let mut absent = self.missing.iter().map(|absent| &absent.rank);
                 absent.any(|rank| ranks.contains(rank))
                     || self.waiting.iter().any(|rank| ranks.contains(rank))
             }
-            Origin::OtherTag(group, sender, receiver) => {
+            Absence::OtherTag(group, sender, receiver) => {
                 let message = self.message.as_ref();
                 let between = |lone: &Lone| {
                     [*sender, *receiver].contains(&lone.rank)
@@ -76,10 +77,10 @@ impl Stall {
                 *group == self.group && message.is_some_and(between)
             }
             // Missing here for that reason: a rank that left another group may still arrive here.
-            origin => origin.absent().is_some_and(|(why, ranks)| {
+            _ => {
                 let mut missing = self.missing.iter();
-                missing.any(|absent| absent.why == why && ranks.contains(&absent.rank))
-            }),
+                missing.any(|absent| absent.why == *why && ranks.contains(&absent.rank))
+            }
         }
     }
 
@@ -216,7 +217,7 @@ impl Situation<'_> {
             failed: !self.was_left(group, join)
                 && waiters.iter().any(|it| self.has_failed(group, it.rank, it.joined)),
             timed_out,
-            origin: Origin::Elsewhere(Vec::new()),
+            origin: Origin::of(Absence::Elsewhere),
             parting: None,
         };
         (!self.is_deserted(group, &stall)).then_some(stall)
@@ -426,7 +427,7 @@ impl Situation<'_> {
             since,
             failed,
             timed_out,
-            origin: Origin::Elsewhere(Vec::new()),
+            origin: Origin::of(Absence::Elsewhere),
             parting: None,
         })
     }

@@ -28,10 +28,11 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         situation.divergences.iter().filter_map(|divergence| meets_another(situation, divergence));
     let waits = situation.by_origin(|origin, stalls| {
         let is_explained = situation.divergences.iter().any(|d| d.origin == *origin);
-        match origin {
+        let ranks = &origin.ranks[..];
+        match origin.why {
             _ if is_explained => None,
-            Origin::Raised(ranks) => waits_for_absent_peers(situation, ranks, stalls),
-            Origin::Leaving(ranks) => waits_for_absent_peers(situation, ranks, stalls)
+            Absence::Raised => waits_for_absent_peers(situation, ranks, stalls),
+            Absence::Leaving => waits_for_absent_peers(situation, ranks, stalls)
                 .or_else(|| keeps_others_waiting(situation, ranks, stalls)),
             _ => None,
         }
@@ -75,7 +76,9 @@ fn stuck_in(ranks: &[u32], call: &Call) -> String {
 
 /// A clean-up call meets a different call of the peers.
 fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<Draft> {
-    let (Origin::Raised(ranks) | Origin::Leaving(ranks)) = &divergence.origin else { return None };
+    let Origin { why: Absence::Raised | Absence::Leaving, ranks } = &divergence.origin else {
+        return None;
+    };
     let (group, seq) = (divergence.group, divergence.seq);
     let join = situation.join(group, seq)?;
     let first = *ranks.first()?;
