@@ -18,7 +18,7 @@ pub struct Absent {
 }
 
 /// Why a member has not arrived, and what a stall goes back to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Absence {
     /// An exception ended it, or diverted it.
     Raised,
@@ -53,6 +53,7 @@ pub enum Absence {
     /// It is alive and does not move.
     StandsStill,
     /// It is alive and does something else.
+    #[default]
     Elsewhere,
 }
 

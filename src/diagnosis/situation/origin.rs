@@ -12,7 +12,7 @@ use crate::situation::{FAILED_FOR, Situation};
 use crate::waits::{Blocked, device};
 
 /// The first condition that explains a stall or a divergence.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     /// What it is.
     pub why: Absence,

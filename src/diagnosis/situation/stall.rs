@@ -18,7 +18,7 @@ use crate::source::guards::Parting;
 use crate::waits::{lasts, partners, waits_for_any};
 
 /// Ranks of a group wait for members that have not made their call.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Stall {
     /// Group of the call.
     pub group: GroupId,
@@ -209,7 +209,6 @@ impl Situation<'_> {
         let stall = Stall {
             group: group.id,
             seq,
-            message: None,
             waiting: waiters.iter().map(|it| it.rank).collect(),
             missing,
             must_wait: waiters.iter().any(must_wait),
@@ -217,8 +216,7 @@ impl Situation<'_> {
             failed: !self.was_left(group, join)
                 && waiters.iter().any(|it| self.has_failed(group, it.rank, it.joined)),
             timed_out,
-            origin: Origin::of(Absence::Elsewhere),
-            parting: None,
+            ..Stall::default()
         };
         (!self.is_deserted(group, &stall)).then_some(stall)
     }
@@ -427,8 +425,7 @@ impl Situation<'_> {
             since,
             failed,
             timed_out,
-            origin: Origin::of(Absence::Elsewhere),
-            parting: None,
+            ..Stall::default()
         })
     }
 

@@ -205,8 +205,7 @@ fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling>
         (RoomKind::Shm, &memory.shm_by_step),
     ];
     series.into_iter().filter_map(move |(kind, series)| {
-        let rooms = memory.rooms().into_iter().chain(memory.shm());
-        let room = rooms.into_iter().find(|room| room.kind == kind)?;
+        let room = memory.room(kind)?;
         let growth = of(series, process.step)?;
         let first = series.samples().first()?;
         Some(Filling {
@@ -294,8 +293,7 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
 
 /// The limit of host memory that a process reaches first.
 fn in_host(memory: &Memory, growth: &Growth, together: &Trend) -> Option<Exhausted> {
-    let rooms = memory.rooms().into_iter();
-    let ends = rooms.map(|room| {
+    let ends = memory.rooms().map(|room| {
         let trend = if room.is_its_own() { &growth.trend } else { together };
         Exhausted::of(Some(room), room.left(), room.limit, trend, growth)
     });

@@ -42,15 +42,11 @@ fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stal
     let stall = Stall {
         group: inside.group,
         seq: inside.seq,
-        message: None,
         waiting: inside.waiting.clone(),
-        missing: Vec::new(),
         must_wait: true,
         since: inside.since,
-        failed: false,
-        timed_out: None,
-        parting: None,
         origin: Origin { why: Absence::Stopped, ranks: ranks.clone() },
+        ..Stall::default()
     };
     let grace = model.timing.stopped_member_grace;
     (ranks, stall, last.max(inside.since).plus(grace))

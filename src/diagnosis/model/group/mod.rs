@@ -194,12 +194,6 @@ impl Group {
         self.join(seq).or_else(|| self.entered.get(&seq))
     }
 
-    /// Observed members that have not made their call at `seq`.
-    pub fn missing(&self, seq: u64) -> Vec<u32> {
-        let behind = self.members.iter().filter(|(_, member)| member.issued < seq);
-        behind.map(|(&rank, _)| rank).collect()
-    }
-
     /// The lowest sequence number at which some observed members have made their call and others
     /// have not.
     pub fn first_open(&self) -> Option<u64> {

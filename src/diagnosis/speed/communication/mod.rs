@@ -74,7 +74,7 @@ fn collective_time(
 ) -> Option<CollectiveTime> {
     let group = model.group(encounter.group);
     let is_seen =
-        encounter.direction == Direction::Symmetric && group.holds_threads(encounter.call.op);
+        encounter.direction() == Direction::Symmetric && group.holds_threads(encounter.call.op);
     if !is_seen {
         return None;
     }
