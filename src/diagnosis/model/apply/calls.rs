@@ -43,7 +43,9 @@ impl Model {
                 process.set_lower_call(&call, at);
             }
             Event::Within { process, thread, function, at } => {
-                self.processes.get_mut(&process)?.within(thread, function, at);
+                let process = self.recorded(process, at)?;
+                process.has_lower_calls = true;
+                process.thread(thread, at).within = function.map(|function| (function, at));
             }
             Event::Transfer { process, call, transfer, standing, at } => {
                 self.processes.get_mut(&process)?.transfer(call, transfer, standing, at);

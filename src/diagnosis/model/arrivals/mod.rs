@@ -177,7 +177,7 @@ impl Encounter {
 
     /// Time of the first arrival.
     pub fn first_at(&self) -> Option<Timestamp> {
-        (!self.came.is_empty()).then_some(self.came.base())
+        (!self.came.is_empty()).then_some(self.came.base)
     }
 
     /// Sum of the times from each arrival to the last.

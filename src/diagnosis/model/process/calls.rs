@@ -130,18 +130,6 @@ impl Process {
         self.queue(call);
     }
 
-    /// A thread entered a function of the layer below, or returned from it.
-    pub(in crate::model) fn within(
-        &mut self,
-        thread: ThreadId,
-        function: Option<Arc<str>>,
-        at: Timestamp,
-    ) {
-        self.count_record(at);
-        self.has_lower_calls = true;
-        self.thread(thread, at).within = function.map(|function| (function, at));
-    }
-
     pub(in crate::model) fn returned(&mut self, thread: ThreadId, call: CallId, at: Timestamp) {
         self.count_record(at);
         let thread = self.thread(thread, at);
@@ -338,7 +326,7 @@ impl Process {
         }
     }
 
-    pub(super) fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
+    pub(in crate::model) fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
         let thread = self.threads.entry(id).or_default();
         thread.last_at = at;
         thread
