@@ -44,7 +44,7 @@ impl Origin {
             Absence::Inside(..) => 11,
             Absence::Silent => 12,
             Absence::Elsewhere => 13,
-            // Waits for which others stand, and an origin that is assigned after all others.
+            // Never compared: the origins of such waits take their place, and breaches are assigned last.
             Absence::Blocked(..) | Absence::Unpartnered(_) | Absence::Breach(_) => 0,
         }
     }
