@@ -8,7 +8,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, Join, Wait};
-use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
+use crate::situation::{Absence, Divergence, Nature, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
 use crate::words::{Capital, Ranks};
 
@@ -24,7 +24,7 @@ pub(crate) fn origins<'a>(
     situation: &'a Situation<'_>,
 ) -> impl Iterator<Item = (&'a Divergence, &'a Join)> {
     let divergences = situation.divergences.iter();
-    let origins = divergences.filter(|it| matches!(it.origin, Origin::Diverged(..)));
+    let origins = divergences.filter(|it| matches!(it.origin.why, Absence::Diverged(..)));
     origins.filter_map(|it| Some((it, situation.join(it.group, it.seq)?)))
 }
 
@@ -76,7 +76,8 @@ pub(crate) fn parted(
         ));
     }
     draft.blame(odd_ones);
-    let waiting = Stall::victims(&situation.stalls_from(&Origin::Diverged(group, seq)));
+    let waiting =
+        Stall::victims(&situation.stalls_from(&Origin::of(Absence::Diverged(group, seq))));
     draft.set_victims(waiting.into_iter().chain(everybody.iter().copied()));
 
     let kind = match divergence.mismatch {

@@ -11,7 +11,7 @@ use crate::findings::stalls::message;
 use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Exception, GroupId, Join, Process};
-use crate::situation::{Divergence, Origin, Situation, Stall};
+use crate::situation::{Absence, Divergence, Origin, Situation, Stall};
 use crate::words;
 
 /// Parts of exceptions whose cause is not the line that raised them, and what to do about them.
@@ -61,8 +61,7 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
         .values()
         .filter_map(|process| {
             let rank = process.rank?;
-            let named =
-                |origin: &Origin| matches!(origin, Origin::Raised(ranks) if ranks.contains(&rank));
+            let named = |it: &Origin| it.why == Absence::Raised && it.ranks.contains(&rank);
             let stalls: Vec<&Stall> = situation
                 .stalls
                 .iter()

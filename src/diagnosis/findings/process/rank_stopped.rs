@@ -6,13 +6,15 @@ use ddp_doctor_proto::report::{Confidence, Fact, Severity, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
-use crate::situation::{Inside, Origin, Situation, Stall};
+use crate::situation::{Absence, Inside, Origin, Situation, Stall};
 use crate::words::{self, Ranks, number};
 
 /// DD203: stopped processes that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let mut drafts = situation.by_origin(|origin, stalls| match origin {
-        Origin::Stopped(ranks) => draft(situation, ranks, stalls, Timestamp::default()),
+        Origin { why: Absence::Stopped, ranks } => {
+            draft(situation, ranks, stalls, Timestamp::default())
+        }
         _ => None,
     });
     for inside in &situation.inside {
@@ -40,15 +42,11 @@ fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stal
     let stall = Stall {
         group: inside.group,
         seq: inside.seq,
-        message: None,
         waiting: inside.waiting.clone(),
-        missing: Vec::new(),
         must_wait: true,
         since: inside.since,
-        failed: false,
-        timed_out: None,
-        parting: None,
-        origin: Origin::Stopped(ranks.clone()),
+        origin: Origin { why: Absence::Stopped, ranks: ranks.clone() },
+        ..Stall::default()
     };
     let grace = model.timing.stopped_member_grace;
     (ranks, stall, last.max(inside.since).plus(grace))
