@@ -4,7 +4,7 @@
 //! and those that the model dropped are dropped.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,8 +51,10 @@ pub(super) struct Kind {
     pub(super) buckets: Option<Buckets>,
 }
 
-/// Numbers of encounters by time. Of several at one time, the latest comes first.
-type Ordered = BTreeSet<(Timestamp, Reverse<u64>)>;
+/// Numbers of encounters by time. Of several at one time, the latest comes first. A queue, since almost all come at its
+/// end and leave at its front.
+#[derive(Debug, Default)]
+struct Ordered(VecDeque<(Timestamp, Reverse<u64>)>);
 
 /// Reductions of a group, by first arrival.
 #[derive(Debug, Default)]
@@ -108,11 +110,11 @@ impl Times {
             None => Arc::new(kind),
         };
         let by_kind = self.by_kind.entry(Arc::clone(&kind)).or_default();
-        by_kind.insert((took.last, Reverse(number)));
+        by_kind.insert(took.last, number);
         let timed = Timed { took, call: Arc::clone(call), step: encounter.step, kind };
         if let Some(reduction) = timed.kind.reduction() {
             let reductions = self.reductions.entry(reduction).or_default();
-            reductions.ordered.insert((took.first, Reverse(number)));
+            reductions.ordered.insert(took.first, number);
             reductions.without_step += usize::from(timed.step == 0);
         }
         self.all[place] = Some(timed);
@@ -120,17 +122,17 @@ impl Times {
 
     fn remove(&mut self, number: u64, timed: &Timed) {
         if let Some(by_kind) = self.by_kind.get_mut(&timed.kind) {
-            by_kind.remove(&(timed.took.last, Reverse(number)));
-            if by_kind.is_empty() {
+            by_kind.remove(timed.took.last, number);
+            if by_kind.0.is_empty() {
                 self.by_kind.remove(&timed.kind);
             }
         }
         if let Some(reduction) = timed.kind.reduction()
             && let Some(reductions) = self.reductions.get_mut(&reduction)
         {
-            reductions.ordered.remove(&(timed.took.first, Reverse(number)));
+            reductions.ordered.remove(timed.took.first, number);
             reductions.without_step -= usize::from(timed.step == 0);
-            if reductions.ordered.is_empty() {
+            if reductions.ordered.0.is_empty() {
                 self.reductions.remove(&reduction);
             }
         }
@@ -163,7 +165,7 @@ impl Times {
         calls: &'a Ordered,
         begin: Timestamp,
     ) -> impl DoubleEndedIterator<Item = &'a Timed> + Clone {
-        let numbers = calls.iter().map(|(_, Reverse(number))| *number);
+        let numbers = calls.0.iter().map(|(_, Reverse(number))| *number);
         let calls = numbers.filter_map(|number| {
             let place = number.checked_sub(self.first)?;
             self.all.get(place as usize)?.as_ref()
@@ -191,6 +193,26 @@ impl Kind {
     }
 }
 
+impl Ordered {
+    fn insert(&mut self, at: Timestamp, number: u64) {
+        let key = (at, Reverse(number));
+        if self.0.back().is_none_or(|last| *last < key) {
+            self.0.push_back(key);
+        } else if let Err(place) = self.0.binary_search(&key) {
+            self.0.insert(place, key);
+        }
+    }
+
+    fn remove(&mut self, at: Timestamp, number: u64) {
+        let key = (at, Reverse(number));
+        if self.0.front() == Some(&key) {
+            self.0.pop_front();
+        } else if let Ok(place) = self.0.binary_search(&key) {
+            self.0.remove(place);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,10 +221,11 @@ mod tests {
     fn numbers_are_ordered_by_time() {
         let mut ordered = Ordered::default();
         for (at, number) in [(5, 1), (9, 2), (7, 3), (9, 4), (1, 5)] {
-            ordered.insert((Timestamp(at), Reverse(number)));
+            ordered.insert(Timestamp(at), number);
         }
-        ordered.remove(&(Timestamp(7), Reverse(3)));
-        let numbers: Vec<u64> = ordered.iter().map(|(_, Reverse(number))| *number).collect();
+        ordered.remove(Timestamp(7), 3);
+        ordered.remove(Timestamp(7), 3);
+        let numbers: Vec<u64> = ordered.0.iter().map(|(_, Reverse(number))| *number).collect();
         assert_eq!(numbers, [5, 1, 4, 2]);
     }
 }
