@@ -41,25 +41,9 @@ impl Ranks<'_> {
     }
 }
 
-/// Ranks at the beginning of a sentence: "Rank 1", "Ranks 0 and 2".
-#[derive(Clone, Copy, Debug)]
-pub struct Capital<'a>(pub Ranks<'a>);
-
-impl Display for Capital<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&begin(&self.0.to_string()))
-    }
-}
-
-impl Capital<'_> {
-    /// The ranks with a verb that agrees with their number: "Rank 1 waits", "Ranks 0 and 2 wait".
-    pub fn with(self, one: &str, several: &str) -> String {
-        begin(&self.0.with(one, several))
-    }
-}
-
-/// The text with its first letter in upper case.
-pub fn begin(text: &str) -> String {
+/// The text with its first letter in upper case: "Rank 1 waits", "Ranks 0 and 2".
+pub fn begin(text: impl Display) -> String {
+    let text = text.to_string();
     let mut letters = text.chars();
     let first = letters.next().map(|letter| letter.to_ascii_uppercase());
     format!("{}{}", first.unwrap_or_default(), letters.as_str())
@@ -258,7 +242,7 @@ mod tests {
         assert_eq!(Ranks(&[0, 1, 2, 3]).to_string(), "ranks 0–3");
         assert_eq!(Ranks(&[0, 1, 2, 4, 6]).to_string(), "ranks 0–2, 4 and 6");
         assert_eq!(rank_list(&[0, 1, 5]), "0, 1, 5");
-        assert_eq!(Capital(Ranks(&[0, 2])).to_string(), "Ranks 0 and 2");
+        assert_eq!(begin(Ranks(&[0, 2])), "Ranks 0 and 2");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Target, Wait};
 use crate::situation::Situation;
 use crate::stacks;
 use crate::waits::Blocked;
-use crate::words::{self, Capital, Ranks};
+use crate::words::{self, Ranks};
 
 /// Rows of all members of the group that are known. A member that has not issued this call is shown
 /// with its last call.
@@ -127,7 +127,7 @@ pub(crate) fn where_lines_are_from(
     (!ranks.is_empty()).then(|| {
         format!(
             "{} at the line that is shown: which line made the call was not recorded.",
-            Capital(Ranks(&ranks)).with("waits", "wait"),
+            words::begin(Ranks(&ranks).with("waits", "wait")),
         )
     })
 }

@@ -7,7 +7,7 @@ use crate::findings::draft::Draft;
 use crate::situation::contract::{Difference, Kind, SideOfModel, What};
 use crate::situation::{Breach, Situation};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks};
+use crate::words::{self, Ranks};
 
 /// DD404: different models in one group.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
@@ -39,7 +39,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     if breach.is_odd {
         draft.say(format!(
             "{} from the others, which agree.",
-            Capital(Ranks(&breach.root)).with("differs", "differ"),
+            words::begin(Ranks(&breach.root).with("differs", "differ")),
         ));
     }
     draft.advise(

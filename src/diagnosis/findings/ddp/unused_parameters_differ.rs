@@ -8,7 +8,7 @@ use crate::findings::draft::Draft;
 use crate::situation::{Breach, Situation, contract};
 use crate::source::branches::{self, Use};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks};
+use crate::words::{self, Ranks};
 
 /// DD402: gradients missing on some ranks, or different ones on each.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
@@ -41,7 +41,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         draft.say(format!(
             "{} had them all. On {} the backward was over without these: their bucket was never \
              sent.",
-            Capital(Ranks(&draft.victims)),
+            words::begin(Ranks(&draft.victims)),
             Ranks(&breach.root)
         ));
     }
@@ -80,7 +80,7 @@ fn changes(situation: &Situation<'_>, breach: &Breach) -> Option<String> {
     let ranks: Vec<u32> = had.into_iter().map(|(rank, _)| rank).collect();
     Some(format!(
         "{} had all of them in {} before: what the forward uses there changes from step to step.",
-        Capital(Ranks(&ranks)),
+        words::begin(Ranks(&ranks)),
         match most {
             1 => "the backward".to_owned(),
             most => format!("{up_to}{most} backwards"),

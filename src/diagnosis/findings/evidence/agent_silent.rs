@@ -9,7 +9,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
-use crate::words::{Capital, Ranks, number};
+use crate::words::{Ranks, begin, number};
 
 /// DD904: nodes that have stopped reporting.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -55,7 +55,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     if !draft.victims.is_empty() {
         why.push_str(&format!(
             " {} for {}.",
-            Capital(Ranks(&draft.victims)).with("waits", "wait"),
+            begin(Ranks(&draft.victims).with("waits", "wait")),
             number(&ranks, "it", "them"),
         ));
     }

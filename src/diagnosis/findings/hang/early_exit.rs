@@ -9,7 +9,7 @@ use crate::findings::stalls::termination::never_comes;
 use crate::model::{Ending, JoinedCall, Process, Side};
 use crate::situation::{Absence, Absent, Origin, Situation, Stall};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Advice if it is unknown why a rank made fewer calls.
 const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give each the same number \
@@ -52,7 +52,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     draft.say(format!(
         "{} {} started it{} can never join.",
         message::needs(situation, stall, call),
-        Capital(Ranks(&stall.waiting)).with("has", "have"),
+        words::begin(Ranks(&stall.waiting).with("has", "have")),
         last_call(situation, stall, gone, first),
     ));
     draft.advise(advice(stall, gone));

@@ -13,7 +13,7 @@ use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
 use crate::stacks::{self, Activity};
 use crate::timing::Timing;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD101: live ranks that others wait for.
 pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
@@ -79,7 +79,7 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
     } else if absent.watched && unseen {
         format!("{needs_all} {are} alive, and in no recorded call.")
     } else if absent.processes.iter().any(|it| it.unwatched.is_some()) && absent.watched {
-        let missing = Capital(Ranks(&absent.ranks));
+        let missing = words::begin(Ranks(&absent.ranks));
         format!("{needs_all} {missing} had not reached it when the evidence ended.")
     } else if absent.watched {
         format!("{needs_all} {are} alive and not in a collective.")

@@ -254,7 +254,7 @@ fn lacks_partner(group: &Group, lone: &Lone, absent: &[u32], over: bool) -> Stri
     let ranks = Ranks(absent);
     format!(
         "{} alive, and {} made no matching call: {} in {} has no partner.",
-        words::begin(&if over { ranks.with("was", "were") } else { ranks.with("is", "are") }),
+        words::begin(if over { ranks.with("was", "were") } else { ranks.with("is", "are") }),
         number(absent, "has", "have"),
         words::call(&lone.joined.call),
         words::group(&group.info),

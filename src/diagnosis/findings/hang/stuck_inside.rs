@@ -9,7 +9,7 @@ use crate::findings::view::rank_calls;
 use crate::model::{Ending, Join, Process};
 use crate::situation::{Inside, Origin, Situation, Stall};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD116: collectives that do not complete although all members have entered.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -182,7 +182,7 @@ fn why(
     if !averaging.is_empty() {
         why.push(format!(
             "{} in the backward pass: DDP waits for this call, the last one that averages gradients there.",
-            Capital(Ranks(&averaging)).with("is", "are"),
+            words::begin(Ranks(&averaging).with("is", "are")),
         ));
     }
     why.extend(standing(situation, inside, join));
@@ -204,7 +204,7 @@ fn why(
     if !back.is_empty() {
         why.push(format!(
             "{} got what {} needed; check the connection between {} and the others.",
-            Capital(Ranks(back)),
+            words::begin(Ranks(back)),
             number(back, "it", "they"),
             Ranks(&inside.waiting),
         ));

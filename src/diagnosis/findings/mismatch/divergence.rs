@@ -10,7 +10,7 @@ use crate::findings::view::rank_calls;
 use crate::model::{Ending, Join, Wait};
 use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
-use crate::words::{Capital, Ranks};
+use crate::words::{Ranks, begin};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
@@ -71,7 +71,7 @@ pub(crate) fn parted(
     if odd_ones.is_minority {
         draft.say(format!(
             "{} from {} others that agree.",
-            Capital(Ranks(&odd_ones.ranks)).with("differs", "differ"),
+            begin(Ranks(&odd_ones.ranks).with("differs", "differ")),
             everybody.len() - odd_ones.ranks.len(),
         ));
     }

@@ -11,7 +11,7 @@ use crate::model::{By, Group, Slip};
 use crate::situation::Situation;
 use crate::source::cause::{self, Reading};
 use crate::source::guards;
-use crate::words::{self, Capital, Ranks};
+use crate::words::{self, Ranks};
 
 /// DD110: ranks that are permanently apart by steps or calls.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -142,7 +142,7 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
     format!(
         "{} were in step before; since then they stay {what} apart. Operations and sizes match, so \
          nothing fails, but the matched calls do not belong together.",
-        Capital(Ranks(everybody))
+        words::begin(Ranks(everybody))
     )
 }
 

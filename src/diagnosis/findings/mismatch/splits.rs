@@ -40,7 +40,7 @@ pub(crate) fn draft(
             .to_owned(),
     ];
     let others = misfits.iter().skip(1).take(NAMED);
-    why.extend(others.map(|misfit| begin(&format!("{}.", sentence(join, misfit)))));
+    why.extend(others.map(|misfit| begin(format!("{}.", sentence(join, misfit)))));
     draft.why.splice(0..0, why);
     draft.advise(
         "Exchange the sizes first: an all_to_all_single of the input splits (one integer for each \

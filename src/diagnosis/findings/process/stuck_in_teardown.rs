@@ -20,7 +20,7 @@ use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Doing, Ending, GroupId, Process};
 use crate::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
 use crate::stacks;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD205: clean-up calls that the peers do not make.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -100,7 +100,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
         format!(
             "{} made this call on the way out of the program; the other ranks do not exit and continue \
              with another call. The two can never match.",
-            Capital(Ranks(ranks))
+            words::begin(Ranks(ranks))
         )
     });
     draft.next = advice(&draft);
@@ -154,7 +154,7 @@ fn waits_for_absent_peers(
     draft.summary = format!("{} waits for {}, {peers}", stuck_in(ranks, call), Ranks(&missing));
     draft.say(format!(
         "{} made this call on the way out; {} not made it.",
-        Capital(Ranks(ranks)),
+        words::begin(Ranks(ranks)),
         Ranks(&missing).with("has", "have"),
     ));
     draft.next = advice(&draft);
@@ -201,7 +201,7 @@ fn keeps_others_waiting(
     );
     draft.say(format!(
         "{} begun to exit, and {} not ended.",
-        Capital(Ranks(ranks)).with("has", "have"),
+        words::begin(Ranks(ranks).with("has", "have")),
         number(ranks, "has", "have"),
     ));
     draft.next = advice(&draft);

@@ -11,7 +11,7 @@ use crate::findings::view::{no_call, with_place};
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::speed::lateness::{Host, Straggler, Why};
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD601: stragglers whose own work takes longer.
 pub(crate) fn compute(situation: &Situation<'_>) -> Option<Draft> {
@@ -72,7 +72,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
     draft.say(format!(
         "{} repeatedly the last, since {} at least: nearly all that the others lose by waiting, they \
          lose by waiting for {}.",
-        Capital(Ranks(ranks)).with("is", "are"),
+        words::begin(Ranks(ranks).with("is", "are")),
         words::clock(straggler.since),
         number(ranks, "it", "them"),
     ));
@@ -128,7 +128,7 @@ fn of_work(ranks: &[u32], ran: Option<(f64, f64)>) -> Reason {
         format!(
             "{} neither for input nor for a processor: the main thread runs {} of the time there, {} \
              on the others.",
-            Capital(Ranks(ranks)).with("waits", "wait"),
+            words::begin(Ranks(ranks).with("waits", "wait")),
             percent(own),
             percent(others),
         )
@@ -157,7 +157,7 @@ fn of_input(ranks: &[u32], place: Option<&Where>, own: f64, others: f64) -> Reas
         ),
         measured: Some(format!(
             "{} for batches{} about {} of the time, the others {}.",
-            Capital(Ranks(ranks)).with("waits", "wait"),
+            words::begin(Ranks(ranks).with("waits", "wait")),
             words::at(place),
             percent(own),
             percent(others),
@@ -178,7 +178,7 @@ fn of_host(ranks: &[u32], host: &Host, process: Option<&Process>) -> Reason {
             "because it is stopped and continued",
             format!(
                 "{} {were} stopped about {} of the time, by signals or by freezing its container.",
-                Capital(who),
+                words::begin(who),
                 percent(*share),
             ),
             "Find out what stops the process, and let it run.",
@@ -196,7 +196,7 @@ fn of_host(ranks: &[u32], host: &Host, process: Option<&Process>) -> Reason {
             format!(
                 "{} {were} ready to run and had no processor for about {} of the time, the others for \
                  {}.{}",
-                Capital(who),
+                words::begin(who),
                 percent(*own),
                 percent(*others),
                 processors_and_pressure(processors.as_deref(), *pressure),

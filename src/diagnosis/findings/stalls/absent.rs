@@ -9,7 +9,7 @@ use crate::findings::stalls::message;
 use crate::model::Process;
 use crate::situation::{Situation, Stall};
 use crate::stacks;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Live ranks that others wait for.
 pub(crate) struct Absent<'a> {
@@ -107,7 +107,7 @@ impl<'a> Absent<'a> {
 
     /// "Rank 1 is", "Ranks 1 and 2 are"; "was", "were" in the past.
     pub(crate) fn are(&self) -> String {
-        format!("{} {}", Capital(Ranks(&self.ranks)), self.be())
+        format!("{} {}", words::begin(Ranks(&self.ranks)), self.be())
     }
 
     /// "is" or "are", "was" or "were".

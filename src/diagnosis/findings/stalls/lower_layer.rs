@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::findings::draft::Draft;
 use crate::model::Target;
 use crate::situation::Situation;
-use crate::words::{Capital, Ranks};
+use crate::words::{Ranks, begin};
 
 /// Sentences that are appended to `why`.
 pub(crate) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
@@ -34,7 +34,7 @@ pub(crate) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
         } else {
             "NCCL has not returned from it"
         };
-        let stand = Capital(Ranks(&ranks)).with("stands", "stand");
+        let stand = begin(Ranks(&ranks).with("stands", "stand"));
         format!("{stand} in {function}, which the call leads to: {keeps}.")
     });
     why.collect()

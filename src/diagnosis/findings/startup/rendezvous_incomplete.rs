@@ -16,7 +16,7 @@ use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, by_launch, by_place};
 use crate::stacks::{self, Activity};
 use crate::timing::Timing;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Time in which a launcher starts the next process of a rank: a restart, or the program after a
 /// check.
@@ -354,7 +354,7 @@ impl States {
         }
         Some(format!(
             "{} not on the {} watched ({}); other hosts are not watched.",
-            Capital(Ranks(&self.never_seen)).with("is", "are"),
+            words::begin(Ranks(&self.never_seen).with("is", "are")),
             if hosts.len() == 1 { "host that is" } else { "hosts that are" },
             hosts.join(", ")
         ))
