@@ -62,17 +62,6 @@ pub enum Standing {
     LeavesOpen,
 }
 
-/// A draft with precedence and standing of the rule that made it.
-#[derive(Clone, Debug)]
-pub struct Candidate {
-    /// The draft.
-    pub draft: Draft,
-    /// Precedence among the findings of a situation.
-    pub precedence: Precedence,
-    /// Whether it becomes a finding.
-    pub standing: Standing,
-}
-
 /// Identity of a finding over time: two evaluations report the same finding if the keys are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -149,6 +138,10 @@ pub struct Draft {
     pub follows: Option<Key>,
     /// A process of the attempt that it concerns, if neither key nor place determines the attempt.
     pub of_process: Option<ProcessId>,
+    /// Precedence among the findings of a situation; set by the table of rules.
+    pub precedence: Precedence,
+    /// Whether it becomes a finding; set by the table of rules.
+    pub standing: Standing,
     /// Attempt that it concerns; set by [`crate::judge`].
     pub attempt: Attempt,
     /// Role in the causal order; set by [`crate::judge`].
@@ -198,6 +191,8 @@ impl Draft {
             event: None,
             follows: None,
             of_process: None,
+            precedence: Precedence::Evidence,
+            standing: Standing::Always,
             attempt: Attempt::default(),
             role: Role::Initiating,
             caused_by: None,

@@ -34,12 +34,12 @@ pub(crate) fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact>
     })
 }
 
-/// The fact that a rank issued a call.
-pub(crate) fn issued(rank: u32, call: &Call) -> Option<Fact> {
+/// The fact that a rank issued a call, with its number in the group or on its channel.
+pub(crate) fn issued(rank: u32, call: &Call, seq: u64) -> Option<Fact> {
     Some(Fact::Issued {
         rank,
         group: call.group.as_ref()?.key.clone(),
-        seq: call.seq,
+        seq,
         call: signature(call),
         step: call.step,
     })

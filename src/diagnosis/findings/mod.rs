@@ -27,7 +27,7 @@ pub(crate) mod stalls;
 pub mod startup;
 pub(crate) mod view;
 
-pub use draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
+pub use draft::{Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
 pub use view::describe;
 
 use Look::{Any, Breaches, Calls, Job, Processes, Stalls, Worlds};
@@ -164,21 +164,18 @@ pub static ALL: &[Rule] = &[
 ];
 
 /// All drafts in a situation. A finding that several rules of a code make belongs to the first.
-pub fn detect(situation: &Situation<'_>) -> Vec<Candidate> {
-    let mut found: Vec<Candidate> = Vec::new();
+pub fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let mut found: Vec<Draft> = Vec::new();
     for rules in ALL.chunk_by(|a, b| a.code == b.code) {
         let earlier = found.len();
         for rule in rules {
             let mut drafts = rule.drafts(situation);
             drafts.retain(|draft| {
                 let mut known = found[earlier..].iter();
-                !known.any(|it| it.standing != OnlyAsCause && it.draft.key == draft.key)
+                !known.any(|it| it.standing != OnlyAsCause && it.key == draft.key)
             });
-            found.extend(drafts.into_iter().map(|draft| Candidate {
-                draft,
-                precedence: rule.precedence,
-                standing: rule.standing,
-            }));
+            let Rule { precedence, standing, .. } = *rule;
+            found.extend(drafts.into_iter().map(|draft| Draft { precedence, standing, ..draft }));
         }
     }
     found

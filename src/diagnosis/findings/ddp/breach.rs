@@ -91,13 +91,10 @@ fn certificate(
     code: &'static Code,
 ) -> Option<Certificate> {
     let join = situation.join(met.group, met.seq)?;
-    let certain = situation.model.has_all_records(met.group, join.calls.keys().copied());
     let kind = CertificateKind::UnsatisfiableJoin;
-    let proof = certain.then(|| divergence::certificate(join, code, kind));
-    proof.flatten().filter(|proof| {
-        // Calls that differ in dtype alone can complete: the checker rejects such a proof.
-        crate::proof::check(proof).is_ok()
-    })
+    let proof = divergence::certificate(situation, met.group, join, code, kind);
+    // Calls that differ in dtype alone can complete: the checker rejects such a proof.
+    proof.filter(|proof| crate::proof::check(proof).is_ok())
 }
 
 /// Sentences on the lines at which parameters without gradients are used.

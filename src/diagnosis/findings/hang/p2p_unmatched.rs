@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::{
 
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::facts::issued;
 use crate::findings::stalls::{cycle, idle, message, termination};
 use crate::findings::view::{last_call_of, made_call, waiting_call};
 use crate::model::{Clash, Ending, Group, GroupId, Lone, Side};
@@ -79,13 +80,8 @@ fn other_size(
     );
     let seen = situation.model.has_all_records(group.id, [from, to]);
     let proof = || {
-        Some(Certificate {
-            kind: CertificateKind::Contradiction,
-            facts: vec![
-                message::posted(from, send, clash.nth)?,
-                message::posted(to, receive, clash.nth)?,
-            ],
-        })
+        let facts = vec![issued(from, send, clash.nth)?, issued(to, receive, clash.nth)?];
+        Some(Certificate { kind: CertificateKind::Contradiction, facts })
     };
     Some(draft.proved_by(seen.then(proof).flatten()))
 }

@@ -8,7 +8,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
 use crate::evidence::allocation::{self, Failed};
-use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Precedence, Standing};
+use crate::findings::draft::{Draft, Key, KeyPlace, Precedence, Standing};
 use crate::findings::memory::{FRAGMENTATION_REMEDY, growers};
 use crate::findings::process::death;
 use crate::findings::process::exception::{self, Ended};
@@ -137,27 +137,27 @@ fn last_caught(process: &Process) -> Option<(&Exception, Failed)> {
 
 /// Makes caught allocation failures the cause of the findings that follow from them, and drops
 /// failures without consequences.
-pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
+pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Draft>) {
     for at in 0..found.len() {
         if found[at].standing != Standing::OnlyAsCause {
             continue;
         }
         let followers: Vec<usize> = (0..found.len())
-            .filter(|&other| follows(situation, &found[at].draft, &found[other]))
+            .filter(|&other| follows(situation, &found[at], &found[other]))
             .collect();
-        let key = found[at].draft.key.clone();
+        let key = found[at].key.clone();
         for &follower in &followers {
-            found[follower].draft.follows = Some(key.clone());
+            found[follower].follows = Some(key.clone());
         }
         let first = followers.into_iter().min_by_key(|&it| {
-            let Candidate { draft, precedence, .. } = &found[it];
-            (draft.blocked_at.unwrap_or(draft.evidence_at), *precedence)
+            let draft = &found[it];
+            (draft.blocked_at.unwrap_or(draft.evidence_at), draft.precedence)
         });
         if let Some(first) = first {
-            let first = found[first].draft.clone();
+            let first = found[first].clone();
             found[at].standing = Standing::Always;
-            found[at].draft.effect = effect_of_followers(found, &key);
-            adopt(&mut found[at].draft, first);
+            found[at].effect = effect_of_followers(found, &key);
+            adopt(&mut found[at], first);
         }
     }
     found.retain(|it| it.standing != Standing::OnlyAsCause);
@@ -165,13 +165,13 @@ pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
 
 /// The gravest effect of the findings that follow from this one, directly or not: the rank itself
 /// goes on.
-fn effect_of_followers(found: &[Candidate], key: &Key) -> Effect {
+fn effect_of_followers(found: &[Draft], key: &Key) -> Effect {
     let mut keys = vec![key];
     let mut effect = Effect::None;
     let mut next = 0;
     while let Some(&key) = keys.get(next) {
         next += 1;
-        for Candidate { draft, .. } in found {
+        for draft in found {
             if draft.follows.as_ref() == Some(key) && !keys.contains(&&draft.key) {
                 effect = effect.max(draft.effect);
                 keys.push(&draft.key);
@@ -183,10 +183,9 @@ fn effect_of_followers(found: &[Candidate], key: &Key) -> Effect {
 
 /// Whether a finding is about what the rank did next after its allocation failed: it ended or is
 /// missing without another call, or its first call after the failure is the one that disagrees.
-fn follows(situation: &Situation<'_>, caught: &Draft, other: &Candidate) -> bool {
+fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
     let Some(fact) = caught.fact else { return false };
     let is_led = other.precedence > Precedence::Memory && other.precedence < Precedence::Hint;
-    let other = &other.draft;
     let is_finding = is_led && other.effect != Effect::None && other.follows.is_none();
     let rank = fact.rank;
     if !is_finding || !other.root.contains(&rank) {

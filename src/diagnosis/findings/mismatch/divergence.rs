@@ -4,10 +4,11 @@ use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Severity, Timestamp};
 
 use crate::evidence::align::{Mismatch, compare};
+use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
-use crate::model::{Ending, Join, Wait};
+use crate::model::{Ending, GroupId, Join, Wait};
 use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
 use crate::words::{Ranks, begin};
@@ -77,17 +78,10 @@ pub(crate) fn parted(
     }
     draft.blame(odd_ones);
     let waiting = Stall::victims(&situation.stalls_from(&Origin::Diverged(group, seq)));
-    draft.set_victims(waiting.into_iter().chain(everybody.iter().copied()));
+    draft.set_victims(waiting.into_iter().chain(everybody));
 
-    let kind = match divergence.mismatch {
-        Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root => {
-            CertificateKind::UnsatisfiableJoin
-        }
-        Mismatch::DType | Mismatch::ReduceOp => CertificateKind::Contradiction,
-    };
-    let certain = situation.model.has_all_records(group, everybody);
-    let proof = certain.then(|| certificate(join, code, kind)).flatten();
-    (draft.proved_by(proof), join.classes())
+    let kind = kind_of_proof(divergence.mismatch);
+    (draft.proved_by(certificate(situation, group, join, code, kind)), join.classes())
 }
 
 /// The hypothesis why the classes of a divergence differ: the first one against all others.
@@ -101,8 +95,27 @@ pub(crate) fn reading(
     cause::read(situation, place, &rest.concat(), first, divergence.met)
 }
 
-/// The proof: the first two calls that disagree.
-pub(crate) fn certificate(join: &Join, code: &Code, kind: CertificateKind) -> Option<Certificate> {
+/// What is proved of calls that differ so: that they can never complete, or that one of them is wrong.
+pub(crate) const fn kind_of_proof(mismatch: Mismatch) -> CertificateKind {
+    match mismatch {
+        Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root => {
+            CertificateKind::UnsatisfiableJoin
+        }
+        Mismatch::DType | Mismatch::ReduceOp => CertificateKind::Contradiction,
+    }
+}
+
+/// The proof: the first two calls that disagree. `None` if records of a rank are lost.
+pub(crate) fn certificate(
+    situation: &Situation<'_>,
+    group: GroupId,
+    join: &Join,
+    code: &Code,
+    kind: CertificateKind,
+) -> Option<Certificate> {
+    if !situation.model.has_all_records(group, join.calls.keys().copied()) {
+        return None;
+    }
     let (mismatch, _) = join.mismatch?;
     if mismatch == Mismatch::Splits {
         let facts = split_facts(join, join.misfits().first()?)?;
@@ -112,6 +125,7 @@ pub(crate) fn certificate(join: &Join, code: &Code, kind: CertificateKind) -> Op
     while let Some((&a, first)) = calls.next() {
         for (&b, second) in calls.clone() {
             if compare(&first.call, &second.call) == Some(mismatch) {
+                let issued = |rank, call: &Call| issued(rank, call, call.seq);
                 let facts = vec![issued(a, &first.call)?, issued(b, &second.call)?];
                 return Some(Certificate { kind, facts });
             }

@@ -9,7 +9,6 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Timestamp};
 
-use crate::evidence::align::Mismatch;
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence;
@@ -104,13 +103,10 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
         )
     });
     draft.next = advice(&draft);
-    let provable = matches!(
-        divergence.mismatch,
-        Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root
-    ) && situation.model.has_all_records(group, join.calls.keys().copied());
-    let proof =
-        || divergence::certificate(join, &catalogue::DD205, CertificateKind::UnsatisfiableJoin);
-    Some(draft.proved_by(provable.then(proof).flatten()))
+    let kind = divergence::kind_of_proof(divergence.mismatch);
+    let proof = divergence::certificate(situation, group, join, &catalogue::DD205, kind);
+    let proof = proof.filter(|it| it.kind == CertificateKind::UnsatisfiableJoin);
+    Some(draft.proved_by(proof))
 }
 
 /// A clean-up call waits for peers that have ended or continue without it.

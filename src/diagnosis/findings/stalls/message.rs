@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::{Confidence, Fact, RankCall, Timestamp};
 
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::facts::{creates, issued, signature};
+use crate::findings::facts::{creates, signature};
 use crate::findings::view::{last_call, rank_calls, waiting_call};
 use crate::model::{GroupId, Lone, Side};
 use crate::situation::{Situation, Stall};
@@ -51,15 +51,6 @@ pub(crate) fn describe_stall(situation: &Situation<'_>, stall: &Stall, draft: &m
     draft.op = situation.calls(stall).first().map(|(_, joined)| joined.call.op);
     draft.per_rank = stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
-}
-
-/// The fact that a rank issued this call as its n-th on the channel.
-pub(crate) fn posted(rank: u32, call: &Call, nth: u64) -> Option<Fact> {
-    let mut fact = issued(rank, call)?;
-    if let Fact::Issued { seq, .. } = &mut fact {
-        *seq = nth;
-    }
-    Some(fact)
 }
 
 /// The fact that a thread waits for a collective, or for a message with its number on the channel.
