@@ -248,6 +248,15 @@ impl Draft {
         self.next.push(paragraph.into());
     }
 
+    /// Shows ranks at other lines than those of their calls, where `line_of` knows one.
+    pub(crate) fn show_at<'p>(&mut self, line_of: impl Fn(u32) -> Option<&'p Where>) {
+        for call in &mut self.per_rank {
+            if let Some(line) = line_of(call.rank) {
+                call.place = Some(line.clone());
+            }
+        }
+    }
+
     /// Takes victims, place and calls from a draft about the same end of a rank, or about what it led
     /// to. The root cause must be set before: it is no victim.
     pub fn take_calls(&mut self, from: Self) {

@@ -146,9 +146,7 @@ pub(crate) fn made_call(
     });
     if inside {
         let until = process.end.map_or(situation.now, |end| end.at);
-        let until = process.waits_known_until(until);
-        let waited = until.since(call.at).as_millis() as u64;
-        describe(rank, CallState::Waiting, Some(waited), call)
+        waiting_until(rank, process.waits_known_until(until), call)
     } else {
         describe(rank, CallState::Issued, None, call)
     }
@@ -182,6 +180,11 @@ pub(crate) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall 
         call.place = Some(place.clone());
     }
     call
+}
+
+/// The row of a call that the rank has waited in since it issued the call, until this time.
+pub(crate) fn waiting_until(rank: u32, until: Timestamp, call: &Call) -> RankCall {
+    describe(rank, CallState::Waiting, Some(until.since(call.at).as_millis() as u64), call)
 }
 
 /// The row of a call.

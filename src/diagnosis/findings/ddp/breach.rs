@@ -66,6 +66,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     }
     draft.place = Some((breach.group, seq.unwrap_or(0)));
     draft.per_rank = per_rank(situation, breach, seq);
+    show_lines(situation, breach, &mut draft);
     let since = stalls.iter().map(|stall| stall.since);
     draft.blocked_at = since.chain([breach.at]).min();
     draft.parameters = parameters(situation, breach);
@@ -102,19 +103,18 @@ pub(crate) fn uses(situation: &Situation<'_>, breach: &Breach) -> impl Iterator<
     branches::left_out(situation, breach).into_iter().map(|it| it.sentence())
 }
 
-/// Calls of all members at the sequence number, or their last calls if there is none. Ranks that
-/// broke the contract are shown at the line of the breach.
+/// Calls of all members at the sequence number, or their last calls if there is none.
 fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec<RankCall> {
-    let mut calls = match seq {
-        Some(seq) => rank_calls(situation, breach.group, seq),
-        None => {
-            let members = situation.model.group(breach.group).members.keys();
-            let calls = members.filter_map(|&rank| {
-                Some(last_call(rank, situation.model.member(breach.group, rank)?))
-            });
-            calls.collect()
-        }
-    };
+    if let Some(seq) = seq {
+        return rank_calls(situation, breach.group, seq);
+    }
+    let members = situation.model.group(breach.group).members.keys();
+    let last = |&rank: &u32| Some(last_call(rank, situation.model.member(breach.group, rank)?));
+    members.filter_map(last).collect()
+}
+
+/// Shows ranks that broke the contract at the line of the breach.
+fn show_lines(situation: &Situation<'_>, breach: &Breach, draft: &mut Draft) {
     let place_of = |rank: u32| {
         let process = situation.model.member(breach.group, rank)?;
         let replica = process.models.get(breach.group, breach.model)?;
@@ -124,12 +124,8 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
         place.or_else(raised)
     };
     let is_of_all = matches!(breach.kind, Kind::Models(_));
-    for call in calls.iter_mut().filter(|call| is_of_all || breach.root.contains(&call.rank)) {
-        if let Some(place) = place_of(call.rank) {
-            call.place = Some(place.clone());
-        }
-    }
-    calls
+    let broke_it = |rank: &u32| is_of_all || breach.root.contains(rank);
+    draft.show_at(|rank| Some(rank).filter(broke_it).and_then(place_of));
 }
 
 /// The report of DDP's reducer on the first rank that broke the contract: its place (" at train.py:9"), and

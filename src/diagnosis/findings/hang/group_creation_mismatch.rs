@@ -15,7 +15,7 @@ use crate::evidence::align::odd_ones;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::stalls::{cycle, idle};
-use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, with_place};
+use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, waiting_until};
 use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait, is_inside};
 use crate::situation::creations::{self, Mismatch};
 use crate::situation::{Origin, Situation, Stall};
@@ -111,8 +111,7 @@ fn creating_call(
         return Some(describe(rank, CallState::Returned, None, &asked.call));
     }
     let until = process.end.map_or(situation.now, |end| end.at);
-    let waited = until.since(asked.call.at).as_millis() as u64;
-    Some(describe(rank, CallState::Waiting, Some(waited), &asked.call))
+    Some(waiting_until(rank, until, &asked.call))
 }
 
 /// "ranks 0 and 1 create a group of ranks 0–3 at train.py:9"
@@ -266,8 +265,7 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
 fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process: &Process) {
     if let Some((still, sentence)) = idle::standing(situation.model, process) {
         draft.say(sentence);
-        let rows = draft.per_rank.iter_mut().filter(|it| it.rank == rank);
-        rows.for_each(|row| *row = with_place(row.clone(), still.line));
+        draft.show_at(|it| still.line.filter(|_| it == rank));
         return;
     }
     draft.say(format!(

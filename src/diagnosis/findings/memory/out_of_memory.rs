@@ -12,7 +12,6 @@ use crate::findings::draft::{Draft, Key, KeyPlace, Precedence, Standing};
 use crate::findings::memory::{FRAGMENTATION_REMEDY, growers};
 use crate::findings::process::death;
 use crate::findings::process::exception::{self, Ended};
-use crate::findings::view::with_place;
 use crate::model::{Device, Ending, Exception, Gauge, Process, libc_signal};
 use crate::situation::Situation;
 use crate::words::{self, Ranks};
@@ -241,11 +240,8 @@ fn adopt(caught: &mut Draft, follower: Draft) {
         follower.summary
     ));
     caught.take_calls(follower);
-    for call in &mut caught.per_rank {
-        if caught.root.contains(&call.rank) {
-            *call = with_place(call.clone(), failed_at.as_ref());
-        }
-    }
+    let root = caught.root.clone();
+    caught.show_at(|rank| failed_at.as_ref().filter(|_| root.contains(&rank)));
     if caught.per_rank.is_empty() {
         caught.per_rank = own;
     }

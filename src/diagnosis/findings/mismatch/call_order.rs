@@ -2,13 +2,13 @@
 //! threads issue them, the order is left to chance, which is DD115 unawaited-work.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, Effect, Severity};
+use ddp_doctor_proto::report::{CauseKind, Confidence, Effect, Severity};
 
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence;
 use crate::model::Join;
 use crate::situation::{Divergence, Nature, Situation};
-use crate::source::cause::Reading;
+use crate::source::cause;
 use crate::waits::order::{Permutation, runs_on};
 use crate::words;
 
@@ -125,8 +125,7 @@ fn draft(
         why.push("Calls at these two lines were swapped before, when they still matched.".into());
     }
     draft.why.splice(0..0, why);
-    let confidence = if permutation.seen { Confidence::Supported } else { Confidence::Suspected };
-    let kind = CauseKind::SwappedCalls;
-    draft.explain(Reading { cause: Cause { kind, confidence }, because: None, same_path: false });
+    let reading = if permutation.seen { cause::supported } else { cause::suspected };
+    draft.explain(reading(CauseKind::SwappedCalls, None));
     (draft, sides)
 }

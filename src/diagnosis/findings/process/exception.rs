@@ -177,12 +177,8 @@ fn describe_calls(
     draft.place = Some((group, seq));
     let peer = peers.iter().find(|(other, _)| *other != rank);
     draft.op = peer.map(|(_, joined)| joined.call.op);
-    let raised_at = ended.exception.place.as_deref();
-    let calls = calls.into_iter().map(|call| {
-        let place = raised_at.filter(|_| call.rank == rank);
-        with_place(call, place)
-    });
-    draft.per_rank = calls.collect();
+    draft.per_rank = calls;
+    draft.show_at(|it| ended.exception.place.as_deref().filter(|_| it == rank));
     draft.blocked_at = peers.iter().map(|(_, joined)| joined.call.at).min();
     if ended.diverted.is_some() {
         draft.add_victims(peers.iter().map(|(other, _)| *other));

@@ -77,16 +77,10 @@ impl<'a> Absent<'a> {
         draft.root_confidence = draft.confidence;
         draft.set_victims(Stall::victims(stalls));
         // An absent rank is shown at the line of its stack.
-        for call in &mut draft.per_rank {
-            let mut processes = self.processes.iter();
-            let process = processes.find(|process| process.rank == Some(call.rank));
-            if let Some(process) = process
-                && let Some(outside) = stacks::of(process, &situation.model.timing)
-                && let Some(line) = outside.line
-            {
-                call.place = Some(line.clone());
-            }
-        }
+        draft.show_at(|rank| {
+            let process = self.processes.iter().find(|process| process.rank == Some(rank))?;
+            stacks::of(process, &situation.model.timing)?.line
+        });
         draft
     }
 

@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, RankCall
 use crate::evidence::align::odd_ones;
 use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
-use crate::findings::view::describe;
+use crate::findings::view::{describe, waiting_until};
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, ranks};
 use crate::words::{self, Ranks};
@@ -32,13 +32,9 @@ pub(crate) fn describe_joiners(
 /// The row of a joiner: its call of `init_process_group`, or the call that it waits in since.
 pub(crate) fn joining_call(situation: &Situation<'_>, joiner: &Joiner<'_>) -> RankCall {
     let until = joiner.process.end.map_or(situation.now, |end| end.at);
-    let waiting = |call: &Call| {
-        let waited = until.since(call.at).as_millis() as u64;
-        describe(joiner.rank, CallState::Waiting, Some(waited), call)
-    };
     match (joiner.init.over, held_up_in(situation, joiner)) {
-        (None, _) => waiting(&joiner.init.call),
-        (Some(_), Some(call)) => waiting(call),
+        (None, _) => waiting_until(joiner.rank, until, &joiner.init.call),
+        (Some(_), Some(call)) => waiting_until(joiner.rank, until, call),
         (Some(_), None) => describe(joiner.rank, CallState::Returned, None, &joiner.init.call),
     }
 }

@@ -7,7 +7,7 @@ use crate::evidence::settings::meaning;
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::startup::joining::blame;
 use crate::findings::startup::settings::{self, Peers, Side, Skew};
-use crate::findings::view::{describe, no_call};
+use crate::findings::view::{describe, no_call, waiting_until};
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::words::Ranks;
@@ -85,8 +85,7 @@ fn joined(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
     if init.over.is_some() || process.has_ended() {
         return describe(rank, CallState::Returned, None, &init.call);
     }
-    let waited = situation.now.since(init.call.at).as_millis() as u64;
-    describe(rank, CallState::Waiting, Some(waited), &init.call)
+    waiting_until(rank, situation.now, &init.call)
 }
 
 /// "ranks 0 and 2 have PyTorch 2.15.0, rank 1 has PyTorch 2.14.0".
